@@ -1,0 +1,1 @@
+"""Baseline planners: exact solvers, heuristics and learning agents."""

@@ -1,0 +1,1 @@
+"""Shipped graphs, the models that they come from and the script that builds them."""

@@ -1,0 +1,264 @@
+"""Clusters: servers of equal devices, fast links inside a server, slower ones between servers.
+
+Units are SI throughout: seconds, bytes, bytes per second, FLOP per second. Devices are numbered
+server by server, and a group of devices is always a range of consecutive numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parenvs.errors import ClusterError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator.
+
+    Attributes:
+        name: lower-case short name.
+        peak_flops: peak dense throughput at the precision used for training, FLOP/s.
+        memory_bw: memory bandwidth, bytes/s.
+        memory_bytes: memory size, bytes.
+        intra_bw: default bandwidth between two devices of one server, one direction, bytes/s.
+        inter_bw: default bandwidth between two servers, one direction, bytes/s.
+        source: where the figures come from.
+    """
+
+    name: str
+    peak_flops: float
+    memory_bw: float
+    memory_bytes: float
+    intra_bw: float = field(default=0.0, compare=False)
+    inter_bw: float = field(default=0.0, compare=False)
+    source: str = field(default="", compare=False)
+
+
+DEVICES: dict[str, Device] = {
+    device.name: device
+    for device in (
+        Device(
+            "v100",
+            peak_flops=15.7e12,
+            memory_bw=900e9,
+            memory_bytes=32e9,
+            intra_bw=150e9,
+            inter_bw=25e9 / 8,
+            source="NVIDIA Tesla V100 datasheet, SXM2 32 GB: 15.7 TFLOP/s FP32, 900 GB/s HBM2, "
+            "NVLink 300 GB/s (both directions together); network: arXiv 2007.04069, Table 2",
+        ),
+        Device(
+            "a100",
+            peak_flops=312e12,
+            memory_bw=2039e9,
+            memory_bytes=80e9,
+            intra_bw=300e9,
+            inter_bw=8 * 200e9 / 8,
+            source="NVIDIA A100 datasheet, SXM4 80 GB: 312 TFLOP/s BF16 dense, 2,039 GB/s, "
+            "NVLink 600 GB/s (both directions); DGX A100 datasheet: 8 x 200 Gbit/s InfiniBand",
+        ),
+        Device(
+            "h100",
+            peak_flops=989.4e12,
+            memory_bw=3350e9,
+            memory_bytes=80e9,
+            intra_bw=450e9,
+            inter_bw=8 * 400e9 / 8,
+            source="NVIDIA H100 datasheet, SXM5 80 GB: 989.4 TFLOP/s BF16 dense, 3.35 TB/s, "
+            "NVLink 900 GB/s (both directions); DGX H100 datasheet: 8 x 400 Gbit/s InfiniBand",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """``servers`` equal servers of ``devices_per_server`` devices each.
+
+    Attributes:
+        servers: number of servers.
+        devices_per_server: devices in each.
+        device: the accelerator.
+        intra_bw: bandwidth of a group of devices inside one server, bytes/s.
+        inter_bw: bandwidth of a group that spans servers, bytes/s.
+        name: the preset's name, or an empty string.
+    """
+
+    servers: int
+    devices_per_server: int
+    device: Device
+    intra_bw: float
+    inter_bw: float
+    name: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse counts below one and rates that are not positive and finite."""
+        for key in ("servers", "devices_per_server"):
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ClusterError(f"cluster: {key} must be a whole number >= 1, not {value!r}")
+        rates = {key: getattr(self, key) for key in ("intra_bw", "inter_bw")}
+        for key in ("peak_flops", "memory_bw", "memory_bytes"):
+            rates[f"device.{key}"] = getattr(self.device, key)
+        for key, value in rates.items():
+            if not isinstance(value, (int, float)) or not (0 < value < math.inf):
+                raise ClusterError(f"cluster: {key} must be a positive number, not {value!r}")
+
+    @property
+    def devices(self) -> int:
+        """Number of devices in the cluster."""
+        return self.servers * self.devices_per_server
+
+    def bandwidth(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Bandwidth of the device groups ``[first, end)``, bytes/s, elementwise."""
+        same = first // self.devices_per_server == (end - 1) // self.devices_per_server
+        return np.where(same, self.intra_bw, self.inter_bw)
+
+    def sync_seconds(
+        self, size: np.ndarray, first: np.ndarray, end: np.ndarray, method: str = "allreduce"
+    ) -> np.ndarray:
+        """Seconds to synchronise ``size`` bytes of gradients over devices ``[first, end)``.
+
+        Methods: ``"allreduce"``, a ring, ``2 W (R-1) / (R bw)``; ``"parameter-server"``, central,
+        ``2 W R / bw``: every worker pushes and pulls all of it over one server's link;
+        ``"sharded-parameter-server"``, every worker owns 1/R: ``2 W (R-1) / (R bw)`` on full-duplex
+        links, the ring's time. Nothing to do for one device.
+        """
+        group = end - first
+        if method in ("allreduce", "sharded-parameter-server"):
+            volume = 2.0 * size * (group - 1) / group
+        elif method == "parameter-server":
+            volume = np.where(group > 1, 2.0 * size * group, 0.0)
+        else:
+            raise ClusterError(f"sync: unknown method {method!r}; known: {', '.join(SYNC_METHODS)}")
+        return volume / self.bandwidth(first, end)
+
+    def to_json(self) -> str | dict[str, Any]:
+        """The preset's name, or an object with every figure."""
+        if self.name in PRESETS and PRESETS[self.name] == self:
+            return self.name
+        if DEVICES.get(self.device.name) == self.device:
+            device: str | dict[str, Any] = self.device.name
+        else:
+            device = {key: getattr(self.device, key) for key in _DEVICE_KEYS}
+        return {**{key: getattr(self, key) for key in _CLUSTER_KEYS}, "device": device}
+
+    def __str__(self) -> str:
+        """The preset's name and the shape: ``C (4x8 v100)``."""
+        shape = f"{self.servers}x{self.devices_per_server} {self.device.name}"
+        return f"{self.name} ({shape})" if self.name else shape
+
+    @classmethod
+    def parse(cls, text: str | Cluster | dict[str, Any]) -> Cluster:
+        """A cluster from a preset's name, ``"4x8:v100,25Gbps"``, a JSON file's path or an object.
+
+        The short form is ``SERVERSxDEVICES:DEVICE[,INTER[,INTRA]]``; a bandwidth is a number with
+        a unit, bits (``Gbps``) or bytes (``GB/s``). ``100Gbps`` means 100e9 bit/s.
+
+        >>> Cluster.parse("4x8:v100,25Gbps") == Cluster.parse("C")
+        True
+        """
+        if isinstance(text, Cluster):
+            return text
+        if isinstance(text, dict):
+            return _from_object(text, "cluster")
+        if not isinstance(text, str):
+            raise ClusterError(f"cluster: expected a name, a short form or an object, not {text!r}")
+        if text in PRESETS:
+            return PRESETS[text]
+        if text.endswith(".json"):
+            return _from_file(text)
+        match = re.fullmatch(r"(\d+)x(\d+):([\w-]+)((?:,[^,]+){0,2})", text.replace(" ", ""))
+        if match is None:
+            raise ClusterError(
+                f"cluster {text!r} does not parse: give a preset ({', '.join(PRESETS)}), a form "
+                "like '4x8:v100,25Gbps' or the path of a .json file"
+            )
+        device = _known_device(match[3], f"cluster {text!r}")
+        rates = [_bandwidth(part, text) for part in match[4].split(",")[1:]]
+        inter, intra = (rates + [device.inter_bw, device.intra_bw][len(rates) :])[:2]
+        return cls(int(match[1]), int(match[2]), device, intra_bw=intra, inter_bw=inter)
+
+
+SYNC_METHODS = ("allreduce", "parameter-server", "sharded-parameter-server")
+_CLUSTER_KEYS = ("servers", "devices_per_server", "intra_bw", "inter_bw")
+_DEVICE_KEYS = ("name", "peak_flops", "memory_bw", "memory_bytes")
+_UNITS = {"bps": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0, "Bps": 1.0}
+_SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+def _bandwidth(text: str, whole: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(bps|bit/s|B/s|Bps)", text)
+    if match is None:
+        raise ClusterError(
+            f"cluster {whole!r}: bandwidth {text!r} does not parse; write it like 25Gbps or 150GB/s"
+        )
+    return float(match[1]) * _SCALES[match[2]] * _UNITS[match[3]]
+
+
+def _known_device(name: str, where: str) -> Device:
+    if name.lower() not in DEVICES:
+        raise ClusterError(
+            f"{where}: unknown device {name!r}{did_you_mean(name, DEVICES)}; "
+            f"known: {', '.join(DEVICES)}"
+        )
+    return DEVICES[name.lower()]
+
+
+def _from_file(path: str) -> Cluster:
+    if not os.path.exists(path):
+        raise ClusterError(f"cluster: no file {path!r}")
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ClusterError(f"{path}: not a JSON file ({error})") from None
+    return _from_object(content, path)
+
+
+def _from_object(content: Any, where: str) -> Cluster:
+    if not isinstance(content, dict):
+        raise ClusterError(f"{where}: expected an object with {', '.join(_CLUSTER_KEYS)}, device")
+    content = dict(content)
+    device = content.pop("device", None)
+    if isinstance(device, str):
+        device = _known_device(device, where)
+    elif isinstance(device, dict):
+        if set(device) != set(_DEVICE_KEYS):
+            raise ClusterError(f"{where}: device needs exactly {', '.join(_DEVICE_KEYS)}")
+        device = Device(**device)
+    else:
+        raise ClusterError(f"{where}: device must be a name or an object, not {device!r}")
+    name = content.pop("name", "")
+    if set(content) != set(_CLUSTER_KEYS):
+        odd = sorted(set(content) ^ set(_CLUSTER_KEYS))
+        raise ClusterError(
+            f"{where}: needs exactly {', '.join(_CLUSTER_KEYS)} and device; missing or unknown: "
+            f"{', '.join(odd)}"
+        )
+    return Cluster(**content, device=device, name=str(name))
+
+
+def _preset(name: str, servers: int, device: str) -> Cluster:
+    chip = DEVICES[device]
+    return Cluster(servers, 8, chip, intra_bw=chip.intra_bw, inter_bw=chip.inter_bw, name=name)
+
+
+PRESETS: dict[str, Cluster] = {
+    "A": _preset("A", 2, "v100"),
+    "B": _preset("B", 3, "v100"),
+    "C": _preset("C", 4, "v100"),
+    "a100-2": _preset("a100-2", 2, "a100"),
+    "a100-4": _preset("a100-4", 4, "a100"),
+    "h100-2": _preset("h100-2", 2, "h100"),
+    "h100-4": _preset("h100-4", 4, "h100"),
+}
+"""A, B, C: arXiv 2007.04069, Table 2 (2, 3, 4 servers of 8 V100); the rest: DGX nodes of today."""
+

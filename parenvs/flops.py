@@ -1,0 +1,206 @@
+"""FLOPs and bytes of one HLO instruction, by the conventions of XLA's own cost analysis.
+
+One multiply-add is two FLOPs; an elementwise instruction costs one per result element; transcendental
+functions are counted apart by XLA and cost none here; data movement costs none. ``OPCODES`` is the
+list of opcodes that the reader knows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parenvs.errors import HloError
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a cost formula may look at.
+
+    Attributes:
+        instruction: the HloInstructionProto.
+        operands: shapes of the operands, tuples flattened.
+        results: shapes of the results, tuples flattened.
+        applied: FLOPs of one application of each called computation.
+    """
+
+    instruction: Any
+    operands: Sequence[Shape]
+    results: Sequence[Shape]
+    applied: Sequence[float]
+
+
+_ELEMENTWISE = (
+    "abs add and bitcast-convert ceil clamp clz compare complex convert count-leading-zeros divide "
+    "floor imag is-finite maximum minimum multiply negate not or popcnt population-count real "
+    "reduce-precision remainder round-nearest-afz round-nearest-even select shift-left "
+    "shift-right-arithmetic shift-right-logical sign subtract stochastic-convert xor"
+)
+_TRANSCENDENTAL = (
+    "acos acosh asin asinh atan2 atanh cbrt cosh cosine erf exponential exponential-minus-one log "
+    "log-plus-one logistic power rsqrt sine sinh sqrt tan tanh"
+)
+_MOVEMENT = (
+    "add-dependency after-all batch-norm-grad batch-norm-inference batch-norm-training bitcast "
+    "broadcast concatenate constant copy custom-call domain dynamic-reshape dynamic-slice "
+    "dynamic-update-slice gather get-dimension-size get-tuple-element iota opt-barrier "
+    "optimization-barrier pad parameter partition-id replica-id reshape reverse rng "
+    "rng-bit-generator rng-get-and-update-state set-dimension-size slice top-k topk transpose tuple"
+)
+_CALLS = "call conditional fusion while"
+PARTITIONED = frozenset(
+    "all-gather all-reduce all-to-all collective-broadcast collective-permute reduce-scatter "
+    "ragged-all-to-all send recv all-gather-start all-reduce-start collective-permute-start".split()
+)
+"""Opcodes of modules that a partitioner has already been over."""
+
+
+def _dot(call: Call) -> float:
+    lhs = call.operands[0]
+    contracted = math.prod(lhs[d] for d in call.instruction.dot.lhs_contracting)
+    return 2.0 * math.prod(call.results[0]) * contracted
+
+
+def _convolution(call: Call) -> float:
+    """Valid taps only: products with padding or with the holes of a dilated input are left out."""
+    numbers = call.instruction.convolution
+    lhs, rhs, out = call.operands[0], call.operands[1], call.results[0]
+    taps = 1
+    for k, window in enumerate(call.instruction.window.dimensions):
+        taps *= _valid_taps(
+            lhs[numbers.input_spatial[k]],
+            rhs[numbers.kernel_spatial[k]],
+            out[numbers.output_spatial[k]],
+            window,
+        )
+    features = lhs[numbers.input_feature] // max(call.instruction.feature_group_count, 1)
+    batch = lhs[numbers.input_batch] // max(call.instruction.batch_group_count, 1)
+    return 2.0 * features * out[numbers.output_feature] * batch * taps
+
+
+def _valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
+    """Pairs (output position, kernel position) that fall on an element of the input."""
+    stride, base = max(window.stride, 1), max(window.base_dilation, 1)
+    dilation = max(window.window_dilation, 1)
+    total = 0
+    for k in range(kernel):
+        offset = k * dilation - window.padding_low
+        if base == 1:
+            low = max(0, -(offset // stride))
+            high = min(output - 1, (size - 1 - offset) // stride)
+            total += max(0, high - low + 1)
+        else:
+            places = (o * stride + offset for o in range(output))
+            total += sum(1 for x in places if x % base == 0 and 0 <= x // base < size)
+    return total
+
+
+def _reduce(call: Call) -> float:
+    return (math.prod(call.operands[0]) - math.prod(call.results[0])) * call.applied[0]
+
+
+def _window_size(call: Call) -> int:
+    return math.prod(d.size for d in call.instruction.window.dimensions)
+
+
+def _reduce_window(call: Call) -> float:
+    out = call.results[0]
+    windows = call.instruction.window.dimensions
+    wide = [k for k, d in enumerate(windows) if d.size != 1]
+    padded = [k for k, d in enumerate(windows) if d.padding_low or d.padding_high]
+    if len(wide) == len(padded) == 1 == len(call.results):
+        k, d = wide[0], windows[wide[0]]
+        # A reduction that is broadcast back over its whole span is counted as such by XLA.
+        if d.padding_low == d.padding_high == out[k] - 1 and d.size == 2 * d.padding_low + 1:
+            return (math.prod(out) // out[k] + out[k] - 1) * call.applied[0]
+    return (_window_size(call) - 1) * math.prod(out) * call.applied[0]
+
+
+def _select_and_scatter(call: Call) -> float:
+    source = math.prod(call.operands[1])
+    return source * ((_window_size(call) - 1) * call.applied[0] + call.applied[1])
+
+
+def _scatter(call: Call) -> float:
+    updates = call.operands[len(call.results) + 1]
+    return math.prod(updates) * call.applied[0]
+
+
+def _sort(call: Call) -> float:
+    elements = math.prod(call.operands[0])
+    return elements * max(elements - 1, 0).bit_length()
+
+
+def _fft(call: Call) -> float:
+    levels = math.prod(n.bit_length() - 1 for n in call.instruction.fft_length)
+    return 8.0 * levels * math.prod(call.operands[0])
+
+
+def _triangular_solve(call: Call) -> float:
+    return 2.0 * call.operands[0][-1] * math.prod(call.operands[1])
+
+
+def _cholesky(call: Call) -> float:
+    return call.operands[0][-1] * math.prod(call.operands[0]) // 3
+
+
+OPCODES: dict[str, Callable[[Call], float]] = {
+    **dict.fromkeys(_ELEMENTWISE.split(), lambda call: math.prod(call.results[0])),
+    **dict.fromkeys(_TRANSCENDENTAL.split(), lambda call: 0.0),
+    **dict.fromkeys(_MOVEMENT.split(), lambda call: 0.0),
+    **dict.fromkeys(_CALLS.split(), lambda call: max(call.applied, default=0.0)),
+    "while": lambda call: sum(call.applied),
+    "cholesky": _cholesky,
+    "convolution": _convolution,
+    "dot": _dot,
+    "fft": _fft,
+    "map": lambda call: math.prod(call.results[0]) * call.applied[0],
+    "reduce": _reduce,
+    "reduce-window": _reduce_window,
+    "scatter": _scatter,
+    "select-and-scatter": _select_and_scatter,
+    "sort": _sort,
+    "triangular-solve": _triangular_solve,
+}
+"""Opcode -> FLOPs of one execution."""
+
+_NO_BYTES = frozenset("parameter constant get-tuple-element tuple bitcast after-all domain".split())
+
+
+def flops_of(call: Call) -> float:
+    """FLOPs of one instruction.
+
+    Raises:
+        HloError: the opcode is not in the table, or belongs to an already partitioned module.
+    """
+    opcode = call.instruction.opcode
+    formula = OPCODES.get(opcode)
+    if formula is None:
+        what = f"instruction {call.instruction.name!r} has opcode {opcode!r}"
+        if opcode in PARTITIONED:
+            raise HloError(
+                f"{what}: the module is already partitioned; give the module before partitioning"
+            )
+        raise HloError(f"{what}, which no rule knows; known opcodes are listed in parenvs.flops")
+    return float(formula(call))
+
+
+def bytes_of(opcode: str, operand_bytes: Sequence[float], result_bytes: Sequence[float]) -> float:
+    """Bytes that one instruction reads and writes, each operand and result once."""
+    if opcode in _NO_BYTES:
+        return 0.0
+    out = sum(result_bytes)
+    if opcode == "slice":
+        return 2.0 * out
+    if opcode in ("dynamic-slice", "gather"):
+        return 2.0 * out + operand_bytes[1]
+    if opcode == "dynamic-update-slice":
+        return 2.0 * operand_bytes[1] + operand_bytes[2]
+    if opcode == "scatter":
+        n = len(result_bytes)
+        return 3.0 * sum(operand_bytes[n + 1 :]) + operand_bytes[n]
+    return sum(operand_bytes) + out

@@ -1,0 +1,87 @@
+"""The part of XLA's HloModuleProto that we read, as protobuf messages.
+
+The field numbers are openxla's (xla/service/hlo.proto and xla/xla_data.proto); fields that are not
+listed are skipped by the parser. The messages are made from this table at import, so that neither a
+protocol compiler nor a particular protobuf release is needed.
+"""
+
+from __future__ import annotations
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+# message: "field=number:type", a star for repeated; a type in capitals is another message.
+_MESSAGES = {
+    "Module": "name=1:string entry_computation_name=2:string computations=3*:Computation "
+    "entry_computation_id=6:int64",
+    "Computation": "name=1:string instructions=2*:Instruction id=5:int64 root_id=6:int64",
+    "Instruction": "name=1:string opcode=2:string shape=3:Shape metadata=7:Metadata "
+    "literal=8:Literal parameter_number=9:int64 fusion_kind=11:string tuple_index=13:int64 "
+    "dimensions=14*:int64 window=15:Window convolution=16:Convolution slices=17*:Slice "
+    "dynamic_slice_sizes=20*:int64 padding=21:Padding feature_index=25:int64 "
+    "custom_call_target=28:string dot=30:Dot fft_length=32*:int64 gather=33:Gather "
+    "gather_slice_sizes=34*:int64 id=35:int64 operand_ids=36*:int64 called_ids=38*:int64 "
+    "scatter=48:Scatter feature_group_count=50:int64 batch_group_count=58:int64 "
+    "comparison_direction=63:string",
+    "Shape": "element_type=2:int32 dimensions=3*:int64 tuple_shapes=4*:Shape layout=5:Layout",
+    "Layout": "minor_to_major=1*:int64",
+    "Metadata": "op_name=2:string",
+    "Literal": "s32s=4*:int32 s64s=5*:int64",
+    "Window": "dimensions=1*:WindowDimension",
+    "WindowDimension": "size=1:int64 stride=2:int64 padding_low=3:int64 padding_high=4:int64 "
+    "window_dilation=5:int64 base_dilation=6:int64 reversal=7:bool",
+    "Convolution": "kernel_input_feature=3:int64 kernel_output_feature=4:int64 "
+    "kernel_spatial=6*:int64 input_batch=7:int64 input_feature=8:int64 output_batch=9:int64 "
+    "output_feature=10:int64 input_spatial=11*:int64 output_spatial=12*:int64",
+    "Slice": "start=1:int64 limit=2:int64 stride=3:int64",
+    "Padding": "dimensions=1*:PaddingDimension",
+    "PaddingDimension": "low=1:int64 high=2:int64 interior=3:int64",
+    "Dot": "lhs_contracting=1*:int64 rhs_contracting=2*:int64 lhs_batch=3*:int64 "
+    "rhs_batch=4*:int64",
+    "Gather": "offset_dims=1*:int64 collapsed_slice_dims=2*:int64 start_index_map=3*:int64 "
+    "index_vector_dim=4:int64 operand_batching_dims=5*:int64 start_indices_batching_dims=6*:int64",
+    "Scatter": "update_window_dims=1*:int64 inserted_window_dims=2*:int64 "
+    "scatter_dims_to_operand_dims=3*:int64 index_vector_dim=4:int64 input_batching_dims=5*:int64 "
+    "scatter_indices_batching_dims=6*:int64",
+}
+_SCALARS = {"string": 9, "int64": 3, "int32": 5, "bool": 8}
+_MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
+
+# xla_data.proto, PrimitiveType: code -> (name in HLO text, bits).
+ELEMENT_TYPES = {
+    1: ("pred", 8), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32), 5: ("s64", 64), 6: ("u8", 8),
+    7: ("u16", 16), 8: ("u32", 32), 9: ("u64", 64), 10: ("f16", 16), 11: ("f32", 32),
+    12: ("f64", 64), 13: ("tuple", 0), 14: ("opaque", 0), 15: ("c64", 64), 16: ("bf16", 16),
+    17: ("token", 0), 18: ("c128", 128), 19: ("f8e5m2", 8), 20: ("f8e4m3fn", 8), 21: ("s4", 4),
+    22: ("u4", 4), 23: ("f8e4m3b11fnuz", 8), 24: ("f8e5m2fnuz", 8), 25: ("f8e4m3fnuz", 8),
+    26: ("s2", 2), 27: ("u2", 2), 28: ("f8e4m3", 8), 29: ("f8e3m4", 8), 30: ("s1", 1),
+    31: ("u1", 1), 32: ("f4e2m1fn", 4), 33: ("f8e8m0fnu", 8),
+}  # fmt: skip
+TUPLE = 13
+FLOATING = frozenset(c for c, (name, _) in ELEMENT_TYPES.items() if name[0] == "f" or name == "bf16")
+
+
+def _build() -> dict[str, type]:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="parenvs/hlo.proto", package="parenvs.hlo", syntax="proto3"
+    )
+    for name, text in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for item in text.split():
+            key, rest = item.split("=")
+            number, kind = rest.split(":")
+            field = message.field.add(name=key, number=int(number.rstrip("*")))
+            field.label = _REPEATED if number.endswith("*") else _OPTIONAL
+            field.type = _SCALARS.get(kind, _MESSAGE)
+            if kind not in _SCALARS:
+                field.type_name = f".parenvs.hlo.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"parenvs.hlo.{name}"))
+        for name in _MESSAGES
+    }
+
+
+_CLASSES = _build()
+Module = _CLASSES["Module"]
+"""An HLO module; ``Module.FromString(data)`` parses a serialized HloModuleProto."""
