@@ -1,0 +1,215 @@
+"""Proven optima of the closed-form pipeline length, over a pruned space or over all plans.
+
+Both planners run the label search of ``agents.pareto``; a problem without a plan that fits the memory
+ends in an ``InfeasibleError`` that says by how many bytes the best plan misses.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from parenvs.agents.answer import Answer
+from parenvs.agents.memory import least_excess, least_excess_pruned, plan_within
+from parenvs.agents.pareto import SLACK, LabelSearch, Targets
+from parenvs.candidates import CutSpace, check_stages
+from parenvs.errors import InfeasibleError
+from parenvs.pipeline import Pipeline
+
+_COARSE = (24, 96, 320)  # points of the ever finer chains that give the incumbent
+_COARSE_SECONDS = (2.0, 5.0, 10.0)
+_GRID = 200_000  # plans of one step of the local search
+
+
+def exact_pruned(space: CutSpace) -> Answer:
+    """The shortest plan that ``space`` admits and that fits the memory, with proof.
+
+    Raises:
+        InfeasibleError: no plan of the space fits; says how many bytes the best one lacks.
+    """
+    begin = time.perf_counter()
+    search = LabelSearch(space.pipeline, space.stages, pruned_targets(space))
+    search.run()
+    if search.best is None:
+        raise _infeasible(space.pipeline, space.stages, least_excess_pruned(space)[2])
+    return _answer(space.pipeline, search.best, "exact-pruned", search.evaluations, begin)
+
+
+def pruned_targets(space: CutSpace) -> Targets:
+    """Where suffixes may start so that exactly the plans of ``CutSpace.legal`` are built."""
+    groups = {
+        (k, int(e)): space.pivots[space.allowed[space.stages - 1 - k] & (space.devices == e)]
+        for k in range(1, space.stages)
+        for e in np.unique(space.devices)
+    }
+    nothing = np.zeros(0, dtype=np.int64)
+    return lambda k, e: groups.get((k, e), nothing)
+
+
+def exact_full(
+    pipeline: Pipeline,
+    stages: int,
+    incumbent: Answer | None = None,
+    time_limit: float | None = None,
+) -> Answer:
+    """The shortest plan over all pivots and all device cuts that fits the memory.
+
+    Args:
+        pipeline: the problem.
+        stages: S; every stage gets at least one variable and one device.
+        incumbent: a plan to start from; one that breaks the memory is ignored.
+        time_limit: seconds after which the best plan found is returned without proof
+            (``status="feasible"``, with a valid ``bound``); the time it takes to find a first plan
+            that fits is not limited.
+
+    Raises:
+        InfeasibleError: more stages than variables or devices, or no plan fits the memory; says
+            how many bytes the best one lacks.
+    """
+    begin = time.perf_counter()
+    deadline = np.inf if time_limit is None else begin + time_limit
+    check_stages(pipeline, stages)
+    pivots = distinct_pivots(pipeline)
+    best = _usable(pipeline, stages, incumbent)
+    evaluations = 0
+    for points, seconds in zip(_COARSE, _COARSE_SECONDS, strict=True):
+        if points >= len(pivots):
+            break
+        some = coarse_pivots(pipeline, pivots, points)
+        until = min(deadline, time.perf_counter() + seconds)
+        search = _search(pipeline, stages, some, best, until)
+        evaluations += search.evaluations
+        best = search.best if search.best is not None else best
+        if best is not None:
+            best = improve(pipeline, *best, deadline=deadline)
+    if best is None:
+        best = plan_within(pipeline, stages, pipeline.memory_limit)
+        if best is None:
+            raise _infeasible(pipeline, stages, least_excess(pipeline, stages)[2])
+        best = improve(pipeline, *best, deadline=deadline)
+    search = _search(pipeline, stages, pivots, best, deadline)
+    best = search.best if search.best is not None else best
+    evaluations += search.evaluations
+    proven = search.bound >= search.upper
+    bound = None if proven else max(search.bound, pipeline.bubble_free)
+    return _answer(pipeline, best, "exact-full", evaluations, begin, bound)
+
+
+def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
+    """Pivots at which a cut can be worth while: of a run of equal ones, the last.
+
+    Two neighbours are equal if all prefix sums and the bytes that cross are. The plan with the
+    later one has the same times, and no stage needs more memory: the earlier stage gains a cut as
+    large as one that it already holds, the later stage loses one.
+    """
+    p = np.arange(1, len(pipeline.profile))
+    same = np.ones(len(p), dtype=bool)
+    sums = [pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum]
+    sums += [pipeline.variable_sum, pipeline.cut_before]
+    if pipeline.recompute == "none":
+        sums.append(pipeline.resident_sum)
+    for values in sums:
+        same &= values[p] == values[p + 1]
+    same[-1] = False
+    return p[~same]
+
+
+def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, points: int) -> np.ndarray:
+    """About ``points`` of the pivots, even in work, bytes and place, each the least cut near it."""
+    place = np.arange(len(pivots)) / len(pivots)
+    for values in (pipeline.seconds_sum, pipeline.parameter_sum):
+        place = place + values[pivots] / max(values[-1], 1.0 if values[-1] == 0 else 0.0)
+    bins = np.minimum((place / 3 * points).astype(np.int64), points - 1)
+    order = np.lexsort((pipeline.cut_before[pivots], bins))
+    first = np.append(True, np.diff(bins[order]) > 0)
+    return np.sort(pivots[order[first]])
+
+
+def improve(
+    pipeline: Pipeline,
+    cuts: np.ndarray,
+    device_cuts: np.ndarray,
+    rounds: int = 8,
+    deadline: float = np.inf,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Local search: move one pivot and its device cut at a time, as long as the plan gets shorter."""
+    cuts, device_cuts = cuts.copy(), device_cuts.copy()
+    best = float(pipeline.length(cuts, device_cuts))
+    variables = pipeline.variable_sum
+    ends = np.concatenate([[0], cuts, [len(pipeline.profile)]])
+    edges = np.concatenate([[0], device_cuts, [pipeline.cluster.devices]])
+    for _ in range(rounds):
+        before = best
+        for k in range(1, len(ends) - 1):
+            if time.perf_counter() > deadline:
+                break
+            p = np.arange(ends[k - 1] + 1, ends[k + 1])
+            p = p[(variables[p] > variables[ends[k - 1]]) & (variables[ends[k + 1]] > variables[p])]
+            d = np.arange(edges[k - 1] + 1, edges[k + 1])
+            near = np.argsort(np.abs(p - ends[k]), kind="stable")[: max(_GRID // len(d), 1)]
+            p, d = (x.ravel() for x in np.meshgrid(p[near], d))
+            plans, groups = np.tile(ends[1:-1], (len(p), 1)), np.tile(edges[1:-1], (len(p), 1))
+            plans[:, k - 1], groups[:, k - 1] = p, d
+            length = pipeline.length(plans, groups)
+            better = np.flatnonzero(length < best * (1 - SLACK))
+            better = better[pipeline.excess_bytes(plans[better], groups[better]) <= 0]
+            if better.size:
+                i = better[length[better].argmin()]
+                best, ends[k], edges[k] = float(length[i]), p[i], d[i]
+        if best >= before:
+            break
+    return ends[1:-1], edges[1:-1]
+
+
+def _usable(
+    pipeline: Pipeline, stages: int, incumbent: Answer | None
+) -> tuple[np.ndarray, np.ndarray] | None:
+    if incumbent is None or len(incumbent.cuts) != stages - 1:
+        return None
+    plan = np.asarray(incumbent.cuts), np.asarray(incumbent.device_cuts)
+    return plan if pipeline.excess_bytes(*plan) <= 0 else None
+
+
+def _search(
+    pipeline: Pipeline,
+    stages: int,
+    pivots: np.ndarray,
+    best: tuple[np.ndarray, np.ndarray] | None,
+    deadline: float,
+) -> LabelSearch:
+    upper = np.inf if best is None else float(pipeline.length(*best))
+    search = LabelSearch(pipeline, stages, lambda k, e: pivots, upper, deadline)
+    search.run()
+    return search
+
+
+def _answer(
+    pipeline: Pipeline,
+    plan: tuple[np.ndarray, np.ndarray],
+    method: str,
+    evaluations: int,
+    begin: float,
+    bound: float | None = None,
+) -> Answer:
+    """The plan as an answer; without a bound it is proven."""
+    cuts, device_cuts = (np.asarray(x, dtype=np.int64) for x in plan)
+    length = float(pipeline.length(cuts, device_cuts))
+    return Answer(
+        cuts,
+        device_cuts,
+        length,
+        method,
+        status="optimal" if bound is None else "feasible",
+        bound=length if bound is None else min(bound, length),
+        evaluations=evaluations,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _infeasible(pipeline: Pipeline, stages: int, excess: float) -> InfeasibleError:
+    return InfeasibleError(
+        f"{pipeline.profile.name} on {pipeline.cluster} with {stages} stages: no plan fits the "
+        f"memory; the best one needs {excess:,.0f} bytes more than the "
+        f"{pipeline.memory_limit:,.0f} allowed on its fullest stage"
+    )

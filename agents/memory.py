@@ -1,0 +1,162 @@
+"""The plan whose fullest stage needs the least memory: says how far a problem is from fitting."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from parenvs.candidates import CutSpace, check_stages
+from parenvs.pipeline import Pipeline
+
+_BYTES = 0.5
+"""Bytes below which two plans need the same memory."""
+Plan = tuple[np.ndarray, np.ndarray, float]
+
+
+def least_excess_pruned(space: CutSpace) -> Plan:
+    """The plan of ``space`` whose fullest stage needs the least memory, exactly.
+
+    Goes suffix by suffix: a candidate's value is the fullest stage of the best suffix from it on.
+
+    Returns:
+        ``(cuts, device_cuts, excess_bytes)``, the excess over the memory limit; <= 0 fits.
+    """
+    pipeline, stages, pivot, device = space.pipeline, space.stages, space.pivots, space.devices
+    n, devices, variables = len(pipeline.profile), pipeline.cluster.devices, pipeline.variable_sum
+    value = np.where(
+        space.allowed[-1],
+        pipeline.memory_of(pivot, np.full_like(pivot, n), devices - device, np.ones_like(pivot)),
+        np.inf,
+    )
+    follow: list[np.ndarray] = []
+    ahead = device[:, None] < device
+    ahead &= variables[pivot][:, None] < variables[pivot]
+    i, j = np.nonzero(ahead)
+    for k in range(2, stages):
+        full = np.full((len(pivot), len(pivot)), np.inf)
+        needs = pipeline.memory_of(pivot[i], pivot[j], device[j] - device[i], np.full_like(i, k))
+        full[i, j] = np.maximum(needs, value[j])
+        follow.append(full.argmin(axis=1))
+        value = np.where(space.allowed[stages - 1 - k], full.min(axis=1), np.inf)
+    legal = (variables[pivot] > 0) & np.isfinite(value)
+    first = pivot[legal]
+    needs = pipeline.memory_of(
+        np.zeros_like(first), first, device[legal], np.full_like(first, stages)
+    )
+    value[legal] = np.maximum(needs, value[legal])
+    chosen = [int(np.where(legal, value, np.inf).argmin())]
+    for step in reversed(follow):
+        chosen.append(int(step[chosen[-1]]))
+    cuts, device_cuts = space.plan(chosen)
+    return cuts, device_cuts, float(pipeline.excess_bytes(cuts, device_cuts))
+
+
+def least_excess(pipeline: Pipeline, stages: int) -> Plan:
+    """The plan over all pivots and device cuts whose fullest stage needs the least memory.
+
+    Bisects the memory: each test finds a plan within it or proves that there is none, so that the
+    result is exact to half a byte.
+
+    Returns:
+        ``(cuts, device_cuts, excess_bytes)``, the excess over the memory limit; <= 0 fits.
+
+    Raises:
+        InfeasibleError: more stages than variables or devices.
+    """
+    check_stages(pipeline, stages)
+    # The stages together hold all parameters.
+    low = pipeline.copies * float(pipeline.parameter_sum[-1]) / stages
+    probe, best = max(low, 1.0), None
+    while best is None:
+        best = plan_within(pipeline, stages, probe)
+        low, probe = (low, probe) if best else (probe, 2 * probe)
+    high = float(pipeline.stage_memory(*best).max())
+    while high - low > _BYTES:
+        plan = plan_within(pipeline, stages, (low + high) / 2)
+        if plan is None:
+            low = (low + high) / 2
+        else:
+            best, high = plan, float(pipeline.stage_memory(*plan).max())
+    return *best, high - pipeline.memory_limit
+
+
+def plan_within(
+    pipeline: Pipeline, stages: int, limit: float
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """A plan with no stage above ``limit`` bytes, or None if there is none; exact.
+
+    ``need[p]`` is the least number of devices on which k stages hold the pivots from p on; more
+    devices never hurt. A stage from p on over r devices may end at any pivot up to its reach.
+    """
+    n, devices = len(pipeline.profile), pipeline.cluster.devices
+    variables = pipeline.variable_sum
+    p = np.arange(n)
+    after = np.searchsorted(variables, variables[:-1], side="right")  # first end with a variable
+    need = np.full(n + 1, devices + 1)
+    need[n] = 0
+    ends: list[np.ndarray] = []
+    for k in range(1, stages + 1):
+        least, chosen = np.full(n + 1, devices + 1), np.zeros(n + 1, dtype=np.int64)
+        table = _range_argmin(need)
+        for group in range(1, devices - stages + 2):
+            reach = _reach(pipeline, p, group, k, limit)
+            some = np.flatnonzero(after <= reach)
+            end = _argmin_between(table, need, after[some], reach[some])
+            total = need[end] + group
+            better = total < least[some]
+            least[some[better]], chosen[some[better]] = total[better], end[better]
+        need = least
+        ends.append(chosen)
+        if k < stages and need.min() > devices:
+            return None
+    if need[0] > devices:
+        return None
+    return _unroll(pipeline, ends, limit)
+
+
+def _unroll(
+    pipeline: Pipeline, ends: list[np.ndarray], limit: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The plan along the chosen ends; devices that nobody needs go to the last stage."""
+    bounds, groups = [0], []
+    for k in range(len(ends), 0, -1):
+        first, end = bounds[-1], int(ends[k - 1][bounds[-1]])
+        sizes = np.arange(1, pipeline.cluster.devices + 1)
+        place = np.full_like(sizes, first)
+        needs = pipeline.memory_of(place, np.full_like(place, end), sizes, np.full_like(place, k))
+        groups.append(int(sizes[needs <= limit][0]))
+        bounds.append(end)
+    return np.array(bounds[1:-1]), np.cumsum(groups[:-1])
+
+
+def _reach(pipeline: Pipeline, p: np.ndarray, group: int, k: int, limit: float) -> np.ndarray:
+    """(n,) the last end of a stage from each p on that fits; p itself if none does."""
+    n = len(pipeline.profile)
+    end = p.copy()
+    step = 1 << (n.bit_length() - 1)
+    while step:
+        further = np.minimum(end + step, n)
+        ok = (end + step <= n) & (
+            pipeline.memory_of(p, further, np.int64(group), np.int64(k)) <= limit
+        )
+        end[ok] = further[ok]
+        step //= 2
+    return end
+
+
+def _range_argmin(values: np.ndarray) -> np.ndarray:
+    """Sparse table: row j holds where the least of 2**j consecutive values is."""
+    rows = [np.arange(len(values))]
+    while (half := 1 << (len(rows) - 1)) < len(values):
+        left = rows[-1]
+        right = np.append(left[half:], np.full(half, left[-1]))
+        rows.append(np.where(values[right] < values[left], right, left))
+    return np.stack(rows)
+
+
+def _argmin_between(
+    table: np.ndarray, values: np.ndarray, first: np.ndarray, last: np.ndarray
+) -> np.ndarray:
+    """Where the least value of ``first..last`` (both included) is, elementwise."""
+    level = np.frexp(last - first + 1)[1] - 1
+    left, right = table[level, first], table[level, last + 1 - (1 << level)]
+    return np.where(values[right] < values[left], right, left)

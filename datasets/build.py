@@ -1,0 +1,89 @@
+"""Build the shipped graphs: lower each model abstractly, read it, write ``.npz`` and a manifest.
+
+    python -m parenvs.datasets.build            # all models, into datasets/data
+    python -m parenvs.datasets.build t5-base --out /tmp/graphs
+
+Needs the extra ``jax``; no weights are allocated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+
+from parenvs.files import write_text
+from parenvs.graph import Graph
+from parenvs.instances import KINDS
+
+COMMAND = "python -m parenvs.datasets.build"
+
+
+def build(name: str, folder: Path) -> dict[str, Any]:
+    """Write the graphs of one model; returns its entry in the manifest."""
+    from parenvs.datasets.models import MODELS, forward, train_step
+
+    model = MODELS[name]
+    entry: dict[str, Any] = {
+        "description": model.description,
+        "source": model.source,
+        "batch_size": model.batch_size,
+        "graphs": {},
+    }
+    for kind, make in zip(KINDS, (train_step, forward), strict=True):
+        function, args = make(model)
+        graph = Graph.from_jax(function, *args, name=name, batch_size=model.batch_size)
+        path = folder / (f"{name}.npz" if kind == "train" else f"{name}-{kind}.npz")
+        graph.save(path)
+        data = path.read_bytes()
+        entry["graphs"][kind] = {
+            "file": path.name,
+            "bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "fingerprint": graph.fingerprint,
+            "instructions": len(graph.opcode),
+            "pivots": len(graph.pivots()),
+            "variables": int(graph.variables.size),
+            "parameters": int(graph.parameter_bytes // 4),
+            "flops": graph.total_flops,
+        }
+    return entry
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """The command line of this module; returns the exit status."""
+    import jax
+
+    from parenvs.datasets.models import MODELS
+
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="models (default: all)")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "data")
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    unknown = [name for name in options.names if name not in MODELS]
+    if unknown:
+        print(f"{COMMAND}: no model {unknown[0]!r}; known: {', '.join(MODELS)}", file=sys.stderr)
+        return 2
+    path = options.out / "manifest.json"
+    old = json.loads(path.read_text(encoding="utf-8"))["instances"] if path.exists() else {}
+    chosen = options.names or list(MODELS)
+    for name in track(chosen, description="lowering"):
+        old[name] = build(name, options.out)
+    content = {
+        "schema": 1,
+        "command": COMMAND,
+        "jax": jax.__version__,
+        "instances": {name: old[name] for name in MODELS if name in old},
+    }
+    write_text(path, json.dumps(content, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The environments; ``import parenvs`` registers them with Gymnasium."""

@@ -1,0 +1,178 @@
+"""``PipelineCut-v0``: cut a chain of pivots into pipeline stages, one cut a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from parenvs.candidates import RADIUS, CutSpace
+from parenvs.cluster import Cluster
+from parenvs.instances import load_profile
+from parenvs.judge import ILLEGAL, judge, make_plan, plan_values
+from parenvs.pipeline import MICRO_BATCHES, Pipeline
+from parenvs.plan import PipelinePlan
+from parenvs.profile import MICRO_BATCH
+
+
+class PipelineCutEnv(gym.Env[dict[str, Any], int]):
+    """Cut a model into S pipeline stages so that a training step is as short as possible.
+
+    ## Description
+    The forward instructions of a model are a chain of pivots. Step k chooses the first pivot of
+    stage k+1 among the candidates; the cut of the devices follows from it: each stage gets devices
+    in proportion to its seconds. After S-1 cuts the judge computes the length of a training step,
+    with all-reduces and transfers (arXiv 2007.04069, sections 3.5 and 4.4; the formula is in
+    ``parenvs.pipeline``).
+
+    ## Action Space
+    ``Discrete(c)``: the index of a candidate; ``space.pivots[action]`` is its pivot. Legal are the
+    candidates after the last cut, within the window of this step, that leave every stage a variable
+    and a device and from which the remaining cuts can still follow. The mask of legal actions is
+    ``info["action_mask"]`` (int8), ``action_masks()`` (bool), or part of the observation with
+    ``parenvs.wrappers.MaskInObservation``. Memory is not masked.
+
+    ## Observation Space
+    ``Dict``:
+
+    * ``features``: (c, 3) float32 in [0, 1]. If the candidate were cut next and the rest were one
+      last stage: the longest all-reduce and the longest transfer, each over the instance's maximum,
+      and the least over the greatest compute time of a stage. Zeros where masked.
+    * ``cuts``: (S-1,) float32 in [-1, 1], the chosen cuts over n, -1 where not yet chosen.
+    * ``step``: Discrete(S), the number of cuts made.
+
+    ## Rewards
+    0 for every cut but the last; then 1/L, the length in units of the bubble-free time (all devices
+    compute all the time), so it lies in (0, 1]; -1 if a stage exceeds the device memory. -1 for an
+    illegal action, which ends the episode.
+
+    ## Starting State
+    No cut; the same at every reset.
+
+    ## Episode End
+    After S-1 cuts or an illegal action. No truncation.
+
+    ## Arguments
+    * ``instance``: shipped name, or path of a ``.csv`` profile or of a graph.
+    * ``cluster``: preset, short form, ``.json`` path or object, see ``Cluster.parse``.
+    * ``stages``: S (default: one stage a server).
+    * ``micro_batch``, ``micro_batches``: samples in a micro-batch, micro-batches in a step.
+    * ``radius``: largest distance of a device cut from the centre solution.
+    * ``candidates``: ``"minima"``, pivots at which fewest bytes cross, or ``"all"``.
+
+    ## Version History
+    * v0: first version.
+    """
+
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}
+
+    def __init__(
+        self,
+        instance: str = "t5-base",
+        cluster: str | dict[str, Any] = "C",
+        stages: int | None = None,
+        micro_batch: int = MICRO_BATCH,
+        micro_batches: int = MICRO_BATCHES,
+        radius: int = RADIUS,
+        candidates: str = "minima",
+        render_mode: str | None = None,
+    ) -> None:
+        """Load the instance and find its candidates; see the class for the arguments."""
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise ValueError(f"render_mode must be one of {self.metadata['render_modes']}")
+        self.render_mode = render_mode
+        self.instance = instance
+        devices = Cluster.parse(cluster)
+        profile = load_profile(instance, devices, micro_batch)
+        self.pipeline = Pipeline(profile, devices, micro_batches)
+        self.space = CutSpace.build(self.pipeline, stages, radius, candidates)
+        count, cuts = len(self.space.pivots), self.space.stages - 1
+        self.action_space = spaces.Discrete(count)
+        self.observation_space = spaces.Dict(
+            {
+                "features": spaces.Box(0.0, 1.0, (count, 3), np.float32),
+                "cuts": spaces.Box(-1.0, 1.0, (cuts,), np.float32),
+                "step": spaces.Discrete(cuts + 1),
+            }
+        )
+        everything = np.array(devices.devices)
+        reduce = devices.sync_seconds(self.pipeline.parameter_sum[-1:], np.array(0), everything)
+        crossing = self.pipeline.cut_before[self.space.pivots].max()
+        transfer = crossing / devices.bandwidth(np.array(0), everything)
+        self._scale = np.array([reduce[0], transfer, 1.0])
+        self._scale[self._scale == 0] = 1.0
+        self._chosen: list[int] = []
+        self._over = False
+        self._mask = self.space.legal([])
+        self._first = self._features()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start anew with no cut."""
+        super().reset(seed=seed)
+        self._chosen = []
+        self._over = False
+        self._mask = self.space.legal([])
+        return self._observation(self._first.copy()), self._info()
+
+    def step(
+        self, action: int
+    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Cut at a candidate."""
+        action = int(action)
+        reward = 0.0
+        if self._over or not (0 <= action < len(self._mask) and self._mask[action]):
+            self._over = True
+            reward = ILLEGAL
+        else:
+            self._chosen.append(action)
+            if len(self._chosen) == self.space.stages - 1:
+                self._over = True
+                reward = float(plan_values(self.pipeline, *self.space.plan(self._chosen)))
+        self._mask = (
+            np.zeros(len(self._mask), dtype=bool) if self._over else self.space.legal(self._chosen)
+        )
+        return self._observation(self._features()), reward, self._over, False, self._info()
+
+    def action_masks(self) -> np.ndarray:
+        """(c,) bool, legal actions; all true once the episode is over."""
+        return np.ones_like(self._mask) if self._over else self._mask.copy()
+
+    def plan(self) -> PipelinePlan:
+        """The plan built so far (the rest of the chain is its last stage)."""
+        return make_plan(self.pipeline, *self.space.plan(self._chosen), instance=self.instance)
+
+    def render(self) -> Any:
+        """The chain with its cuts and the schedule, as text or as an (h, w, 3) uint8 picture."""
+        if self.render_mode is None:
+            gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
+            return None
+        from parenvs import viewer
+
+        report = judge(self.plan(), self.pipeline) if self._chosen else None
+        if self.render_mode == "ansi":
+            return viewer.text(self.pipeline, report)
+        return viewer.rgb_array(self.pipeline, report)
+
+    def _features(self) -> np.ndarray:
+        features = np.zeros((len(self._mask), 3), dtype=np.float32)
+        legal = np.flatnonzero(self._mask)
+        if legal.size:
+            cuts, device_cuts = self.space.plan(self._chosen)
+            raw = self.pipeline.cut_features(
+                cuts, device_cuts, self.space.pivots[legal], self.space.devices[legal]
+            )
+            features[legal] = np.minimum(raw / self._scale, 1.0)
+        return features
+
+    def _observation(self, features: np.ndarray) -> dict[str, Any]:
+        cuts = np.full(self.space.stages - 1, -1.0, dtype=np.float32)
+        done = self.space.pivots[self._chosen]
+        cuts[: len(done)] = done / len(self.pipeline.profile)
+        return {"features": features, "cuts": cuts, "step": np.int64(len(self._chosen))}
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": self.action_masks().astype(np.int8)}

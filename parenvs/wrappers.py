@@ -1,0 +1,41 @@
+"""Wrappers for libraries that expect the action mask somewhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class MaskInObservation(gym.Wrapper[dict[str, Any], int, dict[str, Any], int]):
+    """Puts the mask of legal actions into the observation, as ``action_mask`` (int8).
+
+    Args:
+        env: an environment with a ``Dict`` observation and ``action_masks()``.
+    """
+
+    def __init__(self, env: gym.Env[dict[str, Any], int]) -> None:
+        """Extend the observation space."""
+        super().__init__(env)
+        inner = env.observation_space
+        if not isinstance(inner, spaces.Dict) or not isinstance(env.action_space, spaces.Discrete):
+            raise TypeError("MaskInObservation needs a Dict observation and a Discrete action space")
+        mask = spaces.Box(0, 1, (int(env.action_space.n),), np.int8)
+        self.observation_space = spaces.Dict({**inner.spaces, "action_mask": mask})
+
+    def reset(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Reset, with the mask in the observation."""
+        observation, info = self.env.reset(**options)
+        return {**observation, "action_mask": info["action_mask"].copy()}, info
+
+    def step(self, action: int) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
+        """Step, with the mask in the observation."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        observation = {**observation, "action_mask": info["action_mask"].copy()}
+        return observation, reward, terminated, truncated, info
+
+    def action_masks(self) -> np.ndarray:
+        """The environment's mask (wrappers forward no methods of their own accord)."""
+        return self.env.get_wrapper_attr("action_masks")()
