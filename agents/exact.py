@@ -1,7 +1,7 @@
 """Proven optima of the closed-form pipeline length, over a pruned space or over all plans.
 
-Both planners run the label search of ``agents.pareto``; a problem without a plan that fits the memory
-ends in an ``InfeasibleError`` that says by how many bytes the best plan misses.
+Both planners run the label search of ``agents.pareto``; a problem without a plan that fits the
+memory ends in an ``InfeasibleError`` that says by how many bytes the best plan misses.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import time
 import numpy as np
 
 from parenvs.agents.answer import Answer
+from parenvs.agents.bounds import SLACK
 from parenvs.agents.memory import least_excess, least_excess_pruned, plan_within
-from parenvs.agents.pareto import SLACK, LabelSearch, Targets
+from parenvs.agents.pareto import LabelSearch, Targets
 from parenvs.candidates import CutSpace, check_stages
 from parenvs.errors import InfeasibleError
 from parenvs.pipeline import Pipeline
 
+Plan = tuple[np.ndarray, np.ndarray]
+"""Cuts and device cuts."""
 _COARSE = (24, 96, 320)  # points of the ever finer chains that give the incumbent
 _COARSE_SECONDS = (2.0, 5.0, 10.0)
+_MANY = 200  # pivots from which the better bounds repay their cost
 _GRID = 200_000  # plans of one step of the local search
 
 
@@ -82,12 +86,12 @@ def exact_full(
         evaluations += search.evaluations
         best = search.best if search.best is not None else best
         if best is not None:
-            best = improve(pipeline, *best, deadline=deadline)
+            best = improve(pipeline, best, deadline=deadline)
     if best is None:
         best = plan_within(pipeline, stages, pipeline.memory_limit)
         if best is None:
             raise _infeasible(pipeline, stages, least_excess(pipeline, stages)[2])
-        best = improve(pipeline, *best, deadline=deadline)
+        best = improve(pipeline, best, deadline=deadline)
     search = _search(pipeline, stages, pivots, best, deadline)
     best = search.best if search.best is not None else best
     evaluations += search.evaluations
@@ -128,13 +132,12 @@ def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, points: int) -> np.nda
 
 def improve(
     pipeline: Pipeline,
-    cuts: np.ndarray,
-    device_cuts: np.ndarray,
+    plan: Plan,
     rounds: int = 8,
     deadline: float = np.inf,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Local search: move one pivot and its device cut at a time, as long as the plan gets shorter."""
-    cuts, device_cuts = cuts.copy(), device_cuts.copy()
+) -> Plan:
+    """Local search: move one pivot and its device cut at a time while the plan gets shorter."""
+    cuts, device_cuts = plan
     best = float(pipeline.length(cuts, device_cuts))
     variables = pipeline.variable_sum
     ends = np.concatenate([[0], cuts, [len(pipeline.profile)]])
@@ -162,9 +165,7 @@ def improve(
     return ends[1:-1], edges[1:-1]
 
 
-def _usable(
-    pipeline: Pipeline, stages: int, incumbent: Answer | None
-) -> tuple[np.ndarray, np.ndarray] | None:
+def _usable(pipeline: Pipeline, stages: int, incumbent: Answer | None) -> Plan | None:
     if incumbent is None or len(incumbent.cuts) != stages - 1:
         return None
     plan = np.asarray(incumbent.cuts), np.asarray(incumbent.device_cuts)
@@ -175,18 +176,19 @@ def _search(
     pipeline: Pipeline,
     stages: int,
     pivots: np.ndarray,
-    best: tuple[np.ndarray, np.ndarray] | None,
+    best: Plan | None,
     deadline: float,
 ) -> LabelSearch:
     upper = np.inf if best is None else float(pipeline.length(*best))
-    search = LabelSearch(pipeline, stages, lambda k, e: pivots, upper, deadline)
+    many = pivots if len(pivots) >= _MANY else None
+    search = LabelSearch(pipeline, stages, lambda k, e: pivots, upper, deadline, many)
     search.run()
     return search
 
 
 def _answer(
     pipeline: Pipeline,
-    plan: tuple[np.ndarray, np.ndarray],
+    plan: Plan,
     method: str,
     evaluations: int,
     begin: float,

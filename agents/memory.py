@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from parenvs.agents.ranges import RangeMinimum
 from parenvs.candidates import CutSpace, check_stages
 from parenvs.pipeline import Pipeline
 
@@ -96,11 +97,11 @@ def plan_within(
     ends: list[np.ndarray] = []
     for k in range(1, stages + 1):
         least, chosen = np.full(n + 1, devices + 1), np.zeros(n + 1, dtype=np.int64)
-        table = _range_argmin(need)
+        needs = RangeMinimum(need)
         for group in range(1, devices - stages + 2):
             reach = _reach(pipeline, p, group, k, limit)
             some = np.flatnonzero(after <= reach)
-            end = _argmin_between(table, need, after[some], reach[some])
+            end = needs.argmin(after[some], reach[some] + 1)
             total = need[end] + group
             better = total < least[some]
             least[some[better]], chosen[some[better]] = total[better], end[better]
@@ -135,28 +136,8 @@ def _reach(pipeline: Pipeline, p: np.ndarray, group: int, k: int, limit: float) 
     step = 1 << (n.bit_length() - 1)
     while step:
         further = np.minimum(end + step, n)
-        ok = (end + step <= n) & (
-            pipeline.memory_of(p, further, np.int64(group), np.int64(k)) <= limit
-        )
+        needs = pipeline.memory_of(p, further, np.full_like(p, group), np.full_like(p, k))
+        ok = (end + step <= n) & (needs <= limit)
         end[ok] = further[ok]
         step //= 2
     return end
-
-
-def _range_argmin(values: np.ndarray) -> np.ndarray:
-    """Sparse table: row j holds where the least of 2**j consecutive values is."""
-    rows = [np.arange(len(values))]
-    while (half := 1 << (len(rows) - 1)) < len(values):
-        left = rows[-1]
-        right = np.append(left[half:], np.full(half, left[-1]))
-        rows.append(np.where(values[right] < values[left], right, left))
-    return np.stack(rows)
-
-
-def _argmin_between(
-    table: np.ndarray, values: np.ndarray, first: np.ndarray, last: np.ndarray
-) -> np.ndarray:
-    """Where the least value of ``first..last`` (both included) is, elementwise."""
-    level = np.frexp(last - first + 1)[1] - 1
-    left, right = table[level, first], table[level, last + 1 - (1 << level)]
-    return np.where(values[right] < values[left], right, left)

@@ -7,9 +7,9 @@ server by server, and a group of devices is always a range of consecutive number
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,13 +103,16 @@ class Cluster:
         """Refuse counts below one and rates that are not positive and finite."""
         for key in ("servers", "devices_per_server"):
             value = getattr(self, key)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ClusterError(f"cluster: {key} must be a whole number >= 1, not {value!r}")
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LIMIT:
+                raise ClusterError(
+                    f"cluster: {key} must be a whole number from 1 to {_LIMIT}, not {value!r}"
+                )
         rates = {key: getattr(self, key) for key in ("intra_bw", "inter_bw")}
         for key in ("peak_flops", "memory_bw", "memory_bytes"):
             rates[f"device.{key}"] = getattr(self.device, key)
         for key, value in rates.items():
-            if not isinstance(value, (int, float)) or not (0 < value < math.inf):
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or not 0 < value <= sys.float_info.max:
                 raise ClusterError(f"cluster: {key} must be a positive number, not {value!r}")
 
     @property
@@ -157,7 +160,7 @@ class Cluster:
         return f"{self.name} ({shape})" if self.name else shape
 
     @classmethod
-    def parse(cls, text: str | Cluster | dict[str, Any]) -> Cluster:
+    def parse(cls, text: str | os.PathLike[str] | Cluster | dict[str, Any]) -> Cluster:
         """A cluster from a preset's name, ``"4x8:v100,25Gbps"``, a JSON file's path or an object.
 
         The short form is ``SERVERSxDEVICES:DEVICE[,INTER[,INTRA]]``; a bandwidth is a number with
@@ -170,13 +173,16 @@ class Cluster:
             return text
         if isinstance(text, dict):
             return _from_object(text, "cluster")
+        if isinstance(text, os.PathLike):
+            return _from_file(os.fspath(text))
         if not isinstance(text, str):
             raise ClusterError(f"cluster: expected a name, a short form or an object, not {text!r}")
         if text in PRESETS:
             return PRESETS[text]
         if text.endswith(".json"):
             return _from_file(text)
-        match = re.fullmatch(r"(\d+)x(\d+):([\w-]+)((?:,[^,]+){0,2})", text.replace(" ", ""))
+        form = r"(\d{1,9})x(\d{1,9}):([\w-]+)((?:,[^,]+){0,2})"
+        match = re.fullmatch(form, text.replace(" ", ""))
         if match is None:
             raise ClusterError(
                 f"cluster {text!r} does not parse: give a preset ({', '.join(PRESETS)}), a form "
@@ -185,10 +191,11 @@ class Cluster:
         device = _known_device(match[3], f"cluster {text!r}")
         rates = [_bandwidth(part, text) for part in match[4].split(",")[1:]]
         inter, intra = (rates + [device.inter_bw, device.intra_bw][len(rates) :])[:2]
-        return cls(int(match[1]), int(match[2]), device, intra_bw=intra, inter_bw=inter)
+        return _made(f"cluster {text!r}", int(match[1]), int(match[2]), device, intra, inter)
 
 
 SYNC_METHODS = ("allreduce", "parameter-server", "sharded-parameter-server")
+_LIMIT = 100_000
 _CLUSTER_KEYS = ("servers", "devices_per_server", "intra_bw", "inter_bw")
 _DEVICE_KEYS = ("name", "peak_flops", "memory_bw", "memory_bytes")
 _UNITS = {"bps": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0, "Bps": 1.0}
@@ -214,11 +221,11 @@ def _known_device(name: str, where: str) -> Device:
 
 
 def _from_file(path: str) -> Cluster:
-    if not os.path.exists(path):
+    if not Path(path).exists():
         raise ClusterError(f"cluster: no file {path!r}")
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ClusterError(f"{path}: not a JSON file ({error})") from None
     return _from_object(content, path)
 
@@ -233,17 +240,29 @@ def _from_object(content: Any, where: str) -> Cluster:
     elif isinstance(device, dict):
         if set(device) != set(_DEVICE_KEYS):
             raise ClusterError(f"{where}: device needs exactly {', '.join(_DEVICE_KEYS)}")
+        if not isinstance(device["name"], str):
+            raise ClusterError(f"{where}: device.name must be a text, not {device['name']!r}")
         device = Device(**device)
     else:
         raise ClusterError(f"{where}: device must be a name or an object, not {device!r}")
     name = content.pop("name", "")
     if set(content) != set(_CLUSTER_KEYS):
-        odd = sorted(set(content) ^ set(_CLUSTER_KEYS))
+        odd = sorted(map(str, set(content) ^ set(_CLUSTER_KEYS)))
         raise ClusterError(
             f"{where}: needs exactly {', '.join(_CLUSTER_KEYS)} and device; missing or unknown: "
             f"{', '.join(odd)}"
         )
-    return Cluster(**content, device=device, name=str(name))
+    if not isinstance(name, str):
+        raise ClusterError(f"{where}: name must be a text, not {name!r}")
+    return _made(where, device=device, name=name, **content)
+
+
+def _made(where: str, *args: Any, **figures: Any) -> Cluster:
+    """A cluster; what is wrong with its figures is said of ``where``."""
+    try:
+        return Cluster(*args, **figures)
+    except ClusterError as error:
+        raise ClusterError(f"{where}: {str(error).removeprefix('cluster: ')}") from None
 
 
 def _preset(name: str, servers: int, device: str) -> Cluster:

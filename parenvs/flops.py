@@ -1,8 +1,10 @@
 """FLOPs and bytes of one HLO instruction, by the conventions of XLA's own cost analysis.
 
-One multiply-add is two FLOPs; an elementwise instruction costs one per result element; transcendental
-functions are counted apart by XLA and cost none here; data movement costs none. ``OPCODES`` is the
-list of opcodes that the reader knows.
+One multiply-add is two FLOPs; an elementwise instruction costs one per result element;
+transcendental functions are counted apart by XLA and cost none here; data movement costs none. A
+loop costs its number of iterations times its body, where XLA's analysis takes every loop once. What
+a ``custom-call`` does is not known: it costs none (XLA's own figure is -1). ``OPCODES`` is the list
+of opcodes that the reader knows.
 """
 
 from __future__ import annotations
@@ -52,14 +54,15 @@ _MOVEMENT = (
     "rng-bit-generator rng-get-and-update-state set-dimension-size slice top-k topk transpose tuple"
 )
 _CALLS = "call conditional fusion while"
-PARTITIONED = frozenset(
+PARTITIONED = (
     "all-gather all-reduce all-to-all collective-broadcast collective-permute reduce-scatter "
-    "ragged-all-to-all send recv all-gather-start all-reduce-start collective-permute-start".split()
+    "ragged-all-to-all send recv all-gather-start all-reduce-start collective-permute-start"
 )
 """Opcodes of modules that a partitioner has already been over."""
 
 
 def _dot(call: Call) -> float:
+    """Two per result element and contracted element."""
     lhs = call.operands[0]
     contracted = math.prod(lhs[d] for d in call.instruction.dot.lhs_contracting)
     return 2.0 * math.prod(call.results[0]) * contracted
@@ -168,7 +171,10 @@ OPCODES: dict[str, Callable[[Call], float]] = {
 }
 """Opcode -> FLOPs of one execution."""
 
-_NO_BYTES = frozenset("parameter constant get-tuple-element tuple bitcast after-all domain".split())
+_NO_BYTES = (
+    "parameter constant get-tuple-element tuple bitcast after-all domain opt-barrier "
+    "optimization-barrier"
+)
 
 
 def flops_of(call: Call) -> float:
@@ -181,7 +187,7 @@ def flops_of(call: Call) -> float:
     formula = OPCODES.get(opcode)
     if formula is None:
         what = f"instruction {call.instruction.name!r} has opcode {opcode!r}"
-        if opcode in PARTITIONED:
+        if opcode in PARTITIONED.split():
             raise HloError(
                 f"{what}: the module is already partitioned; give the module before partitioning"
             )
@@ -191,7 +197,7 @@ def flops_of(call: Call) -> float:
 
 def bytes_of(opcode: str, operand_bytes: Sequence[float], result_bytes: Sequence[float]) -> float:
     """Bytes that one instruction reads and writes, each operand and result once."""
-    if opcode in _NO_BYTES:
+    if opcode in _NO_BYTES.split():
         return 0.0
     out = sum(result_bytes)
     if opcode == "slice":
@@ -204,3 +210,12 @@ def bytes_of(opcode: str, operand_bytes: Sequence[float], result_bytes: Sequence
         n = len(result_bytes)
         return 3.0 * sum(operand_bytes[n + 1 :]) + operand_bytes[n]
     return sum(operand_bytes) + out
+
+
+def is_relabelling(transpose: Any, operand: Any) -> bool:
+    """Whether a transpose moves nothing: its result's layout undoes it (XLA: a bitcast)."""
+    shape, dims = transpose.shape, list(transpose.dimensions)
+    given = list(operand.layout.minor_to_major) or list(range(len(dims)))[::-1]
+    made = list(shape.layout.minor_to_major) or list(range(len(dims)))[::-1]
+    before = [d for d in given if operand.dimensions[d] != 1]
+    return before == [dims[d] for d in made if shape.dimensions[d] != 1]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -251,16 +253,68 @@ class Graph:
             HloError: not such a file, or one of another schema version.
         """
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = {key: archive[key] for key in archive.files}
-            head = json.loads(bytes(arrays.pop("head")))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise HloError(f"{path}: not a graph file ({error})") from None
-        if head.get("schema") != SCHEMA or set(arrays) != set(_ARRAYS):
-            raise HloError(
-                f"{path}: graph schema {head.get('schema')!r} is not {SCHEMA}; build the file anew"
-            )
-        return cls(name=head["name"], batch_size=head["batch_size"], **arrays)
+            with zipfile.ZipFile(path) as archive:
+                arrays = {
+                    name.removesuffix(".npy"): np.lib.format.read_array(
+                        io.BytesIO(archive.read(name)), allow_pickle=False
+                    )
+                    for name in archive.namelist()
+                }
+            head = json.loads(arrays.pop("head").tobytes())
+            schema, name, batch_size = head["schema"], head["name"], head["batch_size"]
+        except _UNREADABLE as error:
+            raise HloError(f"{path}: not a graph file, or damaged ({error})") from None
+        if schema != SCHEMA or set(arrays) != set(_ARRAYS):
+            raise HloError(f"{path}: graph schema {schema!r} is not {SCHEMA}; build the file anew")
+        graph = cls(name=name, batch_size=batch_size, **arrays)
+        wrong = graph._inconsistency()
+        if wrong:
+            raise HloError(f"{path}: {wrong} is broken; build the file anew")
+        return graph
+
+    def _inconsistency(self) -> str:
+        """Name of an array whose length or values do not fit the others, or an empty string."""
+        tensors, rows = len(self.element_type), len(self.opcode)
+        texts, parameters = len(self.strings), len(self.parameter_tensor)
+        spans = {  # offsets: what they cut up
+            "dim_offset": (tensors, len(self.dims)),
+            "operand_offset": (rows, len(self.operands)),
+            "result_offset": (rows, len(self.results)),
+        }
+        ranges = {  # array: (length or None, smallest, first too large)
+            "operands": (None, 0, tensors),
+            "results": (None, 0, tensors),
+            "outputs": (None, 0, tensors),
+            "parameter_tensor": (parameters, 0, tensors),
+            "opcode": (rows, 0, len(self.opcodes)),
+            "phase": (rows, 0, len(Phase)),
+            "free": (rows, 0, 2),
+            "parent": (rows, -1, rows),
+            "flops": (rows, 0, np.inf),
+            "bytes_accessed": (rows, 0, np.inf),
+            "op_name": (rows, 0, texts),
+            "attribute": (rows, 0, texts),
+            "parameter_path": (parameters, 0, texts),
+            "parameter_argument": (parameters, 0, parameters),
+            "parameter_role": (parameters, 0, len(Role)),
+        }
+        for key in _ARRAYS:
+            array = getattr(self, key)
+            if array.dtype.str != _TYPES.get(key, "<i4") or array.ndim != 1:
+                return key
+        for key, (length, total) in spans.items():
+            offset = getattr(self, key)
+            if len(offset) != length + 1 or offset[0] or offset[-1] != total:
+                return key
+            if (np.diff(offset) < 0).any():
+                return key
+        for key, (size, low, high) in ranges.items():
+            array = getattr(self, key)
+            if size is not None and len(array) != size:
+                return key
+            if len(array) and not (array.min() >= low and array.max() < high):
+                return key
+        return ""
 
     @classmethod
     def from_hlo(cls, path: str | os.PathLike[str], **options: Any) -> Graph:
@@ -311,4 +365,16 @@ def _unpack(data: np.ndarray) -> list[str]:
     return data.tobytes().decode().split("\n")
 
 
+_TYPES = {
+    **dict.fromkeys(("element_type", "opcode", "phase", "parameter_role"), "|u1"),
+    **dict.fromkeys(("opcode_names", "string_table"), "|u1"),
+    **dict.fromkeys(("flops", "bytes_accessed"), "<f8"),
+    "dims": "<i8",
+    "free": "|b1",
+}
+"""Array types; those that are not listed are 32-bit whole numbers."""
+_UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, NotImplementedError,
+    RuntimeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 _ARRAYS = tuple(f.name for f in fields(Graph) if f.name not in ("name", "batch_size"))

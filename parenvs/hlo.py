@@ -15,14 +15,13 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from parenvs.errors import HloError
-from parenvs.flops import Call, bytes_of, flops_of
-from parenvs.graph import Graph, Phase, Role, _pack, match_paths
-from parenvs.hlo_proto import ELEMENT_TYPES, FLOATING, TUPLE, Module
+from parenvs.flops import Call, bytes_of, flops_of, is_relabelling
+from parenvs.graph import Graph, Role, _pack
+from parenvs.hlo_proto import ELEMENT_TYPES, TUPLE, Module, Wrapper
+from parenvs.hlo_roles import free_instructions, parse_names, phases, roles
 
 _INLINED = ("call", "fusion")
 _NESTED = ("while", "conditional")
-_SOURCES = ("constant", "iota", "partition-id", "replica-id")
-_IMPURE = ("rng", "rng-get-and-update-state", "custom-call")
 _STRUCTURE = ("dot", "convolution", "window", "padding", "gather", "scatter")
 _LISTS = ("dimensions", "dynamic_slice_sizes", "gather_slice_sizes", "fft_length")
 
@@ -47,13 +46,18 @@ def read_file(path: Path, **options: Any) -> Graph:
 
 def read_proto(data: bytes, where: str = "module", **options: Any) -> Graph:
     """A graph from a serialized HloModuleProto (or an HloProto, which wraps one)."""
-    try:
-        module = Module.FromString(data)  # type: ignore[attr-defined]
-    except DecodeError:
-        raise HloError(
-            f"{where}: not a serialized HloModuleProto, or truncated; give .pb, .txt or .npz"
-        ) from None
-    return read_module(module, where=where, **options)
+    for parse in (lambda: Module.FromString(data), lambda: Wrapper.FromString(data).module):  # type: ignore[attr-defined]
+        try:
+            module = parse()
+        except DecodeError:
+            continue
+        if module.computations:
+            return read_module(module, where=where, **options)
+    raise HloError(
+        f"{where}: not a serialized HloModuleProto, or truncated; give a whole .pb, .txt or .npz"
+        if data
+        else f"{where}: empty; give a .pb, .txt or .npz"
+    )
 
 
 def read_module(
@@ -75,15 +79,21 @@ def read_module(
     Raises:
         HloError: no entry computation, a dangling reference, or an unknown opcode.
     """
-    reader = _Reader(module, where)
     try:
+        reader = _Reader(module, where)
         reader.run()
+        return reader.graph(name or module.name, variables, batch_size)
+    except HloError as error:
+        text = str(error)
+        raise HloError(text if text.startswith(f"{where}: ") else f"{where}: {text}") from None
     except (KeyError, IndexError) as error:
-        raise HloError(f"{where}: broken or truncated module (dangling reference {error})") from None
-    graph = reader.graph(name or module.name, variables, batch_size)
-    if not len(graph.opcode):
-        raise HloError(f"{where}: the entry computation is empty")
-    return graph
+        raise HloError(
+            f"{where}: broken or truncated module (dangling reference {error}); write it anew"
+        ) from None
+    except RecursionError:
+        raise HloError(f"{where}: broken module (a computation calls itself)") from None
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise HloError(f"{where}: broken module ({error})") from None
 
 
 class _Reader:
@@ -92,8 +102,12 @@ class _Reader:
     def __init__(self, module: Any, where: str) -> None:
         self.where = where
         self.computations = {c.id: c for c in module.computations}
+        for computation in module.computations:
+            count = len({node.id for node in computation.instructions})
+            if count < len(computation.instructions) or not count:
+                raise HloError(f"computation {computation.name!r} is empty or repeats an id")
         if module.entry_computation_id not in self.computations:
-            raise HloError(f"{where}: no entry computation; not an HLO module, or truncated")
+            raise HloError("no entry computation; not an HLO module, or truncated")
         self.entry = self.computations[module.entry_computation_id]
         self.shapes: list[tuple[int, ...]] = []
         self.types: list[int] = []
@@ -106,7 +120,7 @@ class _Reader:
         self.results: list[list[int]] = []
         self.parameters: list[tuple[int, str, int]] = []
         self.outputs: list[int] = []
-        self.applied: dict[int, float] = {}
+        self.applied: dict[int, tuple[float, float]] = {}
 
     def run(self) -> None:
         """Read the entry computation."""
@@ -117,7 +131,11 @@ class _Reader:
         if shape.element_type == TUPLE:
             return [t for part in shape.tuple_shapes for t in self.tensor(part)]
         dims = tuple(shape.dimensions)
-        bits = ELEMENT_TYPES.get(shape.element_type, ("", 0))[1]
+        if shape.element_type not in ELEMENT_TYPES:
+            raise HloError(f"unknown element type {shape.element_type}")
+        if any(d < 0 for d in dims):
+            raise HloError(f"a shape with dynamic dimensions {dims}; lower with fixed shapes")
+        bits = ELEMENT_TYPES[shape.element_type][1]
         self.shapes.append(dims)
         self.types.append(shape.element_type)
         self.sizes.append(math.ceil(math.prod(dims) * bits / 8))
@@ -172,20 +190,15 @@ class _Reader:
                 start = sum(_leaves(p) for p in parts[: node.tuple_index])
                 stop = start + _leaves(parts[node.tuple_index])
                 values[node.id] = operands[0][start:stop]
-            elif node.opcode in _INLINED and self.inlinable(node):
+            elif node.opcode in _INLINED:
                 callee = self.computations[node.called_ids[0]]
                 values[node.id] = self.block(callee, operands, name, parent)
             else:
-                values[node.id] = self.instruction(node, operands, name, parent)
-            if node.id == root or not root:
-                result = values[node.id]
-        return result
-
-    def inlinable(self, node: Any) -> bool:
-        """Calls are inlined; a fusion without its computation is not a call."""
-        if not node.called_ids or node.called_ids[0] not in self.computations:
-            raise HloError(f"{self.where}: {node.name} calls a computation that is not there")
-        return True
+                layout_only = node.opcode == "transpose" and is_relabelling(
+                    node, shapes[node.operand_ids[0]]
+                )
+                values[node.id] = self.instruction(node, operands, name, parent, layout_only)
+        return values[root]
 
     def parameter(self, node: Any, name: str, parent: int) -> list[int]:
         """A parameter of the entry, or of a computation inside a while or conditional."""
@@ -194,28 +207,40 @@ class _Reader:
         if parent < 0:
             for k, leaf in enumerate(leaves):
                 path = name or re.sub(r"\.\d+$", "", node.name)
-                path = f"{path}/{k}" if len(leaves) > 1 else path
+                path = f"{path}[{k}]" if len(leaves) > 1 else path
                 self.parameters.append((leaf, path, node.parameter_number))
         return leaves
 
     def instruction(
-        self, node: Any, operands: list[list[int]], name: str, parent: int
+        self,
+        node: Any,
+        operands: list[list[int]],
+        name: str,
+        parent: int,
+        layout_only: bool,
     ) -> list[int]:
         """Anything that is not structure: cost it, and read what it calls."""
         flat = [t for value in operands for t in value]
         results = self.tensor(node.shape)
         trips = self.trip_count(node, flat) if node.opcode == "while" else 1
-        applied = [self.apply_flops(i) for i in node.called_ids]
+        inside = [self.cost_inside(i) for i in node.called_ids]
         call = Call(
-            node, [self.shapes[t] for t in flat], [self.shapes[t] for t in results], applied
+            node,
+            [self.shapes[t] for t in flat],
+            [self.shapes[t] for t in results],
+            [flops for flops, _ in inside],
         )
-        try:
-            flops = trips * flops_of(call)
-        except HloError as error:
-            raise HloError(f"{self.where}: {error}") from None
-        moved = bytes_of(
-            node.opcode, [self.sizes[t] for t in flat], [self.sizes[t] for t in results]
-        )
+        flops = trips * flops_of(call)
+        if node.opcode == "while":
+            moved = trips * sum(moved for _, moved in inside)
+        elif node.opcode == "conditional":
+            moved = max(moved for _, moved in inside)
+        elif layout_only:
+            moved = 0.0
+        else:
+            moved = bytes_of(
+                node.opcode, [self.sizes[t] for t in flat], [self.sizes[t] for t in results]
+            )
         if node.opcode == "constant" and not self.shapes[results[0]]:
             literal = [*node.literal.s32s, *node.literal.s64s]
             if literal:
@@ -228,14 +253,20 @@ class _Reader:
                 self.add("return", out, [], op_name=name, parent=index)
         return results
 
-    def apply_flops(self, computation_id: int) -> float:
-        """FLOPs of one run of a called computation."""
+    def cost_inside(self, computation_id: int) -> tuple[float, float]:
+        """FLOPs and bytes of one run of a called computation."""
         if computation_id not in self.applied:
             inner = _Reader.__new__(_Reader)
             inner.__dict__.update(self.__dict__)
+            # Its tensors and texts are not the graph's: what is applied is only costed.
             inner.rows, inner.operands, inner.results = [], [], []
-            inner.block(self.computations[computation_id], None, "", 0)
-            self.applied[computation_id] = sum(r[1] for r in inner.rows if r[5] == 0)
+            inner.shapes, inner.types, inner.sizes = [], [], []
+            inner.integers, inner.strings, inner.opcodes = {}, {"": 0}, {}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a loop inside is read, and warned of, once more
+                inner.block(self.computations[computation_id], None, "", 0)
+            top = [row for row in inner.rows if row[5] == 0]
+            self.applied[computation_id] = sum(row[1] for row in top), sum(row[2] for row in top)
         return self.applied[computation_id]
 
     def trip_count(self, node: Any, operands: list[int]) -> int:
@@ -287,17 +318,21 @@ class _Reader:
         opcode, flops, moved, op_name, attribute, parent = (
             np.array(column) for column in zip(*self.rows, strict=True)
         )
-        tensors = [t for t, _, _ in self.parameters]
-        arguments, paths = _paths([path for _, path, _ in self.parameters])
-        roles = self.roles(arguments, paths, variables)
+        parameters = sorted(self.parameters, key=lambda p: p[2])
+        tensors = [t for t, _, _ in parameters]
+        arguments, paths = parse_names([path for _, path, _ in parameters])
+        kind = [(code, shape) for code, shape in zip(self.types, self.shapes, strict=True)]
+        role = roles(
+            arguments, paths, [kind[t] for t in tensors], [kind[t] for t in self.outputs], variables
+        )
         if batch_size is None:
             leading = Counter(
-                self.shapes[t][0]
-                for t, role in zip(tensors, roles, strict=True)
-                if role == Role.BATCH
+                self.shapes[t][0] for t, r in zip(tensors, role, strict=True) if r == Role.BATCH
             )
             batch_size = leading.most_common(1)[0][0] if leading else 1
         path_index = [self.text(path) for path in paths]
+        strings, opcodes = list(self.strings), list(self.opcodes)
+        scalars = {t for t, r in zip(tensors, role, strict=True) if r == Role.SCALAR}
         return Graph(
             name=name,
             batch_size=int(batch_size),
@@ -311,131 +346,27 @@ class _Reader:
             result_offset=_offsets(self.results),
             flops=flops.astype(np.float64),
             bytes_accessed=moved.astype(np.float64),
-            phase=self.phases(),
-            free=self.free(dict(zip(tensors, roles, strict=True))),
+            phase=phases(
+                [strings[row[3]] for row in self.rows],
+                self.operands,
+                self.results,
+                parent.tolist(),
+                len(self.shapes),
+            ),
+            free=free_instructions(
+                [opcodes[row[0]] for row in self.rows], self.operands, self.results, scalars
+            ),
             parent=parent.astype(np.int32),
             op_name=op_name.astype(np.int32),
             attribute=attribute.astype(np.int32),
             parameter_tensor=np.array(tensors, dtype=np.int32),
             parameter_path=np.array(path_index, dtype=np.int32),
             parameter_argument=np.array(arguments, dtype=np.int32),
-            parameter_role=np.array(roles, dtype=np.uint8),
+            parameter_role=np.array(role, dtype=np.uint8),
             outputs=np.array(self.outputs, dtype=np.int32),
-            opcode_names=_pack(list(self.opcodes)),
-            string_table=_pack(list(self.strings)),
+            opcode_names=_pack(opcodes),
+            string_table=_pack(strings),
         )
-
-    def roles(
-        self, arguments: list[int], paths: list[str], variables: int | str | Sequence[str]
-    ) -> list[Role]:
-        """Role of each entry parameter.
-
-        Optimiser state: an argument whose leaves' shapes reappear, in order and in one block, among
-        the outputs.
-        """
-        if isinstance(variables, int):
-            chosen = [argument == variables for argument in arguments]
-            known = max(arguments, default=-1) + 1
-            if not any(chosen) and variables:
-                raise HloError(f"{self.where}: variables={variables}: only {known} arguments")
-        else:
-            patterns = [variables] if isinstance(variables, str) else list(variables)
-            chosen = match_paths(paths, patterns)
-            if not any(chosen):
-                raise HloError(f"{self.where}: variables={variables!r} matches no parameter path")
-        key = [(self.types[t], self.shapes[t]) for t, _, _ in self.parameters]
-        outputs = [(self.types[t], self.shapes[t]) for t in self.outputs]
-        state = set()
-        for argument in set(arguments):
-            block = [k for k, a in zip(key, arguments, strict=True) if a == argument]
-            places = range(len(outputs) - len(block) + 1)
-            if any(outputs[i : i + len(block)] == block for i in places):
-                state.add(argument)
-        roles = []
-        for (kind, shape), argument, picked in zip(key, arguments, chosen, strict=True):
-            if picked:
-                roles.append(Role.VARIABLE)
-            elif not shape:
-                roles.append(Role.SCALAR)
-            elif argument in state and kind in FLOATING:
-                roles.append(Role.OPTIMISER)
-            else:
-                roles.append(Role.BATCH)
-        return roles
-
-    def free(self, roles: dict[int, Role]) -> np.ndarray:
-        """(I,) bool: made from constants, iota and scalar inputs only, without side effects."""
-        names = list(self.opcodes)
-        free_tensor = np.zeros(len(self.shapes), dtype=bool)
-        free = np.zeros(len(self.rows), dtype=bool)
-        for index, row in enumerate(self.rows):
-            opcode = names[row[0]]
-            if opcode == "parameter":
-                ok = row[5] < 0 and all(roles.get(t) == Role.SCALAR for t in self.results[index])
-            else:
-                ok = opcode in _SOURCES or (
-                    opcode not in _IMPURE
-                    and opcode not in _NESTED
-                    and bool(self.operands[index])
-                    and all(free_tensor[t] for t in self.operands[index])
-                )
-            if ok:
-                free[index] = True
-                free_tensor[self.results[index]] = True
-        return free
-
-    def phases(self) -> np.ndarray:
-        """(I,) uint8 phases, from the scopes that automatic differentiation leaves in op_name.
-
-        ``transpose(jvp(...))`` is backward, ``jvp(...)`` forward. What has neither is update if it
-        depends on the backward pass, else as early as what uses it.
-        """
-        strings = list(self.strings)
-        kind = {"": -1}
-        phase = np.full(len(self.rows), -1)
-        for index, row in enumerate(self.rows):
-            name = strings[row[3]]
-            if name not in kind:
-                # A backward scope may hold forward code again (rematerialisation): still backward.
-                kind[name] = (
-                    Phase.BACKWARD
-                    if "transpose(" in name
-                    else Phase.FORWARD
-                    if "jvp(" in name
-                    else -1
-                )
-            phase[index] = kind[name]
-        if not (phase == Phase.BACKWARD).any():
-            return np.zeros(len(self.rows), dtype=np.uint8)
-        late = np.zeros(len(self.shapes), dtype=bool)
-        for index, (ins, outs) in enumerate(zip(self.operands, self.results, strict=True)):
-            behind = phase[index] == Phase.BACKWARD or any(late[t] for t in ins)
-            if behind:
-                late[outs] = True
-                if phase[index] < 0:
-                    phase[index] = Phase.UPDATE
-        earliest = np.full(len(self.shapes), int(Phase.UPDATE))
-        for index in range(len(self.rows) - 1, -1, -1):
-            if phase[index] < 0:
-                phase[index] = min(
-                    (earliest[t] for t in self.results[index]), default=int(Phase.UPDATE)
-                )
-            for t in self.operands[index]:
-                earliest[t] = min(earliest[t], phase[index])
-        return phase.astype(np.uint8)
-
-
-def _paths(names: list[str]) -> tuple[list[int], list[str]]:
-    """Argument index and slash path of parameters named like ``params['encoder']['q']``."""
-    arguments: dict[str, int] = {}
-    numbers, paths = [], []
-    for name in names:
-        head = re.split(r"[\[./]", name, maxsplit=1)[0]
-        numbers.append(arguments.setdefault(head, len(arguments)))
-        keys = re.findall(r"\['([^']*)'\]|\[(\w+)\]|\.(\w+)", name[len(head) :])
-        parts = [a or b or c for a, b, c in keys]
-        paths.append("/".join(parts) if parts else name)
-    return numbers, paths
 
 
 def _leaves(shape: Any) -> int:
@@ -459,5 +390,3 @@ def _plain(message: Any) -> Any:
 
 def _offsets(rows: Sequence[Sequence[Any]]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int32)
-
-

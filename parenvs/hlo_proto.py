@@ -11,6 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 # message: "field=number:type", a star for repeated; a type in capitals is another message.
 _MESSAGES = {
+    "Wrapper": "module=1:Module",
     "Module": "name=1:string entry_computation_name=2:string computations=3*:Computation "
     "entry_computation_id=6:int64",
     "Computation": "name=1:string instructions=2*:Instruction id=5:int64 root_id=6:int64",
@@ -57,7 +58,9 @@ ELEMENT_TYPES = {
     31: ("u1", 1), 32: ("f4e2m1fn", 4), 33: ("f8e8m0fnu", 8),
 }  # fmt: skip
 TUPLE = 13
-FLOATING = frozenset(c for c, (name, _) in ELEMENT_TYPES.items() if name[0] == "f" or name == "bf16")
+FLOATING = frozenset(
+    code for code, (name, _) in ELEMENT_TYPES.items() if name[0] == "f" or name == "bf16"
+)
 
 
 def _build() -> dict[str, type]:
@@ -85,3 +88,5 @@ def _build() -> dict[str, type]:
 _CLASSES = _build()
 Module = _CLASSES["Module"]
 """An HLO module; ``Module.FromString(data)`` parses a serialized HloModuleProto."""
+Wrapper = _CLASSES["Wrapper"]
+"""XLA's HloProto, which tools write: an HloModuleProto in field 1, and buffers that we skip."""

@@ -1,18 +1,19 @@
 """HLO text to HloModuleProto messages.
 
-Text lists each computation in depth-first post-order and has lost the ids that tell the order in
-which a program was traced. Ids are given anew so that sorting by them restores it: instruction names
-end in a counter per stem (``dot.5``, ``dot.6``), which grows with the trace.
+Text has lost the ids that tell the order in which a program was traced. Ids are given anew, so that
+sorting by them gives that order as far as it can be told: see ``parenvs.hlo_order``. Text printed
+without metadata has also lost the scopes, and with them the phases: everything is forward.
+``lowered.as_text("hlo", debug_info=True)`` keeps them; the proto keeps both.
 """
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from parenvs.errors import HloError
+from parenvs.hlo_order import trace_order
 from parenvs.hlo_proto import ELEMENT_TYPES, TUPLE, Module
 
 _CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
@@ -21,6 +22,8 @@ _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.\-]+)\s*=\s*(.*)$")
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([\d,]*)[^}]*\})?")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 _COMMENT = re.compile(r"/\*.*?\*/")
+_ARGUMENT = re.compile(r"([A-Za-z]\w*?)((?:__[^_](?:\w*?[^_])??__(?=_|$)|_\d+_(?=_|$))+)")
+_KEY = re.compile(r"__([^_](?:\w*?[^_])??)__(?=_|$)|_(\d+)_(?=_|$)")
 _OPEN, _CLOSE = "({[", ")}]"
 _DOT = {
     "lhs_contracting_dims": "lhs_contracting",
@@ -31,15 +34,15 @@ _DOT = {
 _GATHER = (
     "offset_dims collapsed_slice_dims start_index_map operand_batching_dims "
     "start_indices_batching_dims"
-).split()
+)
 _SCATTER = (
     "update_window_dims inserted_window_dims scatter_dims_to_operand_dims input_batching_dims "
     "scatter_indices_batching_dims"
-).split()
+)
 _CALLED = (
     "to_apply body condition calls select scatter branch_computations true_computation "
     "false_computation"
-).split()
+)
 _WINDOW = {
     "size": "size",
     "stride": "stride",
@@ -74,10 +77,15 @@ def parse(text: str, where: str = "HLO text") -> Any:
             if header[1]:
                 module.entry_computation_id = computation.id
                 module.entry_computation_name = header[2]
-        elif line.strip() == "}":
+        elif line.startswith("}"):
             if computation is None:
                 raise HloError(f"{where}: line {number}: '}}' outside a computation")
-            _restore_ids(computation)
+            try:
+                _restore_ids(computation)
+            except HloError as error:
+                raise HloError(f"{where}: line {number}: {error}") from None
+            if computation.id == module.entry_computation_id:
+                _argument_paths(computation)
             computation = None
         elif computation is not None and line.strip():
             try:
@@ -122,7 +130,7 @@ def _instruction(
     _attributes(instruction, attributes)
     called = [
         name.strip().lstrip("%")
-        for key in _CALLED
+        for key in _CALLED.split()
         if key in attributes
         for name in attributes[key].strip("{}").split(",")
     ]
@@ -154,7 +162,7 @@ def _attributes(instruction: Any, given: dict[str, str]) -> None:
     instruction.dimensions.extend(_integers(given.get("iota_dimension", "")))
     for key, field in _DOT.items():
         getattr(instruction.dot, field).extend(_integers(given.get(key, "")))
-    kind = {"gather": _GATHER, "scatter": _SCATTER}.get(opcode, [])
+    kind = {"gather": _GATHER, "scatter": _SCATTER}.get(opcode, "").split()
     for key in kind:
         getattr(getattr(instruction, opcode), key).extend(_integers(given.get(key, "")))
     if kind:
@@ -242,56 +250,36 @@ def _split(text: str) -> list[str]:
 
 
 def _restore_ids(computation: Any) -> None:
-    """Give ids in a topological order that keeps instructions of one stem in counter order."""
+    """Number the instructions anew: parameters, constants, then the rest in trace order."""
     instructions = list(computation.instructions)
-    free: set[int] = set()
-    stems: dict[str, list[tuple[int, int]]] = {}
-    for node in instructions:
-        if node.opcode in ("constant", "iota") or (
-            node.operand_ids and all(i in free for i in node.operand_ids)
-        ):
-            free.add(node.id)
-        stem, _, counter = node.name.rpartition(".")
-        if node.id not in free and node.opcode != "parameter" and counter.isdigit():
-            stems.setdefault(stem, []).append((int(counter), node.id))
-    after: dict[int, list[int]] = {}
-    for node in instructions:
-        for operand in set(node.operand_ids):
-            after.setdefault(operand, []).append(node.id)
-    links = [
-        (a, b)
-        for group in stems.values()
-        for (_, a), (_, b) in zip(sorted(group), sorted(group)[1:], strict=False)
-    ]
-    order = _topological(instructions, after, links)
-    if len(order) < len(instructions):  # the counters are no trace order: keep the text's
-        order = _topological(instructions, after, [])
-    new = {old: place for place, old in enumerate(order, 1)}
+    if not instructions:
+        raise HloError(f"computation {computation.name!r} is empty")
+    first = [x for x in instructions if x.opcode == "parameter"]
+    first.sort(key=lambda x: x.parameter_number)
+    first += [x for x in instructions if x.opcode == "constant"]
+    rest = [x for x in instructions if x.opcode not in ("parameter", "constant")]
+    position = {x.id: place for place, x in enumerate(rest)}
+    operands = [sorted({position[i] for i in x.operand_ids if i in position}) for x in rest]
+    order = first + [rest[i] for i in trace_order([x.name for x in rest], operands)]
+    new = {x.id: number for number, x in enumerate(order, 1)}
+    # Without a ROOT mark, the last instruction of the text is the root.
+    computation.root_id = new[computation.root_id or instructions[-1].id]
     for node in instructions:
         node.id = new[node.id]
         node.operand_ids[:] = [new[i] for i in node.operand_ids]
-    computation.root_id = new.get(computation.root_id, len(order))
 
 
-def _topological(
-    instructions: list[Any], after: dict[int, list[int]], links: list[tuple[int, int]]
-) -> list[int]:
-    """Ids in an order that respects operands and ``links``, else that of the text.
+def _argument_paths(entry: Any) -> None:
+    """Give the entry's parameters the ``op_name`` that JAX's names were made from.
 
-    Free instructions and parameters come first, as in a traced module.
+    JAX calls the argument ``params['layers'][0]['q']`` ``params__layers___0___q__``; keys with
+    underscores at an end, and attributes (``state.mu``), cannot be told and stay as they are.
     """
-    waiting = {node.id: len(set(node.operand_ids)) for node in instructions}
-    edges = {key: list(value) for key, value in after.items()}
-    for a, b in links:
-        edges.setdefault(a, []).append(b)
-        waiting[b] += 1
-    ready = [key for key, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        order.append(heapq.heappop(ready))
-        for later in edges.get(order[-1], ()):
-            waiting[later] -= 1
-            if waiting[later] == 0:
-                heapq.heappush(ready, later)
-    return order
+    for node in entry.instructions:
+        if node.opcode == "parameter" and not node.metadata.op_name:
+            match = _ARGUMENT.fullmatch(re.sub(r"\.\d+$", "", node.name))
+            if match:
+                keys = "".join(
+                    f"['{key}']" if key else f"[{index}]" for key, index in _KEY.findall(match[2])
+                )
+                node.metadata.op_name = match[1] + keys

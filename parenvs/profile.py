@@ -7,8 +7,10 @@ import hashlib
 import io
 import math
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parenvs.errors import ProfileError
-from parenvs.files import write_text
+from parenvs.files import replacing
 
 if TYPE_CHECKING:
     from parenvs.cluster import Device
@@ -63,7 +65,11 @@ class StageProfile:
     def __post_init__(self) -> None:
         """Freeze the arrays and refuse lengths that differ and values that cannot be."""
         set_ = object.__setattr__
-        set_(self, "names", np.asarray(self.names, dtype=object))
+        set_(self, "names", np.array(self.names, dtype=object))
+        self.names.setflags(write=False)
+        if not isinstance(self.micro_batch, int) or self.micro_batch < 1:
+            raise ProfileError(f"profile {self.name}: micro_batch must be a whole number >= 1, "
+                               f"not {self.micro_batch!r}")
         for key in self._numeric:
             array = np.array(getattr(self, key), dtype=np.float64)
             if array.shape != self.names.shape:
@@ -77,7 +83,7 @@ class StageProfile:
             set_(self, key, array)
         if self.names.size < 2:
             raise ProfileError(f"profile {self.name}: a chain needs at least two pivots")
-        if not self.seconds.sum() > 0:
+        if not self.seconds.any():
             raise ProfileError(f"profile {self.name}: all times are zero")
 
     def __len__(self) -> int:
@@ -150,21 +156,22 @@ class StageProfile:
         """
         path = Path(path)
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_bytes().decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ProfileError(f"{path}: cannot be read as text ({error})") from None
-        lines = [(i, x) for i, x in enumerate(text.splitlines(), 1)
-                 if x.strip() and not x.startswith("#")]
-        reader = csv.reader(x for _, x in lines)
-        header = [x.strip() for x in next(reader, [])]
+        records = _records(text, path)
+        header = [x.strip() for x in next(records, (0, []))[1]]
         missing = [x for x in ("name", *_COLUMNS) if x not in header]
         if missing:
             raise ProfileError(f"{path}: missing column {missing[0]!r}; the header must hold "
                                f"name, {', '.join(_COLUMNS)}")
+        twice = [x for x in ("name", *_COLUMNS, _OPTIONAL) if header.count(x) > 1]
+        if twice:
+            raise ProfileError(f"{path}: the header holds column {twice[0]!r} twice")
         wanted = [*_COLUMNS, _OPTIONAL] if _OPTIONAL in header else list(_COLUMNS)
         names: list[str] = []
         values: dict[str, list[float]] = {key: [] for key in wanted}
-        for (line, _), row in zip(lines[1:], reader, strict=False):
+        for line, row in records:
             if len(row) != len(header):
                 raise ProfileError(f"{path}: line {line} has {len(row)} fields, "
                                    f"the header {len(header)}")
@@ -173,34 +180,76 @@ class StageProfile:
                 values[key].append(_number(row[header.index(key)], f"{path}: line {line}", key))
         if not names:
             raise ProfileError(f"{path}: no rows below the header")
-        return cls(
-            name=path.stem,
-            names=np.array(names, dtype=object),
-            forward=np.array(values["forward_ms"]),
-            backward=np.array(values["backward_ms"]),
-            cut_bytes=np.array(values["cut_bytes"]),
-            parameter_bytes=np.array(values["parameter_bytes"]),
-            resident_bytes=np.array(values[_OPTIONAL]) if _OPTIONAL in values else None,
-            micro_batch=micro_batch,
-        )
+        try:
+            return cls(
+                name=path.stem,
+                names=np.array(names, dtype=object),
+                forward=np.array(values["forward_ms"]),
+                backward=np.array(values["backward_ms"]),
+                cut_bytes=np.array(values["cut_bytes"]),
+                parameter_bytes=np.array(values["parameter_bytes"]),
+                resident_bytes=np.array(values[_OPTIONAL]) if _OPTIONAL in values else None,
+                micro_batch=micro_batch,
+            )
+        except ProfileError as error:
+            raise ProfileError(f"{path}: {error}") from None
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the chain in the form that ``from_csv`` reads, every number exactly."""
+        """Write the chain in the form that ``from_csv`` reads, every number and name exactly."""
         keys = dict(zip((*_COLUMNS, _OPTIONAL), self._numeric, strict=False))
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["name", *keys])
+        lines = [",".join(["name", *keys])]
         columns = [[_text(x, key) for x in getattr(self, attribute)]
                    for key, attribute in keys.items()]
-        writer.writerows(zip(self.names, *columns, strict=True))
-        write_text(path, stream.getvalue())
+        lines += [",".join((_quoted(str(name)), *row))
+                  for name, *row in zip(self.names, *columns, strict=True)]
+        try:
+            data = "".join(f"{line}\n" for line in lines).encode()
+        except UnicodeEncodeError as error:
+            raise ProfileError(f"profile {self.name}: a name is no text ({error})") from None
+        if b"\0" in data:  # which csv takes from Python 3.11 on only
+            raise ProfileError(f"profile {self.name}: a name holds a NUL character; rename the pivot")
+        with replacing(path) as stream:
+            stream.write(data)
+
+
+def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a CSV text with the number of the line that each starts on.
+
+    Blank lines and comments are left out, but not those inside a quoted name of several lines.
+    """
+    first = 0  # line that the current record starts on, 0 between records
+
+    def lines() -> Iterator[str]:
+        nonlocal first
+        for number, line in enumerate(io.StringIO(text, newline=""), 1):
+            if first or (line.strip() and not line.startswith("#")):
+                first = first or number
+                yield line
+
+    reader = csv.reader(lines(), strict=True)
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise ProfileError(f"{path}: line {first} is no CSV ({error})") from None
+        if row is None:
+            return
+        line, first = first, 0
+        yield line, row
+
+
+def _quoted(name: str) -> str:
+    """A name as a CSV field; quoted where it could be taken for something else."""
+    if re.search(r'[",\r\n]|^[#\s]|\s$|^$', name):
+        name = '"' + name.replace('"', '""') + '"'
+    return name
 
 
 def _number(text: str, where: str, column: str) -> float:
     try:
         number = Decimal(text.strip())
         value = float(number.scaleb(-3) if column.endswith("_ms") else number)
-    except (InvalidOperation, ValueError, OverflowError):
+    except (ArithmeticError, ValueError):  # of decimal and of float
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
         raise ProfileError(f"{where}, column {column!r}: {text!r} is not a number >= 0")

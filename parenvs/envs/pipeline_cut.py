@@ -157,6 +157,11 @@ class PipelineCutEnv(gym.Env[dict[str, Any], int]):
             return viewer.text(self.pipeline, report)
         return viewer.rgb_array(self.pipeline, report)
 
+    @property
+    def episode_steps(self) -> int:
+        """Steps of an episode in which no action is illegal."""
+        return self.space.stages - 1
+
     def _features(self) -> np.ndarray:
         features = np.zeros((len(self._mask), 3), dtype=np.float32)
         legal = np.flatnonzero(self._mask)

@@ -1,0 +1,349 @@
+"""The ``parenvs`` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from parenvs import __version__, tables
+from parenvs.errors import InfeasibleError, ParenvsError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Plan the parallel training of neural networks: environments, solvers, agents, a judge.",
+)
+out = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+
+Instance = Annotated[str, typer.Argument(help="Shipped name, or path of a graph or .csv profile.")]
+ClusterText = Annotated[
+    str, typer.Option("--cluster", help="Preset, '4x8:v100,25Gbps', or a .json file.")
+]
+Stages = Annotated[int | None, typer.Option(help="Pipeline stages (default: one a server).")]
+Task = Annotated[str, typer.Option(help="What to plan; so far: pipeline-cut.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Steps = Annotated[int, typer.Option(help="Environment steps of agents that learn or draw.")]
+MicroBatch = Annotated[int, typer.Option(help="Samples in a micro-batch.")]
+MicroBatches = Annotated[int, typer.Option(help="Micro-batches in a step.")]
+Radius = Annotated[int, typer.Option(help="Distance of device cuts from the centre solution.")]
+Candidates = Annotated[str, typer.Option(help="Pivots that may be cut: minima or all.")]
+PlanOut = Annotated[Path | None, typer.Option("--out", help="Write the plan to this .json file.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw chain and schedule (.png, .svg, .pdf).")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        out.print(f"parenvs {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("list")
+def list_() -> None:
+    """List shipped instances, clusters, environments and agents."""
+    from parenvs.agents.planners import PLANNERS
+
+    out.print(tables.instances())
+    out.print(tables.clusters())
+    out.print("environments: " + ", ".join(tables.environments()))
+    out.print("agents:       " + ", ".join(PLANNERS))
+
+
+@app.command()
+def show(
+    instance: Instance,
+    cluster: ClusterText = "C",
+    stages: Stages = None,
+    micro_batch: MicroBatch = 16,
+) -> None:
+    """Show a graph or profile, and its chain of pivots on a cluster."""
+    from parenvs.candidates import CutSpace
+    from parenvs.cluster import Cluster
+    from parenvs.instances import load_graph, load_profile
+    from parenvs.pipeline import Pipeline
+
+    devices = Cluster.parse(cluster)
+    profile = load_profile(instance, devices, micro_batch)
+    if not instance.endswith(".csv"):
+        out.print(tables.graph(load_graph(instance)))
+    out.print(tables.chain(CutSpace.build(Pipeline(profile, devices), stages)))
+
+
+@app.command()
+def plan(
+    instance: Instance,
+    task: Task = "pipeline-cut",
+    cluster: ClusterText = "C",
+    stages: Stages = None,
+    agent: Annotated[
+        str, typer.Option(help="exact, exact-full, even, pipedream, random or ppo.")
+    ] = "exact",
+    seed: Seed = 0,
+    steps: Steps = 60_000,
+    micro_batch: MicroBatch = 16,
+    micro_batches: MicroBatches = 16,
+    radius: Radius = 3,
+    candidates: Candidates = "minima",
+    out_: PlanOut = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Plan a model with one agent, judge the plan, and write or draw it."""
+    from parenvs.agents import planners
+    from parenvs.judge import judge, make_plan
+    from parenvs.viewer import text
+
+    request = _request(
+        instance, task, cluster, stages, seed, steps, micro_batch, micro_batches, radius, candidates
+    )
+    pipeline = request.space.pipeline
+    answer = planners.run(agent, request)
+    made = make_plan(pipeline, answer.cuts, answer.device_cuts, instance=instance)
+    report = judge(made, pipeline)
+    if as_json:
+        sys.stdout.write(json.dumps({"plan": made.to_json(), "report": report.to_json()}) + "\n")
+    else:
+        out.print(text(pipeline, report, colour=out.is_terminal), markup=False, soft_wrap=True)
+        out.print(tables.proof(answer), markup=False)
+    if not report.legal:
+        raise InfeasibleError(f"the plan of {agent!r} is illegal: {'; '.join(report.reasons)}")
+    _write(made, pipeline, report, out_, plot)
+
+
+@app.command()
+def compare(
+    instance: Instance,
+    task: Task = "pipeline-cut",
+    cluster: ClusterText = "C",
+    stages: Stages = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(help="Agents to compare, again for each; --out and --plot take the first's."),
+    ] = None,
+    seed: Seed = 0,
+    steps: Steps = 60_000,
+    micro_batch: MicroBatch = 16,
+    micro_batches: MicroBatches = 16,
+    radius: Radius = 3,
+    candidates: Candidates = "minima",
+    out_: PlanOut = None,
+    plot: Plot = None,
+) -> None:
+    """Plan a model with several agents and print them side by side."""
+    from parenvs.agents import planners
+    from parenvs.judge import Report, judge, make_plan
+
+    agents = agent or ["ppo", "even", "pipedream", "random", "exact", "exact-full"]
+    request = _request(
+        instance,
+        task,
+        cluster,
+        stages,
+        seed,
+        steps,
+        micro_batch,
+        micro_batches,
+        radius,
+        candidates,
+        progress=True,
+    )
+    pipeline = request.space.pipeline
+    rows: list[tuple[Any, Report]] = []
+    for name in agents:
+        answer = planners.run(name, request)
+        made = make_plan(pipeline, answer.cuts, answer.device_cuts, instance=instance)
+        rows.append((answer, judge(made, pipeline)))
+    out.print(tables.comparison(pipeline, rows))
+    first = rows[0][1]
+    if not first.legal:
+        raise InfeasibleError(f"the plan of {agents[0]!r} is illegal: {'; '.join(first.reasons)}")
+    _write(first.plan, pipeline, first, out_, plot)
+
+
+@app.command("judge")
+def judge_(
+    file: Annotated[Path, typer.Argument(help="A plan file.")],
+    instance: Annotated[
+        str | None, typer.Option(help="Judge on this instance instead of the plan's own.")
+    ] = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
+    from parenvs.instances import load_profile
+    from parenvs.judge import judge
+    from parenvs.plan import load_plan
+    from parenvs.viewer import text
+
+    made = load_plan(file)
+    profile = load_profile(instance or made.instance, made.cluster, made.micro_batch)
+    report = judge(made, profile)
+    if as_json:
+        sys.stdout.write(json.dumps(report.to_json()) + "\n")
+    else:
+        out.print(
+            text(report.pipeline, report, colour=out.is_terminal), markup=False, soft_wrap=True
+        )
+    _write(made, report.pipeline, report, None, plot)
+    if not report.legal:
+        raise InfeasibleError(f"{file}: illegal: {'; '.join(report.reasons)}")
+
+
+@app.command()
+def train(
+    instance: Instance,
+    task: Task = "pipeline-cut",
+    cluster: ClusterText = "C",
+    stages: Stages = None,
+    agent: Annotated[str, typer.Option(help="ppo")] = "ppo",
+    seed: Seed = 0,
+    steps: Steps = 60_000,
+    micro_batch: MicroBatch = 16,
+    micro_batches: MicroBatches = 16,
+    radius: Radius = 3,
+    candidates: Candidates = "minima",
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run (default: runs/...).")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Continue the run in the folder.")] = False,
+    until_optimal: Annotated[
+        bool, typer.Option(help="Stop once the proven optimum of the candidates is reached.")
+    ] = False,
+) -> None:
+    """Train an agent on one instance: checkpoints, tensorboard logs, the model and its best plan."""
+    from parenvs.agents.exact import exact_pruned
+
+    trainer = _trainer()
+    request = _request(
+        instance, task, cluster, stages, seed, steps, micro_batch, micro_batches, radius, candidates
+    )
+    best = request.space.pipeline.bubble_free / exact_pruned(request.space).length
+    place = folder or Path("runs") / f"{Path(instance).stem}-{cluster}-{agent}-{seed}".replace(
+        "/", "_"
+    )
+    config = trainer.Config(
+        env_kwargs=request.env_kwargs, agent=agent, seed=seed, steps=steps
+    )
+    try:
+        result, _ = trainer.train(
+            config,
+            place,
+            resume=resume,
+            target=best * (1 - tables.OPTIMAL),
+            stop_at_target=until_optimal,
+            progress=True,
+        )
+    except KeyboardInterrupt:
+        raise ParenvsError(f"interrupted; continue with --resume --out {place}") from None
+    out.print(tables.training(result, best, place))
+
+
+@app.command()
+def evaluate(
+    folder: Annotated[Path, typer.Argument(help="Folder of a training run.")],
+    episodes: Annotated[int, typer.Option(help="Sampled episodes.")] = 100,
+    seed: Seed = 0,
+) -> None:
+    """Evaluate a trained agent with masks: greedy and sampled, against the exact optimum."""
+    _trainer()
+    import gymnasium as gym
+
+    from parenvs.agents.evaluate import evaluate_folder
+    from parenvs.agents.exact import exact_pruned
+    from parenvs.agents.train import load_config
+
+    config = load_config(folder)
+    space = gym.make(config.env_id, **config.env_kwargs).get_wrapper_attr("space")
+    best = space.pipeline.bubble_free / exact_pruned(space).length
+    out.print(tables.evaluation(evaluate_folder(folder, episodes, seed), best))
+
+
+def _trainer() -> Any:
+    try:
+        from parenvs.agents import train as trainer
+    except ImportError as error:
+        raise ParenvsError(
+            f"training needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
+        ) from None
+    return trainer
+
+
+def _request(
+    instance: str,
+    task: str,
+    cluster: str,
+    stages: int | None,
+    seed: int,
+    steps: int,
+    micro_batch: int,
+    micro_batches: int,
+    radius: int,
+    candidates: str,
+    progress: bool = False,
+) -> Any:
+    """The problem of one command, for every agent."""
+    from parenvs.agents.planners import Request
+    from parenvs.candidates import CutSpace
+    from parenvs.cluster import Cluster
+    from parenvs.instances import load_profile
+    from parenvs.pipeline import Pipeline
+
+    if task != "pipeline-cut":
+        raise ParenvsError(f"unknown task {task!r}; known: pipeline-cut")
+    for name, value in (("steps", steps), ("micro-batch", micro_batch), ("seed", seed + 1)):
+        if value < 1:
+            raise ParenvsError(f"--{name} is out of range")
+    devices = Cluster.parse(cluster)
+    profile = load_profile(instance, devices, micro_batch)
+    space = CutSpace.build(Pipeline(profile, devices, micro_batches), stages, radius, candidates)
+    env_kwargs = {
+        "instance": instance,
+        "cluster": devices.to_json(),
+        "stages": space.stages,
+        "micro_batch": micro_batch,
+        "micro_batches": micro_batches,
+        "radius": radius,
+        "candidates": candidates,
+    }
+    return Request(space, env_kwargs, seed, steps, progress)
+
+
+def _write(made: Any, pipeline: Any, report: Any, path: Path | None, plot: Path | None) -> None:
+    if path is not None:
+        made.save(path)
+        out.print(f"plan written to {path}", markup=False, soft_wrap=True)
+    if plot is not None:
+        from parenvs import viewer
+
+        viewer.save(plot, pipeline, report)
+        out.print(f"picture written to {plot}", markup=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Run the command; bad input ends with one line and exit status 2."""
+    try:
+        app()
+    except ParenvsError as error:
+        sys.stderr.write(f"parenvs: {error}\n")
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Clusters: presets, parsing, bandwidths and synchronisation."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parenvs.cluster import DEVICES, PRESETS, SYNC_METHODS, Cluster, Device
+from parenvs.errors import ClusterError
+
+GOOD = {
+    "servers": 2,
+    "devices_per_server": 4,
+    "intra_bw": 1e11,
+    "inter_bw": 1e9,
+    "device": {"name": "tpu", "peak_flops": 1e14, "memory_bw": 1e12, "memory_bytes": 16e9},
+}
+
+
+@pytest.mark.parametrize(("name", "servers"), [("A", 2), ("B", 3), ("C", 4)])
+def test_cluster__presets_are_the_papers(name, servers):
+    """Table 2 of arXiv 2007.04069: servers of 8 V100, 25 Gbit/s between them."""
+    cluster = PRESETS[name]
+    assert (cluster.servers, cluster.devices_per_server, cluster.devices) == (servers, 8, 8 * servers)
+    assert cluster.device.name == "v100"
+    assert cluster.inter_bw == 25e9 / 8
+    assert cluster.intra_bw == 150e9
+    assert cluster.device.peak_flops == 15.7e12
+    assert cluster.device.memory_bytes == 32e9
+    assert Cluster.parse(name) is cluster
+    assert Cluster.parse(f"{servers}x8:v100,25Gbps") == cluster
+    assert str(cluster) == f"{name} ({servers}x8 v100)"
+
+
+def test_cluster__figures_have_sources():
+    assert all(device.source for device in DEVICES.values())
+    assert {"v100", "a100", "h100"} <= set(DEVICES)
+
+
+@pytest.mark.parametrize(
+    ("text", "inter", "intra"),
+    [
+        ("2x4:v100", 25e9 / 8, 150e9),
+        ("2x4:v100,100Gbps", 100e9 / 8, 150e9),
+        ("2x4:V100, 10 GB/s", 10e9, 150e9),
+        ("2x4:v100,1.5Tbit/s,300GBps", 1.5e12 / 8, 300e9),
+        ("2x4:v100,800Mbps,7KB/s", 1e8, 7e3),
+        ("2x4:v100,16bps,5B/s", 2, 5),
+    ],
+)
+def test_cluster__short_form(text, inter, intra):
+    cluster = Cluster.parse(text)
+    assert (cluster.servers, cluster.devices_per_server) == (2, 4)
+    assert (cluster.inter_bw, cluster.intra_bw) == (inter, intra)
+    assert cluster.device == DEVICES["v100"]
+
+
+def test_cluster__bandwidth_by_brute_force():
+    cluster = Cluster.parse("3x4:v100,1GB/s,9GB/s")
+    pairs = [(a, b) for a in range(12) for b in range(a + 1, 13)]
+    first, end = np.array(pairs).T
+    expected = [
+        9e9 if len({device // 4 for device in range(a, b)}) == 1 else 1e9 for a, b in pairs
+    ]
+    np.testing.assert_array_equal(cluster.bandwidth(first, end), expected)
+    assert set(expected) == {1e9, 9e9}
+
+
+@pytest.mark.parametrize("method", SYNC_METHODS)
+def test_cluster__sync_seconds_by_formula(method):
+    cluster = Cluster.parse("3x4:v100,1GB/s,9GB/s")
+    pairs = [(a, b) for a in range(12) for b in range(a + 1, 13)]
+    size = 5e8
+    first, end = np.array(pairs).T
+    for (a, b), seconds in zip(pairs, cluster.sync_seconds(size, first, end, method), strict=True):
+        count, rate = b - a, 9e9 if a // 4 == (b - 1) // 4 else 1e9
+        if count == 1:
+            expected = 0.0
+        elif method == "parameter-server":
+            expected = 2 * size * count / rate
+        else:
+            expected = 2 * size * (count - 1) / (count * rate)
+        assert seconds == pytest.approx(expected, rel=1e-15)
+
+
+def test_cluster__unknown_sync_method():
+    with pytest.raises(ClusterError, match="unknown method 'gossip'; known: allreduce"):
+        PRESETS["A"].sync_seconds(np.ones(1), np.array([0]), np.array([4]), "gossip")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "does not parse: give a preset"),
+        ("Z", "does not parse: give a preset"),
+        ("4x8", "does not parse"),
+        ("4x8:", "does not parse"),
+        ("4*8:v100", "does not parse"),
+        ("-4x8:v100", "does not parse"),
+        ("4x8:v100,", "does not parse"),
+        ("4x8:v100,25Gbps,1GB/s,2GB/s", "does not parse"),
+        ("9" * 5000 + "x8:v100", "does not parse"),
+        ("4x8:v100,25", "bandwidth '25' does not parse; write it like 25Gbps"),
+        ("4x8:v100,25gbps", "bandwidth '25gbps' does not parse"),
+        ("4x8:v100,-25Gbps", "bandwidth '-25Gbps' does not parse"),
+        ("4x8:v100,nanGbps", "bandwidth 'nanGbps' does not parse"),
+        ("4x8:v100,0Gbps", "inter_bw must be a positive number, not 0.0"),
+        ("4x8:v100," + "9" * 400 + "Gbps", "inter_bw must be a positive number, not inf"),
+        ("0x8:v100", "servers must be a whole number from 1 to 100000, not 0"),
+        ("4x0:v100", "devices_per_server must be a whole number"),
+        ("999999999x8:v100", "servers must be a whole number"),
+        ("4x8:v10", r"unknown device 'v10' \(did you mean 'v100'\?\); known: v100"),
+        ("4x8:tpu", r"unknown device 'tpu'; known"),
+        ("missing.json", "no file 'missing.json'"),
+        (7, "expected a name"),
+        (None, "expected a name"),
+        ([1], "expected a name"),
+    ],
+)
+def test_cluster__bad_text(text, message):
+    with pytest.raises(ClusterError, match=message) as caught:
+        Cluster.parse(text)
+    assert "\n" not in str(caught.value)
+
+
+BAD = [
+    ({"servers": "2"}, "servers must be a whole number from 1 to 100000, not '2'"),
+    ({"servers": 2.0}, "servers must be a whole number"),
+    ({"servers": True}, "servers must be a whole number from 1 to 100000, not True"),
+    ({"servers": None}, "servers must be a whole number"),
+    ({"servers": 0}, "servers must be a whole number"),
+    ({"servers": 10**400}, "servers must be a whole number"),
+    ({"devices_per_server": -1}, "devices_per_server must be a whole number"),
+    ({"intra_bw": "1e9"}, "intra_bw must be a positive number, not '1e9'"),
+    ({"intra_bw": True}, "intra_bw must be a positive number, not True"),
+    ({"intra_bw": [1]}, "intra_bw must be a positive number"),
+    ({"inter_bw": float("nan")}, "inter_bw must be a positive number, not nan"),
+    ({"inter_bw": float("inf")}, "inter_bw must be a positive number, not inf"),
+    ({"inter_bw": 10**400}, "inter_bw must be a positive number"),
+    ({"inter_bw": 0}, "inter_bw must be a positive number, not 0"),
+    ({"speed": 1}, "missing or unknown: speed"),
+    ({"name": 3}, "name must be a text, not 3"),
+    ({"device": 3}, "device must be a name or an object, not 3"),
+    ({"device": None}, "device must be a name or an object"),
+    ({"device": ["v100"]}, "device must be a name or an object"),
+    ({"device": "a10"}, "did you mean 'a100'"),
+    ({"device": {"name": "x"}}, "device needs exactly name, peak_flops, memory_bw, memory_bytes"),
+    ({"device": {**GOOD["device"], "cores": 1}}, "device needs exactly"),
+    ({"device": {**GOOD["device"], "name": 1}}, "device.name must be a text, not 1"),
+    ({"device": {**GOOD["device"], "name": []}}, "device.name must be a text"),
+    ({"device": {**GOOD["device"], "peak_flops": "1e14"}}, "device.peak_flops must be a positive"),
+    ({"device": {**GOOD["device"], "memory_bw": False}}, "device.memory_bw must be a positive"),
+    ({"device": {**GOOD["device"], "memory_bytes": None}}, "device.memory_bytes must be a positive"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_cluster__bad_object(change, message, tmp_path):
+    path = tmp_path / "my.json"
+    path.write_text(json.dumps({**GOOD, **change}))
+    assert Cluster.parse(GOOD).devices == 8
+    for given_, where in ({**GOOD, **change}, "cluster"), (str(path), str(path)), (path, str(path)):
+        with pytest.raises(ClusterError, match=message) as caught:
+            Cluster.parse(given_)
+        assert str(caught.value).startswith(f"{where}: ")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", GOOD)
+def test_cluster__missing_key(key):
+    with pytest.raises(ClusterError, match=key):
+        Cluster.parse({k: v for k, v in GOOD.items() if k != key})
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1, 2]", b"3", b'"C"', b"\xff\xfe", b"[" * 100_000, b"null"]
+)
+def test_cluster__bad_file(content, tmp_path):
+    path = tmp_path / "my.json"
+    path.write_bytes(content)
+    with pytest.raises(ClusterError, match=r"my\.json: (not a JSON file|expected an object)"):
+        Cluster.parse(str(path))
+
+
+def test_cluster__file(tmp_path):
+    path = tmp_path / "my.json"
+    path.write_text(json.dumps({**GOOD, "name": "mine"}))
+    cluster = Cluster.parse(str(path))
+    assert cluster.name == "mine"
+    assert (cluster.servers, cluster.devices_per_server) == (2, 4)
+    assert (cluster.intra_bw, cluster.inter_bw) == (1e11, 1e9)
+    assert cluster.device == Device("tpu", 1e14, 1e12, 16e9)
+    assert Cluster.parse(path) == cluster
+    assert Cluster.parse(cluster) is cluster
+
+
+positive = st.floats(1e-300, 1e300) | st.integers(1, 10**18)
+devices = st.sampled_from(list(DEVICES.values())) | st.builds(
+    Device, st.text(max_size=8), positive, positive, positive
+)
+clusters = st.sampled_from(list(PRESETS.values())) | st.builds(
+    Cluster,
+    st.integers(1, 100),
+    st.integers(1, 100),
+    devices,
+    positive,
+    positive,
+    st.sampled_from(["", "A", "mine"]),
+)
+
+
+@given(clusters)
+def test_cluster__json_round_trip(cluster):
+    content = json.loads(json.dumps(cluster.to_json()))
+    assert Cluster.parse(content) == cluster
+
+
+def test_cluster__json_form():
+    assert PRESETS["C"].to_json() == "C"
+    assert Cluster.parse("4x8:v100").to_json() == {
+        "servers": 4,
+        "devices_per_server": 8,
+        "intra_bw": 150e9,
+        "inter_bw": 25e9 / 8,
+        "device": "v100",
+    }
+    assert Cluster.parse(GOOD).to_json() == GOOD
