@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from stable_baselines3.common.base_class import BaseAlgorithm
+from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs.agents.best_plan import BestPlan
@@ -22,8 +22,8 @@ from parenvs.files import replacing
 class Checkpoints(BaseCallback):
     """Saves the agent, the best plan and the random states every few updates.
 
-    A checkpoint is taken where a rollout starts; rollouts of the suite's agents hold whole episodes,
-    so that no environment is in the middle of one.
+    A checkpoint is taken where a rollout starts; rollouts of the suite's agents hold whole
+    episodes, so that no environment is in the middle of one.
 
     Args:
         path: the file, replaced each time.
@@ -69,8 +69,8 @@ class Checkpoints(BaseCallback):
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], algorithm: type[BaseAlgorithm], **options: Any
-) -> tuple[BaseAlgorithm, dict[str, Any]]:
+    path: str | os.PathLike[str], algorithm: type[MaskablePPO], **options: Any
+) -> tuple[MaskablePPO, dict[str, Any]]:
     """The agent and the state of a checkpoint.
 
     Raises:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy
-from stable_baselines3.common.base_class import BaseAlgorithm
 
 from parenvs.agents import ppo
 from parenvs.agents.train import MODEL, Config, load_config, replay
@@ -40,7 +40,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: BaseAlgorithm, config: Config, episodes: int = 100, seed: int = 0
+    model: MaskablePPO, config: Config, episodes: int = 100, seed: int = 0
 ) -> Evaluation:
     """Run the greedy policy once and the sampled policy many times, with masks.
 

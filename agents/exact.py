@@ -166,10 +166,15 @@ def improve(
 
 
 def _usable(pipeline: Pipeline, stages: int, incumbent: Answer | None) -> Plan | None:
+    """The incumbent's plan if it is legal and fits the memory."""
     if incumbent is None or len(incumbent.cuts) != stages - 1:
         return None
-    plan = np.asarray(incumbent.cuts), np.asarray(incumbent.device_cuts)
-    return plan if pipeline.excess_bytes(*plan) <= 0 else None
+    cuts, device_cuts = np.asarray(incumbent.cuts), np.asarray(incumbent.device_cuts)
+    ends = np.concatenate([[0], cuts, [len(pipeline.profile)]])
+    edges = np.concatenate([[0], device_cuts, [pipeline.cluster.devices]])
+    legal = (np.diff(ends) > 0).all() and (np.diff(edges) > 0).all()
+    legal = legal and (np.diff(pipeline.variable_sum[ends]) > 0).all()
+    return (cuts, device_cuts) if legal and pipeline.excess_bytes(cuts, device_cuts) <= 0 else None
 
 
 def _search(

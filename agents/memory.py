@@ -65,7 +65,7 @@ def least_excess(pipeline: Pipeline, stages: int) -> Plan:
     """
     check_stages(pipeline, stages)
     # The stages together hold all parameters.
-    low = pipeline.copies * float(pipeline.parameter_sum[-1]) / stages
+    low = pipeline.copies * float(pipeline.parameter_sum[-1]) / stages * (1 - 1e-12)
     probe, best = max(low, 1.0), None
     while best is None:
         best = plan_within(pipeline, stages, probe)
@@ -89,14 +89,17 @@ def plan_within(
     devices never hurt. A stage from p on over r devices may end at any pivot up to its reach.
     """
     n, devices = len(pipeline.profile), pipeline.cluster.devices
-    variables = pipeline.variable_sum
-    p = np.arange(n)
-    after = np.searchsorted(variables, variables[:-1], side="right")  # first end with a variable
+    variables, weights = pipeline.variable_sum, pipeline.copies * pipeline.parameter_sum
+    most = limit * (1 + 1e-12)
     need = np.full(n + 1, devices + 1)
     need[n] = 0
     ends: list[np.ndarray] = []
     for k in range(1, stages + 1):
-        least, chosen = np.full(n + 1, devices + 1), np.zeros(n + 1, dtype=np.int64)
+        # Whatever the cuts, the stages before p and those behind hold all parameters once.
+        ok = (weights[-1] - weights[:-1] <= k * most) & (weights[:-1] <= (stages - k) * most)
+        p = np.flatnonzero(ok) if k < stages else np.zeros(1, dtype=np.int64)
+        after = np.searchsorted(variables, variables[p], side="right")  # first end with a variable
+        least, chosen = np.full(len(p), devices + 1), np.zeros(n + 1, dtype=np.int64)
         needs = RangeMinimum(need)
         for group in range(1, devices - stages + 2):
             reach = _reach(pipeline, p, group, k, limit)
@@ -104,10 +107,11 @@ def plan_within(
             end = needs.argmin(after[some], reach[some] + 1)
             total = need[end] + group
             better = total < least[some]
-            least[some[better]], chosen[some[better]] = total[better], end[better]
-        need = least
+            least[some[better]], chosen[p[some[better]]] = total[better], end[better]
+        need = np.full(n + 1, devices + 1)
+        need[p] = least
         ends.append(chosen)
-        if k < stages and need.min() > devices:
+        if need.min() > devices:
             return None
     if need[0] > devices:
         return None
@@ -130,7 +134,7 @@ def _unroll(
 
 
 def _reach(pipeline: Pipeline, p: np.ndarray, group: int, k: int, limit: float) -> np.ndarray:
-    """(n,) the last end of a stage from each p on that fits; p itself if none does."""
+    """The last end of a stage from each p on that fits; p itself if none does."""
     n = len(pipeline.profile)
     end = p.copy()
     step = 1 << (n.bit_length() - 1)

@@ -67,7 +67,7 @@ PLANNERS: dict[str, Callable[[Request], Answer]] = {
     "random": _random,
     "ppo": _ppo,
 }
-"""``exact`` searches the environment's own candidates, ``exact-full`` all pivots and device cuts."""
+"""``exact`` searches the environment's candidates, ``exact-full`` all pivots and device cuts."""
 
 
 def run(agent: str, request: Request) -> Answer:

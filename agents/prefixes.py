@@ -1,11 +1,11 @@
 """Lower bounds of what stands in front of a suffix, from a coarse chain.
 
 The pivots are merged into blocks. A cut anywhere in a block is replaced by the best of all its
-pivots for each term: the stage behind it starts at the block's last pivot, the stage before it ends
-at the first, and the fewest bytes of the block cross. Forward over the stages, three numbers are
-bounded per (stages s, block, devices e): the length of the first s stages taken alone, their seconds
-and their forward seconds (transfers included). With x the seconds of the next stage and t those of
-the transfer before it,
+pivots for each term: the stage behind it starts at the block's last pivot, the stage before it
+ends at the first, and the fewest bytes of the block cross. Forward over the stages, three numbers
+are bounded per (stages s, block, devices e): the length of the first s stages taken alone, their
+seconds and their forward seconds (transfers included). With x the seconds of the next stage and t
+those of the transfer before it,
 
     length' >= max(length, seconds + M t, seconds + t + M x, forward + t / 2 + M x + all-reduce)
 """
@@ -63,7 +63,7 @@ class Prefixes:
             zero = np.zeros_like(pivots)
             reduce = cluster.sync_seconds(w[pivots], zero, zero + e, pipeline.sync)
             return m * c[pivots] / e + reduce, c[pivots] / e, f[pivots] / e
-        best = tuple(np.full(len(pivots), np.inf) for _ in range(3))
+        best = np.full((3, len(pivots)), np.inf)
         for d in range(s - 1, e):
             table = self._tables[s - 1, d]
             some = np.flatnonzero(table[0] <= self.budget)
@@ -94,4 +94,4 @@ class Prefixes:
             x += forward + transfer / 2
             x[lost] = np.inf
             np.minimum(best[2], x.min(axis=1), out=best[2])
-        return best
+        return best[0], best[1], best[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from stable_baselines3.common.base_class import BaseAlgorithm
+from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 
@@ -88,7 +88,7 @@ def train(
     progress: bool = False,
     checkpoint_every: int = 10,
     callbacks: Sequence[BaseCallback] = (),
-) -> tuple[TrainResult, BaseAlgorithm]:
+) -> tuple[TrainResult, MaskablePPO]:
     """Train an agent on one instance.
 
     Args:
@@ -118,7 +118,7 @@ def train(
         env = ppo.make_env(config.env_id, config.env_kwargs, config.seed)
         restored = None
         if place is not None and resume and (place / CHECKPOINT).exists():
-            model, restored = load_checkpoint(place / CHECKPOINT, ppo.MaskablePPO, env=env)
+            model, restored = load_checkpoint(place / CHECKPOINT, MaskablePPO, env=env)
             tracker.restore(restored["tracker"])
         else:
             steps = env.get_attr("episode_steps")[0]

@@ -1,9 +1,9 @@
 """The pruned search space of pipeline cutting: which pivots may be cut, and which next.
 
 A cut at pivot p (the first pivot of the next stage) comes with the device cut
-``d(p) = clip(round(D C_p / C_n), 1, D-1)``, C the prefix sum of forward plus backward seconds. The
-k-th device cut must lie within ``radius`` of the centre solution, and only pivots at which few bytes
-cross (local minima: layer boundaries) are kept (arXiv 2007.04069, section 3.5).
+``d(p) = clip(round(D C_p / C_n), 1, D-1)``, C the prefix sum of forward plus backward seconds.
+The k-th device cut must lie within ``radius`` of the centre solution, and only pivots at which few
+bytes cross (local minima: layer boundaries) are kept (arXiv 2007.04069, section 3.5).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class CutSpace:
         else:
             raise InfeasibleError(
                 f"{pipeline.profile.name} on {pipeline.cluster}: no {stages} stages with a variable "
-                f"and a device each exist among the candidates; try candidates='all' or fewer stages"
+                "and a device each among the candidates; try candidates='all' or fewer stages"
             )
         keep = allowed.any(axis=0)
         return cls(
@@ -154,8 +154,8 @@ def check_stages(pipeline: Pipeline, stages: int) -> None:
     holders = int(pipeline.variable_sum[-1])
     if stages > holders:
         raise InfeasibleError(
-            f"{name}: {stages} stages asked for, but only {holders} pivots hold variables and every "
-            f"stage needs one; ask for at most {holders}"
+            f"{name}: {stages} stages asked for, but only {holders} pivots hold variables and "
+            f"every stage needs one; ask for at most {holders}"
         )
     if stages > pipeline.cluster.devices:
         raise InfeasibleError(

@@ -225,7 +225,7 @@ def train(
         bool, typer.Option(help="Stop once the proven optimum of the candidates is reached.")
     ] = False,
 ) -> None:
-    """Train an agent on one instance: checkpoints, tensorboard logs, the model and its best plan."""
+    """Train an agent on one instance: checkpoints, logs, the model and its best plan."""
     from parenvs.agents.exact import exact_pruned
 
     trainer = _trainer()

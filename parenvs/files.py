@@ -26,8 +26,8 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
             yield stream
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, target)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

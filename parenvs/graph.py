@@ -274,8 +274,16 @@ class Graph:
 
     def _inconsistency(self) -> str:
         """Name of an array whose length or values do not fit the others, or an empty string."""
+        for key in _ARRAYS:
+            array = getattr(self, key)
+            if array.dtype.str != _TYPES.get(key, "<i4") or array.ndim != 1:
+                return key
         tensors, rows = len(self.element_type), len(self.opcode)
-        texts, parameters = len(self.strings), len(self.parameter_tensor)
+        parameters = len(self.parameter_tensor)
+        try:
+            texts, opcodes = len(self.strings), len(self.opcodes)
+        except UnicodeDecodeError:
+            return "string_table"
         spans = {  # offsets: what they cut up
             "dim_offset": (tensors, len(self.dims)),
             "operand_offset": (rows, len(self.operands)),
@@ -286,7 +294,7 @@ class Graph:
             "results": (None, 0, tensors),
             "outputs": (None, 0, tensors),
             "parameter_tensor": (parameters, 0, tensors),
-            "opcode": (rows, 0, len(self.opcodes)),
+            "opcode": (rows, 0, opcodes),
             "phase": (rows, 0, len(Phase)),
             "free": (rows, 0, 2),
             "parent": (rows, -1, rows),
@@ -298,10 +306,6 @@ class Graph:
             "parameter_argument": (parameters, 0, parameters),
             "parameter_role": (parameters, 0, len(Role)),
         }
-        for key in _ARRAYS:
-            array = getattr(self, key)
-            if array.dtype.str != _TYPES.get(key, "<i4") or array.ndim != 1:
-                return key
         for key, (length, total) in spans.items():
             offset = getattr(self, key)
             if len(offset) != length + 1 or offset[0] or offset[-1] != total:

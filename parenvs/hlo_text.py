@@ -108,6 +108,8 @@ def _instruction(
     match = _INSTRUCTION.match(line)
     if match is None:
         raise HloError(f"expected 'name = shape opcode(...)', got {line.strip()[:60]!r}")
+    if match[2] in names:
+        raise HloError(f"defines {match[2]!r} a second time")
     instruction = computation.instructions.add(name=match[2], id=len(names) + 1)
     names[match[2]] = instruction.id
     if match[1]:
@@ -178,9 +180,7 @@ def _attributes(instruction: Any, given: dict[str, str]) -> None:
     name = re.search(r'op_name="((?:[^"\\]|\\.)*)"', given.get("metadata", ""))
     if name:
         instruction.metadata.op_name = re.sub(r"\\(.)", r"\1", name[1])
-    for start, limit, stride in re.findall(
-        r"\[(\d+):(\d+)(?::(\d+))?\]", given.get("slice", "")
-    ):
+    for start, limit, stride in re.findall(r"\[(\d+):(\d+)(?::(\d+))?\]", given.get("slice", "")):
         instruction.slices.add(start=int(start), limit=int(limit), stride=int(stride or 1))
     if opcode == "pad":
         for part in given["padding"].split("x"):

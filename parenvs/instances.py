@@ -48,7 +48,7 @@ def load_graph(instance: str | os.PathLike[str], kind: str = "train") -> Graph:
     text = os.fspath(instance)
     if text in manifest()["instances"]:
         return _shipped(text, kind)
-    if text.endswith(GRAPH_SUFFIXES) and os.path.exists(text):
+    if text.endswith(GRAPH_SUFFIXES) and Path(text).exists():
         return Graph.from_hlo(text)
     raise _unknown(text)
 
@@ -62,7 +62,7 @@ def load_profile(
     """
     text = os.fspath(instance)
     if text.endswith(".csv"):
-        if not os.path.exists(text):
+        if not Path(text).exists():
             raise _unknown(text)
         return StageProfile.from_csv(text, micro_batch)
     device = cluster.device if isinstance(cluster, Cluster) else cluster
@@ -76,7 +76,7 @@ def _shipped(name: str, kind: str) -> Graph:
 
 
 def _unknown(text: str) -> UnknownInstanceError:
-    if os.path.exists(text):
+    if Path(text).exists():
         return UnknownInstanceError(
             f"instance {text!r}: a file must end in .csv, {', '.join(GRAPH_SUFFIXES)}"
         )

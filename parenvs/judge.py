@@ -5,6 +5,7 @@ Environments, solvers, evaluation, the leaderboard and the command line all end 
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -202,7 +203,7 @@ def _malformed(plan: PipelinePlan, pipeline: Pipeline, cluster: Cluster) -> list
         outside = [v for v in values if not 1 <= v < end]
         if outside:
             reasons.append(f"{key}: {outside[0]} is outside 1..{end - 1} ({end} {what})")
-        elif any(b <= a for a, b in zip(values, values[1:], strict=False)):
+        elif any(b <= a for a, b in itertools.pairwise(values)):
             reasons.append(f"{key}: {list(values)} do not increase")
     return reasons
 

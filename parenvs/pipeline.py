@@ -207,7 +207,7 @@ class Pipeline:
         return weights + (self.largest_cut(first, end) + entering) / group
 
     def length(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
-        """Closed-form seconds per step of the plans, shape (...), whether they fit memory or not."""
+        """Closed-form seconds per step of the plans, shape (...), whether they fit or not."""
         return pipeline_length(self.stage_times(cuts, device_cuts), self.micro_batches)
 
     def excess_bytes(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
@@ -235,7 +235,7 @@ class Pipeline:
         """
         p = np.concatenate([[0], cuts]).astype(np.int64)
         d = np.concatenate([[0], device_cuts]).astype(np.int64)
-        devices = self.cluster.devices
+        devices = np.array(self.cluster.devices)
         bandwidth, sync = self.cluster.bandwidth, self.cluster.sync_seconds
         total, weight = self.seconds_sum, self.parameter_sum
         # Settled stages are scalars; the new stage and the last one are arrays over candidates.

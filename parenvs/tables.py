@@ -171,7 +171,7 @@ def training(result: TrainResult, best: float, folder: Path) -> Table:
     rows = [
         ("best 1/L", f"{result.value:.6f}"),
         ("exact optimum of the candidates", f"{best:.6f}"),
-        ("gap", f"{100 * (best / result.value - 1):.3f} %" if result.value > 0 else "no legal plan"),
+        ("gap", f"{100 * (best / result.value - 1):.3f} %" if result.value > 0 else "illegal"),
         ("steps", f"{result.steps:,}"),
         ("episodes", f"{result.episodes:,}"),
         ("seconds", f"{result.seconds:.1f}"),

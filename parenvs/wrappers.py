@@ -20,9 +20,10 @@ class MaskInObservation(gym.Wrapper[dict[str, Any], int, dict[str, Any], int]):
         """Extend the observation space."""
         super().__init__(env)
         inner = env.observation_space
-        if not isinstance(inner, spaces.Dict) or not isinstance(env.action_space, spaces.Discrete):
-            raise TypeError("MaskInObservation needs a Dict observation and a Discrete action space")
-        mask = spaces.Box(0, 1, (int(env.action_space.n),), np.int8)
+        actions = env.action_space
+        if not isinstance(inner, spaces.Dict) or not isinstance(actions, spaces.Discrete):
+            raise TypeError("MaskInObservation needs Dict observations and Discrete actions")
+        mask = spaces.Box(0, 1, (int(actions.n),), np.int8)
         self.observation_space = spaces.Dict({**inner.spaces, "action_mask": mask})
 
     def reset(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -25,7 +25,11 @@ GOOD = {
 def test_cluster__presets_are_the_papers(name, servers):
     """Table 2 of arXiv 2007.04069: servers of 8 V100, 25 Gbit/s between them."""
     cluster = PRESETS[name]
-    assert (cluster.servers, cluster.devices_per_server, cluster.devices) == (servers, 8, 8 * servers)
+    assert (cluster.servers, cluster.devices_per_server, cluster.devices) == (
+        servers,
+        8,
+        8 * servers,
+    )
     assert cluster.device.name == "v100"
     assert cluster.inter_bw == 25e9 / 8
     assert cluster.intra_bw == 150e9
@@ -63,9 +67,7 @@ def test_cluster__bandwidth_by_brute_force():
     cluster = Cluster.parse("3x4:v100,1GB/s,9GB/s")
     pairs = [(a, b) for a in range(12) for b in range(a + 1, 13)]
     first, end = np.array(pairs).T
-    expected = [
-        9e9 if len({device // 4 for device in range(a, b)}) == 1 else 1e9 for a, b in pairs
-    ]
+    expected = [9e9 if len({device // 4 for device in range(a, b)}) == 1 else 1e9 for a, b in pairs]
     np.testing.assert_array_equal(cluster.bandwidth(first, end), expected)
     assert set(expected) == {1e9, 9e9}
 
@@ -154,7 +156,10 @@ BAD = [
     ({"device": {**GOOD["device"], "name": []}}, "device.name must be a text"),
     ({"device": {**GOOD["device"], "peak_flops": "1e14"}}, "device.peak_flops must be a positive"),
     ({"device": {**GOOD["device"], "memory_bw": False}}, "device.memory_bw must be a positive"),
-    ({"device": {**GOOD["device"], "memory_bytes": None}}, "device.memory_bytes must be a positive"),
+    (
+        {"device": {**GOOD["device"], "memory_bytes": None}},
+        "device.memory_bytes must be a positive",
+    ),
 ]
 
 

@@ -121,6 +121,16 @@ def test_exact_full__is_no_worse_than_pruned_and_local_search(stages):
     assert full.length * (1 - 1e-9) <= pipeline.length(*better) <= pruned.length
 
 
+def test_exact_full__ignores_an_incumbent_that_is_no_plan():
+    pipeline = Pipeline(chain(layers=6), Cluster.parse("A"))
+    best = exact_full(pipeline, 3)
+    for cuts in ([1, 2], [30, 20], [20], [4, 300]):
+        bad = Answer(np.array(cuts), np.array([5, 9])[: len(cuts)], 1e-9, "bad")
+        assert exact_full(pipeline, 3, incumbent=bad).length == pytest.approx(
+            best.length, rel=1e-12
+        )
+
+
 def test_exact_full__time_limit_gives_a_plan_and_a_valid_bound():
     pipeline = Pipeline(chain(), Cluster.parse("C"))
     best = exact_full(pipeline, 4)

@@ -163,7 +163,9 @@ def test_profile__fingerprint_is_of_the_numbers():
 
 
 # No lone surrogates: they are no text.
-name_texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12) | st.sampled_from(
+name_texts = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), max_size=12
+) | st.sampled_from(
     ["", " ", "#x", "# x", '"', '""', "a,b", "a\nb", "a\r\nb", "\r", "\n#c", "\n\n", "\ufeff"]
 )
 numbers = st.floats(0, 1e300) | st.sampled_from([0.1, 1 / 3, 5e-324, 1e-7, 123456789.123456789])
@@ -221,7 +223,11 @@ def test_profile__from_graph():
     graph = Graph.from_jax(forward, params, {"x": shape(32, 10)})
     device = DEVICES["v100"]
     profile = StageProfile.from_graph(graph, device, micro_batch=8)
-    assert [x.rsplit("/")[-1] for x in profile.names] == ["dot_general", "dot_general", "reduce_sum"]
+    assert [x.rsplit("/")[-1] for x in profile.names] == [
+        "dot_general",
+        "dot_general",
+        "reduce_sum",
+    ]
     flops = np.array([2 * 32 * 10 * 20, 2 * 32 * 20 * 5, 32 * 5 - 1])
     np.testing.assert_allclose(profile.forward, flops * 8 / 32 / (0.5 * 15.7e12), rtol=1e-14)
     np.testing.assert_allclose(profile.backward, 2 * profile.forward, rtol=1e-14)

@@ -17,7 +17,7 @@ from parenvs.plan import PipelinePlan
 from parenvs.profile import MICRO_BATCH
 
 
-class PipelineCutEnv(gym.Env[dict[str, Any], int]):
+class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
     """Cut a model into S pipeline stages so that a training step is as short as possible.
 
     ## Description
@@ -66,7 +66,10 @@ class PipelineCutEnv(gym.Env[dict[str, Any], int]):
     * v0: first version.
     """
 
-    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}
+    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
+        "render_modes": ["ansi", "rgb_array"],
+        "render_fps": 1,
+    }
 
     def __init__(
         self,
@@ -119,7 +122,7 @@ class PipelineCutEnv(gym.Env[dict[str, Any], int]):
         return self._observation(self._first.copy()), self._info()
 
     def step(
-        self, action: int
+        self, action: int | np.int64
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Cut at a candidate."""
         action = int(action)

@@ -1,0 +1,40 @@
+# make demo   plan T5-3B on four servers with PPO, beside even cut, PipeDream and the optimum
+# make test   the tests
+# Both set up .venv first; PYTHON chooses the interpreter.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint check bench clean
+
+$(STAMP): setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[agents,jax,envs,dev]'
+	touch $@
+
+# The demo needs neither JAX nor the development tools.
+$(VENV)/.demo:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[agents]'
+	touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/parenvs compare t5-3b --cluster C --stages 4 --out demo/plan.json --plot demo/gantt.png
+	$(BIN)/parenvs judge demo/plan.json
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: lint test
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/run_all.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,65 @@
+"""The README and the docs as a newcomer would use them: their examples run, their tables are real."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+
+
+EXAMPLES = [(page.name, code) for page in PAGES for code in blocks(page, "python")]
+
+
+@pytest.mark.parametrize(("page", "code"), EXAMPLES)
+def test_readme__python_examples_run(page, code, tmp_path, monkeypatch):
+    if "jax" in code:
+        pytest.importorskip("jax")
+    if "sb3_contrib" in code or "agents.train" in code:
+        pytest.importorskip("sb3_contrib")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, page, "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_readme__commands_run(page, tmp_path, monkeypatch, capsys):
+    from parenvs import cli
+
+    monkeypatch.chdir(tmp_path)
+    ran = 0
+    for block in blocks(page, "bash"):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] != ["parenvs"] or words[1] in ("train", "evaluate", "compare"):
+                continue  # those are run by test_cli and by the demo
+            monkeypatch.setattr("sys.argv", words)
+            try:
+                cli.main()
+            except SystemExit as end:
+                assert not end.code, (line, capsys.readouterr().err)
+            ran += 1
+    assert ran or page.name != "README.md"
+
+
+def test_readme__tables_are_those_of_the_benchmarks():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    included = re.findall(r"<!-- begin (\S+) -->\n(.*?)\n<!-- end \1 -->", text, re.S)
+    assert included
+    for name, body in included:
+        assert body == (ROOT / name).read_text(encoding="utf-8").strip(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_readme__links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        if "://" not in link:
+            assert (page.parent / link).exists(), link
+    for name in re.findall(r"`((?:benchmarks|docs|parenvs|agents|datasets)/[\w./-]+\.\w+)`", text):
+        assert (ROOT / name).exists(), name
