@@ -142,7 +142,9 @@ def numbers(values: Iterable[int]) -> str:
 
 def percent(share: float | None, digits: int = 2) -> str:
     """A share as per cent; empty for what is not known."""
-    return "" if share is None or np.isnan(share) else f"{100 * share:.{digits}f} %"
+    if share is None or np.isnan(share):
+        return ""
+    return f"{round(100 * share, digits) + 0.0:.{digits}f} %"  # + 0.0: no minus before a zero
 
 
 def machine() -> str:

@@ -85,6 +85,7 @@ def known(label: str, instance: str, cluster: str) -> tuple[list[str], dict[str,
     after = layers(pipeline, found.after)
     expected = EXPECTED.get((label, cluster))
     excess = least_excess_pruned(space)[2] if found.status == "infeasible" else None
+    paper = PAPER.get((label, cluster), "")
     raw = {
         "instance": label,
         "cluster": cluster,
@@ -92,7 +93,7 @@ def known(label: str, instance: str, cluster: str) -> tuple[list[str], dict[str,
         "after_layers": after,
         "excess_bytes": excess,
         "expected": expected,
-        "paper": PAPER.get((label, cluster)),
+        "paper": paper,
         "pruned": found,
     }
     row = [label, cluster, str(space.stages)]
@@ -102,11 +103,11 @@ def known(label: str, instance: str, cluster: str) -> tuple[list[str], dict[str,
         row += [numbers(found.device_cuts), ", ".join(after), f"{found.length:.4f}"]
         row += [f"{found.simulated_seconds:.4f}", f"{found.value:.4f}"]
     if expected is None:
-        row += ["", raw["paper"] or "", ""]
+        row += ["", paper, ""]
     else:
         text = f"{numbers(expected[0])}; {', '.join(expected[1])}"
         row.append("infeasible" if expected == OUT_OF_MEMORY else text)
-        row += [raw["paper"] or "", differences(expected, found, after)]
+        row += [paper, differences(expected, found, after)]
     return row, raw
 
 

@@ -103,7 +103,8 @@ class CutSpace:
         distance = np.abs(devices - centre_cuts(pipeline, stages)[:, None])
         variables = pipeline.variable_sum
         first = variables[pivots] > 0
-        for width in range(radius, max(radius, pipeline.cluster.devices) + 1):
+        # Between two distances that occur, a wider radius admits nothing new.
+        for width in [radius, *np.unique(distance[distance > radius]).tolist()]:
             allowed = (distance <= width) & (variables[-1] > variables[pivots])
             for k in range(stages - 3, -1, -1):
                 allowed[k] &= _has_successor(

@@ -221,10 +221,10 @@ def _known_device(name: str, where: str) -> Device:
 
 
 def _from_file(path: str) -> Cluster:
-    if not Path(path).exists():
-        raise ClusterError(f"cluster: no file {path!r}")
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ClusterError(f"cluster: no file {path!r}") from None
     except (ValueError, OSError, RecursionError) as error:
         raise ClusterError(f"{path}: not a JSON file ({error})") from None
     return _from_object(content, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,7 +42,8 @@ def roles(
     """Role of each entry parameter.
 
     Variables: the floating leaves of one argument, or what the glob patterns match. Optimiser
-    state: an argument whose leaves' shapes reappear, in order and in one block, among the outputs.
+    state: an argument whose leaves' shapes reappear, in order and in one block, among the outputs
+    of a step that returns the variables as well (a forward pass has no state).
 
     Raises:
         HloError: ``variables`` names an argument that is not there, or matches no path.
@@ -61,7 +63,8 @@ def roles(
             some = ", ".join(paths[:3])
             raise HloError(f"variables={variables!r} matches no parameter path (like {some})")
     state = set()
-    for argument in set(arguments):
+    trained = Counter(kind for kind, picked in zip(kinds, chosen, strict=True) if picked)
+    for argument in set(arguments) if trained <= Counter(outputs) else ():
         block = [k for k, a in zip(kinds, arguments, strict=True) if a == argument]
         places = range(len(outputs) - len(block) + 1)
         if any(list(outputs[i : i + len(block)]) == block for i in places):

@@ -48,7 +48,7 @@ def load_graph(instance: str | os.PathLike[str], kind: str = "train") -> Graph:
     text = os.fspath(instance)
     if text in manifest()["instances"]:
         return _shipped(text, kind)
-    if text.endswith(GRAPH_SUFFIXES) and Path(text).exists():
+    if text.endswith(GRAPH_SUFFIXES) and _exists(text):
         return Graph.from_hlo(text)
     raise _unknown(text)
 
@@ -62,7 +62,7 @@ def load_profile(
     """
     text = os.fspath(instance)
     if text.endswith(".csv"):
-        if not Path(text).exists():
+        if not _exists(text):
             raise _unknown(text)
         return StageProfile.from_csv(text, micro_batch)
     device = cluster.device if isinstance(cluster, Cluster) else cluster
@@ -75,8 +75,15 @@ def _shipped(name: str, kind: str) -> Graph:
     return Graph.load(data_folder() / manifest()["instances"][name]["graphs"][kind]["file"])
 
 
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except OSError:  # a name too long for a file, a folder that may not be read
+        return False
+
+
 def _unknown(text: str) -> UnknownInstanceError:
-    if Path(text).exists():
+    if _exists(text):
         return UnknownInstanceError(
             f"instance {text!r}: a file must end in .csv, {', '.join(GRAPH_SUFFIXES)}"
         )

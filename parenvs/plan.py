@@ -106,7 +106,7 @@ def load_plan(path: str | os.PathLike[str]) -> PipelinePlan:
         raise PlanError(f"{where}: not a JSON file ({reason})") from None
     if not isinstance(content, dict):
         raise PlanError(f"{where}: expected one JSON object")
-    if content.get("schema") != SCHEMA or isinstance(content["schema"], bool):
+    if not _is_integer(content.get("schema")) or content["schema"] != SCHEMA:
         raise PlanError(
             f"{where}: field 'schema' is {content.get('schema')!r}; this version reads {SCHEMA}"
         )

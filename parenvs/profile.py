@@ -207,7 +207,7 @@ class StageProfile:
         except UnicodeEncodeError as error:
             raise ProfileError(f"profile {self.name}: a name is no text ({error})") from None
         if b"\0" in data:  # which csv takes from Python 3.11 on only
-            raise ProfileError(f"profile {self.name}: a name holds a NUL character; rename the pivot")
+            raise ProfileError(f"profile {self.name}: a name holds a NUL; rename it")
         with replacing(path) as stream:
             stream.write(data)
 

@@ -4,20 +4,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax, named_scope
 
-from parenvs.datasets.models import (
+from parenvs.datasets.models.layers import (
     MASKED,
-    Array,
-    Model,
-    Tree,
     conv,
     cross_entropy,
     dense,
     dense_shapes,
     embed,
-    floats,
-    integers,
     norm_shapes,
 )
+from parenvs.datasets.models.model import Array, Model, Tree, floats, integers
 
 
 def resnet50(batch_size: int = 64, image: int = 224, classes: int = 1000) -> Model:

@@ -258,7 +258,7 @@ def test_graph__npz_with_arrays_that_do_not_fit(saved):
             changes += [value - 1e9, value * np.nan, value + np.inf]
         for changed in changes:
             rewrite(graph, path, **{key: changed})
-            with pytest.raises(HloError, match=rf"mine\.npz: \w+ is broken; build the file anew"):
+            with pytest.raises(HloError, match=r"mine\.npz: \w+ is broken; build the file anew"):
                 Graph.load(path)
 
 
@@ -282,7 +282,7 @@ def test_graph__npz_damaged(tmp_path_factory, data):
     try:
         assert Graph.load(path).fingerprint == graph.fingerprint
     except HloError as error:
-        assert "\n" not in str(error)  # noqa: PT017
+        assert "\n" not in str(error)
 
 
 def test_graph__stored_uncompressed_reads(saved):

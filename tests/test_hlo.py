@@ -136,6 +136,48 @@ def test_hlo__unknown_opcode():
         read(small_module(opcode="frobnicate"))
 
 
+def test_hlo__parameters_by_number_whatever_their_ids():
+    module = small_module()
+    first, second = entry(module).instructions[:2]
+    first.parameter_number, second.parameter_number = 1, 0
+    first.metadata.op_name, second.metadata.op_name = "batch", "params['w']"
+    second.shape.dimensions[:] = [8]
+    graph = read(module)
+    assert graph.paths == ["w", "batch"]
+    assert [graph.shape(t) for t in graph.parameter_tensor] == [(8,), (4, 2)]
+    assert [Role(r).name for r in graph.parameter_role] == ["VARIABLE", "BATCH"]
+
+
+def test_hlo__nested_tuples():
+    """Leaves before the wanted part are counted in depth: ((a, b), (c, (d, e)), f)."""
+    module = small_module()
+    main = entry(module)
+    del main.instructions[:]
+
+    def fill(shape, what):
+        if isinstance(what, tuple):
+            shape.element_type = 13
+            for part in what:
+                fill(shape.tuple_shapes.add(), part)
+        else:
+            shape.element_type = F32
+            shape.dimensions.append(what)
+
+    shape = ((1, 2), (3, (4, 5)), 6)
+    steps = [("parameter", shape, 0), ("get-tuple-element", shape[1], 1), ("gte", shape[1][1], 1)]
+    steps += [("gte", 5, 1)]
+    for number, (opcode, what, index) in enumerate(steps, 1):
+        node = main.instructions.add(name=f"n.{number}", id=number, tuple_index=index)
+        node.opcode = "get-tuple-element" if number > 1 else opcode
+        node.operand_ids.extend([number - 1] if number > 1 else [])
+        fill(node.shape, what)
+    for root, expected in {1: [1, 2, 3, 4, 5, 6], 2: [3, 4, 5], 3: [4, 5], 4: [5]}.items():
+        main.root_id = root
+        graph = read(module)
+        assert [graph.shape(t) for t in graph.outputs] == [(n,) for n in expected]
+        assert graph.paths == [str(k) for k in range(6)]
+
+
 @pytest.mark.parametrize("opcode", ["all-reduce", "all-gather", "reduce-scatter", "send"])
 def test_hlo__partitioned_module(opcode):
     message = rf"'callee\.3' has opcode '{opcode}': the module is already partitioned; give the mod"
@@ -195,7 +237,7 @@ def test_hlo__one_byte_changed(data):
     try:
         assert len(hlo.read_proto(bytes(content)).opcode)
     except HloError as error:
-        assert "\n" not in str(error)  # noqa: PT017
+        assert "\n" not in str(error)
 
 
 def test_hlo__parameter_names():
@@ -448,6 +490,41 @@ def test_hlo__variables_by_argument_and_by_glob():
         roles(variables=3)
 
 
+def test_hlo__whole_numbers_are_no_variables_and_no_state():
+    jax = pytest.importorskip("jax")
+
+    def step(params, state, batch):
+        return (
+            params["w"] + batch.sum(),
+            {"m": state["m"] * 2, "seen": state["seen"] + 1},
+            params["ids"],
+        )
+
+    ints = jax.ShapeDtypeStruct((3,), np.int32)
+    args = {"ids": ints, "w": f32(4)}, {"m": f32(4), "seen": ints}, f32(7, 2)
+    graph = jax_graph(step, *args)
+    found = {p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)}
+    expected = {
+        "ids": "BATCH",
+        "w": "VARIABLE",
+        "m": "OPTIMISER",
+        "seen": "BATCH",
+        "batch": "BATCH",
+    }
+    assert found == expected
+
+
+def test_hlo__forward_pass_has_no_state():
+    """Activations shaped like the batch do not make it optimiser state."""
+
+    def function(params, x):
+        return x + params
+
+    graph = jax_graph(function, f32(4), f32(9, 4))
+    assert [Role(r).name for r in graph.parameter_role] == ["VARIABLE", "BATCH"]
+    assert graph.batch_size == 9
+
+
 def test_hlo__batch_size():
     def function(params, batch):
         return (batch["x"] @ params).sum() + batch["y"].sum() + batch["table"].sum()
@@ -469,8 +546,9 @@ def test_hlo__free_tensors():
 
     key = jax.ShapeDtypeStruct((2,), np.uint32)
     graph = jax_graph(function, f32(8), {"key": key}, f32())
-    owner = {t: i for i in range(len(graph.opcode)) for t in
-             graph.results[graph.result_offset[i] : graph.result_offset[i + 1]].tolist()}  # fmt: skip
+    assert (np.diff(graph.result_offset)[graph.opcode != graph.opcodes.index("return")] > 0).all()
+    rows = np.repeat(np.arange(len(graph.opcode)), np.diff(graph.result_offset))
+    owner = dict(zip(graph.results.tolist(), rows.tolist(), strict=True))
     dot = names(graph).index("dot")
     product, mask = graph.operands[
         graph.operand_offset[dot] : graph.operand_offset[dot + 1]

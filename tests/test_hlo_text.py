@@ -1,4 +1,4 @@
-"""HLO text: every syntax that printers use, what is wrong with a text, and the order of the trace."""
+"""HLO text: every syntax that printers use, broken texts, and the order of the trace."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ kind=kLoop, calls=%fused_computation, metadata={op_name="jit(step)/act" source_f
 window={size=3x5 stride=2x1 pad=0_1x2_4 rhs_dilate=1x1 lhs_dilate=1x1 rhs_reversal=0x1}, \
 dim_labels=b01f_01io->b01f, feature_group_count=2, frontend_attributes={a="x, y",b="{"}, \
 metadata={op_name="jit(step)/say \\"conv\\""}
-  ROOT %tuple.1 = (f32[], /*index=1*/(f32[8,6]{1,0}, s32[])) custom-call(%conv.1, /*index=1*/%zero.1), \
+  ROOT %tuple.1 = (f32[], /*index=1*/(f32[8,6]{1,0}, s32[])) \
+custom-call(%conv.1, /*index=1*/%zero.1), \
 custom_call_target="x, \\"y\\" = z", backend_config={"a": [1, "}"]}
 }
 """
@@ -287,7 +288,7 @@ def test_hlo_text__one_character_changed(place, character):
     try:
         read(LOOP[:place] + character + LOOP[place + 1 :])
     except HloError as error:
-        assert "\n" not in str(error)  # noqa: PT017
+        assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(

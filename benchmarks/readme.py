@@ -1,0 +1,28 @@
+"""Put the tables of benchmarks/results into the README, between their markers.
+
+python benchmarks/readme.py
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def main() -> None:
+    readme = ROOT / "README.md"
+
+    def table(match: re.Match[str]) -> str:
+        name = match[1]
+        body = (ROOT / name).read_text(encoding="utf-8").strip()
+        return f"<!-- begin {name} -->\n{body}\n<!-- end {name} -->"
+
+    pattern = r"<!-- begin (\S+) -->\n.*?<!-- end \1 -->"
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(re.sub(pattern, table, text, flags=re.S), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import toys
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parenvs import files
+from parenvs.cluster import PRESETS, Cluster
+from parenvs.errors import PlanError
+from parenvs.plan import PipelinePlan, load_plan
+
+PLAN = PipelinePlan(
+    instance="toy",
+    fingerprint="sha256:00",
+    cluster=PRESETS["C"],
+    cuts=(3, 5),
+    device_cuts=(8, 16),
+    micro_batch=4,
+    micro_batches=2,
+    cut_after=("p2", "p4"),
+)
+NAMES = st.text(min_size=1)
+WHOLE = st.integers(-(2**31) + 1, 2**31 - 1)
+COUNTS = st.integers(1, 2**31 - 1)
+CLUSTERS = st.one_of(
+    st.sampled_from([*PRESETS.values(), Cluster.parse("2x3:a100,10Gbps,1GB/s")]), toys.clusters()
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "plan.json"
+
+
+def refusal(path, content):
+    """What ``load_plan`` says of a file, which must be one line that names it."""
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(PlanError) as error:
+        load_plan(path)
+    text = str(error.value)
+    assert text.startswith(str(path))
+    assert "\n" not in text
+    return text.removeprefix(str(path))
+
+
+@given(
+    st.builds(
+        PipelinePlan,
+        instance=NAMES,
+        fingerprint=NAMES,
+        cluster=CLUSTERS,
+        cuts=st.lists(WHOLE).map(tuple),
+        device_cuts=st.lists(WHOLE).map(tuple),
+        micro_batch=COUNTS,
+        micro_batches=COUNTS,
+        cut_after=st.lists(st.text()).map(tuple),
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_plan__round_trip(tmp_path_factory, plan):
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    plan.save(path)
+    again = load_plan(path)
+    assert again == plan
+    assert again.cut_after == plan.cut_after  # for people, hence not part of ==
+    assert again.to_json() == plan.to_json()
+    first = path.read_bytes()
+    again.save(path)
+    assert path.read_bytes() == first
+
+
+def test_plan__file_of_the_design(path):
+    """Schema version first, keys in the documented order, the preset by name."""
+    PLAN.save(path)
+    assert path.read_text().endswith("\n")
+    assert list(json.loads(path.read_text()).items()) == [
+        ("schema", 1),
+        ("task", "pipeline-cut"),
+        ("instance", "toy"),
+        ("fingerprint", "sha256:00"),
+        ("cluster", "C"),
+        ("micro_batch", 4),
+        ("micro_batches", 2),
+        ("cuts", [3, 5]),
+        ("device_cuts", [8, 16]),
+        ("cut_after", ["p2", "p4"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "cluster", ["C", "4x8:v100,25Gbps", PRESETS["a100-2"].to_json(), toys.shape(1, 3, 2.0, 1.0)]
+)
+def test_plan__cluster_in_every_form(path, cluster):
+    path.write_text(json.dumps({**PLAN.to_json(), "cluster": cluster}))
+    assert load_plan(path) == replace(PLAN, cluster=Cluster.parse(cluster))
+
+
+def test_plan__cut_after_may_be_absent(path):
+    content = PLAN.to_json()
+    del content["cut_after"]
+    path.write_text(json.dumps(content))
+    assert load_plan(path).cut_after == ()
+
+
+@pytest.mark.parametrize("key", [key for key in PLAN.to_json() if key != "cut_after"])
+def test_plan__missing_key(path, key):
+    content = PLAN.to_json()
+    del content[key]
+    words = refusal(path, content)
+    assert f"field {key!r} is " in words
+
+
+@pytest.mark.parametrize("key", PLAN.to_json())
+def test_plan__duplicate_key(path, key):
+    text = json.dumps(PLAN.to_json())
+    twice = text[:-1] + f", {json.dumps(key)}: {json.dumps(PLAN.to_json()[key])}}}"
+    assert f"field {key!r} stands twice" in refusal(path, twice)
+
+
+def test_plan__duplicate_key_inside_the_cluster(path):
+    text = json.dumps({**PLAN.to_json(), "cluster": toys.shape(1, 3, 2.0, 1.0)})
+    assert "'servers' stands twice" in refusal(
+        path, text.replace('"servers": 1', '"servers": 1, "servers": 2')
+    )
+
+
+def test_plan__unknown_key(path):
+    content = PLAN.to_json()
+    content["device_cut"] = content["device_cuts"]
+    words = refusal(path, content)
+    assert "unknown field 'device_cut' (did you mean 'device_cuts'?)" in words
+    words = refusal(path, {**PLAN.to_json(), "zzz": 1})
+    assert "unknown field 'zzz'" in words
+    assert "did you mean" not in words
+
+
+WRONG = {
+    "schema": [0, 2, -1, "1", True, None, [1], {}, 1.5, 1.0],
+    "task": ["pipeline", "", 1, None, ["pipeline-cut"], {}],
+    "instance": ["", 1, None, True, ["toy"], {}],
+    "fingerprint": ["", 1, None, False, [], {}],
+    "cluster": ["Z", "", 3, None, True, [], {}, "4x8:v1000", {"servers": 1}, "nowhere.json"],
+    "micro_batch": [0, -1, True, 1.0, 16.5, "16", None, [16], 2**31, 10**30],
+    "micro_batches": [0, -1, True, 1.0, 16.5, "16", None, [16], 2**31, 10**30],
+    "cuts": [3, "35", None, True, {}, [3.0], [True], ["3"], [None], [[3]], [2**31], [10**30]],
+    "device_cuts": [8, "8", None, True, {}, [8.0], [False], ["8"], [None], [[8]], [-(2**31)]],
+    "cut_after": ["p2", 1, None, True, {}, [1], [None], [["p2"]]],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in WRONG.items() for value in values]
+)
+def test_plan__wrong_type(path, key, value):
+    assert f"field {key!r}" in refusal(path, {**PLAN.to_json(), key: value})
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_plan__no_constants(path, constant):
+    text = json.dumps(PLAN.to_json()).replace('"micro_batch": 4', f'"micro_batch": {constant}')
+    assert f"{constant} is not a JSON number" in refusal(path, text)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999"])
+@pytest.mark.parametrize("field", ["intra_bw", "servers"])
+def test_plan__numbers_too_large_for_a_float(path, field, number):
+    text = json.dumps({**PLAN.to_json(), "cluster": {**toys.shape(1, 3, 2.0, 1.0), field: 7}})
+    words = refusal(path, text.replace(f'"{field}": 7', f'"{field}": {number}'))
+    assert "field 'cluster'" in words
+    assert field in words
+
+
+def test_plan__integer_of_many_digits(path):
+    text = json.dumps(PLAN.to_json()).replace("[3, 5]", f"[3, {'9' * 10_000}]")
+    assert refusal(path, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "{", "plan", "[1, 2", "{'schema': 1}", '{"schema": 1,}', "\0", '{"schema": 1} x'],
+)
+def test_plan__not_json(path, text):
+    assert "not a JSON file" in refusal(path, text)
+
+
+@pytest.mark.parametrize("text", ["[]", "1", '"plan"', "null", "true", "[{}]"])
+def test_plan__not_an_object(path, text):
+    assert "expected one JSON object" in refusal(path, text)
+
+
+@pytest.mark.parametrize("depth", [500, 5_000, 200_000])
+def test_plan__deep_nesting(path, depth):
+    refusal(path, "[" * depth)
+    refusal(path, "[" * depth + "]" * depth)
+    refusal(path, '{"schema":' * depth + "1" + "}" * depth)
+    for key in ("schema", "task", "instance", "cluster", "cuts", "cut_after", "micro_batch"):
+        text = json.dumps({**PLAN.to_json(), key: "HERE"})
+        for start, end in (("[", "]"), ('{"device":', "}")):
+            deep = start * depth + "1" + end * depth
+            assert len(refusal(path, text.replace('"HERE"', deep))) < 10_000
+
+
+@pytest.mark.parametrize("key", ["schema", "instance", "cluster", "cuts"])
+def test_plan__nesting_at_the_limit(path, key):
+    """Nested so deeply that it can just be read, and perhaps not be printed."""
+    for depth in range(sys.getrecursionlimit() - 200, sys.getrecursionlimit()):
+        for start, end in (("[", "]"), ('{"device":', "}")):
+            text = json.dumps({**PLAN.to_json(), key: "HERE"})
+            refusal(path, text.replace('"HERE"', start * depth + "1" + end * depth))
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe{}", b'{"instance": "\xe9"}', b"\x80", b"\xef\xbb\xbf\xff"])
+def test_plan__not_utf_8(path, data):
+    assert "not a JSON file" in refusal(path, data)
+
+
+def test_plan__directory_and_missing_file(tmp_path):
+    for place in (tmp_path, tmp_path / "none.json", tmp_path / ("x" * 300)):
+        with pytest.raises(PlanError, match="not a JSON file"):
+            load_plan(place)
+
+
+def test_plan__cluster_with_a_name_too_long_for_a_file(path):
+    words = refusal(path, {**PLAN.to_json(), "cluster": "x" * 5000 + ".json"})
+    assert "field 'cluster'" in words
+
+
+def test_plan__accepts_a_path_as_text(path):
+    PLAN.save(str(path))
+    assert load_plan(str(path)) == PLAN
+
+
+def test_plan__write_makes_folders(tmp_path):
+    PLAN.save(tmp_path / "a" / "b" / "plan.json")
+    assert load_plan(tmp_path / "a" / "b" / "plan.json") == PLAN
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_plan__write_interrupted(path, old, monkeypatch):
+    """Whatever fails, and where, the old file is left and no temporary one."""
+    if old:
+        path.write_text(old)
+
+    def left():
+        assert [p.name for p in path.parent.iterdir()] == ([path.name] if old else [])
+        assert not old or path.read_text() == old
+
+    with pytest.raises(KeyboardInterrupt), files.replacing(path, "w") as stream:
+        stream.write("half of it")
+        stream.flush()
+        raise KeyboardInterrupt
+    left()
+    with pytest.raises(UnicodeEncodeError):
+        files.write_text(path, "x" * 100_000 + "\ud800")
+    left()
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        patch.setattr("os.replace", fail)
+        with pytest.raises(OSError, match="disk full"):
+            PLAN.save(path)
+    left()
+    PLAN.save(path)
+    assert load_plan(path) == PLAN
+    assert len(list(path.parent.iterdir())) == 1
+
+
+def test_plan__written_file_follows_the_umask(path):
+    PLAN.save(path)
+    other = path.with_name("other")
+    other.write_text("")
+    assert path.stat().st_mode == other.stat().st_mode
