@@ -206,9 +206,9 @@ def main() -> None:
     end = "at the end" if chosen.no_stop else "at the end, which is when the optimum is reached"
     sections = [
         f"Reached: 1/L of a sampled plan within {percent(OPTIMAL, 1)} of the proven optimum of the "
-        f"pruned space, within {chosen.steps:,} environment steps; seeds 0 to {chosen.seeds - 1}. Random "
-        "search judges as many plans as the agent did; its gap is L over the optimum's. The greedy "
-        f"policy is the one {end}. {' or '.join(map(str, jobs))} run(s) at a time, each on "
+        f"pruned space, within {chosen.steps:,} environment steps; seeds 0 to {chosen.seeds - 1}. "
+        "Random search judges as many plans as the agent did; its gap is L over the optimum's. The "
+        f"greedy policy is the one {end}. {' or '.join(map(str, jobs))} run(s) at a time, each on "
         "one thread.",
         table(header, rows, left=2),
         f"{sum(map(reached, records))} of {len(records)} runs reached the optimum. No plan fits "

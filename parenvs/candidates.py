@@ -114,7 +114,7 @@ class CutSpace:
                 break
         else:
             raise InfeasibleError(
-                f"{pipeline.profile.name} on {pipeline.cluster}: no {stages} stages with a variable "
+                f"{pipeline.profile.name} on {pipeline.cluster}: no {stages} stages with a "
                 "and a device each among the candidates; try candidates='all' or fewer stages"
             )
         keep = allowed.any(axis=0)

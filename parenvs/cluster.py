@@ -280,4 +280,3 @@ PRESETS: dict[str, Cluster] = {
     "h100-4": _preset("h100-4", 4, "h100"),
 }
 """A, B, C: arXiv 2007.04069, Table 2 (2, 3, 4 servers of 8 V100); the rest: DGX nodes of today."""
-

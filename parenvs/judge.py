@@ -147,8 +147,8 @@ def judge(
         target = StageProfile.from_graph(target, cluster.device, plan.micro_batch)
     if isinstance(target, StageProfile):
         target = Pipeline(target, cluster, plan.micro_batches)
-    malformed = _malformed(plan, target, cluster)
-    reasons = list(malformed)
+    malformed = _malformed(plan, target)
+    reasons = malformed + _mismatches(plan, target)
     stages: tuple[Stage, ...] = ()
     length = simulated = math.inf
     if not malformed:
@@ -158,7 +158,7 @@ def judge(
         length = float(target.length(cuts, device_cuts))
         simulated = float(simulate(times, target.micro_batches).length)
         stages = _stages(plan, target, times, memory, simulated)
-        reasons += _mismatches(plan, target) + _broken_rules(target, stages)
+        reasons += _broken_rules(target, stages)
     return Report(
         plan=plan,
         pipeline=target,
@@ -189,7 +189,7 @@ def make_plan(
     )
 
 
-def _malformed(plan: PipelinePlan, pipeline: Pipeline, cluster: Cluster) -> list[str]:
+def _malformed(plan: PipelinePlan, pipeline: Pipeline) -> list[str]:
     """Reasons for which the cost of the plan cannot even be computed."""
     reasons = []
     if len(plan.cuts) != len(plan.device_cuts):
@@ -198,7 +198,7 @@ def _malformed(plan: PipelinePlan, pipeline: Pipeline, cluster: Cluster) -> list
         reasons.append("no cuts: a pipeline has at least two stages")
     for key, values, end, what in (
         ("cuts", plan.cuts, len(pipeline.profile), "pivots"),
-        ("device_cuts", plan.device_cuts, cluster.devices, "devices"),
+        ("device_cuts", plan.device_cuts, pipeline.cluster.devices, "devices"),
     ):
         outside = [v for v in values if not 1 <= v < end]
         if outside:
@@ -228,7 +228,7 @@ def _mismatches(plan: PipelinePlan, pipeline: Pipeline) -> list[str]:
     if plan.cut_after and len(plan.cut_after) != len(plan.cuts):
         reasons.append(f"cut_after: {len(plan.cut_after)} names for {len(plan.cuts)} cuts")
     for cut, name in zip(plan.cuts, plan.cut_after, strict=False):
-        if name != profile.names[cut - 1]:
+        if 1 <= cut < len(profile) and name != profile.names[cut - 1]:
             reasons.append(
                 f"cut_after: the pivot before cut {cut} is {profile.names[cut - 1]!r}, not {name!r}"
             )

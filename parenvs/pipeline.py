@@ -18,6 +18,8 @@ from parenvs.profile import StageProfile
 
 MICRO_BATCHES = 16
 """Micro-batches per step (arXiv 2007.04069)."""
+MOST_MICRO_BATCHES = 10_000
+"""Largest number of them; the simulation walks through every one."""
 MEMORY_FRACTION = 0.9
 """Share of a device's memory that a plan may fill; ours, as are COPIES and recomputation."""
 COPIES = 2
@@ -82,8 +84,10 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
-        if self.micro_batches < 1:
-            raise InfeasibleError(f"micro_batches must be >= 1, not {self.micro_batches}")
+        if not 1 <= self.micro_batches <= MOST_MICRO_BATCHES:
+            raise InfeasibleError(
+                f"micro_batches must be from 1 to {MOST_MICRO_BATCHES}, not {self.micro_batches}"
+            )
         if self.recompute not in ("full", "none"):
             raise InfeasibleError(f"recompute must be 'full' or 'none', not {self.recompute!r}")
         if self.recompute == "none" and self.profile.resident_bytes is None:

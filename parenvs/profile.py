@@ -68,17 +68,23 @@ class StageProfile:
         set_(self, "names", np.array(self.names, dtype=object))
         self.names.setflags(write=False)
         if not isinstance(self.micro_batch, int) or self.micro_batch < 1:
-            raise ProfileError(f"profile {self.name}: micro_batch must be a whole number >= 1, "
-                               f"not {self.micro_batch!r}")
+            raise ProfileError(
+                f"profile {self.name}: micro_batch must be a whole number >= 1, "
+                f"not {self.micro_batch!r}"
+            )
         for key in self._numeric:
             array = np.array(getattr(self, key), dtype=np.float64)
             if array.shape != self.names.shape:
-                raise ProfileError(f"profile {self.name}: {key} has {array.size} values for "
-                                   f"{self.names.size} pivots")
+                raise ProfileError(
+                    f"profile {self.name}: {key} has {array.size} values for "
+                    f"{self.names.size} pivots"
+                )
             bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
             if bad.size:
-                raise ProfileError(f"profile {self.name}: {key} of pivot {bad[0]} "
-                                   f"({self.names[bad[0]]}) is {array[bad[0]]}; must be >= 0")
+                raise ProfileError(
+                    f"profile {self.name}: {key} of pivot {bad[0]} "
+                    f"({self.names[bad[0]]}) is {array[bad[0]]}; must be >= 0"
+                )
             array.setflags(write=False)
             set_(self, key, array)
         if self.names.size < 2:
@@ -143,9 +149,7 @@ class StageProfile:
         )
 
     @classmethod
-    def from_csv(
-        cls, path: str | os.PathLike[str], micro_batch: int = MICRO_BATCH
-    ) -> StageProfile:
+    def from_csv(cls, path: str | os.PathLike[str], micro_batch: int = MICRO_BATCH) -> StageProfile:
         """Read ``name,forward_ms,backward_ms,cut_bytes,parameter_bytes[,resident_bytes]``.
 
         The numbers are those of one micro-batch; lines that start with ``#`` are comments.
@@ -163,8 +167,10 @@ class StageProfile:
         header = [x.strip() for x in next(records, (0, []))[1]]
         missing = [x for x in ("name", *_COLUMNS) if x not in header]
         if missing:
-            raise ProfileError(f"{path}: missing column {missing[0]!r}; the header must hold "
-                               f"name, {', '.join(_COLUMNS)}")
+            raise ProfileError(
+                f"{path}: missing column {missing[0]!r}; the header must hold "
+                f"name, {', '.join(_COLUMNS)}"
+            )
         twice = [x for x in ("name", *_COLUMNS, _OPTIONAL) if header.count(x) > 1]
         if twice:
             raise ProfileError(f"{path}: the header holds column {twice[0]!r} twice")
@@ -173,8 +179,9 @@ class StageProfile:
         values: dict[str, list[float]] = {key: [] for key in wanted}
         for line, row in records:
             if len(row) != len(header):
-                raise ProfileError(f"{path}: line {line} has {len(row)} fields, "
-                                   f"the header {len(header)}")
+                raise ProfileError(
+                    f"{path}: line {line} has {len(row)} fields, the header {len(header)}"
+                )
             names.append(row[header.index("name")])
             for key in wanted:
                 values[key].append(_number(row[header.index(key)], f"{path}: line {line}", key))
@@ -198,10 +205,13 @@ class StageProfile:
         """Write the chain in the form that ``from_csv`` reads, every number and name exactly."""
         keys = dict(zip((*_COLUMNS, _OPTIONAL), self._numeric, strict=False))
         lines = [",".join(["name", *keys])]
-        columns = [[_text(x, key) for x in getattr(self, attribute)]
-                   for key, attribute in keys.items()]
-        lines += [",".join((_quoted(str(name)), *row))
-                  for name, *row in zip(self.names, *columns, strict=True)]
+        columns = [
+            [_text(x, key) for x in getattr(self, attribute)] for key, attribute in keys.items()
+        ]
+        lines += [
+            ",".join((_quoted(str(name)), *row))
+            for name, *row in zip(self.names, *columns, strict=True)
+        ]
         try:
             data = "".join(f"{line}\n" for line in lines).encode()
         except UnicodeEncodeError as error:

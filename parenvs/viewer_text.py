@@ -39,8 +39,9 @@ def text(pipeline: Pipeline, report: Report | None, colour: bool = False) -> str
     lines = [_clip(title(pipeline, report), WIDTH), verdict(pipeline, report)]
     if report is not None:
         for reason in report.reasons:
-            lines += textwrap.wrap(printable(reason), WIDTH, initial_indent="  ! ",
-                                   subsequent_indent="    ")
+            lines += textwrap.wrap(
+                printable(reason), WIDTH, initial_indent="  ! ", subsequent_indent="    "
+            )
     stages = report.stages if report is not None else ()
     lines += ["", *_bar(pipeline, stages, colour)]
     if report is not None and stages:
@@ -54,9 +55,7 @@ def title(pipeline: Pipeline, report: Report | None) -> str:
     if report is not None and report.stages:
         parts.append(f"{len(report.stages)} stages")
     many = pipeline.micro_batches
-    parts.append(
-        f"{many} micro-batch{'es' if many > 1 else ''} of {pipeline.profile.micro_batch}"
-    )
+    parts.append(f"{many} micro-batch{'es' if many > 1 else ''} of {pipeline.profile.micro_batch}")
     return "  ·  ".join(parts)
 
 

@@ -9,7 +9,9 @@ import numpy as np
 from gymnasium import spaces
 
 
-class MaskInObservation(gym.Wrapper[dict[str, Any], int, dict[str, Any], int]):
+class MaskInObservation(
+    gym.Wrapper[dict[str, Any], int, dict[str, Any], int], gym.utils.RecordConstructorArgs
+):
     """Puts the mask of legal actions into the observation, as ``action_mask`` (int8).
 
     Args:
@@ -18,7 +20,8 @@ class MaskInObservation(gym.Wrapper[dict[str, Any], int, dict[str, Any], int]):
 
     def __init__(self, env: gym.Env[dict[str, Any], int]) -> None:
         """Extend the observation space."""
-        super().__init__(env)
+        gym.utils.RecordConstructorArgs.__init__(self)  # so that its spec can be made anew
+        gym.Wrapper.__init__(self, env)
         inner = env.observation_space
         actions = env.action_space
         if not isinstance(inner, spaces.Dict) or not isinstance(actions, spaces.Discrete):
@@ -26,9 +29,11 @@ class MaskInObservation(gym.Wrapper[dict[str, Any], int, dict[str, Any], int]):
         mask = spaces.Box(0, 1, (int(actions.n),), np.int8)
         self.observation_space = spaces.Dict({**inner.spaces, "action_mask": mask})
 
-    def reset(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Reset, with the mask in the observation."""
-        observation, info = self.env.reset(**options)
+        observation, info = self.env.reset(seed=seed, options=options)
         return {**observation, "action_mask": info["action_mask"].copy()}, info
 
     def step(self, action: int) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:

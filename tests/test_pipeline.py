@@ -220,7 +220,9 @@ def test_pipeline__cut_features_by_the_whole_plan(data):
 @pytest.mark.parametrize(
     ("settings_", "words"),
     [
-        ({"micro_batches": 0}, "micro_batches must be"),
+        ({"micro_batches": 0}, "micro_batches must be from 1"),
+        ({"micro_batches": -1}, "micro_batches must be from 1"),
+        ({"micro_batches": 2**31 - 1}, "micro_batches must be from 1"),
         ({"recompute": "some"}, "recompute must be 'full' or 'none'"),
         ({"recompute": "none"}, "no resident_bytes"),
     ],

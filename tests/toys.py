@@ -69,6 +69,8 @@ def shape(servers, devices_per_server, intra_bw, inter_bw, memory_bytes=1e6):
 def balanced(stages=3, per_stage=4, micro_batches=16):
     """As many devices as stages and equal pivots of 1 + 2 seconds; every other cut is free.
 
+    ``per_stage`` is even.
+
     With one device a stage there is no all-reduce, and cutting evenly, which costs no transfer,
     gives x = 3 per_stage seconds in every stage: L = S x + (M-1) x, of which M x is bubble-free.
     Any other cut makes some stage longer, so that the value M / (M + S - 1) is the optimum.

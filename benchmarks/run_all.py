@@ -1,0 +1,26 @@
+"""Run every benchmark, one after the other, and put the tables into the README.
+
+python benchmarks/run_all.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPTS = ("known_cuts", "exact", "simulation", "pipedream", "flops", "speed", "ppo", "readme")
+
+
+def main() -> int:
+    here = Path(__file__).parent
+    for name in SCRIPTS:
+        print(f"== {name}", flush=True)
+        status = subprocess.run([sys.executable, str(here / f"{name}.py")], check=False).returncode
+        if status:
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

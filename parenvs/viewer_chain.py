@@ -1,0 +1,257 @@
+"""The upper half of a picture: the chain with its cuts, parameters, and memory per device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parenvs.viewer_page import (
+    INK,
+    LEFT,
+    MEMORY,
+    QUIET,
+    RED,
+    RIGHT,
+    STAGE_COLOURS,
+    TRACK,
+    WIDTH,
+    Page,
+    ink_on,
+    stage_colour,
+    text_inches,
+)
+from parenvs.viewer_text import device_range, size
+
+if TYPE_CHECKING:
+    from parenvs.judge import Report, Stage
+    from parenvs.pipeline import Pipeline
+
+_LEVEL, _LEVELS = 0.18, 8  # inches from one row of cut labels to the next, most rows
+_BINS = 900  # most points of the curves
+
+
+def draw_cut_labels(page: Page, top: float, width: float, marks: list[tuple[float, str]]) -> float:
+    """Names above the chain, as a staircase so that none crosses another or its line.
+
+    A label starts at its cut (in % of the chain) and stands above every label that begins within
+    its own width; where that is too high it is left out. Returns the lower end, inches from the
+    top.
+    """
+    placed: list[tuple[float, str, int]] = []
+    for x, words in reversed(marks):
+        end = x / 100 * width + text_inches(words, 8.5) + 0.12
+        level = 1 + max((at for start, _, at in placed if start / 100 * width < end), default=-1)
+        if level < _LEVELS:
+            placed.append((x, words, level))
+    height = (max((level for _, _, level in placed), default=-1) + 1) * _LEVEL + 0.06
+    axes = page.axes(LEFT, top, width, height)
+    axes.set(xlim=(0, 100), ylim=(0, height), xticks=[], yticks=[])
+    for x, words, level in placed:
+        y = level * _LEVEL + 0.1
+        axes.plot([x, x], [0, y + 0.07], color=QUIET, linewidth=0.8, clip_on=False)
+        axes.text(x + 5 / width, y, words, size=8.5, color=INK, va="center", clip_on=False)
+    return top + height
+
+
+def draw_strip(
+    page: Page,
+    top: float,
+    width: float,
+    share: np.ndarray,
+    stages: tuple[Stage, ...],
+    limit: float,
+) -> None:
+    """The stages as a bar: number and devices where they fit; red where memory is exceeded."""
+    axes = page.axes(LEFT, top, width, 0.34)
+    axes.set(xlim=(0, 100), ylim=(0, 1), xticks=[], yticks=[])
+    for number, stage in enumerate(stages):
+        begin, end = share[stage.first], share[stage.end]
+        over = stage.memory_bytes > limit
+        fill = RED if over else stage_colour(number)
+        axes.axvspan(begin, end, color=fill, linewidth=0)
+        devices = device_range(stage)
+        word = "device" if stage.device_end - stage.device_first == 1 else "devices"
+        room = (end - begin) / 100 * width - 0.06
+        for words in (f"stage {number} · {word} {devices}", f"{number} · {devices}", f"{number}"):
+            if text_inches(words, 9, bold=True) <= room:
+                axes.text(
+                    (begin + end) / 2,
+                    0.47,
+                    words,
+                    size=9,
+                    weight="bold",
+                    ha="center",
+                    va="center",
+                    color=ink_on(fill),
+                )
+                break
+    for stage in stages[:-1]:
+        axes.axvline(share[stage.end], color="white", linewidth=1.5)
+
+
+def draw_chain(
+    page: Page,
+    top: float,
+    width: float,
+    height: float,
+    pipeline: Pipeline,
+    stages: tuple[Stage, ...],
+    marks: list[float],
+) -> None:
+    """Bytes that a cut after each pivot would send, over the share of compute seconds."""
+    from matplotlib.ticker import FuncFormatter
+
+    axes = page.axes(LEFT, top, width, height)
+    crossing = np.array(pipeline.cut_before[1:])
+    share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
+    largest = max(float(crossing.max()), 1.0)
+    floor = max(float(np.quantile(crossing, 0.02)) / 3, largest / 1e6, 1.0)
+    axes.set_yscale("log")
+    axes.set(xlim=(0, 100), ylim=(floor, largest * 2))
+    for number, stage in enumerate(stages):
+        axes.axvspan(
+            share[stage.first],
+            share[stage.end],
+            color=stage_colour(number),
+            alpha=0.13,
+            linewidth=0,
+        )
+    least, most = _envelope(share[1:], crossing)
+    x = np.linspace(0, 100, len(least) + 1)
+    axes.stairs(
+        np.maximum(most, floor),
+        x,
+        baseline=floor,
+        fill=True,
+        color="#9AA5B1",
+        alpha=0.45,
+        linewidth=0,
+    )
+    axes.stairs(np.maximum(least, floor), x, baseline=None, color="#3C4652", linewidth=0.9)
+    for mark in marks:
+        axes.axvline(mark, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)))
+    for stage in stages[:-1]:
+        sent = max(float(pipeline.cut_before[stage.end]), floor)
+        axes.axvline(share[stage.end], color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+        axes.plot(
+            [share[stage.end]],
+            [sent],
+            "o",
+            color=INK,
+            markersize=5,
+            zorder=4,
+            markeredgecolor="white",
+            clip_on=False,
+        )
+    ticks = _log_ticks(floor * (2 * largest / floor) ** 0.08, largest * 2)
+    axes.set_yticks(ticks, [size(y, tick=True) for y in ticks])
+    axes.set_yticks([], minor=True)
+    axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
+    axes.set_ylabel("bytes across a cut", color=QUIET, size=9)
+    axes.yaxis.set_label_coords(-0.88 / width, 0.5)
+    if stages:
+        axes.set_xlabel(
+            "position in the chain, % of its compute seconds  ·  dots: what each cut "
+            "sends per micro-batch",
+            color=QUIET,
+            size=9,
+        )
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Three to five round numbers between two, if there are."""
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)))
+    ticks: list[float] = []
+    for steps in ((1,), (1, 3), (1, 2, 5)):
+        ticks = [float(x * step) for x in decades for step in steps if low <= x * step <= high]
+        if len(ticks) >= 3:
+            break
+    return ticks[:: (len(ticks) + 4) // 5 or 1]
+
+
+def _envelope(place: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Least and greatest value in equal bins of 0..100; an empty bin takes the value before it."""
+    bins = np.minimum((place / 100 * _BINS).astype(int), _BINS - 1)
+    least, most = np.full(_BINS, np.inf), np.full(_BINS, -np.inf)
+    np.minimum.at(least, bins, values)
+    np.maximum.at(most, bins, values)
+    # The value that holds where a bin begins: that of the last pivot at or before it.
+    before = np.searchsorted(bins, np.arange(_BINS)) - 1
+    held = values[np.maximum(before, 0)]
+    empty = np.isinf(least)
+    least[empty] = most[empty] = held[empty]
+    return least, most
+
+
+def draw_parameters(
+    page: Page, top: float, width: float, height: float, pipeline: Pipeline
+) -> None:
+    """Parameters that the chain holds before each share of the compute seconds."""
+    from matplotlib.ticker import FuncFormatter
+
+    axes = page.axes(LEFT, top, width, height)
+    share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
+    total = max(float(pipeline.parameter_sum[-1]), 1.0)
+    axes.fill_between(
+        share, pipeline.parameter_sum, step="post", color=STAGE_COLOURS[0], alpha=0.25, linewidth=0
+    )
+    axes.step(share, pipeline.parameter_sum, where="post", color=STAGE_COLOURS[0], linewidth=1.4)
+    axes.set(xlim=(0, 100), ylim=(0, total * 1.08))
+    axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: size(y, tick=True)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
+    axes.set_ylabel("parameters before it", color=QUIET, size=9)
+    axes.yaxis.set_label_coords(-0.88 / width, 0.5)
+    axes.set_xlabel("position in the chain, % of its compute seconds", color=QUIET, size=9)
+
+
+def draw_memory(page: Page, top: float, height: float, report: Report) -> None:
+    """Bytes on each device of every stage, and the limit."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    stages, limit = report.stages, report.memory_limit_bytes
+    axes = page.axes(WIDTH - RIGHT - MEMORY, top, MEMORY, height)
+    row = height / len(stages)
+    most = max(limit, *(stage.memory_bytes for stage in stages)) * 1.06
+    axes.set(xlim=(0, most), ylim=(len(stages) - 0.5, -0.5), yticks=[])
+    axes.set_title("memory per device", size=9, color=QUIET, loc="left", pad=21)
+    for number, stage in enumerate(stages):
+        used = stage.memory_bytes
+        over = used > limit
+        axes.barh(number, most, 0.72, color=TRACK)
+        axes.barh(number, used, 0.72, color=RED if over else stage_colour(number))
+        if row < 0.13:
+            continue
+        font = min(8.5, row * 72 * 0.6)
+        axes.text(
+            -0.03 * most, number, f"{number}", size=font, ha="right", va="center", color=QUIET
+        )
+        words = size(used)
+        inside = used / most * MEMORY > text_inches(words, font) + 0.15
+        fill = RED if over else stage_colour(number)
+        axes.text(
+            used + (-0.02 if inside else 0.02) * most,
+            number,
+            words,
+            size=font,
+            va="center",
+            ha="right" if inside else "left",
+            color=ink_on(fill) if inside else INK,
+        )
+    axes.axvline(limit, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
+    axes.text(
+        limit,
+        -0.5 - 0.06 / row,
+        f"limit {size(limit)}",
+        size=8.5,
+        color=INK,
+        va="bottom",
+        ha="right" if limit > most / 2 else "left",
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size(x, tick=True)))
