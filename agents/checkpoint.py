@@ -80,9 +80,10 @@ def load_checkpoint(
         with zipfile.ZipFile(path) as archive:
             state = json.loads(archive.read("state.json"))
             model = io.BytesIO(archive.read("model.zip"))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        state = {key: state[key] for key in ("tracker", "random")}
+        return algorithm.load(model, **options), state
+    except Exception as error:  # pickles and zip files have no end of ways to be broken
         raise ParenvsError(f"{path}: not a checkpoint ({error}); train anew") from None
-    return algorithm.load(model, **options), state
 
 
 def _random_states() -> dict[str, Any]:

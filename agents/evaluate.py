@@ -82,13 +82,17 @@ def evaluate_folder(folder: str | Path, episodes: int = 100, seed: int = 0) -> E
     """Evaluate the model of a training run's folder.
 
     Raises:
-        ParenvsError: no finished run there.
+        ParenvsError: no finished run there, or a broken model.
     """
     config = load_config(folder)
     path = Path(folder) / MODEL
     if not path.exists():
         raise ParenvsError(f"{folder}: no {MODEL} yet; finish the run with resume (--resume)")
-    return evaluate(ppo.MaskablePPO.load(path, device="cpu"), config, episodes, seed)
+    try:
+        model = MaskablePPO.load(path, device="cpu")
+    except Exception as error:  # pickles and zip files have no end of ways to be broken
+        raise ParenvsError(f"{path}: not a trained agent ({error}); train anew") from None
+    return evaluate(model, config, episodes, seed)
 
 
 class _Recorder:

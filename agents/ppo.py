@@ -32,7 +32,7 @@ def settings(episode_steps: int) -> dict[str, Any]:
         "learning_rate": 1e-3,
         "gamma": 1.0,
         "gae_lambda": 1.0,
-        "ent_coef": 0.01,
+        "ent_coef": 0.02,
         "device": "cpu",
     }
 

@@ -23,7 +23,7 @@ from parenvs.plan import PipelinePlan
 
 AGENTS = ("ppo",)
 STEPS = 60_000
-"""Default training steps: twice what the slowest shipped instance took to its optimum."""
+"""Default training steps: enough for every shipped instance (benchmarks/results/ppo.md)."""
 CONFIG, CHECKPOINT, MODEL, RESULT, PLAN = (
     "config.json",
     "checkpoint.zip",
@@ -176,7 +176,7 @@ def load_config(folder: str | Path) -> Config:
         content = json.loads(path.read_text(encoding="utf-8"))
         content.pop("parenvs")
         return Config(**content)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ParenvsError(f"{folder}: not the folder of a training run ({error})") from None
 
 

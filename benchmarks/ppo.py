@@ -172,14 +172,14 @@ def main() -> None:
     options.add_argument("--instances", nargs="+", default=INSTANCES, choices=INSTANCES)
     options.add_argument("--clusters", nargs="+", default=CLUSTERS)
     options.add_argument("--seeds", type=int, default=5, help="seeds 0 to this less one")
-    options.add_argument("--steps", type=int, default=120_000, help="environment steps at most")
-    options.add_argument("--no-stop", action="store_true", help="train on after the optimum")
+    options.add_argument("--steps", type=int, default=60_000, help="environment steps")
+    options.add_argument("--stop", action="store_true", help="end a run when it is at the optimum")
     options.add_argument("--jobs", type=int, default=1, help="processes")
     chosen = options.parse_args()
     problems = [(name, cluster) for name in chosen.instances for cluster in chosen.clusters]
     infeasible = [pair for pair in problems if optimum(*pair)[1].status == "infeasible"]
     wanted = [
-        Run(*pair, seed, chosen.steps, not chosen.no_stop)
+        Run(*pair, seed, chosen.steps, chosen.stop)
         for seed in range(chosen.seeds)
         for pair in problems
         if pair not in infeasible
@@ -203,12 +203,12 @@ def main() -> None:
     header += ["steps, median", "worst", "seconds, median", "worst"]
     header += ["random search, median gap", "random search reaches it", "greedy policy reaches it"]
     jobs = sorted({x["jobs"] for x in records})
-    end = "at the end" if chosen.no_stop else "at the end, which is when the optimum is reached"
+    end = "when the optimum is reached" if chosen.stop else "at the end"
     sections = [
         f"Reached: 1/L of a sampled plan within {percent(OPTIMAL, 1)} of the proven optimum of the "
         f"pruned space, within {chosen.steps:,} environment steps; seeds 0 to {chosen.seeds - 1}. "
         "Random search judges as many plans as the agent did; its gap is L over the optimum's. The "
-        f"greedy policy is the one {end}. {' or '.join(map(str, jobs))} run(s) at a time, each on "
+        f"greedy policy is that of the agent {end}. {' or '.join(map(str, jobs))} run(s) at a time, each on "
         "one thread.",
         table(header, rows, left=2),
         f"{sum(map(reached, records))} of {len(records)} runs reached the optimum. No plan fits "

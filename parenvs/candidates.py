@@ -114,8 +114,8 @@ class CutSpace:
                 break
         else:
             raise InfeasibleError(
-                f"{pipeline.profile.name} on {pipeline.cluster}: no {stages} stages with a "
-                "and a device each among the candidates; try candidates='all' or fewer stages"
+                f"{pipeline.profile.name} on {pipeline.cluster}: the candidates allow no {stages} "
+                "stages with a variable and a device each; try candidates='all' or fewer stages"
             )
         keep = allowed.any(axis=0)
         return cls(

@@ -34,8 +34,22 @@ MicroBatches = Annotated[int, typer.Option(help="Micro-batches in a step.")]
 Radius = Annotated[int, typer.Option(help="Distance of device cuts from the centre solution.")]
 Candidates = Annotated[str, typer.Option(help="Pivots that may be cut: minima or all.")]
 PlanOut = Annotated[Path | None, typer.Option("--out", help="Write the plan to this .json file.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw chain and schedule (.png, .svg, .pdf).")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        callback=lambda path: _picture(path), help="Draw chain and schedule (.png, .svg, .pdf)."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _picture(path: Path | None) -> Path | None:
+    """Notice a wrong ending before the work, not after it."""
+    if path is not None:
+        from parenvs.viewer import ending
+
+        ending(path)
+    return path
 
 
 def _version(value: bool) -> None:
@@ -122,7 +136,7 @@ def plan(
         out.print(tables.proof(answer), markup=False)
     if not report.legal:
         raise InfeasibleError(f"the plan of {agent!r} is illegal: {'; '.join(report.reasons)}")
-    _write(made, pipeline, report, out_, plot)
+    _write(made, pipeline, report, out_, plot, quiet=as_json)
 
 
 @app.command()
@@ -199,7 +213,7 @@ def judge_(
         out.print(
             text(report.pipeline, report, colour=out.is_terminal), markup=False, soft_wrap=True
         )
-    _write(made, report.pipeline, report, None, plot)
+    _write(made, report.pipeline, report, None, plot, quiet=as_json)
     if not report.legal:
         raise InfeasibleError(f"{file}: illegal: {'; '.join(report.reasons)}")
 
@@ -260,6 +274,8 @@ def evaluate(
     seed: Seed = 0,
 ) -> None:
     """Evaluate a trained agent with masks: greedy and sampled, against the exact optimum."""
+    _check("--episodes", episodes, 1)
+    _check("--seed", seed, 0)
     _trainer()
     import gymnasium as gym
 
@@ -305,9 +321,9 @@ def _request(
 
     if task != "pipeline-cut":
         raise ParenvsError(f"unknown task {task!r}; known: pipeline-cut")
-    for name, value in (("steps", steps), ("micro-batch", micro_batch), ("seed", seed + 1)):
-        if value < 1:
-            raise ParenvsError(f"--{name} is out of range")
+    _check("--steps", steps, 1)
+    _check("--micro-batch", micro_batch, 1)
+    _check("--seed", seed, 0)
     devices = Cluster.parse(cluster)
     profile = load_profile(instance, devices, micro_batch)
     space = CutSpace.build(Pipeline(profile, devices, micro_batches), stages, radius, candidates)
@@ -323,26 +339,41 @@ def _request(
     return Request(space, env_kwargs, seed, steps, progress)
 
 
-def _write(made: Any, pipeline: Any, report: Any, path: Path | None, plot: Path | None) -> None:
+def _check(option: str, value: int, least: int) -> None:
+    if not least <= value < 2**31:
+        raise ParenvsError(f"{option} must be from {least} to {2**31 - 1}, not {value}")
+
+
+def _write(
+    made: Any,
+    pipeline: Any,
+    report: Any,
+    path: Path | None,
+    plot: Path | None,
+    quiet: bool = False,
+) -> None:
+    """Write what was asked for; ``quiet`` keeps standard output for the JSON on it."""
     if path is not None:
         made.save(path)
-        out.print(f"plan written to {path}", markup=False, soft_wrap=True)
+        if not quiet:
+            out.print(f"plan written to {path}", markup=False, soft_wrap=True)
     if plot is not None:
         from parenvs import viewer
 
         viewer.save(plot, pipeline, report)
-        out.print(f"picture written to {plot}", markup=False, soft_wrap=True)
+        if not quiet:
+            out.print(f"picture written to {plot}", markup=False, soft_wrap=True)
 
 
 def main() -> None:
     """Run the command; bad input ends with one line and exit status 2."""
     try:
         app()
-    except ParenvsError as error:
-        sys.stderr.write(f"parenvs: {error}\n")
-        sys.exit(2)
     except BrokenPipeError:
         sys.exit(1)
+    except (ParenvsError, OSError) as error:
+        sys.stderr.write(f"parenvs: {' '.join(str(error).splitlines())}\n")
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.errors import ClusterError, did_you_mean
+from parenvs.errors import ClusterError, did_you_mean, shown
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Cluster:
             value = getattr(self, key)
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LIMIT:
                 raise ClusterError(
-                    f"cluster: {key} must be a whole number from 1 to {_LIMIT}, not {value!r}"
+                    f"cluster: {key} must be a whole number from 1 to {_LIMIT}, not {shown(value)}"
                 )
         rates = {key: getattr(self, key) for key in ("intra_bw", "inter_bw")}
         for key in ("peak_flops", "memory_bw", "memory_bytes"):
@@ -113,7 +113,7 @@ class Cluster:
         for key, value in rates.items():
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not number or not 0 < value <= sys.float_info.max:
-                raise ClusterError(f"cluster: {key} must be a positive number, not {value!r}")
+                raise ClusterError(f"cluster: {key} must be a positive number, not {shown(value)}")
 
     @property
     def devices(self) -> int:
@@ -176,7 +176,9 @@ class Cluster:
         if isinstance(text, os.PathLike):
             return _from_file(os.fspath(text))
         if not isinstance(text, str):
-            raise ClusterError(f"cluster: expected a name, a short form or an object, not {text!r}")
+            raise ClusterError(
+                f"cluster: expected a name, a short form or an object, not {shown(text)}"
+            )
         if text in PRESETS:
             return PRESETS[text]
         if text.endswith(".json"):
@@ -185,13 +187,13 @@ class Cluster:
         match = re.fullmatch(form, text.replace(" ", ""))
         if match is None:
             raise ClusterError(
-                f"cluster {text!r} does not parse: give a preset ({', '.join(PRESETS)}), a form "
+                f"cluster {shown(text)} does not parse: give a preset ({', '.join(PRESETS)}), a form "
                 "like '4x8:v100,25Gbps' or the path of a .json file"
             )
-        device = _known_device(match[3], f"cluster {text!r}")
+        device = _known_device(match[3], f"cluster {shown(text)}")
         rates = [_bandwidth(part, text) for part in match[4].split(",")[1:]]
         inter, intra = (rates + [device.inter_bw, device.intra_bw][len(rates) :])[:2]
-        return _made(f"cluster {text!r}", int(match[1]), int(match[2]), device, intra, inter)
+        return _made(f"cluster {shown(text)}", int(match[1]), int(match[2]), device, intra, inter)
 
 
 SYNC_METHODS = ("allreduce", "parameter-server", "sharded-parameter-server")
@@ -206,7 +208,7 @@ def _bandwidth(text: str, whole: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(bps|bit/s|B/s|Bps)", text)
     if match is None:
         raise ClusterError(
-            f"cluster {whole!r}: bandwidth {text!r} does not parse; write it like 25Gbps or 150GB/s"
+            f"cluster {shown(whole)}: bandwidth {shown(text)} does not parse; write it like 25Gbps or 150GB/s"
         )
     return float(match[1]) * _SCALES[match[2]] * _UNITS[match[3]]
 
@@ -214,7 +216,7 @@ def _bandwidth(text: str, whole: str) -> float:
 def _known_device(name: str, where: str) -> Device:
     if name.lower() not in DEVICES:
         raise ClusterError(
-            f"{where}: unknown device {name!r}{did_you_mean(name, DEVICES)}; "
+            f"{where}: unknown device {shown(name)}{did_you_mean(name, DEVICES)}; "
             f"known: {', '.join(DEVICES)}"
         )
     return DEVICES[name.lower()]
@@ -224,7 +226,7 @@ def _from_file(path: str) -> Cluster:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ClusterError(f"cluster: no file {path!r}") from None
+        raise ClusterError(f"cluster: no file {shown(path)}") from None
     except (ValueError, OSError, RecursionError) as error:
         raise ClusterError(f"{path}: not a JSON file ({error})") from None
     return _from_object(content, path)
@@ -241,10 +243,10 @@ def _from_object(content: Any, where: str) -> Cluster:
         if set(device) != set(_DEVICE_KEYS):
             raise ClusterError(f"{where}: device needs exactly {', '.join(_DEVICE_KEYS)}")
         if not isinstance(device["name"], str):
-            raise ClusterError(f"{where}: device.name must be a text, not {device['name']!r}")
+            raise ClusterError(f"{where}: device.name must be a text, not {shown(device['name'])}")
         device = Device(**device)
     else:
-        raise ClusterError(f"{where}: device must be a name or an object, not {device!r}")
+        raise ClusterError(f"{where}: device must be a name or an object, not {shown(device)}")
     name = content.pop("name", "")
     if set(content) != set(_CLUSTER_KEYS):
         odd = sorted(map(str, set(content) ^ set(_CLUSTER_KEYS)))
@@ -253,7 +255,7 @@ def _from_object(content: Any, where: str) -> Cluster:
             f"{', '.join(odd)}"
         )
     if not isinstance(name, str):
-        raise ClusterError(f"{where}: name must be a text, not {name!r}")
+        raise ClusterError(f"{where}: name must be a text, not {shown(name)}")
     return _made(where, device=device, name=name, **content)
 
 

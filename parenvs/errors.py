@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 
@@ -32,6 +33,15 @@ class InfeasibleError(ParenvsError):
 
 class UnknownInstanceError(ParenvsError):
     """A name that is neither a shipped instance nor a file."""
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
+def shown(value: object) -> str:
+    """A value for an error message, cut short: files can hold megabytes where a word belongs."""
+    return _SHORT.repr(value)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.cluster import Cluster
-from parenvs.errors import PlanError, did_you_mean
+from parenvs.errors import PlanError, did_you_mean, shown
 from parenvs.files import write_text
 
 SCHEMA = 1
@@ -108,11 +108,11 @@ def load_plan(path: str | os.PathLike[str]) -> PipelinePlan:
         raise PlanError(f"{where}: expected one JSON object")
     if not _is_integer(content.get("schema")) or content["schema"] != SCHEMA:
         raise PlanError(
-            f"{where}: field 'schema' is {content.get('schema')!r}; this version reads {SCHEMA}"
+            f"{where}: field 'schema' is {shown(content.get('schema'))}; this version reads {SCHEMA}"
         )
     task = content.get("task")
     if not isinstance(task, str) or task not in _TASKS:
-        raise PlanError(f"{where}: field 'task' is {task!r}; known: {', '.join(_TASKS)}")
+        raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {', '.join(_TASKS)}")
     return _TASKS[task].from_json(content, where)
 
 
@@ -134,13 +134,15 @@ def _keys(content: Mapping[str, Any], needed: set[str], optional: set[str], wher
     for key in sorted(needed - set(content)):
         raise PlanError(f"{where}: field {key!r} is missing")
     for key in sorted(set(content) - needed - optional):
-        raise PlanError(f"{where}: unknown field {key!r}{did_you_mean(key, needed | optional)}")
+        raise PlanError(
+            f"{where}: unknown field {shown(key)}{did_you_mean(key, needed | optional)}"
+        )
 
 
 def _text(content: Mapping[str, Any], key: str, where: str) -> str:
     value = content[key]
     if not isinstance(value, str) or not value:
-        raise PlanError(f"{where}: field {key!r} must be a text, not {value!r}")
+        raise PlanError(f"{where}: field {key!r} must be a text, not {shown(value)}")
     return value
 
 
@@ -154,15 +156,13 @@ def _texts(content: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
 def _count(content: Mapping[str, Any], key: str, where: str) -> int:
     value = content[key]
     if not _is_integer(value) or not 1 <= value <= _LARGEST:
-        raise PlanError(f"{where}: field {key!r} must be a whole number from 1, not {value!r}")
+        raise PlanError(f"{where}: field {key!r} must be a whole number from 1, not {shown(value)}")
     return value
 
 
 def _integers(content: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:
     value = content[key]
-    if not isinstance(value, list) or not all(
-        _is_integer(x) and abs(x) <= _LARGEST for x in value
-    ):
+    if not isinstance(value, list) or not all(_is_integer(x) and abs(x) <= _LARGEST for x in value):
         raise PlanError(f"{where}: field {key!r} must be a list of whole numbers")
     return tuple(value)
 
@@ -179,11 +179,9 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise PlanError(f"field {twice!r} stands twice")
+        raise PlanError(f"field {shown(twice)} stands twice")
     return content
 
 
 def _no_constant(text: str) -> float:
     raise PlanError(f"{text} is not a JSON number")
-
-

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from parenvs.judge import Report
     from parenvs.pipeline import Pipeline
 
-__all__ = ["figure", "rgb_array", "save", "text"]
+__all__ = ["ending", "figure", "rgb_array", "save", "text"]
 
 _METADATA: dict[str, dict[str, Any]] = {
     ".png": {"Software": None},
@@ -78,13 +78,23 @@ def save(path: str | os.PathLike[str], pipeline: Pipeline, report: Report | None
     Raises:
         ParenvsError: another ending.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in _METADATA:
-        raise ParenvsError(f"{os.fspath(path)}: a picture ends in {', '.join(_METADATA)}")
+    suffix = ending(path)
     with style(), replacing(path) as stream:
         _draw(pipeline, report).savefig(
             stream, format=suffix[1:], dpi=1.5 * DPI, metadata=_METADATA[suffix]
         )
+
+
+def ending(path: str | os.PathLike[str]) -> str:
+    """``".png"``, ``".svg"`` or ``".pdf"``.
+
+    Raises:
+        ParenvsError: another ending.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in _METADATA:
+        raise ParenvsError(f"{os.fspath(path)}: a picture ends in {', '.join(_METADATA)}")
+    return suffix
 
 
 def _draw(pipeline: Pipeline, report: Report | None) -> Figure:

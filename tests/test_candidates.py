@@ -26,9 +26,7 @@ def slow_devices(pipeline):
 def slow_centre(pipeline, stages):
     cluster = pipeline.cluster
     unit = cluster.devices_per_server if cluster.servers >= stages else 1
-    return [
-        unit * round(Fraction(k * cluster.devices, stages * unit)) for k in range(1, stages)
-    ]
+    return [unit * round(Fraction(k * cluster.devices, stages * unit)) for k in range(1, stages)]
 
 
 def slow_minima(pipeline):
@@ -207,5 +205,5 @@ def test_candidates__no_plan_at_any_radius():
     """One pivot takes all the time: every later pivot has the same device cut."""
     profile = toys.chain([8, 0, 0, 0], [0] * 4, [1] * 4, [1] * 4)
     pipeline = Pipeline(profile, Cluster.parse(toys.shape(1, 4, 1.0, 1.0)))
-    with pytest.raises(InfeasibleError, match="no 3 stages with a variable .* candidates='all' or fewer stages"):
+    with pytest.raises(InfeasibleError, match="the candidates allow no 3 stages"):
         CutSpace.build(pipeline, 3, 3, "all")

@@ -274,7 +274,10 @@ def test_pipeline_cut__observation_follows_the_cuts(env):
         legal = env.action_masks()
         assert env.space.pivots[legal].tolist() == list([range(1, 6), range(6, 12)][cut])
         raw = env.pipeline.cut_features(
-            np.array([3][:cut]), np.array([1][:cut]), env.space.pivots[legal], np.full(legal.sum(), cut + 1)
+            np.array([3][:cut]),
+            np.array([1][:cut]),
+            env.space.pivots[legal],
+            np.full(legal.sum(), cut + 1),
         )
         np.testing.assert_allclose(observation["features"][legal], raw / scale, rtol=1e-6)
         assert not observation["features"][~legal].any()

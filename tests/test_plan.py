@@ -216,7 +216,9 @@ def test_plan__nesting_at_the_limit(path, key):
             refusal(path, text.replace('"HERE"', start * depth + "1" + end * depth))
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe{}", b'{"instance": "\xe9"}', b"\x80", b"\xef\xbb\xbf\xff"])
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe{}", b'{"instance": "\xe9"}', b"\x80", b"\xef\xbb\xbf\xff"]
+)
 def test_plan__not_utf_8(path, data):
     assert "not a JSON file" in refusal(path, data)
 

@@ -1,3 +1,5 @@
+import itertools
+
 import brute_force as bf
 import numpy as np
 import pytest
@@ -100,7 +102,7 @@ def test_simulate__timetable(seed):
     )
     for r in range(resources):
         passes = schedule(table, r)
-        for before, after in zip(passes, passes[1:], strict=False):
+        for before, after in itertools.pairwise(passes):
             assert before[1] <= after[0]  # never two at once
         for kind in (FORWARD, BACKWARD):  # micro-batches in turn
             assert (np.diff(table.start[r, kind]) >= 0).all()
@@ -111,7 +113,9 @@ def test_simulate__timetable(seed):
                 assert table.end[r, BACKWARD, i] <= table.start[r - 1, BACKWARD, i]
         if times.forward[r]:  # passes without duration have no order to be seen
             s = r // 2
-            warm = min(2 * (stages - s) - 1, m) if r % 2 == 0 else max(min(2 * (stages - s) - 2, m), 1)
+            warm = (
+                min(2 * (stages - s) - 1, m) if r % 2 == 0 else max(min(2 * (stages - s) - 2, m), 1)
+            )
             expected = [FORWARD] * warm
             for i in range(m):
                 expected += [BACKWARD] + [FORWARD] * (warm + i < m)

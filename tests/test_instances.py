@@ -1,0 +1,257 @@
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import toys
+
+from parenvs import instances
+from parenvs.cluster import DEVICES, PRESETS
+from parenvs.errors import ParenvsError, UnknownInstanceError
+from parenvs.graph import Graph
+from parenvs.instances import data_folder, load_graph, load_profile, manifest, names
+
+NAMES = ["vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48"]
+PARAMETERS = {
+    "vgg-19": 144e6,
+    "t5-base": 223e6,
+    "t5-3b": 2.85e9,
+    "t5-11b": 11.3e9,
+    "bert-48": 640e6,
+}
+GRAPHS = [(name, kind) for name in NAMES for kind in ("train", "forward")]
+
+
+def test_instances__names():
+    assert names() == NAMES
+
+
+@pytest.mark.parametrize(("name", "kind"), GRAPHS)
+def test_instances__manifest(name, kind):
+    """Checksums, sizes and fingerprints are those of the files."""
+    entry = manifest()["instances"][name]["graphs"][kind]
+    data = (data_folder() / entry["file"]).read_bytes()
+    assert len(data) == entry["bytes"]
+    assert hashlib.sha256(data).hexdigest() == entry["sha256"]
+    graph = load_graph(name, kind)
+    assert graph.fingerprint == entry["fingerprint"]
+    assert graph.name == name
+    assert graph.batch_size == manifest()["instances"][name]["batch_size"] == 64
+    assert len(graph.opcode) == entry["instructions"]
+    assert len(graph.pivots()) == entry["pivots"]
+    assert len(graph.variables) == entry["variables"]
+    assert graph.parameter_bytes == 4 * entry["parameters"]
+    assert graph.total_flops == entry["flops"]
+
+
+def test_instances__manifest_is_of_every_file():
+    files = {
+        entry["file"]
+        for instance in manifest()["instances"].values()
+        for entry in instance["graphs"].values()
+    }
+    assert files == {path.name for path in data_folder().glob("*.npz")}
+    fingerprints = {
+        entry["fingerprint"]
+        for instance in manifest()["instances"].values()
+        for entry in instance["graphs"].values()
+    }
+    assert len(fingerprints) == len(files) == 10
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_instances__sizes_of_the_design(name):
+    train, forward = load_graph(name), load_graph(name, "forward")
+    assert train.parameter_bytes / 4 == pytest.approx(PARAMETERS[name], rel=0.01)
+    assert forward.parameter_bytes == train.parameter_bytes
+    assert len(train.variables) == len(forward.variables)
+    if name == "vgg-19":
+        assert len(train.variables) == 38
+    assert train.total_flops == pytest.approx(3 * forward.total_flops, rel=0.02)
+
+
+def test_instances__graph_by_path(tmp_path):
+    graph = load_graph("vgg-19", "forward")
+    path = tmp_path / "mine.npz"
+    graph.save(path)
+    assert load_graph(path).fingerprint == graph.fingerprint
+    assert load_graph(str(path)).fingerprint == graph.fingerprint
+
+
+def test_instances__profile_of_a_graph():
+    """A name and the same graph's path give one chain; times are the device's."""
+    path = data_folder() / "vgg-19-forward.npz"
+    one, other = load_profile("vgg-19", PRESETS["A"]), load_profile(path, PRESETS["A"])
+    assert one.fingerprint == other.fingerprint == load_graph("vgg-19", "forward").fingerprint
+    assert np.array_equal(one.forward, other.forward)
+    fast = load_profile("vgg-19", DEVICES["a100"])
+    ratio = DEVICES["a100"].peak_flops / DEVICES["v100"].peak_flops
+    np.testing.assert_allclose(fast.forward * ratio, one.forward)
+    small = load_profile("vgg-19", PRESETS["A"], 8)
+    assert small.micro_batch == 8
+    np.testing.assert_allclose(2 * small.forward, one.forward)
+    np.testing.assert_allclose(2 * small.cut_bytes, one.cut_bytes)
+    assert np.array_equal(small.parameter_bytes, one.parameter_bytes)
+
+
+def test_instances__profile_of_a_csv(tmp_path):
+    path = tmp_path / "mine.csv"
+    toys.dense().profile.to_csv(path)
+    for cluster in (PRESETS["A"], PRESETS["h100-2"]):
+        profile = load_profile(path, cluster, 4)
+        assert profile.name == "mine"
+        assert profile.micro_batch == 4
+        assert profile.forward.tolist() == [1] * 6  # measured times are as they are
+
+
+@pytest.mark.parametrize("load", [load_graph, lambda name: load_profile(name, PRESETS["A"])])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("t5-3bb", "t5-3b"),
+        ("T5-BASE", "t5-base"),
+        ("vgg19", "vgg-19"),
+        ("bert", "bert-48"),
+        ("t511b", "t5-11b"),
+    ],
+)
+def test_instances__did_you_mean(load, name, near):
+    with pytest.raises(UnknownInstanceError) as error:
+        load(name)
+    text = str(error.value)
+    assert f"unknown instance {name!r} (did you mean {near!r}?)" in text
+    assert all(known in text for known in NAMES)
+
+
+def test_instances__nothing_near():
+    with pytest.raises(UnknownInstanceError) as error:
+        load_graph("zzzzzz")
+    assert "did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize("load", [load_graph, lambda name: load_profile(name, PRESETS["A"])])
+def test_instances__paths_that_are_none(load, tmp_path):
+    for name in ("none.csv", "none.npz", "none.pb", "none.txt", "none.hlo", "folder/none"):
+        with pytest.raises(UnknownInstanceError, match="no such file"):
+            load(str(tmp_path / name))
+    wrong = tmp_path / "graph.onnx"
+    wrong.write_text("x")
+    with pytest.raises(UnknownInstanceError, match=r"must end in \.csv, \.npz, \.pb"):
+        load(str(wrong))
+    with pytest.raises(UnknownInstanceError, match="a file must end in"):
+        load(str(tmp_path))
+    for name in ("a" * 300 + ".csv", "a" * 300 + ".npz", "a" * 5000, "a\0.npz", "", " "):
+        with pytest.raises(UnknownInstanceError):
+            load(name)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".npz", ".pb", ".txt"])
+def test_instances__folders_and_garbage(ending, tmp_path):
+    folder, garbage = tmp_path / f"folder{ending}", tmp_path / f"garbage{ending}"
+    folder.mkdir()
+    garbage.write_bytes(bytes(range(256)))
+    for path in (folder, garbage):
+        with pytest.raises(ParenvsError) as error:
+            load_profile(path, PRESETS["A"])
+        assert str(path) in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+# Building the graphs anew.
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """``MODELS`` with two models small enough to be lowered in a second."""
+    pytest.importorskip("jax")
+    from parenvs.datasets import models
+
+    small = {"d_model": 8, "d_ff": 16, "heads": 2, "d_kv": 4, "vocab": 32, "tokens": 8}
+    made = [models.t5(layers, **small, batch_size=4, name=f"tiny-{layers}") for layers in (1, 2)]
+    monkeypatch.setattr(models, "MODELS", {model.name: model for model in made})
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_instances__build(tiny, tmp_path, monkeypatch):
+    from parenvs.datasets import build
+
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert build.main(["--out", str(first)]) == 0
+    assert build.main(["--out", str(second)]) == 0
+    assert contents(first) == contents(second)  # to the byte
+    assert set(contents(first)) == {
+        "manifest.json",
+        *(f"tiny-{i}{kind}.npz" for i in (1, 2) for kind in ("", "-forward")),
+    }
+    content = json.loads((first / "manifest.json").read_text())
+    assert list(content["instances"]) == ["tiny-1", "tiny-2"]
+    for entry in content["instances"].values():
+        assert entry["batch_size"] == 4
+        for kind, facts in entry["graphs"].items():
+            data = (first / facts["file"]).read_bytes()
+            assert facts["bytes"] == len(data)
+            assert facts["sha256"] == hashlib.sha256(data).hexdigest()
+            graph = Graph.load(first / facts["file"])
+            assert facts["fingerprint"] == graph.fingerprint
+            assert facts["pivots"] == len(graph.pivots())
+            assert facts["flops"] == graph.total_flops
+            assert graph.batch_size == 4
+            phases = 3 if kind == "train" else 1
+            assert len(np.unique(graph.phase)) == phases
+    # What was built serves as shipped instances do.
+    monkeypatch.setattr(instances, "data_folder", lambda: first)
+    for cache in (instances.manifest, instances._shipped):
+        cache.cache_clear()
+    try:
+        assert names() == ["tiny-1", "tiny-2"]
+        assert len(load_profile("tiny-2", PRESETS["A"])) > len(load_profile("tiny-1", PRESETS["A"]))
+    finally:
+        for cache in (instances.manifest, instances._shipped):
+            cache.cache_clear()
+
+
+def test_instances__build_some(tiny, tmp_path):
+    """Models that are not asked for keep their entries."""
+    from parenvs.datasets import build
+
+    assert build.main(["tiny-2", "--out", str(tmp_path)]) == 0
+    manifest_ = tmp_path / "manifest.json"
+    old = json.loads(manifest_.read_text())["instances"]
+    assert list(old) == ["tiny-2"]
+    assert build.main(["tiny-1", "--out", str(tmp_path)]) == 0
+    new = json.loads(manifest_.read_text())["instances"]
+    assert list(new) == ["tiny-1", "tiny-2"]
+    assert new["tiny-2"] == old["tiny-2"]
+
+
+def test_instances__build_interrupted(tiny, tmp_path, monkeypatch):
+    """The manifest is the old one, and no half-written file is left."""
+    from parenvs.datasets import build
+
+    assert build.main(["tiny-1", "--out", str(tmp_path)]) == 0
+    before = contents(tmp_path)
+    save = Graph.save
+
+    def interrupted(self, path):
+        if "tiny-2-forward" in str(path):
+            raise KeyboardInterrupt
+        save(self, path)
+
+    monkeypatch.setattr(Graph, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build.main(["--out", str(tmp_path)])
+    after = contents(tmp_path)
+    assert set(after) == {*before, "tiny-2.npz"}
+    assert {name: after[name] for name in before} == before
+
+
+def test_instances__build_unknown_model(tiny, tmp_path, capsys):
+    from parenvs.datasets import build
+
+    assert build.main(["tiny-9", "--out", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert "no model 'tiny-9'; known: tiny-1, tiny-2" in captured.err
+    assert not list(tmp_path.iterdir())
