@@ -39,9 +39,7 @@ class Evaluation:
     episodes: int
 
 
-def evaluate(
-    model: MaskablePPO, config: Config, episodes: int = 100, seed: int = 0
-) -> Evaluation:
+def evaluate(model: MaskablePPO, config: Config, episodes: int = 100, seed: int = 0) -> Evaluation:
     """Run the greedy policy once and the sampled policy many times, with masks.
 
     Args:
@@ -109,5 +107,3 @@ class _Recorder:
         if local["done"]:
             self.best = max(self.best, (self._return, self._actions))
             self._actions, self._return = [], 0.0
-
-

@@ -196,5 +196,3 @@ def _claim(folder: Path, config: Config, resume: bool) -> None:
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
-
-

@@ -208,8 +208,8 @@ def main() -> None:
         f"Reached: 1/L of a sampled plan within {percent(OPTIMAL, 1)} of the proven optimum of the "
         f"pruned space, within {chosen.steps:,} environment steps; seeds 0 to {chosen.seeds - 1}. "
         "Random search judges as many plans as the agent did; its gap is L over the optimum's. The "
-        f"greedy policy is that of the agent {end}. {' or '.join(map(str, jobs))} run(s) at a time, each on "
-        "one thread.",
+        f"greedy policy is that of the agent {end}. {' or '.join(map(str, jobs))} run(s) at a "
+        "time, each on one thread.",
         table(header, rows, left=2),
         f"{sum(map(reached, records))} of {len(records)} runs reached the optimum. No plan fits "
         f"the memory: {', '.join(map(' '.join, infeasible)) or 'nowhere'}.",

@@ -9,7 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = ("known_cuts", "exact", "simulation", "pipedream", "flops", "speed", "ppo", "readme")
+SCRIPTS = (
+    "known_cuts",
+    "exact",
+    "proofs",
+    "simulation",
+    "pipedream",
+    "flops",
+    "speed",
+    "ppo",
+    "readme",
+)
 
 
 def main() -> int:

@@ -250,9 +250,7 @@ def train(
     place = folder or Path("runs") / f"{Path(instance).stem}-{cluster}-{agent}-{seed}".replace(
         "/", "_"
     )
-    config = trainer.Config(
-        env_kwargs=request.env_kwargs, agent=agent, seed=seed, steps=steps
-    )
+    config = trainer.Config(env_kwargs=request.env_kwargs, agent=agent, seed=seed, steps=steps)
     try:
         result, _ = trainer.train(
             config,

@@ -37,9 +37,7 @@ def environments() -> list[str]:
     import gymnasium as gym
 
     return sorted(
-        name
-        for name, spec in gym.registry.items()
-        if str(spec.entry_point).startswith("parenvs.")
+        name for name, spec in gym.registry.items() if str(spec.entry_point).startswith("parenvs.")
     )
 
 
