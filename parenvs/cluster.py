@@ -187,8 +187,8 @@ class Cluster:
         match = re.fullmatch(form, text.replace(" ", ""))
         if match is None:
             raise ClusterError(
-                f"cluster {shown(text)} does not parse: give a preset ({', '.join(PRESETS)}), a form "
-                "like '4x8:v100,25Gbps' or the path of a .json file"
+                f"cluster {shown(text)} does not parse: give a preset ({', '.join(PRESETS)}), "
+                "a form like '4x8:v100,25Gbps' or the path of a .json file"
             )
         device = _known_device(match[3], f"cluster {shown(text)}")
         rates = [_bandwidth(part, text) for part in match[4].split(",")[1:]]
@@ -208,7 +208,8 @@ def _bandwidth(text: str, whole: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(bps|bit/s|B/s|Bps)", text)
     if match is None:
         raise ClusterError(
-            f"cluster {shown(whole)}: bandwidth {shown(text)} does not parse; write it like 25Gbps or 150GB/s"
+            f"cluster {shown(whole)}: bandwidth {shown(text)} does not parse; write it like "
+            "25Gbps or 150GB/s"
         )
     return float(match[1]) * _SCALES[match[2]] * _UNITS[match[3]]
 

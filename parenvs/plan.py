@@ -106,10 +106,9 @@ def load_plan(path: str | os.PathLike[str]) -> PipelinePlan:
         raise PlanError(f"{where}: not a JSON file ({reason})") from None
     if not isinstance(content, dict):
         raise PlanError(f"{where}: expected one JSON object")
-    if not _is_integer(content.get("schema")) or content["schema"] != SCHEMA:
-        raise PlanError(
-            f"{where}: field 'schema' is {shown(content.get('schema'))}; this version reads {SCHEMA}"
-        )
+    schema = content.get("schema")
+    if not _is_integer(schema) or schema != SCHEMA:
+        raise PlanError(f"{where}: field 'schema' is {shown(schema)}; this version reads {SCHEMA}")
     task = content.get("task")
     if not isinstance(task, str) or task not in _TASKS:
         raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {', '.join(_TASKS)}")

@@ -280,6 +280,12 @@ def test_cli__bad_instances(refused, tmp_path, command, name, data, words):
     refused(command, path, *out, words=words)
 
 
+def test_cli__one_line_whatever_the_name(refused, tmp_path):
+    path = tmp_path / "two\nlines.csv"
+    path.write_text(HEADER)
+    refused("plan", path, words="two lines.csv: no rows")
+
+
 def test_cli__truncated_module(refused, run, tmp_path):
     """A real serialized module: the whole of it reads, its half does not."""
     jax = pytest.importorskip("jax")

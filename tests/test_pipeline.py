@@ -171,6 +171,17 @@ def test_pipeline__toys_have_their_optimum():
         assert toy.pipeline.bubble_free / length == pytest.approx(float(toy.value), rel=1e-14)
 
 
+def test_pipeline__prefix_sums():
+    pipeline = Pipeline(
+        toys.chain([1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 0, 2], [3, 4, 5]), Cluster.parse("A")
+    )
+    assert pipeline.seconds_sum.tolist() == [0, 5, 12, 21]
+    assert pipeline.parameter_sum.tolist() == [0, 1, 1, 3]
+    assert pipeline.variable_sum.tolist() == [0, 1, 1, 2]
+    assert pipeline.resident_sum.tolist() == [0, 3, 7, 12]
+    assert pipeline.cut_before.tolist() == [0, 7, 8, 0]  # nothing crosses the ends
+
+
 def test_pipeline__bubble_free():
     pipeline = Pipeline(
         toys.chain([1, 2], [3, 4], [5, 0], [1, 1]), Cluster.parse(toys.shape(1, 4, 1.0, 1.0)), 3

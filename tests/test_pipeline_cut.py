@@ -299,6 +299,7 @@ def test_pipeline_cut__nothing_is_shared(env):
         assert equal(again, kept[0])
         assert equal(info, kept[1])
     info["action_mask"][:] = 1
+    env.action_masks()[:] = True
     assert env.step(8)[1] == -1  # still illegal as the first cut
 
 

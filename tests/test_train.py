@@ -432,7 +432,10 @@ def test_train__evaluation_is_the_judges(whole):
     assert evaluation.episodes == 20
     assert evaluate_folder(folder, episodes=20, seed=1) == evaluation
     assert evaluate(model, config_of(4 * UPDATE), 20, seed=1) == evaluation
-    assert evaluate_folder(folder, episodes=20, seed=2).mean_value != evaluation.mean_value
+    for seed in (2, 3, 4):  # the samples differ, the greedy episode does not
+        other = evaluate_folder(folder, episodes=5, seed=seed)
+        assert other.mean_value != evaluation.mean_value
+        assert other.greedy_plan == evaluation.greedy_plan
 
 
 def test_train__evaluation_never_plays_what_is_masked(whole):
@@ -443,6 +446,12 @@ def test_train__evaluation_never_plays_what_is_masked(whole):
     evaluation = evaluate(model, config, episodes=30)
     assert len(evaluation.best_plan.cuts) == len(evaluation.greedy_plan.cuts) == 3
     assert evaluation.mean_value > 0
+    # Of an untrained agent the best sample beats the greedy episode, and it is reported.
+    assert evaluation.best_value > evaluation.greedy_value
+    profile = load_profile("t5-base", PRESETS["C"])
+    assert evaluation.best_value == pytest.approx(
+        judge(evaluation.best_plan, profile).value, rel=1e-6
+    )
 
 
 def test_train__evaluation_of_unfinished_runs(stopped):

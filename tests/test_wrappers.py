@@ -52,7 +52,11 @@ def test_wrappers__mask_in_observation_copies(env):
     observation["action_mask"][:] = 1
     assert info["action_mask"].tolist() == [1, 1, 0, 0, 0]
     assert env.action_masks().tolist() == [True, True, False, False, False]
-    assert env.step(4)[1] == -1
+    observation, *_, info = env.step(0)
+    before = info["action_mask"].tolist()
+    observation["action_mask"][:] = 7
+    assert info["action_mask"].tolist() == before
+    assert env.step(0)[1] == -1
 
 
 def test_wrappers__mask_in_observation_finds_the_masks_below_other_wrappers(env):
