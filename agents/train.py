@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import gymnasium as gym
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
+from tqdm import TqdmExperimentalWarning
 
 import parenvs
 from parenvs.agents import ppo
@@ -131,12 +133,14 @@ def train(
             keeper.append(Checkpoints(place / CHECKPOINT, tracker, checkpoint_every, restored))
         remaining = config.steps - model.num_timesteps
         if remaining > 0:
-            model.learn(
-                remaining,
-                callback=keeper,
-                reset_num_timesteps=restored is None,
-                progress_bar=progress,
-            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TqdmExperimentalWarning)  # of SB3's progress bar
+                model.learn(
+                    remaining,
+                    callback=keeper,
+                    reset_num_timesteps=restored is None,
+                    progress_bar=progress,
+                )
         env.close()
     result = TrainResult(
         value=tracker.best_return,

@@ -46,6 +46,8 @@ _TRANSCENDENTAL = (
     "acos acosh asin asinh atan2 atanh cbrt cosh cosine erf exponential exponential-minus-one log "
     "log-plus-one logistic power rsqrt sine sinh sqrt tan tanh"
 )
+ELEMENTWISE = frozenset(f"{_ELEMENTWISE} {_TRANSCENDENTAL}".split())
+"""Opcodes that work element by element (``select`` and ``clamp`` also take scalars)."""
 _MOVEMENT = (
     "add-dependency after-all batch-norm-grad batch-norm-inference batch-norm-training bitcast "
     "broadcast concatenate constant copy custom-call domain dynamic-reshape dynamic-slice "

@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from parenvs.errors import HloError
-from parenvs.flops import Call, bytes_of, flops_of, is_relabelling
+from parenvs.flops import ELEMENTWISE, Call, bytes_of, flops_of, is_relabelling
 from parenvs.graph import Graph, Role, _pack
 from parenvs.hlo_proto import ELEMENT_TYPES, TUPLE, Module, Wrapper
 from parenvs.hlo_roles import free_instructions, parse_names, phases, roles
@@ -291,6 +291,8 @@ class _Reader:
 
     def attribute(self, node: Any, trips: int) -> str:
         """What an opcode's factor rule needs to know, as compact JSON (empty if nothing)."""
+        if node.opcode in ELEMENTWISE:
+            return ""
         out: dict[str, Any] = {key: list(v) for key in _LISTS if (v := getattr(node, key))}
         for key in _STRUCTURE:
             if node.HasField(key):

@@ -125,27 +125,28 @@ def phases(
     backward pass, else as early as what uses it. What is inside a loop or branch has its phase.
     A module without a backward pass is all forward.
     """
+    forward, backward, update = map(int, Phase)
     kind: dict[str, int] = {}
     for name in names:
         if name not in kind:
-            forward = Phase.FORWARD if "jvp(" in name else -1
-            kind[name] = Phase.BACKWARD if "transpose(" in name else forward
-    phase = np.array([kind[name] for name in names])
-    if not (phase == Phase.BACKWARD).any():
+            scope = forward if "jvp(" in name else -1
+            kind[name] = backward if "transpose(" in name else scope
+    phase = [kind[name] for name in names]  # lists: NumPy is slow one element at a time
+    if backward not in phase:
         return np.zeros(len(phase), dtype=np.uint8)
-    late = np.zeros(tensors, dtype=bool)
+    late: set[int] = set()
     for index, (ins, outs) in enumerate(zip(operands, results, strict=True)):
-        if phase[index] == Phase.BACKWARD or any(late[t] for t in ins):
-            late[outs] = True
+        if phase[index] == backward or not late.isdisjoint(ins):
+            late.update(outs)
             if phase[index] < 0:
-                phase[index] = Phase.UPDATE
-    earliest = np.full(tensors, int(Phase.UPDATE))
+                phase[index] = update
+    earliest = [update] * tensors
     for index in range(len(phase) - 1, -1, -1):
         if phase[index] < 0:
-            phase[index] = min((earliest[t] for t in results[index]), default=int(Phase.UPDATE))
+            phase[index] = min((earliest[t] for t in results[index]), default=update)
         for t in operands[index]:
             earliest[t] = min(earliest[t], phase[index])
     for index, outer in enumerate(parent):  # parents stand before what they hold
         if outer >= 0:
             phase[index] = phase[outer]
-    return phase.astype(np.uint8)
+    return np.array(phase, dtype=np.uint8)
