@@ -385,7 +385,9 @@ def test_pipeline_cut__module_prefix():
 def test_pipeline_cut__vector(mode):
     """A masked vector environment: masks arrive batched, rewards are the judge's."""
     kwargs = {"instance": "vgg-19", "cluster": "B"}
-    envs = gym.make_vec(ID, num_envs=2, vectorization_mode=mode, **kwargs)
+    # Other tests of the process start threads (JAX, torch), with which a fork may hang.
+    options = {"context": "spawn"} if mode == "async" else {}
+    envs = gym.make_vec(ID, num_envs=2, vectorization_mode=mode, vector_kwargs=options, **kwargs)
     try:
         rng, single = np.random.default_rng(0), make(**kwargs)
         observation, info = envs.reset(seed=0)
