@@ -36,6 +36,11 @@ class Request:
     steps: int = 60_000
     progress: bool = False
 
+    @property
+    def instance(self) -> str:
+        """Name or path of the instance."""
+        return str(self.env_kwargs["instance"])
+
 
 def _random(request: Request) -> Answer:
     episodes = request.steps // (request.space.stages - 1)

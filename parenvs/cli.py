@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from parenvs import __version__, tables
+from parenvs.cli_options import (
+    ClusterText,
+    Instance,
+    Json,
+    MicroBatch,
+    PlanOut,
+    Plot,
+    Seed,
+    Stages,
+    check_range,
+    with_request,
+)
 from parenvs.errors import InfeasibleError, ParenvsError
+
+if TYPE_CHECKING:
+    from parenvs.agents.planners import Request
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,36 +36,6 @@ app = typer.Typer(
     help="Plan the parallel training of neural networks: environments, solvers, agents, a judge.",
 )
 out = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
-
-Instance = Annotated[str, typer.Argument(help="Shipped name, or path of a graph or .csv profile.")]
-ClusterText = Annotated[
-    str, typer.Option("--cluster", help="Preset, '4x8:v100,25Gbps', or a .json file.")
-]
-Stages = Annotated[int | None, typer.Option(help="Pipeline stages (default: one a server).")]
-Task = Annotated[str, typer.Option(help="What to plan; so far: pipeline-cut.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
-Steps = Annotated[int, typer.Option(help="Environment steps of agents that learn or draw.")]
-MicroBatch = Annotated[int, typer.Option(help="Samples in a micro-batch.")]
-MicroBatches = Annotated[int, typer.Option(help="Micro-batches in a step.")]
-Radius = Annotated[int, typer.Option(help="Distance of device cuts from the centre solution.")]
-Candidates = Annotated[str, typer.Option(help="Pivots that may be cut: minima or all.")]
-PlanOut = Annotated[Path | None, typer.Option("--out", help="Write the plan to this .json file.")]
-Plot = Annotated[
-    Path | None,
-    typer.Option(
-        callback=lambda path: _picture(path), help="Draw chain and schedule (.png, .svg, .pdf)."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def _picture(path: Path | None) -> Path | None:
-    """Notice a wrong ending before the work, not after it."""
-    if path is not None:
-        from parenvs.viewer import ending
-
-        ending(path)
-    return path
 
 
 def _version(value: bool) -> None:
@@ -99,20 +85,12 @@ def show(
 
 
 @app.command()
+@with_request
 def plan(
-    instance: Instance,
-    task: Task = "pipeline-cut",
-    cluster: ClusterText = "C",
-    stages: Stages = None,
+    request: Request,
     agent: Annotated[
         str, typer.Option(help="exact, exact-full, even, pipedream, random or ppo.")
     ] = "exact",
-    seed: Seed = 0,
-    steps: Steps = 60_000,
-    micro_batch: MicroBatch = 16,
-    micro_batches: MicroBatches = 16,
-    radius: Radius = 3,
-    candidates: Candidates = "minima",
     out_: PlanOut = None,
     plot: Plot = None,
     as_json: Json = False,
@@ -122,12 +100,9 @@ def plan(
     from parenvs.judge import judge, make_plan
     from parenvs.viewer import text
 
-    request = _request(
-        instance, task, cluster, stages, seed, steps, micro_batch, micro_batches, radius, candidates
-    )
     pipeline = request.space.pipeline
     answer = planners.run(agent, request)
-    made = make_plan(pipeline, answer.cuts, answer.device_cuts, instance=instance)
+    made = make_plan(pipeline, answer.cuts, answer.device_cuts, request.instance)
     report = judge(made, pipeline)
     if as_json:
         sys.stdout.write(json.dumps({"plan": made.to_json(), "report": report.to_json()}) + "\n")
@@ -140,21 +115,13 @@ def plan(
 
 
 @app.command()
+@with_request
 def compare(
-    instance: Instance,
-    task: Task = "pipeline-cut",
-    cluster: ClusterText = "C",
-    stages: Stages = None,
+    request: Request,
     agent: Annotated[
         list[str] | None,
         typer.Option(help="Agents to compare, again for each; --out and --plot take the first's."),
     ] = None,
-    seed: Seed = 0,
-    steps: Steps = 60_000,
-    micro_batch: MicroBatch = 16,
-    micro_batches: MicroBatches = 16,
-    radius: Radius = 3,
-    candidates: Candidates = "minima",
     out_: PlanOut = None,
     plot: Plot = None,
 ) -> None:
@@ -163,24 +130,12 @@ def compare(
     from parenvs.judge import Report, judge, make_plan
 
     agents = agent or ["ppo", "even", "pipedream", "random", "exact", "exact-full"]
-    request = _request(
-        instance,
-        task,
-        cluster,
-        stages,
-        seed,
-        steps,
-        micro_batch,
-        micro_batches,
-        radius,
-        candidates,
-        progress=True,
-    )
+    request = dataclasses.replace(request, progress=True)
     pipeline = request.space.pipeline
     rows: list[tuple[Any, Report]] = []
     for name in agents:
         answer = planners.run(name, request)
-        made = make_plan(pipeline, answer.cuts, answer.device_cuts, instance=instance)
+        made = make_plan(pipeline, answer.cuts, answer.device_cuts, request.instance)
         rows.append((answer, judge(made, pipeline)))
     out.print(tables.comparison(pipeline, rows))
     first = rows[0][1]
@@ -219,18 +174,10 @@ def judge_(
 
 
 @app.command()
+@with_request
 def train(
-    instance: Instance,
-    task: Task = "pipeline-cut",
-    cluster: ClusterText = "C",
-    stages: Stages = None,
+    request: Request,
     agent: Annotated[str, typer.Option(help="ppo")] = "ppo",
-    seed: Seed = 0,
-    steps: Steps = 60_000,
-    micro_batch: MicroBatch = 16,
-    micro_batches: MicroBatches = 16,
-    radius: Radius = 3,
-    candidates: Candidates = "minima",
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of the run (default: runs/...).")
     ] = None,
@@ -243,14 +190,13 @@ def train(
     from parenvs.agents.exact import exact_pruned
 
     trainer = _trainer()
-    request = _request(
-        instance, task, cluster, stages, seed, steps, micro_batch, micro_batches, radius, candidates
+    pipeline = request.space.pipeline
+    best = pipeline.bubble_free / exact_pruned(request.space).length
+    where = pipeline.cluster.name or f"{pipeline.cluster.devices}-devices"
+    place = folder or Path("runs") / f"{pipeline.profile.name}-{where}-{agent}-{request.seed}"
+    config = trainer.Config(
+        env_kwargs=request.env_kwargs, agent=agent, seed=request.seed, steps=request.steps
     )
-    best = request.space.pipeline.bubble_free / exact_pruned(request.space).length
-    place = folder or Path("runs") / f"{Path(instance).stem}-{cluster}-{agent}-{seed}".replace(
-        "/", "_"
-    )
-    config = trainer.Config(env_kwargs=request.env_kwargs, agent=agent, seed=seed, steps=steps)
     try:
         result, _ = trainer.train(
             config,
@@ -272,8 +218,8 @@ def evaluate(
     seed: Seed = 0,
 ) -> None:
     """Evaluate a trained agent with masks: greedy and sampled, against the exact optimum."""
-    _check("--episodes", episodes, 1)
-    _check("--seed", seed, 0)
+    check_range("--episodes", episodes, 1)
+    check_range("--seed", seed, 0)
     _trainer()
     import gymnasium as gym
 
@@ -295,51 +241,6 @@ def _trainer() -> Any:
             f"training needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
         ) from None
     return trainer
-
-
-def _request(
-    instance: str,
-    task: str,
-    cluster: str,
-    stages: int | None,
-    seed: int,
-    steps: int,
-    micro_batch: int,
-    micro_batches: int,
-    radius: int,
-    candidates: str,
-    progress: bool = False,
-) -> Any:
-    """The problem of one command, for every agent."""
-    from parenvs.agents.planners import Request
-    from parenvs.candidates import CutSpace
-    from parenvs.cluster import Cluster
-    from parenvs.instances import load_profile
-    from parenvs.pipeline import Pipeline
-
-    if task != "pipeline-cut":
-        raise ParenvsError(f"unknown task {task!r}; known: pipeline-cut")
-    _check("--steps", steps, 1)
-    _check("--micro-batch", micro_batch, 1)
-    _check("--seed", seed, 0)
-    devices = Cluster.parse(cluster)
-    profile = load_profile(instance, devices, micro_batch)
-    space = CutSpace.build(Pipeline(profile, devices, micro_batches), stages, radius, candidates)
-    env_kwargs = {
-        "instance": instance,
-        "cluster": devices.to_json(),
-        "stages": space.stages,
-        "micro_batch": micro_batch,
-        "micro_batches": micro_batches,
-        "radius": radius,
-        "candidates": candidates,
-    }
-    return Request(space, env_kwargs, seed, steps, progress)
-
-
-def _check(option: str, value: int, least: int) -> None:
-    if not least <= value < 2**31:
-        raise ParenvsError(f"{option} must be from {least} to {2**31 - 1}, not {value}")
 
 
 def _write(
