@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -79,24 +79,20 @@ def read_request(
 
 def with_request(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of ``read_request`` in place of its first argument."""
-    shared = inspect.signature(read_request).parameters
-    own = list(inspect.signature(command).parameters.values())[1:]
+    # Not get_type_hints: with a default of None, Python 3.10's hides Annotated in an Optional.
+    names = {"Request": Any}
+    shared = inspect.signature(read_request, locals=names, eval_str=True).parameters
+    signature = inspect.signature(command, locals=names, eval_str=True)
+    own = list(signature.parameters.values())[1:]
 
     @functools.wraps(command)
     def wrapper(**options: Any) -> None:
         request = read_request(**{name: options.pop(name) for name in shared})
         command(request, **options)
 
-    hints = {
-        **get_type_hints(command, {**command.__globals__, "Request": Any}, include_extras=True),
-        **get_type_hints(read_request, {**globals(), "Request": Any}, include_extras=True),
-    }
-    both = [*shared.values(), *own]
-    # typer reads the signature; annotations are texts until they are resolved.
-    wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in both]
-    )
-    wrapper.__annotations__ = {p.name: hints[p.name] for p in both}
+    both = [p.replace(kind=p.KEYWORD_ONLY) for p in (*shared.values(), *own)]
+    wrapper.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in both}
     return wrapper
 
 
