@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 POLICY = "MultiInputPolicy"
 ENVS = 64
 """Environments side by side. Many short episodes an update, rather than few, keep the policy from
-settling before it has seen enough cuts (the measurements are in docs/agents.md)."""
+settling before it has seen enough cuts."""
 EPISODES = 8
 """Episodes of each environment in an update."""
 
