@@ -44,9 +44,11 @@ class Case:
         self.odd: list[str] = []
 
     def label(self, pair: Pair) -> int:
+        """Class of an input's dimension."""
         return int(self.classes.label[self.place[pair]])
 
     def blocked(self, pair: Pair) -> bool:
+        """Whether its class can never be partitioned."""
         return bool(self.classes.blocked[self.label(pair)])
 
     def single(self, pair: Pair) -> str:
@@ -69,18 +71,21 @@ class Case:
         return self.outcome(bool(found.reshards), stuck, [one, other])
 
     def outcome(self, reshards: bool, stuck: bool, decided: list[Pair]) -> str:
+        """Kind of outcome; what is not the same in both is kept in words."""
         if reshards == stuck:
             return "conflict in both" if stuck else "legal in both"
         self.odd.append(f"{self.name}: {self.words(decided)}: {self.reason(decided)}")
         return "stricter" if stuck else "disagree"
 
     def reason(self, decided: list[Pair]) -> str:
+        """Opcodes of the instructions that block the classes."""
         by = [int(self.classes.blocked_by[self.label(pair)]) for pair in decided]
         return ", ".join(
             self.graph.opcodes[self.graph.opcode[i]] if i >= 0 else "not blocked" for i in by
         )
 
     def words(self, decided: list[Pair]) -> str:
+        """The decisions by path."""
         return ", ".join(f"{self.graph.paths[k]} dimension {d}" for k, d in decided)
 
 
@@ -133,8 +138,8 @@ def main() -> None:
     header += ["ours stricter", "disagree", "seconds"]
     stricter = Counter(x.rsplit(": ", 1)[1] for x in odd)
     sections = [
-        f"Training steps on a mesh of {DEVICES}. `legal`: no reshard, and every input is partitioned "
-        "as its class says; `conflict`: Shardy reshards where a class is blocked or two conflict; "
+        f"Training steps on a mesh of {DEVICES}. `legal`: no reshard, and every input is "
+        "partitioned as its class says; `conflict`: Shardy reshards where a class is blocked or two conflict; "
         "`stricter`: we block what Shardy does without a reshard.",
         table(header, rows, left=2),
         "Stricter or in disagreement, by the instruction that blocks: "
