@@ -16,6 +16,7 @@ SCRIPTS = (
     "simulation",
     "pipedream",
     "flops",
+    "shardy",
     "speed",
     "ppo",
     "readme",
