@@ -25,8 +25,8 @@ class Request:
         space: the problem with its pruned candidates.
         env_kwargs: the same problem as arguments of ``PipelineCut-v0``.
         seed: seed of planners that draw numbers.
-        steps: environment steps of planners that learn, three quarters of a minute's worth by
-            default; plans judged by random search are as many as their episodes.
+        steps: environment steps of planners that learn; random search judges as many plans as
+            those steps make episodes.
         progress: show a progress bar where there is one.
     """
 

@@ -16,6 +16,7 @@ SCRIPTS = (
     "simulation",
     "pipedream",
     "flops",
+    "text_order",
     "shardy",
     "speed",
     "ppo",

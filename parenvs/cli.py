@@ -187,11 +187,9 @@ def train(
     ] = False,
 ) -> None:
     """Train an agent on one instance: checkpoints, logs, the model and its best plan."""
-    from parenvs.agents.exact import exact_pruned
-
     trainer = _trainer()
     pipeline = request.space.pipeline
-    best = pipeline.bubble_free / exact_pruned(request.space).length
+    best = _optimum(request.space)
     where = pipeline.cluster.name or f"{pipeline.cluster.devices}-devices"
     place = folder or Path("runs") / f"{pipeline.profile.name}-{where}-{agent}-{request.seed}"
     config = trainer.Config(
@@ -224,13 +222,21 @@ def evaluate(
     import gymnasium as gym
 
     from parenvs.agents.evaluate import evaluate_folder
-    from parenvs.agents.exact import exact_pruned
     from parenvs.agents.train import load_config
 
     config = load_config(folder)
     space = gym.make(config.env_id, **config.env_kwargs).get_wrapper_attr("space")
-    best = space.pipeline.bubble_free / exact_pruned(space).length
+    best = _optimum(space)
     out.print(tables.evaluation(evaluate_folder(folder, episodes, seed), best))
+
+
+def _optimum(space: Any) -> float:
+    """Value of the best plan among an environment's candidates."""
+    from parenvs.agents.exact import exact_pruned
+    from parenvs.judge import plan_values
+
+    answer = exact_pruned(space)
+    return float(plan_values(space.pipeline, answer.cuts, answer.device_cuts))
 
 
 def _trainer() -> Any:

@@ -1,0 +1,70 @@
+"""How well the order of a trace is restored from HLO text, which has lost it.
+
+Needs the extra ``jax``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from common import parser, publish, table
+
+from parenvs import Graph, hlo, hlo_text
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+
+def kinds(graph: Graph) -> list[tuple[str, tuple[int, ...]]]:
+    """Opcode and shape of the result of every pivot, in order."""
+    return [
+        (
+            graph.opcodes[graph.opcode[i]],
+            graph.shape(int(graph.results[graph.result_offset[i]])),
+        )
+        for i in graph.pivots().tolist()
+    ]
+
+
+def compare(name: str, model: Any) -> list[str]:
+    """The row of one forward pass, read from its proto and from its text."""
+    import jax
+
+    from parenvs.datasets.models import forward
+
+    function, args = forward(model)
+    module = jax.jit(function, keep_unused=True).lower(*args).compiler_ir("hlo")
+    proto = hlo.read_proto(module.as_serialized_hlo_module_proto())
+    text = hlo.read_module(hlo_text.parse(module.as_hlo_text()))
+    ours, theirs = kinds(text), kinds(proto)
+    moved = sum(a != b for a, b in zip(ours, theirs, strict=True))
+    cut, _ = text.chain_bytes(text.pivots())
+    wanted, _ = proto.chain_bytes(proto.pivots())
+    count = len(ours)
+    other = int((cut != wanted).sum())
+    same = "yes" if text.total_flops == proto.total_flops else "no"
+    cells = [f"{moved} ({moved / count:.1%})", f"{other} ({other / count:.1%})", same]
+    return [name, f"{count:,}", *cells]
+
+
+def main() -> None:
+    """Print and write a row for each model."""
+    from jax_models import decoder_only, resnet50
+
+    from parenvs.datasets.models import MODELS
+
+    chosen = parser(__doc__).parse_args()
+    models = {**MODELS, "resnet-50": resnet50(), "decoder-only": decoder_only()}
+    rows = [compare(name, model) for name, model in models.items()]
+    header = ["forward pass", "pivots", "places with another kind of instruction"]
+    header += ["cuts with other bytes", "equal FLOPs"]
+    sections = [
+        "Text without metadata, as JAX prints it, against the HLO proto of the same module.",
+        table(header, rows),
+    ]
+    publish("text_order", sections, {"rows": rows}, chosen.out)
+
+
+if __name__ == "__main__":
+    main()
