@@ -1,4 +1,4 @@
-"""The factor rules applied to a whole graph: which dimensions are tied, and which exclude others."""
+"""The factor rules applied to a graph: which dimensions are tied, and which exclude others."""
 
 from __future__ import annotations
 

@@ -9,14 +9,16 @@ import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.graph import Graph
+from parenvs.judge_partition import PartitionReport, judge_partition
+from parenvs.partitioning import Partitioning
 from parenvs.pipeline import Pipeline, StageTimes
-from parenvs.plan import PipelinePlan
+from parenvs.plan import PartitionPlan, PipelinePlan
 from parenvs.profile import StageProfile
 from parenvs.simulate import Timetable, simulate
 
@@ -130,18 +132,39 @@ class Report:
         }
 
 
+@overload
 def judge(
-    plan: PipelinePlan,
-    target: Graph | StageProfile | Pipeline,
-    cluster: Cluster | None = None,
-) -> Report:
-    """Judge a plan on the graph or profile that it is for.
+    plan: PipelinePlan, target: Graph | StageProfile | Pipeline, cluster: Cluster | None = None
+) -> Report: ...
+
+
+@overload
+def judge(
+    plan: PartitionPlan, target: Graph | Partitioning, cluster: Cluster | None = None
+) -> PartitionReport: ...
+
+
+def judge(plan: Any, target: Any, cluster: Cluster | None = None) -> Any:
+    """Judge a plan of any task on what it is for.
 
     Args:
         plan: the plan.
-        target: the graph, its chain, or the whole problem.
+        target: the graph, or the problem made of it; for pipelines also a chain.
         cluster: the cluster it must be for (default: the plan's own).
+
+    Returns:
+        ``Report`` for pipelines, ``PartitionReport`` for partitions.
     """
+    if isinstance(plan, PipelinePlan):
+        return _judge_pipeline(plan, target, cluster)
+    if isinstance(target, Graph):
+        target = Partitioning.build(target, cluster or plan.cluster, plan.rules, plan.uneven)
+    return judge_partition(plan, target)
+
+
+def _judge_pipeline(
+    plan: PipelinePlan, target: Graph | StageProfile | Pipeline, cluster: Cluster | None
+) -> Report:
     cluster = plan.cluster if cluster is None else cluster
     if isinstance(target, Graph):
         target = StageProfile.from_graph(target, cluster.device, plan.micro_batch)

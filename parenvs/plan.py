@@ -7,18 +7,58 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from parenvs import plan_fields as fields
 from parenvs.cluster import Cluster
-from parenvs.errors import PlanError, did_you_mean, shown
+from parenvs.dimensions import RULE_SETS, UNEVEN
+from parenvs.errors import PlanError, shown
 from parenvs.files import write_text
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SCHEMA = 1
 """Version of the plan files."""
 
 
+class Plan:
+    """What plans of every task have in common."""
+
+    task: ClassVar[str]
+    instance: str
+    fingerprint: str
+    cluster: Cluster
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as an object of JSON types, schema version first."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
+        """Check an object of JSON types and make a plan of it.
+
+        Raises:
+            PlanError: a key is missing or unknown, or a value has the wrong type; legality is the
+                judge's business.
+        """
+        raise NotImplementedError
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as a JSON file."""
+        write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "task": self.task,
+            "instance": self.instance,
+            "fingerprint": self.fingerprint,
+        }
+
+
 @dataclass(frozen=True)
-class PipelinePlan:
+class PipelinePlan(Plan):
     """A chain cut into stages and the devices cut into as many groups.
 
     Attributes:
@@ -41,15 +81,12 @@ class PipelinePlan:
     micro_batches: int = 16
     cut_after: tuple[str, ...] = field(default=(), compare=False)
 
-    task = "pipeline-cut"
+    task: ClassVar[str] = "pipeline-cut"
 
     def to_json(self) -> dict[str, Any]:
         """The plan as an object of JSON types, schema version first."""
         content: dict[str, Any] = {
-            "schema": SCHEMA,
-            "task": self.task,
-            "instance": self.instance,
-            "fingerprint": self.fingerprint,
+            **self._head(),
             "cluster": self.cluster.to_json(),
             "micro_batch": self.micro_batch,
             "micro_batches": self.micro_batches,
@@ -61,35 +98,101 @@ class PipelinePlan:
         return content
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> PipelinePlan:
-        """Check an object of JSON types and make a plan of it.
-
-        Raises:
-            PlanError: a key is missing or unknown, or a value has the wrong type; legality is the
-                judge's business.
-        """
-        _keys(content, _PIPELINE_KEYS, {"cut_after"}, where)
-        try:
-            cluster = Cluster.parse(content["cluster"])
-        except ValueError as error:
-            raise PlanError(f"{where}: field 'cluster': {error}") from None
+    def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
+        """See ``Plan.from_json``."""
+        numbers = {"micro_batch", "micro_batches"}
+        needed = {*_HEAD, "cluster", *numbers, "cuts", "device_cuts"}
+        fields.check_keys(content, needed, {"cut_after"}, where)
         return cls(
-            instance=_text(content, "instance", where),
-            fingerprint=_text(content, "fingerprint", where),
-            cluster=cluster,
-            cuts=_integers(content, "cuts", where),
-            device_cuts=_integers(content, "device_cuts", where),
-            micro_batch=_count(content, "micro_batch", where),
-            micro_batches=_count(content, "micro_batches", where),
-            cut_after=_texts(content, "cut_after", where) if "cut_after" in content else (),
+            instance=fields.text(content, "instance", where),
+            fingerprint=fields.text(content, "fingerprint", where),
+            cluster=fields.cluster(content, "cluster", where),
+            cuts=fields.integers(content, "cuts", where),
+            device_cuts=fields.integers(content, "device_cuts", where),
+            micro_batch=fields.count(content, "micro_batch", where),
+            micro_batches=fields.count(content, "micro_batches", where),
+            cut_after=fields.texts(content, "cut_after", where) if "cut_after" in content else (),
         )
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan as a JSON file."""
-        write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
+
+@dataclass(frozen=True)
+class PartitionPlan(Plan):
+    """Dimensions of variables that are partitioned over all devices.
+
+    Every variable that is not named is replicated. Batch inputs may be named too; those that are
+    not get what the variables bring about.
+
+    Attributes:
+        instance: shipped name or path of the graph.
+        fingerprint: ``sha256:...`` of its arrays.
+        cluster: the devices.
+        partition: path of a variable or batch input -> its partitioned dimension.
+        rules: ``"shardy"`` or ``"automap"``.
+        uneven: ``"pad"`` or ``"forbid"``.
+    """
+
+    instance: str
+    fingerprint: str
+    cluster: Cluster
+    partition: dict[str, int]
+    rules: str = "shardy"
+    uneven: str = "pad"
+
+    task: ClassVar[str] = "operator-partition"
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as an object of JSON types, schema version first.
+
+        A cluster that is one server of V100 is left out: the number of devices says it.
+        """
+        content: dict[str, Any] = {**self._head(), "devices": self.cluster.devices}
+        if self.cluster != Cluster.parse(f"1x{self.cluster.devices}:v100"):
+            content["cluster"] = self.cluster.to_json()
+        return {
+            **content,
+            "rules": self.rules,
+            "uneven": self.uneven,
+            "partition": dict(sorted(self.partition.items())),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
+        """See ``Plan.from_json``; rules are ``shardy`` and uneven is ``pad`` if not given."""
+        fields.check_keys(
+            content, {*_HEAD, "devices", "partition"}, {"cluster", "rules", "uneven"}, where
+        )
+        devices = fields.count(content, "devices", where)
+        if devices < 2:
+            raise PlanError(f"{where}: field 'devices' must be 2 or more, not {devices}")
+        if "cluster" in content:
+            cluster = fields.cluster(content, "cluster", where)
+        else:
+            cluster = Cluster.parse(f"1x{devices}:v100")
+        if cluster.devices != devices:
+            raise PlanError(
+                f"{where}: field 'devices' is {devices}, but the cluster has {cluster.devices}"
+            )
+        return cls(
+            instance=fields.text(content, "instance", where),
+            fingerprint=fields.text(content, "fingerprint", where),
+            cluster=cluster,
+            partition=fields.dimensions(content, "partition", where),
+            rules=fields.choice(content, "rules", RULE_SETS, where),
+            uneven=fields.choice(content, "uneven", UNEVEN, where),
+        )
 
 
-def load_plan(path: str | os.PathLike[str]) -> PipelinePlan:
+@dataclass(frozen=True)
+class BatchPlan(PartitionPlan):
+    """Dimensions of batch inputs that are partitioned over all devices; the others are not.
+
+    Variables get what the inputs bring about.
+    """
+
+    task: ClassVar[str] = "data-parallel"
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
     """Read a plan file of any task.
 
     Raises:
@@ -97,8 +200,11 @@ def load_plan(path: str | os.PathLike[str]) -> PipelinePlan:
     """
     where = os.fspath(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        content = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        content = json.loads(
+            Path(path).read_text(encoding="utf-8"),
+            object_pairs_hook=fields.no_duplicates,
+            parse_constant=fields.no_constant,
+        )
     except PlanError as error:
         raise PlanError(f"{where}: {error}") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -107,7 +213,7 @@ def load_plan(path: str | os.PathLike[str]) -> PipelinePlan:
     if not isinstance(content, dict):
         raise PlanError(f"{where}: expected one JSON object")
     schema = content.get("schema")
-    if not _is_integer(schema) or schema != SCHEMA:
+    if not fields.is_integer(schema) or schema != SCHEMA:
         raise PlanError(f"{where}: field 'schema' is {shown(schema)}; this version reads {SCHEMA}")
     task = content.get("task")
     if not isinstance(task, str) or task not in _TASKS:
@@ -115,72 +221,7 @@ def load_plan(path: str | os.PathLike[str]) -> PipelinePlan:
     return _TASKS[task].from_json(content, where)
 
 
-_PIPELINE_KEYS = {
-    "schema",
-    "task",
-    "instance",
-    "fingerprint",
-    "cluster",
-    "micro_batch",
-    "micro_batches",
-    "cuts",
-    "device_cuts",
+_HEAD = ("schema", "task", "instance", "fingerprint")
+_TASKS: dict[str, type[Plan]] = {
+    plan.task: plan for plan in (PipelinePlan, PartitionPlan, BatchPlan)
 }
-_TASKS = {PipelinePlan.task: PipelinePlan}
-
-
-def _keys(content: Mapping[str, Any], needed: set[str], optional: set[str], where: str) -> None:
-    for key in sorted(needed - set(content)):
-        raise PlanError(f"{where}: field {key!r} is missing")
-    for key in sorted(set(content) - needed - optional):
-        raise PlanError(
-            f"{where}: unknown field {shown(key)}{did_you_mean(key, needed | optional)}"
-        )
-
-
-def _text(content: Mapping[str, Any], key: str, where: str) -> str:
-    value = content[key]
-    if not isinstance(value, str) or not value:
-        raise PlanError(f"{where}: field {key!r} must be a text, not {shown(value)}")
-    return value
-
-
-def _texts(content: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    value = content[key]
-    if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
-        raise PlanError(f"{where}: field {key!r} must be a list of texts")
-    return tuple(value)
-
-
-def _count(content: Mapping[str, Any], key: str, where: str) -> int:
-    value = content[key]
-    if not _is_integer(value) or not 1 <= value <= _LARGEST:
-        raise PlanError(f"{where}: field {key!r} must be a whole number from 1, not {shown(value)}")
-    return value
-
-
-def _integers(content: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:
-    value = content[key]
-    if not isinstance(value, list) or not all(_is_integer(x) and abs(x) <= _LARGEST for x in value):
-        raise PlanError(f"{where}: field {key!r} must be a list of whole numbers")
-    return tuple(value)
-
-
-_LARGEST = 2**31 - 1
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise PlanError(f"field {shown(twice)} stands twice")
-    return content
-
-
-def _no_constant(text: str) -> float:
-    raise PlanError(f"{text} is not a JSON number")

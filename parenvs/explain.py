@@ -1,0 +1,124 @@
+"""Why a dimension is partitioned, cannot be, or excludes another, in words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from parenvs.dimensions import DimensionClasses
+from parenvs.graph import Graph
+from parenvs.hlo_proto import ELEMENT_TYPES
+
+MOST_STEPS = 6
+"""Instructions of a chain of links that are named; the middle of a longer one is left out."""
+
+
+class Explainer:
+    """Puts the classes of a graph into words.
+
+    Args:
+        classes: the dimension classes; dimensions are positions in ``graph.dims``.
+    """
+
+    def __init__(self, classes: DimensionClasses) -> None:
+        self.classes, self.graph = classes, classes.graph
+        self._owner = np.repeat(
+            np.arange(len(self.graph.element_type)), np.diff(self.graph.dim_offset)
+        )
+        paths = zip(self.graph.parameter_tensor.tolist(), self.graph.paths, strict=True)
+        self._path = dict(paths)
+
+    def dimension(self, position: int) -> str:
+        """``dimension 1 of encoder/layer_0/self/q`` or ``dimension 2 of f32[64,512,768]``."""
+        tensor = int(self._owner[position])
+        d = position - int(self.graph.dim_offset[tensor])
+        return f"dimension {d} of {self._path.get(tensor) or shape_text(self.graph, tensor)}"
+
+    def instruction(self, index: int) -> str:
+        """``instruction 812, dot (jit(step)/encoder/layer_0/...)``."""
+        graph = self.graph
+        name = graph.strings[graph.op_name[index]]
+        opcode = graph.opcodes[graph.opcode[index]]
+        return f"instruction {index}, {opcode}" + (f" ({name})" if name else "")
+
+    def blocked(self, label: int) -> str:
+        """Why a class can never be partitioned."""
+        classes = self.classes
+        at = int(classes.blocked_by[label])
+        if at < 0:
+            wide = np.flatnonzero((classes.label == label) & (self.graph.dims > 1))
+            odd = wide[int(self.graph.dims[wide].argmin())]
+            return (
+                f"{self.dimension(int(odd))}, of size {self.graph.dims[odd]}, is no multiple of "
+                "the number of devices (uneven=forbid)"
+            )
+        where, positions = classes.factors.untouchable.T
+        here = positions[(where == at) & (classes.label[positions] == label)]
+        if here.size:
+            return f"{self.instruction(at)} cannot split {self.dimension(int(here[0]))}"
+        one, other = self._members(at, (label,))[:2]
+        return (
+            f"{self.instruction(at)} would split both {self.dimension(one)} and "
+            f"{self.dimension(other)}, which belong together"
+        )
+
+    def conflict(self, one: int, other: int) -> str:
+        """Why two classes cannot be partitioned together.
+
+        Raises:
+            ValueError: they can.
+        """
+        pair = sorted((one, other))
+        row = np.flatnonzero((self.classes.conflicts == pair).all(axis=1))
+        if not row.size:
+            raise ValueError(f"classes {one} and {other} do not conflict")
+        at = int(self.classes.conflict_at[row[0]])
+        first = self._members(at, (one,))[0]
+        second = self._members(at, (other,))[0]
+        return (
+            f"{self.instruction(at)} would split both {self.dimension(first)} and "
+            f"{self.dimension(second)}"
+        )
+
+    def link(self, start: int, end: int) -> str:
+        """Through which instructions two dimensions of one class belong together."""
+        steps = self.chain(start, end)
+        words = [self.instruction(index) for index in steps]
+        if len(words) > MOST_STEPS:
+            half = MOST_STEPS // 2
+            words[half:-half] = [f"{len(words) - 2 * half} more"]
+        return ", ".join(words)
+
+    def chain(self, start: int, end: int) -> list[int]:
+        """Instructions on a shortest chain of links from one dimension to another of its class."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import breadth_first_order
+
+        factors = self.classes.factors
+        size = len(self.graph.dims)
+        links, at = factors.links, factors.link_at
+        table = coo_array((np.ones(len(links)), links.T), shape=(size, size)).tocsr()
+        _, before = breadth_first_order(table, start, directed=False)
+        steps: list[int] = []
+        position = end
+        while position != start:
+            previous = int(before[position])
+            if previous < 0:
+                raise ValueError("the dimensions belong to different classes")
+            pair = np.sort([previous, position])
+            here = np.flatnonzero((np.sort(links, axis=1) == pair).all(axis=1))
+            if not steps or steps[-1] != at[here[0]]:
+                steps.append(int(at[here[0]]))
+            position = previous
+        return steps[::-1]
+
+    def _members(self, instruction: int, labels: tuple[int, ...]) -> list[int]:
+        """A dimension of each factor of an instruction that falls into the classes."""
+        factors = self.classes.factors
+        here = (factors.instruction == instruction) & np.isin(self.classes.factor_class, labels)
+        return factors.member[here].tolist()
+
+
+def shape_text(graph: Graph, tensor: int) -> str:
+    """``f32[64,512,768]``."""
+    kind = ELEMENT_TYPES[int(graph.element_type[tensor])][0]
+    return f"{kind}[{','.join(map(str, graph.shape(tensor)))}]"
