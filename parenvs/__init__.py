@@ -24,26 +24,35 @@ from parenvs.errors import ParenvsError
 from parenvs.graph import Graph
 from parenvs.instances import load_graph, load_profile
 from parenvs.judge import Report, judge
+from parenvs.judge_partition import PartitionReport
+from parenvs.partitioning import Partitioning, load_partitioning
 from parenvs.pipeline import Pipeline
-from parenvs.plan import PipelinePlan, load_plan
+from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan, load_plan
 from parenvs.profile import StageProfile
 
 __all__ = [
+    "BatchPlan",
     "Cluster",
     "Device",
     "Graph",
     "ParenvsError",
+    "PartitionPlan",
+    "PartitionReport",
+    "Partitioning",
     "Pipeline",
     "PipelinePlan",
     "Report",
     "StageProfile",
     "judge",
     "load_graph",
+    "load_partitioning",
     "load_plan",
     "load_profile",
 ]
 
-_register(
-    id="PipelineCut-v0",
-    entry_point="parenvs.envs.pipeline_cut:PipelineCutEnv",
-)
+for _id, _entry_point in (
+    ("DataParallel-v0", "data_parallel:DataParallelEnv"),
+    ("OperatorPartition-v0", "operator_partition:OperatorPartitionEnv"),
+    ("PipelineCut-v0", "pipeline_cut:PipelineCutEnv"),
+):
+    _register(id=_id, entry_point=f"parenvs.envs.{_entry_point}")

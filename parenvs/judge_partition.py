@@ -11,7 +11,7 @@ import numpy as np
 from parenvs.errors import did_you_mean, shown
 from parenvs.explain import Explainer, shape_text
 from parenvs.footprint import Memory
-from parenvs.partitioning import Partitioning
+from parenvs.partitioning import Partitioning, scope_of
 from parenvs.plan import BatchPlan, PartitionPlan
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class PartitionReport:
         """
         if not self.legal:
             return ILLEGAL
-        return float(self.problem.value(self.chosen, reward, scope_of(self.plan, reward)))
+        return float(self.problem.value(self.chosen, reward, scope_of(self.plan.task, reward)))
 
     @property
     def gap(self) -> float | None:
@@ -130,13 +130,6 @@ class PartitionReport:
         }
 
 
-def scope_of(plan: PartitionPlan, reward: str) -> str:
-    """What a task decides: batch inputs, variables, or, for the step time, both."""
-    if isinstance(plan, BatchPlan):
-        return "inputs"
-    return "variables" if reward == "paper" else "all"
-
-
 def judge_partition(plan: PartitionPlan, problem: Partitioning) -> PartitionReport:
     """Judge a plan on the problem that it is for."""
     classes, graph = problem.classes, problem.graph
@@ -148,7 +141,7 @@ def judge_partition(plan: PartitionPlan, problem: Partitioning) -> PartitionRepo
     more = len(reasons) - MOST_REASONS
     if more > 0:
         reasons[MOST_REASONS:] = [f"and {more} more"]
-    dims = problem.dimensions(scope_of(plan, "paper"))
+    dims = problem.dimensions(scope_of(plan.task, "paper"))
     split = chosen[classes.label[dims]] & (graph.dims[dims] > 1)
     factors = chosen[classes.factor_class]
     partial = np.unique(classes.factors.instruction[factors & problem.partial])
@@ -190,12 +183,12 @@ def make_partition_plan(
         rules=problem.rules,
         uneven=problem.uneven,
     )
-    return replace(plan, partition=problem.partition(chosen, scope_of(plan, reward)))
+    return replace(plan, partition=problem.partition(chosen, scope_of(plan.task, reward)))
 
 
 def _known_entries(plan: PartitionPlan, problem: Partitioning) -> tuple[dict[str, int], list[str]]:
     """The entries that can be looked up, and reasons why the others cannot."""
-    scope = scope_of(plan, "step_time")
+    scope = scope_of(plan.task, "step_time")
     graph = problem.graph
     paths = {graph.paths[i] for i in problem.parameters(scope).tolist()}
     what = "batch input" if scope == "inputs" else "variable or batch input"
@@ -255,7 +248,7 @@ def _broken_rules(plan: PartitionPlan, problem: Partitioning, chosen: np.ndarray
         )
     if reasons:
         return reasons
-    for index in problem.parameters(scope_of(plan, "paper")).tolist():
+    for index in problem.parameters(scope_of(plan.task, "paper")).tolist():
         tensor, path = int(graph.parameter_tensor[index]), graph.paths[index]
         start, end = graph.dim_offset[tensor : tensor + 2].tolist()
         split = np.flatnonzero(chosen[classes.label[start:end]] & (graph.dims[start:end] > 1))

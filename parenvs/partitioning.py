@@ -214,6 +214,13 @@ class Partitioning:
         return dict(zip(self.graph.paths, self.graph.parameter_tensor.tolist(), strict=True))
 
 
+def scope_of(task: str, reward: str) -> str:
+    """What a task decides: batch inputs, variables, or, for the step time, both."""
+    if task == "data-parallel":
+        return "inputs"
+    return "variables" if reward == "paper" else "all"
+
+
 def load_partitioning(
     instance: str | os.PathLike[str],
     cluster: Cluster,
