@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 
 class BestPlan(BaseCallback):
@@ -16,12 +19,14 @@ class BestPlan(BaseCallback):
     Args:
         target: an episode return; the run notes when it is first reached.
         stop: whether to end training there.
+        scale: what rewards were divided by.
     """
 
-    def __init__(self, target: float | None = None, stop: bool = False) -> None:
+    def __init__(self, target: float | None = None, stop: bool = False, scale: float = 1.0) -> None:
         super().__init__()
         self.target = target
         self.stop = stop
+        self.scale = scale
         self.best_return = float("-inf")
         self.best_actions: list[int] = []
         self.best_steps = 0
@@ -35,8 +40,9 @@ class BestPlan(BaseCallback):
 
     def _on_training_start(self) -> None:
         count = self.training_env.num_envs
-        self._running = [[] for _ in range(count)]
-        self._returns = [0.0] * count
+        if len(self._running) != count:  # else restored
+            self._running = [[] for _ in range(count)]
+            self._returns = [0.0] * count
         self._started = time.perf_counter() - self.seconds
 
     def _on_step(self) -> bool:
@@ -44,7 +50,7 @@ class BestPlan(BaseCallback):
             zip(self.locals["actions"], self.locals["rewards"], self.locals["dones"], strict=True)
         ):
             self._running[index].append(int(action))
-            self._returns[index] += float(reward)
+            self._returns[index] += float(reward) * self.scale
             if done:
                 self._finish(index)
         self.seconds = time.perf_counter() - self._started
@@ -69,6 +75,17 @@ class BestPlan(BaseCallback):
     def _on_rollout_end(self) -> None:
         self.logger.record("plan/best_return", self.best_return)
 
+    def replay(self, env: VecEnv, model: BaseAlgorithm) -> None:
+        """Bring environments to where they were, after ``restore``: in the middle of episodes."""
+        assert isinstance(env, DummyVecEnv)
+        env.reset()
+        for index, actions in enumerate(self._running):
+            for action in actions:
+                observation, *_ = env.envs[index].step(action)
+                env._save_obs(index, observation)
+        model._last_obs = env._obs_from_buf()  # type: ignore[assignment]
+        model._last_episode_starts = np.array([not actions for actions in self._running])
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs, as JSON types."""
         return {key: getattr(self, key) for key in _STATE}
@@ -87,4 +104,6 @@ _STATE = (
     "target_steps",
     "target_seconds",
     "seconds",
+    "_running",
+    "_returns",
 )

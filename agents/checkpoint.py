@@ -22,8 +22,8 @@ from parenvs.files import replacing
 class Checkpoints(BaseCallback):
     """Saves the agent, the best plan and the random states every few updates.
 
-    A checkpoint is taken where a rollout starts; rollouts of the suite's agents hold whole
-    episodes, so that no environment is in the middle of one.
+    A checkpoint is taken where a rollout starts. Environments that are in the middle of an episode
+    then are brought back there by its actions, which the best plan's callback keeps.
 
     Args:
         path: the file, replaced each time.

@@ -13,7 +13,7 @@ from sb3_contrib.common.maskable.evaluation import evaluate_policy
 from parenvs.agents import ppo
 from parenvs.agents.train import MODEL, Config, load_config, replay
 from parenvs.errors import ParenvsError
-from parenvs.plan import PipelinePlan
+from parenvs.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Evaluation:
     """
 
     greedy_value: float
-    greedy_plan: PipelinePlan
+    greedy_plan: Plan
     mean_value: float
     std_value: float
     best_value: float
-    best_plan: PipelinePlan
+    best_plan: Plan
     episodes: int
 
 
@@ -51,9 +51,10 @@ def evaluate(model: MaskablePPO, config: Config, episodes: int = 100, seed: int 
     with ppo.one_thread():
         env = ppo.make_env(config.env_id, config.env_kwargs, seed, envs=1)
         model.set_random_seed(seed)
-        greedy = _Recorder()
+        scale = env.get_attr("largest_return")[0]
+        greedy = _Recorder(scale)
         evaluate_policy(model, env, 1, deterministic=True, callback=greedy, warn=False)
-        sampled = _Recorder()
+        sampled = _Recorder(scale)
         returns, _ = evaluate_policy(
             model,
             env,
@@ -94,16 +95,21 @@ def evaluate_folder(folder: str | Path, episodes: int = 100, seed: int = 0) -> E
 
 
 class _Recorder:
-    """An ``evaluate_policy`` callback that keeps the actions of the best episode."""
+    """An ``evaluate_policy`` callback that keeps the actions of the best episode.
 
-    def __init__(self) -> None:
+    Args:
+        scale: what rewards were divided by.
+    """
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
         self.best: tuple[float, list[int]] = (float("-inf"), [])
         self._actions: list[int] = []
         self._return = 0.0
 
     def __call__(self, local: dict[str, Any], _: dict[str, Any]) -> None:
         self._actions.append(int(local["actions"][local["i"]]))
-        self._return += float(local["reward"])
+        self._return += float(local["reward"]) * self._scale
         if local["done"]:
             self.best = max(self.best, (self._return, self._actions))
             self._actions, self._return = [], 0.0

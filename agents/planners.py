@@ -2,60 +2,61 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from parenvs.agents.answer import Answer
 from parenvs.agents.exact import exact_full, exact_pruned
 from parenvs.agents.heuristics import even_cut, random_search
+from parenvs.agents.optimum import optimum
 from parenvs.agents.pipedream import pipedream
+from parenvs.agents.request import Request
 from parenvs.candidates import CutSpace
-from parenvs.errors import ParenvsError, did_you_mean
+from parenvs.errors import ParenvsError
+from parenvs.judge import Report, judge, make_plan
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a planner is asked.
+class PipelineRequest(Request):
+    """A pipeline to be planned.
 
     Attributes:
         space: the problem with its pruned candidates.
-        env_kwargs: the same problem as arguments of ``PipelineCut-v0``.
-        seed: seed of planners that draw numbers.
-        steps: environment steps of planners that learn; random search judges as many plans as
-            those steps make episodes.
-        progress: show a progress bar where there is one.
     """
 
-    space: CutSpace
-    env_kwargs: dict[str, Any]
-    seed: int = 0
-    steps: int = 60_000
-    progress: bool = False
+    space: CutSpace = field(kw_only=True)
+
+    env_id: ClassVar[str] = "PipelineCut-v0"
+    compared: ClassVar[tuple[str, ...]] = (
+        "ppo", "even", "pipedream", "random", "exact", "exact-full",
+    )  # fmt: skip
 
     @property
-    def instance(self) -> str:
-        """Name or path of the instance."""
-        return str(self.env_kwargs["instance"])
+    def label(self) -> str:
+        """The cluster and the stages."""
+        cluster = self.space.pipeline.cluster
+        return cluster.name or f"{cluster.devices}-devices"
+
+    def report(self, answer: Answer) -> Report:
+        """What the judge says of an answer."""
+        pipeline = self.space.pipeline
+        return judge(make_plan(pipeline, answer.cuts, answer.device_cuts, self.instance), pipeline)
+
+    def optimum(self) -> float:
+        """1/L of the best plan among the candidates."""
+        return optimum(self.space)
 
 
-def _random(request: Request) -> Answer:
+def _random(request: PipelineRequest) -> Answer:
     episodes = request.steps // (request.space.stages - 1)
     return random_search(request.space, episodes, np.random.default_rng(request.seed))
 
 
-def _ppo(request: Request) -> Answer:
-    try:
-        from parenvs.agents.train import Config, train
-    except ImportError as error:
-        raise ParenvsError(
-            f"agent 'ppo' needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
-        ) from None
-    config = Config(env_kwargs=request.env_kwargs, seed=request.seed, steps=request.steps)
-    result, _ = train(config, progress=request.progress)
+def _ppo(request: PipelineRequest) -> Answer:
+    result = request.train()
     if result.value < 0:
         exact_pruned(request.space)  # raises, and says by how much the best plan misses
         raise ParenvsError("PPO found no plan within memory; give it more --steps")
@@ -64,7 +65,7 @@ def _ppo(request: Request) -> Answer:
     return Answer(cuts, device_cuts, length, "ppo", evaluations=result.episodes)
 
 
-PLANNERS: dict[str, Callable[[Request], Answer]] = {
+PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
     "exact": lambda r: exact_pruned(r.space),
     "exact-full": lambda r: exact_full(r.space.pipeline, r.space.stages),
     "even": lambda r: even_cut(r.space.pipeline, r.space.stages),
@@ -73,18 +74,4 @@ PLANNERS: dict[str, Callable[[Request], Answer]] = {
     "ppo": _ppo,
 }
 """``exact`` searches the environment's candidates, ``exact-full`` all pivots and device cuts."""
-
-
-def run(agent: str, request: Request) -> Answer:
-    """The answer of one planner, with its wall time.
-
-    Raises:
-        ParenvsError: unknown planner, or no plan exists.
-    """
-    if agent not in PLANNERS:
-        raise ParenvsError(
-            f"unknown agent {agent!r}{did_you_mean(agent, PLANNERS)}; known: {', '.join(PLANNERS)}"
-        )
-    start = time.perf_counter()
-    answer = PLANNERS[agent](request)
-    return replace(answer, method=agent, seconds=time.perf_counter() - start)
+PipelineRequest.planners = PLANNERS

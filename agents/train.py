@@ -19,13 +19,12 @@ import parenvs
 from parenvs.agents import ppo
 from parenvs.agents.best_plan import BestPlan
 from parenvs.agents.checkpoint import Checkpoints, load_checkpoint
+from parenvs.agents.request import STEPS
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing, write_text
-from parenvs.plan import PipelinePlan
+from parenvs.plan import Plan
 
 AGENTS = ("ppo",)
-STEPS = 60_000
-"""Default training steps: enough for every shipped instance (benchmarks/results/ppo.md)."""
 CONFIG, CHECKPOINT, MODEL, RESULT, PLAN = (
     "config.json",
     "checkpoint.zip",
@@ -115,16 +114,18 @@ def train(
     place = None if folder is None else Path(folder)
     if place is not None:
         _claim(place, config, resume)
-    tracker = BestPlan(target, stop_at_target)
     with ppo.one_thread():
         env = ppo.make_env(config.env_id, config.env_kwargs, config.seed)
+        scale = env.get_attr("largest_return")[0]
+        tracker = BestPlan(target, stop_at_target, scale)
         restored = None
         if place is not None and resume and (place / CHECKPOINT).exists():
             model, restored = load_checkpoint(place / CHECKPOINT, MaskablePPO, env=env)
             tracker.restore(restored["tracker"])
+            tracker.replay(env, model)
         else:
             steps = env.get_attr("episode_steps")[0]
-            model = ppo.make_model(env, steps, config.seed, **config.overrides)
+            model = ppo.make_model(env, config.env_id, steps, config.seed, **config.overrides)
         keeper = [tracker, *callbacks]
         if place is not None:
             # A resumed run logs into a folder of its own: the loggers start their files anew.
@@ -160,13 +161,20 @@ def train(
     return result, model
 
 
-def replay(config: Config, actions: Sequence[int]) -> PipelinePlan:
+def replay(config: Config, actions: Sequence[int]) -> Plan:
     """The plan that a sequence of actions builds."""
-    env = gym.make(config.env_id, **config.env_kwargs)
-    env.reset(seed=config.seed)
+    return play(config.env_id, config.env_kwargs, actions, config.seed).get_wrapper_attr("plan")()
+
+
+def play(
+    env_id: str, env_kwargs: dict[str, Any], actions: Sequence[int], seed: int = 0
+) -> gym.Env[Any, Any]:
+    """An environment after a sequence of actions."""
+    env = gym.make(env_id, **env_kwargs)
+    env.reset(seed=seed)
     for action in actions:
         env.step(action)
-    return env.get_wrapper_attr("plan")()
+    return env
 
 
 def load_config(folder: str | Path) -> Config:

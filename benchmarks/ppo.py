@@ -153,9 +153,9 @@ def _settings(run: Run) -> tuple[str, dict[str, Any]]:
 
     space, _ = optimum(run.instance, run.cluster)
     content = {
-        "agent": ppo.settings(space.stages - 1),
+        "agent": ppo.settings("PipelineCut-v0", space.stages - 1),
         "policy": ppo.POLICY,
-        "envs": ppo.ENVS,
+        "envs": ppo.ENVS["PipelineCut-v0"],
         "steps": run.steps,
         "stop_at_target": run.stop,
         "tolerance": OPTIMAL,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from parenvs import __version__, tables
 from parenvs.cli_options import (
@@ -17,17 +16,19 @@ from parenvs.cli_options import (
     Instance,
     Json,
     MicroBatch,
+    OtherInstance,
+    PlanFile,
     PlanOut,
     Plot,
-    Seed,
     Stages,
-    check_range,
     with_request,
 )
-from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.cli_report import out, print_report, refuse_illegal, write
+from parenvs.cli_train import add_training
+from parenvs.errors import ParenvsError
 
 if TYPE_CHECKING:
-    from parenvs.agents.planners import Request
+    from parenvs.agents.request import Request
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,7 +36,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Plan the parallel training of neural networks: environments, solvers, agents, a judge.",
 )
-out = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
 
 
 def _version(value: bool) -> None:
@@ -56,32 +56,37 @@ def _main(
 @app.command("list")
 def list_() -> None:
     """List shipped instances, clusters, environments and agents."""
-    from parenvs.agents.planners import PLANNERS
+    from parenvs.agents import partition_planners, planners
 
     out.print(tables.instances())
     out.print(tables.clusters())
     out.print("environments: " + ", ".join(tables.environments()))
-    out.print("agents:       " + ", ".join(PLANNERS))
+    out.print("agents of pipelines:  " + ", ".join(planners.PLANNERS))
+    out.print("agents of partitions: " + ", ".join(partition_planners.PLANNERS))
 
 
 @app.command()
 def show(
     instance: Instance,
-    cluster: ClusterText = "C",
+    cluster: ClusterText = None,
     stages: Stages = None,
     micro_batch: MicroBatch = 16,
 ) -> None:
-    """Show a graph or profile, and its chain of pivots on a cluster."""
+    """Show a graph or profile: its chain of pivots on a cluster, and its dimension classes."""
     from parenvs.candidates import CutSpace
     from parenvs.cluster import Cluster
     from parenvs.instances import load_graph, load_profile
+    from parenvs.partitioning import load_partitioning
     from parenvs.pipeline import Pipeline
 
-    devices = Cluster.parse(cluster)
+    devices = Cluster.parse("C" if cluster is None else cluster)
     profile = load_profile(instance, devices, micro_batch)
-    if not instance.endswith(".csv"):
-        out.print(tables.graph(load_graph(instance)))
+    graph = None if instance.endswith(".csv") else load_graph(instance)
+    if graph is not None:
+        out.print(tables.graph(graph))
     out.print(tables.chain(CutSpace.build(Pipeline(profile, devices), stages)))
+    if graph is not None and len(graph.variables) and devices.devices > 1:
+        out.print(tables.classes(load_partitioning(instance, devices)))
 
 
 @app.command()
@@ -89,29 +94,23 @@ def show(
 def plan(
     request: Request,
     agent: Annotated[
-        str, typer.Option(help="exact, exact-full, even, pipedream, random or ppo.")
+        str, typer.Option(help="exact, random, ppo, ... (parenvs list shows all).")
     ] = "exact",
     out_: PlanOut = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """Plan a model with one agent, judge the plan, and write or draw it."""
-    from parenvs.agents import planners
-    from parenvs.judge import judge, make_plan
-    from parenvs.viewer import text
-
-    pipeline = request.space.pipeline
-    answer = planners.run(agent, request)
-    made = make_plan(pipeline, answer.cuts, answer.device_cuts, request.instance)
-    report = judge(made, pipeline)
+    answer = request.run(agent)
+    report = request.report(answer)
     if as_json:
-        sys.stdout.write(json.dumps({"plan": made.to_json(), "report": report.to_json()}) + "\n")
+        content = {"plan": report.plan.to_json(), "report": report.to_json()}
+        sys.stdout.write(json.dumps(content) + "\n")
     else:
-        out.print(text(pipeline, report, colour=out.is_terminal), markup=False, soft_wrap=True)
+        print_report(report)
         out.print(tables.proof(answer), markup=False)
-    if not report.legal:
-        raise InfeasibleError(f"the plan of {agent!r} is illegal: {'; '.join(report.reasons)}")
-    _write(made, pipeline, report, out_, plot, quiet=as_json)
+    refuse_illegal(report, f"the plan of {agent!r} is illegal")
+    write(report, out_, plot, quiet=as_json)
 
 
 @app.command()
@@ -126,148 +125,104 @@ def compare(
     plot: Plot = None,
 ) -> None:
     """Plan a model with several agents and print them side by side."""
-    from parenvs.agents import planners
-    from parenvs.judge import Report, judge, make_plan
+    from parenvs.errors import InfeasibleError
 
-    agents = agent or ["ppo", "even", "pipedream", "random", "exact", "exact-full"]
     request = dataclasses.replace(request, progress=True)
-    pipeline = request.space.pipeline
-    rows: list[tuple[Any, Report]] = []
-    for name in agents:
-        answer = planners.run(name, request)
-        made = make_plan(pipeline, answer.cuts, answer.device_cuts, request.instance)
-        rows.append((answer, judge(made, pipeline)))
-    out.print(tables.comparison(pipeline, rows))
+    rows: list[tuple[Any, Any]] = []
+    for name in agent or request.compared:
+        try:
+            answer = request.run(name)
+        except InfeasibleError as error:
+            if agent:  # asked for by name
+                raise
+            out.print(f"{name}: {error}", markup=False)
+            continue
+        rows.append((answer, request.report(answer)))
+    out.print(tables.comparison(rows))
     first = rows[0][1]
-    if not first.legal:
-        raise InfeasibleError(f"the plan of {agents[0]!r} is illegal: {'; '.join(first.reasons)}")
-    _write(first.plan, pipeline, first, out_, plot)
+    refuse_illegal(first, f"the plan of {rows[0][0].method!r} is illegal")
+    write(first, out_, plot)
 
 
 @app.command("judge")
 def judge_(
-    file: Annotated[Path, typer.Argument(help="A plan file.")],
-    instance: Annotated[
-        str | None, typer.Option(help="Judge on this instance instead of the plan's own.")
-    ] = None,
+    file: PlanFile,
+    instance: OtherInstance = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
-    from parenvs.instances import load_profile
-    from parenvs.judge import judge
-    from parenvs.plan import load_plan
-    from parenvs.viewer import text
-
-    made = load_plan(file)
-    profile = load_profile(instance or made.instance, made.cluster, made.micro_batch)
-    report = judge(made, profile)
+    report = _judged(file, instance)
     if as_json:
         sys.stdout.write(json.dumps(report.to_json()) + "\n")
     else:
-        out.print(
-            text(report.pipeline, report, colour=out.is_terminal), markup=False, soft_wrap=True
-        )
-    _write(made, report.pipeline, report, None, plot, quiet=as_json)
-    if not report.legal:
-        raise InfeasibleError(f"{file}: illegal: {'; '.join(report.reasons)}")
+        print_report(report)
+    write(report, None, plot, quiet=as_json)
+    refuse_illegal(report, f"{file}: illegal")
 
 
 @app.command()
-@with_request
-def train(
-    request: Request,
-    agent: Annotated[str, typer.Option(help="ppo")] = "ppo",
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the run (default: runs/...).")
+def explain(
+    file: PlanFile,
+    variable: Annotated[
+        str | None, typer.Option(help="Glob over paths (default: all, equal layers together).")
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Continue the run in the folder.")] = False,
-    until_optimal: Annotated[
-        bool, typer.Option(help="Stop once the proven optimum of the candidates is reached.")
-    ] = False,
+    instance: OtherInstance = None,
 ) -> None:
-    """Train an agent on one instance: checkpoints, logs, the model and its best plan."""
-    trainer = _trainer()
-    pipeline = request.space.pipeline
-    best = _optimum(request.space)
-    where = pipeline.cluster.name or f"{pipeline.cluster.devices}-devices"
-    place = folder or Path("runs") / f"{pipeline.profile.name}-{where}-{agent}-{request.seed}"
-    config = trainer.Config(
-        env_kwargs=request.env_kwargs, agent=agent, seed=request.seed, steps=request.steps
-    )
-    try:
-        result, _ = trainer.train(
-            config,
-            place,
-            resume=resume,
-            target=best * (1 - tables.OPTIMAL),
-            stop_at_target=until_optimal,
-            progress=True,
-        )
-    except KeyboardInterrupt:
-        raise ParenvsError(f"interrupted; continue with --resume --out {place}") from None
-    out.print(tables.training(result, best, place))
+    """Tell for each variable of a partition plan why it is partitioned or not."""
+    from parenvs import explain_plan
+    from parenvs.judge_partition import PartitionReport
+
+    report = _judged(file, instance)
+    if not isinstance(report, PartitionReport):
+        raise ParenvsError(f"{file}: explain takes plans of partitions, not {report.plan.task}")
+    explanations = explain_plan.explain(report, variable)
+    if not explanations:
+        raise ParenvsError(f"--variable {variable!r} fits no variable or batch input")
+    out.print(explain_plan.explanation_text(explanations), markup=False, soft_wrap=True)
+    refuse_illegal(report, f"{file}: illegal")
 
 
 @app.command()
-def evaluate(
-    folder: Annotated[Path, typer.Argument(help="Folder of a training run.")],
-    episodes: Annotated[int, typer.Option(help="Sampled episodes.")] = 100,
-    seed: Seed = 0,
+def verify(
+    file: PlanFile,
+    module: Annotated[
+        str | None,
+        typer.Option(help="HLO of the graph (.pb, .txt), if the plan's instance is no such file."),
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Evaluate a trained agent with masks: greedy and sampled, against the exact optimum."""
-    check_range("--episodes", episodes, 1)
-    check_range("--seed", seed, 0)
-    _trainer()
-    import gymnasium as gym
+    """Check a partition plan against XLA's own partitioner (extra jax). Status 2 if they differ."""
+    from parenvs.plan import PartitionPlan, load_plan
+    from parenvs.verify import verify_plan
 
-    from parenvs.agents.evaluate import evaluate_folder
-    from parenvs.agents.train import load_config
-
-    config = load_config(folder)
-    space = gym.make(config.env_id, **config.env_kwargs).get_wrapper_attr("space")
-    best = _optimum(space)
-    out.print(tables.evaluation(evaluate_folder(folder, episodes, seed), best))
-
-
-def _optimum(space: Any) -> float:
-    """Value of the best plan among an environment's candidates."""
-    from parenvs.agents.exact import exact_pruned
-    from parenvs.judge import plan_values
-
-    answer = exact_pruned(space)
-    return float(plan_values(space.pipeline, answer.cuts, answer.device_cuts))
+    made = load_plan(file)
+    if not isinstance(made, PartitionPlan):
+        raise ParenvsError(f"{file}: verify takes plans of partitions, not {made.task}")
+    found = verify_plan(made, module)
+    if as_json:
+        sys.stdout.write(json.dumps(found.to_json()) + "\n")
+    else:
+        out.print(found.text(), markup=False, soft_wrap=True)
+    if not found.agrees:
+        raise ParenvsError(f"{file}: XLA's partitioner disagrees or has to reshard")
 
 
-def _trainer() -> Any:
-    try:
-        from parenvs.agents import train as trainer
-    except ImportError as error:
-        raise ParenvsError(
-            f"training needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
-        ) from None
-    return trainer
+def _judged(file: Path, instance: str | None) -> Any:
+    """What the judge says of a plan file, on its own instance or another."""
+    from parenvs.instances import load_graph, load_profile
+    from parenvs.judge import judge
+    from parenvs.plan import PartitionPlan, PipelinePlan, load_plan
+
+    made = load_plan(file)
+    name = instance or made.instance
+    if isinstance(made, PipelinePlan):
+        return judge(made, load_profile(name, made.cluster, made.micro_batch))
+    assert isinstance(made, PartitionPlan)
+    return judge(made, load_graph(name))
 
 
-def _write(
-    made: Any,
-    pipeline: Any,
-    report: Any,
-    path: Path | None,
-    plot: Path | None,
-    quiet: bool = False,
-) -> None:
-    """Write what was asked for; ``quiet`` keeps standard output for the JSON on it."""
-    if path is not None:
-        made.save(path)
-        if not quiet:
-            out.print(f"plan written to {path}", markup=False, soft_wrap=True)
-    if plot is not None:
-        from parenvs import viewer
-
-        viewer.save(plot, pipeline, report)
-        if not quiet:
-            out.print(f"picture written to {plot}", markup=False, soft_wrap=True)
+add_training(app)
 
 
 def main() -> None:

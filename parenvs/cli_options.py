@@ -4,43 +4,55 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, did_you_mean
 
 if TYPE_CHECKING:
-    from parenvs.agents.planners import Request
+    from parenvs.agents.request import Request
 
 Instance = Annotated[str, typer.Argument(help="Shipped name, or path of a graph or .csv profile.")]
+TASKS = ("pipeline-cut", "operator-partition", "data-parallel")
+_KNOWN = ", ".join(TASKS)
 ClusterText = Annotated[
-    str, typer.Option("--cluster", help="Preset, '4x8:v100,25Gbps', or a .json file.")
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Preset, '4x8:v100,25Gbps', or a .json file (default: C for pipelines, 1x8:v100).",
+    ),
 ]
 Stages = Annotated[int | None, typer.Option(help="Pipeline stages (default: one a server).")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 MicroBatch = Annotated[int, typer.Option(help="Samples in a micro-batch.")]
+PlanFile = Annotated[Path, typer.Argument(help="A plan file.")]
+OtherInstance = Annotated[
+    str | None, typer.Option("--instance", help="Judge on this instance instead of the plan's own.")
+]
 PlanOut = Annotated[Path | None, typer.Option("--out", help="Write the plan to this .json file.")]
 Plot = Annotated[
     Path | None,
-    typer.Option(
-        callback=lambda path: _picture(path), help="Draw chain and schedule (.png, .svg, .pdf)."
-    ),
+    typer.Option(callback=lambda path: _picture(path), help="Draw the plan (.png, .svg, .pdf)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def read_request(
     instance: Instance,
-    task: Annotated[str, typer.Option(help="What to plan; so far: pipeline-cut.")] = "pipeline-cut",
-    cluster: ClusterText = "C",
-    stages: Stages = None,
+    task: Annotated[str, typer.Option(help=f"What to plan: {_KNOWN}.")] = TASKS[0],
+    cluster: ClusterText = None,
+    devices: Annotated[
+        int | None, typer.Option(help="One server of so many V100, instead of --cluster.")
+    ] = None,
     seed: Seed = 0,
     steps: Annotated[
         int, typer.Option(help="Environment steps of agents that learn or draw.")
     ] = 60_000,
+    stages: Stages = None,
     micro_batch: MicroBatch = 16,
     micro_batches: Annotated[int, typer.Option(help="Micro-batches in a step.")] = 16,
     radius: Annotated[
@@ -49,19 +61,58 @@ def read_request(
     candidates: Annotated[str, typer.Option(help="Pivots that may be cut: minima or all.")] = (
         "minima"
     ),
+    rules: Annotated[str | None, typer.Option(help="shardy (default) or automap.")] = None,
+    uneven: Annotated[str | None, typer.Option(help="pad (default) or forbid.")] = None,
+    reward: Annotated[str | None, typer.Option(help="paper (default) or step_time.")] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(help="GB a device, or 'device' for 0.9 of its own; for the exact agent."),
+    ] = None,
 ) -> Request:
     """The problem of one command, as every planner takes it."""
-    from parenvs.agents.planners import Request
+    check_range("--steps", steps, 1)
+    check_range("--micro-batch", micro_batch, 1)
+    check_range("--seed", seed, 0)
+    if task not in TASKS:
+        raise ParenvsError(f"unknown task {task!r}{did_you_mean(task, TASKS)}; known: {_KNOWN}")
+    of_pipelines = {"--stages": stages}
+    of_partitions = {
+        "--devices": devices,
+        "--rules": rules,
+        "--uneven": uneven,
+        "--reward": reward,
+        "--memory-limit": memory_limit,
+    }
+    for option, value in (of_partitions if task == TASKS[0] else of_pipelines).items():
+        if value is not None:
+            raise ParenvsError(f"{option} is not an option of --task {task}")
+    if task == TASKS[0]:
+        return _pipeline(
+            instance, "C" if cluster is None else cluster, stages, micro_batch, micro_batches, radius, candidates,
+            {"seed": seed, "steps": steps},
+        )  # fmt: skip
+    return _partition(
+        instance, task, cluster, devices, rules or "shardy", uneven or "pad", reward or "paper",
+        memory_limit, {"seed": seed, "steps": steps},
+    )  # fmt: skip
+
+
+def _pipeline(
+    instance: str,
+    cluster: str,
+    stages: int | None,
+    micro_batch: int,
+    micro_batches: int,
+    radius: int,
+    candidates: str,
+    common: dict[str, int],
+) -> Request:
+    from parenvs.agents.planners import PipelineRequest
     from parenvs.candidates import CutSpace
     from parenvs.cluster import Cluster
     from parenvs.instances import load_profile
     from parenvs.pipeline import Pipeline
 
-    if task != "pipeline-cut":
-        raise ParenvsError(f"unknown task {task!r}; known: pipeline-cut")
-    check_range("--steps", steps, 1)
-    check_range("--micro-batch", micro_batch, 1)
-    check_range("--seed", seed, 0)
     devices = Cluster.parse(cluster)
     profile = load_profile(instance, devices, micro_batch)
     space = CutSpace.build(Pipeline(profile, devices, micro_batches), stages, radius, candidates)
@@ -74,7 +125,49 @@ def read_request(
         "radius": radius,
         "candidates": candidates,
     }
-    return Request(space, env_kwargs, seed, steps)
+    return PipelineRequest(env_kwargs, **common, space=space)
+
+
+def _partition(
+    instance: str,
+    task: str,
+    cluster: str | None,
+    devices: int | None,
+    rules: str,
+    uneven: str,
+    reward: str,
+    memory_limit: str | None,
+    common: dict[str, int],
+) -> Request:
+    from parenvs.agents.partition_planners import PartitionRequest
+    from parenvs.partition_space import PartitionSpace
+    from parenvs.partitioning import choose_cluster, load_partitioning
+
+    where = choose_cluster(cluster, devices)
+    problem = load_partitioning(instance, where, rules, uneven)
+    space = PartitionSpace.of(problem, task, reward, linkage=task == "operator-partition")
+    limit = None
+    if memory_limit is not None:
+        limit = problem.memory_limit if memory_limit == "device" else _gigabytes(memory_limit)
+    env_kwargs = {
+        "instance": instance,
+        "cluster": where.to_json(),
+        "rules": rules,
+        "uneven": uneven,
+        "reward": reward,
+    }
+    return PartitionRequest(env_kwargs, **common, space=space, memory_limit=limit)
+
+
+def _gigabytes(text: str) -> float:
+    """Bytes from a number of GB."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ParenvsError(f"--memory-limit must be 'device' or a positive number, not {text!r}")
+    return number * 1e9
 
 
 def with_request(command: Callable[..., None]) -> Callable[..., None]:

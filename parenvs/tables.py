@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
 
 from parenvs.candidates import CutSpace
 from parenvs.cluster import PRESETS
+from parenvs.dimensions import RULE_SETS
 from parenvs.graph import Graph, Phase, Role
 from parenvs.instances import manifest
-from parenvs.judge import Report
-from parenvs.pipeline import Pipeline
+from parenvs.judge_partition import PartitionReport
+from parenvs.partitioning import Partitioning
 
 if TYPE_CHECKING:
     from parenvs.agents.answer import Answer
     from parenvs.agents.evaluate import Evaluation
+    from parenvs.agents.partition_answer import PartitionAnswer
     from parenvs.agents.train import TrainResult
 
 OPTIMAL = 1e-3
@@ -120,16 +122,41 @@ def chain(space: CutSpace) -> Table:
     return table
 
 
-def proof(answer: Answer) -> str:
+def classes(problem: Partitioning) -> Table:
+    """The dimension classes of a graph, for both rule sets."""
+    table = _table(f"dimension classes on {problem.cluster}", "what", *RULE_SETS)
+    both = [
+        Partitioning.build(problem.graph, problem.cluster, rules, problem.uneven)
+        for rules in RULE_SETS
+    ]
+    rows = (
+        ("variable dimensions", lambda p: len(p.dimensions("variables"))),
+        ("classes that hold some and can be partitioned", lambda p: len(p.decidable("variables"))),
+        ("variable dimensions in them", lambda p: p.counts("variables")[p.decidable("all")].sum()),
+        ("pairs of classes that conflict", lambda p: len(p.classes.conflicts)),
+        ("dimensions of batch inputs", lambda p: len(p.dimensions("inputs"))),
+        ("of them can be partitioned", lambda p: p.counts("inputs")[p.decidable("all")].sum()),
+    )
+    for name, count in rows:
+        table.add_row(name, *(str(count(p)) for p in both))
+    table.add_row("replicated step", *(f"{p.replicate_seconds:.4f} s" for p in both))
+    return table
+
+
+def proof(answer: Answer | PartitionAnswer) -> str:
     """One line on what a planner knows of its answer."""
     words = f"{answer.method}: {answer.status}"
-    if answer.bound > 0:
-        words += f", proven lower bound {answer.bound:.6g} s"
+    if answer.bound:
+        side, unit = ("lower", " s") if hasattr(answer, "length") else ("upper", " of the return")
+        words += f", proven {side} bound {answer.bound:.6g}{unit}"
     return f"{words}; {answer.evaluations:,} evaluations in {answer.seconds:.2f} s"
 
 
-def comparison(pipeline: Pipeline, rows: Sequence[tuple[Answer, Report]]) -> Table:
-    """Several plans of one problem side by side."""
+def comparison(rows: Sequence[tuple[Any, Any]]) -> Table:
+    """Several plans of one problem side by side, of pipelines or of partitions."""
+    if isinstance(rows[0][1], PartitionReport):
+        return _partitions(rows)
+    pipeline = rows[0][1].pipeline
     cluster = pipeline.cluster
     table = _table(
         f"{pipeline.profile.name} on {cluster}",
@@ -163,12 +190,47 @@ def comparison(pipeline: Pipeline, rows: Sequence[tuple[Answer, Report]]) -> Tab
     return table
 
 
+def _partitions(rows: Sequence[tuple[PartitionAnswer, PartitionReport]]) -> Table:
+    problem, reward = rows[0][1].problem, rows[0][0].reward
+    table = _table(
+        f"{problem.graph.name} on {problem.cluster}, {problem.rules} rules, reward {reward}",
+        "agent",
+        "return",
+        "vars",
+        "dims",
+        "step (s)",
+        "sent (s)",
+        "GB each",
+        "used",
+        "proof",
+        "found (s)",
+    )
+    for answer, report in rows:
+        table.add_row(
+            answer.method,
+            f"{report.value(reward):.4f}" if reward == "step_time" else f"{answer.value:.1f}",
+            str(report.variables),
+            f"{report.partitioned_dimensions}/{report.dimensions}",
+            f"{report.step_seconds:.4f}",
+            f"{report.communication_seconds:.4f}",
+            f"{report.memory.peak / 1e9:.1f}" + ("" if report.fits else " !"),
+            f"{100 * report.utilisation:.1f} %",
+            answer.status,
+            f"{answer.seconds:.2f}",
+        )
+    table.caption = (
+        "vars, dims: partitioned; sent: all-reduces, part of the step; !: more than a device holds"
+    )
+    table.caption_justify = "left"
+    return table
+
+
 def training(result: TrainResult, best: float, folder: Path) -> Table:
     """The outcome of a training run."""
     table = _table(f"run {folder}", "what", "value")
     rows = [
-        ("best 1/L", f"{result.value:.6f}"),
-        ("exact optimum of the candidates", f"{best:.6f}"),
+        ("best return", f"{result.value:.6f}"),
+        ("exact optimum", f"{best:.6f}"),
         ("gap", f"{100 * (best / result.value - 1):.3f} %" if result.value > 0 else "illegal"),
         ("steps", f"{result.steps:,}"),
         ("episodes", f"{result.episodes:,}"),
@@ -184,12 +246,12 @@ def training(result: TrainResult, best: float, folder: Path) -> Table:
 
 def evaluation(result: Evaluation, best: float) -> Table:
     """How a trained agent does."""
-    table = _table("evaluation", "what", "1/L", "share of the optimum")
+    table = _table("evaluation", "what", "return", "share of the optimum")
     for name, value in (
         ("greedy policy", result.greedy_value),
         (f"mean of {result.episodes} samples", result.mean_value),
         ("best sample", result.best_value),
-        ("exact optimum of the candidates", best),
+        ("exact optimum", best),
     ):
         table.add_row(name, f"{value:.6f}", f"{100 * value / best:.2f} %")
     table.add_row("spread of samples", f"{result.std_value:.6f}", "")

@@ -103,7 +103,7 @@ def test_train__resume_goes_on_from_the_checkpoint(tmp_path):
         train(config, tmp_path, checkpoint_every=1, callbacks=[Interrupt(int(2.5 * UPDATE))])
     counter = Counter()
     result, _ = train(config, tmp_path, resume=True, callbacks=[counter])
-    assert counter.calls * ppo.ENVS == UPDATE
+    assert counter.calls * ppo.ENVS["PipelineCut-v0"] == UPDATE
     assert result.steps == 3 * UPDATE
     assert result.episodes == 3 * UPDATE // 2
     assert sorted(path.name for path in (tmp_path / "log").iterdir()) == ["0", "1"]
@@ -165,7 +165,7 @@ def test_train__result_is_the_judges(whole):
     assert result.steps == 4 * UPDATE
     assert result.episodes == 2 * UPDATE
     assert 0 < result.best_steps <= result.steps
-    assert result.best_steps % ppo.ENVS == 0
+    assert result.best_steps % ppo.ENVS["PipelineCut-v0"] == 0
 
 
 def test_train__writes_nothing_without_a_folder(tmp_path, monkeypatch):
@@ -199,7 +199,9 @@ def test_train__reaches_the_optimum_of_the_toy(tmp_path, seed):
     assert evaluation.greedy_plan.cuts == toy.cuts
     assert evaluation.greedy_value == pytest.approx(float(toy.value), rel=1e-6)
     assert evaluation.best_value == evaluation.greedy_value
-    untrained = ppo.make_model(ppo.make_env(config.env_id, kwargs, 0), 2, seed)
+    untrained = ppo.make_model(
+        ppo.make_env(config.env_id, kwargs, 0), config.env_id, 2, seed
+    )
     assert evaluation.mean_value > evaluate(untrained, config, episodes=50).mean_value + 0.05
 
 
@@ -226,9 +228,9 @@ def test_train__overrides_reach_the_agent():
 
 def test_train__settings_hold_whole_episodes():
     for episode_steps in (1, 2, 3, 7):
-        chosen = ppo.settings(episode_steps)
+        chosen = ppo.settings("PipelineCut-v0", episode_steps)
         assert chosen["n_steps"] % episode_steps == 0
-        assert (ppo.ENVS * chosen["n_steps"]) % chosen["batch_size"] == 0
+        assert (ppo.ENVS["PipelineCut-v0"] * chosen["n_steps"]) % chosen["batch_size"] == 0
         assert chosen["gamma"] == 1.0
 
 
@@ -441,7 +443,7 @@ def test_train__evaluation_is_the_judges(whole):
 def test_train__evaluation_never_plays_what_is_masked(whole):
     """An untrained agent without masks would; with them the worst is a plan beyond memory."""
     env = ppo.make_env("PipelineCut-v0", {"instance": "t5-base", "cluster": "C"}, 0, envs=1)
-    model = ppo.make_model(env, 3, 0)
+    model = ppo.make_model(env, "PipelineCut-v0", 3, 0)
     config = config_of(1, env_kwargs={"instance": "t5-base", "cluster": "C"})
     evaluation = evaluate(model, config, episodes=30)
     assert len(evaluation.best_plan.cuts) == len(evaluation.greedy_plan.cuts) == 3

@@ -165,6 +165,11 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         """Steps of an episode in which no action is illegal."""
         return self.space.stages - 1
 
+    @property
+    def largest_return(self) -> float:
+        """An upper bound of the return, to scale it by."""
+        return 1.0
+
     def _features(self) -> np.ndarray:
         features = np.zeros((len(self._mask), 3), dtype=np.float32)
         legal = np.flatnonzero(self._mask)
