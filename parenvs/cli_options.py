@@ -86,15 +86,14 @@ def read_request(
     for option, value in (of_partitions if task == TASKS[0] else of_pipelines).items():
         if value is not None:
             raise ParenvsError(f"{option} is not an option of --task {task}")
+    common = {"seed": seed, "steps": steps}
     if task == TASKS[0]:
+        where = "C" if cluster is None else cluster
         return _pipeline(
-            instance, "C" if cluster is None else cluster, stages, micro_batch, micro_batches, radius, candidates,
-            {"seed": seed, "steps": steps},
-        )  # fmt: skip
-    return _partition(
-        instance, task, cluster, devices, rules or "shardy", uneven or "pad", reward or "paper",
-        memory_limit, {"seed": seed, "steps": steps},
-    )  # fmt: skip
+            instance, where, stages, micro_batch, micro_batches, radius, candidates, common
+        )
+    choices = (rules or "shardy", uneven or "pad", reward or "paper")
+    return _partition(instance, task, cluster, devices, *choices, memory_limit, common)
 
 
 def _pipeline(

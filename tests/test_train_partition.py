@@ -7,14 +7,14 @@ import pytest
 
 pytest.importorskip("sb3_contrib")
 
-import torch  # noqa: E402
-from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
 
-from parenvs import judge, load_graph  # noqa: E402
-from parenvs.agents.evaluate import evaluate  # noqa: E402
-from parenvs.agents.partition_exact import exact_partition  # noqa: E402
-from parenvs.agents.train import Config, replay, train  # noqa: E402
-from parenvs.partitioning import choose_cluster, load_partitioning  # noqa: E402
+from parenvs import judge, load_graph
+from parenvs.agents.evaluate import evaluate
+from parenvs.agents.partition_exact import exact_partition
+from parenvs.agents.train import Config, replay, train
+from parenvs.partitioning import choose_cluster, load_partitioning
 
 UPDATE = 8 * 64
 KWARGS = {"instance": "vgg-19", "rules": "automap", "reward": "step_time"}
