@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
-from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +24,7 @@ from common import (
     solve,
     table,
 )
+from runs import append, reached, read, run_all
 
 from parenvs.agents.exact import exact_pruned
 from parenvs.candidates import CutSpace
@@ -87,42 +84,6 @@ def perform(run: Run) -> dict[str, Any]:
         "greedy_value": evaluation.greedy_value,
         "random_gap": float(found.length / best.length_seconds - 1) if fits else None,
     }
-
-
-def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a results file; a line that was cut off is left out."""
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                progress(f"{path}: left out a broken line")
-
-
-def append(path: Path, record: dict[str, Any]) -> None:
-    """Add one line, after ending one that was cut off."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    broken = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(("\n" if broken else "") + json.dumps(record) + "\n")
-
-
-def run_all(runs: Iterable[Run], jobs: int) -> Iterator[dict[str, Any]]:
-    """The records of the runs, as they are done."""
-    if jobs == 1:
-        yield from map(perform, runs)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        try:
-            for future in as_completed([pool.submit(perform, run) for run in runs]):
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def reached(record: dict[str, Any]) -> bool:
-    """Whether the target was reached within the budget; the last update may go beyond it."""
-    return record["target_steps"] is not None and record["target_steps"] <= record["steps"]
 
 
 def row(instance: str, cluster: str, records: list[dict[str, Any]], steps: int) -> list[str]:
@@ -187,7 +148,7 @@ def main() -> None:
     path = chosen.out / "ppo.jsonl"
     done = {(x["instance"], x["cluster"], x["seed"], x["settings_hash"]): x for x in read(path)}
     missing = [run for run in wanted if run.key not in done]
-    for number, record in enumerate(run_all(missing, chosen.jobs), 1):
+    for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
         append(path, {**record, "jobs": chosen.jobs})
         names = f"{record['instance']} {record['cluster']} seed {record['seed']}"
         steps = f"{record['target_steps']} steps" if reached(record) else "not reached"
