@@ -188,10 +188,10 @@ def main() -> None:
     order = [(v, i) for v in chosen.variants for i in chosen.instances if (v, i) in groups]
     jobs = sorted({x["jobs"] for x in records})
     sections = [
-        "One server of 8 V100. Reached: the paper's return, or the step time, of a sampled episode "
-        f"within {percent(OPTIMAL, 1)} of the proven optimum's, within {chosen.steps:,} environment "
-        f"steps; seeds 0 to {chosen.seeds - 1}; a run ends there. Steps, seconds and episodes are "
-        "those of the runs that reach it. Random search plays as many episodes as the agent did, "
+        "One server of 8 V100. Reached: the paper's return, or the step time, of a sampled "
+        f"episode within {percent(OPTIMAL, 1)} of the proven optimum's, within {chosen.steps:,} "
+        f"environment steps; seeds 0 to {chosen.seeds - 1}; a run ends there. Steps, seconds "
+        "and episodes are those of the runs that reach it. Random search plays as many episodes as the agent did, "
         "uniform among the actions that the mask allows. Greedy heuristic: GWMIN. "
         f"{' or '.join(map(str, jobs))} run(s) at a time, each on one thread.",
         table(header, [row(groups[pair]) for pair in order], left=2),

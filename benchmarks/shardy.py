@@ -1,12 +1,15 @@
 """Dimension classes against XLA's own partitioner, Shardy.
 
 Every single-dimension decision on small variants of the models, some on the full ones, and random
-pairs. Needs the extra ``jax``.
+pairs; every decision and every pair of them on functions of one instruction. Needs the extra
+``jax``.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -20,20 +23,33 @@ from parenvs.oracle import ShardyOracle
 
 DEVICES = 2
 Pair = tuple[int, int]
+KINDS = ("legal in both", "conflict in both", "stricter", "disagree")
+STRICTER = {
+    "convolution": "spatial dimensions, which need a halo exchange, and groups",
+    "custom-call": "all but the batch of a factorization, everything where nobody knows",
+    "dynamic-update-slice": "dimensions that are updated in part",
+    "pad": "padded dimensions",
+    "reduce-window": "dimensions that the window slides over, cumulative sums among them",
+    "reshape": "minor dimensions of a group",
+    "reverse": "reversed dimensions",
+    "slice": "sliced dimensions",
+}
+"""Instruction that blocks -> what we leave alone and Shardy splits without a reshard."""
 
 
 class Case:
-    """One training step, lowered for Shardy and read by us."""
+    """One function, lowered for Shardy and read by us."""
 
-    def __init__(self, name: str, model: Any) -> None:
+    def __init__(self, name: str, function: Any, args: Any) -> None:
         import jax
 
-        from parenvs.datasets.models import train_step
-
-        function, args = train_step(model)
+        jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
         self.name = name
-        self.oracle = ShardyOracle(jax.jit(function, keep_unused=True).lower(*args), DEVICES)
+        lowered = jitted.lower(*args)
+        self.oracle = ShardyOracle(lowered, DEVICES)
         self.graph = Graph.from_jax(function, *args, name=name)
+        if "custom-call" in self.graph.opcodes:
+            self.read_stablehlo(lowered.compiler_ir("stablehlo"))
         self.classes: DimensionClasses = dimension_classes(self.graph)
         self.place: dict[Pair, int] = {
             (k, d): int(self.graph.dim_offset[t] + d)
@@ -42,6 +58,18 @@ class Case:
             if size % DEVICES == 0  # Shardy does not propagate to the others
         }
         self.odd: list[str] = []
+        self.stricter: dict[str, Counter[str]] = {"single": Counter(), "pair": Counter()}
+
+    def read_stablehlo(self, module: Any) -> None:
+        """Give the oracle what JAX lowers to, not what comes from the HLO.
+
+        There the results of a custom call are a tuple, which Shardy does not support, and what JAX
+        tells Shardy of its dimensions is lost.
+        """
+        text = module.operation.get_asm(enable_debug_info=False)
+        mesh = next(line for line in self.oracle._text.splitlines() if "sdy.mesh @mesh " in line)
+        self.oracle._text = text.replace("{\n", f"{{\n{mesh}\n", 1)
+        self.oracle._context = module.context
 
     def label(self, pair: Pair) -> int:
         """Class of an input's dimension."""
@@ -52,13 +80,21 @@ class Case:
         return bool(self.classes.blocked[self.label(pair)])
 
     def single(self, pair: Pair) -> str:
-        """Outcome of one decision: every input must agree, and a reshard mean a blocked class."""
+        """Outcome of one decision: a reshard must mean a blocked class.
+
+        Where there is none, the partitioned inputs must be those of the class, and an all-reduce
+        stand where one of its factors leaves a partial result.
+        """
         found = self.oracle.propagate([pair])
         if self.blocked(pair):
             return self.outcome(bool(found.reshards), True, [pair])
         members = {x for x in self.place if self.label(x) == self.label(pair)}
-        if set(found.partitioned) != members:
-            self.odd.append(f"{self.name}: {self.words([pair])}: other inputs")
+        partial = bool(
+            self.classes.factors.kind[self.classes.factor_class == self.label(pair)].any()
+        )
+        if set(found.partitioned) != members or bool(found.all_reduces) != partial:
+            what = "all-reduces" if set(found.partitioned) == members else "inputs"
+            self.odd.append(f"{self.name}: {self.words([pair])}: other {what}")
             return "disagree"
         return self.outcome(bool(found.reshards), False, [pair])
 
@@ -75,14 +111,22 @@ class Case:
         if reshards == stuck:
             return "conflict in both" if stuck else "legal in both"
         self.odd.append(f"{self.name}: {self.words(decided)}: {self.reason(decided)}")
-        return "stricter" if stuck else "disagree"
+        if not stuck:
+            return "disagree"
+        self.stricter["single" if len(decided) == 1 else "pair"][self.reason(decided)] += 1
+        return "stricter"
 
     def reason(self, decided: list[Pair]) -> str:
-        """Opcodes of the instructions that block the classes."""
+        """Opcode of the first instruction that blocks a decided class."""
         by = [int(self.classes.blocked_by[self.label(pair)]) for pair in decided]
-        return ", ".join(
-            self.graph.opcodes[self.graph.opcode[i]] if i >= 0 else "not blocked" for i in by
-        )
+        found = [self.graph.opcodes[self.graph.opcode[i]] for i in by if i >= 0]
+        return found[0] if found else "not blocked"
+
+    def every(self) -> tuple[Counter[str], Counter[str]]:
+        """Outcomes of all single decisions, and of all pairs on different inputs."""
+        pairs = [x for x in itertools.combinations(self.place, 2) if x[0][0] != x[1][0]]
+        single = Counter(self.single(x) for x in self.place)
+        return single, Counter(self.double(*x) for x in pairs)
 
     def words(self, decided: list[Pair]) -> str:
         """The decisions by path."""
@@ -103,32 +147,28 @@ def small_models() -> dict[str, Callable[[], Any]]:
     }
 
 
-def main() -> None:
-    """Print and write a row for each model and kind of decision."""
-    from parenvs.datasets.models import MODELS
+def sweep_models(full: int, pairs: int) -> tuple[list[str], Any]:
+    """Sections and figures of the training steps."""
+    from parenvs.datasets.models import MODELS, train_step
 
-    options = parser(__doc__)
-    options.add_argument("--full", type=int, default=50, help="decisions on each full graph")
-    options.add_argument("--pairs", type=int, default=300, help="random pairs in all")
-    chosen = options.parse_args()
     rng = np.random.default_rng(0)
     small = small_models()
     rows, odd = [], []
     for name, make in [*small.items(), *((x, lambda m=m: m) for x, m in MODELS.items())]:
         begin = time.perf_counter()
-        case = Case(name, make())
+        case = Case(name, *train_step(make()))
         inputs = list(case.place)
         every = name in small
-        some = inputs if every else [inputs[i] for i in rng.permutation(len(inputs))[: chosen.full]]
+        some = inputs if every else [inputs[i] for i in rng.permutation(len(inputs))[:full]]
         counts = Counter(case.single(pair) for pair in some)
         # Where a class is blocked there is nothing to compare but the reshard.
-        compared = (counts["legal in both"] + counts["disagree"]) * len(inputs)
+        compared = (counts.total() - counts["conflict in both"] - counts["stricter"]) * len(inputs)
         rows.append(row(name, "single", compared, counts, begin))
         if every:
             begin = time.perf_counter()
             free = [pair for pair in inputs if not case.blocked(pair)]
             draws = []
-            while len(draws) < chosen.pairs // len(small):
+            while len(draws) < pairs // len(small):
                 one, other = (free[i] for i in rng.integers(len(free), size=2))
                 if one[0] != other[0] and case.label(one) != case.label(other):
                     draws.append((one, other))
@@ -149,14 +189,75 @@ def main() -> None:
         + (", ".join(f"{k} {v}" for k, v in sorted(stricter.items())) or "none")
         + ".",
     ]
-    publish("shardy", sections, {"rows": rows, "odd": odd}, chosen.out)
+    return sections, {"rows": rows, "odd": odd}
+
+
+def sweep_ops() -> tuple[list[str], Any]:
+    """Sections and figures of the functions of one instruction."""
+    from single_ops import OPS
+
+    rows, odd = [], []
+    total = {"single": Counter[str](), "pair": Counter[str]()}
+    reasons = {"single": Counter[str](), "pair": Counter[str]()}
+    for opcode, functions in OPS.items():
+        counts = {kind: Counter[str]() for kind in total}
+        for name, (function, args) in functions.items():
+            case = Case(f"{opcode}, {name}", function, args)
+            for kind, outcomes in zip(total, case.every(), strict=True):
+                counts[kind] += outcomes
+                reasons[kind] += case.stricter[kind]
+            odd += case.odd
+        for kind in total:
+            total[kind] += counts[kind]
+        rows.append([opcode, len(functions), *cells(counts["single"]), *cells(counts["pair"])])
+    functions = sum(map(len, OPS.values()))
+    rows.append(["all", functions, *cells(total["single"]), *cells(total["pair"])])
+    names = ["legal", "conflict", "stricter", "disagree"]
+    header = ["instruction", "functions", "single", *names, "pairs", *names]
+    why = [
+        [
+            opcode,
+            STRICTER.get(opcode, "not documented"),
+            *(str(reasons[k][opcode]) for k in reasons),
+        ]
+        for opcode in sorted({*reasons["single"], *reasons["pair"]})
+    ]
+    wrong = [x for x in odd if x.endswith(("not blocked", "other inputs", "other all-reduces"))]
+    sections = [
+        "Functions of one instruction, or a few: every decision on one dimension, and every pair "
+        "on two inputs.",
+        table(header, rows),
+        "Stricter, by the instruction that blocks, and what we leave alone there.",
+        table(["instruction", "what is left alone", "single", "pairs"], why, left=2),
+        "In disagreement: " + (", ".join(wrong) or "none") + ".",
+    ]
+    return sections, {"rows": rows, "stricter": reasons, "odd": odd}
+
+
+def main() -> None:
+    """Print and write a row for each model and for each instruction."""
+    options = parser(__doc__)
+    options.add_argument("--full", type=int, default=50, help="decisions on each full graph")
+    options.add_argument("--pairs", type=int, default=300, help="random pairs in all")
+    chosen = options.parse_args()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a loop's trip count and of unknown custom calls
+        singles, figures = sweep_ops()
+    progress(singles[1])
+    sections, data = sweep_models(chosen.full, chosen.pairs)
+    publish("shardy", [*sections, *singles], {**data, "ops": figures}, chosen.out)
+
+
+def cells(counts: Counter[str]) -> list[str]:
+    """Number of decisions, and of each outcome."""
+    return [f"{counts.total():,}", *(str(counts[kind]) for kind in KINDS)]
 
 
 def row(name: str, kind: str, compared: int, counts: Counter[str], begin: float) -> list[str]:
     """One row of the table."""
-    kinds = ("legal in both", "conflict in both", "stricter", "disagree")
-    cells = [name, kind, f"{counts.total():,}", f"{compared:,}" if compared else ""]
-    return [*cells, *(str(counts[k]) for k in kinds), f"{time.perf_counter() - begin:.1f}"]
+    total, *outcomes = cells(counts)
+    seconds = f"{time.perf_counter() - begin:.1f}"
+    return [name, kind, total, f"{compared:,}" if compared else "", *outcomes, seconds]
 
 
 if __name__ == "__main__":

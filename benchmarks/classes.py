@@ -1,0 +1,98 @@
+"""Dimension classes against exhaustive search on random programs. Needs the extra ``jax``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import parser, progress, publish, table
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from exhaustive import TooMany, disagreements, search
+from random_programs import Program
+
+from parenvs import Graph
+from parenvs.dimensions import RULE_SETS, dimension_classes
+from parenvs.factors import Factors
+
+COLUMNS = ("cases", "instructions", "dimensions", "classes", "blocked", "conflicts", "assignments")
+COLUMNS += ("legal", "pairs compared", "too many", "no factors", "disagreements")
+
+
+def program(seed: int) -> Any:
+    """The random program of a seed."""
+    rng = np.random.default_rng(seed)
+    return Program(lambda options: options[rng.integers(len(options))])
+
+
+def check(graph: Graph, rules: str) -> tuple[Counter[str], list[str]]:
+    """Figures of one graph, and what the classes and the search say otherwise."""
+    counts = Counter({"cases": 1, "instructions": len(graph.opcode)})
+    try:
+        found = search(graph, rules)
+    except TooMany:
+        return counts + Counter({"too many": 1}), []
+    if not len(Factors.of(graph, rules).instruction):
+        return counts + Counter({"no factors": 1}), []
+    classes = dimension_classes(graph, rules)
+    wrong = disagreements(classes, found)
+    touched = np.unique(classes.label[found.dims])
+    inside = np.isin(classes.conflicts, touched).all(axis=1)
+    live = int((found.split > 0).sum())
+    return counts + Counter(
+        {
+            "dimensions": len(found.dims),
+            "classes": len(touched),
+            "blocked": int(classes.blocked[touched].sum()),
+            "conflicts": int(inside.sum()),
+            "assignments": found.tried,
+            "legal": len(found.legal),
+            "pairs compared": live * live,
+            "disagreements": len(wrong),
+        }
+    ), wrong
+
+
+def main() -> int:
+    """Print and write a row for each kind of program; the exit status is 1 if a case is wrong."""
+    options = parser(__doc__)
+    options.add_argument("--cases", type=int, default=1000, help="random programs")
+    chosen = options.parse_args()
+    begin = time.perf_counter()
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    wrong = []
+    for seed in range(chosen.cases):
+        made = program(seed)
+        graph = Graph.from_jax(made.function, *made.arguments, name=f"case {seed}")
+        kind = "gradient" if made.gradient else "function"
+        for rules in RULE_SETS:
+            found, words = check(graph, rules)
+            counts[kind, rules] = counts.get((kind, rules), Counter()) + found
+            wrong += [f"case {seed}, {rules}: {word}: {'; '.join(made.text)}" for word in words]
+        if seed % 100 == 99:
+            progress(f"{seed + 1} of {chosen.cases}, {len(wrong)} disagreements")
+    counts["all", ""] = sum(counts.values(), Counter())
+    rows = [[*key, *(f"{found[c]:,}" for c in COLUMNS)] for key, found in sorted(counts.items())]
+    seconds = time.perf_counter() - begin
+    sections = [
+        f"Random JAX functions of 2 to 8 steps and gradients of such, {chosen.cases} in all, under "
+        "both rule sets. `assignments`: looked at by the search, of single instructions and of "
+        "whole programs; `legal`: of whole programs; `pairs compared`: of dimensions that can be "
+        "split, whether they can be split together and whether they always are. Left out: `too "
+        "many` legal assignments for the search to hold, and `no factors` at all. "
+        f"{seconds:.0f} s.",
+        table(["program", "rules", *COLUMNS], rows, left=2),
+        *wrong[:20],
+    ]
+    raw = {" ".join(key).strip(): found for key, found in counts.items()}
+    publish("classes", sections, {"counts": raw, "wrong": wrong}, chosen.out)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""Partition plans against XLA's own partitioner, Shardy: exact ones, random ones, illegal ones.
+
+Needs the extra ``jax``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from common import INSTANCES, parser, progress, publish, table
+from shardy import small_models
+
+from parenvs import Graph
+from parenvs.agents.partition_exact import exact_partition
+from parenvs.dimensions import RULE_SETS
+from parenvs.judge_partition import judge_partition, make_partition_plan
+from parenvs.partitioning import Partitioning, choose_cluster, load_partitioning
+from parenvs.plan import PartitionPlan
+from parenvs.verify import Verification
+
+DEVICES = 8
+KINDS = {  # task, reward, scope
+    "exact, paper's reward": ("operator-partition", "paper", "variables"),
+    "exact, step time": ("operator-partition", "step_time", "all"),
+    "exact batch, paper's reward": ("data-parallel", "paper", "inputs"),
+    "exact batch, step time": ("data-parallel", "step_time", "inputs"),
+}
+KEPT = 0.8
+"""Share of the classes that a random plan tries to partition."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Plans of one kind, and what Shardy says of them."""
+
+    instance: str
+    rules: str
+    kind: str
+    found: Sequence[Verification]
+    seconds: float
+
+    @property
+    def agreed(self) -> int:
+        """Plans with which Shardy agrees."""
+        return sum(x.agrees for x in self.found)
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether it agrees with every legal plan, and with no illegal one."""
+        return all(x.agrees == x.legal for x in self.found)
+
+    def cells(self) -> list[str]:
+        """Cells of the table."""
+        found = self.found
+        meshes = sorted({x.mesh for x in found})
+        predicted, all_reduces = (
+            sum(getattr(x, key) for x in found) for key in ("predicted_all_reduces", "all_reduces")
+        )
+        legal = [self.instance, self.rules, self.kind, ", ".join(map(str, meshes))]
+        numbers = [
+            sum(x.decided for x in found),
+            sum(x.compared for x in found),
+            sum(len(x.disagreements) for x in found),
+            sum(len(x.not_compared) for x in found),
+            sum(len(x.reshards) for x in found),
+            f"{self.agreed} of {len(found)}",
+            f"{predicted:,} / {all_reduces:,}" if found[0].legal else "",
+            f"{self.seconds / len(found):.2f}",
+        ]
+        return [*legal, *(f"{x:,}" if isinstance(x, int) else x for x in numbers)]
+
+
+def exact_rows(instance: str, rules: str) -> list[Row]:
+    """A row for each exact plan of a shipped graph."""
+    problem = load_partitioning(instance, choose_cluster(devices=DEVICES), rules)
+    rows = []
+    for kind, (task, reward, scope) in KINDS.items():
+        answer = exact_partition(problem, reward, scope)
+        plan = make_partition_plan(problem, answer.chosen, task, reward)
+        rows.append(verified(problem, kind, [plan], None))
+    return rows
+
+
+def random_rows(name: str, model: Any, rules: str, count: int) -> list[Row]:
+    """Random plans of a small model: legal ones, and the same with a class that conflicts."""
+    import jax
+
+    from parenvs.datasets.models import train_step
+
+    function, args = train_step(model)
+    lowered = jax.jit(function, keep_unused=True).lower(*args)
+    graph = Graph.from_jax(function, *args, name=name)
+    problem = Partitioning.build(graph, choose_cluster(devices=DEVICES), rules)
+    rows = []
+    for kind, conflict in (("random, legal", False), ("random, a conflict added", True)):
+        plans = random_plans(problem, count, conflict)
+        if plans:
+            rows.append(verified(problem, kind, plans, lowered))
+    return rows
+
+
+def random_plans(problem: Partitioning, count: int, conflict: bool) -> list[PartitionPlan]:
+    """Legal plans, or such with one more class that conflicts with theirs."""
+    rng = np.random.default_rng(0)
+    plans: list[PartitionPlan] = []
+    for _ in range(10 * count):
+        chosen = independent(problem, rng)
+        if conflict:
+            rivals = [x for one in np.flatnonzero(chosen) for x in problem.classes.rivals(one)]
+            rivals = np.intersect1d(rivals, problem.decidable("all"))
+            chosen[rng.choice(rivals, size=min(len(rivals), 1))] = True
+        plan = make_partition_plan(problem, chosen, "operator-partition", "step_time")
+        # A plan names one dimension of each input: what is added cannot always be said.
+        if len(plans) < count and judge_partition(plan, problem).legal != conflict:
+            plans.append(plan)
+    return plans
+
+
+def independent(problem: Partitioning, rng: np.random.Generator) -> np.ndarray:
+    """(C,) bool: classes taken in random order, of those that conflict with none before."""
+    chosen = np.zeros(len(problem.classes), dtype=bool)
+    for one in rng.permutation(problem.decidable("all")):
+        if rng.random() < KEPT and not chosen[problem.classes.rivals(one)].any():
+            chosen[one] = True
+    return chosen
+
+
+def verified(problem: Partitioning, kind: str, plans: Sequence[PartitionPlan], source: Any) -> Row:
+    """Let Shardy look at some plans."""
+    begin = time.perf_counter()
+    found = [problem.graph.verify(plan, source) for plan in plans]
+    row = Row(problem.graph.name, problem.rules, kind, found, time.perf_counter() - begin)
+    progress(f"{row.cells()}")
+    return row
+
+
+def main() -> int:
+    """Print and write a row for each kind of plan; the exit status is 1 if one is unexpected."""
+    options = parser(__doc__)
+    options.add_argument("--plans", type=int, default=20, help="random plans of each kind")
+    chosen = options.parse_args()
+    rows = [row for x in INSTANCES for rules in RULE_SETS for row in exact_rows(x, rules)]
+    small = {name: make() for name, make in small_models().items()}
+    for name, model in small.items():
+        for rules in RULE_SETS:
+            rows += random_rows(name, model, rules, chosen.plans)
+    odd = [x.text() for row in rows for x in row.found if x.agrees != x.legal]
+    legal = [x for row in rows for x in row.found if x.legal]
+    same = sum(x.all_reduces == x.predicted_all_reduces for x in legal)
+    header = ["graph", "rules", "plan", "mesh", "told", "inputs compared", "differ"]
+    header += ["classes left out", "reshards", "agrees", "all-reduces, predicted / Shardy's"]
+    header += ["seconds a plan"]
+    sections = [
+        f"Training steps; plans for {DEVICES} devices. Shardy is told one dimension of each "
+        "partitioned class (`told`) and propagates it; every input with a dimension larger than 1 "
+        "is compared. `mesh`: size of the mesh axis, which has to divide the dimensions; "
+        "`classes left out`: those that it does not divide. A legal plan should agree, a plan with "
+        "a conflict should not. Numbers of rows with several plans are sums.",
+        table(header, [row.cells() for row in rows], left=3),
+        f"Legal plans with as many all-reduces as predicted: {same:,} of {len(legal):,}. "
+        "Inputs compared, that the plan and Shardy partition alike, in legal plans: "
+        f"{sum(x.compared - len(x.disagreements) for x in legal):,} of "
+        f"{sum(x.compared for x in legal):,}. Not as expected: "
+        + ("none." if not odd else f"{len(odd)}."),
+        *odd[:5],
+    ]
+    data = [
+        {"graph": x.instance, "rules": x.rules, "plan": x.kind, "seconds": x.seconds}
+        | {"plans": [one.to_json() for one in x.found]}
+        for x in rows
+    ]
+    publish("verify", sections, {"rows": data, "odd": odd}, chosen.out)
+    return 1 if odd else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
