@@ -191,8 +191,8 @@ def main() -> None:
         "One server of 8 V100. Reached: the paper's return, or the step time, of a sampled "
         f"episode within {percent(OPTIMAL, 1)} of the proven optimum's, within {chosen.steps:,} "
         f"environment steps; seeds 0 to {chosen.seeds - 1}; a run ends there. Steps, seconds "
-        "and episodes are those of the runs that reach it. Random search plays as many episodes as the agent did, "
-        "uniform among the actions that the mask allows. Greedy heuristic: GWMIN. "
+        "and episodes are those of the runs that reach it. Random search plays as many episodes as "
+        "the agent did, uniform among the actions that the mask allows. Greedy heuristic: GWMIN. "
         f"{' or '.join(map(str, jobs))} run(s) at a time, each on one thread.",
         table(header, [row(groups[pair]) for pair in order], left=2),
         f"{sum(map(reached, records))} of {len(records)} runs reached the optimum.",

@@ -176,10 +176,8 @@ def explain(
     report = _judged(file, instance)
     if not isinstance(report, PartitionReport):
         raise ParenvsError(f"{file}: explain takes plans of partitions, not {report.plan.task}")
-    explanations = explain_plan.explain(report, variable)
-    if not explanations:
-        raise ParenvsError(f"--variable {variable!r} fits no variable or batch input")
-    out.print(explain_plan.explanation_text(explanations), markup=False, soft_wrap=True)
+    words = explain_plan.explanation_text(explain_plan.explain(report, variable))
+    out.print(words, markup=False, soft_wrap=True)
     refuse_illegal(report, f"{file}: illegal")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import Any
+
 import numpy as np
 
 from parenvs.dimensions import DimensionClasses
@@ -26,6 +29,7 @@ class Explainer:
         )
         paths = zip(self.graph.parameter_tensor.tolist(), self.graph.paths, strict=True)
         self._path = dict(paths)
+        self._searched: dict[int, dict[int, int]] = {}
 
     def dimension(self, position: int) -> str:
         """``dimension 1 of encoder/layer_0/self/q`` or ``dimension 2 of f32[64,512,768]``."""
@@ -89,27 +93,54 @@ class Explainer:
         return ", ".join(words)
 
     def chain(self, start: int, end: int) -> list[int]:
-        """Instructions on a shortest chain of links from one dimension to another of its class."""
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import breadth_first_order
+        """Instructions on a shortest chain of links from one dimension to another of its class.
 
-        factors = self.classes.factors
-        size = len(self.graph.dims)
-        links, at = factors.links, factors.link_at
-        table = coo_array((np.ones(len(links)), links.T), shape=(size, size)).tocsr()
-        _, before = breadth_first_order(table, start, directed=False)
+        Raises:
+            ValueError: they belong to different classes.
+        """
+        before = self._search(start)
+        if end not in before:
+            raise ValueError("the dimensions belong to different classes")
         steps: list[int] = []
         position = end
         while position != start:
-            previous = int(before[position])
-            if previous < 0:
-                raise ValueError("the dimensions belong to different classes")
-            pair = np.sort([previous, position])
-            here = np.flatnonzero((np.sort(links, axis=1) == pair).all(axis=1))
-            if not steps or steps[-1] != at[here[0]]:
-                steps.append(int(at[here[0]]))
+            previous = before[position]
+            instruction = self._link_at(previous, position)
+            if not steps or steps[-1] != instruction:
+                steps.append(instruction)
             position = previous
         return steps[::-1]
+
+    @cached_property
+    def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Linked pairs of dimensions as sorted numbers, and the first instruction of each."""
+        low, high = np.sort(self.classes.factors.links, axis=1).T
+        pairs, first = np.unique(low * len(self.graph.dims) + high, return_index=True)
+        return pairs, self.classes.factors.link_at[first]
+
+    def _link_at(self, one: int, other: int) -> int:
+        """The first instruction that links two dimensions."""
+        pairs, instruction = self._pairs
+        number = min(one, other) * len(self.graph.dims) + max(one, other)
+        return int(instruction[np.searchsorted(pairs, number)])
+
+    @cached_property
+    def _neighbours(self) -> Any:
+        """The links as a symmetric matrix, N x N."""
+        from scipy.sparse import coo_array
+
+        size = len(self.graph.dims)
+        both = np.concatenate([self.classes.factors.links, self.classes.factors.links[:, ::-1]])
+        return coo_array((np.ones(len(both)), both.T), shape=(size, size)).tocsr()
+
+    def _search(self, start: int) -> dict[int, int]:
+        """For each dimension of a class, the one before it on a shortest chain from ``start``."""
+        from scipy.sparse.csgraph import breadth_first_order
+
+        if start not in self._searched:
+            order, before = breadth_first_order(self._neighbours, start)
+            self._searched[start] = dict(zip(order.tolist(), before[order].tolist(), strict=True))
+        return self._searched[start]
 
     def _members(self, instruction: int, labels: tuple[int, ...]) -> list[int]:
         """A dimension of each factor of an instruction that falls into the classes."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ending", "figure", "rgb_array", "save", "text"]
 
-_METADATA: dict[str, dict[str, Any]] = {
+METADATA: dict[str, dict[str, Any]] = {
     ".png": {"Software": None},
     ".svg": {"Date": None},
     ".pdf": {"CreationDate": None},
@@ -81,7 +81,7 @@ def save(path: str | os.PathLike[str], pipeline: Pipeline, report: Report | None
     suffix = ending(path)
     with style(), replacing(path) as stream:
         _draw(pipeline, report).savefig(
-            stream, format=suffix[1:], dpi=1.5 * DPI, metadata=_METADATA[suffix]
+            stream, format=suffix[1:], dpi=1.5 * DPI, metadata=METADATA[suffix]
         )
 
 
@@ -92,8 +92,8 @@ def ending(path: str | os.PathLike[str]) -> str:
         ParenvsError: another ending.
     """
     suffix = Path(path).suffix.lower()
-    if suffix not in _METADATA:
-        raise ParenvsError(f"{os.fspath(path)}: a picture ends in {', '.join(_METADATA)}")
+    if suffix not in METADATA:
+        raise ParenvsError(f"{os.fspath(path)}: a picture ends in {', '.join(METADATA)}")
     return suffix
 
 

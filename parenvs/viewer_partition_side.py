@@ -1,0 +1,151 @@
+"""The right column of a partition picture: step time, memory per device, and the key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from parenvs.partition_grid import Cell
+from parenvs.partition_text import MEMORY_PARTS
+from parenvs.viewer_page import INK, QUIET, RED, TRACK
+from parenvs.viewer_partition_cells import Sheet, name_of
+from parenvs.viewer_text import duration, size
+
+if TYPE_CHECKING:
+    from parenvs.footprint import Memory
+
+_SHADES = ("#37424D", "#5D6B79", "#8391A0", "#A9B4BE", "#CBD3DA")
+_COMPUTE = "#5D6B79"
+_LINE, _BAR = 0.2, 0.17  # inches
+
+
+def draw_seconds(
+    sheet: Sheet, x: float, y: float, width: float, replicate: float, plan: tuple[float, float]
+) -> float:
+    """Seconds of a step, replicated and planned (compute, communication); returns the lower end.
+
+    A plan of no seconds is left out.
+    """
+    compute, communication = plan
+    whole = compute + communication
+    words = "step time"
+    if whole > 0:
+        words += f"  ·  {replicate / whole:.2f} × as fast as replicated"
+    sheet.text(x, y + 0.08, words, size=9, color=QUIET)
+    y += 0.26
+    bars = [("replicated", replicate, 0.0)]
+    if whole > 0:
+        bars.append(("this plan", compute, communication))
+    longest = max(a + b for _, a, b in bars) or 1.0
+    for name, first, second in bars:
+        begin, room = x + 0.72, width - 0.72 - 0.66
+        sheet.text(x, y + _BAR / 2, name, size=8.5)
+        _bar(sheet, begin, y, room * first / longest, _COMPUTE, "compute")
+        _bar(sheet, begin + room * first / longest, y, room * second / longest, "", "communication")
+        end = begin + room * (first + second) / longest
+        sheet.text(end + 0.06, y + _BAR / 2, duration(first + second), size=8.5)
+        y += _LINE + 0.05
+    if whole > 0:
+        y += 0.02
+        for name, seconds, fill in (
+            ("compute", compute, _COMPUTE), ("communication", communication, ""),
+        ):  # fmt: skip
+            _entry(sheet, x, y, width, fill, name, duration(seconds))
+            y += _LINE
+    return y
+
+
+def draw_memory(
+    sheet: Sheet, x: float, y: float, width: float, memory: Memory, limit: float
+) -> float:
+    """What a device holds when most is in use, against the limit; returns the lower end."""
+    over = memory.peak > limit
+    words = f"{size(memory.peak)} of {size(limit)}"
+    sheet.text(x, y + 0.08, "memory per device", size=9, color=QUIET)
+    sheet.text(
+        x + width, y + 0.08, words, size=9, ha="right", color=RED if over else INK,
+        weight="bold" if over else "normal",
+    )  # fmt: skip
+    y += 0.3
+    longest = max(memory.peak, limit) * 1.02
+    _bar(sheet, x, y, width, TRACK, "")
+    begin = x
+    for name, shade in zip(MEMORY_PARTS, _SHADES, strict=True):
+        wide = width * getattr(memory, name) / longest
+        _bar(sheet, begin, y, wide, shade, name)
+        begin += wide
+    at = x + width * limit / longest
+    sheet.axes.plot(
+        [at, at], [y - 0.05, y + _BAR + 0.05], color=RED if over else INK, linewidth=1.3,
+        linestyle=(0, (3, 1.5)), gid="limit", zorder=5, solid_capstyle="butt",
+    )  # fmt: skip
+    y += 0.17
+    right = limit > longest / 2
+    sheet.text(
+        at, y + 0.14, "limit", size=8, color=RED if over else QUIET,
+        ha="right" if right else "left",
+    )  # fmt: skip
+    y += 0.27
+    for name, shade in zip(MEMORY_PARTS, _SHADES, strict=True):
+        _entry(sheet, x, y, width, shade, name, size(getattr(memory, name)))
+        y += _LINE
+    return y
+
+
+def draw_key(
+    sheet: Sheet,
+    x: float,
+    y: float,
+    width: float,
+    variables: Sequence[Cell],
+    inputs: Sequence[Cell],
+) -> float:
+    """The states that occur, each with its number of variables; returns the lower end."""
+    sheet.text(x, y + 0.08, "partitioned dimension", size=9, color=QUIET)
+    sheet.text(x + width, y + 0.08, "variables", size=9, color=QUIET, ha="right")
+    y += 0.27
+    count = Counter(cell.state for cell in variables)
+    other = Counter(cell.state for cell in inputs)
+    for state in sorted({*count, *other}, key=lambda s: (s < 0, abs(s))):
+        sheet.box(x, y, 0.22, 0.15, state)
+        sheet.text(x + 0.3, y + 0.075, name_of(state), size=8.5)
+        many = f"{count[state]:,}"
+        if other[state]:
+            many += f" + {other[state]:,} input{'s' if other[state] > 1 else ''}"
+        sheet.text(x + width, y + 0.075, many, size=8.5, ha="right")
+        y += _LINE + 0.02
+    if any(cell.fault for cell in (*variables, *inputs)):
+        sheet.fault(x, y, 0.22, 0.15)
+        many = f"{sum(cell.fault for cell in variables):,}"
+        sheet.text(x + 0.3, y + 0.075, "breaks a rule", size=8.5, color=RED)
+        sheet.text(x + width, y + 0.075, many, size=8.5, ha="right")
+        y += _LINE + 0.02
+    return y
+
+
+def _entry(
+    sheet: Sheet, x: float, y: float, width: float, fill: str, name: str, value: str
+) -> None:
+    """A line of a key: swatch, name, value."""
+    _bar(sheet, x, y + 0.02, 0.15, fill, "", 0.12)
+    sheet.text(x + 0.24, y + 0.08, name, size=8.5)
+    sheet.text(x + width, y + 0.08, value, size=8.5, ha="right")
+
+
+def _bar(
+    sheet: Sheet, x: float, y: float, width: float, fill: str, gid: str, height: float = _BAR
+) -> None:
+    """A rectangle; hatched without a colour."""
+    from matplotlib.patches import Rectangle
+
+    if width <= 0:
+        return
+    bar = Rectangle((x, y), width, height, gid=gid or None, zorder=2, linewidth=0.6)
+    bar.set_facecolor(fill or "white")
+    bar.set_edgecolor(fill or _COMPUTE)
+    if fill:
+        bar.set_linewidth(0)
+    else:
+        bar.set_hatch("//////")
+    sheet.axes.add_patch(bar)
