@@ -49,7 +49,7 @@ def exact_partition(
         memory = problem.footprint.memory(chosen)
         if memory.peak <= memory_limit + _TOLERANCE:
             break
-        program.limit_memory(memory.at, memory_limit)
+        program.limit_memory(memory.at, memory_limit, chosen)
     else:
         raise InfeasibleError(f"no partition within memory after {_ROUNDS} rounds")
     value = float(problem.value(chosen, reward, scope))
@@ -83,11 +83,17 @@ class _Program:
         self.saved: list[np.ndarray] = []
         self.needed: list[float] = []
 
-    def limit_memory(self, at: int, limit: float) -> None:
-        """Add the memory limit at one instruction."""
+    def limit_memory(self, at: int, limit: float, chosen: np.ndarray) -> None:
+        """Add the memory limit at one instruction, where the classes ``chosen`` exceed it.
+
+        The solver takes a row that is broken by a millionth as kept. So a second one says that at
+        least one class is needed that ``chosen`` lacks and that saves something there: subsets of
+        ``chosen`` need no less memory.
+        """
         whole, saved = self.problem.footprint.saved_at(at)
-        self.saved.append(saved[self.classes] / limit)
-        self.needed.append((whole - limit) / limit)
+        saved = saved[self.classes]
+        self.saved += [saved / limit, np.where(~chosen[self.classes] & (saved > 0), 1.0, 0.0)]
+        self.needed += [(whole - limit) / limit, 1.0]
 
     def maximise(self, weights: np.ndarray) -> tuple[np.ndarray | None, float, int]:
         """The best choice, (C,) bool, its proven bound, and the search nodes; None if none."""

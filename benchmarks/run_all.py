@@ -18,8 +18,14 @@ SCRIPTS = (
     "flops",
     "text_order",
     "shardy",
+    "classes",
+    "verify",
+    "partition",
+    "step_time",
+    "conflicts",
     "speed",
     "ppo",
+    "partition_ppo",
     "readme",
 )
 

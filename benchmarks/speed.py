@@ -14,18 +14,30 @@ from statistics import median
 from typing import Any, cast
 
 import gymnasium as gym
+import numpy as np
 from common import INSTANCES, ROOT, parser, progress, publish, table
 
 from parenvs import Graph
 from parenvs.instances import data_folder, manifest
 
 IMPORT = "import time; begin = time.perf_counter(); import {}; print(time.perf_counter() - begin)"
-ENVIRONMENTS: list[dict[str, Any]] = [
-    *({"instance": name, "cluster": "C"} for name in INSTANCES),
-    {"instance": "t5-3b", "cluster": "A"},
-    {"instance": "t5-3b", "cluster": "C", "stages": 8},
-    {"instance": "t5-3b", "cluster": "C", "candidates": "all"},
+Case = tuple[str, dict[str, Any]]
+BASELINE: Case = ("CartPole-v1", {})
+PIPELINES: list[Case] = [
+    *(("PipelineCut-v0", {"instance": name, "cluster": "C"}) for name in INSTANCES),
+    ("PipelineCut-v0", {"instance": "t5-3b", "cluster": "A"}),
+    ("PipelineCut-v0", {"instance": "t5-3b", "cluster": "C", "stages": 8}),
+    ("PipelineCut-v0", {"instance": "t5-3b", "cluster": "C", "candidates": "all"}),
 ]
+PARTITIONS: list[Case] = [
+    *(("OperatorPartition-v0", {"instance": name}) for name in ("t5-11b", "bert-48", "vgg-19")),
+    ("OperatorPartition-v0", {"instance": "t5-11b", "linkage": False, "masked": True}),
+    ("DataParallel-v0", {"instance": "t5-11b"}),
+]
+TARGET = 0.3
+"""Steps a second over those of ``CartPole-v1``, asked of ``OperatorPartition-v0`` on T5-11B."""
+DRAWN = 10_000
+"""Actions that are drawn before an environment is timed."""
 
 
 def import_seconds(module: str, repeats: int) -> list[float]:
@@ -85,9 +97,43 @@ def steps_per_second(env: gym.Env[Any, Any], seconds: float) -> float:
     return steps / spent
 
 
+def drawn_actions(env: gym.Env[Any, Any]) -> tuple[list[int], float]:
+    """Uniform legal actions of whole episodes, from one reset to the next, and mean steps of these.
+
+    Resets of the suite's environments are all alike, so that the actions stay legal.
+    """
+    rng = np.random.default_rng(0)
+    actions: list[int] = []
+    episodes = 0
+    while len(actions) < DRAWN:
+        _, info = env.reset(seed=episodes)
+        over = False
+        while not over:
+            legal = np.flatnonzero(info["action_mask"]) if "action_mask" in info else [0, 1]
+            actions.append(int(rng.choice(legal)))
+            _, _, terminated, truncated, info = env.step(actions[-1])
+            over = terminated or truncated
+        episodes += 1
+    return actions, len(actions) / episodes
+
+
+def replays_per_second(env: gym.Env[Any, Any], actions: list[int], seconds: float) -> float:
+    """Steps a second of actions that are already there, resets included."""
+    env.reset(seed=0)
+    steps, begin = 0, time.perf_counter()
+    while (spent := time.perf_counter() - begin) < seconds:
+        env.reset()
+        for action in actions:
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        steps += len(actions)
+    return steps / spent
+
+
 def environments(seconds: float, repeats: int) -> list[dict[str, Any]]:
-    """Speeds of the suite's environment and of CartPole-v1, in turns so that noise is shared."""
-    cases = [("PipelineCut-v0", kwargs) for kwargs in ENVIRONMENTS] + [("CartPole-v1", {})]
+    """Speeds of the suite's environments and of CartPole-v1, in turns so that noise is shared."""
+    cases = [*PIPELINES, *PARTITIONS, BASELINE]
     envs: list[gym.Env[Any, Any]] = [gym.make(name, **kwargs) for name, kwargs in cases]
     runs: list[list[float]] = [[] for _ in envs]
     for repeat in range(repeats):
@@ -99,6 +145,34 @@ def environments(seconds: float, repeats: int) -> list[dict[str, Any]]:
         {"id": name, "kwargs": kwargs, "actions": count, "steps_per_second": speeds}
         for (name, kwargs), count, speeds in zip(cases, actions, runs, strict=True)
     ]
+
+
+def replays(seconds: float, repeats: int) -> list[dict[str, Any]]:
+    """Speeds without the drawing of actions, and their ratios to CartPole-v1 in the same round."""
+    cases = [BASELINE, *PARTITIONS]
+    envs: list[gym.Env[Any, Any]] = [gym.make(name, **kwargs) for name, kwargs in cases]
+    drawn = [drawn_actions(env) for env in envs]
+    rounds = []
+    for repeat in range(repeats):
+        progress(f"without drawing actions, round {repeat + 1} of {repeats}")
+        pairs = zip(envs, drawn, strict=True)
+        rounds.append([replays_per_second(env, actions, seconds) for env, (actions, _) in pairs])
+    speeds = np.array(rounds).T
+    return [
+        {
+            "id": name,
+            "kwargs": kwargs,
+            "mean_episode_steps": mean,
+            "steps_per_second": row.tolist(),
+            "over_cartpole": (row / speeds[0]).tolist(),
+        }
+        for (name, kwargs), (_, mean), row in zip(cases, drawn, speeds, strict=True)
+    ]
+
+
+def arguments_of(raw: dict[str, Any]) -> str:
+    """Keyword arguments of an environment, in words."""
+    return ", ".join(f"{key}={value}" for key, value in raw["kwargs"].items())
 
 
 def main() -> None:
@@ -131,6 +205,7 @@ def main() -> None:
         add(f"read the HLO proto of {name}, train", "proto_s", reading[0], "s")
         add("lower it with JAX, first time", "lower_s", [reading[1]], "s")
     data["environments"] = environments(chosen.seconds, repeats)
+    data["replays"] = replays(chosen.seconds, repeats)
     sections = [
         table(["what", "median", "best", "worst"], rows),
         "Random legal steps through `gym.make`, resets included, median of "
@@ -140,11 +215,29 @@ def main() -> None:
             [
                 [
                     raw["id"],
-                    ", ".join(f"{k}={v}" for k, v in raw["kwargs"].items()),
+                    arguments_of(raw),
                     raw["actions"],
                     *(f"{f(raw['steps_per_second']):,.0f}" for f in (median, max, min)),
                 ]
                 for raw in data["environments"]
+            ],
+            left=2,
+        ),
+        "Without drawing actions: the same, but legal actions of whole episodes are drawn before, "
+        "so that only the environments are timed, `CartPole-v1` and the others in turns. `/ "
+        f"CartPole`: over the steps/s of `CartPole-v1` in the same round (asked: at least "
+        f"{TARGET:g} on T5-11B):",
+        table(
+            ["environment", "arguments", "steps an episode", "steps/s", "/ CartPole", "worst"],
+            [
+                [
+                    raw["id"],
+                    arguments_of(raw),
+                    f"{raw['mean_episode_steps']:.1f}",
+                    f"{median(raw['steps_per_second']):,.0f}",
+                    *(f"{f(raw['over_cartpole']):.2f}" for f in (median, min)),
+                ]
+                for raw in data["replays"]
             ],
             left=2,
         ),

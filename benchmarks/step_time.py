@@ -1,0 +1,237 @@
+"""Plans of the shortest step: exact, fixed and greedy ones, and what memory limits do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from common import CLUSTERS, INSTANCES, parser, percent, progress, publish, table
+
+from parenvs import Cluster
+from parenvs.agents.partition_answer import PartitionAnswer
+from parenvs.agents.partition_exact import exact_partition
+from parenvs.agents.partition_heuristics import data_parallel, expert, greedy, replicate
+from parenvs.errors import InfeasibleError
+from parenvs.judge_partition import PartitionReport, judge_partition, make_partition_plan
+from parenvs.partition_space import PartitionSpace
+from parenvs.partitioning import Partitioning, load_partitioning
+
+SERVER = "1x8:v100"
+WHERE = (SERVER, *CLUSTERS)
+OTHERS: dict[str, Callable[[PartitionSpace], PartitionAnswer]] = {
+    "replicate": replicate,
+    "data-parallel": data_parallel,
+    "expert": expert,
+    "greedy": greedy,
+}
+LIMITED = (
+    ("t5-base", SERVER, "all"),
+    ("t5-base", "A", "variables"),
+    ("bert-48", "C", "all"),
+    ("bert-48", "C", "variables"),
+    ("vgg-19", SERVER, "all"),
+    ("vgg-19", SERVER, "variables"),
+    ("vgg-19", "C", "all"),
+)
+"""Instance, cluster, and which classes are decided, of the table of memory limits."""
+STEP = 0.05
+MARGIN = 1e-5
+"""Added to the least memory, for the solver's tolerance."""
+
+Row = list[object]
+
+
+def judged(problem: Partitioning, answer: PartitionAnswer) -> PartitionReport:
+    """What the judge says of an answer; it has to be legal."""
+    plan = make_partition_plan(problem, answer.chosen, "operator-partition", "step_time")
+    report = judge_partition(plan, problem).certified(answer)
+    if not report.legal or not np.array_equal(report.chosen, answer.chosen):
+        raise AssertionError(f"{answer.method}: {report.reasons}")
+    return report
+
+
+def figures(report: PartitionReport) -> dict[str, Any]:
+    """A report, as JSON types, without the plan's long list."""
+    names = report.plan.partition
+    problem = report.problem
+    inputs = {problem.graph.paths[i] for i in problem.inputs.tolist()}
+    return {**report.to_json(), "partitioned_inputs": len(inputs & set(names))}
+
+
+def within(problem: Partitioning, scope: str, limit: float) -> PartitionReport | float:
+    """The exact plan under a memory limit, or the bytes of the smallest one that was found."""
+    try:
+        return judged(problem, exact_partition(problem, "step_time", scope, limit))
+    except InfeasibleError as error:
+        found = re.search(r"needs ([\d,]+)", str(error))
+        if found is None:
+            raise
+        return float(found[1].replace(",", ""))
+
+
+def case(instance: str, cluster: str) -> dict[str, Any]:
+    """Every planner on one problem."""
+    problem = load_partitioning(instance, Cluster.parse(cluster))
+    space = PartitionSpace.of(problem, "operator-partition", "step_time", True)
+    exact = exact_partition(problem, "step_time", "all")
+    plans = {
+        "exact": exact,
+        "exact, variables only": exact_partition(problem, "step_time", "variables"),
+    }
+    plans |= {name: planner(space) for name, planner in OTHERS.items()}
+    limited = within(problem, "all", problem.memory_limit)
+    return {
+        "instance": instance,
+        "cluster": cluster,
+        "limit_bytes": problem.memory_limit,
+        "seconds": exact.seconds,
+        "plans": {name: figures(judged(problem, answer)) for name, answer in plans.items()},
+        "same_as_exact": [
+            name for name, answer in plans.items() if (answer.chosen == exact.chosen).all()
+        ][1:],
+        "within_memory": figures(limited) if isinstance(limited, PartitionReport) else None,
+        "excess_bytes": None
+        if isinstance(limited, PartitionReport)
+        else limited - problem.memory_limit,
+    }
+
+
+def over(raw: dict[str, Any], plan: dict[str, Any] | None) -> str:
+    """By how much a plan's step is longer than the exact one's."""
+    best = raw["plans"]["exact"]["step_seconds"]
+    return "" if plan is None else percent(plan["step_seconds"] / best - 1)
+
+
+def summary_row(raw: dict[str, Any]) -> Row:
+    """The exact plan's step, and by how much the others' are longer."""
+    plans, limited = raw["plans"], raw["within_memory"]
+    exact = plans["exact"]
+    row: Row = [raw["instance"], raw["cluster"], f"{exact['step_seconds']:.4f}"]
+    row += [over(raw, plans[name]) for name in ("exact, variables only", *OTHERS)]
+    row += [f"{exact['memory_bytes']['peak'] / 1e9:.2f}"]
+    if limited is None:
+        row += [f"misses by {raw['excess_bytes'] / 1e9:.3f} GB"]
+    else:
+        row += [f"{limited['step_seconds']:.4f}"]
+    return [*row, ", ".join(raw["same_as_exact"])]
+
+
+def plan_rows(raw: dict[str, Any]) -> list[Row]:
+    """One row for every plan of a problem."""
+    plans = dict(raw["plans"])
+    if raw["within_memory"] not in (None, plans["exact"]):
+        plans["exact within memory"] = raw["within_memory"]
+    rows: list[Row] = []
+    for name, plan in plans.items():
+        row: Row = [raw["cluster"], name, f"{plan['step_seconds']:.4f}"]
+        row += [f"{plan['communication_seconds']:.4f}", over(raw, plan)]
+        row += [percent(plan["utilisation"], 1)]
+        row += [plan["partitioned_variables"], plan["partitioned_inputs"]]
+        row += [f"{plan['memory_bytes']['peak'] / 1e9:.2f}", "yes" if plan["fits"] else "no"]
+        rows.append(row)
+    return rows
+
+
+def limits(instance: str, cluster: str, scope: str) -> list[dict[str, Any]]:
+    """Exact plans under tighter and tighter limits, as shares of the unrestricted optimum's peak.
+
+    The last ones are the least memory that was found, and the first limit that no plan keeps.
+    """
+    problem = load_partitioning(instance, Cluster.parse(cluster))
+    free = judged(problem, exact_partition(problem, "step_time", scope))
+    peak = free.memory.peak
+    head = {"instance": instance, "cluster": cluster, "scope": scope}
+    raws = []
+    share = 1.0
+    while True:
+        found = within(problem, scope, share * peak)
+        if not isinstance(found, PartitionReport):
+            break
+        raws.append({**head, "limit": share, "plan": figures(found)})
+        share = round(share - STEP, 6)
+    least = within(problem, scope, (1 + MARGIN) * found)
+    assert isinstance(least, PartitionReport)
+    raws.append({**head, "limit": found / peak, "plan": figures(least)})
+    return [*raws, {**head, "limit": share, "plan": None, "least_bytes": found}]
+
+
+def limit_rows(raws: list[dict[str, Any]]) -> list[Row]:
+    """A row for every limit whose plan is another one than the limit's before it."""
+    rows: list[Row] = []
+    best = raws[0]["plan"]["step_seconds"]
+    before = None
+    for raw in raws:
+        row: Row = [raw["instance"], raw["cluster"], raw["scope"], percent(raw["limit"], 1)]
+        plan = raw["plan"]
+        if plan is None:
+            rows.append([*row, "none", "", "", "", "", ""])
+            continue
+        key = plan["step_seconds"], plan["memory_bytes"]["peak"]
+        if key == before:
+            continue
+        before = key
+        row += [f"{plan['step_seconds']:.4f}", percent(plan["step_seconds"] / best - 1)]
+        row += [f"{plan['communication_seconds']:.4f}"]
+        row += [plan["partitioned_variables"], plan["partitioned_inputs"]]
+        rows.append([*row, f"{plan['memory_bytes']['peak'] / 1e9:.3f}"])
+    return rows
+
+
+def main() -> None:
+    """Plan, judge, print and write."""
+    options = parser(__doc__)
+    options.add_argument("--instances", nargs="+", default=INSTANCES, choices=INSTANCES)
+    chosen = options.parse_args()
+    case("vgg-19", SERVER)  # pays for the first use of everything
+    cases = []
+    for instance in chosen.instances:
+        for cluster in WHERE:
+            progress(f"{instance} {cluster}")
+            cases.append(case(instance, cluster))
+    restricted = []
+    for instance, cluster, scope in LIMITED:
+        if instance in chosen.instances:
+            progress(f"{instance} {cluster} {scope}: memory limits")
+            restricted.append(limits(instance, cluster, scope))
+    names = ["variables only", *OTHERS]
+    header = ["cluster", "plan", "step (s)", "communication (s)", "over exact", "utilisation"]
+    header += ["variables", "inputs", "peak (GB)", "fits"]
+    sections = [
+        "`exact`: the proven shortest step over all dimension classes, the batch among them; "
+        "`variables only`: the same without those that hold dimensions of batch inputs alone. "
+        "Columns 4 to 8 say by how much other plans are longer. `within memory`: the proven "
+        "shortest step of plans that keep 0.9 of the device memory, in seconds, or by how much "
+        "the smallest plan that was found misses it.",
+        table(
+            ["instance", "cluster", "exact (s)", *names, "peak (GB)", "within memory", "equal"],
+            map(summary_row, cases),
+            left=2,
+        ),
+        f"`equal`: planners that find the very same plan. Exact plans took at most "
+        f"{1e3 * max(raw['seconds'] for raw in cases):.0f} ms. `expert` is Megatron's plan, or the "
+        "dense layers of VGG-19.",
+    ]
+    for instance in chosen.instances:
+        rows = [row for raw in cases if raw["instance"] == instance for row in plan_rows(raw)]
+        sections += [
+            f"## {instance}\n\nPlans in full; `variables` and `inputs` are those partitioned, "
+            "`peak` is of one device, `fits` says whether it is within 0.9 of the device's memory.",
+            table(header, rows, left=2),
+        ]
+    if restricted:
+        header = ["instance", "cluster", "decided", "limit", "step (s)", "over no limit"]
+        header += ["communication (s)", "variables", "inputs", "peak (GB)"]
+        sections += [
+            "## What memory limits do\n\nThe proven shortest step under a limit on every device's "
+            f"memory, from the peak of the unrestricted optimum down by {percent(STEP, 0)} of it; "
+            "limits that change nothing are left out. The row before `none` is the least memory "
+            "that was found; `none` is the first of these limits that no plan keeps.",
+            table(header, [row for raws in restricted for row in limit_rows(raws)], left=3),
+        ]
+    publish("step_time", sections, {"cases": cases, "limits": restricted}, chosen.out)
+
+
+if __name__ == "__main__":
+    main()
