@@ -170,16 +170,22 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return result
 
 
-def publish(name: str, sections: Sequence[str], data: Any, folder: Path) -> None:
-    """Print the sections; write them as ``<name>.md`` and the raw figures as ``<name>.json``."""
+def publish(
+    name: str, sections: Sequence[str], data: Any, folder: Path, script: str | None = None
+) -> None:
+    """Print the sections; write them as ``<name>.md`` and the raw figures as ``<name>.json``.
+
+    ``script`` is the benchmark that does so, if it has another name; no data, no ``.json``.
+    """
     arguments = shlex.join(sys.argv[1:])
-    command = f"python benchmarks/{name}.py {arguments}".strip()
+    command = f"python benchmarks/{script or name}.py {arguments}".strip()
     text = "\n\n".join([f"# {name}", f"`{command}`", machine(), *sections]) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.md").write_text(text, encoding="utf-8")
-    content = {"command": command, "machine": machine(), "data": data}
-    raw = json.dumps(content, indent=1, default=_plain)
-    (folder / f"{name}.json").write_text(raw + "\n", encoding="utf-8")
+    if data:
+        content = {"command": command, "machine": machine(), "data": data}
+        raw = json.dumps(content, indent=1, default=_plain)
+        (folder / f"{name}.json").write_text(raw + "\n", encoding="utf-8")
     print(text, end="")
 
 

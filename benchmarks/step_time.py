@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -179,6 +179,20 @@ def limit_rows(raws: list[dict[str, Any]]) -> list[Row]:
     return rows
 
 
+def plan_sections(instances: Sequence[str], cases: Sequence[dict[str, Any]]) -> list[str]:
+    """Every plan in full."""
+    header = ["cluster", "plan", "step (s)", "communication (s)", "over exact", "utilisation"]
+    header += ["variables", "inputs", "peak (GB)", "fits"]
+    sections = [
+        "`variables` and `inputs` are those partitioned, `peak` is of one device, `fits` says "
+        "whether it is within 0.9 of the device's memory."
+    ]
+    for instance in instances:
+        rows = [row for raw in cases if raw["instance"] == instance for row in plan_rows(raw)]
+        sections += [f"## {instance}", table(header, rows, left=2)]
+    return sections
+
+
 def main() -> None:
     """Plan, judge, print and write."""
     options = parser(__doc__)
@@ -196,8 +210,6 @@ def main() -> None:
             progress(f"{instance} {cluster} {scope}: memory limits")
             restricted.append(limits(instance, cluster, scope))
     names = ["variables only", *OTHERS]
-    header = ["cluster", "plan", "step (s)", "communication (s)", "over exact", "utilisation"]
-    header += ["variables", "inputs", "peak (GB)", "fits"]
     sections = [
         "`exact`: the proven shortest step over all dimension classes, the batch among them; "
         "`variables only`: the same without those that hold dimensions of batch inputs alone. "
@@ -213,13 +225,6 @@ def main() -> None:
         f"{1e3 * max(raw['seconds'] for raw in cases):.0f} ms. `expert` is Megatron's plan, or the "
         "dense layers of VGG-19.",
     ]
-    for instance in chosen.instances:
-        rows = [row for raw in cases if raw["instance"] == instance for row in plan_rows(raw)]
-        sections += [
-            f"## {instance}\n\nPlans in full; `variables` and `inputs` are those partitioned, "
-            "`peak` is of one device, `fits` says whether it is within 0.9 of the device's memory.",
-            table(header, rows, left=2),
-        ]
     if restricted:
         header = ["instance", "cluster", "decided", "limit", "step (s)", "over no limit"]
         header += ["communication (s)", "variables", "inputs", "peak (GB)"]
@@ -231,6 +236,9 @@ def main() -> None:
             table(header, [row for raws in restricted for row in limit_rows(raws)], left=3),
         ]
     publish("step_time", sections, {"cases": cases, "limits": restricted}, chosen.out)
+    publish(
+        "step_time_plans", plan_sections(chosen.instances, cases), None, chosen.out, "step_time"
+    )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from parenvs.cli_options import (
 )
 from parenvs.cli_report import out, print_report, refuse_illegal, write
 from parenvs.cli_train import add_training
-from parenvs.errors import ParenvsError
+from parenvs.errors import InfeasibleError, ParenvsError
 
 if TYPE_CHECKING:
     from parenvs.agents.request import Request
@@ -125,8 +125,6 @@ def compare(
     plot: Plot = None,
 ) -> None:
     """Plan a model with several agents and print them side by side."""
-    from parenvs.errors import InfeasibleError
-
     request = dataclasses.replace(request, progress=True)
     rows: list[tuple[Any, Any]] = []
     for name in agent or request.compared:
@@ -204,6 +202,8 @@ def verify(
         out.print(found.text(), markup=False, soft_wrap=True)
     if not found.agrees:
         raise ParenvsError(f"{file}: XLA's partitioner disagrees or has to reshard")
+    if not found.legal:
+        raise InfeasibleError(f"{file}: illegal; parenvs judge gives the reasons")
 
 
 def _judged(file: Path, instance: str | None) -> Any:

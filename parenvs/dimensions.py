@@ -10,6 +10,7 @@ class that conflicts with it to "replicate"; that is the whole closure.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -142,11 +143,10 @@ def dimension_classes(
 
 def _exclusive(factors: Factors, label: np.ndarray) -> list[tuple[int, list[int]]]:
     """Instructions with several factors, and the sorted classes of these."""
-    first = np.flatnonzero(np.diff(factors.instruction, prepend=-1))
-    ends = [*first[1:].tolist(), len(factors.instruction)]
+    starts = [*np.flatnonzero(np.diff(factors.instruction, prepend=-1)), len(factors.instruction)]
     classes = label[factors.member].tolist()
     return [
         (int(factors.instruction[start]), sorted(classes[start:end]))
-        for start, end in zip(first.tolist(), ends, strict=True)
+        for start, end in itertools.pairwise(starts)
         if end - start > 1
     ]

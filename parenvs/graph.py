@@ -14,13 +14,17 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from parenvs.errors import HloError
 from parenvs.files import replacing
 from parenvs.hlo_proto import ELEMENT_TYPES
+
+if TYPE_CHECKING:
+    from parenvs.plan import Plan
+    from parenvs.verify import Verification
 
 SCHEMA = 1
 """Version of the ``.npz`` layout."""
@@ -319,6 +323,21 @@ class Graph:
             if len(array) and not (array.min() >= low and array.max() < high):
                 return key
         return ""
+
+    def verify(self, plan: Plan, source: Any = None) -> Verification:
+        """Check a partition plan with XLA's own partitioner, Shardy (extra ``jax``).
+
+        Args:
+            plan: of operator partitioning or data parallelism, for this graph.
+            source: the module that the graph was read from: a lowered function, the path of a
+                ``.pb`` or ``.txt``, or a shipped name (default: the plan's instance).
+
+        Raises:
+            ParenvsError: see ``parenvs.verify.verify``.
+        """
+        from parenvs.verify import verify
+
+        return verify(self, plan, source)
 
     @classmethod
     def from_hlo(cls, path: str | os.PathLike[str], **options: Any) -> Graph:

@@ -8,6 +8,7 @@ indexed. So the step time is linear in the decisions of the classes, and so is t
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -59,7 +60,8 @@ class Partitioning:
         """Find the classes of a graph.
 
         Raises:
-            ParenvsError: one device only, no trainable variable, unknown rules.
+            ParenvsError: one device only, no trainable variable, paths that are not unique,
+                unknown rules.
         """
         if cluster.devices < 2:
             raise ParenvsError(
@@ -71,7 +73,15 @@ class Partitioning:
                 "read (an argument's index, or globs over parameter paths)"
             )
         classes = dimension_classes(graph, rules, uneven, cluster.devices)
-        return cls(graph, cluster, rules, uneven, classes)
+        problem = cls(graph, cluster, rules, uneven, classes)
+        paths = [graph.paths[i] for i in problem.parameters("all").tolist()]
+        twice = [path for path, count in Counter(paths).items() if count > 1]
+        if twice:
+            raise ParenvsError(
+                f"{graph.name}: {len(twice)} variables or batch inputs share a path, like "
+                f"{twice[0]!r}; plans name them by path, so rename one in the function's arguments"
+            )
+        return problem
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Partitioning:
         """Itself: nothing in it changes, and environments that are forked share it."""
@@ -210,8 +220,9 @@ class Partitioning:
 
     @cached_property
     def tensor(self) -> dict[str, int]:
-        """Tensor of each entry parameter, by path."""
-        return dict(zip(self.graph.paths, self.graph.parameter_tensor.tolist(), strict=True))
+        """Tensor of each variable and batch input, by path."""
+        tensors = self.graph.parameter_tensor
+        return {self.graph.paths[i]: int(tensors[i]) for i in self.parameters("all").tolist()}
 
 
 def scope_of(task: str, reward: str) -> str:

@@ -90,3 +90,50 @@ def test_oracle__contraction_needs_an_all_reduce():
     assert oracle.propagate([(0, 1), (1, 0)]).reshards
     with pytest.raises(ParenvsError, match="at least 2"):
         ShardyOracle(lowered, devices=1)
+
+
+SHAPE = jax.ShapeDtypeStruct
+F32 = np.float32
+
+
+def lower(function, *shapes):
+    args = [SHAPE(shape, F32) for shape in shapes]
+    return jax.jit(function, keep_unused=True).lower(*args)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jax.numpy.square(x),  # CHLO in what JAX lowers to
+        lambda x: jax.lax.erf(x),  # MHLO in what the HLO turns into
+        lambda x: jax.lax.top_k(x, 4)[0],
+        lambda x: jax.lax.optimization_barrier(x),
+    ],
+)
+def test_oracle__propagates_through_operations_that_shardy_does_not_know(function):
+    lowered = lower(lambda w, x, y: function(x @ w) + y, (6, 4), (8, 6), (8, 4))
+    assert ShardyOracle(lowered).propagate([(2, 0)]).partitioned == ((1, 0), (2, 0))
+    assert ShardyOracle(lowered).propagate([(1, 0)]).partitioned == ((1, 0), (2, 0))
+
+
+def test_oracle__takes_custom_calls_with_their_rules():
+    """LAPACK's: a tuple of results, and JAX's own sharding rule."""
+    lowered = lower(lambda x, y: jax.lax.linalg.cholesky(x @ x) + y, (4, 6, 6), (4, 6, 6))
+    found = ShardyOracle(lowered).propagate([(0, 0)])
+    assert found.partitioned == ((0, 0), (1, 0)) and not found.reshards
+    solve = jax.lax.linalg.triangular_solve
+    lowered = lower(lambda a, b: solve(a, b, left_side=True), (4, 6, 6), (4, 6, 2))
+    assert ShardyOracle(lowered).propagate([(1, 0)]).partitioned == ((0, 0), (1, 0))
+
+
+def test_oracle__collectives_in_functions_count_once_for_each_call():
+    inner = jax.jit(lambda x, w: jax.numpy.tanh(x @ w @ w.T))
+    outer = jax.jit(lambda x, w: inner(inner(x, w), w))
+    lowered = lower(lambda w, x: outer(outer(x, w), w), (6, 8), (4, 6))
+    found = ShardyOracle(lowered).propagate([(0, 1)])
+    assert found.collectives == (("all_reduce", 4),) and found.all_reduces == 4
+
+
+def test_oracle__modules_that_it_cannot_take():
+    with pytest.raises(ParenvsError, match="cannot turn the HLO into StableHLO"):
+        ShardyOracle(b"no module")
