@@ -1,4 +1,4 @@
-"""Put the tables of benchmarks/results into the README, between their markers.
+"""Put the tables of benchmarks/results into the README and docs/results.md, between their markers.
 
 python benchmarks/readme.py
 """
@@ -12,16 +12,16 @@ ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    readme = ROOT / "README.md"
-
+    """Rewrite both pages."""
     def table(match: re.Match[str]) -> str:
         name = match[1]
         body = (ROOT / name).read_text(encoding="utf-8").split("\n", 1)[1].strip()  # no heading
         return f"<!-- begin {name} -->\n{body}\n<!-- end {name} -->"
 
     pattern = r"<!-- begin (\S+) -->\n.*?<!-- end \1 -->"
-    text = readme.read_text(encoding="utf-8")
-    readme.write_text(re.sub(pattern, table, text, flags=re.S), encoding="utf-8")
+    for page in (ROOT / "README.md", ROOT / "docs" / "results.md"):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(re.sub(pattern, table, text, flags=re.S), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -45,11 +45,8 @@ class Case:
 
         jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
         self.name = name
-        lowered = jitted.lower(*args)
-        self.oracle = ShardyOracle(lowered, DEVICES)
+        self.oracle = ShardyOracle(jitted.lower(*args), DEVICES)
         self.graph = Graph.from_jax(function, *args, name=name)
-        if "custom-call" in self.graph.opcodes:
-            self.read_stablehlo(lowered.compiler_ir("stablehlo"))
         self.classes: DimensionClasses = dimension_classes(self.graph)
         self.place: dict[Pair, int] = {
             (k, d): int(self.graph.dim_offset[t] + d)
@@ -59,17 +56,6 @@ class Case:
         }
         self.odd: list[str] = []
         self.stricter: dict[str, Counter[str]] = {"single": Counter(), "pair": Counter()}
-
-    def read_stablehlo(self, module: Any) -> None:
-        """Give the oracle what JAX lowers to, not what comes from the HLO.
-
-        There the results of a custom call are a tuple, which Shardy does not support, and what JAX
-        tells Shardy of its dimensions is lost.
-        """
-        text = module.operation.get_asm(enable_debug_info=False)
-        mesh = next(line for line in self.oracle._text.splitlines() if "sdy.mesh @mesh " in line)
-        self.oracle._text = text.replace("{\n", f"{{\n{mesh}\n", 1)
-        self.oracle._context = module.context
 
     def label(self, pair: Pair) -> int:
         """Class of an input's dimension."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from parenvs.errors import HloError
 from parenvs.graph import Graph
-from parenvs.rules import Factor, Instruction, Kind, factors_of
+from parenvs.rules import Factor, Instruction, Kind, factors_of, target_rule
 
 LINKED = ("while", "conditional", "opt-barrier", "optimization-barrier")
 """Opcodes through which values go as they are, into and out of the computations inside."""
@@ -74,6 +75,7 @@ class _Reader:
         self.offset = graph.dim_offset.tolist()
         self.known: dict[tuple[object, ...], tuple[Factor, ...]] = {}
         self.free = free_tensors(graph).tolist()
+        self.warned: set[str] = set()
 
     def read(self) -> None:
         """All instructions, in order."""
@@ -123,12 +125,25 @@ class _Reader:
         if key not in self.known:
             text = self.graph.strings[attribute]
             instruction = Instruction(opcode, json.loads(text) if text else {}, operands, results)
+            if opcode == "custom-call":
+                self.warn(index, instruction.attribute.get("target", ""))
             try:
                 self.known[key] = factors_of(instruction)
             except HloError as error:
                 name = self.graph.strings[self.graph.op_name[index]]
                 raise HloError(f"{self.graph.name}: instruction {index} {name}: {error}") from None
         return self.known[key]
+
+    def warn(self, index: int, target: str) -> None:
+        """Say once of each target that nobody knows what it does."""
+        if target not in self.warned and target_rule(target) is None:
+            self.warned.add(target)
+            name = self.graph.op_names(np.array([index]))[0]
+            warnings.warn(
+                f"{self.graph.name}: no rule knows the custom call {target!r} ({name}); "
+                "its dimensions are never partitioned",
+                stacklevel=2,
+            )
 
     def pass_through(self, index: int, opcode: str, read: list[int], made: list[int]) -> None:
         """Values that go through an instruction as they are: carried state, branches, barriers."""

@@ -69,8 +69,9 @@ class Partitioning:
             )
         if not len(graph.variables):
             raise ParenvsError(
-                f"{graph.name}: no trainable variable; name them with variables= when the graph is "
-                "read (an argument's index, or globs over parameter paths)"
+                f"{graph.name}: no trainable variable; read the module with "
+                "Graph.from_hlo(path, variables=...), an argument's index or globs over parameter "
+                "paths, save it as .npz and give that"
             )
         classes = dimension_classes(graph, rules, uneven, cluster.devices)
         problem = cls(graph, cluster, rules, uneven, classes)

@@ -7,7 +7,9 @@ completes.
 
 Each rule reads like the definition of its opcode. The rules are those of XLA's Shardy where an
 instruction needs no resharding, and stricter for slice, pad, reverse, the spatial dimensions of
-convolution and pooling, cumulative sums and dynamic-update-slice, which need halo exchanges there.
+convolution and pooling, cumulative sums and dynamic-update-slice, which need halo exchanges there,
+and for the groups of a convolution, minor dimensions that a reshape keeps and all but the batch of
+custom calls. benchmarks/shardy.py counts them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from fnmatch import fnmatchcase
 from typing import Any
 
 from parenvs.errors import HloError
@@ -74,6 +77,7 @@ class Instruction:
 
 
 Factors = Iterator[Factor]
+Rule = Callable[[Instruction], Factors]
 OUT = -1
 """Slot of the first result."""
 
@@ -83,6 +87,12 @@ def same_everywhere(x: Instruction) -> Factors:
     for d in range(len(x.results[0])):
         operands = [(k, d) for k, o in enumerate(x.operands) if len(o) == len(x.results[0])]
         yield Factor((*operands, *((-1 - k, d) for k in range(len(x.results)))))
+
+
+def bitcast_convert(x: Instruction) -> Factors:
+    """All dimensions but the last of the longer side, where the widths differ."""
+    for d in range(min(len(x.operands[0]), len(x.results[0]))):
+        yield Factor(((0, d), (OUT, d)))
 
 
 def whole_dimensions(x: Instruction) -> Factors:
@@ -169,6 +179,8 @@ def reshape(x: Instruction) -> Factors:
     """The major dimensions of each group of dimensions that is split or merged."""
     left = [(d, size) for d, size in enumerate(x.operands[0]) if size != 1]
     right = [(d, size) for d, size in enumerate(x.results[0]) if size != 1]
+    if any(size == 0 for _, size in left):
+        return  # no elements: the groups cannot be told
     i = j = 0
     while i < len(left) and j < len(right):
         yield Factor(((0, left[i][0]), (OUT, right[j][0])))
@@ -217,7 +229,10 @@ def gather(x: Instruction) -> Factors:
 
 
 def scatter(x: Instruction) -> Factors:
-    """Window dimensions written whole, indexed ones, and the updates' batch, which is summed."""
+    """Window dimensions written whole, indexed ones, and the updates' batch, which is combined.
+
+    Where the last update wins, the batch has an order and cannot be split.
+    """
     part = x.part("scatter")
     arrays = range(len(x.results))
     window, inserted = part.get("update_window_dims", []), part.get("inserted_window_dims", [])
@@ -230,7 +245,7 @@ def scatter(x: Instruction) -> Factors:
         if d in paired:
             array = [((k, paired[d]), (-1 - k, paired[d])) for k in arrays]
             yield Factor((*rows, *(pair for both in array for pair in both)))
-        else:
+        elif x.attribute.get("applies", [[]])[0] in _COMBINERS:
             yield Factor(rows, Kind.REDUCED)
     written = [d for d in range(len(x.operands[0])) if d not in (*inserted, *batching)]
     for place, d in zip(window, written, strict=True):
@@ -241,15 +256,33 @@ def scatter(x: Instruction) -> Factors:
         yield Factor(tuple(pair for k in arrays for pair in ((k, d), (-1 - k, d))))
 
 
-def batch_only(minor: int) -> Callable[[Instruction], Factors]:
-    """A rule that leaves the last ``minor`` dimensions alone."""
+def batch_only(minor: int) -> Rule:
+    """A rule for batches of arrays, of which none has more than ``minor`` dimensions.
+
+    It leaves these alone. All operands and results lead with the batch; numbers may stand beside
+    them. Where the leading dimensions are not the same it is no such batch, and nothing is split.
+    """
 
     def rule(x: Instruction) -> Factors:
-        for d in range(len(x.results[0]) - minor):
-            operands = ((k, d) for k in range(len(x.operands)))
-            yield Factor((*operands, *((-1 - k, d) for k in range(len(x.results)))))
+        slots = {**dict(enumerate(x.operands)), **{-1 - k: s for k, s in enumerate(x.results)}}
+        batch = max(map(len, slots.values()), default=0) - minor
+        arrays = {slot: s for slot, s in slots.items() if s}
+        if batch > 0 and len({s[:batch] for s in arrays.values()}) == 1:
+            for d in range(batch):
+                yield Factor(tuple((slot, d) for slot in arrays))
 
     return rule
+
+
+def shortened(x: Instruction) -> Factors:
+    """All dimensions but the one of which a part is selected; none if that cannot be told."""
+    arrays = [k for k, o in enumerate(x.operands) if len(o) == len(x.results[0])]
+    pairs = list(zip(x.operands[0], x.results[0], strict=False))
+    if sum(size != out for size, out in pairs) == 1:
+        for d, (size, out) in enumerate(pairs):
+            if size == out:
+                slots = (*arrays, *(-1 - k for k in range(len(x.results))))
+                yield Factor(tuple((slot, d) for slot in slots))
 
 
 def fft(x: Instruction) -> Factors:
@@ -257,9 +290,25 @@ def fft(x: Instruction) -> Factors:
     return batch_only(len(x.attribute.get("fft_length", ())))(x)
 
 
+def generated(x: Instruction) -> Factors:
+    """A factor for each dimension of the last result; a generator's state is left alone."""
+    for d in range(len(x.results[-1])):
+        yield Factor(((-len(x.results), d),))
+
+
 def nothing(x: Instruction) -> Factors:
     """No dimension can be split."""
     return iter(())
+
+
+def custom_call(x: Instruction) -> Factors:
+    """What its target does; no dimension can be split where that is not known."""
+    return (target_rule(x.attribute.get("target", "")) or nothing)(x)
+
+
+def target_rule(target: str) -> Rule | None:
+    """Rule of a custom call's target, None if it is not known what the target does."""
+    return next((rule for glob, rule in TARGETS.items() if fnmatchcase(target, glob)), None)
 
 
 def _index_dimensions(x: Instruction, part: dict[str, Any], slot: int = 1) -> list[int]:
@@ -267,16 +316,43 @@ def _index_dimensions(x: Instruction, part: dict[str, Any], slot: int = 1) -> li
     return [d for d in range(len(x.operands[slot])) if d != vector]
 
 
-RULES: dict[str, Callable[[Instruction], Factors]] = {
+_COMBINERS = [["add"], ["multiply"], ["maximum"], ["minimum"], ["and"], ["or"], ["xor"]]
+"""What may combine values in any order."""
+
+TARGETS: dict[str, Rule] = {
+    # Annotations: the value goes through as it is.
+    **dict.fromkeys(("Sharding", "xla.sdy.ShardingConstraint"), same_everywhere),
+    **dict.fromkeys(("xla.sdy.FuncResultSharding", "xla.sdy.PropagationBarrier"), same_everywhere),
+    **dict.fromkeys(("annotate_device_placement", "MoveToHost", "MoveToDevice"), same_everywhere),
+    # Functions of single elements that StableHLO has no operation for, and random words.
+    **dict.fromkeys(("mhlo.acos*", "mhlo.asin*", "mhlo.atan*", "mhlo.cosh"), same_everywhere),
+    **dict.fromkeys(("mhlo.erf*", "mhlo.sinh", "mhlo.tan"), same_everywhere),
+    **dict.fromkeys(("cu_threefry2x32*", "hip_threefry2x32*"), same_everywhere),
+    # The largest of the last dimension, or of any one; permutations.
+    **dict.fromkeys(("mhlo.topk", "TopK", "__gpu$TopK"), batch_only(1)),
+    **dict.fromkeys(("ApproxTopK", "PartialReduce"), shortened),
+    **dict.fromkeys(("cu_lu_pivots*", "hip_lu_pivots*"), batch_only(1)),
+    # Factorizations and solvers on batches of matrices: LAPACK, CUDA, ROCm, TPU.
+    **dict.fromkeys(("lapack_*_ffi", "cublas_*_ffi", "cusolver_*_ffi"), batch_only(2)),
+    **dict.fromkeys(("hipblas_*_ffi", "hipsolver_*_ffi", "*sparse_gtsv2_ffi"), batch_only(2)),
+    **dict.fromkeys(("cuhybrid_*", "hiphybrid_*", "Qr", "Eigh", "LuDecomposition"), batch_only(2)),
+    "ProductOfElementaryHouseholderReflectors": batch_only(2),
+}
+"""Glob over the targets of custom calls, as JAX writes them -> rule; the first that fits counts."""
+
+RULES: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, same_everywhere),
-    **dict.fromkeys(("copy", "map", "add-dependency"), same_everywhere),
+    **dict.fromkeys(("copy", "map", "add-dependency", "domain"), same_everywhere),
     **dict.fromkeys(("slice", "dynamic-slice", "pad"), whole_dimensions),
     **dict.fromkeys(("concatenate", "reverse", "sort"), all_but),
     **dict.fromkeys(("reduce-window", "select-and-scatter"), windowed),
+    **dict.fromkeys(("rng", "rng-bit-generator"), generated),
     **dict.fromkeys(("top-k", "topk"), batch_only(1)),
     **dict.fromkeys(("cholesky", "triangular-solve"), batch_only(2)),
+    "bitcast-convert": bitcast_convert,
     "broadcast": broadcast,
     "convolution": convolution,
+    "custom-call": custom_call,
     "dot": dot,
     "dynamic-update-slice": dynamic_update_slice,
     "fft": fft,
@@ -285,8 +361,10 @@ RULES: dict[str, Callable[[Instruction], Factors]] = {
     "reshape": reshape,
     "scatter": scatter,
     "transpose": transpose,
-    # Their operands are no arrays to split, or nobody knows what happens inside.
-    **dict.fromkeys(("custom-call", "rng", "rng-bit-generator", "return"), nothing),
+    # Their operands are no arrays to split, or the graph does not hold what a rule would need.
+    **dict.fromkeys(("after-all", "return", "rng-get-and-update-state", "bitcast"), nothing),
+    **dict.fromkeys(("dynamic-reshape", "get-dimension-size", "set-dimension-size"), nothing),
+    **dict.fromkeys(("batch-norm-grad", "batch-norm-inference", "batch-norm-training"), nothing),
 }
 """Opcode -> factors. What is not here has no rule: see ``factors_of``."""
 

@@ -1,14 +1,16 @@
 """Dimension classes: known optima, exhaustive search on small graphs, loops and branches."""
 
-import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from exhaustive import disagreements, search
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from parenvs import Graph, ParenvsError, load_graph
-from parenvs.dimensions import dimension_classes
-from parenvs.rules import Instruction, factors_of
+from parenvs.dimensions import RULE_SETS, dimension_classes
 
 KNOWN = {  # partitioned variable dimensions at most: shardy, automap
     "vgg-19": (29, 27),
@@ -120,76 +122,74 @@ def test_dimensions__equal_exhaustive_search(name):
     pytest.importorskip("jax")
     function, *shapes = small_functions()[name]
     graph = lower(function, *shapes)
+    for rules in RULE_SETS:
+        assert not disagreements(dimension_classes(graph, rules), search(graph, rules))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_dimensions__equal_exhaustive_search_on_random_programs(data):
+    """Functions of a few steps and gradients of such; benchmarks/classes.py has thousands."""
+    pytest.importorskip("jax")
+    from random_programs import Program
+
+    program = Program(lambda options: data.draw(st.sampled_from(options)))
+    note("; ".join([*program.text, "gradient" * program.gradient]))
+    graph = Graph.from_jax(program.function, *program.arguments)
+    for rules in RULE_SETS:
+        assert not disagreements(dimension_classes(graph, rules), search(graph, rules))
+
+
+def test_dimensions__no_instruction_has_a_factor():
+    pytest.importorskip("jax")
+    graph = lower(lambda x: x[::-1], (3,))
     classes = dimension_classes(graph)
-    free = np.zeros(len(graph.element_type), dtype=bool)
-    for index in np.flatnonzero(graph.free):
-        free[graph.results[graph.result_offset[index] : graph.result_offset[index + 1]]] = True
-    shown = [
-        graph.dim_offset[t] + d
-        for t in range(len(free))
-        if not free[t]
-        for d, size in enumerate(graph.shape(t))
-        if size > 1
-    ]
-    # Partial assignments are extended one dimension at a time and dropped when a rule breaks.
-    constraints = []
-    for index in np.flatnonzero(~graph.free):
-        opcode = graph.opcodes[graph.opcode[index]]
-        if opcode == "parameter":
-            continue
-        ins = graph.operands[graph.operand_offset[index] : graph.operand_offset[index + 1]]
-        outs = graph.results[graph.result_offset[index] : graph.result_offset[index + 1]]
-        slots = {**dict(enumerate(ins)), **{-1 - k: t for k, t in enumerate(outs)}}
-        text = graph.strings[graph.attribute[index]]
-        factors = factors_of(
-            Instruction(
-                opcode,
-                json.loads(text) if text else {},
-                [graph.shape(t) for t in ins],
-                [graph.shape(t) for t in outs],
-            )
-        )
-        members = [
-            [shown.index(graph.dim_offset[slots[s]] + d) for s, d in f.pairs if not free[slots[s]]]
-            for f in factors
-        ]
-        touched = {
-            shown.index(graph.dim_offset[t] + d)
-            for t in slots.values()
-            if not free[t]
-            for d, size in enumerate(graph.shape(t))
-            if size > 1
-        }
-        constraints.append(([m for m in members if m], touched))
-    legal = np.zeros((1, 0), dtype=bool)
-    for position in range(len(shown)):
-        both = np.repeat(legal, 2, axis=0)
-        legal = np.column_stack([both, np.tile([False, True], len(legal))])
-        keep = np.ones(len(legal), dtype=bool)
-        for members, touched in constraints:
-            if max(touched, default=-1) != position:
-                continue
-            held = {x for m in members for x in m}
-            for x in touched - held:
-                keep &= ~legal[:, x]
-            parts = [legal[:, m] for m in members]
-            for part in parts:
-                keep &= part.all(axis=1) | ~part.any(axis=1)
-            if parts:
-                keep &= sum(part[:, 0].astype(int) for part in parts) <= 1
-        legal = legal[keep]
-        assert len(legal) < 300_000
-    label, blocked = classes.label[shown], classes.blocked
-    pairs = {tuple(p) for p in classes.conflicts.tolist()}
-    assert (legal.any(axis=0) == ~blocked[label]).all()
-    for a in range(len(shown)):
-        for b in range(a):
-            if blocked[label[a]] or blocked[label[b]]:
-                continue
-            together = (legal[:, a] & legal[:, b]).any()
-            one, other = sorted((int(label[a]), int(label[b])))
-            assert together == ((one, other) not in pairs), (name, shown[a], shown[b])
-            assert (legal[:, a] == legal[:, b]).all() == (one == other)
+    assert classes.blocked[classes.label[graph.dim_offset[graph.parameter_tensor[0]]]]
+
+
+def test_dimensions__exhaustive_search_of_a_product():
+    """x @ w: the rows of x, the columns of w or what is contracted can be split, or nothing."""
+    pytest.importorskip("jax")
+    graph = lower(lambda w, x: x @ w, (3, 4), (2, 3))
+    found = search(graph)
+    w, x, y = graph.dim_offset[[*graph.parameter_tensor, graph.outputs[0]]]
+    sets = {frozenset(found.dims[row].tolist()) for row in found.legal}
+    assert sets == {frozenset(s) for s in ((), (x, y), (w + 1, y + 1), (x + 1, w))}
+    assert len(found.legal) == 4
+
+
+@pytest.mark.parametrize("change", ["blocks", "frees", "conflicts", "agrees", "merges", "splits"])
+def test_dimensions__exhaustive_search_finds_what_is_wrong(change):
+    jax = pytest.importorskip("jax")
+    graph = lower(lambda w, x: jax.nn.softmax(x[:, 1:] @ w), (3, 4), (2, 4))
+    classes, found = dimension_classes(graph), search(graph)
+    assert not disagreements(classes, found)
+    touched = np.unique(classes.label[found.dims])
+    live = [c for c in touched if not classes.blocked[c]]
+    stuck = [c for c in touched if classes.blocked[c]]
+    pairs = [tuple(p) for p in classes.conflicts.tolist()]
+    assert len(live) == 2
+    if change in ("blocks", "frees"):
+        blocked = classes.blocked.copy()
+        blocked[live[0] if change == "blocks" else stuck[0]] ^= True
+        wrong = replace(classes, blocked=blocked)
+    elif change == "conflicts":
+        assert (live[0], live[1]) in pairs
+        wrong = replace(classes, conflicts=classes.conflicts[:0])
+    elif change == "agrees":
+        graph = lower(lambda w, x: (w + 1, x + 1), (3,), (2,))
+        classes, found = dimension_classes(graph), search(graph)
+        one, other = np.unique(classes.label[found.dims])
+        wrong = replace(classes, conflicts=np.array([[one, other]]))
+    else:
+        label = classes.label.copy()
+        if change == "merges":
+            label[label == live[0]] = live[1]
+        else:
+            free = next(c for c in range(len(classes)) if c not in touched)
+            label[found.dims[label[found.dims] == live[0]][0]] = free
+        wrong = replace(classes, label=label)
+    assert disagreements(wrong, found)
 
 
 def test_dimensions__scan_links_carried_state_and_body():

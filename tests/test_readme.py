@@ -47,8 +47,9 @@ def test_readme__commands_run(page, tmp_path, monkeypatch, capsys):
     assert ran or page.name != "README.md"
 
 
-def test_readme__tables_are_those_of_the_benchmarks():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_readme__tables_are_those_of_the_benchmarks(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
     included = re.findall(r"<!-- begin (\S+) -->\n(.*?)\n<!-- end \1 -->", text, re.S)
     assert included
     for name, body in included:

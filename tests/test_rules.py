@@ -1,6 +1,7 @@
 """Factor rules: each opcode's factors on a small instruction, written out by hand."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -126,19 +127,109 @@ CASES = {
                 "inserted_window_dims": [0],
                 "scatter_dims_to_operand_dims": [0],
                 "index_vector_dim": 1,
-            }
+            },
+            "applies": [["add"]],
         },
         [(100, 8), (4, 1), (4, 8)],
         [(100, 8)],
         [("1.0 2.0", R), ("0.1 2.1 r.1", K), ("0.0 r.0", K)],
     ),
+    "writing rows": (  # the last one wins, so that their order matters
+        "scatter",
+        {
+            "scatter": {
+                "update_window_dims": [1],
+                "inserted_window_dims": [0],
+                "scatter_dims_to_operand_dims": [0],
+                "index_vector_dim": 1,
+            },
+            "applies": [[]],
+        },
+        [(100, 8), (4, 1), (4, 8)],
+        [(100, 8)],
+        [("0.1 2.1 r.1", K), ("0.0 r.0", K)],
+    ),
+    "words to bytes": (
+        "bitcast-convert",
+        {},
+        [(4, 6)],
+        [(4, 6, 4)],
+        [("0.0 r.0", K), ("0.1 r.1", K)],
+    ),
+    "nothing reshaped": ("reshape", {}, [(2, 0)], [(0,)], []),
+    "random words": (
+        "rng-bit-generator",
+        {},
+        [(4,)],
+        [(4,), (6, 8)],
+        [("s.0", K), ("s.1", K)],
+    ),
+    "random numbers": ("rng", {}, [(), ()], [(6, 8)], [("r.0", K), ("r.1", K)]),
+    "top-k": ("topk", {}, [(4, 6)], [(4, 2), (4, 2)], [("0.0 r.0 s.0", K)]),
     "cholesky": ("cholesky", {}, [(4, 6, 6)], [(4, 6, 6)], [("0.0 r.0", K)]),
-    "custom-call": ("custom-call", {"target": "x"}, [(4,)], [(4,)], []),
+    "unknown custom call": ("custom-call", {"target": "x"}, [(4,)], [(4,)], []),
+    "annotation": ("custom-call", {"target": "Sharding"}, [(4,)], [(4,)], [("0.0 r.0", K)]),
+    "function of elements": (
+        "custom-call",
+        {"target": "mhlo.erf"},
+        [(4, 6)],
+        [(4, 6)],
+        [("0.0 r.0", K), ("0.1 r.1", K)],
+    ),
+    "top-k as a custom call": (
+        "custom-call",
+        {"target": "mhlo.topk"},
+        [(4, 6)],
+        [(4, 2), (4, 2)],
+        [("0.0 r.0 s.0", K)],
+    ),
+    "approximate top-k": (
+        "custom-call",
+        {"target": "ApproxTopK"},
+        [(8, 4), (8, 4), (), ()],
+        [(2, 4), (2, 4)],
+        [("0.1 1.1 r.1 s.1", K)],
+    ),
+    "approximate top-k of all": (  # which dimension it selects from cannot be told
+        "custom-call",
+        {"target": "ApproxTopK"},
+        [(8, 4), (8, 4), (), ()],
+        [(8, 4), (8, 4)],
+        [],
+    ),
+    "eigenvalues of a batch": (
+        "custom-call",
+        {"target": "lapack_ssyevd_ffi"},
+        [(2, 4, 6, 6)],
+        [(2, 4, 6, 6), (2, 4, 6), (2, 4)],
+        [("0.0 r.0 s.0 t.0", K), ("0.1 r.1 s.1 t.1", K)],
+    ),
+    "eigenvalues of one matrix": (
+        "custom-call",
+        {"target": "lapack_ssyevd_ffi"},
+        [(6, 6)],
+        [(6, 6), (6,), ()],
+        [],
+    ),
+    "a batch of solutions": (
+        "custom-call",
+        {"target": "cusparse_gtsv2_ffi"},
+        [(4, 6), (4, 6), (4, 6), (4, 6, 8)],
+        [(4, 6, 8)],
+        [("0.0 1.0 2.0 3.0 r.0", K)],
+    ),
+    "no common batch": (
+        "custom-call",
+        {"target": "lapack_strsm_ffi"},
+        [(6, 6), (4, 6, 8)],
+        [(4, 6, 8)],
+        [],
+    ),
 }
 
 
 def read(text):
-    slots = {"r": -1, "s": -2}
+    slots = {"r": -1, "s": -2, "t": -3}
     pairs = (pair.split(".") for pair in text.split())
     return frozenset((slots.get(slot) or int(slot), int(d)) for slot, d in pairs)
 
@@ -184,6 +275,46 @@ def test_rules__convolution(groups):
     assert found == wanted
 
 
+def test_rules__unknown_custom_calls_are_named_once():
+    jax = pytest.importorskip("jax")
+    from parenvs import Graph
+    from parenvs.dimensions import dimension_classes
+
+    shape = jax.ShapeDtypeStruct((4, 6), np.float32)
+
+    def twice(x):
+        for _ in range(2):
+            x = jax.pure_callback(np.sin, shape, x * 2)
+        return x, jax.lax.linalg.eigh(x @ x.T)
+
+    graph = Graph.from_jax(twice, shape, name="mine")
+    with pytest.warns(UserWarning) as found:
+        classes = dimension_classes(graph)
+    texts = [str(x.message) for x in found]
+    assert len(texts) == 1
+    assert "mine" in texts[0]
+    assert "xla_ffi_python_cpu_callback" in texts[0]
+    assert "pure_callback" in texts[0].split("(", 1)[1]  # the op_name
+    assert "never partitioned" in texts[0]
+    x = graph.dim_offset[graph.parameter_tensor[0]]
+    assert classes.blocked[classes.label[[x, x + 1]]].all()
+
+
+def test_rules__known_custom_calls_are_not_named():
+    jax = pytest.importorskip("jax")
+    from parenvs import Graph
+    from parenvs.dimensions import dimension_classes
+
+    shape = jax.ShapeDtypeStruct((4, 6, 6), np.float32)
+    graph = Graph.from_jax(lambda x: jax.lax.linalg.svd(x), shape)
+    assert "custom-call" in graph.opcodes
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        classes = dimension_classes(graph)
+    x = graph.dim_offset[graph.parameter_tensor[0]]
+    assert classes.blocked[classes.label[x : x + 3]].tolist() == [False, True, True]
+
+
 def test_rules__an_opcode_without_a_rule_is_named():
     with pytest.raises(HloError, match="infeed"):
         factors_of(Instruction("infeed", {}, [], [(4,)]))
@@ -195,3 +326,11 @@ def test_rules__cover_every_opcode_of_the_shipped_graphs():
 
     used = {opcode for name in names() for opcode in load_graph(name).opcodes}
     assert used - set(RULES) <= {"parameter", "constant", "iota"}
+
+
+def test_rules__cover_every_opcode_that_the_reader_knows():
+    from parenvs.factors import _SOURCES, LINKED
+    from parenvs.flops import OPCODES
+
+    inlined = {"call", "fusion", "get-tuple-element", "tuple"}
+    assert set(OPCODES) - set(RULES) == {*LINKED, *_SOURCES, *inlined}
