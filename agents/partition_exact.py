@@ -91,7 +91,7 @@ class _Program:
         ``chosen`` need no less memory.
         """
         whole, saved = self.problem.footprint.saved_at(at)
-        saved = saved[self.classes]
+        saved, limit = saved[self.classes], max(limit, 1.0)
         self.saved += [saved / limit, np.where(~chosen[self.classes] & (saved > 0), 1.0, 0.0)]
         self.needed += [(whole - limit) / limit, 1.0]
 

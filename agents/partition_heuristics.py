@@ -88,7 +88,8 @@ def random_search(
     begin = time.perf_counter()
     problem = space.problem
     best: tuple[float, np.ndarray] | None = None
-    for start in range(0, max(evaluations, 1), _BATCH):
+    evaluations = max(evaluations, 1)
+    for start in range(0, evaluations, _BATCH):
         chosen = space.chosen(random_episodes(space, min(_BATCH, evaluations - start), rng))
         values = problem.value(chosen, space.reward, space.scope)
         i = int(values.argmax())

@@ -31,19 +31,24 @@ def instruction_seconds(graph: Graph, device: Device, efficiency: float = EFFICI
 def runs(graph: Graph, seconds: np.ndarray) -> np.ndarray:
     """(I,) how often each instruction runs: loops by their trip counts, one branch of several.
 
-    Of a conditional's branches the one that takes longest counts, by its own ``seconds`` (I,).
+    Of a conditional's branches the one that takes longest counts, by the instructions' own
+    ``seconds`` (I,) and those of the loops and branches in it.
     """
-    times = np.ones(len(graph.opcode))
-    for outer in np.unique(graph.parent[graph.parent >= 0]).tolist():  # parents come first
+    once = np.array(seconds, dtype=np.float64)  # of one run, with what is inside
+    own = np.ones(len(once))  # runs for one run of the parent
+    outers = np.unique(graph.parent[graph.parent >= 0])
+    for outer in outers[::-1].tolist():  # what is inside comes later
         inside = np.flatnonzero(graph.parent == outer)
-        times[inside] = times[outer]
         if graph.opcodes[graph.opcode[outer]] == "while":
-            times[inside] *= json.loads(graph.strings[graph.attribute[outer]])["trip_count"]
+            own[inside] = json.loads(graph.strings[graph.attribute[outer]])["trip_count"]
         else:
             returns = np.isin(graph.opcode[inside], _codes(graph, ("return",)))
             branch: np.ndarray = np.cumsum(returns) - returns  # a branch ends with its return
-            longest = np.bincount(branch, seconds[inside]).argmax()
-            times[inside[branch != longest]] = 0.0
+            own[inside] = branch == np.bincount(branch, once[inside]).argmax()
+        once[outer] = (once * own)[inside].sum()
+    times = own.copy()
+    for outer in outers.tolist():
+        times[graph.parent == outer] *= times[outer]
     return times
 
 

@@ -39,6 +39,7 @@ class DimensionClasses:
             its size does (``uneven="forbid"``).
         conflicts: (K, 2) int32 pairs of classes, the lower first, sorted, each once.
         conflict_at: (K,) int32, the first instruction that makes each pair conflict.
+        devices: devices that a dimension is split over, if ``uneven="forbid"`` asks for it.
     """
 
     graph: Graph
@@ -48,6 +49,7 @@ class DimensionClasses:
     blocked_by: np.ndarray
     conflicts: np.ndarray
     conflict_at: np.ndarray
+    devices: int = 0
 
     def __len__(self) -> int:
         """Number of classes."""
@@ -138,6 +140,7 @@ def dimension_classes(
         blocked_by=blocked_by,
         conflicts=np.array(keys, dtype=np.int32).reshape(-1, 2),
         conflict_at=np.array([found[key] for key in keys], dtype=np.int32),
+        devices=devices,
     )
 
 

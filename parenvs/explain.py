@@ -50,10 +50,10 @@ class Explainer:
         at = int(classes.blocked_by[label])
         if at < 0:
             wide = np.flatnonzero((classes.label == label) & (self.graph.dims > 1))
-            odd = wide[int(self.graph.dims[wide].argmin())]
+            odd = wide[self.graph.dims[wide] % classes.devices != 0][0]
             return (
                 f"{self.dimension(int(odd))}, of size {self.graph.dims[odd]}, is no multiple of "
-                "the number of devices (uneven=forbid)"
+                f"{classes.devices} devices (uneven=forbid)"
             )
         where, positions = classes.factors.untouchable.T
         here = positions[(where == at) & (classes.label[positions] == label)]

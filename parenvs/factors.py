@@ -27,7 +27,8 @@ class Factors:
         rules: the rule set.
         links: (L, 2) int64 pairs of dimensions that one factor holds.
         link_at: (L,) int32, the instruction whose factor it is.
-        instruction: (F,) int32, ascending: the instruction of each factor.
+        instruction: (F,) int32: the instruction of each factor, ascending; those of the entry
+            parameters follow, a factor for each dimension.
         member: (F,) int64, a dimension of each factor.
         kind: (F,) uint8, ``Kind`` of each factor.
         untouchable: (U, 2) int64: an instruction, and a dimension that is in none of its factors.
@@ -91,6 +92,7 @@ class _Reader:
                 self.pass_through(index, opcode, read, made)
             elif opcode not in _SOURCES and opcode != "return" and not free[index]:
                 self.instruction(index, opcode, read, made)
+        self.entry_parameters()
 
     def instruction(self, index: int, opcode: str, read: list[int], made: list[int]) -> None:
         """Links and factors of one instruction, and the dimensions that are in none."""
@@ -113,6 +115,21 @@ class _Reader:
                 for d, size in enumerate(self.shapes[tensor]):
                     if size != 1 and self.offset[tensor] + d not in held:
                         self.untouchable.append((index, self.offset[tensor] + d))
+
+    def entry_parameters(self) -> None:
+        """With one mesh axis a tensor is split once, even if no instruction reads it.
+
+        These rows stand last, so that an instruction that says the same is named instead.
+        """
+        graph = self.graph
+        if "parameter" in graph.opcodes:
+            code = graph.opcodes.index("parameter")
+            for index in np.flatnonzero((graph.opcode == code) & (graph.parent < 0)).tolist():
+                first, end = graph.result_offset[index : index + 2]
+                for tensor in graph.results[first:end].tolist():
+                    for d, size in enumerate(self.shapes[tensor]):
+                        if size != 1:
+                            self.factors.append((index, self.offset[tensor] + d, int(Kind.KEPT)))
 
     def factors_of(
         self, index: int, opcode: str, read: Sequence[int], made: Sequence[int]

@@ -67,6 +67,7 @@ class Footprint:
         self.last = np.full(count, -1)
         np.maximum.at(self.last, graph.operands, read_by)
         self.last[graph.outputs] = steps - 1
+        self._carry()
         self.bytes = np.where(free_tensors(graph), 0.0, graph.tensor_bytes)
         views = self._views()
         for view, whole in reversed(list(views.items())):  # a view of a view ends first
@@ -133,6 +134,17 @@ class Footprint:
         saved = self.bytes[self._owner[dims]] * (1 - self.kept[label])
         return float(self.bytes[there].sum()), np.bincount(label, saved, len(self.kept))
 
+    def _carry(self) -> None:
+        """Keep what a loop or branch reads until the last instruction in it."""
+        graph = self.graph
+        end = np.arange(len(graph.opcode))
+        for index in np.flatnonzero(graph.parent >= 0)[::-1].tolist():
+            outer = graph.parent[index]
+            end[outer] = max(end[outer], end[index])
+        for outer in np.unique(graph.parent[graph.parent >= 0]).tolist():
+            read = graph.operands[graph.operand_offset[outer] : graph.operand_offset[outer + 1]]
+            self.last[read] = np.maximum(self.last[read], end[outer])
+
     def _alive_at(self, at: int) -> np.ndarray:
         return self.transient & (self.first <= at) & (at <= self.last)
 
@@ -167,7 +179,7 @@ class Footprint:
                 while tensor in views:
                     tensor = views[tensor]
                 donated.append(tensor)
-        return donated
+        return sorted(set(donated) - set(graph.parameter_tensor.tolist()))
 
 
 def _code(graph: Graph, opcode: str) -> int:

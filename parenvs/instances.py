@@ -50,6 +50,8 @@ def load_graph(instance: str | os.PathLike[str], kind: str = "train") -> Graph:
         return _shipped(text, kind)
     if text.endswith(GRAPH_SUFFIXES) and _exists(text):
         return Graph.from_hlo(text)
+    if text.endswith(".csv") and _exists(text):
+        raise UnknownInstanceError(f"instance {text!r}: a profile is no graph; give the module")
     raise _unknown(text)
 
 

@@ -198,7 +198,7 @@ def _known_entries(plan: PartitionPlan, problem: Partitioning) -> tuple[dict[str
             reasons.append(f"partition: no {what} {shown(path)}{did_you_mean(path, paths)}")
             continue
         tensor = problem.tensor[path]
-        if dimension >= len(graph.shape(tensor)):
+        if not 0 <= dimension < len(graph.shape(tensor)):
             shape = shape_text(graph, tensor)
             reasons.append(f"partition: {path} is {shape} and has no dimension {dimension}")
         elif graph.shape(tensor)[dimension] == 1:
@@ -253,12 +253,13 @@ def _broken_rules(plan: PartitionPlan, problem: Partitioning, chosen: np.ndarray
         start, end = graph.dim_offset[tensor : tensor + 2].tolist()
         split = np.flatnonzero(chosen[classes.label[start:end]] & (graph.dims[start:end] > 1))
         if split.size and path not in plan.partition:
+            if len(reasons) >= MOST_REASONS:  # a chain takes a search, and only these are shown
+                reasons.append(path)
+                continue
             place = start + int(split[0])
             origin = first[int(classes.label[place])]
             reasons.append(
                 f"{words.dimension(place)} must be partitioned with {words.dimension(origin)}: "
                 f"linked by {words.link(origin, place)}"
             )
-            if len(reasons) > MOST_REASONS:  # a chain takes a search; the first ones will do
-                break
     return reasons

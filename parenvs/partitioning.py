@@ -7,6 +7,7 @@ indexed. So the step time is linear in the decisions of the classes, and so is t
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.cost import instruction_seconds, runs
 from parenvs.dimensions import DimensionClasses, dimension_classes
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, shown
 from parenvs.footprint import Footprint
 from parenvs.graph import Graph, Role
 from parenvs.instances import load_graph, manifest
@@ -247,8 +248,9 @@ def load_partitioning(
     """
     text = os.fspath(instance)
     stamp = None
-    if text not in manifest()["instances"] and Path(text).is_file():
-        stamp = Path(text).stat().st_mtime_ns
+    if text not in manifest()["instances"]:
+        with contextlib.suppress(OSError, ValueError):  # no file; loading says so
+            stamp = Path(text).stat().st_mtime_ns
     return _load(text, stamp, cluster, rules, uneven)
 
 
@@ -269,6 +271,8 @@ def choose_cluster(
     """
     if cluster is None:
         count = DEVICES if devices is None else devices
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise ParenvsError(f"devices must be a whole number, not {shown(count)}")
         if count < 2:
             raise ParenvsError(f"devices: partitioning needs at least 2, not {count}")
         return Cluster.parse(f"1x{count}:v100")

@@ -164,10 +164,8 @@ class PartitionPlan(Plan):
         devices = fields.count(content, "devices", where)
         if devices < 2:
             raise PlanError(f"{where}: field 'devices' must be 2 or more, not {devices}")
-        if "cluster" in content:
-            cluster = fields.cluster(content, "cluster", where)
-        else:
-            cluster = Cluster.parse(f"1x{devices}:v100")
+        given = content if "cluster" in content else {"devices": f"1x{devices}:v100"}
+        cluster = fields.cluster(given, "cluster" if "cluster" in content else "devices", where)
         if cluster.devices != devices:
             raise PlanError(
                 f"{where}: field 'devices' is {devices}, but the cluster has {cluster.devices}"

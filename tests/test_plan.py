@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parenvs import files
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.errors import PlanError
-from parenvs.plan import PipelinePlan, load_plan
+from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan, load_plan
 
 PLAN = PipelinePlan(
     instance="toy",
@@ -282,3 +282,209 @@ def test_plan__written_file_follows_the_umask(path):
     other = path.with_name("other")
     other.write_text("")
     assert path.stat().st_mode == other.stat().st_mode
+
+
+# Partition plans.
+
+SPLIT = PartitionPlan(
+    instance="toy",
+    fingerprint="sha256:00",
+    cluster=Cluster.parse("1x8:v100"),
+    partition={"w": 1, "layer/bias": 0},
+    rules="automap",
+    uneven="forbid",
+)
+BATCH = BatchPlan("toy", "sha256:00", PRESETS["A"], {"inputs": 0})
+SEVERAL = CLUSTERS.filter(lambda cluster: cluster.devices > 1)
+KINDS = pytest.mark.parametrize("kind", [PartitionPlan, BatchPlan])
+
+
+@KINDS
+@given(
+    instance=NAMES,
+    fingerprint=NAMES,
+    cluster=SEVERAL,
+    partition=st.dictionaries(st.text(), st.integers(0, 2**31 - 1)),
+    rules=st.sampled_from(["shardy", "automap"]),
+    uneven=st.sampled_from(["pad", "forbid"]),
+)
+@settings(max_examples=100, deadline=None)
+def test_plan__round_trip_of_partitions(tmp_path_factory, kind, **fields):
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    plan = kind(**fields)
+    plan.save(path)
+    again = load_plan(path)
+    assert again == plan
+    assert type(again) is kind
+    assert again.to_json() == plan.to_json()
+    assert kind.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    first = path.read_bytes()
+    again.save(path)
+    assert path.read_bytes() == first
+
+
+def test_plan__partition_file_of_the_design(path):
+    """Keys in the documented order, paths sorted; one server of V100 needs no cluster."""
+    SPLIT.save(path)
+    assert list(json.loads(path.read_text()).items()) == [
+        ("schema", 1),
+        ("task", "operator-partition"),
+        ("instance", "toy"),
+        ("fingerprint", "sha256:00"),
+        ("devices", 8),
+        ("rules", "automap"),
+        ("uneven", "forbid"),
+        ("partition", {"layer/bias": 0, "w": 1}),
+    ]
+    assert list(json.loads(path.read_text())["partition"]) == ["layer/bias", "w"]
+    BATCH.save(path)
+    assert list(json.loads(path.read_text()).items()) == [
+        ("schema", 1),
+        ("task", "data-parallel"),
+        ("instance", "toy"),
+        ("fingerprint", "sha256:00"),
+        ("devices", 16),
+        ("cluster", "A"),
+        ("rules", "shardy"),
+        ("uneven", "pad"),
+        ("partition", {"inputs": 0}),
+    ]
+
+
+def test_plan__data_parallel_file_as_documented(path):
+    """Without rules, uneven and cluster."""
+    content = {
+        "schema": 1, "task": "data-parallel", "instance": "t5-base", "fingerprint": "sha256:0",
+        "devices": 4, "partition": {"inputs": 0, "targets": 0},
+    }  # fmt: skip
+    path.write_text(json.dumps(content))
+    plan = load_plan(path)
+    assert plan == BatchPlan(
+        "t5-base", "sha256:0", Cluster.parse("1x4:v100"), {"inputs": 0, "targets": 0}
+    )
+    assert (plan.rules, plan.uneven) == ("shardy", "pad")
+
+
+def test_plan__tasks_are_not_mixed_up(path):
+    split = replace(SPLIT)
+    batch = BatchPlan(**{key: getattr(split, key) for key in vars(split)})
+    assert split != batch
+    for plan, task in ((split, "operator-partition"), (batch, "data-parallel")):
+        plan.save(path)
+        assert json.loads(path.read_text())["task"] == task
+        assert type(load_plan(path)) is type(plan)
+    words = refusal(path, {**SPLIT.to_json(), "task": "pipeline-cut"})
+    assert "field 'cluster' is missing" in words
+    words = refusal(path, {**PLAN.to_json(), "task": "operator-partition"})
+    assert "field 'devices' is missing" in words
+
+
+@pytest.mark.parametrize("plan", [SPLIT, BATCH], ids=["split", "batch"])
+@pytest.mark.parametrize(
+    "key", ["schema", "task", "instance", "fingerprint", "devices", "partition"]
+)
+def test_plan__missing_key_of_a_partition(path, plan, key):
+    content = plan.to_json()
+    del content[key]
+    assert f"field {key!r} is " in refusal(path, content)
+
+
+@pytest.mark.parametrize("key", [*SPLIT.to_json(), "cluster"])
+def test_plan__duplicate_key_of_a_partition(path, key):
+    content = {**SPLIT.to_json(), "cluster": SPLIT.cluster.to_json()}
+    twice = json.dumps(content)[:-1] + f", {json.dumps(key)}: {json.dumps(content[key])}}}"
+    assert f"field {key!r} stands twice" in refusal(path, twice)
+
+
+def test_plan__variable_that_stands_twice(path):
+    """The same with another dimension would otherwise win."""
+    text = json.dumps(SPLIT.to_json()).replace('"w": 1', '"w": 1, "w": 0')
+    assert "field 'w' stands twice" in refusal(path, text)
+
+
+@pytest.mark.parametrize("plan", [SPLIT, BATCH], ids=["split", "batch"])
+def test_plan__unknown_key_of_a_partition(path, plan):
+    words = refusal(path, {**plan.to_json(), "partitions": {}})
+    assert "unknown field 'partitions' (did you mean 'partition'?)" in words
+    for key in ("cuts", "device_cuts", "micro_batch", "cut_after"):
+        assert f"unknown field {key!r}" in refusal(path, {**plan.to_json(), key: 1})
+
+
+WRONG_SPLIT = {
+    "schema": [0, 2, "1", True, None, 1.0],
+    "task": ["operator", "", 1, None, ["data-parallel"], {}],
+    "instance": ["", 1, None, True, ["toy"], {}],
+    "fingerprint": ["", 1, None, False, [], {}],
+    "devices": [0, 1, -8, True, False, 8.0, 2.5, "8", None, [8], {}, 2**31, 10**30],
+    "cluster": ["Z", "", 3, None, True, [], {}, "4x8:v1000", {"servers": 1}, "nowhere.json"],
+    "rules": ["gspmd", "", 1, None, True, [], {}, ["shardy"], "Shardy"],
+    "uneven": ["drop", "", 1, None, True, [], {}, ["pad"]],
+    "partition": [None, 1, "w", True, [], [["w", 1]], ["w"]]
+    + [{"w": x} for x in (-1, True, False, None, 1.0, "1", [1], {}, {"w": 1}, 2**31, 10**30)],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in WRONG_SPLIT.items() for value in values]
+)
+def test_plan__wrong_type_in_a_partition(path, key, value):
+    for plan in (SPLIT, BATCH):
+        assert f"field {key!r}" in refusal(path, {**plan.to_json(), key: value})
+
+
+def test_plan__wrong_dimension_names_the_variable(path):
+    words = refusal(path, {**SPLIT.to_json(), "partition": {"a": 0, "w": True, "z": 0}})
+    assert "the dimension of 'w' must be a whole number from 0, not True" in words
+
+
+@pytest.mark.parametrize("devices", [100_001, 10**9, 2**31 - 1])
+def test_plan__more_devices_than_a_server_has(path, devices):
+    """The file and the field are named, as for any other number."""
+    words = refusal(path, {**SPLIT.to_json(), "devices": devices})
+    assert "field 'devices'" in words
+    words = refusal(path, {**BATCH.to_json(), "devices": devices})
+    assert f"field 'devices' is {devices}, but the cluster has 16" in words
+
+
+def test_plan__devices_and_cluster_must_agree(path):
+    words = refusal(path, {**BATCH.to_json(), "devices": 8})
+    assert "field 'devices' is 8, but the cluster has 16" in words
+    words = refusal(path, {**SPLIT.to_json(), "cluster": "1x1:v100"})
+    assert "field 'devices' is 8, but the cluster has 1" in words
+    words = refusal(path, {**SPLIT.to_json(), "devices": 1, "cluster": "1x1:v100"})
+    assert "field 'devices' must be 2 or more, not 1" in words
+
+
+@pytest.mark.parametrize(
+    "cluster", ["A", "2x8:v100,10Gbps", PRESETS["a100-2"].to_json(), toys.shape(1, 3, 2.0, 1.0)]
+)
+def test_plan__cluster_of_a_partition_in_every_form(path, cluster):
+    parsed = Cluster.parse(cluster)
+    content = {**SPLIT.to_json(), "devices": parsed.devices, "cluster": cluster}
+    path.write_text(json.dumps(content))
+    assert load_plan(path) == replace(SPLIT, cluster=parsed)
+
+
+def test_plan__partition_of_nothing(path):
+    """Everything replicated is a plan too."""
+    replace(SPLIT, partition={}).save(path)
+    assert load_plan(path).partition == {}
+
+
+def test_plan__deep_nesting_in_a_partition(path):
+    for depth in (500, 100_000):
+        for start, end in (("[", "]"), ('{"w":', "}")):
+            text = json.dumps({**SPLIT.to_json(), "partition": "HERE"})
+            deep = start * depth + "1" + end * depth
+            assert len(refusal(path, text.replace('"HERE"', deep))) < 10_000
+
+
+def test_plan__a_loaded_partition_is_its_own(path):
+    """Changing what was given does not change the plan."""
+    content = SPLIT.to_json()
+    plan = PartitionPlan.from_json(content)
+    content["partition"]["w"] = 0
+    content["partition"]["new"] = 0
+    assert plan == SPLIT
+    SPLIT.to_json()["partition"]["w"] = 0
+    assert SPLIT.partition["w"] == 1
