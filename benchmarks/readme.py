@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 def main() -> None:
     """Rewrite both pages."""
+
     def table(match: re.Match[str]) -> str:
         name = match[1]
         body = (ROOT / name).read_text(encoding="utf-8").split("\n", 1)[1].strip()  # no heading

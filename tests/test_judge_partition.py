@@ -227,7 +227,7 @@ def test_judge_partition__uneven_forbid():
     assert judge(plan_of(padded, HIDDEN), padded).legal
     problem = toys.shipped("t5-base", "shardy", "forbid")
     words = only(problem, {"encoder/layer_0/self/q": 1})
-    assert "of size 12, is no multiple of the number of devices" in words
+    assert "of size 12, is no multiple of 8 devices" in words
 
 
 def test_judge_partition__uneven_forbid_names_a_dimension_that_is_uneven():

@@ -199,9 +199,7 @@ def test_train__reaches_the_optimum_of_the_toy(tmp_path, seed):
     assert evaluation.greedy_plan.cuts == toy.cuts
     assert evaluation.greedy_value == pytest.approx(float(toy.value), rel=1e-6)
     assert evaluation.best_value == evaluation.greedy_value
-    untrained = ppo.make_model(
-        ppo.make_env(config.env_id, kwargs, 0), config.env_id, 2, seed
-    )
+    untrained = ppo.make_model(ppo.make_env(config.env_id, kwargs, 0), config.env_id, 2, seed)
     assert evaluation.mean_value > evaluate(untrained, config, episodes=50).mean_value + 0.05
 
 
