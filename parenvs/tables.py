@@ -149,7 +149,9 @@ def proof(answer: Answer | PartitionAnswer) -> str:
     if answer.bound:
         side, unit = ("lower", " s") if hasattr(answer, "length") else ("upper", " of the return")
         words += f", proven {side} bound {answer.bound:.6g}{unit}"
-    return f"{words}; {answer.evaluations:,} evaluations in {answer.seconds:.2f} s"
+    if answer.evaluations:
+        words += f"; {answer.evaluations:,} evaluations"
+    return f"{words}; {answer.seconds:.2f} s"
 
 
 def comparison(rows: Sequence[tuple[Any, Any]]) -> Table:
@@ -211,9 +213,9 @@ def _partitions(rows: Sequence[tuple[PartitionAnswer, PartitionReport]]) -> Tabl
             f"{report.value(reward):.4f}" if reward == "step_time" else f"{answer.value:.1f}",
             str(report.variables),
             f"{report.partitioned_dimensions}/{report.dimensions}",
-            f"{report.step_seconds:.4f}",
-            f"{report.communication_seconds:.4f}",
-            f"{report.memory.peak / 1e9:.1f}" + ("" if report.fits else " !"),
+            f"{report.step_seconds:.4g}",
+            f"{report.communication_seconds:.3g}",
+            f"{report.memory.peak / 1e9:.3g}" + ("" if report.fits else " !"),
             f"{100 * report.utilisation:.1f} %",
             answer.status,
             f"{answer.seconds:.2f}",
