@@ -77,8 +77,8 @@ class _Program:
         place[classes] = np.arange(len(classes))
         pairs = place[problem.classes.conflicts]
         pairs = pairs[(pairs >= 0).all(axis=1)]
-        rows = np.repeat(np.arange(len(pairs)), 2)
-        entries = (np.ones(rows.size), (rows, pairs.reshape(-1)))
+        rows = np.repeat(np.arange(len(pairs)), 2).astype(np.int32)  # SciPy 1.11 takes no others
+        entries = (np.ones(rows.size), (rows, pairs.reshape(-1).astype(np.int32)))
         self.conflicts = coo_array(entries, shape=(len(pairs), len(classes))).tocsr()
         self.saved: list[np.ndarray] = []
         self.needed: list[float] = []
