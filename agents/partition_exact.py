@@ -77,7 +77,7 @@ class _Program:
         place[classes] = np.arange(len(classes))
         pairs = place[problem.classes.conflicts]
         pairs = pairs[(pairs >= 0).all(axis=1)]
-        rows = np.repeat(np.arange(len(pairs)), 2).astype(np.int32)  # SciPy 1.11 takes no others
+        rows = np.repeat(np.arange(len(pairs), dtype=np.int32), 2)
         entries = (np.ones(rows.size), (rows, pairs.reshape(-1).astype(np.int32)))
         self.conflicts = coo_array(entries, shape=(len(pairs), len(classes))).tocsr()
         self.saved: list[np.ndarray] = []
@@ -118,6 +118,8 @@ class _Program:
         if found.x is None:
             return None, 0.0, 0
         chosen[self.classes] = found.x > 0.5
+        if not self.problem.legal(chosen):  # HiGHS 1.2 of SciPy 1.11 did so
+            raise RuntimeError("the solver broke a constraint; install a newer SciPy")
         bound = -found.fun if found.mip_dual_bound is None else -found.mip_dual_bound
         return chosen, float(bound), int(found.mip_node_count or 0)
 
