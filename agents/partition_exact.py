@@ -113,12 +113,13 @@ class _Program:
             integrality=np.ones(len(self.classes)),
             bounds=Bounds(0, 1),
             constraints=limits,
-            options={"mip_rel_gap": 0.0},
+            # The presolve of SciPy 1.11 to 1.15 took a broken constraint for an optimum.
+            options={"mip_rel_gap": 0.0, "presolve": False},
         )
         if found.x is None:
             return None, 0.0, 0
         chosen[self.classes] = found.x > 0.5
-        if not self.problem.legal(chosen):  # HiGHS 1.2 of SciPy 1.11 did so
+        if not self.problem.legal(chosen):
             raise RuntimeError("the solver broke a constraint; install a newer SciPy")
         bound = -found.fun if found.mip_dual_bound is None else -found.mip_dual_bound
         return chosen, float(bound), int(found.mip_node_count or 0)
