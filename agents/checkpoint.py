@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from sb3_contrib import MaskablePPO
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from parenvs.agents.best_plan import BestPlan
 from parenvs.errors import ParenvsError
@@ -65,12 +66,16 @@ class Checkpoints(BaseCallback):
         state = {"tracker": self.tracker.state(), "random": _random_states()}
         with replacing(self.path) as stream, zipfile.ZipFile(stream, "w") as archive:
             archive.writestr("model.zip", model.getvalue())
+            if isinstance(self.model, OffPolicyAlgorithm):
+                replay = io.BytesIO()
+                self.model.save_replay_buffer(replay)
+                archive.writestr("replay.pkl", replay.getvalue())
             archive.writestr("state.json", json.dumps(state))
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], algorithm: type[MaskablePPO], **options: Any
-) -> tuple[MaskablePPO, dict[str, Any]]:
+    path: str | os.PathLike[str], algorithm: type[BaseAlgorithm], **options: Any
+) -> tuple[Any, dict[str, Any]]:
     """The agent and the state of a checkpoint.
 
     Raises:
@@ -79,9 +84,10 @@ def load_checkpoint(
     try:
         with zipfile.ZipFile(path) as archive:
             state = json.loads(archive.read("state.json"))
-            model = io.BytesIO(archive.read("model.zip"))
-        state = {key: state[key] for key in ("tracker", "random")}
-        return algorithm.load(model, **options), state
+            model = algorithm.load(io.BytesIO(archive.read("model.zip")), **options)
+            if isinstance(model, OffPolicyAlgorithm):
+                model.load_replay_buffer(io.BytesIO(archive.read("replay.pkl")))
+        return model, {key: state[key] for key in ("tracker", "random")}
     except Exception as error:  # pickles and zip files have no end of ways to be broken
         raise ParenvsError(f"{path}: not a checkpoint ({error}); train anew") from None
 

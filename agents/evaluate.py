@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy
 
-from parenvs.agents import ppo
+from parenvs.agents.learners import learner
 from parenvs.agents.train import MODEL, Config, load_config, replay
+from parenvs.agents.training_env import make_env, one_thread
 from parenvs.errors import ParenvsError
 from parenvs.plan import Plan
 
@@ -39,7 +39,7 @@ class Evaluation:
     episodes: int
 
 
-def evaluate(model: MaskablePPO, config: Config, episodes: int = 100, seed: int = 0) -> Evaluation:
+def evaluate(model: Any, config: Config, episodes: int = 100, seed: int = 0) -> Evaluation:
     """Run the greedy policy once and the sampled policy many times, with masks.
 
     Args:
@@ -48,8 +48,8 @@ def evaluate(model: MaskablePPO, config: Config, episodes: int = 100, seed: int 
         episodes: sampled episodes.
         seed: seed of the sampling.
     """
-    with ppo.one_thread():
-        env = ppo.make_env(config.env_id, config.env_kwargs, seed, envs=1)
+    with one_thread():
+        env = make_env(config.env_id, config.env_kwargs, seed, envs=1)
         model.set_random_seed(seed)
         scale = env.get_attr("largest_return")[0]
         greedy = _Recorder(scale)
@@ -88,7 +88,7 @@ def evaluate_folder(folder: str | Path, episodes: int = 100, seed: int = 0) -> E
     if not path.exists():
         raise ParenvsError(f"{folder}: no {MODEL} yet; finish the run with resume (--resume)")
     try:
-        model = MaskablePPO.load(path, device="cpu")
+        model = learner(config.agent).algorithm.load(path, device="cpu")
     except Exception as error:  # pickles and zip files have no end of ways to be broken
         raise ParenvsError(f"{path}: not a trained agent ({error}); train anew") from None
     return evaluate(model, config, episodes, seed)

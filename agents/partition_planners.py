@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from parenvs.agents.partition_heuristics import (
     random_search,
     replicate,
 )
-from parenvs.agents.request import Request
+from parenvs.agents.request import TRAINED, Request
 from parenvs.judge_partition import PartitionReport, judge_partition, make_partition_plan
 from parenvs.partition_space import PartitionSpace
 
@@ -75,14 +76,14 @@ def _random(request: PartitionRequest) -> PartitionAnswer:
     return random_search(request.space, episodes, np.random.default_rng(request.seed))
 
 
-def _ppo(request: PartitionRequest) -> PartitionAnswer:
+def _trained(agent: str, request: PartitionRequest) -> PartitionAnswer:
+    result = request.train(agent)
     from parenvs.agents.train import play
 
-    result = request.train()
     env = play(request.env_id, request.env_kwargs, result.actions, request.seed)
     chosen = request.space.problem.chosen(env.get_wrapper_attr("plan")().partition)
     return PartitionAnswer(
-        chosen, result.value, request.space.reward, "ppo", evaluations=result.episodes
+        chosen, result.value, request.space.reward, agent, evaluations=result.episodes
     )
 
 
@@ -98,7 +99,7 @@ PLANNERS: dict[str, Callable[[PartitionRequest], PartitionAnswer]] = {
     "data-parallel": lambda r: data_parallel(r.space),
     "replicate": lambda r: replicate(r.space),
     "random": _random,
-    "ppo": _ppo,
+    **{agent: partial(_trained, agent) for agent in TRAINED},
 }
 """``ones`` is the constant action 1; ``expert`` is Megatron's plan, or a CNN's dense layers."""
 PartitionRequest.planners = PLANNERS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from parenvs.agents.exact import exact_full, exact_pruned
 from parenvs.agents.heuristics import even_cut, random_search
 from parenvs.agents.optimum import optimum
 from parenvs.agents.pipedream import pipedream
-from parenvs.agents.request import Request
+from parenvs.agents.request import TRAINED, Request
 from parenvs.candidates import CutSpace
 from parenvs.errors import ParenvsError
 from parenvs.judge import Report, judge, make_plan
@@ -55,14 +56,14 @@ def _random(request: PipelineRequest) -> Answer:
     return random_search(request.space, episodes, np.random.default_rng(request.seed))
 
 
-def _ppo(request: PipelineRequest) -> Answer:
-    result = request.train()
+def _trained(agent: str, request: PipelineRequest) -> Answer:
+    result = request.train(agent)
     if result.value < 0:
         exact_pruned(request.space)  # raises, and says by how much the best plan misses
-        raise ParenvsError("PPO found no plan within memory; give it more --steps")
+        raise ParenvsError(f"{agent} found no plan within memory; give it more --steps")
     cuts, device_cuts = request.space.plan(result.actions)
     length = float(request.space.pipeline.length(cuts, device_cuts))
-    return Answer(cuts, device_cuts, length, "ppo", evaluations=result.episodes)
+    return Answer(cuts, device_cuts, length, agent, evaluations=result.episodes)
 
 
 PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
@@ -71,7 +72,7 @@ PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
     "even": lambda r: even_cut(r.space.pipeline, r.space.stages),
     "pipedream": lambda r: pipedream(r.space.pipeline, r.space.stages),
     "random": _random,
-    "ppo": _ppo,
+    **{agent: partial(_trained, agent) for agent in TRAINED},
 }
 """``exact`` searches the environment's candidates, ``exact-full`` all pivots and device cuts."""
 PipelineRequest.planners = PLANNERS

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
-import gymnasium as gym
-import torch
-from sb3_contrib import MaskablePPO
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnv
-
-POLICY = "MultiInputPolicy"
 EPISODES = 8
 """Episodes of each environment in an update, for pipelines."""
 ENVS = {"PipelineCut-v0": 64, "OperatorPartition-v0": 8, "DataParallel-v0": 8}
@@ -46,44 +37,3 @@ def settings(env_id: str, episode_steps: int) -> dict[str, Any]:
         "gae_lambda": 0.9,
         "ent_coef": 0.0,
     }
-
-
-class ScaledReward(gym.RewardWrapper[Any, Any]):
-    """Divides rewards by the largest return, so that networks see returns of at most one."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        self.scale = float(env.get_wrapper_attr("largest_return"))
-
-    def reward(self, reward: Any) -> float:
-        """The reward as the agent sees it."""
-        return float(reward) / self.scale
-
-
-def make_env(env_id: str, env_kwargs: dict[str, Any], seed: int, envs: int | None = None) -> VecEnv:
-    """Environments side by side in this process: masks make subprocesses slower, not faster.
-
-    Their rewards are scaled; what a ``Monitor`` reports is not.
-    """
-    count = ENVS.get(env_id, 8) if envs is None else envs
-    return make_vec_env(
-        env_id, n_envs=count, seed=seed, env_kwargs=env_kwargs, wrapper_class=ScaledReward
-    )
-
-
-def make_model(
-    env: VecEnv, env_id: str, episode_steps: int, seed: int, **overrides: Any
-) -> MaskablePPO:
-    """A fresh agent; ``overrides`` replace single settings."""
-    return MaskablePPO(POLICY, env, seed=seed, **{**settings(env_id, episode_steps), **overrides})
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread: networks this small only lose by more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -32,7 +32,7 @@ from parenvs.agents.rainbow_policy import (
     masked,
     project,
 )
-from parenvs.errors import ParenvsError, did_you_mean
+from parenvs.errors import ParenvsError
 
 DEFAULTS: dict[str, Any] = {
     "learning_rate": 5e-4, "gamma": 0.99, "buffer_size": 50_000, "batch_size": 64,
@@ -40,36 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "exploration_fraction": 0.3, "exploration_initial_eps": 1.0, "exploration_final_eps": 0.02,
 }  # fmt: skip
 """Arguments of ``DQN`` where ``Rainbow`` has other defaults."""
-PRESETS: dict[str, dict[str, Any]] = {
-    # arXiv 2007.04069, section 5; when epsilon has fallen and how often to train are not said.
-    "paper": {
-        "double_q": True, "dueling": True, "prioritized": True, "alpha": 0.2, "beta": 0.6,
-        "n_steps": 1, "distributional": False, "noisy": False,
-        "learning_rate": 1e-3, "gamma": 0.6, "buffer_size": 2000, "batch_size": 64,
-        "learning_starts": 64, "train_freq": 1, "gradient_steps": 1, "target_update_interval": 100,
-        "exploration_fraction": 0.5, "exploration_initial_eps": 1.0, "exploration_final_eps": 0.1,
-    },
-    "tuned": {
-        "double_q": True, "dueling": True, "prioritized": True, "alpha": 0.5, "beta": 0.4,
-        "n_steps": 3, "distributional": False, "noisy": False, **DEFAULTS,
-    },
-}  # fmt: skip
-"""Keyword arguments of ``Rainbow``."""
-
 Self = TypeVar("Self", bound="Rainbow")
-
-
-def preset(name: str, **overrides: Any) -> dict[str, Any]:
-    """The keyword arguments of a preset; ``overrides`` replace single ones.
-
-    Raises:
-        ParenvsError: unknown preset.
-    """
-    if name not in PRESETS:
-        raise ParenvsError(
-            f"unknown preset {name!r}{did_you_mean(name, PRESETS)}; known: {', '.join(PRESETS)}"
-        )
-    return {**PRESETS[name], **overrides}
 
 
 class Rainbow(DQN):

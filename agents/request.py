@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 from parenvs.errors import ParenvsError, did_you_mean
 
+TRAINED = ("ppo", "rainbow", "rainbow-paper")
+"""Agents that train (``parenvs.agents.learners`` makes them, with the extra ``agents``)."""
 STEPS = 60_000
 """Default environment steps of planners that learn or draw."""
 
@@ -70,8 +72,8 @@ class Request(ABC):
         answer = self.planners[agent](self)
         return replace(answer, method=agent, seconds=time.perf_counter() - start)
 
-    def train(self) -> Any:
-        """The result of training PPO on the problem.
+    def train(self, agent: str) -> Any:
+        """The result of training an agent on the problem.
 
         Raises:
             ParenvsError: the extra ``agents`` is not installed.
@@ -80,7 +82,7 @@ class Request(ABC):
             from parenvs.agents.train import Config, train
         except ImportError as error:
             raise ParenvsError(
-                f"agent 'ppo' needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
+                f"agent {agent!r} needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
             ) from None
-        config = Config(self.env_id, self.env_kwargs, seed=self.seed, steps=self.steps)
+        config = Config(self.env_id, self.env_kwargs, agent, self.seed, self.steps)
         return train(config, progress=self.progress)[0]

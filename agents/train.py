@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from sb3_contrib import MaskablePPO
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 from tqdm import TqdmExperimentalWarning
 
 import parenvs
-from parenvs.agents import ppo
 from parenvs.agents.best_plan import BestPlan
 from parenvs.agents.checkpoint import Checkpoints, load_checkpoint
+from parenvs.agents.learners import learner
 from parenvs.agents.request import STEPS
+from parenvs.agents.training_env import make_env, one_thread
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing, write_text
 from parenvs.plan import Plan
 
-AGENTS = ("ppo",)
 CONFIG, CHECKPOINT, MODEL, RESULT, PLAN = (
     "config.json",
     "checkpoint.zip",
@@ -87,9 +87,9 @@ def train(
     target: float | None = None,
     stop_at_target: bool = False,
     progress: bool = False,
-    checkpoint_every: int = 10,
+    checkpoint_every: int | None = None,
     callbacks: Sequence[BaseCallback] = (),
-) -> tuple[TrainResult, MaskablePPO]:
+) -> tuple[TrainResult, BaseAlgorithm]:
     """Train an agent on one instance.
 
     Args:
@@ -100,7 +100,7 @@ def train(
         target: an episode return whose first time is noted.
         stop_at_target: end training there.
         progress: show a progress bar.
-        checkpoint_every: updates between checkpoints.
+        checkpoint_every: rollouts between checkpoints (default: the agent's own).
         callbacks: further SB3 callbacks.
 
     Returns:
@@ -109,29 +109,30 @@ def train(
     Raises:
         ParenvsError: an unknown agent, a folder that holds another run, a broken checkpoint.
     """
-    if config.agent not in AGENTS:
-        raise ParenvsError(f"unknown agent {config.agent!r}; agents that train: {AGENTS}")
+    kind = learner(config.agent)
     place = None if folder is None else Path(folder)
     if place is not None:
         _claim(place, config, resume)
-    with ppo.one_thread():
-        env = ppo.make_env(config.env_id, config.env_kwargs, config.seed)
+    with one_thread():
+        envs = kind.envs.get(config.env_id, 8)
+        env = make_env(config.env_id, config.env_kwargs, config.seed, envs)
         scale = env.get_attr("largest_return")[0]
         tracker = BestPlan(target, stop_at_target, scale)
         restored = None
         if place is not None and resume and (place / CHECKPOINT).exists():
-            model, restored = load_checkpoint(place / CHECKPOINT, MaskablePPO, env=env)
+            model, restored = load_checkpoint(place / CHECKPOINT, kind.algorithm, env=env)
             tracker.restore(restored["tracker"])
             tracker.replay(env, model)
         else:
             steps = env.get_attr("episode_steps")[0]
-            model = ppo.make_model(env, config.env_id, steps, config.seed, **config.overrides)
+            model = kind.make(env, config.env_id, steps, config.seed, **config.overrides)
+        often = checkpoint_every or kind.checkpoint_every
         keeper = [tracker, *callbacks]
         if place is not None:
             # A resumed run logs into a folder of its own: the loggers start their files anew.
             number = len(list((place / "log").glob("*")))
             model.set_logger(configure(str(place / "log" / str(number)), ["csv", "tensorboard"]))
-            keeper.append(Checkpoints(place / CHECKPOINT, tracker, checkpoint_every, restored))
+            keeper.append(Checkpoints(place / CHECKPOINT, tracker, often, restored))
         remaining = config.steps - model.num_timesteps
         if remaining > 0:
             with warnings.catch_warnings():
@@ -139,6 +140,7 @@ def train(
                 model.learn(
                     remaining,
                     callback=keeper,
+                    log_interval=kind.log_interval,
                     reset_num_timesteps=restored is None,
                     progress_bar=progress,
                 )

@@ -118,12 +118,13 @@ def random_returns(run: Run, space: PartitionSpace, episodes: int) -> float:
 def settings(run: Run) -> tuple[str, dict[str, Any]]:
     """A hash of what decides a run beside its variant, instance and seed; and that."""
     from parenvs.agents import ppo
+    from parenvs.agents.learners import POLICY
 
     space = space_of(run)
     env_id = VARIANTS[run.variant][0]
     content = {
         "agent": ppo.settings(env_id, len(space.questions)),
-        "policy": ppo.POLICY,
+        "policy": POLICY,
         "envs": ppo.ENVS[env_id],
         "env_kwargs": run.kwargs,
         "steps": run.steps,

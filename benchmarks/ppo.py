@@ -111,11 +111,12 @@ def row(instance: str, cluster: str, records: list[dict[str, Any]], steps: int) 
 def _settings(run: Run) -> tuple[str, dict[str, Any]]:
     """A hash of what decides a run beside its instance, cluster and seed; and that."""
     from parenvs.agents import ppo
+    from parenvs.agents.learners import POLICY
 
     space, _ = optimum(run.instance, run.cluster)
     content = {
         "agent": ppo.settings("PipelineCut-v0", space.stages - 1),
-        "policy": ppo.POLICY,
+        "policy": POLICY,
         "envs": ppo.ENVS["PipelineCut-v0"],
         "steps": run.steps,
         "stop_at_target": run.stop,

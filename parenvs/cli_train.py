@@ -24,7 +24,7 @@ def add_training(app: typer.Typer) -> None:
 
 def train(
     request: Request,
-    agent: Annotated[str, typer.Option(help="ppo")] = "ppo",
+    agent: Annotated[str, typer.Option(help="ppo, rainbow or rainbow-paper.")] = "ppo",
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of the run (default: runs/...).")
     ] = None,

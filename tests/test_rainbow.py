@@ -16,10 +16,11 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import parenvs  # noqa: F401 (registers the environments)
-from parenvs.agents import ppo
 from parenvs.agents.best_plan import BestPlan
-from parenvs.agents.rainbow import PRESETS, Rainbow, preset
+from parenvs.agents.rainbow import Rainbow
 from parenvs.agents.rainbow_policy import NoisyLinear, project
+from parenvs.agents.rainbow_settings import PRESETS, preset
+from parenvs.agents.training_env import make_env, one_thread
 from parenvs.errors import ParenvsError
 
 BOTH_SHAPES = pytest.mark.parametrize("dueling", [False, True])
@@ -27,7 +28,7 @@ BOTH_SHAPES = pytest.mark.parametrize("dueling", [False, True])
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread():
-    with ppo.one_thread():
+    with one_thread():
         yield
 
 
@@ -500,12 +501,12 @@ def test_predict__shapes():
     ],
 )
 def test_suite__learns_and_is_evaluated(env_id, kwargs, name):
-    env = ppo.make_env(env_id, kwargs, 0, envs=3)
+    env = make_env(env_id, kwargs, 0, envs=3)
     model = Rainbow("MultiInputPolicy", env, **preset(name, learning_starts=60), seed=0)
     tracker = BestPlan(scale=env.get_attr("largest_return")[0])
     model.learn(240, callback=tracker)
     assert tracker.best_return > -1  # no action was illegal
-    single = ppo.make_env(env_id, kwargs, 0, envs=1)
+    single = make_env(env_id, kwargs, 0, envs=1)
     mean, _ = evaluate_policy(model, single, 2, warn=False)
     assert mean > -1
 
@@ -595,12 +596,12 @@ class Save(BaseCallback):
 @pytest.mark.parametrize("switches", [OFF, ON, PRESETS["paper"]], ids=["off", "on", "paper"])
 def test_save__training_goes_on_as_if_not_interrupted(tmp_path, switches, at):
     tracker = BestPlan()
-    whole = Rainbow("MultiInputPolicy", ppo.make_env(*PIPELINE, 0, envs=3), **{**switches, **SAVED})
+    whole = Rainbow("MultiInputPolicy", make_env(*PIPELINE, 0, envs=3), **{**switches, **SAVED})
     save = Save(tmp_path, at, tracker)
     whole.learn(360, callback=[tracker, save])
     torch.manual_seed(99)
     np.random.seed(99)
-    env = ppo.make_env(*PIPELINE, 7, envs=3)
+    env = make_env(*PIPELINE, 7, envs=3)
     model = Rainbow.load(tmp_path / "model.zip", env=env, device="cpu")
     assert not same(model, whole)
     model.load_replay_buffer(tmp_path / "buffer.pkl")
@@ -613,10 +614,10 @@ def test_save__training_goes_on_as_if_not_interrupted(tmp_path, switches, at):
 
 
 def test_save__predicts_the_same_without_the_buffer(tmp_path):
-    env = ppo.make_env(*PIPELINE, 0, envs=3)
+    env = make_env(*PIPELINE, 0, envs=3)
     model = Rainbow("MultiInputPolicy", env, **{**ON, **SAVED}).learn(120)
     model.save(tmp_path / "model")
-    for other_env in (None, ppo.make_env(*PIPELINE, 0, envs=2)):
+    for other_env in (None, make_env(*PIPELINE, 0, envs=2)):
         again = Rainbow.load(tmp_path / "model", env=other_env)
         observation, masks = env.reset(), np.stack(env.env_method("action_masks"))
         for deterministic in (True, False):
@@ -644,7 +645,7 @@ def test_save__policy_alone(tmp_path):
 def test_seed__decides():
     def run(seed, disturbed):
         np.random.seed(disturbed)
-        env = ppo.make_env(*PIPELINE, 0, envs=2)
+        env = make_env(*PIPELINE, 0, envs=2)
         return Rainbow("MultiInputPolicy", env, **{**ON, **SAVED, "seed": seed}).learn(100)
 
     assert same(run(1, 0), run(1, 1))

@@ -12,6 +12,7 @@ import toys
 pytest.importorskip("sb3_contrib")
 
 import torch
+from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs import load_plan, load_profile
@@ -20,7 +21,10 @@ from parenvs.agents import train as trainer
 from parenvs.agents.best_plan import BestPlan
 from parenvs.agents.checkpoint import Checkpoints, load_checkpoint
 from parenvs.agents.evaluate import evaluate, evaluate_folder
+from parenvs.agents.learners import LEARNERS, learner
+from parenvs.agents.request import TRAINED
 from parenvs.agents.train import Config, load_config, replay, train
+from parenvs.agents.training_env import make_env
 from parenvs.cluster import PRESETS
 from parenvs.errors import ParenvsError
 from parenvs.judge import judge
@@ -145,7 +149,7 @@ def test_train__files(whole):
     assert load_config(folder) == config_of(4 * UPDATE)
     content = json.loads((folder / "result.json").read_text())
     assert content == dataclasses.asdict(result)
-    assert same(ppo.MaskablePPO.load(folder / "model.zip"), model)
+    assert same(MaskablePPO.load(folder / "model.zip"), model)
     with (folder / "log" / "0" / "progress.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     best = [float(row["plan/best_return"]) for row in rows]
@@ -199,7 +203,7 @@ def test_train__reaches_the_optimum_of_the_toy(tmp_path, seed):
     assert evaluation.greedy_plan.cuts == toy.cuts
     assert evaluation.greedy_value == pytest.approx(float(toy.value), rel=1e-6)
     assert evaluation.best_value == evaluation.greedy_value
-    untrained = ppo.make_model(ppo.make_env(config.env_id, kwargs, 0), config.env_id, 2, seed)
+    untrained = learner("ppo").make(make_env(config.env_id, kwargs, 0, 64), config.env_id, 2, seed)
     assert evaluation.mean_value > evaluate(untrained, config, episodes=50).mean_value + 0.05
 
 
@@ -307,9 +311,9 @@ def test_train__broken_part_of_a_checkpoint(stopped, member, data):
 
 
 def test_train__checkpoint_of_another_kind_of_problem(stopped):
-    env = ppo.make_env("PipelineCut-v0", {"instance": "vgg-19", "cluster": "A"}, 0)
+    env = make_env("PipelineCut-v0", {"instance": "vgg-19", "cluster": "A"}, 0, 64)
     with pytest.raises(ParenvsError, match="not a checkpoint"):
-        load_checkpoint(stopped / "checkpoint.zip", ppo.MaskablePPO, env=env)
+        load_checkpoint(stopped / "checkpoint.zip", MaskablePPO, env=env)
 
 
 def test_train__checkpoint_is_atomic(stopped, monkeypatch):
@@ -440,8 +444,8 @@ def test_train__evaluation_is_the_judges(whole):
 
 def test_train__evaluation_never_plays_what_is_masked(whole):
     """An untrained agent without masks would; with them the worst is a plan beyond memory."""
-    env = ppo.make_env("PipelineCut-v0", {"instance": "t5-base", "cluster": "C"}, 0, envs=1)
-    model = ppo.make_model(env, "PipelineCut-v0", 3, 0)
+    env = make_env("PipelineCut-v0", {"instance": "t5-base", "cluster": "C"}, 0, envs=1)
+    model = learner("ppo").make(env, "PipelineCut-v0", 3, 0)
     config = config_of(1, env_kwargs={"instance": "t5-base", "cluster": "C"})
     evaluation = evaluate(model, config, episodes=30)
     assert len(evaluation.best_plan.cuts) == len(evaluation.greedy_plan.cuts) == 3
@@ -465,13 +469,13 @@ def test_train__evaluation_of_unfinished_runs(stopped):
 def test_train__replay():
     config = config_of(1)
     assert replay(config, []).cuts == ()
-    env = ppo.make_env(config.env_id, config.env_kwargs, 0, envs=1)
+    env = make_env(config.env_id, config.env_kwargs, 0, envs=1)
     space = env.get_attr("space")[0]
     first = int(np.flatnonzero(space.legal([]))[0])
     assert replay(config, [first]).cuts == (space.pivots[first],)
 
 
 def test_train__defaults():
-    assert trainer.AGENTS == ("ppo",)
+    assert tuple(LEARNERS) == TRAINED == ("ppo", "rainbow", "rainbow-paper")
     assert Config().env_id == "PipelineCut-v0"
     assert Config().steps == trainer.STEPS == 60_000

@@ -11,7 +11,7 @@ import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs import judge, load_graph
-from parenvs.agents.evaluate import evaluate
+from parenvs.agents.evaluate import evaluate, evaluate_folder
 from parenvs.agents.partition_exact import exact_partition
 from parenvs.agents.train import Config, replay, train
 from parenvs.partitioning import choose_cluster, load_partitioning
@@ -87,3 +87,26 @@ def test_train__finds_the_batch_dimension():
     result, _ = train(config, target=1.099, stop_at_target=True)
     assert result.target_steps is not None
     assert replay(config, result.actions).partition == {"images": 0, "labels": 0}
+
+
+@pytest.mark.parametrize("agent", ["rainbow", "rainbow-paper"])
+@pytest.mark.parametrize("env_id", ["OperatorPartition-v0", "PipelineCut-v0"])
+def test_train__rainbow_resumes_exactly(tmp_path, agent, env_id):
+    """Replay, priorities and the middle of episodes come back with the checkpoint."""
+    kwargs = KWARGS if env_id != "PipelineCut-v0" else {"instance": "vgg-19", "cluster": "B"}
+    config = Config(env_id, kwargs, agent, seed=1, steps=900)
+    result, model = train(config, tmp_path / "whole")
+    broken = tmp_path / "broken"
+    with pytest.raises(KeyboardInterrupt):
+        train(config, broken, checkpoint_every=35, callbacks=[Interrupt(700)])
+    assert (broken / "checkpoint.zip").exists()
+    torch.manual_seed(99)
+    np.random.seed(99)
+    again, resumed = train(config, broken, resume=True, checkpoint_every=35)
+    assert untimed(again) == untimed(result)
+    one, other = (m.policy.state_dict() for m in (model, resumed))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert (
+        evaluate_folder(broken, 3).greedy_value
+        == evaluate_folder(tmp_path / "whole", 3).greedy_value
+    )
