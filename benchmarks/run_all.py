@@ -28,6 +28,8 @@ SCRIPTS = (
     "speed",
     "ppo",
     "partition_ppo",
+    "cartpole",
+    "rainbow_speed",
     "readme",
 )
 

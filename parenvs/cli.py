@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs import __version__, tables
+from parenvs.cli_bench import add_bench
 from parenvs.cli_options import (
     ClusterText,
     Instance,
@@ -221,6 +222,7 @@ def _judged(file: Path, instance: str | None) -> Any:
 
 
 add_training(app)
+add_bench(app)
 
 
 def main() -> None:

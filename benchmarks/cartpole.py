@@ -1,0 +1,94 @@
+"""Rainbow on known ground: CartPole-v1 to a mean return over 475."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from common import parser, progress, publish, table
+
+SOLVED = 475.0
+"""Mean return from which Gymnasium takes CartPole-v1 as solved."""
+EVERY, EPISODES = 5_000, 100
+
+
+def greedy_returns(model: Any, seed: int) -> list[float]:
+    """Returns of greedy episodes."""
+    env = gym.make("CartPole-v1")
+    returns = []
+    for episode in range(EPISODES):
+        observation, _ = env.reset(seed=10_000 * (seed + 1) + episode)
+        total, over = 0.0, False
+        while not over:
+            action, _ = model.predict(observation, deterministic=True)
+            observation, reward, terminated, truncated, _ = env.step(int(action))
+            total, over = total + float(reward), terminated or truncated
+        returns.append(total)
+    return returns
+
+
+def perform(seed: int, steps: int) -> dict[str, Any]:
+    """Train until the greedy policy is over the mark, or the steps are used up."""
+    from parenvs.agents.rainbow import Rainbow
+    from parenvs.agents.rainbow_settings import preset
+    from parenvs.agents.training_env import one_thread
+
+    curve: list[tuple[int, float]] = []
+    begin = time.perf_counter()
+    with one_thread():
+        model = Rainbow("MlpPolicy", "CartPole-v1", seed=seed, **preset("tuned", device="cpu"))
+        reached = None
+
+        class Check:
+            def __call__(self, local: dict[str, Any], _: dict[str, Any]) -> bool:
+                nonlocal reached
+                if model.num_timesteps % EVERY == 0:
+                    curve.append((model.num_timesteps, float(np.mean(greedy_returns(model, seed)))))
+                    if curve[-1][1] > SOLVED:
+                        reached = model.num_timesteps
+                return reached is None
+
+        model.learn(steps, callback=Check())
+    return {"seed": seed, "reached": reached, "curve": curve, "s": time.perf_counter() - begin}
+
+
+def run_all(seeds: int, steps: int, jobs: int) -> Iterator[dict[str, Any]]:
+    """All seeds, some at a time."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(perform, range(seeds), [steps] * seeds)
+
+
+def main() -> None:
+    """Train, print and write."""
+    options = parser(__doc__)
+    options.add_argument("--seeds", type=int, default=5)
+    options.add_argument("--steps", type=int, default=150_000)
+    options.add_argument("--jobs", type=int, default=1, help="processes")
+    chosen = options.parse_args()
+    records = []
+    for record in run_all(chosen.seeds, chosen.steps, chosen.jobs):
+        progress(f"seed {record['seed']}: {record['reached'] or 'not reached'}")
+        records.append(record)
+    rows = []
+    for record in records:
+        best = max(mean for _, mean in record["curve"])
+        reached = f"{record['reached']:,}" if record["reached"] else f"> {chosen.steps:,}"
+        rows.append([record["seed"], reached, f"{best:.1f}", f"{record['s']:.0f}"])
+    done = sum(record["reached"] is not None for record in records)
+    sections = [
+        f"Preset `tuned`. Reached: the mean return of {EPISODES} greedy episodes, every {EVERY:,} "
+        f"steps, is over {SOLVED:g}; training ends there. {chosen.jobs} seed(s) at a time, "
+        "evaluation included in the seconds.",
+        table(["seed", "steps", "mean return there, or the best", "seconds"], rows),
+        f"{done} of {len(records)} seeds within {chosen.steps:,} steps.",
+    ]
+    publish("cartpole", sections, {"runs": records}, chosen.out)
+
+
+if __name__ == "__main__":
+    main()
