@@ -19,7 +19,7 @@ import parenvs  # noqa: F401 (registers the environments)
 from parenvs.agents.best_plan import BestPlan
 from parenvs.agents.rainbow import Rainbow
 from parenvs.agents.rainbow_policy import NoisyLinear, project
-from parenvs.agents.rainbow_settings import PRESETS, preset
+from parenvs.agents.rainbow_settings import PRESETS, preset, settings
 from parenvs.agents.training_env import make_env, one_thread
 from parenvs.errors import ParenvsError
 
@@ -702,3 +702,11 @@ def test_preset():
     assert PRESETS["paper"]["gamma"] == 0.6
     with pytest.raises(ParenvsError, match=r"unknown preset 'papr' \(did you mean 'paper'\?\)"):
         preset("papr")
+
+
+def test_settings__pipelines_explore_for_longer():
+    partition = settings("tuned", "OperatorPartition-v0", 10)
+    pipeline = settings("tuned", "PipelineCut-v0", 3)
+    assert pipeline["gamma"] == 1.0
+    assert pipeline["exploration_fraction"] > partition["exploration_fraction"]
+    assert settings("paper", "PipelineCut-v0", 3)["gamma"] == 0.6
