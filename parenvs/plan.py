@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ SCHEMA = 1
 """Version of the plan files."""
 
 
-class Plan:
+class Plan(ABC):
     """What plans of every task have in common."""
 
     task: ClassVar[str]
@@ -30,11 +31,12 @@ class Plan:
     fingerprint: str
     cluster: Cluster
 
+    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """The plan as an object of JSON types, schema version first."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
         """Check an object of JSON types and make a plan of it.
 
@@ -42,7 +44,6 @@ class Plan:
             PlanError: a key is missing or unknown, or a value has the wrong type; legality is the
                 judge's business.
         """
-        raise NotImplementedError
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as a JSON file."""

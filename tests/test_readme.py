@@ -22,7 +22,7 @@ EXAMPLES = [(page.name, code) for page in PAGES for code in blocks(page, "python
 def test_readme__python_examples_run(page, code, tmp_path, monkeypatch):
     if "jax" in code:
         pytest.importorskip("jax")
-    if "sb3_contrib" in code or "agents.train" in code:
+    if any(x in code for x in ("sb3_contrib", "agents.train", "agents.rainbow")):
         pytest.importorskip("sb3_contrib")
     monkeypatch.chdir(tmp_path)
     exec(compile(code, page, "exec"), {"__name__": "__main__"})

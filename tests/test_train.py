@@ -12,6 +12,7 @@ import toys
 pytest.importorskip("sb3_contrib")
 
 import torch
+from interrupt import Interrupt, untimed
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
@@ -51,23 +52,6 @@ def same(one, other):
     assert one.keys() == other.keys()
     assert len(one) > 30
     return all(torch.equal(one[key], other[key]) for key in one)
-
-
-def untimed(result):
-    return dataclasses.replace(result, seconds=0.0, target_seconds=None)
-
-
-class Interrupt(BaseCallback):
-    """Ctrl-C in the middle of an update."""
-
-    def __init__(self, steps):
-        super().__init__()
-        self.steps = steps
-
-    def _on_step(self):
-        if self.num_timesteps >= self.steps:
-            raise KeyboardInterrupt
-        return True
 
 
 def disturb():

@@ -1,14 +1,12 @@
 """Training on partitions: episodes of unequal length, scaled rewards, exact resume."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 pytest.importorskip("sb3_contrib")
 
 import torch
-from stable_baselines3.common.callbacks import BaseCallback
+from interrupt import Interrupt, untimed
 
 from parenvs import judge, load_graph
 from parenvs.agents.evaluate import evaluate, evaluate_folder
@@ -20,25 +18,8 @@ UPDATE = 8 * 64
 KWARGS = {"instance": "vgg-19", "rules": "automap", "reward": "step_time"}
 
 
-class Interrupt(BaseCallback):
-    """Stops the training as Ctrl-C does."""
-
-    def __init__(self, steps):
-        super().__init__()
-        self.steps = steps
-
-    def _on_step(self):
-        if self.num_timesteps >= self.steps:
-            raise KeyboardInterrupt
-        return True
-
-
 def config_of(steps, env_id="OperatorPartition-v0", **kwargs):
     return Config(env_id, {**KWARGS, **kwargs}, seed=3, steps=steps)
-
-
-def untimed(result):
-    return dataclasses.replace(result, seconds=0.0, target_seconds=None)
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"linkage": False, "reward": "paper"}])
