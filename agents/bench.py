@@ -19,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from parenvs.agents import heuristics, partition_heuristics
-from parenvs.agents.optimum import optimum
+from parenvs.agents.optimum import optimum, target
 from parenvs.agents.partition_planners import ENVIRONMENTS
 from parenvs.candidates import CutSpace
 from parenvs.errors import InfeasibleError, ParenvsError
@@ -80,9 +80,7 @@ class Problem:
     @property
     def target(self) -> float:
         """The return from which an episode counts as optimal: a cost within 0.1 %."""
-        if self.reward == "step_time":  # 1 - T / T_replicate
-            return 1 - (1 - self.optimum) * (1 + OPTIMAL)
-        return self.optimum * (1 - OPTIMAL)
+        return target(self.reward, self.optimum)
 
     def gap(self, value: float) -> float:
         """By how much of the optimum's a cost is worse: L or the step time; the paper's return."""

@@ -7,6 +7,7 @@ from parenvs.agents.partition_exact import exact_partition
 from parenvs.candidates import CutSpace
 from parenvs.judge import plan_values
 from parenvs.partition_space import PartitionSpace
+from parenvs.tables import OPTIMAL
 
 
 def optimum(space: CutSpace | PartitionSpace) -> float:
@@ -15,3 +16,15 @@ def optimum(space: CutSpace | PartitionSpace) -> float:
         answer = exact_pruned(space)
         return float(plan_values(space.pipeline, answer.cuts, answer.device_cuts))
     return exact_partition(space.problem, space.reward, space.scope).value
+
+
+def target(reward: str, best: float) -> float:
+    """The return from which an episode reaches the optimum: a cost within 0.1 % of its cost.
+
+    Args:
+        reward: ``"step_time"``, where the return is 1 - T / T_replicate and T the cost, or another.
+        best: return of the best episode.
+    """
+    if reward == "step_time":
+        return 1 - (1 - best) * (1 + OPTIMAL)
+    return best * (1 - OPTIMAL)

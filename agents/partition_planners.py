@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 
@@ -37,9 +36,12 @@ class PartitionRequest(Request):
     space: PartitionSpace = field(kw_only=True)
     memory_limit: float | None = None
 
-    compared: ClassVar[tuple[str, ...]] = (
-        "ppo", "replicate", "data-parallel", "expert", "ones", "greedy", "random", "exact",
-    )  # fmt: skip
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Planners that ``parenvs compare`` runs: those whose plan the task can name."""
+        named = {"variables": ("expert",), "inputs": ("data-parallel",)}
+        both = named.get(self.space.scope, ("data-parallel", "expert"))
+        return ("ppo", "replicate", *both, "ones", "greedy", "random", "exact")
 
     @property
     def env_id(self) -> str:

@@ -31,13 +31,15 @@ class PipelineRequest(Request):
     space: CutSpace = field(kw_only=True)
 
     env_id: ClassVar[str] = "PipelineCut-v0"
-    compared: ClassVar[tuple[str, ...]] = (
-        "ppo", "even", "pipedream", "random", "exact", "exact-full",
-    )  # fmt: skip
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Planners that ``parenvs compare`` runs."""
+        return ("ppo", "even", "pipedream", "random", "exact", "exact-full")
 
     @property
     def label(self) -> str:
-        """The cluster and the stages."""
+        """The cluster."""
         cluster = self.space.pipeline.cluster
         return cluster.name or f"{cluster.devices}-devices"
 

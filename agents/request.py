@@ -36,13 +36,16 @@ class Request(ABC):
     env_id: ClassVar[str]
     planners: ClassVar[Mapping[str, Callable[[Any], Any]]]
     """Every planner of the task by name; each takes the request and gives an answer."""
-    compared: ClassVar[tuple[str, ...]]
-    """Planners that ``parenvs compare`` runs."""
 
     @property
     def instance(self) -> str:
         """Name or path of the instance."""
         return str(self.env_kwargs["instance"])
+
+    @property
+    @abstractmethod
+    def compared(self) -> tuple[str, ...]:
+        """Planners that ``parenvs compare`` runs."""
 
     @property
     @abstractmethod
@@ -56,6 +59,12 @@ class Request(ABC):
     @abstractmethod
     def optimum(self) -> float:
         """Return of the best episode of the environment, proven."""
+
+    def target(self, best: float) -> float:
+        """The return from which an episode reaches the optimum, whose return is ``best``."""
+        from parenvs.agents.optimum import target
+
+        return target(str(self.env_kwargs.get("reward", "1/L")), best)
 
     def run(self, agent: str) -> Any:
         """The answer of one planner, with its wall time.

@@ -44,16 +44,15 @@ def perform(seed: int, steps: int) -> dict[str, Any]:
         model = Rainbow("MlpPolicy", "CartPole-v1", seed=seed, **preset("tuned", device="cpu"))
         reached = None
 
-        class Check:
-            def __call__(self, local: dict[str, Any], _: dict[str, Any]) -> bool:
-                nonlocal reached
-                if model.num_timesteps % EVERY == 0:
-                    curve.append((model.num_timesteps, float(np.mean(greedy_returns(model, seed)))))
-                    if curve[-1][1] > SOLVED:
-                        reached = model.num_timesteps
-                return reached is None
+        def check(*_: Any) -> bool:
+            nonlocal reached
+            if model.num_timesteps % EVERY == 0:
+                curve.append((model.num_timesteps, float(np.mean(greedy_returns(model, seed)))))
+                if curve[-1][1] > SOLVED:
+                    reached = model.num_timesteps
+            return reached is None
 
-        model.learn(steps, callback=Check())
+        model.learn(steps, callback=check)
     return {"seed": seed, "reached": reached, "curve": curve, "s": time.perf_counter() - begin}
 
 

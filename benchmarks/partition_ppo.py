@@ -16,13 +16,11 @@ import numpy as np
 from common import INSTANCES, parser, percent, progress, publish, table
 from runs import append, reached, read, run_all
 
-from parenvs.agents.partition_exact import exact_partition
+from parenvs.agents.optimum import optimum, target
 from parenvs.agents.partition_heuristics import greedy, partition_all, random_search
 from parenvs.partition_space import PartitionSpace
+from parenvs.tables import OPTIMAL
 
-OPTIMAL = 1e-3
-"""An episode reaches the optimum if its cost is within this share of the optimum's: the paper's
-return, or the step time."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "paper": ("OperatorPartition-v0", {}),
     "paper, automap": ("OperatorPartition-v0", {"rules": "automap"}),
@@ -64,10 +62,8 @@ def space_of(run: Run) -> PartitionSpace:
 
 def target_of(space: PartitionSpace) -> tuple[float, float]:
     """Return of the optimum, and the return from which an episode counts as one."""
-    best = exact_partition(space.problem, space.reward, space.scope).value
-    if space.reward == "paper":
-        return best, best * (1 - OPTIMAL)
-    return best, 1 - (1 - best) * (1 + OPTIMAL)  # the return is 1 - T / T_replicate
+    best = optimum(space)
+    return best, target(space.reward, best)
 
 
 def perform(run: Run) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def train(
             config,
             place,
             resume=resume,
-            target=best * (1 - tables.OPTIMAL),
+            target=request.target(best),
             stop_at_target=until_optimal,
             progress=True,
         )

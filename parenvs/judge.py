@@ -15,15 +15,12 @@ import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.graph import Graph
-from parenvs.judge_partition import PartitionReport, judge_partition
+from parenvs.judge_partition import ILLEGAL, PartitionReport, judge_partition
 from parenvs.partitioning import Partitioning
 from parenvs.pipeline import Pipeline, StageTimes
 from parenvs.plan import PartitionPlan, PipelinePlan
 from parenvs.profile import StageProfile
 from parenvs.simulate import Timetable, simulate
-
-ILLEGAL = -1.0
-"""Value of a plan that breaks a rule or the memory (arXiv 2007.04069)."""
 
 
 def plan_values(pipeline: Pipeline, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from parenvs.agents.partition_answer import PartitionAnswer
 
 ILLEGAL = -1.0
+"""Value of a plan that breaks a rule or the memory (arXiv 2007.04069)."""
 MOST_REASONS = 20
+"""Reasons that are given in full."""
 
 
 @dataclass(frozen=True)

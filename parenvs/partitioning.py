@@ -25,6 +25,7 @@ from parenvs.errors import ParenvsError, shown
 from parenvs.footprint import Footprint
 from parenvs.graph import Graph, Role
 from parenvs.instances import load_graph, manifest
+from parenvs.pipeline import MEMORY_FRACTION
 from parenvs.rules import Kind
 
 REWARDS = ("paper", "step_time")
@@ -32,8 +33,6 @@ SCOPES = ("variables", "inputs", "all")
 PARTITIONED, REPLICATED = 0.4, 0.1
 """What a dimension pays in the paper (arXiv 2007.04069, section 3.3)."""
 DEVICES = 8
-MEMORY_SHARE = 0.9
-"""Share of the device memory that a plan may use."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +150,7 @@ class Partitioning:
     @property
     def memory_limit(self) -> float:
         """Bytes that a plan may use on each device."""
-        return MEMORY_SHARE * self.cluster.device.memory_bytes
+        return MEMORY_FRACTION * self.cluster.device.memory_bytes
 
     @cached_property
     def inputs(self) -> np.ndarray:

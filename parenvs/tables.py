@@ -126,7 +126,9 @@ def classes(problem: Partitioning) -> Table:
     """The dimension classes of a graph, for both rule sets."""
     table = _table(f"dimension classes on {problem.cluster}", "what", *RULE_SETS)
     both = [
-        Partitioning.build(problem.graph, problem.cluster, rules, problem.uneven)
+        problem
+        if rules == problem.rules
+        else Partitioning.build(problem.graph, problem.cluster, rules, problem.uneven)
         for rules in RULE_SETS
     ]
     rows = (
@@ -210,7 +212,7 @@ def _partitions(rows: Sequence[tuple[PartitionAnswer, PartitionReport]]) -> Tabl
     for answer, report in rows:
         table.add_row(
             answer.method,
-            f"{report.value(reward):.4f}" if reward == "step_time" else f"{answer.value:.1f}",
+            f"{report.value(reward):.{4 if reward == 'step_time' else 1}f}",
             str(report.variables),
             f"{report.partitioned_dimensions}/{report.dimensions}",
             f"{report.step_seconds:.4g}",

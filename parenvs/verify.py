@@ -201,7 +201,7 @@ def _compare(plan: PartitionPlan, problem: Partitioning, proto: bytes) -> Verifi
     first: dict[int, tuple[int, int]] = {}  # class -> its first input and dimension in the plan
     for path, dimension in sorted(plan.partition.items()):
         shape = _shape(graph, number[path]) if path in number else ()
-        if dimension >= len(shape) or shape[dimension] == 1:
+        if not 0 <= dimension < len(shape) or shape[dimension] == 1:
             raise ParenvsError(report.reasons[0])
         at = _start(graph, number[path]) + dimension
         first.setdefault(int(label[at]), (number[path], dimension))
