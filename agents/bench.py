@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -187,25 +187,32 @@ def perform(run: Run) -> dict[str, Any]:
     }
 
 
-def perform_all(runs: Sequence[Run], jobs: int = 1) -> Iterator[dict[str, Any]]:
+def perform_all(
+    runs: Sequence[Run],
+    jobs: int = 1,
+    performer: Callable[[Run], dict[str, Any]] | None = None,
+) -> Iterator[dict[str, Any]]:
     """The records of the runs as they are done, in so many processes.
+
+    ``performer`` stands in for ``perform``.
 
     An interruption ends the processes at once.
     """
+    do = performer or perform
     if jobs == 1:
-        yield from map(perform, runs)
+        yield from map(do, runs)
         return
     others = set(active_children())
     # Spawned: torch's threads do not survive a fork. Ctrl-C is for the parent to see.
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), signal, (SIGINT, SIG_IGN))
     waiting = iter(runs)
-    pending = {pool.submit(perform, run) for _, run in zip(range(jobs), waiting, strict=False)}
+    pending = {pool.submit(do, run) for _, run in zip(range(jobs), waiting, strict=False)}
     try:
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
-                pending |= {pool.submit(perform, run) for run in [next(waiting, None)] if run}
+                pending |= {pool.submit(do, run) for run in [next(waiting, None)] if run}
     except BaseException:
         for process in set(active_children()) - others:
             process.terminate()

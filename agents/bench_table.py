@@ -123,16 +123,17 @@ def _no_worse(problem: Problem, value: float, runs: Sequence[Record]) -> bool:
 
 
 def _preface(records: Sequence[Record]) -> str:
-    budgets = _joined({f"{r['budget']:,}" for r in records}) or "0"
+    budgets = {f"{r['agent']} {r['budget']:,}": None for r in records}
     seeds = len({r["seed"] for r in records})
     ends = {r["settings"]["full"] for r in records}
     end = " A run ends there." if ends == {False} else ""
     jobs = _joined({str(r["jobs"]) for r in records})
     return (
-        f"Cells of an agent: seeds (of {seeds}) that reach the optimum within {budgets} "
-        "environment steps; medians over all seeds of the steps and seconds until then, a seed "
-        "that does not counting as infinite; if not all do, the median gap of the best episode. "
-        "Reached: the cost of an episode (L, the step time, the paper's return) is within 0.1 % of "
+        f"Cells of an agent: seeds (of {seeds}) that reach the optimum within a budget of "
+        f"environment steps ({', '.join(budgets)}); medians over all seeds of the steps and "
+        "processor seconds until then, a seed that does not counting as infinite; if not all do, "
+        "the median gap of the best episode. Reached: the cost of an episode (L, the step time, "
+        "the paper's return) is within 0.1 % of "
         f"the proven optimum's.{end} Random search draws as many episodes as that agent did, run "
         "by run, uniform among legal actions. Heuristic: the better of GWMIN (greedy) and "
         "partitioning whatever is asked for (ones); for pipelines even cuts, as GPipe's. "

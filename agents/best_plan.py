@@ -14,7 +14,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 class BestPlan(BaseCallback):
     """Remembers the actions of the best episode and when they were found.
 
-    Environments of the suite are deterministic once reset, so that the actions give back the plan.
+    Seconds are of the processor: training runs on one thread, so that they are those of an idle
+    machine, and other runs beside it do not count. Environments of the suite are deterministic
+    once reset, so that the actions give back the plan.
 
     Args:
         target: an episode return; the run notes when it is first reached.
@@ -43,7 +45,7 @@ class BestPlan(BaseCallback):
         if len(self._running) != count:  # else restored
             self._running = [[] for _ in range(count)]
             self._returns = [0.0] * count
-        self._started = time.perf_counter() - self.seconds
+        self._started = time.process_time() - self.seconds
 
     def _on_step(self) -> bool:
         for index, (action, reward, done) in enumerate(
@@ -53,7 +55,7 @@ class BestPlan(BaseCallback):
             self._returns[index] += float(reward) * self.scale
             if done:
                 self._finish(index)
-        self.seconds = time.perf_counter() - self._started
+        self.seconds = time.process_time() - self._started
         return not (self.stop and self.target_steps is not None)
 
     def _finish(self, index: int) -> None:
@@ -68,7 +70,7 @@ class BestPlan(BaseCallback):
                 and self.best_return >= self.target
             ):
                 self.target_steps = self.num_timesteps
-                self.target_seconds = time.perf_counter() - self._started
+                self.target_seconds = time.process_time() - self._started
         self._running[index] = []
         self._returns[index] = 0.0
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from parenvs.agents.bench import Problem
 
-POINTS = 100
+POINTS = 50
 FIRST = 10
 """Steps of the first point, at the earliest."""
 EPISODES = 10

@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from parenvs.agents import ppo, rainbow_settings
 from parenvs.agents.rainbow import Rainbow
+from parenvs.agents.request import STEPS
 from parenvs.errors import ParenvsError, did_you_mean
 
 POLICY = "MultiInputPolicy"
@@ -28,6 +29,7 @@ class Learner:
         settings: arguments of the class, from the environment's id and the steps of an episode.
         checkpoint_every: rollouts between checkpoints.
         log_interval: rollouts (on-policy) or episodes (off-policy) between lines of the log.
+        budget: environment steps of a run of ``parenvs bench agents``.
     """
 
     algorithm: type[BaseAlgorithm]
@@ -35,6 +37,7 @@ class Learner:
     settings: Callable[[str, int], dict[str, Any]]
     checkpoint_every: int
     log_interval: int
+    budget: int = STEPS
 
     def make(
         self, env: VecEnv, env_id: str, episode_steps: int, seed: int, **overrides: Any
@@ -53,8 +56,13 @@ LEARNERS: dict[str, Learner] = {
             partial(rainbow_settings.settings, preset),
             checkpoint_every=2000,
             log_interval=100,
+            budget=budget,
         )
-        for name, preset in (("rainbow", "tuned"), ("rainbow-paper", "paper"))
+        # The paper's way updates at every step of one environment, which takes ten times as long.
+        for name, preset, budget in (
+            ("rainbow", "tuned", STEPS),
+            ("rainbow-paper", "paper", 20_000),
+        )
     },
 }
 

@@ -65,9 +65,9 @@ class TrainResult:
         steps: environment steps done.
         best_steps: steps after which the best episode was found.
         target_steps: steps after which the target was reached, or None.
-        target_seconds: wall seconds to it, or None.
+        target_seconds: processor seconds to it, or None.
         episodes: complete episodes, each one plan judged.
-        seconds: wall seconds of training.
+        seconds: processor seconds of training.
     """
 
     value: float

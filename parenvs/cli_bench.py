@@ -33,7 +33,13 @@ def agents(
     ] = None,
     clusters: Annotated[str, typer.Option(help="Preset clusters of the pipelines.")] = "A,B,C",
     seeds: Annotated[int, typer.Option(help="Seeds 0 to this less one.")] = 5,
-    steps: Annotated[int, typer.Option(help="Environment steps of a run.")] = 60_000,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Environment steps of a run (default: 60000, of rainbow-paper 20000).",
+            show_default=False,
+        ),
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
     full: Annotated[bool, typer.Option("--full", help="Go on after the optimum.")] = False,
     folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("bench"),
@@ -46,7 +52,8 @@ def agents(
     A second call runs only what is missing.
     """
     for option, value in (("--seeds", seeds), ("--steps", steps), ("--jobs", jobs)):
-        check_range(option, value, 1)
+        if value is not None:
+            check_range(option, value, 1)
     try:
         from parenvs.agents import bench, curves
         from parenvs.agents.learners import LEARNERS
@@ -66,7 +73,7 @@ def agents(
     if not problems:
         raise InfeasibleError("; ".join(skipped.values()))
     runs = [
-        bench.Run(problem, agent, seed, steps, full)
+        bench.Run(problem, agent, seed, steps or LEARNERS[agent].budget, full)
         for seed in range(seeds)
         for problem in problems
         for agent in chosen
@@ -88,8 +95,8 @@ def agents(
         raise ParenvsError(f"{path}: no such run yet; leave out --render-only")
     command = (
         f"parenvs bench agents --agents {','.join(chosen)} --tasks {','.join(wanted)} --instances "
-        f"{','.join(graphs)} --clusters {','.join(presets)} --seeds {seeds} --steps {steps}"
-        f"{' --full' if full else ''}"
+        f"{','.join(graphs)} --clusters {','.join(presets)} --seeds {seeds}"
+        f"{f' --steps {steps}' if steps else ''}{' --full' if full else ''}"
     )
     write_text(folder / "agents.md", markdown(problems, skipped, records, chosen, command))
     curves.save(folder / "curves.png", problems, skipped, records)
