@@ -52,7 +52,7 @@ def row(problem: Problem, records: Sequence[Record], agents: Sequence[str]) -> l
     """The table's row of one problem."""
     cells = [problem.setting, problem.instance, f"{problem.optimum:.{_digits(problem)}f}"]
     runs = {agent: [r for r in records if r["agent"] == agent] for agent in agents}
-    cells += [_found(problem, runs[agent]) for agent in agents]
+    cells += [found(problem, runs[agent]) for agent in agents]
     for agent in agents:
         lucky = sum(r["random_value"] >= problem.target for r in runs[agent])
         cells.append(f"{lucky} of {len(runs[agent])}" if runs[agent] else "")
@@ -142,8 +142,8 @@ def _preface(records: Sequence[Record]) -> str:
     )
 
 
-def _found(problem: Problem, runs: Sequence[Record]) -> str:
-    """What an agent's cell says."""
+def found(problem: Problem, runs: Sequence[Record]) -> str:
+    """What an agent's cell says: seeds, steps, seconds, gap."""
     if not runs:
         return "no run yet"
     good = [reached(r) for r in runs]
@@ -158,7 +158,7 @@ def _found(problem: Problem, runs: Sequence[Record]) -> str:
 
 
 def _missed(problem: Problem, value: float) -> str:
-    gap = problem.gap(value)
+    gap = max(problem.gap(value), 0.0)  # rounding
     return f"gap {100 * gap:.2f} %" if np.isfinite(gap) else "no legal plan"
 
 

@@ -1,0 +1,63 @@
+"""The network that rates points and units, for training; ``plan_policy`` runs it without torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from parenvs.agents.plan_features import CONTEXT, POINT_FEATURES, UNIT_FEATURES
+
+HIDDEN = 48
+LOWEST = torch.finfo(torch.float32).min
+
+
+class Rater(nn.Module):
+    """Rates each row by itself and by what all legal rows have in common.
+
+    Args:
+        features: numbers of a row.
+        hidden: width.
+    """
+
+    def __init__(self, features: int, hidden: int = HIDDEN) -> None:
+        super().__init__()
+        self.row = nn.Linear(features, hidden)
+        self.whole = nn.Linear(CONTEXT, hidden, bias=False)
+        self.second = nn.Linear(hidden, hidden)
+        self.common = nn.Linear(2 * hidden + CONTEXT, hidden, bias=False)
+        self.third = nn.Linear(hidden, hidden)
+        self.out = nn.Linear(hidden, 1)
+
+    def forward(
+        self, rows: torch.Tensor, context: torch.Tensor, masks: torch.Tensor
+    ) -> torch.Tensor:
+        """(b, n) ratings, the lowest number where illegal.
+
+        Args:
+            rows: (b, n, features).
+            context: (b, CONTEXT).
+            masks: (b, n) bool.
+        """
+        legal = masks[:, :, None]
+        h = torch.relu(self.row(rows) + self.whole(context)[:, None])
+        # Negative nowhere, so that 0 stands for "none".
+        most = (h * legal).amax(dim=1)
+        mean = (h * legal).sum(dim=1) / legal.sum(dim=1).clamp(min=1)
+        common = self.common(torch.cat([most, mean, context], dim=1))
+        h = torch.relu(self.second(h) + common[:, None])
+        h = torch.relu(self.third(h)) + h
+        return self.out(h).squeeze(2).masked_fill(~masks, LOWEST)
+
+
+class PlanNetwork(nn.Module):
+    """One rater for points, one for units."""
+
+    def __init__(self, hidden: int = HIDDEN) -> None:
+        super().__init__()
+        self.points = Rater(POINT_FEATURES, hidden)
+        self.units = Rater(UNIT_FEATURES, hidden)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """The parameters by name, float32, as ``PlanPolicy`` takes them."""
+        return {k: v.detach().cpu().numpy().copy() for k, v in self.state_dict().items()}

@@ -1,0 +1,115 @@
+"""What the paper says of its agent, beside what ours do in ``parenvs bench agents``.
+
+parenvs bench agents --jobs 2 --out benchmarks/results
+python benchmarks/paper_claims.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from common import INSTANCES, parser, problem, publish, table
+from known_cuts import PAPER
+
+from parenvs.agents import bench
+from parenvs.agents.bench import Problem
+from parenvs.agents.bench_table import found
+from parenvs.agents.exact import exact_pruned
+from parenvs.agents.partition_exact import exact_partition
+from parenvs.agents.request import TRAINED
+from parenvs.candidates import CutSpace
+from parenvs.partitioning import choose_cluster, load_partitioning
+
+Runs = Mapping[tuple[str, str], list[dict]]
+
+PARTITIONS = {
+    "vgg-19": "Table 4: fc1, fc2 and the last layer split, 5 variables",
+    "t5-base": "with 6+6 layers, 108 of the 111 variables of the target",
+    "t5-3b": "Table 3: the target's 432 variables",
+    "t5-11b": "Table 3: the target's 432 variables, after 1.45 hours",
+}
+"""arXiv 2007.04069, operator partitioning."""
+BATCHES = {
+    "vgg-19": "Table 6: dimension 0 of the inputs",
+    "t5-base": "Table 6: dimension 0 of the inputs",
+}
+"""arXiv 2007.04069, data-parallel detection."""
+
+
+def runs_of(path: str) -> Runs:
+    """The records of the bench by problem and agent."""
+    runs: dict[tuple[str, str], list[dict]] = {}
+    for record in bench.read(path).values():
+        runs.setdefault((record["problem"], record["agent"]), []).append(record)
+    return runs
+
+
+def agents(problem_: Problem, runs: Runs) -> list[str]:
+    """What each agent does."""
+    return [found(problem_, runs.get((problem_.name, agent), [])) for agent in TRAINED]
+
+
+def optimum_of(instance: str, rules: str, scope: str) -> str:
+    """What the proven optimum of the paper's reward partitions."""
+    target = load_partitioning(instance, choose_cluster(), rules)
+    best = target.partition(exact_partition(target, "paper", scope).chosen, scope)
+    if scope == "inputs":
+        return ", ".join(f"{path} {d}" for path, d in sorted(best.items()))
+    return f"{len(best)} variables"
+
+
+def cuts_of(instance: str, cluster: str) -> str:
+    """Device cuts of the proven optimum among the candidates."""
+    best = exact_pruned(CutSpace.build(problem(instance, cluster)))
+    return str(tuple(np.asarray(best.device_cuts).tolist())).replace(",)", ")")
+
+
+def lines(problems: Sequence[Problem], runs: Runs) -> Iterable[tuple[str, list[str]]]:
+    """Task, and a line of its table."""
+    for p in problems:
+        if p.task == "operator-partition" and p.setting.startswith("paper"):
+            if p.instance in PARTITIONS:
+                best = optimum_of(p.instance, p.env_kwargs["rules"], "variables")
+                said = [p.instance, p.env_kwargs["rules"], PARTITIONS[p.instance], best]
+                yield p.task, [*said, *agents(p, runs)]
+        elif p.task == "data-parallel" and p.instance in BATCHES:
+            best = optimum_of(p.instance, "shardy", "inputs")
+            yield p.task, [p.instance, "shardy", BATCHES[p.instance], best, *agents(p, runs)]
+        elif p.task == "pipeline-cut":
+            said = PAPER.get((p.instance, p.setting), "")
+            best = cuts_of(p.instance, p.setting)
+            yield p.task, [p.instance, p.setting, said, best, *agents(p, runs)]
+
+
+def main() -> None:
+    """Read, print and write."""
+    options = parser(__doc__)
+    chosen = options.parse_args()
+    path = chosen.out / "agents.jsonl"
+    if not path.exists():
+        sys.exit(f"{path}: not there; make it with `parenvs bench agents --out {chosen.out}`")
+    problems, skipped = bench.problems(bench.TASKS, INSTANCES, bench.CLUSTERS)
+    rows: dict[str, list[list[str]]] = {}
+    for task, line in lines(problems, runs_of(path)):
+        rows.setdefault(task, []).append(line)
+    sections = [
+        "The paper (arXiv 2007.04069) says in its abstract that it finds optimal solutions in two "
+        "hours. Cells of an agent: seeds that reach the proven optimum; environment steps and "
+        "processor seconds until then, medians; if not all do, the median gap (see agents.md)."
+    ]
+    for task, title, second in (
+        ("operator-partition", "Operator partitioning with the paper's reward.", "rules"),
+        ("data-parallel", "Data-parallel detection.", "rules"),
+        ("pipeline-cut", "Pipelines.", "cluster"),
+    ):
+        header = ["instance", second, "the paper", "optimum", *TRAINED]
+        sections += [title, table(header, rows.get(task, []), left=3)]
+    none = [n.removeprefix("pipeline-cut ") for n in skipped if n.startswith("pipeline-cut")]
+    sections.append(f"No plan fits the memory, as in the paper: {', '.join(none)}.")
+    publish("paper_claims", sections, {}, chosen.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""Fixed sets of pipeline-planning problems, stored as data: they stay when a generator changes.
+
+    python -m parenvs.datasets.instance_sets --seed 2007                 # all sets anew
+    python -m parenvs.datasets.instance_sets --seed 2007 plan-test --out /tmp/sets
+
+A set is one compressed ``.npz`` without pickles: the chains end to end with their offsets, a number
+as a whole mantissa and a power of two, and the figures of each problem. What is read back equals
+what was drawn, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+from parenvs.datasets.families import FAMILIES
+from parenvs.datasets.generators import (
+    BITS,
+    INSIDE,
+    OUTSIDE,
+    PlanProblem,
+    Ranges,
+    draw,
+    generated,
+    generated_cluster,
+)
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
+from parenvs.files import replacing
+from parenvs.instances import data_folder
+from parenvs.pipeline import Pipeline
+
+COMMAND = "python -m parenvs.datasets.instance_sets"
+SEED = 2007
+"""Seed of the shipped sets."""
+SETS: dict[str, tuple[int, Ranges]] = {
+    "plan-validation": (200, INSIDE),
+    "plan-test": (1000, INSIDE),
+    "plan-outside": (200, OUTSIDE),
+}
+"""Number of problems and ranges of each shipped set; families in turn."""
+
+SCHEMA = 1
+_CHAIN = ("forward", "backward", "cut_bytes", "parameter_bytes")
+_CLUSTER = ("servers", "devices_per_server", "intra_bw", "inter_bw", "memory_bytes")
+_TYPES = {
+    "schema": "|u1",
+    "families": "|u1",
+    "offset": "<i4",
+    **{f"{key}_mantissa": "<u2" for key in _CHAIN},
+    **{f"{key}_exponent": "|i1" for key in _CHAIN},
+    "family": "|u1",
+    **dict(zip(_CLUSTER, ("<i4", "<i4", "<f8", "<f8", "<f8"), strict=True)),
+    "micro_batches": "<i4",
+    "stages": "<i4",
+}
+"""Arrays of a file and their element types; all have one dimension, ``schema`` one element."""
+_UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, RuntimeError,
+    SyntaxError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+def load_set(name: str | os.PathLike[str]) -> list[PlanProblem]:
+    """The problems of a shipped set, or of a ``.npz`` written by ``save_set``.
+
+    Names are ``SET/FAMILY-NUMBER``, numbered within a family; SET is the file's name without its
+    suffix.
+
+    Raises:
+        UnknownInstanceError: neither a shipped set nor a name that ends in ``.npz``.
+        ParenvsError: a file that is missing or damaged; the message names it, the field and the
+            remedy.
+    """
+    text = os.fspath(name)
+    if text in SETS:
+        return list(_shipped(text))
+    if text.endswith(".npz"):
+        return _read(Path(text))
+    raise UnknownInstanceError(
+        f"unknown set {text!r}{did_you_mean(text, SETS)}; shipped: {', '.join(SETS)}; "
+        "or give the path of a .npz file"
+    )
+
+
+def find(name: str) -> PlanProblem:
+    """One problem of a shipped set, by a name like ``"plan-test/transformer-017"``.
+
+    Raises:
+        UnknownInstanceError: no such set, or no such problem in it.
+    """
+    owner = name.partition("/")[0]
+    known = {problem.name: problem for problem in load_set(owner)}
+    if name in known:
+        return known[name]
+    raise UnknownInstanceError(
+        f"unknown problem {name!r}{did_you_mean(name, known)}; {owner} holds {len(known)}, from "
+        f"{min(known)} to {max(known)}"
+    )
+
+
+def save_set(path: str | os.PathLike[str], problems: Sequence[PlanProblem]) -> None:
+    """Write problems to one ``.npz``, whole or not at all; their names are not kept.
+
+    Raises:
+        ParenvsError: a problem that the format cannot hold exactly, that is, no generated one.
+    """
+    known = list(FAMILIES)
+    unknown = [problem.family for problem in problems if problem.family not in known]
+    if unknown:
+        raise ParenvsError(f"{path}: unknown family {unknown[0]!r}; known: {', '.join(known)}")
+    arrays: dict[str, Any] = {
+        "schema": [SCHEMA],
+        "families": np.frombuffer("\n".join(known).encode(), dtype=np.uint8),
+        "offset": np.cumsum([0, *(len(problem.pipeline.profile) for problem in problems)]),
+        "family": [known.index(problem.family) for problem in problems],
+        "memory_bytes": [problem.pipeline.cluster.device.memory_bytes for problem in problems],
+        "micro_batches": [problem.pipeline.micro_batches for problem in problems],
+        "stages": [problem.stages for problem in problems],
+    }
+    for key in _CLUSTER[:-1]:
+        arrays[key] = [getattr(problem.pipeline.cluster, key) for problem in problems]
+    for key in _CHAIN:
+        parts = [getattr(problem.pipeline.profile, key) for problem in problems]
+        values = np.concatenate(parts) if parts else np.empty(0)
+        mantissa, exponent = np.frexp(values)
+        arrays[f"{key}_mantissa"] = np.ldexp(mantissa, BITS)
+        arrays[f"{key}_exponent"] = exponent - BITS
+    typed: dict[str, Any] = {
+        key: np.asarray(arrays[key]).astype(kind) for key, kind in _TYPES.items()
+    }
+    again = _problems(typed, Path(path))
+    for problem, kept in zip(problems, again, strict=True):
+        if not _equal(problem, kept):
+            raise ParenvsError(
+                f"{path}: {problem.name} cannot be stored exactly; a set holds problems of "
+                f"parenvs.datasets.generators.draw only ({BITS} significant bits, default settings)"
+            )
+    with replacing(path) as stream:
+        np.savez_compressed(stream, **typed)
+
+
+def make_set(name: str, seed: int) -> list[PlanProblem]:
+    """The problems of a shipped set drawn anew: each from the seed, its set and its number."""
+    count, ranges = SETS[name]
+    families, place = list(FAMILIES), list(SETS).index(name)
+    return [
+        draw(np.random.default_rng([seed, place, i]), families[i % len(families)], ranges)
+        for i in track(range(count), description=name, disable=not sys.stderr.isatty())
+    ]
+
+
+@lru_cache(maxsize=len(SETS))
+def _shipped(name: str) -> tuple[PlanProblem, ...]:
+    return tuple(_read(data_folder() / f"{name}.npz"))
+
+
+def _read(path: Path) -> list[PlanProblem]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            arrays = {
+                entry.removesuffix(".npy"): np.lib.format.read_array(
+                    io.BytesIO(archive.read(entry)), allow_pickle=False
+                )
+                for entry in archive.namelist()
+            }
+    except _UNREADABLE as error:
+        raise ParenvsError(f"{path}: not a set of problems, or damaged ({error})") from None
+    wrong = _inconsistency(arrays)
+    if wrong:
+        raise ParenvsError(f"{path}: {wrong}; {_remedy(path)}")
+    return _problems(arrays, path)
+
+
+def _remedy(path: Path) -> str:
+    known = path.stem in SETS
+    return f"make it anew with {COMMAND} {path.stem}" if known else "write it anew with save_set"
+
+
+def _inconsistency(arrays: dict[str, np.ndarray]) -> str:
+    """What is wrong with the arrays' lengths, types or values, or an empty string."""
+    if set(arrays) != set(_TYPES):
+        odd = sorted(set(arrays) ^ set(_TYPES))
+        return f"field {odd[0]!r} is missing or unknown"
+    for key, kind in _TYPES.items():
+        if arrays[key].dtype.str != kind or arrays[key].ndim != 1:
+            return f"field {key!r} is no array of {np.dtype(kind).name} in one dimension"
+    if arrays["schema"].tolist() != [SCHEMA]:
+        return f"field 'schema' is {arrays['schema'].tolist()}, not [{SCHEMA}]"
+    problems, offset = len(arrays["family"]), arrays["offset"]
+    if len(offset) != problems + 1 or offset[0] or (np.diff(offset) < 2).any():
+        return "field 'offset' does not cut up the chains"
+    for key in _CHAIN:
+        for half in (f"{key}_mantissa", f"{key}_exponent"):
+            if len(arrays[half]) != offset[-1]:
+                return f"field {half!r} has {len(arrays[half])} values for {offset[-1]} pivots"
+    for key in ("family", *_CLUSTER, "micro_batches", "stages"):
+        if len(arrays[key]) != problems:
+            return f"field {key!r} has {len(arrays[key])} values for {problems} problems"
+    names = arrays["families"].tobytes().decode(errors="replace").split("\n")
+    unknown = [name for name in names if name not in FAMILIES]
+    if unknown:
+        return f"field 'families' holds {unknown[0]!r}, not one of {', '.join(FAMILIES)}"
+    if problems and arrays["family"].max() >= len(names):
+        return f"field 'family' holds {arrays['family'].max()}, only {len(names)} are named"
+    return ""
+
+
+def _problems(arrays: dict[str, np.ndarray], path: Path) -> list[PlanProblem]:
+    """The problems of consistent arrays; what a chain or a cluster refuses names the file."""
+    chain = [
+        np.ldexp(arrays[f"{key}_mantissa"].astype(np.float64), arrays[f"{key}_exponent"])
+        for key in _CHAIN
+    ]
+    names = arrays["families"].tobytes().decode().split("\n")
+    offset, seen, result = arrays["offset"], Counter[str](), []
+    for i, index in enumerate(arrays["family"]):
+        family = names[index]
+        name = f"{path.stem}/{family}-{seen[family]:03d}"
+        seen[family] += 1
+        part = slice(offset[i], offset[i + 1])
+        one, two, three, four = (values[part] for values in chain)
+        figures = [arrays[key][i].item() for key in _CLUSTER]
+        batches, stages = int(arrays["micro_batches"][i]), int(arrays["stages"][i])
+        try:
+            cluster = generated_cluster(*figures)
+            problem = generated(family, name, (one, two, three, four), cluster, batches, stages)
+        except ParenvsError as error:
+            raise ParenvsError(f"{path}: {name}: {error}; {_remedy(path)}") from None
+        most = min(cluster.devices, int(problem.pipeline.variable_sum[-1]))
+        if not 2 <= stages <= most:
+            raise ParenvsError(
+                f"{path}: {name}: field 'stages' is {stages}, not from 2 to {most}; {_remedy(path)}"
+            )
+        result.append(problem)
+    return result
+
+
+def _equal(one: PlanProblem, other: PlanProblem) -> bool:
+    """Whether two problems are the same but for their names."""
+
+    def rest(pipeline: Pipeline) -> tuple[Any, ...]:
+        settings = (pipeline.copies, pipeline.recompute, pipeline.sync)
+        return (pipeline.profile.fingerprint, pipeline.cluster, pipeline.micro_batches, *settings)
+
+    return (one.family, one.stages, *rest(one.pipeline)) == (
+        other.family,
+        other.stages,
+        *rest(other.pipeline),
+    )
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """The command line of this module; returns the exit status."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
+    parser.add_argument("sets", nargs="*", metavar="SET", help="sets (default: all)")
+    parser.add_argument("--seed", type=int, default=SEED, help=f"default: {SEED}")
+    parser.add_argument("--out", type=Path, default=data_folder(), help="folder of the files")
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    unknown = [name for name in options.sets if name not in SETS]
+    if unknown or options.seed < 0:
+        wrong = f"no set {unknown[0]!r}; known: {', '.join(SETS)}" if unknown else "--seed < 0"
+        print(f"{COMMAND}: {wrong}", file=sys.stderr)
+        return 2
+    for name in options.sets or SETS:
+        path = options.out / f"{name}.npz"
+        save_set(path, make_set(name, options.seed))
+        print(f"{path}: {SETS[name][0]:,} problems, {path.stat().st_size:,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
