@@ -39,15 +39,17 @@ class Rater(nn.Module):
             context: (b, CONTEXT).
             masks: (b, n) bool.
         """
-        legal = masks[:, :, None]
-        h = torch.relu(self.row(rows) + self.whole(context)[:, None])
-        # Negative nowhere, so that 0 stands for "none".
-        most = (h * legal).amax(dim=1)
-        mean = (h * legal).sum(dim=1) / legal.sum(dim=1).clamp(min=1)
+        # Only legal rows are computed: they are half of all, or less.
+        count = masks.sum(dim=1)
+        owner = torch.arange(len(masks)).repeat_interleave(count)
+        h = torch.relu(self.row(rows[masks]) + self.whole(context)[owner])
+        most = torch.segment_reduce(h, "max", lengths=count)
+        mean = torch.segment_reduce(h, "mean", lengths=count)
         common = self.common(torch.cat([most, mean, context], dim=1))
-        h = torch.relu(self.second(h) + common[:, None])
+        h = torch.relu(self.second(h) + common[owner])
         h = torch.relu(self.third(h)) + h
-        return self.out(h).squeeze(2).masked_fill(~masks, LOWEST)
+        lowest = torch.full(masks.shape, LOWEST)
+        return lowest.masked_scatter(masks, self.out(h).squeeze(1))
 
 
 class PlanNetwork(nn.Module):

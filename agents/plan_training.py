@@ -101,8 +101,8 @@ class Trainer:
         """One iteration; what it measured."""
         recipe = self.recipe
         done = self.iteration / recipe.iterations
-        for group in self.optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * (0.1 + 0.45 * (1 + np.cos(np.pi * done)))
+        for options in self.optimizer.param_groups:
+            options["lr"] = recipe.learning_rate * (0.1 + 0.45 * (1 + np.cos(np.pi * done)))
         generator = np.random.default_rng([recipe.seed, self.iteration, 1])
         group = np.arange(len(episodes.batch)).repeat(recipe.samples)
         drawn, lengths = self._draw(episodes.take(group), generator)
@@ -130,14 +130,14 @@ class Trainer:
         def choose(
             kind: str, rows: np.ndarray, context: np.ndarray, masks: np.ndarray, active: np.ndarray
         ) -> np.ndarray:
-            tensors = [torch.from_numpy(x) for x in (rows, context, masks)]
+            seen, whole, legal = (torch.from_numpy(x) for x in (rows, context, masks))
             with torch.no_grad():
-                ratings = getattr(self.network, kind)(*tensors)
+                ratings = getattr(self.network, kind)(seen, whole, legal)
             # Gumbel's trick: the largest of the ratings with this noise is drawn by the softmax.
             noise = torch.from_numpy(generator.gumbel(size=masks.shape).astype(np.float32))
-            actions = torch.where(tensors[2], ratings + noise, -torch.inf).argmax(dim=1)
+            actions = torch.where(legal, ratings + noise, -torch.inf).argmax(dim=1)
             log_probs = ratings.log_softmax(dim=1).gather(1, actions[:, None])[:, 0]
-            drawn.append(Choices(kind, *tensors, actions, log_probs, active))
+            drawn.append(Choices(kind, seen, whole, legal, actions, log_probs, active))
             return actions.numpy()
 
         return drawn, episodes.batch.lengths(*episodes.play(choose))

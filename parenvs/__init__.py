@@ -50,9 +50,19 @@ __all__ = [
     "load_profile",
 ]
 
+_VECTOR = {
+    "DataParallel-v0": "partition_vector:DataParallelVectorEnv",
+    "OperatorPartition-v0": "partition_vector:OperatorPartitionVectorEnv",
+    "PipelineCut-v0": "pipeline_cut_vector:PipelineCutVectorEnv",
+}
 for _id, _entry_point in (
     ("DataParallel-v0", "data_parallel:DataParallelEnv"),
     ("OperatorPartition-v0", "operator_partition:OperatorPartitionEnv"),
     ("PipelineCut-v0", "pipeline_cut:PipelineCutEnv"),
+    ("PipelinePlan-v0", "pipeline_plan:PipelinePlanEnv"),
 ):
-    _register(id=_id, entry_point=f"parenvs.envs.{_entry_point}")
+    _register(
+        id=_id,
+        entry_point=f"parenvs.envs.{_entry_point}",
+        vector_entry_point=f"parenvs.envs.{_VECTOR[_id]}" if _id in _VECTOR else None,
+    )

@@ -137,6 +137,26 @@ class CutSpace:
         device, variable = (0, 0) if last is None else (self.devices[last], self._variables[last])
         return self.allowed[step] & (self.devices > device) & (self._variables > variable)
 
+    def windows(self) -> list[tuple[int, int]]:
+        """Of each cut, the candidates ``[first, end)`` that it may be: ``allowed`` in short.
+
+        They are neighbours: every rule behind ``allowed`` bounds the device cut or the variables
+        before a candidate, and both grow along the chain.
+        """
+        found = [np.flatnonzero(row) for row in self.allowed]
+        return [(int(row[0]), int(row[-1]) + 1) for row in found]
+
+    def followers(self) -> np.ndarray:
+        """(c+1,) int64, the first candidate with more devices and more variables before it.
+
+        Entry c is for no cut yet. ``legal`` is what lies from here on in the window of the step.
+        """
+        more = [
+            np.searchsorted(values, np.append(values, 0), side="right")
+            for values in (self.devices, self._variables)
+        ]
+        return np.maximum(*more).astype(np.int64)
+
     def plan(self, chosen: np.ndarray | list[int]) -> tuple[np.ndarray, np.ndarray]:
         """``(cuts, device_cuts)`` of candidate indices of shape (..., k)."""
         index = np.asarray(chosen, dtype=np.int64)

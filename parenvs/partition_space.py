@@ -14,6 +14,8 @@ from parenvs.partitioning import PARTITIONED, REPLICATED, Partitioning, scope_of
 
 STAKES = 5
 """Numbers on the class at stake."""
+OPEN, REPLICATE, PARTITION = -1, 0, 1
+"""What is known of a dimension or a class."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,12 +9,9 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.judge_partition import ILLEGAL, judge_partition, make_partition_plan
-from parenvs.partition_space import STAKES, PartitionSpace
+from parenvs.partition_space import OPEN, PARTITION, REPLICATE, STAKES, PartitionSpace
 from parenvs.partitioning import PARTITIONED, REPLICATED
 from parenvs.plan import PartitionPlan
-
-OPEN, REPLICATE, PARTITION = -1, 0, 1
-"""What is known of a dimension or a class."""
 
 
 class PartitionEnv(gym.Env[dict[str, Any], np.int64]):

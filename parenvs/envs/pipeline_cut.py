@@ -10,8 +10,9 @@ from gymnasium import spaces
 
 from parenvs.candidates import RADIUS, CutSpace
 from parenvs.cluster import Cluster
+from parenvs.envs.cut_kernel import NOTHING, Settled, kernel_of
 from parenvs.instances import load_profile
-from parenvs.judge import ILLEGAL, judge, make_plan, plan_values
+from parenvs.judge import ILLEGAL, judge, make_plan
 from parenvs.pipeline import MICRO_BATCHES, Pipeline
 from parenvs.plan import PipelinePlan
 from parenvs.profile import MICRO_BATCH
@@ -62,6 +63,9 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
     * ``radius``: largest distance of a device cut from the centre solution.
     * ``candidates``: ``"minima"``, pivots at which fewest bytes cross, or ``"all"``.
 
+    ## Many at Once
+    ``gym.make_vec("PipelineCut-v0", num_envs=1024)``, see ``PipelineCutVectorEnv``.
+
     ## Version History
     * v0: first version.
     """
@@ -70,6 +74,13 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         "render_modes": ["ansi", "rgb_array"],
         "render_fps": 1,
     }
+
+    _chain: list[int]  # the kernel's mark of the start, and the cuts made
+    _settled: Settled
+    _cuts: np.ndarray  # as in the observation
+    _over: bool
+    _begin: int  # legal are the candidates [begin, end); none once the episode is over
+    _end: int
 
     def __init__(
         self,
@@ -100,65 +111,56 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
                 "step": spaces.Discrete(cuts + 1),
             }
         )
-        everything = np.array(devices.devices)
-        reduce = devices.sync_seconds(self.pipeline.parameter_sum[-1:], np.array(0), everything)
-        crossing = self.pipeline.cut_before[self.space.pivots].max()
-        transfer = crossing / devices.bandwidth(np.array(0), everything)
-        self._scale = np.array([reduce[0], transfer, 1.0])
-        self._scale[self._scale == 0] = 1.0
-        self._chosen: list[int] = []
-        self._over = False
-        self._mask = self.space.legal([])
-        self._first = self._features()
+        self.kernel = kernel_of(self.space)
+        self._counts = [np.int64(step) for step in range(cuts + 1)]
+        self._start()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start anew with no cut."""
         super().reset(seed=seed)
-        self._chosen = []
-        self._over = False
-        self._mask = self.space.legal([])
-        return self._observation(self._first.copy()), self._info()
+        self._start()
+        return self._observation(), self._info()
 
     def step(
         self, action: int | np.int64
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Cut at a candidate."""
         action = int(action)
+        chain, kernel = self._chain, self.kernel
         reward = 0.0
-        if self._over or not (0 <= action < len(self._mask) and self._mask[action]):
-            self._over = True
+        if self._begin <= action < self._end:
+            step = len(chain)  # the number of cuts after this one
+            self._cuts[step - 1] = kernel.shares[action]
+            if step < kernel.cuts:
+                self._settled = kernel.settled(chain, action, self._settled)
+                chain.append(action)
+                self._begin = max(kernel.after[action], kernel.low[step])
+                self._end = kernel.high[step]
+            else:
+                chain.append(action)
+                reward = kernel.value([*chain, kernel.end])
+                self._finish()
+        else:  # illegal, or the episode is over and nothing is legal
             reward = ILLEGAL
-        else:
-            self._chosen.append(action)
-            if len(self._chosen) == self.space.stages - 1:
-                self._over = True
-                reward = float(plan_values(self.pipeline, *self.space.plan(self._chosen)))
-        self._mask = (
-            np.zeros(len(self._mask), dtype=bool) if self._over else self.space.legal(self._chosen)
-        )
-        return self._observation(self._features()), reward, self._over, False, self._info()
+            self._finish()
+        return self._observation(), reward, self._over, False, self._info()
 
     def action_masks(self) -> np.ndarray:
         """(c,) bool, legal actions; all true once the episode is over."""
-        return np.ones_like(self._mask) if self._over else self._mask.copy()
+        return self._info()["action_mask"].view(bool)
 
     def plan(self) -> PipelinePlan:
         """The plan built so far (the rest of the chain is its last stage)."""
-        return make_plan(self.pipeline, *self.space.plan(self._chosen), instance=self.instance)
+        return make_plan(self.pipeline, *self.space.plan(self._chain[1:]), instance=self.instance)
 
     def render(self) -> Any:
         """The chain with its cuts and the schedule, as text or as an (h, w, 3) uint8 picture."""
         if self.render_mode is None:
             gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
             return None
-        from parenvs import viewer
-
-        report = judge(self.plan(), self.pipeline) if self._chosen else None
-        if self.render_mode == "ansi":
-            return viewer.text(self.pipeline, report)
-        return viewer.rgb_array(self.pipeline, report)
+        return picture(self.render_mode, self.pipeline, self.plan())
 
     @property
     def episode_steps(self) -> int:
@@ -170,22 +172,40 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         """An upper bound of the return, to scale it by."""
         return 1.0
 
-    def _features(self) -> np.ndarray:
-        features = np.zeros((len(self._mask), 3), dtype=np.float32)
-        legal = np.flatnonzero(self._mask)
-        if legal.size:
-            cuts, device_cuts = self.space.plan(self._chosen)
-            raw = self.pipeline.cut_features(
-                cuts, device_cuts, self.space.pivots[legal], self.space.devices[legal]
-            )
-            features[legal] = np.minimum(raw / self._scale, 1.0)
-        return features
+    def _start(self) -> None:
+        kernel = self.kernel
+        self._chain = [kernel.start]
+        self._settled = NOTHING
+        self._cuts = np.full(kernel.cuts, -1.0, dtype=np.float32)
+        self._over = False
+        self._begin = max(kernel.after[kernel.start], kernel.low[0])
+        self._end = kernel.high[0]
 
-    def _observation(self, features: np.ndarray) -> dict[str, Any]:
-        cuts = np.full(self.space.stages - 1, -1.0, dtype=np.float32)
-        done = self.space.pivots[self._chosen]
-        cuts[: len(done)] = done / len(self.pipeline.profile)
-        return {"features": features, "cuts": cuts, "step": np.int64(len(self._chosen))}
+    def _finish(self) -> None:
+        self._over = True
+        self._begin = self._end = 0
+
+    def _observation(self) -> dict[str, Any]:
+        if self._over:
+            features = np.zeros((self.kernel.end, 3), dtype=np.float32)
+        else:
+            features = self.kernel.one(self._chain, self._begin, self._settled)
+        step = self._counts[len(self._chain) - 1]
+        return {"features": features, "cuts": self._cuts.copy(), "step": step}
 
     def _info(self) -> dict[str, Any]:
-        return {"action_mask": self.action_masks().astype(np.int8)}
+        if self._over:
+            return {"action_mask": np.ones(self.kernel.end, dtype=np.int8)}
+        mask = np.zeros(self.kernel.end, dtype=np.int8)
+        mask[self._begin : self._end] = 1
+        return {"action_mask": mask}
+
+
+def picture(mode: str, pipeline: Pipeline, plan: PipelinePlan) -> Any:
+    """A plan in a render mode; before the first cut, the chain alone."""
+    from parenvs import viewer
+
+    report = judge(plan, pipeline) if plan.cuts else None
+    if mode == "ansi":
+        return viewer.text(pipeline, report)
+    return viewer.rgb_array(pipeline, report)

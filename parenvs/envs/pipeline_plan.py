@@ -115,10 +115,14 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
             raise ParenvsError(f"repeat must be >= 1, not {repeat}")
         self.render_mode = render_mode
         self.family, self.ranges, self.repeat = family, ranges, repeat
-        self._settings = dict(
+        self._settings: dict[str, Any] = dict(
             zip(OPTIONS, (instance, cluster, stages, micro_batch, micro_batches), strict=True)
         )
         self._fixed: PlanSpace | None = None
+        self._points: list[int]
+        self._units: list[int]
+        self._over: bool
+        self._legal: np.ndarray
         if instance is not None and instance not in instance_sets.SETS:
             self._fixed = self._named(self._settings)
         self._left = 0  # episodes until the next problem is drawn
@@ -152,7 +156,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
             self._use(*self._asked(options))
             self._left = 0
         elif self._fixed is not None:
-            self._use(self._fixed, self._settings["instance"])
+            self._use(self._fixed, str(self._settings["instance"]))
         elif self._left:
             self._left -= 1
         else:
