@@ -48,6 +48,15 @@ def markdown(
     return "\n\n".join(sections) + "\n"
 
 
+def summary(
+    problems: Sequence[Problem], records: Sequence[Record], agents: Sequence[str], command: str
+) -> str:
+    """The page's totals alone, as a page of their own."""
+    rows = _table(TOTALS, totals(problems, records, agents), left=2)
+    plainly = _plainly(problems, records, agents)
+    return "\n\n".join(["# Agents", f"`{command}`", _preface(records), rows, *plainly]) + "\n"
+
+
 def row(problem: Problem, records: Sequence[Record], agents: Sequence[str]) -> list[str]:
     """The table's row of one problem."""
     cells = [problem.setting, problem.instance, f"{problem.optimum:.{_digits(problem)}f}"]

@@ -17,10 +17,12 @@ from parenvs.plan_observation import MOST_MICRO_BATCHES, OCTAVES
 from parenvs.plan_space import STAGES, UNITS
 from parenvs.points import POINTS
 
-POINT_FEATURES, UNIT_FEATURES, CONTEXT = 16, 16, 14
+POINT_FEATURES, UNIT_FEATURES, CONTEXT = 22, 20, 14
 """Numbers of each point, of each unit, and of the whole."""
 Observation = Mapping[str, Any]
 _TINY = 1e-6
+LARGE = 1e6
+"""Length of what breaks a rule."""
 
 
 class Situation:
@@ -43,7 +45,7 @@ class Situation:
         self.micro = numbers[:, 1] * MOST_MICRO_BATCHES
         self.units = xp.round(numbers[:, 2] * UNITS)
         self.per_unit = 2.0 ** (numbers[:, 3] * OCTAVES)
-        self.memory = numbers[:, 4]
+        self.memory = numbers[:, 4] / xp.maximum(1.0 - numbers[:, 4], numbers[:, 4] * 0.0 + _TINY)
         self.back = numbers[:, 5]
         self.slow = 2.0 ** (-numbers[:, 6] * OCTAVES)  # bandwidth between servers over inside
         self.points = xp.sum(chain[:, 3], axis=1)[:, None]
@@ -53,7 +55,8 @@ class Situation:
         self.work = xp.maximum(work, work * 0.0) / second
         self.crossing = 2.0 * crossing * self.per_unit / second
         self.weight = weight * self.per_unit / second / xp.maximum(self.micro, self.micro * 0 + 1)
-        self.bytes = weight / xp.maximum(self.memory, self.memory * 0.0 + _TINY)
+        memory = xp.maximum(self.memory, self.memory * 0.0 + _TINY)
+        self.bytes, self.held = weight / memory, crossing / memory
         self.all_weight = xp.max(self.weight, axis=1)[:, None]
         self.all_bytes = xp.max(self.bytes, axis=1)[:, None]
         self._decode(observation)
@@ -79,11 +82,16 @@ class Situation:
         link = xp.where(known & (slot > 0), link, zero)
         reduce = self.at(self.weight, end) - self.at(self.weight, first)
         reduce = xp.where(known, self.reduce(reduce, group, low, high), zero)
-        passed = xp.cumulative_sum(x + link, axis=1) - x
+        micro = xp.maximum(self.micro, zero + 1.0)
+        passed = xp.cumulative_sum(x + link, axis=1)
+        core = xp.maximum(passed - x + (micro - 1.0) * link, passed + (micro - 1.0) * x)
+        self.core = xp.max(xp.where(known, core, zero), axis=1)[:, None] / micro
         self.worst = xp.max(xp.maximum(x, link), axis=1)[:, None]
         self.sum = xp.sum(x + link, axis=1)[:, None]
-        back = self.back * passed / xp.maximum(self.micro, zero + 1.0)
-        self.tail = xp.maximum(xp.max(reduce - back, axis=1)[:, None], zero)
+        back = self.back * x + link / 2  # a link takes as long either way
+        before = xp.cumulative_sum(back, axis=1) - self.back * x
+        self.before = xp.sum(back, axis=1)[:, None]
+        self.tail = xp.maximum(xp.max(reduce - before / micro, axis=1)[:, None], zero)
         at = self.index(self.done)
         self.point, self.unit = self.at(points, at), self.at(units, at)
         self.pending = self.at(points, self.index(xp.minimum(self.done + 1, zero + STAGES - 1)))
@@ -137,6 +145,103 @@ class Situation:
         return xp.concat(columns, axis=1)
 
 
+def lookahead(s: Situation, points: Any) -> tuple[Any, Any]:
+    """(b, p, 64) lengths, if the stage ended before each point and the next began on each unit.
+
+    In units of the bubble-free time, twice: as if the rest were one last stage, and as if it were
+    split evenly into as many stages as are left, with nothing to pay for its cuts.
+
+    Args:
+        s: b situations.
+        points: (b, p) int64, where the stage may end.
+    """
+    xp = s.xp
+    wide = s.topology[:, None, :UNITS] * 0.0  # (b, 1, 64)
+    one = wide + 1.0
+    unit = xp.arange(UNITS, dtype=wide.dtype, device=wide.device)[None, :] + wide[:, 0]
+    first, here = s.index(s.point), s.index(s.unit + wide[:, 0])
+    last, next_ = s.index(s.units + wide[:, 0]), _next_end(s, unit)
+    group = xp.maximum(unit - s.unit, one[:, 0])
+    free = xp.maximum(s.units - unit, one[:, 0])
+    micro = xp.maximum(s.micro, one[:, 0, :1])[:, :, None]
+
+    def row(x: Any) -> Any:
+        return x[:, None, :]
+
+    def column(values: Any) -> Any:
+        return (s.at(values, points) - s.at(values, first))[:, :, None]
+
+    # What depends on the unit alone is (b, 1, 64), what depends on the point alone (b, p, 1).
+    arriving = xp.where(s.done > 0, s.at(s.crossing, first), wide[:, 0, :1]) * s.slow
+    arriving = row(arriving / s.link(s.index(s.unit_before + wide[:, 0]), s.index(unit)))
+    leaving = s.at(s.crossing, points)[:, :, None] * row(s.slow / s.link(here, next_))
+    load = xp.maximum(column(s.work), wide[:, :, :1]) / row(group)
+    load_rest = xp.maximum((s.units - s.at(s.work, points)), wide[:, 0, :1])[:, :, None] / row(free)
+    stages = xp.maximum(s.left - 1.0, one[:, 0, :1])
+    core, passed = s.core[:, :, None], s.sum[:, :, None]
+    for seconds in (arriving, load, leaving):
+        passed = passed + seconds
+        core = xp.maximum(core, (passed + (micro - 1.0) * seconds) / micro)
+    core_one = xp.maximum(core, (passed + micro * load_rest) / micro)
+    split = stages[:, :, None] - 1.0
+    core_split = xp.maximum(core, (passed + (micro + split) * load_rest) / micro)
+    back = s.before[:, :, None] + arriving / 2
+    reduce = xp.maximum(column(s.weight), wide[:, :, :1]) * row(
+        s.reduce(one[:, 0], group, here, s.index(unit))
+    )
+    tail = xp.maximum(s.tail[:, :, None], reduce - back / micro)
+    back = (back + s.back[:, :, None] * load + leaving / 2) / micro
+    weight = xp.maximum(s.all_weight - s.at(s.weight, points), wide[:, 0, :1])[:, :, None]
+    reduce_one = weight * row(s.reduce(one[:, 0], free, s.index(unit), last))
+    each = xp.maximum(free / stages * s.per_unit, one[:, 0])
+    factor = (each - 1.0) / each / stages
+    factor = factor * xp.where(each / s.per_unit <= s.server, s.slow, one[:, 0])
+    full = _overflow(s, points, group * s.per_unit, free * s.per_unit) * LARGE
+    return (
+        core_one + xp.maximum(tail, reduce_one - back) + full,
+        core_split + xp.maximum(tail, weight * row(factor) - back) + full,
+    )
+
+
+def _next_end(s: Situation, unit: Any) -> Any:
+    """(b, 64) int64: the least unit up to which a stage that starts at each one runs."""
+    end = s.xp.where(s.left < 2.5, s.units + unit * 0.0, unit + 1.0)
+    return s.index(s.xp.minimum(end, s.units))
+
+
+def _overflow(s: Situation, points: Any, group: Any, free: Any) -> Any:
+    """(b, p, 64) 1 where the stage, or the last one behind it, exceeds the memory, else 0."""
+    xp = s.xp
+    first = s.index(s.point)
+    place = xp.arange(POINTS + 1, dtype=s.held.dtype, device=s.held.device)[None, :]
+    # The largest cut inside: at a boundary behind the first point, up to the end's own.
+    inside = xp.where(place > s.point, s.held, s.held * 0.0)
+    largest = s.at(_running_most(xp, inside), points)
+    entering = xp.minimum(2.0 * s.left - 1.0, s.micro) * s.at(s.held, first)
+    stage = (s.at(s.bytes, points) - s.at(s.bytes, first))[:, :, None]
+    stage = stage + ((largest + entering)[:, :, None]) / group[:, None, :]
+    after = s.at(xp.flip(_running_most(xp, xp.flip(s.held, axis=1)), axis=1), points)
+    rest = (s.all_bytes - s.at(s.bytes, points))[:, :, None]
+    rest = rest + (after + s.at(s.held, points))[:, :, None] / free[:, None, :]
+    too_much = (stage > 1.0) | ((rest > 1.0) & (s.left[:, :, None] < 2.5))
+    return xp.astype(too_much, s.held.dtype)
+
+
+def _running_most(xp: Any, values: Any) -> Any:
+    """The greatest so far along the last axis."""
+    if hasattr(xp, "cummax"):
+        return xp.cummax(values, 1)[0]
+    return xp.maximum.accumulate(values, axis=1)
+
+
+def _beyond(s: Situation, values: Any, most: Any) -> Any:
+    """``values`` where the units (last axis) leave one for each stage behind, else large."""
+    xp = s.xp
+    unit = xp.arange(UNITS, dtype=values.dtype, device=values.device)
+    legal = (unit > s.unit[:, :, None]) & (unit <= most[:, :, None])
+    return xp.where(legal, values, values * 0.0 + LARGE)
+
+
 def point_features(s: Situation) -> Any:
     """(b, 128, POINT_FEATURES) of cutting before each point."""
     xp, log = s.xp, s.xp.log1p
@@ -172,8 +277,27 @@ def point_features(s: Situation) -> Any:
         log(weight * s.slow) / 2,
         xp.minimum(s.bytes[:, :POINTS] - s.at(s.bytes, here), zero + 8.0) / 4,
         work / s.units,
+        *_outlook(s),
     ]
     return xp.stack(columns, axis=2)
+
+
+def _outlook(s: Situation) -> list[Any]:
+    """What ``lookahead`` says of each point with the best unit for it: six columns."""
+    xp = s.xp
+    index = s.index(
+        s.work[:, :POINTS] * 0.0 + xp.arange(POINTS, dtype=s.work.dtype, device=s.work.device)
+    )
+    most = xp.maximum(s.units - s.left + 1.0, s.unit + 1.0)
+    columns = []
+    for lengths in lookahead(s, index):
+        lengths = _beyond(s, lengths, most)
+        best = xp.minimum(xp.log(xp.min(lengths, axis=2)), s.work[:, :POINTS] * 0.0 + 9.0)
+        ahead = xp.where(s.work[:, :POINTS] > s.at(s.work, s.index(s.point)), best, best * 0.0 + 9)
+        group = xp.astype(xp.argmin(lengths, axis=2), best.dtype) - s.unit
+        relative = xp.minimum(best - xp.min(ahead, axis=1)[:, None], best * 0.0 + 4.0)
+        columns += [best, relative, group / UNITS]
+    return columns
 
 
 def unit_features(s: Situation) -> Any:
@@ -188,7 +312,7 @@ def unit_features(s: Situation) -> Any:
     work = xp.maximum(s.at(s.work, end) - s.at(s.work, first), zero)
     rest = xp.maximum(s.units - s.at(s.work, end), zero)
     here, last = s.index(s.unit + zero), s.index(s.units + zero)
-    after = s.index(xp.minimum(unit + 1.0, s.units))
+    after = _next_end(s, unit)
     load, load_rest = work / group, rest / free
     weight = xp.maximum(s.at(s.weight, end) - s.at(s.weight, first), zero)
     reduce = s.reduce(weight, group, here, s.index(unit))
@@ -197,7 +321,7 @@ def unit_features(s: Situation) -> Any:
     arriving = arriving * s.slow / s.link(s.index(s.unit_before + zero), s.index(unit))
     leaving = s.at(s.crossing, end) * s.slow / s.link(here, after)
     links = xp.maximum(arriving, leaving)
-    beside = s.link(s.index(unit - 1.0), after)
+    beside = s.link(s.index(unit - 1.0), s.index(xp.minimum(unit + 1.0, s.units)))
     columns = [
         log(load),
         log(load_rest),
@@ -218,4 +342,11 @@ def unit_features(s: Situation) -> Any:
         / xp.maximum(load_rest, zero + _TINY)
         / (1.0 + load / xp.maximum(load_rest, zero + _TINY)),
     ]
+    most = xp.maximum(s.units - s.left + 1.0, s.unit + 1.0)
+    for lengths in lookahead(s, end):
+        best = xp.log(_beyond(s, lengths, most)[:, 0])
+        columns += [
+            xp.minimum(best, zero + 9.0),
+            xp.minimum(best - xp.min(best, axis=1)[:, None], zero + 4.0),
+        ]
     return xp.stack(columns, axis=2)

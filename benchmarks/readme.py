@@ -17,6 +17,7 @@ def main() -> None:
     def table(match: re.Match[str]) -> str:
         name = match[1]
         body = (ROOT / name).read_text(encoding="utf-8").split("\n", 1)[1].strip()  # no heading
+        body = re.sub("^##(?= )", "####", body, flags=re.M)
         return f"<!-- begin {name} -->\n{body}\n<!-- end {name} -->"
 
     pattern = r"<!-- begin (\S+) -->\n.*?<!-- end \1 -->"

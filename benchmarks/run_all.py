@@ -1,6 +1,8 @@
 """Run every benchmark, one after the other, and put the tables into the README.
 
 python benchmarks/run_all.py
+
+The agents are apart, as they take hours: ``parenvs bench agents --out benchmarks/results``.
 """
 
 from __future__ import annotations
@@ -26,10 +28,14 @@ SCRIPTS = (
     "memory",
     "conflicts",
     "speed",
-    "ppo",
     "partition_ppo",
     "cartpole",
     "rainbow_speed",
+    "ablation",
+    "paper_claims",
+    "vector_cut",
+    "vector_partition",
+    "exact_points",
     "readme",
 )
 

@@ -61,7 +61,7 @@ def agents(
         raise ParenvsError(
             f"training needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
         ) from None
-    from parenvs.agents.bench_table import markdown, totals
+    from parenvs.agents.bench_table import markdown, summary, totals
     from parenvs.instances import names
 
     shipped = names()
@@ -99,9 +99,10 @@ def agents(
         f"{f' --steps {steps}' if steps else ''}{' --full' if full else ''}"
     )
     write_text(folder / "agents.md", markdown(problems, skipped, records, chosen, command))
+    write_text(folder / "agents_totals.md", summary(problems, records, chosen, command))
     curves.save(folder / "curves.png", problems, skipped, records)
     out.print(_summary(totals(problems, records, chosen)))
-    out.print(f"written to {folder}: agents.jsonl, agents.md, curves.png", markup=False)
+    out.print(f"written to {folder}: agents.jsonl, agents.md, agents_totals.md, curves.png", markup=False)
 
 
 def _several(option: str, text: str, known: Sequence[str]) -> list[str]:

@@ -45,7 +45,7 @@ def observe(space: PlanSpace) -> dict[str, np.ndarray]:
         pipeline.micro_batches / MOST_MICRO_BATCHES,
         count / UNITS,
         np.log2(end[0]) / OCTAVES,
-        memory / scale,
+        memory / (memory + scale),
         pipeline.backward_sum[-1] / pipeline.seconds_sum[-1],
         np.log2(ratio) / OCTAVES,
         float(pipeline.recompute == "full"),

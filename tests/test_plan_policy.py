@@ -136,6 +136,36 @@ def test_point_features__by_hand():
     assert units[1, 11] == 1.0
 
 
+def test_lookahead__of_two_stages_is_the_length():
+    """With nothing left to decide behind it, the lookahead is exact: the choice is optimal."""
+    from parenvs.agents.plan_features import lookahead
+
+    rng = np.random.default_rng(3)
+    found = [s for s in spaces(60, 5) if s.stages == 2]
+    assert len(found) > 5
+    batch = Episodes.of(found)
+    observation = {
+        **batch.constant,
+        "plan": np.full((len(found), 2, 7), -1.0, dtype=np.float32),
+        "step": np.zeros(len(found), dtype=np.int64),
+    }
+    situation = Situation(observation)
+    legal = batch.batch.legal_points(0, *np.zeros((2, len(found)), np.int64))
+    end = np.where(legal, rng.random(legal.shape), -1).argmax(axis=1)
+    units = batch.batch.legal_units(0, *np.zeros((2, len(found)), np.int64), end)
+    for lengths in lookahead(situation, end[:, None]):
+        for row, space in enumerate(found):
+            for unit in range(1, len(space.devices) - 1):
+                value = plan_values(
+                    space.pipeline, *space.plan(end[row : row + 1], np.array([unit]))
+                )
+                if value > 0:
+                    assert units[row, unit]
+                    assert lengths[row, 0, unit] == pytest.approx(1 / float(value), rel=1e-3)
+                else:
+                    assert lengths[row, 0, unit] > 1e5
+
+
 def test_network__the_same_without_torch(episodes):
     torch = pytest.importorskip("torch")
     from parenvs.agents.plan_network import PlanNetwork
