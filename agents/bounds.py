@@ -28,12 +28,14 @@ the rounding of the few sums that a bound is made of, and far below any differen
 
 @dataclass
 class Columns:
-    """What is known of the states (k, p, e) of one k and e, arrays over the pivots p that are left.
+    """What is known of the states (k, p, e) of one k: arrays over the states that are left.
 
     Attributes:
         pivot: p.
+        device: e.
         seconds: prefix sum of seconds at p.
-        before: least seconds of the stages and transfers in front of the transfer at p.
+        before: least seconds of the stages and transfers in front of the transfer at p; with the
+            better bounds, of them and the tail that they bring.
         before_forward: least forward seconds of them.
         before_backward: least backward seconds of them.
         reduce: least tail that they bring: the all-reduce of a single stage.
@@ -45,6 +47,7 @@ class Columns:
     """
 
     pivot: np.ndarray
+    device: np.ndarray
     seconds: np.ndarray
     before: np.ndarray
     before_forward: np.ndarray
@@ -60,7 +63,7 @@ class Columns:
         return Columns(*(getattr(self, column.name)[kept] for column in fields(self)))
 
     def tighten(self, before: np.ndarray, forward: np.ndarray, budget: float) -> None:
-        """Put in better bounds of the seconds and the forward seconds in front."""
+        """Put in better bounds of the seconds (with tail) and the forward seconds in front."""
         self.before = np.maximum(self.before, before)
         self.before_forward = np.maximum(self.before_forward, forward)
         self.core_limit = budget - self.before - self.reduce
@@ -93,9 +96,10 @@ class Bounds:
         decay = (1.0 - 1.0 / pipeline.micro_batches) ** np.arange(stages)
         self._capacity = np.append(0.0, np.cumsum(decay))
 
-    def columns(self, k: int, e: int, p: np.ndarray, upper: float) -> Columns:
-        """Those of the pivots p where k last stages, on the devices from e on, may beat upper."""
+    def columns(self, k: int, e: int | np.ndarray, p: np.ndarray, upper: float) -> Columns:
+        """The states (p, e), elementwise, where k last stages may be part of a plan below upper."""
         pipeline, cluster = self.pipeline, self.pipeline.cluster
+        e = np.broadcast_to(e, p.shape)
         m, s, budget = pipeline.micro_batches, self.stages - k, upper * (1.0 - SLACK)
         weights, variables = pipeline.parameter_sum, pipeline.variable_sum
         limit = pipeline.memory_limit * (1 + SLACK)
@@ -109,24 +113,23 @@ class Bounds:
             ok &= m * pipeline.seconds_sum[p] / e + reduce <= budget
             needs = pipeline.memory_of(zero, p, zero + e, zero + self.stages)
             ok &= needs <= pipeline.memory_limit
-        columns = self._in_front(k, e, p[ok], reduce[ok], budget)
-        columns = self._worth(k, e, columns)
+        columns = self._worth(k, self._in_front(k, e[ok], p[ok], reduce[ok], budget))
         if s > 1 and self.prefixes is not None and columns.pivot.size:
-            length, before, forward = self.prefixes.bounds(s, e, columns.pivot)
+            length, before, forward = self.prefixes.bounds(s, columns.device, columns.pivot)
             columns.tighten(before, forward, budget)
-            columns = self._worth(k, e, columns.take(length <= budget))
+            columns = self._worth(k, columns.take(length <= budget))
         return columns
 
-    def _worth(self, k: int, e: int, columns: Columns) -> Columns:
+    def _worth(self, k: int, columns: Columns) -> Columns:
         """Those whose transfer, and whose suffix's work alone, leave a chance."""
         m, least = self.pipeline.micro_batches, columns.least(True)
-        room = self.pipeline.cluster.devices - e - k + self._capacity[k]
+        room = self.pipeline.cluster.devices - columns.device - k + self._capacity[k]
         rest = self.pipeline.seconds_sum[-1] - columns.seconds
         left = columns.core_limit - least
         return columns.take((m * least <= columns.core_limit) & (m * rest <= left * room))
 
     def _in_front(
-        self, k: int, e: int, p: np.ndarray, reduce: np.ndarray, budget: float
+        self, k: int, e: np.ndarray, p: np.ndarray, reduce: np.ndarray, budget: float
     ) -> Columns:
         """Bounds on the stages in front of p, on the first e devices, by their work alone."""
         pipeline, cluster, s = self.pipeline, self.pipeline.cluster, self.stages - k
@@ -141,8 +144,8 @@ class Bounds:
         # The single stage in front starts at device 0; of several, the last may start anywhere.
         near = e < cluster.devices_per_server if s == 1 else e % cluster.devices_per_server > 0
         slow = 2 * pipeline.cut_before[p] / cluster.inter_bw
-        fast = 2 * pipeline.cut_before[p] / cluster.intra_bw if near else slow
+        fast = np.where(near, 2 * pipeline.cut_before[p] / cluster.intra_bw, slow)
         return Columns(
-            p, c, before, forward + inside, backward + inside, reduce, fast, slow,
+            p, e, c, before, forward + inside, backward + inside, reduce, fast, slow,
             budget - before - reduce, budget - forward - inside,
         )  # fmt: skip

@@ -17,6 +17,7 @@ from parenvs.agents.pareto import LabelSearch, Targets
 from parenvs.candidates import CutSpace, check_stages
 from parenvs.errors import InfeasibleError
 from parenvs.pipeline import Pipeline
+from parenvs.points import coarse_pivots, distinct_pivots
 
 Plan = tuple[np.ndarray, np.ndarray]
 """Cuts and device cuts."""
@@ -75,7 +76,7 @@ def exact_full(
     deadline = np.inf if time_limit is None else begin + time_limit
     check_stages(pipeline, stages)
     pivots = distinct_pivots(pipeline)
-    best = _usable(pipeline, stages, incumbent)
+    best = usable(pipeline, stages, incumbent)
     evaluations = 0
     for points, seconds in zip(_COARSE, _COARSE_SECONDS, strict=True):
         if points >= len(pivots):
@@ -100,44 +101,23 @@ def exact_full(
     return _answer(pipeline, best, "exact-full", evaluations, begin, bound)
 
 
-def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
-    """Pivots at which a cut can be worth while: of a run of equal ones, the last.
-
-    Two neighbours are equal if all prefix sums and the bytes that cross are. The plan with the
-    later one has the same times, and no stage needs more memory: the earlier stage gains a cut as
-    large as one that it already holds, the later stage loses one.
-    """
-    p = np.arange(1, len(pipeline.profile))
-    same = np.ones(len(p), dtype=bool)
-    sums = [pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum]
-    sums += [pipeline.variable_sum, pipeline.cut_before]
-    if pipeline.recompute == "none":
-        sums.append(pipeline.resident_sum)
-    for values in sums:
-        same &= values[p] == values[p + 1]
-    same[-1] = False
-    return p[~same]
-
-
-def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, points: int) -> np.ndarray:
-    """About ``points`` of the pivots, even in work, bytes and place, each the least cut near it."""
-    place = np.arange(len(pivots)) / len(pivots)
-    for values in (pipeline.seconds_sum, pipeline.parameter_sum):
-        place = place + values[pivots] / max(values[-1], 1.0 if values[-1] == 0 else 0.0)
-    bins = np.minimum((place / 3 * points).astype(np.int64), points - 1)
-    order = np.lexsort((pipeline.cut_before[pivots], bins))
-    first = np.append(True, np.diff(bins[order]) > 0)
-    return np.sort(pivots[order[first]])
-
-
 def improve(
     pipeline: Pipeline,
     plan: Plan,
     rounds: int = 8,
     deadline: float = np.inf,
+    pivots: np.ndarray | None = None,
+    devices: np.ndarray | None = None,
 ) -> Plan:
-    """Local search: move one pivot and its device cut at a time while the plan gets shorter."""
+    """Local search: move one pivot and its device cut at a time while the plan gets shorter.
+
+    ``pivots`` and ``devices``, ascending, are where cuts may move to; anywhere if left out.
+    """
     cuts, device_cuts = plan
+    if pivots is None:
+        pivots = np.arange(len(pipeline.profile))
+    if devices is None:
+        devices = np.arange(pipeline.cluster.devices)
     best = float(pipeline.length(cuts, device_cuts))
     variables = pipeline.variable_sum
     ends = np.concatenate([[0], cuts, [len(pipeline.profile)]])
@@ -147,9 +127,9 @@ def improve(
         for k in range(1, len(ends) - 1):
             if time.perf_counter() > deadline:
                 break
-            p = np.arange(ends[k - 1] + 1, ends[k + 1])
+            p = pivots[(pivots > ends[k - 1]) & (pivots < ends[k + 1])]
             p = p[(variables[p] > variables[ends[k - 1]]) & (variables[ends[k + 1]] > variables[p])]
-            d = np.arange(edges[k - 1] + 1, edges[k + 1])
+            d = devices[(devices > edges[k - 1]) & (devices < edges[k + 1])]
             near = np.argsort(np.abs(p - ends[k]), kind="stable")[: max(_GRID // len(d), 1)]
             p, d = (x.ravel() for x in np.meshgrid(p[near], d))
             plans, groups = np.tile(ends[1:-1], (len(p), 1)), np.tile(edges[1:-1], (len(p), 1))
@@ -165,7 +145,7 @@ def improve(
     return ends[1:-1], edges[1:-1]
 
 
-def _usable(pipeline: Pipeline, stages: int, incumbent: Answer | None) -> Plan | None:
+def usable(pipeline: Pipeline, stages: int, incumbent: Answer | None) -> Plan | None:
     """The incumbent's plan if it is legal and fits the memory."""
     if incumbent is None or len(incumbent.cuts) != stages - 1:
         return None

@@ -71,17 +71,44 @@ class Front:
         columns = zip(self.arrays, *self._parts, strict=True)
         state, core, tail, parent = (np.concatenate(x) for x in columns)
         self._parts, self._loose = [], 0
-        order = np.lexsort((tail, core, state))
-        state, tail = state[order], tail[order]
-        # A label stays if its tail is below all tails before it in its state. The running minimum
-        # restarts at each state because ranks of later states are shifted below all earlier ones.
-        rank = np.unique(tail, return_inverse=True)[1] - state * np.int64(len(tail) + 1)
-        stays = np.append(True, rank[1:] < np.minimum.accumulate(rank)[:-1])
-        state, tail, order = state[stays], tail[stays], order[stays]
-        core = core[order]
-        self.arrays = (state, core, tail, parent[order])
+        kept = pareto(state, core, tail)
+        self.arrays = state, core, tail, parent = tuple(
+            x[kept] for x in (state, core, tail, parent)
+        )
         best = np.lexsort((-(core + tail), state))
         self._core[state[best]], self._tail[state[best]] = core[best], tail[best]
+
+
+def pareto(state: np.ndarray, core: np.ndarray, tail: np.ndarray) -> np.ndarray:
+    """The labels that no other label of their state is as good as, sorted by state and core."""
+    order = np.lexsort((tail, core, state))
+    state, tail = state[order], tail[order]
+    # A label stays if its tail is below all tails before it in its state. The running minimum
+    # restarts at each state because ranks of later states are shifted below all earlier ones.
+    ascending = np.argsort(tail, kind="stable")
+    place = np.append(0, np.cumsum(np.diff(tail[ascending]) > 0))  # equal tails, equal ranks
+    rank = np.empty(len(tail), dtype=np.int64)
+    rank[ascending] = place[: len(tail)]
+    rank -= state * np.int64(len(tail) + 1)
+    stays = np.ones(len(tail), dtype=bool)
+    stays[1:] = rank[1:] < np.minimum.accumulate(rank)[:-1]
+    return order[stays]
+
+
+def not_beaten(state: np.ndarray, core: np.ndarray, tail: np.ndarray) -> np.ndarray:
+    """The labels that the one of least core plus tail of their state does not beat.
+
+    It takes no sorting: ``state`` ascends.
+    """
+    if not len(state):
+        return state
+    new = np.append(True, state[1:] != state[:-1])
+    group, value = np.cumsum(new) - 1, core + tail
+    best = np.flatnonzero(value == np.minimum.reduceat(value, np.flatnonzero(new))[group])
+    best = best[np.append(True, group[best[1:]] != group[best[:-1]])]
+    stays = (core < core[best][group]) | (tail < tail[best][group])
+    stays[best] = True
+    return np.flatnonzero(stays)
 
 
 def join(parts: list[tuple[int, bool, Front]], bound: float) -> Labels:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from parenvs.agents.exact import exact_pruned
+from parenvs.agents.exact_points import exact_points
 from parenvs.agents.partition_exact import exact_partition
 from parenvs.candidates import CutSpace
 from parenvs.judge import plan_values
 from parenvs.partition_space import PartitionSpace
+from parenvs.plan_space import PlanSpace
 from parenvs.tables import OPTIMAL
 
 
-def optimum(space: CutSpace | PartitionSpace) -> float:
+def optimum(space: CutSpace | PlanSpace | PartitionSpace) -> float:
     """Return of the best episode of the environment whose ``space`` this is."""
-    if isinstance(space, CutSpace):
-        answer = exact_pruned(space)
+    if isinstance(space, (CutSpace, PlanSpace)):
+        answer = exact_pruned(space) if isinstance(space, CutSpace) else exact_points(space)
         return float(plan_values(space.pipeline, answer.cuts, answer.device_cuts))
     return exact_partition(space.problem, space.reward, space.scope).value
 

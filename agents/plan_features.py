@@ -31,6 +31,10 @@ class Situation:
     Args:
         observation: ``chain``, ``topology``, ``numbers``, ``plan`` and ``step`` as the environment
             gives them, with a leading axis of b; ``step`` (b,).
+
+    Attributes:
+        most_points: points p of the longest chain; no rows are made for more.
+        most_units: units u of the largest cluster.
     """
 
     def __init__(self, observation: Observation) -> None:
@@ -48,7 +52,8 @@ class Situation:
         self.memory = numbers[:, 4] / xp.maximum(1.0 - numbers[:, 4], numbers[:, 4] * 0.0 + _TINY)
         self.back = numbers[:, 5]
         self.slow = 2.0 ** (-numbers[:, 6] * OCTAVES)  # bandwidth between servers over inside
-        self.points = xp.sum(chain[:, 3], axis=1)[:, None]
+        self.most_points = int(xp.max(xp.sum(chain[:, 3], axis=1)))
+        self.most_units = int(xp.max(self.units))
         total = xp.max(work, axis=1)[:, None]
         second = total / self.units  # of a unit
         self.device_second = second / self.per_unit
@@ -146,19 +151,19 @@ class Situation:
 
 
 def lookahead(s: Situation, points: Any) -> tuple[Any, Any]:
-    """(b, p, 64) lengths, if the stage ended before each point and the next began on each unit.
+    """(b, k, u) lengths, if the stage ended before each point and the next began on each unit.
 
     In units of the bubble-free time, twice: as if the rest were one last stage, and as if it were
     split evenly into as many stages as are left, with nothing to pay for its cuts.
 
     Args:
         s: b situations.
-        points: (b, p) int64, where the stage may end.
+        points: (b, k) int64, where the stage may end.
     """
     xp = s.xp
-    wide = s.topology[:, None, :UNITS] * 0.0  # (b, 1, 64)
+    wide = s.topology[:, None, : s.most_units] * 0.0  # (b, 1, u)
     one = wide + 1.0
-    unit = xp.arange(UNITS, dtype=wide.dtype, device=wide.device)[None, :] + wide[:, 0]
+    unit = xp.arange(s.most_units, dtype=wide.dtype, device=wide.device)[None, :] + wide[:, 0]
     first, here = s.index(s.point), s.index(s.unit + wide[:, 0])
     last, next_ = s.index(s.units + wide[:, 0]), _next_end(s, unit)
     group = xp.maximum(unit - s.unit, one[:, 0])
@@ -171,7 +176,7 @@ def lookahead(s: Situation, points: Any) -> tuple[Any, Any]:
     def column(values: Any) -> Any:
         return (s.at(values, points) - s.at(values, first))[:, :, None]
 
-    # What depends on the unit alone is (b, 1, 64), what depends on the point alone (b, p, 1).
+    # What depends on the unit alone is (b, 1, u), what depends on the point alone (b, k, 1).
     arriving = xp.where(s.done > 0, s.at(s.crossing, first), wide[:, 0, :1]) * s.slow
     arriving = row(arriving / s.link(s.index(s.unit_before + wide[:, 0]), s.index(unit)))
     leaving = s.at(s.crossing, points)[:, :, None] * row(s.slow / s.link(here, next_))
@@ -204,13 +209,13 @@ def lookahead(s: Situation, points: Any) -> tuple[Any, Any]:
 
 
 def _next_end(s: Situation, unit: Any) -> Any:
-    """(b, 64) int64: the least unit up to which a stage that starts at each one runs."""
+    """(b, u) int64: the least unit up to which a stage that starts at each one runs."""
     end = s.xp.where(s.left < 2.5, s.units + unit * 0.0, unit + 1.0)
     return s.index(s.xp.minimum(end, s.units))
 
 
 def _overflow(s: Situation, points: Any, group: Any, free: Any) -> Any:
-    """(b, p, 64) 1 where the stage, or the last one behind it, exceeds the memory, else 0."""
+    """(b, k, u) 1 where the stage, or the last one behind it, exceeds the memory, else 0."""
     xp = s.xp
     first = s.index(s.point)
     place = xp.arange(POINTS + 1, dtype=s.held.dtype, device=s.held.device)[None, :]
@@ -237,18 +242,18 @@ def _running_most(xp: Any, values: Any) -> Any:
 def _beyond(s: Situation, values: Any, most: Any) -> Any:
     """``values`` where the units (last axis) leave one for each stage behind, else large."""
     xp = s.xp
-    unit = xp.arange(UNITS, dtype=values.dtype, device=values.device)
+    unit = xp.arange(values.shape[2], dtype=values.dtype, device=values.device)
     legal = (unit > s.unit[:, :, None]) & (unit <= most[:, :, None])
     return xp.where(legal, values, values * 0.0 + LARGE)
 
 
 def point_features(s: Situation) -> Any:
-    """(b, 128, POINT_FEATURES) of cutting before each point."""
+    """(b, p, POINT_FEATURES) of cutting before each point."""
     xp, log = s.xp, s.xp.log1p
     here = s.index(s.point)
-    zero = s.work[:, :POINTS] * 0.0
-    work = xp.maximum(s.work[:, :POINTS] - s.at(s.work, here), zero)
-    rest = xp.maximum(s.units - s.work[:, :POINTS], zero)
+    zero = s.work[:, : s.most_points] * 0.0
+    work = xp.maximum(s.work[:, : s.most_points] - s.at(s.work, here), zero)
+    rest = xp.maximum(s.units - s.work[:, : s.most_points], zero)
     free = xp.maximum(s.units - s.unit, s.left)
     share = work / xp.maximum(work + rest, zero + _TINY)
     ideal = share * free
@@ -258,8 +263,8 @@ def point_features(s: Situation) -> Any:
     loads = [xp.maximum(work / r, rest / xp.maximum(free - r, zero + 1.0)) for r in (low, high)]
     place = (s.unit + ideal) / s.server
     angle = 2 * 3.141592653589793 * place
-    crossing = s.crossing[:, :POINTS]
-    weight = xp.maximum(s.weight[:, :POINTS] - s.at(s.weight, here), zero)
+    crossing = s.crossing[:, : s.most_points]
+    weight = xp.maximum(s.weight[:, : s.most_points] - s.at(s.weight, here), zero)
     columns = [
         share,
         share * s.left,
@@ -273,9 +278,9 @@ def point_features(s: Situation) -> Any:
         log(crossing) / 2,
         log(crossing * s.slow) / 2,
         log(weight) / 2,
-        log(xp.maximum(s.all_weight - s.weight[:, :POINTS], zero)) / 2,
+        log(xp.maximum(s.all_weight - s.weight[:, : s.most_points], zero)) / 2,
         log(weight * s.slow) / 2,
-        xp.minimum(s.bytes[:, :POINTS] - s.at(s.bytes, here), zero + 8.0) / 4,
+        xp.minimum(s.bytes[:, : s.most_points] - s.at(s.bytes, here), zero + 8.0) / 4,
         work / s.units,
         *_outlook(s),
     ]
@@ -285,26 +290,27 @@ def point_features(s: Situation) -> Any:
 def _outlook(s: Situation) -> list[Any]:
     """What ``lookahead`` says of each point with the best unit for it: six columns."""
     xp = s.xp
-    index = s.index(
-        s.work[:, :POINTS] * 0.0 + xp.arange(POINTS, dtype=s.work.dtype, device=s.work.device)
-    )
+    work = s.work[:, : s.most_points]
+    zero = work * 0.0
+    index = s.index(zero + xp.arange(s.most_points, dtype=work.dtype, device=work.device))
     most = xp.maximum(s.units - s.left + 1.0, s.unit + 1.0)
+    inside = (work > s.at(s.work, s.index(s.point))) & (work < s.units * (1 - _TINY))
     columns = []
     for lengths in lookahead(s, index):
         lengths = _beyond(s, lengths, most)
-        best = xp.minimum(xp.log(xp.min(lengths, axis=2)), s.work[:, :POINTS] * 0.0 + 9.0)
-        ahead = xp.where(s.work[:, :POINTS] > s.at(s.work, s.index(s.point)), best, best * 0.0 + 9)
+        best = xp.minimum(xp.log(xp.min(lengths, axis=2)), zero + 9.0)
+        least = xp.min(xp.where(inside, best, zero + 9.0), axis=1)[:, None]
         group = xp.astype(xp.argmin(lengths, axis=2), best.dtype) - s.unit
-        relative = xp.minimum(best - xp.min(ahead, axis=1)[:, None], best * 0.0 + 4.0)
-        columns += [best, relative, group / UNITS]
+        columns += [best, xp.maximum(xp.minimum(best - least, zero + 4.0), -zero - 4.0)]
+        columns += [group / UNITS]
     return columns
 
 
 def unit_features(s: Situation) -> Any:
-    """(b, 64, UNIT_FEATURES) of starting the next stage on each unit."""
+    """(b, u, UNIT_FEATURES) of starting the next stage on each unit."""
     xp, log = s.xp, s.xp.log1p
-    zero = s.topology[:, :UNITS] * 0.0
-    unit = xp.arange(UNITS, dtype=zero.dtype, device=zero.device)[None, :] + zero
+    zero = s.topology[:, : s.most_units] * 0.0
+    unit = xp.arange(s.most_units, dtype=zero.dtype, device=zero.device)[None, :] + zero
     first, end = s.index(s.point), s.index(s.pending)
     group = xp.maximum(unit - s.unit, zero + 1.0)
     free = xp.maximum(s.units - unit, zero + 1.0)

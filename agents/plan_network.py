@@ -8,12 +8,12 @@ from torch import nn
 
 from parenvs.agents.plan_features import CONTEXT, POINT_FEATURES, UNIT_FEATURES
 
-HIDDEN = 48
+HIDDEN = 64
 LOWEST = torch.finfo(torch.float32).min
 
 
 class Rater(nn.Module):
-    """Rates each row by itself and by what all legal rows have in common.
+    """Rates each legal row by itself and by what all legal rows have in common.
 
     Args:
         features: numbers of a row.
@@ -30,26 +30,25 @@ class Rater(nn.Module):
         self.out = nn.Linear(hidden, 1)
 
     def forward(
-        self, rows: torch.Tensor, context: torch.Tensor, masks: torch.Tensor
+        self, rows: torch.Tensor, context: torch.Tensor, count: torch.Tensor
     ) -> torch.Tensor:
-        """(b, n) ratings, the lowest number where illegal.
+        """(b, n) ratings of b choices among n rows at most, the lowest number beyond them.
 
         Args:
-            rows: (b, n, features).
+            rows: (r, features) of all choices, one choice after the other.
             context: (b, CONTEXT).
-            masks: (b, n) bool.
+            count: (b,) int64, rows of each choice; r in all.
         """
-        # Only legal rows are computed: they are half of all, or less.
-        count = masks.sum(dim=1)
-        owner = torch.arange(len(masks)).repeat_interleave(count)
-        h = torch.relu(self.row(rows[masks]) + self.whole(context)[owner])
+        owner = torch.arange(len(count)).repeat_interleave(count)
+        h = torch.relu(self.row(rows) + self.whole(context)[owner])
         most = torch.segment_reduce(h, "max", lengths=count)
         mean = torch.segment_reduce(h, "mean", lengths=count)
         common = self.common(torch.cat([most, mean, context], dim=1))
         h = torch.relu(self.second(h) + common[owner])
         h = torch.relu(self.third(h)) + h
-        lowest = torch.full(masks.shape, LOWEST)
-        return lowest.masked_scatter(masks, self.out(h).squeeze(1))
+        legal = torch.arange(int(count.max())) < count[:, None]
+        lowest = torch.full(legal.shape, LOWEST)
+        return lowest.masked_scatter(legal, self.out(h).squeeze(1))
 
 
 class PlanNetwork(nn.Module):

@@ -72,7 +72,7 @@ class Episodes:
         situation = Situation({**observation, "plan": plan[active], "step": steps})
         rows = point_features(situation) if kind == "points" else unit_features(situation)
         rows, context = rows.astype(np.float32), situation.context().astype(np.float32)
-        return choose(kind, rows, context, masks[active], active)
+        return choose(kind, rows, context, masks[active, : rows.shape[1]], active)
 
 
 class PlanPolicy:

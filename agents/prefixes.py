@@ -3,11 +3,14 @@
 The pivots are merged into blocks. A cut anywhere in a block is replaced by the best of all its
 pivots for each term: the stage behind it starts at the block's last pivot, the stage before it
 ends at the first, and the fewest bytes of the block cross. Forward over the stages, three numbers
-are bounded per (stages s, block, devices e): the length of the first s stages taken alone, their
-seconds and their forward seconds (transfers included). With x the seconds of the next stage and t
-those of the transfer before it,
+are bounded per (stages s, block, devices e): the length of the first s stages taken alone; their
+seconds plus the tail that they bring; and their forward seconds (transfers included). With x the
+seconds of the next stage, f its forward seconds, r its all-reduce and t the seconds of the transfer
+before it,
 
-    length' >= max(length, seconds + M t, seconds + t + M x, forward + t / 2 + M x + all-reduce)
+    seconds' >= max(seconds + t, forward + t / 2 + r) + x
+    length'  >= max(length, seconds + M t, seconds' + (M - 1) x)
+    forward' >= forward + t / 2 + f
 """
 
 from __future__ import annotations
@@ -17,81 +20,114 @@ import numpy as np
 from parenvs.pipeline import Pipeline
 
 _BLOCKS = 128
+_ELEMENTS = 65536  # of one matrix
 
 
 class Prefixes:
     """Bounds for prefixes whose cuts are among ``pivots``, of plans shorter than ``budget``."""
 
-    def __init__(self, pipeline: Pipeline, stages: int, pivots: np.ndarray, budget: float) -> None:
-        """Prepare the bounds of up to ``stages`` - 1 stages in front."""
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        stages: int,
+        pivots: np.ndarray,
+        budget: float,
+        blocks: int | None = None,
+        devices: np.ndarray | None = None,
+    ) -> None:
+        """Prepare the bounds of up to ``stages`` - 1 stages in front.
+
+        Args:
+            pipeline: the problem.
+            stages: S.
+            pivots: where plans may cut the chain.
+            budget: seconds.
+            blocks: number of blocks.
+            devices: where plans may cut the devices, both ends included; anywhere if left out.
+        """
         self.pipeline, self.budget = pipeline, budget
-        starts = np.unique(np.linspace(0, len(pivots), _BLOCKS, endpoint=False).astype(np.int64))
+        count = _BLOCKS if blocks is None else blocks
+        starts = np.unique(np.linspace(0, len(pivots), count, endpoint=False).astype(np.int64))
         self._first = pivots[starts]
         self._last = pivots[np.append(starts[1:], len(pivots)) - 1]
         self._bytes = np.minimum.reduceat(pipeline.cut_before[pivots], starts)
-        devices, total = pipeline.cluster.devices, pipeline.seconds_sum
-        m, blocks = pipeline.micro_batches, len(starts)
-        self._tables: dict[tuple[int, int], tuple[np.ndarray, ...]] = {}
-        for s in range(1, stages - 1):
-            for e in range(s, devices - stages + s + 1):
-                # The work before a block and the work behind it must fit their devices.
-                fits = m * total[self._first] <= budget * e
-                fits &= m * (total[-1] - total[self._last]) <= budget * (devices - e)
-                rows = np.flatnonzero(fits)
-                table = tuple(np.full(blocks, np.inf) for _ in range(3))
-                found = self.bounds(s, e, self._first[rows], self._last[rows])
-                for values, some in zip(table, found, strict=True):
-                    values[rows] = some
-                self._tables[s, e] = table
+        count, total, m = pipeline.cluster.devices, pipeline.seconds_sum, pipeline.micro_batches
+        cuts = np.arange(1, count) if devices is None else devices[1:-1]
+        # Entry s: devices, blocks and the three bounds of s stages, where they keep the budget.
+        self._tables: list[tuple[np.ndarray, ...]] = [()]
+        for s in range(1, stages):
+            e = cuts[s - 1 : len(cuts) - stages + s + 1]
+            # The work before a block and the work behind it must fit their devices.
+            fits = m * total[self._first] <= budget * e[:, None]
+            fits &= m * (total[-1] - total[self._last]) <= budget * (count - e[:, None])
+            unit, block = np.nonzero(fits)
+            found = self._best(s, e[unit], self._first[block], self._last[block])
+            some = found[0] <= budget
+            self._tables.append((e[unit][some], block[some], *(x[some] for x in found)))
 
     def bounds(
-        self, s: int, e: int, pivots: np.ndarray, last: np.ndarray | None = None
+        self, s: int, e: np.ndarray, pivots: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Least length, seconds and forward seconds of s stages that end before the pivots.
+        """Least length, seconds with tail and forward seconds of s stages; infinite where beyond.
 
         Args:
             s: stages in front.
-            e: their devices.
-            pivots: (p,) ascending; where the prefixes end.
-            last: (p,) the last pivot that an entry stands for; the pivot itself if left out.
+            e: (p,) ascending; their devices.
+            pivots: (p,) where the prefixes end.
         """
+        # What the whole block of a pivot cannot keep, the pivot cannot.
+        device, block = self._tables[s][:2]
+        blocks = len(self._first)
+        place = e * blocks + np.searchsorted(self._first, pivots, side="right") - 1
+        some = np.flatnonzero(np.isin(place, device * blocks + block))
+        result = np.full((3, len(pivots)), np.inf)
+        result[:, some] = self._best(s, e[some], pivots[some], pivots[some])
+        return result[0], result[1], result[2]
+
+    def _best(self, s: int, e: np.ndarray, pivots: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """(3, p) bounds of s stages that end at one of the pivots from ``pivots`` to ``last``."""
         pipeline, cluster = self.pipeline, self.pipeline.cluster
-        c, f, w = pipeline.seconds_sum, pipeline.forward_sum, pipeline.parameter_sum
         m, server = pipeline.micro_batches, cluster.devices_per_server
-        last = pivots if last is None else last
+        c, f, w = pipeline.seconds_sum, pipeline.forward_sum, pipeline.parameter_sum
         if s == 1:
-            zero = np.zeros_like(pivots)
-            reduce = cluster.sync_seconds(w[pivots], zero, zero + e, pipeline.sync)
-            return m * c[pivots] / e + reduce, c[pivots] / e, f[pivots] / e
+            reduce = cluster.sync_seconds(w[pivots], np.zeros_like(e), e, pipeline.sync)
+            seconds = c[pivots] / e
+            return np.stack([m * seconds + reduce, seconds + reduce, f[pivots] / e])
+        device, block, length, seconds, forward = self._tables[s - 1]
+        end, first, crossing = self._last[block], self._first[block], self._bytes[block]
+        fastest = max(cluster.intra_bw, cluster.inter_bw)
         best = np.full((3, len(pivots)), np.inf)
-        for d in range(s - 1, e):
-            table = self._tables[s - 1, d]
-            some = np.flatnonzero(table[0] <= self.budget)
-            if not some.size:
+        for one in np.unique(e):
+            n = int(np.searchsorted(device, one))
+            if not n:
                 continue
-            length, seconds, forward = (x[some] for x in table)
-            near = d // server == (e - 1) // server and (d < server if s == 2 else d % server > 0)
-            fastest = max(cluster.intra_bw, cluster.inter_bw) if near else cluster.inter_bw
-            transfer = 2 * self._bytes[some] / fastest
-            end = self._last[some]
-            byte, first_device, end_device = np.ones(1), np.array([d]), np.array([e])
-            sync = cluster.sync_seconds(byte, first_device, end_device, pipeline.sync)
-            x = np.maximum(c[pivots][:, None] - c[end], 0.0) / (e - d)
-            value = x * m
-            reduce = np.maximum(w[pivots][:, None] - w[end], 0.0) * sync
-            reduce += value
-            reduce += forward + transfer / 2
-            value += seconds + transfer
-            np.maximum(value, reduce, out=value)
-            np.maximum(value, np.maximum(length, seconds + m * transfer), out=value)
-            value[last[:, None] <= self._first[some]] = np.inf
-            np.minimum(best[0], value.min(axis=1), out=best[0])
-            lost = value > self.budget
-            x += seconds + transfer
-            x[lost] = np.inf
-            np.minimum(best[1], x.min(axis=1), out=best[1])
-            x = np.maximum(f[pivots][:, None] - f[end], 0.0) / (e - d)
-            x += forward + transfer / 2
-            x[lost] = np.inf
-            np.minimum(best[2], x.min(axis=1), out=best[2])
-        return best[0], best[1], best[2]
+            # All stages [d, e) at once: what depends on d and the block is a row of each matrix.
+            d = device[:n]
+            near = d // server == (one - 1) // server
+            near &= (d < server) if s == 2 else (d % server > 0)
+            transfer = 2 * crossing[:n] / np.where(near, fastest, cluster.inter_bw)
+            sync = cluster.sync_seconds(np.ones(1), d, one, pipeline.sync)
+            before, hidden = seconds[:n] + transfer, forward[:n] + transfer / 2
+            least = np.maximum(length[:n], before + (m - 1) * transfer)
+            begin, stop = np.searchsorted(e, [one, one + 1])
+            step = max(_ELEMENTS // n, 1)
+            for at in range(begin, stop, step):
+                some = slice(at, min(at + step, stop))
+                p = pivots[some, None]
+                share = 1.0 / (one - d)
+                x = np.maximum(c[p] - c[end[:n]], 0.0) * share
+                total = np.maximum(w[p] - w[end[:n]], 0.0) * sync
+                total += hidden
+                np.maximum(total, before, out=total)
+                total += x
+                y = np.maximum(f[p] - f[end[:n]], 0.0) * share
+                y += hidden
+                x *= m - 1
+                x += total
+                np.maximum(x, least, out=x)
+                x[last[some, None] <= first[:n]] = np.inf
+                lost = x > self.budget
+                total[lost] = np.inf
+                y[lost] = np.inf
+                best[:, some] = x.min(axis=1), total.min(axis=1), y.min(axis=1)
+        return best

@@ -63,7 +63,9 @@ def test_rows__are_finite_and_of_moderate_size(episodes):
     episodes.play(drawing(np.random.default_rng(0), seen))
     for kind, rows, context, masks, active in seen:
         features = POINT_FEATURES if kind == "points" else UNIT_FEATURES
-        assert rows.shape == (len(active), 128 if kind == "points" else 64, features)
+        most = episodes.batch.points if kind == "points" else episodes.batch.units
+        assert rows.shape == (len(active), most[active].max(), features)
+        assert masks.shape == rows.shape[:2]
         assert context.shape == (len(active), CONTEXT)
         assert rows.dtype == context.dtype == np.float32
         assert np.isfinite(rows).all()
@@ -99,7 +101,9 @@ def test_features__of_the_environment_are_those_of_the_batch(episodes):
         mine = point_features(situation) if kind == "points" else unit_features(situation)
         legal = info["action_mask"].astype(bool)
         legal = legal[:128] if kind == "points" else legal[128:]
+        legal, rest = np.split(legal, [masks.shape[1]])
         assert np.array_equal(legal, masks[0])
+        assert not rest.any()
         assert np.allclose(mine[0][legal], rows[0][legal], atol=1e-6)
         assert np.allclose(situation.context(), context, atol=1e-6)
         observation, reward, *_, info = env.step(int(action))
@@ -178,65 +182,29 @@ def test_network__the_same_without_torch(episodes):
     episodes.play(drawing(np.random.default_rng(0), seen))
     for kind, rows, context, masks, _ in seen:
         mine = policy.ratings(kind, rows, context, masks)
+        inputs = map(torch.from_numpy, (rows[masks], context, masks.sum(axis=1)))
         with torch.no_grad():
-            theirs = getattr(network, kind)(*map(torch.from_numpy, (rows, context, masks))).numpy()
-        assert np.allclose(mine[masks], theirs[masks], atol=1e-5)
+            theirs = getattr(network, kind)(*inputs).numpy()
+        for row, legal in enumerate(masks):
+            assert np.allclose(mine[row, legal], theirs[row, : legal.sum()], atol=1e-5)
+            assert (theirs[row, legal.sum() :] < -1e30).all()
         assert (mine[~masks] == -np.inf).all()
 
 
-def test_network__knows_no_order_and_no_illegal_rows():
+def test_network__knows_no_order_and_no_neighbours():
     torch = pytest.importorskip("torch")
     from parenvs.agents.plan_network import Rater
 
     torch.manual_seed(0)
     rater = Rater(POINT_FEATURES)
-    rows, context = torch.randn(2, 9, POINT_FEATURES), torch.randn(2, CONTEXT)
-    masks = torch.rand(2, 9) < 0.6
-    masks[:, 0] = True
-    before = rater(rows, context, masks)
+    rows, context = torch.randn(12, POINT_FEATURES), torch.randn(2, CONTEXT)
+    count = torch.tensor([9, 3])
+    before = rater(rows, context, count)
+    assert before.shape == (2, 9)
     order = torch.randperm(9)
-    assert torch.allclose(rater(rows[:, order], context, masks[:, order]), before[:, order])
-    other = torch.where(masks[:, :, None], rows, torch.randn_like(rows))
-    assert torch.allclose(rater(other, context, masks), before)
-
-
-def quick(**changes):
-    from parenvs.agents.plan_training import Recipe
-
-    return Recipe(**{"iterations": 12, "problems": 20, "samples": 8, "minibatch": 256, **changes})
-
-
-def test_training__learns():
-    pytest.importorskip("torch")
-    from parenvs.agents.plan_policy import PlanPolicy
-    from parenvs.agents.plan_training import Trainer, problems
-    from parenvs.agents.training_env import one_thread
-
-    recipe = quick(learning_rate=3e-3)
-    trainer, held_out = Trainer(recipe), problems(quick(seed=99, problems=60), 0)
-
-    def geometric_mean():
-        policy = PlanPolicy(trainer.network.weights())
-
-        def best(kind, rows, context, masks, _):
-            return policy.ratings(kind, rows, context, masks).argmax(axis=1)
-
-        return np.exp(np.log(held_out.batch.lengths(*held_out.play(best))).mean())
-
-    before = geometric_mean()
-    with one_thread():
-        for iteration in range(recipe.iterations):
-            trainer.step(problems(recipe, iteration))
-    assert geometric_mean() < 0.85 * before
-
-
-def test_training__the_same_again():
-    pytest.importorskip("torch")
-    from parenvs.agents.plan_training import train
-
-    weights = [
-        train(quick(iterations=2, problems=6), lambda *_: None, workers).weights
-        for workers in (1, 2)
-    ]
-    for key, value in weights[0].items():
-        assert np.array_equal(value, weights[1][key])
+    moved = torch.cat([rows[:9][order], rows[9:]])
+    assert torch.allclose(rater(moved, context, count)[0], before[0, order], atol=1e-6)
+    other = torch.cat([rows[:9], torch.randn(3, POINT_FEATURES)])
+    after = rater(other, context, count)
+    assert torch.allclose(after[0], before[0], atol=1e-6)
+    assert not torch.allclose(after[1, :3], before[1, :3])
