@@ -102,7 +102,8 @@ def agents(
     write_text(folder / "agents_totals.md", summary(problems, records, chosen, command))
     curves.save(folder / "curves.png", problems, skipped, records)
     out.print(_summary(totals(problems, records, chosen)))
-    out.print(f"written to {folder}: agents.jsonl, agents.md, agents_totals.md, curves.png", markup=False)
+    files = "agents.jsonl, agents.md, agents_totals.md, curves.png"
+    out.print(f"written to {folder}: {files}", markup=False)
 
 
 def _several(option: str, text: str, known: Sequence[str]) -> list[str]:

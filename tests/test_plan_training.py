@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("sb3_contrib")
 
 import torch
+
 from parenvs.agents.plan_labels import labelled
 from parenvs.agents.plan_policy import Episodes
 from parenvs.agents.plan_training import (

@@ -53,8 +53,8 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
       cluster.
     * ``numbers``: (8,): stages / 8; micro-batches / 64, at most 1; units / 64; log2 of the devices
       in a unit / 16; x / (1 + x), x the bytes of parameters that a device may hold, in units of
-      ``chain``; backward seconds over forward plus backward; log2 of the ratio of the bandwidths / 16; 1 if
-      activations are recomputed.
+      ``chain``; backward seconds over forward plus backward; log2 of the ratio of the bandwidths,
+      / 16; 1 if activations are recomputed.
     * ``plan``: (2, 7) in [-1, 1]: points and units chosen so far, over 128 and 64, -1 where not.
     * ``step``: Discrete(15), the number of choices made; odd when it is the units' turn.
 
