@@ -1,9 +1,9 @@
 """The search space of pipeline planning: which point may be cut next, and at which device.
 
 A plan of S stages takes turns: a point to cut before, then the device from which the next stage
-runs. Devices are cut at units: single ones, or whole servers where there are more than ``UNITS``.
-From every choice that is legal here, a plan within the memory can still be completed, and every
-such plan is legal all the way.
+runs. Devices are cut at units: single ones, or whole servers where there are more than ``UNITS``
+devices. From every choice that is legal here, a plan within the memory can still be completed, and
+every such plan is legal all the way.
 """
 
 from __future__ import annotations
@@ -98,11 +98,16 @@ class PlanSpace:
 
 
 def units(pipeline: Pipeline, most: int = UNITS) -> np.ndarray:
-    """(u+1,) int64 boundaries of the units: devices, whole servers, or several servers each."""
+    """(u+1,) int64 boundaries of the units: devices, whole servers, or several servers each.
+
+    Where servers are fewer than stages may be, parts of them: the smallest that are few enough.
+    """
     cluster = pipeline.cluster
-    size = 1
+    each, size = cluster.devices_per_server, 1
     if cluster.devices > most:
-        size = cluster.devices_per_server * -(-cluster.servers // most)
+        size = each * -(-cluster.servers // most)
+        if cluster.servers < STAGES:
+            size = next(k for k in range(1, each + 1) if -(-cluster.devices // k) <= most)
     return np.append(np.arange(0, cluster.devices, size), cluster.devices)
 
 

@@ -187,6 +187,23 @@ def test_chains_of_few_pivots__are_not_stretched(toy):
     assert env.space.pivots.tolist() == list(range(len(env.pipeline.profile) + 1))
 
 
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        ("8x8:v100", range(65)),
+        ("9x8:v100", range(0, 73, 8)),
+        ("64x8:v100", range(0, 513, 8)),
+        ("65x8:v100", [*range(0, 520, 16), 520]),
+        ("1x128:v100", range(0, 129, 2)),
+        ("2x100:v100", [*range(0, 200, 4), 200]),
+    ],
+)
+def test_units(cluster, expected):
+    env = make(instance="t5-base", cluster=cluster, stages=2)
+    assert env.space.devices.tolist() == list(expected)
+    assert env.observation_space.contains(env.reset()[0])
+
+
 def test_memory__nothing_fits():
     with pytest.raises(InfeasibleError, match="fits the memory"):
         make(instance="t5-11b", cluster="A")
