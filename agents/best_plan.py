@@ -10,6 +10,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
+from parenvs.agents.native_vec_env import NativeVecEnv
+
 
 class BestPlan(BaseCallback):
     """Remembers the actions of the best episode and when they were found.
@@ -79,13 +81,16 @@ class BestPlan(BaseCallback):
 
     def replay(self, env: VecEnv, model: BaseAlgorithm) -> None:
         """Bring environments to where they were, after ``restore``: in the middle of episodes."""
-        assert isinstance(env, DummyVecEnv)
-        env.reset()
-        for index, actions in enumerate(self._running):
-            for action in actions:
-                observation, *_ = env.envs[index].step(action)
-                env._save_obs(index, observation)
-        model._last_obs = env._obs_from_buf()  # type: ignore[assignment]
+        if isinstance(env, NativeVecEnv):
+            model._last_obs = env.replay(self._running)
+        else:
+            assert isinstance(env, DummyVecEnv)
+            env.reset()
+            for index, actions in enumerate(self._running):
+                for action in actions:
+                    observation, *_ = env.envs[index].step(action)
+                    env._save_obs(index, observation)
+            model._last_obs = env._obs_from_buf()  # type: ignore[assignment]
         model._last_episode_starts = np.array([not actions for actions in self._running])
 
     def state(self) -> dict[str, Any]:

@@ -1,0 +1,186 @@
+"""Training on native batches of environments and on single ones: steps a second, and to optima."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from common import parser, progress, publish, table
+from sb3_contrib.common.maskable.utils import get_action_masks
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import VecEnv
+
+from parenvs.agents import train as trainer
+from parenvs.agents.bench import PIPELINES, TASKS, problems
+from parenvs.agents.best_plan import BestPlan
+from parenvs.agents.learners import learner
+from parenvs.agents.train import Config, train
+from parenvs.agents.training_env import make_env, one_thread
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("PipelineCut-v0", {"instance": "t5-3b", "cluster": "C"}),
+    ("OperatorPartition-v0", {"instance": "t5-3b"}),
+]
+AGENTS = ("ppo", "rainbow")
+KINDS = {"single": False, "batch": True}
+"""What ``make_env`` is told: before, and after."""
+Turn = Callable[[], int]
+
+
+def playing(env: VecEnv, steps: int) -> Turn:
+    """A turn of steps in environments alone, with masks; random actions are legal."""
+    rng = np.random.default_rng(0)
+    env.reset()
+
+    def turn() -> int:
+        for _ in range(-(-steps // env.num_envs)):
+            masks = get_action_masks(env)
+            env.step(np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1))
+        return -(-steps // env.num_envs) * env.num_envs
+
+    return turn
+
+
+def training(agent: str, env_id: str, env: VecEnv, steps: int) -> Turn:
+    """A turn of training, collecting and updates, with the callback that ``train`` uses."""
+    kind = learner(agent)
+    model = kind.make(env, env_id, env.get_attr("episode_steps")[0], 0)
+    model.set_logger(configure(None, []))
+    tracker = BestPlan(scale=env.get_attr("largest_return")[0])
+
+    def turn() -> int:
+        before = model.num_timesteps
+        model.learn(
+            steps, callback=tracker, log_interval=kind.log_interval, reset_num_timesteps=False
+        )
+        return model.num_timesteps - before
+
+    return turn
+
+
+def steps_per_second(turns: dict[str, Turn], repeats: int) -> dict[str, float]:
+    """Median over repeats, in processor time, and that of the ratios of neighbouring turns.
+
+    The kinds take turns, after one each that does not count.
+    """
+    speeds: dict[str, list[float]] = {kind: [] for kind in turns}
+    for repeat in range(repeats + 1):
+        for kind, turn in turns.items():
+            begin = time.process_time()
+            steps = turn()
+            if repeat:
+                speeds[kind].append(steps / (time.process_time() - begin))
+    pairs = zip(speeds["single"], speeds["batch"], strict=True)
+    ratio = median(after / before for before, after in pairs)
+    return {**{kind: median(found) for kind, found in speeds.items()}, "ratio": ratio}
+
+
+def speed_rows(steps: int, repeats: int) -> list[dict[str, Any]]:
+    """Steps a second of every case: environments alone, and in training."""
+    rows = []
+    for agent in AGENTS:
+        for env_id, kwargs in CASES:
+            progress(f"{agent} on {env_id}")
+            count = learner(agent).envs[env_id]
+            make = partial(make_env, env_id, kwargs, 0, count)
+            for what in ("environments", "training"):
+                turns = {}
+                for kind, native in KINDS.items():
+                    env = make(native=native)
+                    if what == "training":
+                        turns[kind] = training(agent, env_id, env, steps)
+                    else:
+                        turns[kind] = playing(env, steps)
+                found = steps_per_second(turns, repeats)
+                row = {"env_id": env_id, "agent": agent, "envs": count, "what": what, **found}
+                rows.append(row)
+    return rows
+
+
+def optimum_rows(seeds: int) -> list[dict[str, Any]]:
+    """Wall seconds of whole runs of MaskablePPO until the optimum of T5-3B on C is found."""
+    (problem,), _ = problems([PIPELINES], ["t5-3b"], ["C"])
+    rows: list[dict[str, Any]] = []
+    config = Config(TASKS[PIPELINES], problem.env_kwargs, "ppo", 0)
+    train(replace(config, steps=1))  # reads the instance, and torch warms up
+    for seed in range(seeds):
+        progress(f"to the optimum, seed {seed}")
+        row: dict[str, Any] = {"seed": seed}
+        reached = {}
+        for kind, native in KINDS.items():
+            made = partial(make_env, native=native)
+            with mock.patch.object(trainer, "make_env", made):
+                begin = time.perf_counter()
+                result, _ = train(
+                    replace(config, seed=seed), target=problem.target, stop_at_target=True
+                )
+                row[kind] = time.perf_counter() - begin
+            reached[kind] = (result.target_steps, result.value, result.actions)
+        if reached["single"] != reached["batch"]:
+            raise AssertionError(f"seed {seed}: {reached}")
+        rows.append({**row, "target_steps": result.target_steps})
+    return rows
+
+
+def main() -> None:
+    """Take the times, write the tables."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--steps", type=int, default=6144, help="environment steps of a turn")
+    arguments.add_argument("--repeats", type=int, default=5, help="turns of each")
+    arguments.add_argument("--seeds", type=int, default=3, help="runs to the optimum")
+    options = arguments.parse_args()
+    with one_thread():
+        speeds = speed_rows(options.steps, options.repeats)
+    runs = optimum_rows(options.seeds)
+    words = (
+        "Environment steps a second as agents take them, with masks: of the environments alone "
+        "(random legal actions) and in training, updates included. *Single*: environments one by "
+        "one, each in its `Monitor`, in SB3's `DummyVecEnv`. *Batch*: all at once in "
+        f"`NativeVecEnv`, the default. Median of {options.repeats} turns of {options.steps} steps "
+        "or the whole updates that hold them, and of the ratios of neighbouring turns; processor "
+        "time, one thread. Both give the same weights, bit for bit."
+    )
+    found = (
+        "Wall seconds of `parenvs.agents.train.train`, MaskablePPO on T5-3B, configuration C, to a "
+        "cut within 0.1 % of the optimum. Both kinds take the same steps to the same plan, which "
+        "the script checks."
+    )
+    sections = [
+        words,
+        table(
+            ("environment", "agent", "envs", "steps/s of", "single", "batch", "ratio"),
+            [
+                (
+                    row["env_id"], row["agent"], row["envs"], row["what"],
+                    f"{row['single']:,.0f}", f"{row['batch']:,.0f}",
+                    f"{row['ratio']:.2f}",
+                )
+                for row in speeds
+            ],
+            left=2,
+        ),
+        found,
+        table(
+            ("seed", "steps", "single, s", "batch, s", "ratio"),
+            [
+                (
+                    row["seed"],
+                    "not found" if row["target_steps"] is None else f"{row['target_steps']:,}",
+                    f"{row['single']:.2f}", f"{row['batch']:.2f}",
+                    f"{row['single'] / row['batch']:.2f}",
+                )
+                for row in runs
+            ],
+        ),
+    ]  # fmt: skip
+    publish("vector_training", sections, {"speeds": speeds, "runs": runs}, options.out)
+
+
+if __name__ == "__main__":
+    main()
