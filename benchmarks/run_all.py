@@ -35,6 +35,7 @@ SCRIPTS = (
     "paper_claims",
     "vector_cut",
     "vector_partition",
+    "vector_plan",
     "vector_training",
     "exact_points",
     "readme",

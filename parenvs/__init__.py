@@ -54,6 +54,7 @@ _VECTOR = {
     "DataParallel-v0": "partition_vector:DataParallelVectorEnv",
     "OperatorPartition-v0": "partition_vector:OperatorPartitionVectorEnv",
     "PipelineCut-v0": "pipeline_cut_vector:PipelineCutVectorEnv",
+    "PipelinePlan-v0": "pipeline_plan_vector:PipelinePlanVectorEnv",
 }
 for _id, _entry_point in (
     ("DataParallel-v0", "data_parallel:DataParallelEnv"),

@@ -80,6 +80,9 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
     * ``ranges``: ``"inside"``, what agents train on, or ``"outside"``, larger problems.
     * ``repeat``: episodes of each drawn problem before the next is drawn (the paper: 50).
 
+    ## Many at Once
+    ``gym.make_vec("PipelinePlan-v0", num_envs=64)``, see ``PipelinePlanVectorEnv``.
+
     ## Version History
     * v0: first version.
     """
