@@ -50,4 +50,4 @@ def labelled(seed: int, number: int, count: int, family: str | None = None) -> L
     """Part ``number`` of the training problems of a seed, the same whenever it is asked for."""
     rng = np.random.default_rng([seed, number])
     drawn = [generators.draw(rng, family) for _ in range(count)]
-    return Labelled.of([PlanSpace.build(p.pipeline, p.stages) for p in drawn])
+    return Labelled.of([problem.space for problem in drawn])

@@ -25,7 +25,6 @@ from parenvs.agents.plan_network import PlanNetwork
 from parenvs.agents.plan_policy import Episodes, PlanPolicy
 from parenvs.agents.training_env import one_thread
 from parenvs.datasets import generators
-from parenvs.plan_space import PlanSpace
 
 AHEAD = 3
 """Parts that are made in advance."""
@@ -274,7 +273,7 @@ def fresh(recipe: Recipe, number: int) -> Episodes:
     """New problems without labels; the same ones every time they are asked for."""
     rng = np.random.default_rng([recipe.seed, number, 2])
     drawn = (generators.draw(rng, recipe.family) for _ in range(recipe.problems))
-    return Episodes.of([PlanSpace.build(p.pipeline, p.stages) for p in drawn])
+    return Episodes.of([problem.space for problem in drawn])
 
 
 def lesson(recipe: Recipe, number: int) -> list[Choices]:

@@ -11,14 +11,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
+def body(name: str) -> str:
+    """What a table's file holds below its heading; its own headings go two levels down."""
+    text = (ROOT / name).read_text(encoding="utf-8").split("\n", 1)[1].strip()
+    return re.sub("^##(?= )", "####", text, flags=re.MULTILINE)
+
+
 def main() -> None:
     """Rewrite both pages."""
 
     def table(match: re.Match[str]) -> str:
-        name = match[1]
-        body = (ROOT / name).read_text(encoding="utf-8").split("\n", 1)[1].strip()  # no heading
-        body = re.sub("^##(?= )", "####", body, flags=re.M)
-        return f"<!-- begin {name} -->\n{body}\n<!-- end {name} -->"
+        return f"<!-- begin {match[1]} -->\n{body(match[1])}\n<!-- end {match[1]} -->"
 
     pattern = r"<!-- begin (\S+) -->\n.*?<!-- end \1 -->"
     for page in (ROOT / "README.md", ROOT / "docs" / "results.md"):

@@ -14,6 +14,7 @@ import argparse
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +58,15 @@ class PlanProblem:
     def name(self) -> str:
         """Name of the chain, for example ``"plan-test/transformer-017"``."""
         return self.pipeline.profile.name
+
+    @cached_property
+    def space(self) -> PlanSpace:
+        """What ``PipelinePlan-v0`` chooses from; kept, as making it takes as long as drawing does.
+
+        Raises:
+            InfeasibleError: no plan fits the memory.
+        """
+        return PlanSpace.build(self.pipeline, self.stages)
 
 
 class Ratios(NamedTuple):
@@ -153,7 +163,7 @@ OUTSIDE = Ranges(pivots=(LEAST_PIVOTS, 1024), devices=(4, 512), stages=(2, 8), w
 def draw(
     rng: np.random.Generator, family: str | None = None, ranges: Ranges = INSIDE
 ) -> PlanProblem:
-    """A problem for which some plan fits the memory (``PlanSpace.build`` finds one).
+    """A problem for which some plan fits the memory (``space`` finds one).
 
     The same state of ``rng`` gives the same problem.
 
@@ -175,7 +185,7 @@ def draw(
     for _ in range(TRIES):
         problem = _attempt(rng, family, ranges)
         try:
-            PlanSpace.build(problem.pipeline, problem.stages)
+            problem.space  # noqa: B018
         except InfeasibleError:
             continue
         return problem

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.readme import body
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -37,7 +39,7 @@ def test_readme__commands_run(page, tmp_path, monkeypatch, capsys):
     for block in blocks(page, "bash"):
         for line in block.splitlines():
             words = shlex.split(line, comments=True)
-            if words[:1] != ["parenvs"] or words[1] in ("train", "evaluate", "compare"):
+            if words[:1] != ["parenvs"] or words[1] in ("train", "evaluate", "compare", "bench"):
                 continue  # those are run by test_cli and by the demo
             if words[1] == "verify" and importlib.util.find_spec("jax") is None:
                 continue
@@ -55,8 +57,8 @@ def test_readme__tables_are_those_of_the_benchmarks(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     included = re.findall(r"<!-- begin (\S+) -->\n(.*?)\n<!-- end \1 -->", text, re.S)
     assert included
-    for name, body in included:
-        assert body == (ROOT / name).read_text(encoding="utf-8").split("\n", 1)[1].strip(), name
+    for name, shown in included:
+        assert shown == body(name), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -260,9 +260,10 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         name = self._settings["instance"]
         if name is None:
             problem = generators.draw(rng, self.family, RANGES[self.ranges])
-        else:
-            problems = instance_sets.load_set(name)
-            problem = problems[int(rng.integers(len(problems)))]
+            return problem.space, problem.name
+        problems = instance_sets.load_set(name)
+        problem = problems[int(rng.integers(len(problems)))]
+        # Not its own space, which would be kept as long as the set is.
         return PlanSpace.build(problem.pipeline, problem.stages), problem.name
 
     def _asked(self, options: dict[str, Any]) -> tuple[PlanSpace, str | None]:
