@@ -76,7 +76,7 @@ def row(problem: Problem, agent: str, records: Sequence[dict[str, Any]]) -> list
     steps = [r["target_steps"] if ok else np.inf for r, ok in zip(records, good, strict=True)]
     words = [f"{x:,.0f}" if np.isfinite(x) else "not" for x in (median(steps), max(steps))]
     late = np.array([late_mean(r) for r in records]) / problem.optimum
-    best = max(problem.gap(r["value"]) for r in records)
+    best = max(0.0, *(problem.gap(r["value"]) for r in records))  # 0: rounding
     return [
         agent,
         f"{sum(good)} of {len(good)}",
@@ -123,7 +123,7 @@ def main() -> None:
         "the last tenth of the steps, exploration included, as a share of the optimum's; mean and "
         f"standard deviation over {chosen.seeds} seeds. Processor seconds, median. *{UNMASKED}*: "
         "illegal actions are never taken, but enter the targets, as in agents that mask the "
-        "behaviour only."
+        "behaviour only; nothing changes where every action is legal."
     ]
     for problem, steps in problems:
         of_agent = {

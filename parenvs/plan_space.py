@@ -106,7 +106,7 @@ def units(pipeline: Pipeline, most: int = UNITS) -> np.ndarray:
     each, size = cluster.devices_per_server, 1
     if cluster.devices > most:
         size = each * -(-cluster.servers // most)
-        if cluster.servers < STAGES:
+        if cluster.servers < min(STAGES, most + 1):
             size = next(k for k in range(1, each + 1) if -(-cluster.devices // k) <= most)
     return np.append(np.arange(0, cluster.devices, size), cluster.devices)
 

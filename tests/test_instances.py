@@ -7,6 +7,7 @@ import toys
 
 from parenvs import instances
 from parenvs.cluster import DEVICES, PRESETS
+from parenvs.datasets.instance_sets import SETS
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.graph import Graph
 from parenvs.instances import data_folder, load_graph, load_profile, manifest, names
@@ -50,7 +51,8 @@ def test_instances__manifest_is_of_every_file():
         for instance in manifest()["instances"].values()
         for entry in instance["graphs"].values()
     }
-    assert files == {path.name for path in data_folder().glob("*.npz")}
+    sets = {f"{name}.npz" for name in SETS}
+    assert files | sets == {path.name for path in data_folder().glob("*.npz")}
     fingerprints = {
         entry["fingerprint"]
         for instance in manifest()["instances"].values()
