@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 from parenvs.plan_observation import MOST_MICRO_BATCHES, OCTAVES
 from parenvs.plan_space import STAGES, UNITS
@@ -75,7 +75,7 @@ class Situation:
         points = xp.concat([zero, xp.round(plan[:, 0] * POINTS)], axis=1)
         units = xp.concat([zero, xp.round(plan[:, 1] * UNITS)], axis=1)
         self.topology = xp.reshape(observation["topology"], (self.batch, UNITS * UNITS))
-        slot = xp.arange(STAGES - 1, dtype=plan.dtype, device=plan.device)[None, :]
+        slot = xp.arange(STAGES - 1, dtype=plan.dtype, device=device(plan))[None, :]
         known = slot < self.done
         first, end = self.index(points[:, :-1]), self.index(points[:, 1:])
         low, high = self.index(units[:, :-1]), self.index(units[:, 1:])
@@ -163,7 +163,7 @@ def lookahead(s: Situation, points: Any) -> tuple[Any, Any]:
     xp = s.xp
     wide = s.topology[:, None, : s.most_units] * 0.0  # (b, 1, u)
     one = wide + 1.0
-    unit = xp.arange(s.most_units, dtype=wide.dtype, device=wide.device)[None, :] + wide[:, 0]
+    unit = xp.arange(s.most_units, dtype=wide.dtype, device=device(wide))[None, :] + wide[:, 0]
     first, here = s.index(s.point), s.index(s.unit + wide[:, 0])
     last, next_ = s.index(s.units + wide[:, 0]), _next_end(s, unit)
     group = xp.maximum(unit - s.unit, one[:, 0])
@@ -218,7 +218,7 @@ def _overflow(s: Situation, points: Any, group: Any, free: Any) -> Any:
     """(b, k, u) 1 where the stage, or the last one behind it, exceeds the memory, else 0."""
     xp = s.xp
     first = s.index(s.point)
-    place = xp.arange(POINTS + 1, dtype=s.held.dtype, device=s.held.device)[None, :]
+    place = xp.arange(POINTS + 1, dtype=s.held.dtype, device=device(s.held))[None, :]
     # The largest cut inside: at a boundary behind the first point, up to the end's own.
     inside = xp.where(place > s.point, s.held, s.held * 0.0)
     largest = s.at(_running_most(xp, inside), points)
@@ -242,7 +242,7 @@ def _running_most(xp: Any, values: Any) -> Any:
 def _beyond(s: Situation, values: Any, most: Any) -> Any:
     """``values`` where the units (last axis) leave one for each stage behind, else large."""
     xp = s.xp
-    unit = xp.arange(values.shape[2], dtype=values.dtype, device=values.device)
+    unit = xp.arange(values.shape[2], dtype=values.dtype, device=device(values))
     legal = (unit > s.unit[:, :, None]) & (unit <= most[:, :, None])
     return xp.where(legal, values, values * 0.0 + LARGE)
 
@@ -292,7 +292,7 @@ def _outlook(s: Situation) -> list[Any]:
     xp = s.xp
     work = s.work[:, : s.most_points]
     zero = work * 0.0
-    index = s.index(zero + xp.arange(s.most_points, dtype=work.dtype, device=work.device))
+    index = s.index(zero + xp.arange(s.most_points, dtype=work.dtype, device=device(work)))
     most = xp.maximum(s.units - s.left + 1.0, s.unit + 1.0)
     inside = (work > s.at(s.work, s.index(s.point))) & (work < s.units * (1 - _TINY))
     columns = []
@@ -310,7 +310,7 @@ def unit_features(s: Situation) -> Any:
     """(b, u, UNIT_FEATURES) of starting the next stage on each unit."""
     xp, log = s.xp, s.xp.log1p
     zero = s.topology[:, : s.most_units] * 0.0
-    unit = xp.arange(s.most_units, dtype=zero.dtype, device=zero.device)[None, :] + zero
+    unit = xp.arange(s.most_units, dtype=zero.dtype, device=device(zero))[None, :] + zero
     first, end = s.index(s.point), s.index(s.pending)
     group = xp.maximum(unit - s.unit, zero + 1.0)
     free = xp.maximum(s.units - unit, zero + 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from operator import or_
+from operator import add, or_
 from typing import Any
 
 import numpy as np
@@ -148,7 +148,8 @@ def answers_of(space: PartitionSpace) -> Answers:
             shares += [first, *(space.paid[rival][REPLICATE] for rival in rivals)]
             # Earlier rivals are known; later ones are open unless an earlier class excluded them.
             later = [rival for rival in rivals if rival > label]
-            paid[code] = sum((space.paid[rival][REPLICATE] for rival in later), first)
+            # Not sum(): from Python 3.12 on it rounds once, a single environment at each addition.
+            paid[code] = reduce(add, (space.paid[rival][REPLICATE] for rival in later), first)
             excluding = reduce(or_, (bits[rival] for rival in later), 0) & ~bits[label]
             varies[code] = space.reward == "paper" and excluding & ((1 << label) - 1)
         else:
