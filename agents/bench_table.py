@@ -54,7 +54,14 @@ def summary(
     """The page's totals alone, as a page of their own."""
     rows = _table(TOTALS, totals(problems, records, agents), left=2)
     plainly = _plainly(problems, records, agents)
-    return "\n\n".join(["# Agents", f"`{command}`", _preface(records), rows, *plainly]) + "\n"
+    seeds = len({r["seed"] for r in records})
+    preface = (
+        f"{len(problems)} problems, {seeds} seeds each, within a budget of environment steps "
+        f"({_budgets(records)}). Reached: the cost of an episode is within 0.1 % of the proven "
+        "optimum's. Random search: as many episodes as that agent played, run by run. Processor "
+        "seconds, of all runs together."
+    )
+    return "\n\n".join(["# Agents", f"`{command}`", preface, rows, *plainly]) + "\n"
 
 
 def row(problem: Problem, records: Sequence[Record], agents: Sequence[str]) -> list[str]:
@@ -132,14 +139,13 @@ def _no_worse(problem: Problem, value: float, runs: Sequence[Record]) -> bool:
 
 
 def _preface(records: Sequence[Record]) -> str:
-    budgets = {f"{r['agent']} {r['budget']:,}": None for r in records}
     seeds = len({r["seed"] for r in records})
     ends = {r["settings"]["full"] for r in records}
     end = " A run ends there." if ends == {False} else ""
     jobs = _joined({str(r["jobs"]) for r in records})
     return (
         f"Cells of an agent: seeds (of {seeds}) that reach the optimum within a budget of "
-        f"environment steps ({', '.join(budgets)}); medians over all seeds of the steps and "
+        f"environment steps ({_budgets(records)}); medians over all seeds of the steps and "
         "processor seconds until then, a seed that does not counting as infinite; if not all do, "
         "the median gap of the best episode. Reached: the cost of an episode (L, the step time, "
         "the paper's return) is within 0.1 % of "
@@ -149,6 +155,10 @@ def _preface(records: Sequence[Record]) -> str:
         f"Partitions are on one server of 8 V100. {_joined({r['machine'] for r in records})}; "
         f"{jobs} run(s) at a time, each on one thread."
     )
+
+
+def _budgets(records: Sequence[Record]) -> str:
+    return ", ".join(dict.fromkeys(f"{r['agent']} {r['budget']:,}" for r in records))
 
 
 def found(problem: Problem, runs: Sequence[Record]) -> str:

@@ -291,6 +291,10 @@ def test_markdown__says_plainly():
         line.count("|") for line in page.split("## In all")[0].splitlines() if line[:1] == "|"
     }
     assert widths == {7}
+    short = bench_table.summary([one, two], records, ["ppo"], "the command")
+    assert "2 problems, 1 seeds each, within a budget of environment steps (ppo 1,000)" in short
+    assert "| ppo | pipeline-cut | 2 of 2 | 2 of 2 | 0 of 2 | 1 of 2 | 20 |" in short
+    assert f"A heuristic reaches the optimum on 1 of 2 problems {where}." in short
 
 
 def test_curve__against_a_run_by_hand():
