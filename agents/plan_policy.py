@@ -104,12 +104,16 @@ class PlanPolicy:
         h = np.maximum(linear("third", h), 0) + h
         return np.where(masks, linear("out", h)[:, :, 0], -np.inf)
 
+    def best(
+        self, kind: str, rows: np.ndarray, context: np.ndarray, masks: np.ndarray, _: np.ndarray
+    ) -> np.ndarray:
+        """The best rated rows, for ``Episodes.play``."""
+        return self.ratings(kind, rows, context, masks).argmax(axis=1)
+
+    def lengths(self, episodes: Episodes) -> np.ndarray:
+        """(b,) lengths of its plans, in units of the bubble-free time."""
+        return episodes.batch.lengths(*episodes.play(self.best))
+
     def plans(self, spaces: Sequence[PlanSpace]) -> tuple[np.ndarray, np.ndarray]:
         """The best rated choices, one after the other: (b, 7) points and (b, 7) units."""
-
-        def best(
-            kind: str, rows: np.ndarray, context: np.ndarray, masks: np.ndarray, _: np.ndarray
-        ) -> np.ndarray:
-            return self.ratings(kind, rows, context, masks).argmax(axis=1)
-
-        return Episodes.of(spaces).play(best)
+        return Episodes.of(spaces).play(self.best)
