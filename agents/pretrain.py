@@ -1,4 +1,4 @@
-"""Makes the network that ships: ``parenvs pretrain``.
+"""Trains the network that plans any model, from scratch, with a log of how it goes.
 
 Trains by the recipe, looks at the validation set on the way, and keeps the network that does best
 there. The log says, step by step, how long its plans are against the proven optima.

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -7,8 +8,9 @@ pytest.importorskip("sb3_contrib")
 
 import torch
 
+from parenvs.agents import pretrain
 from parenvs.agents.plan_labels import labelled
-from parenvs.agents.plan_policy import Episodes
+from parenvs.agents.plan_policy import Episodes, PlanPolicy
 from parenvs.agents.plan_training import (
     Choices,
     Recipe,
@@ -145,3 +147,24 @@ def test_problems__of_training_differ(part):
     assert np.array_equal(one.batch.seconds, fresh(recipe, 0).batch.seconds)
     assert len(lesson(dataclasses.replace(QUICK, part=2), 0)) == 2
     assert isinstance(one, Episodes)
+
+
+def test_pretrain__keeps_the_network_that_does_best(part, tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrain, "validation", lambda: part)
+    monkeypatch.setattr(pretrain, "EVERY", {"imitate": 2, "improve": 1})
+    recipe = dataclasses.replace(QUICK, parts=2, part=6, passes=4, iterations=2, problems=4)
+    lines = []
+    log = pretrain.pretrain(recipe, tmp_path, say=lines.append)
+    assert log == json.loads((tmp_path / "plan-policy.json").read_text())
+    assert Recipe(**log["recipe"]) == recipe
+    points = log["points"]
+    assert [(p["phase"], p["step"]) for p in points] == [
+        ("imitate", 2), ("imitate", 4), ("imitate", 6), ("imitate", 8), ("improve", 1),
+        ("improve", 2),
+    ]  # fmt: skip
+    assert len(lines) == len(points)
+    assert log["mean"] == min(p["mean"] for p in points)
+    with np.load(tmp_path / "plan-policy.npz") as weights:
+        found = pretrain.ratios(PlanPolicy(dict(weights)), part)
+    assert np.exp(np.log(found).mean()) == pytest.approx(log["mean"], abs=1e-4)
+    assert (found >= 1 - 1e-9).all()
