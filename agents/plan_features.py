@@ -1,6 +1,6 @@
 """What is worth knowing of each choice in ``PipelinePlan-v0``, computed from its observation.
 
-One row for each point, or each unit, of what would follow from choosing it: how long the stage
+One row for each legal point, or unit, of what would follow from choosing it: how long the stage
 and the rest would compute, what would cross the cut, what would have to be reduced. Networks that
 rate the rows one by one, with what the rows have in common, know any length of chain and any size
 of cluster. Works on NumPy arrays and on torch tensors alike.
@@ -13,6 +13,7 @@ from typing import Any
 
 from array_api_compat import array_namespace, device
 
+from parenvs.agents.plan_outlook import LEVELS
 from parenvs.plan_observation import MOST_MICRO_BATCHES, OCTAVES
 from parenvs.plan_space import STAGES, UNITS
 from parenvs.points import POINTS
@@ -33,7 +34,6 @@ class Situation:
             gives them, with a leading axis of b; ``step`` (b,).
 
     Attributes:
-        most_points: points p of the longest chain; no rows are made for more.
         most_units: units u of the largest cluster.
     """
 
@@ -52,7 +52,6 @@ class Situation:
         self.memory = numbers[:, 4] / xp.maximum(1.0 - numbers[:, 4], numbers[:, 4] * 0.0 + _TINY)
         self.back = numbers[:, 5]
         self.slow = 2.0 ** (-numbers[:, 6] * OCTAVES)  # bandwidth between servers over inside
-        self.most_points = int(xp.max(xp.sum(chain[:, 3], axis=1)))
         self.most_units = int(xp.max(self.units))
         total = xp.max(work, axis=1)[:, None]
         second = total / self.units  # of a unit
@@ -75,6 +74,7 @@ class Situation:
         points = xp.concat([zero, xp.round(plan[:, 0] * POINTS)], axis=1)
         units = xp.concat([zero, xp.round(plan[:, 1] * UNITS)], axis=1)
         self.topology = xp.reshape(observation["topology"], (self.batch, UNITS * UNITS))
+        self.outlook = xp.reshape(observation["outlook"], (-1, UNITS + 1))
         slot = xp.arange(STAGES - 1, dtype=plan.dtype, device=device(plan))[None, :]
         known = slot < self.done
         first, end = self.index(points[:, :-1]), self.index(points[:, 1:])
@@ -114,6 +114,11 @@ class Situation:
         """(b, k) entries of (b, n) values."""
         return self.xp.take_along_axis(values, index, axis=1)
 
+    def pick(self, values: Any, owner: Any, index: Any) -> Any:
+        """(r, 1) entries ``[owner, index]`` of (b, n) values."""
+        flat = self.xp.reshape(values, (-1,))
+        return self.xp.take(flat, owner * values.shape[1] + index)[:, None]
+
     def link(self, first: Any, end: Any) -> Any:
         """Bandwidth of the units [first, end), over that inside a server."""
         last = self.index(self.xp.astype(end, self.topology.dtype) - 1.0)
@@ -150,61 +155,71 @@ class Situation:
         return xp.concat(columns, axis=1)
 
 
-def lookahead(s: Situation, points: Any) -> tuple[Any, Any]:
-    """(b, k, u) lengths, if the stage ended before each point and the next began on each unit.
+def lookahead(s: Situation, owner: Any, points: Any) -> tuple[Any, Any]:
+    """(r, u) lengths, if the stage ended before each point and the next began on each unit.
 
-    In units of the bubble-free time, twice: as if the rest were one last stage, and as if it were
-    split evenly into as many stages as are left, with nothing to pay for its cuts.
+    In units of the bubble-free time, twice: as if the rest were balanced as well as ``outlook``
+    says, split evenly otherwise; and as if it were one last stage.
 
     Args:
         s: b situations.
-        points: (b, k) int64, where the stage may end.
+        owner: (r,) int64, which of them each row is about.
+        points: (r,) int64, where the stage may end.
     """
     xp = s.xp
-    wide = s.topology[:, None, : s.most_units] * 0.0  # (b, 1, u)
+    wide = s.topology[:, : s.most_units] * 0.0  # (b, u)
     one = wide + 1.0
-    unit = xp.arange(s.most_units, dtype=wide.dtype, device=device(wide))[None, :] + wide[:, 0]
-    first, here = s.index(s.point), s.index(s.unit + wide[:, 0])
-    last, next_ = s.index(s.units + wide[:, 0]), _next_end(s, unit)
-    group = xp.maximum(unit - s.unit, one[:, 0])
-    free = xp.maximum(s.units - unit, one[:, 0])
-    micro = xp.maximum(s.micro, one[:, 0, :1])[:, :, None]
+    unit = xp.arange(s.most_units, dtype=wide.dtype, device=device(wide))[None, :] + wide
+    first, here = s.index(s.point), s.index(s.unit + wide)
+    last, next_ = s.index(s.units + wide), _next_end(s, unit)
+    group = xp.maximum(unit - s.unit, one)
+    free = xp.maximum(s.units - unit, one)
+    stages = xp.maximum(s.left - 1.0, one[:, :1])
 
     def row(x: Any) -> Any:
-        return x[:, None, :]
+        return xp.take(x, owner, axis=0)
+
+    def at(values: Any) -> Any:
+        return s.pick(values, owner, points)
 
     def column(values: Any) -> Any:
-        return (s.at(values, points) - s.at(values, first))[:, :, None]
+        return xp.maximum(at(values) - row(s.at(values, first)), zero)
 
-    # What depends on the unit alone is (b, 1, u), what depends on the point alone (b, k, 1).
-    arriving = xp.where(s.done > 0, s.at(s.crossing, first), wide[:, 0, :1]) * s.slow
-    arriving = row(arriving / s.link(s.index(s.unit_before + wide[:, 0]), s.index(unit)))
-    leaving = s.at(s.crossing, points)[:, :, None] * row(s.slow / s.link(here, next_))
-    load = xp.maximum(column(s.work), wide[:, :, :1]) / row(group)
-    load_rest = xp.maximum((s.units - s.at(s.work, points)), wide[:, 0, :1])[:, :, None] / row(free)
-    stages = xp.maximum(s.left - 1.0, one[:, 0, :1])
-    core, passed = s.core[:, :, None], s.sum[:, :, None]
-    for seconds in (arriving, load, leaving):
+    # What depends on the unit alone is computed once for each situation, then copied to its rows.
+    micro, zero = row(xp.maximum(s.micro, one[:, :1])), row(wide[:, :1])
+    arriving = xp.where(s.done > 0, s.at(s.crossing, first), wide[:, :1]) * s.slow
+    arriving = arriving / s.link(s.index(s.unit_before + wide), s.index(unit))
+    leaving = at(s.crossing) * row(s.slow / s.link(here, next_))
+    load = column(s.work) * row(1.0 / group)
+    rest = xp.maximum(row(s.units) - at(s.work), zero)
+    alone, even = rest * row(1.0 / free), rest * row(stages / free)
+    core, passed, arriving_row = row(s.core), row(s.sum), row(arriving)
+    for seconds in (arriving_row, load, leaving):
         passed = passed + seconds
-        core = xp.maximum(core, (passed + (micro - 1.0) * seconds) / micro)
-    core_one = xp.maximum(core, (passed + micro * load_rest) / micro)
-    split = stages[:, :, None] - 1.0
-    core_split = xp.maximum(core, (passed + (micro + split) * load_rest) / micro)
-    back = s.before[:, :, None] + arriving / 2
-    reduce = xp.maximum(column(s.weight), wide[:, :, :1]) * row(
-        s.reduce(one[:, 0], group, here, s.index(unit))
+        core = xp.maximum(core, passed / micro + (1.0 - 1.0 / micro) * seconds)
+    core_one = xp.maximum(core, passed / micro + alone)
+    table = xp.take(s.outlook[:, : s.most_units], owner * (POINTS + 1) + points, axis=0)
+    levels = xp.asarray(LEVELS, device=device(wide))
+    least = xp.take(levels, xp.astype(xp.reshape(table, (-1,)), xp.int64))
+    # One stage behind this one is no more than it is; the table is a little coarser.
+    least = xp.maximum(
+        xp.reshape(least, table.shape) * row(xp.astype(s.left > 2.5, zero.dtype)), alone
     )
-    tail = xp.maximum(s.tail[:, :, None], reduce - back / micro)
-    back = (back + s.back[:, :, None] * load + leaving / 2) / micro
-    weight = xp.maximum(s.all_weight - s.at(s.weight, points), wide[:, 0, :1])[:, :, None]
-    reduce_one = weight * row(s.reduce(one[:, 0], free, s.index(unit), last))
-    each = xp.maximum(free / stages * s.per_unit, one[:, 0])
+    core = xp.maximum(core, (passed + even) / micro + (1.0 - 1.0 / micro) * least)
+    back = s.before + arriving / 2
+    reduce = column(s.weight) * row(s.reduce(one, group, here, s.index(unit)))
+    back = row(back) / micro
+    tail = xp.maximum(row(s.tail), reduce - back)
+    back = back + (row(s.back) * load + leaving / 2) / micro
+    weight = xp.maximum(row(s.all_weight) - at(s.weight), zero)
+    reduce_one = weight * row(s.reduce(one, free, s.index(unit), last))
+    each = xp.maximum(free / stages * s.per_unit, one)
     factor = (each - 1.0) / each / stages
-    factor = factor * xp.where(each / s.per_unit <= s.server, s.slow, one[:, 0])
-    full = _overflow(s, points, group * s.per_unit, free * s.per_unit) * LARGE
+    factor = factor * xp.where(each / s.per_unit <= s.server, s.slow, one)
+    full = _overflow(s, owner, points, group * s.per_unit, free * s.per_unit) * LARGE
     return (
+        core + xp.maximum(tail, weight * row(factor) - back) + full,
         core_one + xp.maximum(tail, reduce_one - back) + full,
-        core_split + xp.maximum(tail, weight * row(factor) - back) + full,
     )
 
 
@@ -214,21 +229,25 @@ def _next_end(s: Situation, unit: Any) -> Any:
     return s.index(s.xp.minimum(end, s.units))
 
 
-def _overflow(s: Situation, points: Any, group: Any, free: Any) -> Any:
-    """(b, k, u) 1 where the stage, or the last one behind it, exceeds the memory, else 0."""
+def _overflow(s: Situation, owner: Any, points: Any, group: Any, free: Any) -> Any:
+    """(r, u) 1 where the stage, or the last one behind it, exceeds the memory, else 0."""
     xp = s.xp
+
+    def row(x: Any) -> Any:
+        return xp.take(x, owner, axis=0)
+
     first = s.index(s.point)
     place = xp.arange(POINTS + 1, dtype=s.held.dtype, device=device(s.held))[None, :]
     # The largest cut inside: at a boundary behind the first point, up to the end's own.
-    inside = xp.where(place > s.point, s.held, s.held * 0.0)
-    largest = s.at(_running_most(xp, inside), points)
+    inside = _running_most(xp, xp.where(place > s.point, s.held, s.held * 0.0))
     entering = xp.minimum(2.0 * s.left - 1.0, s.micro) * s.at(s.held, first)
-    stage = (s.at(s.bytes, points) - s.at(s.bytes, first))[:, :, None]
-    stage = stage + ((largest + entering)[:, :, None]) / group[:, None, :]
-    after = s.at(xp.flip(_running_most(xp, xp.flip(s.held, axis=1)), axis=1), points)
-    rest = (s.all_bytes - s.at(s.bytes, points))[:, :, None]
-    rest = rest + (after + s.at(s.held, points))[:, :, None] / free[:, None, :]
-    too_much = (stage > 1.0) | ((rest > 1.0) & (s.left[:, :, None] < 2.5))
+    bytes_ = s.pick(s.bytes, owner, points)
+    shared = s.pick(inside, owner, points) + row(entering)
+    stage = bytes_ - row(s.at(s.bytes, first)) + shared * row(1.0 / group)
+    after = xp.flip(_running_most(xp, xp.flip(s.held, axis=1)), axis=1)
+    shared = s.pick(after, owner, points) + s.pick(s.held, owner, points)
+    rest = row(s.all_bytes) - bytes_ + shared * row(1.0 / free)
+    too_much = (stage > 1.0) | ((rest > 1.0) & row(s.left < 2.5))
     return xp.astype(too_much, s.held.dtype)
 
 
@@ -239,82 +258,100 @@ def _running_most(xp: Any, values: Any) -> Any:
     return xp.maximum.accumulate(values, axis=1)
 
 
-def _beyond(s: Situation, values: Any, most: Any) -> Any:
-    """``values`` where the units (last axis) leave one for each stage behind, else large."""
+def _beyond(s: Situation, owner: Any, values: Any) -> Any:
+    """(r, u) ``values`` where the units leave one for each stage behind, else large."""
     xp = s.xp
-    unit = xp.arange(values.shape[2], dtype=values.dtype, device=device(values))
-    legal = (unit > s.unit[:, :, None]) & (unit <= most[:, :, None])
-    return xp.where(legal, values, values * 0.0 + LARGE)
+    unit = xp.arange(values.shape[1], dtype=values.dtype, device=device(values))[None, :]
+    most = xp.maximum(s.units - s.left + 1.0, s.unit + 1.0)
+    beyond = xp.where((unit > s.unit) & (unit <= most), unit * 0.0, unit * 0.0 + LARGE)
+    return values + xp.take(beyond, owner, axis=0)
 
 
-def point_features(s: Situation) -> Any:
-    """(b, p, POINT_FEATURES) of cutting before each point."""
+def point_features(s: Situation, owner: Any, points: Any) -> Any:
+    """(r, POINT_FEATURES) of cutting before each point.
+
+    Args:
+        s: b situations.
+        owner: (r,) int64, which of them each row is about, ascending.
+        points: (r,) int64.
+    """
     xp, log = s.xp, s.xp.log1p
     here = s.index(s.point)
-    zero = s.work[:, : s.most_points] * 0.0
-    work = xp.maximum(s.work[:, : s.most_points] - s.at(s.work, here), zero)
-    rest = xp.maximum(s.units - s.work[:, : s.most_points], zero)
-    free = xp.maximum(s.units - s.unit, s.left)
+
+    def row(x: Any) -> Any:
+        return xp.take(x, owner, axis=0)
+
+    def at(values: Any) -> Any:
+        return s.pick(values, owner, points)
+
+    zero = row(s.point) * 0.0
+    work = xp.maximum(at(s.work) - row(s.at(s.work, here)), zero)
+    rest = xp.maximum(row(s.units) - at(s.work), zero)
+    left, slow, server = row(s.left), row(s.slow), row(s.server)
+    free = xp.maximum(row(s.units - s.unit), left)
     share = work / xp.maximum(work + rest, zero + _TINY)
     ideal = share * free
-    most = xp.maximum(free - s.left + 1.0, zero + 1.0)
+    most = xp.maximum(free - left + 1.0, zero + 1.0)
     low = xp.minimum(xp.maximum(xp.floor(ideal), zero + 1.0), most)
     high = xp.minimum(low + 1.0, most)
     loads = [xp.maximum(work / r, rest / xp.maximum(free - r, zero + 1.0)) for r in (low, high)]
-    place = (s.unit + ideal) / s.server
-    angle = 2 * 3.141592653589793 * place
-    crossing = s.crossing[:, : s.most_points]
-    weight = xp.maximum(s.weight[:, : s.most_points] - s.at(s.weight, here), zero)
+    angle = 2 * 3.141592653589793 * (row(s.unit) + ideal) / server
+    crossing = at(s.crossing)
+    weight = xp.maximum(at(s.weight) - row(s.at(s.weight, here)), zero)
     columns = [
         share,
-        share * s.left,
+        share * left,
         ideal / UNITS,
         log(loads[0]),
         log(loads[1]),
         log(xp.minimum(*loads)),
-        log(xp.maximum(s.worst, xp.minimum(*loads))),
+        log(xp.maximum(row(s.worst), xp.minimum(*loads))),
         xp.sin(angle),
         xp.cos(angle),
         log(crossing) / 2,
-        log(crossing * s.slow) / 2,
+        log(crossing * slow) / 2,
         log(weight) / 2,
-        log(xp.maximum(s.all_weight - s.weight[:, : s.most_points], zero)) / 2,
-        log(weight * s.slow) / 2,
-        xp.minimum(s.bytes[:, : s.most_points] - s.at(s.bytes, here), zero + 8.0) / 4,
-        work / s.units,
-        *_outlook(s),
+        log(xp.maximum(row(s.all_weight) - at(s.weight), zero)) / 2,
+        log(weight * slow) / 2,
+        xp.minimum(at(s.bytes) - row(s.at(s.bytes, here)), zero + 8.0) / 4,
+        work / row(s.units),
+        *_prospects(s, owner, points),
     ]
-    return xp.stack(columns, axis=2)
+    return xp.concat(columns, axis=1)
 
 
-def _outlook(s: Situation) -> list[Any]:
-    """What ``lookahead`` says of each point with the best unit for it: six columns."""
+def _prospects(s: Situation, owner: Any, points: Any) -> list[Any]:
+    """What ``lookahead`` says of each point with the best unit for it: six columns of (r, 1)."""
     xp = s.xp
-    work = s.work[:, : s.most_points]
-    zero = work * 0.0
-    index = s.index(zero + xp.arange(s.most_points, dtype=work.dtype, device=device(work)))
-    most = xp.maximum(s.units - s.left + 1.0, s.unit + 1.0)
-    inside = (work > s.at(s.work, s.index(s.point))) & (work < s.units * (1 - _TINY))
     columns = []
-    for lengths in lookahead(s, index):
-        lengths = _beyond(s, lengths, most)
-        best = xp.minimum(xp.log(xp.min(lengths, axis=2)), zero + 9.0)
-        least = xp.min(xp.where(inside, best, zero + 9.0), axis=1)[:, None]
-        group = xp.astype(xp.argmin(lengths, axis=2), best.dtype) - s.unit
-        columns += [best, xp.maximum(xp.minimum(best - least, zero + 4.0), -zero - 4.0)]
-        columns += [group / UNITS]
+    for lengths in lookahead(s, owner, points):
+        lengths = _beyond(s, owner, lengths)
+        best = xp.log(xp.min(lengths, axis=1))
+        best = xp.minimum(best, best * 0.0 + 9.0)
+        all_points = s.work * 0.0 + 9.0
+        all_points[owner, points] = best
+        least = xp.take(xp.min(all_points, axis=1), owner)
+        group = xp.astype(xp.argmin(lengths, axis=1), best.dtype)[:, None]
+        worse = xp.minimum(best - least, best * 0.0 + 4.0)
+        columns += [best[:, None], worse[:, None]]
+        columns += [(group - xp.take(s.unit, owner, axis=0)) / UNITS]
     return columns
 
 
-def unit_features(s: Situation) -> Any:
-    """(b, u, UNIT_FEATURES) of starting the next stage on each unit."""
+def unit_features(s: Situation, owner: Any, units: Any) -> Any:
+    """(r, UNIT_FEATURES) of starting the next stage on each unit.
+
+    Args:
+        s: b situations.
+        owner: (r,) int64, which of them each row is about, ascending.
+        units: (r,) int64.
+    """
     xp, log = s.xp, s.xp.log1p
     zero = s.topology[:, : s.most_units] * 0.0
     unit = xp.arange(s.most_units, dtype=zero.dtype, device=device(zero))[None, :] + zero
     first, end = s.index(s.point), s.index(s.pending)
     group = xp.maximum(unit - s.unit, zero + 1.0)
     free = xp.maximum(s.units - unit, zero + 1.0)
-    # No point is pending on a point's turn: of that no use is made, but it shall be a number.
     work = xp.maximum(s.at(s.work, end) - s.at(s.work, first), zero)
     rest = xp.maximum(s.units - s.at(s.work, end), zero)
     here, last = s.index(s.unit + zero), s.index(s.units + zero)
@@ -328,6 +365,7 @@ def unit_features(s: Situation) -> Any:
     leaving = s.at(s.crossing, end) * s.slow / s.link(here, after)
     links = xp.maximum(arriving, leaving)
     beside = s.link(s.index(unit - 1.0), s.index(xp.minimum(unit + 1.0, s.units)))
+    balance = load / xp.maximum(load_rest, zero + _TINY)
     columns = [
         log(load),
         log(load_rest),
@@ -344,15 +382,14 @@ def unit_features(s: Situation) -> Any:
         (unit / s.server) - xp.floor(unit / s.server),
         group / UNITS,
         free / xp.maximum(s.left - 1.0, s.left * 0.0 + 1.0) / UNITS,
-        load
-        / xp.maximum(load_rest, zero + _TINY)
-        / (1.0 + load / xp.maximum(load_rest, zero + _TINY)),
+        balance / (1.0 + balance),
     ]
-    most = xp.maximum(s.units - s.left + 1.0, s.unit + 1.0)
-    for lengths in lookahead(s, end):
-        best = xp.log(_beyond(s, lengths, most)[:, 0])
+    every = xp.arange(s.batch, dtype=xp.int64, device=device(zero))
+    for lengths in lookahead(s, every, end[:, 0]):
+        best = xp.log(_beyond(s, every, lengths))
         columns += [
             xp.minimum(best, zero + 9.0),
             xp.minimum(best - xp.min(best, axis=1)[:, None], zero + 4.0),
         ]
-    return xp.stack(columns, axis=2)
+    rows = xp.reshape(xp.stack(columns, axis=2), (-1, UNIT_FEATURES))
+    return xp.take(rows, owner * s.most_units + units, axis=0)

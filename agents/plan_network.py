@@ -59,6 +59,13 @@ class PlanNetwork(nn.Module):
         self.points = Rater(POINT_FEATURES, hidden)
         self.units = Rater(UNIT_FEATURES, hidden)
 
+    def rate(
+        self, kind: str, rows: torch.Tensor, context: torch.Tensor, count: torch.Tensor
+    ) -> torch.Tensor:
+        """Ratings by the rater of that kind; see ``Rater.forward``."""
+        rater: Rater = getattr(self, kind)
+        return rater(rows, context, count)
+
     def weights(self) -> dict[str, np.ndarray]:
         """The parameters by name, float32, as ``PlanPolicy`` takes them."""
         return {k: v.detach().cpu().numpy().copy() for k, v in self.state_dict().items()}

@@ -1,4 +1,4 @@
-"""The commands ``parenvs train`` and ``parenvs evaluate``."""
+"""The commands ``parenvs train``, ``parenvs evaluate`` and ``parenvs pretrain``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def add_training(app: typer.Typer) -> None:
     """Add the commands that train and evaluate agents."""
     app.command()(with_request(train))
     app.command()(evaluate)
+    app.command()(pretrain)
 
 
 def train(
@@ -72,6 +73,33 @@ def evaluate(
     env = play(config.env_id, config.env_kwargs, [])
     best = optimum(env.get_wrapper_attr("space"))
     out.print(tables.evaluation(evaluate_folder(folder, episodes, seed), best))
+
+
+def pretrain(
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the network and its log.")],
+    workers: Annotated[int, typer.Option(help="Processes that solve problems.")] = 2,
+    seed: Seed = 0,
+    parts: Annotated[int, typer.Option(help="Parts of 128 generated problems.")] = 600,
+    passes: Annotated[int, typer.Option(help="Times that each part is used.")] = 20,
+) -> None:
+    """Train the network of the agent 'pretrained' from scratch, or go on with it."""
+    for option, value, least in (
+        ("--workers", workers, 1), ("--seed", seed, 0), ("--parts", parts, 1),
+        ("--passes", passes, 1),
+    ):  # fmt: skip
+        check_range(option, value, least)
+    _trainer()
+    from parenvs.agents.plan_training import Recipe
+    from parenvs.agents.pretrain import CURVE, LOG, draw, pretrain
+
+    def say(line: str) -> None:
+        out.print(line, markup=False, soft_wrap=True)
+
+    try:
+        pretrain(Recipe(seed, parts, passes=passes), folder, workers, say)
+    except KeyboardInterrupt:
+        raise ParenvsError("interrupted; the same command goes on from here") from None
+    draw(folder / LOG, folder / CURVE)
 
 
 def _trainer() -> Any:

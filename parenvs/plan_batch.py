@@ -163,14 +163,18 @@ class PlanBatch:
         fits &= (numbers[:CUTS] > unit[:, None]) & (numbers[:CUTS] <= last[:, None])
         return fits[:, :UNITS]
 
-    def lengths(self, cuts: np.ndarray, units: np.ndarray) -> np.ndarray:
-        """(b,) L in units of the bubble-free time.
+    def lengths(
+        self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray | None = None
+    ) -> np.ndarray:
+        """(k,) L in units of the bubble-free time.
 
         Args:
-            cuts: (b, 7) int64, points; what lies behind the last cut of a problem does not count.
-            units: (b, 7) int64.
+            cuts: (k, 7) int64, points; what lies behind the last cut of a problem does not count.
+            units: (k, 7) int64.
+            rows: see the class.
         """
-        return self._seconds(cuts.T, units.T, np.arange(len(self))) / self.bubble_free
+        rows = np.arange(len(self)) if rows is None else rows
+        return self._seconds(cuts.T, units.T, rows) / self.bubble_free[rows]
 
     def values(
         self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray | None = None

@@ -1,5 +1,8 @@
+import itertools
+
 import numpy as np
 import pytest
+import toys
 
 from parenvs.agents.plan_features import (
     CONTEXT,
@@ -9,6 +12,7 @@ from parenvs.agents.plan_features import (
     point_features,
     unit_features,
 )
+from parenvs.agents.plan_outlook import LEVELS, outlook
 from parenvs.agents.plan_policy import Episodes
 from parenvs.cluster import Cluster
 from parenvs.datasets import generators
@@ -30,9 +34,10 @@ def episodes():
 
 
 def drawing(rng, seen=None):
-    def choose(kind, rows, context, masks, active):
+    def choose(turn):
         if seen is not None:
-            seen.append((kind, rows, context, masks, active))
+            seen.append(turn)
+        masks = turn.masks[turn.owner]
         return np.where(masks, rng.random(masks.shape), -1).argmax(axis=1)
 
     return choose
@@ -48,38 +53,66 @@ def situations(episodes, rng):
         points, devices = -(-made[row] // 2), made[row] // 2
         plan[row, 0, :points] = cuts[row, :points] / 128
         plan[row, 1, :devices] = units[row, :devices] / 64
-    return {**episodes.constant, "plan": plan, "step": made}, cuts, units
+    behind = episodes.batch.stages - made // 2 - 1
+    seen = {**episodes.constant, "outlook": episodes.outlooks[np.arange(b), behind]}
+    return {**seen, "plan": plan, "step": made}
 
 
 def test_play__legal_plans(episodes):
     cuts, units = episodes.play(drawing(np.random.default_rng(0)))
-    lengths = episodes.batch.lengths(cuts, units)
+    lengths = episodes.lengths(cuts, units)
     assert (lengths >= 1).all()
     assert np.isfinite(lengths).all()
+
+
+def test_play__several_episodes_of_a_problem_share_their_situations(episodes):
+    seen, problems = [], np.array([3, 3, 3, 7, 3])
+    cuts, units = episodes.play(drawing(np.random.default_rng(0), seen), problems)
+    stages = episodes.batch.stages[problems]
+    for number, turn in enumerate(seen):
+        stage = number // 2
+        active = turn.episodes
+        assert active.tolist() == np.flatnonzero(stages - 1 > stage).tolist()
+        before = [cuts[active, :stage], units[active, :stage]]
+        if turn.kind == "units":
+            before.append(cuts[active, stage : stage + 1])
+        chosen = np.column_stack([problems[active], *before])
+        distinct = {tuple(row) for row in chosen}
+        assert len(turn.masks) == len(turn.context) == len(distinct)
+        for situation in range(len(turn.masks)):
+            assert len({tuple(row) for row in chosen[turn.owner == situation]}) == 1
+        assert turn.masks.sum() == len(turn.rows)
+    alone = [
+        episodes.batch.take(problems[[row]]).lengths(cuts[[row]], units[[row]])[0]
+        for row in range(len(problems))
+    ]
+    assert episodes.lengths(cuts, units, problems).tolist() == alone
 
 
 def test_rows__are_finite_and_of_moderate_size(episodes):
     seen = []
     episodes.play(drawing(np.random.default_rng(0), seen))
-    for kind, rows, context, masks, active in seen:
-        features = POINT_FEATURES if kind == "points" else UNIT_FEATURES
-        most = episodes.batch.points if kind == "points" else episodes.batch.units
-        assert rows.shape == (len(active), most[active].max(), features)
-        assert masks.shape == rows.shape[:2]
-        assert context.shape == (len(active), CONTEXT)
-        assert rows.dtype == context.dtype == np.float32
-        assert np.isfinite(rows).all()
-        assert np.isfinite(context).all()
-        assert np.abs(rows[masks]).max() < 20
+    for turn in seen:
+        features = POINT_FEATURES if turn.kind == "points" else UNIT_FEATURES
+        assert turn.rows.shape == (turn.masks.sum(), features)
+        assert turn.context.shape == (len(turn.masks), CONTEXT)
+        assert turn.rows.dtype == turn.context.dtype == np.float32
+        assert np.isfinite(turn.rows).all()
+        assert np.isfinite(turn.context).all()
+        assert np.abs(turn.rows).max() < 20
 
 
 def test_torch_and_numpy__agree(episodes):
     torch = pytest.importorskip("torch")
-    observation, *_ = situations(episodes, np.random.default_rng(0))
+    observation = situations(episodes, np.random.default_rng(0))
     here = Situation(observation)
     there = Situation({key: torch.from_numpy(value) for key, value in observation.items()})
-    for compute in (point_features, unit_features, Situation.context):
-        assert np.allclose(compute(here), compute(there).numpy(), atol=2e-5), compute
+    assert np.allclose(here.context(), there.context().numpy(), atol=2e-5)
+    for compute, most in ((point_features, episodes.batch.points), (unit_features, [4] * 40)):
+        owner = np.repeat(np.arange(40), most)
+        column = np.concatenate([np.arange(n) for n in most])
+        theirs = compute(there, torch.from_numpy(owner), torch.from_numpy(column)).numpy()
+        assert np.allclose(compute(here, owner, column), theirs, atol=2e-5), compute
 
 
 def test_features__of_the_environment_are_those_of_the_batch(episodes):
@@ -96,16 +129,20 @@ def test_features__of_the_environment_are_those_of_the_batch(episodes):
     env = gym.make("PipelinePlan-v0", **kwargs)
     observation, info = env.reset()
     actions = [x for pair in zip(cuts[0, :3], units[0, :3] + 128, strict=True) for x in pair]
-    for action, (kind, rows, context, masks, _) in zip(actions, seen, strict=True):
-        situation = Situation({k: np.asarray(v)[None] for k, v in observation.items()})
-        mine = point_features(situation) if kind == "points" else unit_features(situation)
+    for number, (action, turn) in enumerate(zip(actions, seen, strict=True)):
+        one = {k: np.asarray(v)[None] for k, v in observation.items()}
+        one["outlook"] = outlook(observation)[None, 4 - number // 2 - 1]
         legal = info["action_mask"].astype(bool)
-        legal = legal[:128] if kind == "points" else legal[128:]
-        legal, rest = np.split(legal, [masks.shape[1]])
-        assert np.array_equal(legal, masks[0])
+        legal, rest = (
+            (legal[:128], legal[128:]) if turn.kind == "points" else (legal[128:], legal[:128])
+        )
+        assert np.array_equal(legal, turn.masks[0])
         assert not rest.any()
-        assert np.allclose(mine[0][legal], rows[0][legal], atol=1e-6)
-        assert np.allclose(situation.context(), context, atol=1e-6)
+        compute = point_features if turn.kind == "points" else unit_features
+        column = np.flatnonzero(legal)
+        mine = compute(Situation(one), column * 0, column)
+        assert np.allclose(mine, turn.rows, atol=1e-6)
+        assert np.allclose(Situation(one).context(), turn.context, atol=1e-6)
         observation, reward, *_, info = env.step(int(action))
     assert reward == pytest.approx(
         float(plan_values(space.pipeline, *space.plan(cuts[0, :3], units[0, :3])))
@@ -114,30 +151,57 @@ def test_features__of_the_environment_are_those_of_the_batch(episodes):
 
 def test_point_features__by_hand():
     """Two equal servers of two devices, four equal points: a cut in the middle is balanced."""
-    import toys
-
     chain = toys.chain([1.0] * 4, [1.0] * 4, [8.0] * 4, [3.0] * 4)
     cluster = Cluster.parse(toys.shape(2, 2, 100.0, 10.0))
     space = PlanSpace.build(Pipeline(chain, cluster, 4), 2)
     episodes = Episodes.of([space])
-    rows, context = [], []
-    episodes.play(lambda kind, r, c, m, a: (rows.append(r), context.append(c), m.argmax(axis=1))[2])
-    points = rows[0][0]
-    assert points[2, 0] == pytest.approx(0.5)  # share of the work
-    assert points[2, 2] == pytest.approx(2 / 64)  # units for that share
-    assert points[2, 5] == pytest.approx(np.log(2))  # ln(1 + load), perfectly balanced: 1
-    assert points[1, 5] == pytest.approx(np.log(2))  # 1 of 4 units for a quarter of the work
+    seen = []
+    episodes.play(lambda turn: (seen.append(turn), turn.masks.argmax(axis=1))[1])
+    points, units = (
+        dict(zip(np.flatnonzero(turn.masks[0]), turn.rows, strict=True)) for turn in seen
+    )
+    assert points[2][0] == pytest.approx(0.5)  # share of the work
+    assert points[2][2] == pytest.approx(2 / 64)  # units for that share
+    assert points[2][5] == pytest.approx(np.log(2))  # ln(1 + load), perfectly balanced: 1
+    assert points[1][5] == pytest.approx(np.log(2))  # 1 of 4 units for a quarter of the work
     # 8 bytes there and back over 10 bytes/s, in seconds of one device: 8 s of work on 4 devices.
-    assert points[2, 9] == pytest.approx(np.log1p(2 * 0.8 / 2) / 2)
+    assert points[2][9] == pytest.approx(np.log1p(2 * 0.8 / 2) / 2)
     # The chosen point is 1 (the first legal): one unit for two seconds is balanced.
-    units = rows[1][0]
-    assert units[1, 0] == pytest.approx(np.log(2))
-    assert units[2, 0] == pytest.approx(np.log(1.5))
-    assert units[1, 4] == 0.0  # one device has nothing to reduce
+    assert units[1][0] == pytest.approx(np.log(2))
+    assert units[2][0] == pytest.approx(np.log(1.5))
+    assert units[1][4] == 0.0  # one device has nothing to reduce
     # 2 * 3 bytes, half of them over the fast link of two devices, 4 micro-batches, second of 2.
-    assert units[2, 4] == pytest.approx(np.log1p(2 * 3 * 0.5 / 100 / 4 / 2), rel=1e-5)
-    assert units[2, 11] == 0.0  # a server ends there
-    assert units[1, 11] == 1.0
+    assert units[2][4] == pytest.approx(np.log1p(2 * 3 * 0.5 / 100 / 4 / 2), rel=1e-5)
+    assert units[2][11] == 0.0  # a server ends there
+    assert units[1][11] == 1.0
+
+
+def test_outlook__least_bottleneck_of_all_plans():
+    rng, equal = np.random.default_rng(0), []
+    for _ in range(12):
+        n = int(rng.integers(4, 8))
+        chain = toys.chain(*rng.uniform(0.1, 1.0, (2, n)), rng.uniform(0, 30, n), [1.0] * n)
+        cluster = Cluster.parse(toys.shape(int(rng.integers(3, 6)), 1, 100.0, 10.0))
+        space = PlanSpace.build(Pipeline(chain, cluster, 4), 3)
+        observation = {key: value[0] for key, value in Episodes.of([space]).constant.items()}
+        table, units, pipeline = outlook(observation), cluster.devices, space.pipeline
+        second = pipeline.seconds_sum[-1] / units
+        for k, first, unit in itertools.product((1, 2), range(1, n), range(1, units)):
+            found = [
+                max(
+                    *np.diff(pipeline.seconds_sum[[*points, n]]) / np.diff([*edges, units]),
+                    *(2 * pipeline.cut_before[p] / 10.0 for p in points[1:]),
+                    0.0,
+                )
+                for points in itertools.product([first], *[range(first + 1, n)] * (k - 1))
+                for edges in itertools.product([unit], *[range(unit + 1, units)] * (k - 1))
+            ]
+            least = min(found, default=np.inf) / second
+            level = min(int((least > LEVELS[:-1] + 1e-5).sum()), len(LEVELS) - 1)
+            assert table[k, first, unit] <= level
+            if first + k < n and unit + k <= units:
+                equal.append(table[k, first, unit] == level)
+    assert np.mean(equal) > 0.95
 
 
 def test_lookahead__of_two_stages_is_the_length():
@@ -152,12 +216,13 @@ def test_lookahead__of_two_stages_is_the_length():
         **batch.constant,
         "plan": np.full((len(found), 2, 7), -1.0, dtype=np.float32),
         "step": np.zeros(len(found), dtype=np.int64),
+        "outlook": batch.outlooks[:, 1],
     }
     situation = Situation(observation)
     legal = batch.batch.legal_points(0, *np.zeros((2, len(found)), np.int64))
     end = np.where(legal, rng.random(legal.shape), -1).argmax(axis=1)
     units = batch.batch.legal_units(0, *np.zeros((2, len(found)), np.int64), end)
-    for lengths in lookahead(situation, end[:, None]):
+    for lengths in lookahead(situation, np.arange(len(found)), end):
         for row, space in enumerate(found):
             for unit in range(1, len(space.devices) - 1):
                 value = plan_values(
@@ -165,9 +230,9 @@ def test_lookahead__of_two_stages_is_the_length():
                 )
                 if value > 0:
                     assert units[row, unit]
-                    assert lengths[row, 0, unit] == pytest.approx(1 / float(value), rel=1e-3)
+                    assert lengths[row, unit] == pytest.approx(1 / float(value), rel=1e-3)
                 else:
-                    assert lengths[row, 0, unit] > 1e5
+                    assert lengths[row, unit] > 1e5
 
 
 def test_network__the_same_without_torch(episodes):
@@ -180,15 +245,15 @@ def test_network__the_same_without_torch(episodes):
     policy = PlanPolicy(network.weights())
     seen = []
     episodes.play(drawing(np.random.default_rng(0), seen))
-    for kind, rows, context, masks, _ in seen:
-        mine = policy.ratings(kind, rows, context, masks)
-        inputs = map(torch.from_numpy, (rows[masks], context, masks.sum(axis=1)))
+    for turn in seen:
+        mine = policy.ratings(turn)
+        inputs = map(torch.from_numpy, (turn.rows, turn.context, turn.masks.sum(axis=1)))
         with torch.no_grad():
-            theirs = getattr(network, kind)(*inputs).numpy()
-        for row, legal in enumerate(masks):
+            theirs = getattr(network, turn.kind)(*inputs).numpy()
+        for row, legal in enumerate(turn.masks):
             assert np.allclose(mine[row, legal], theirs[row, : legal.sum()], atol=1e-5)
             assert (theirs[row, legal.sum() :] < -1e30).all()
-        assert (mine[~masks] == -np.inf).all()
+        assert (mine[~turn.masks] == -np.inf).all()
 
 
 def test_network__knows_no_order_and_no_neighbours():
