@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
@@ -19,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 
 from parenvs.agents import heuristics, partition_heuristics
+from parenvs.agents.machine import cores, counted, processor
 from parenvs.agents.optimum import optimum, target
 from parenvs.agents.partition_planners import ENVIRONMENTS
 from parenvs.candidates import CutSpace
@@ -300,9 +299,4 @@ def _space(task: str, kwargs: dict[str, Any]) -> CutSpace | PartitionSpace:
 
 
 def _machine() -> str:
-    """Processor and cores."""
-    model, info = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
-    if info.exists():
-        names = [x for x in info.read_text(encoding="utf-8").splitlines() if "model name" in x]
-        model = names[0].partition(":")[2].strip() if names else model
-    return f"{model}, {os.cpu_count()} cores"
+    return f"{processor()}, {counted(cores())}"

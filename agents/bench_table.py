@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.bench import PIPELINES, Problem, reached
+from parenvs.agents.markdown_table import table
 
 Record = Mapping[str, Any]
 
@@ -38,12 +39,12 @@ def markdown(
             for p in problems
             if p.task == task
         ]
-        sections += [f"## {task}", _table(head, rows, left=2)]
+        sections += [f"## {task}", table(head, rows, left=2)]
         none = [name for name in skipped if name.startswith(f"{task} ")]
         if none:
             words = ", ".join(name.removeprefix(f"{task} ") for name in none)
             sections.append(f"No plan is legal, so nothing is run: {words}.")
-    sections += ["## In all", _table(TOTALS, totals(problems, records, agents), left=2)]
+    sections += ["## In all", table(TOTALS, totals(problems, records, agents), left=2)]
     sections += ["## Where nothing has to be learned", *_plainly(problems, records, agents)]
     return "\n\n".join(sections) + "\n"
 
@@ -52,7 +53,7 @@ def summary(
     problems: Sequence[Problem], records: Sequence[Record], agents: Sequence[str], command: str
 ) -> str:
     """The page's totals alone, as a page of their own."""
-    rows = _table(TOTALS, totals(problems, records, agents), left=2)
+    rows = table(TOTALS, totals(problems, records, agents), left=2)
     plainly = _plainly(problems, records, agents)
     seeds = len({r["seed"] for r in records})
     preface = (
@@ -228,9 +229,3 @@ def _joined(words: Iterable[str]) -> str:
 
 def _digits(problem: Problem) -> int:
     return 1 if problem.reward == "paper" else 4
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> str:
-    """A Markdown table whose first ``left`` columns are aligned to the left."""
-    marks = [":--" if i < left else "--:" for i in range(len(header))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, marks, *rows))

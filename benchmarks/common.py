@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import re
 import shlex
 import sys
@@ -27,6 +25,8 @@ import numpy as np  # noqa: E402
 
 from parenvs import Cluster, Pipeline, judge, load_profile  # noqa: E402
 from parenvs.agents.answer import Answer  # noqa: E402
+from parenvs.agents.machine import cores, counted, processor, versions  # noqa: E402
+from parenvs.agents.markdown_table import table as table  # noqa: E402
 from parenvs.errors import InfeasibleError  # noqa: E402
 from parenvs.instances import names  # noqa: E402
 from parenvs.judge import make_plan  # noqa: E402
@@ -128,13 +128,6 @@ def layers(pipeline: Pipeline, after: Iterable[str]) -> tuple[str, ...]:
     return tuple(layer(x) if both else layer(x).removeprefix("enc ") for x in after)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> str:
-    """A GitHub table; the first ``left`` columns are flush left, the others right."""
-    rule = [":--" if i < left else "--:" for i in range(len(header))]
-    lines = [header, rule, *rows]
-    return "\n".join("| " + " | ".join(str(x) for x in line) + " |" for line in lines)
-
-
 def numbers(values: Iterable[int]) -> str:
     """``(8, 16, 24)`` without the trailing comma of a single one."""
     return f"({', '.join(map(str, values))})"
@@ -149,24 +142,26 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 def machine() -> str:
     """Processor, cores and versions."""
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        found = re.search(r"model name\s*:\s*(.+)", info.read_text(encoding="utf-8"))
-        model = found[1].strip() if found else model
-    count = os.cpu_count()
-    return (
-        f"{model}, {count} core{'' if count == 1 else 's'}; "
-        f"Python {platform.python_version()}, NumPy {np.__version__}"
-    )
+    found = versions()
+    where = f"{processor()}, {counted(cores())}"
+    return f"{where}; Python {found['python']}, NumPy {found['numpy']}"
 
 
-def parser(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with what every benchmark takes."""
+def parser(
+    doc: str | None, repeats: int | None = None, seconds: float | None = None
+) -> argparse.ArgumentParser:
+    """A parser with what every benchmark takes; ``--repeats`` and ``--seconds`` by their defaults.
+
+    No default, no such option.
+    """
     result = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     result.add_argument(
         "--out", type=Path, default=RESULTS, help="folder of the results (default: %(default)s)"
     )
+    if repeats is not None:
+        result.add_argument("--repeats", type=int, default=repeats, help="runs of everything")
+    if seconds is not None:
+        result.add_argument("--seconds", type=float, default=seconds, help="of each run")
     return result
 
 

@@ -38,15 +38,17 @@ SCRIPTS = (
     "vector_plan",
     "vector_training",
     "exact_points",
-    "readme",
 )
 
 
 def main() -> int:
     here = Path(__file__).parent
-    for name in SCRIPTS:
+    commands = {name: [str(here / f"{name}.py")] for name in SCRIPTS}
+    commands["bench speed"] = ["-m", "parenvs", "bench", "speed", "--out", str(here / "results")]
+    commands["readme"] = [str(here / "readme.py")]
+    for name, command in commands.items():
         print(f"== {name}", flush=True)
-        status = subprocess.run([sys.executable, str(here / f"{name}.py")], check=False).returncode
+        status = subprocess.run([sys.executable, *command], cwd=here.parent, check=False).returncode
         if status:
             return status
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -13,24 +12,17 @@ from unittest import mock
 import numpy as np
 from common import parser, progress, publish, table
 from sb3_contrib.common.maskable.utils import get_action_masks
-from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
 from parenvs.agents import train as trainer
 from parenvs.agents.bench import PIPELINES, TASKS, problems
-from parenvs.agents.best_plan import BestPlan
 from parenvs.agents.learners import learner
+from parenvs.agents.speed_training import AGENTS, CASES, Turn, training, turn_rate
 from parenvs.agents.train import Config, train
 from parenvs.agents.training_env import make_env, one_thread
 
-CASES: list[tuple[str, dict[str, Any]]] = [
-    ("PipelineCut-v0", {"instance": "t5-3b", "cluster": "C"}),
-    ("OperatorPartition-v0", {"instance": "t5-3b"}),
-]
-AGENTS = ("ppo", "rainbow")
 KINDS = {"single": False, "batch": True}
 """What ``make_env`` is told: before, and after."""
-Turn = Callable[[], int]
 
 
 def playing(env: VecEnv, steps: int) -> Turn:
@@ -47,23 +39,6 @@ def playing(env: VecEnv, steps: int) -> Turn:
     return turn
 
 
-def training(agent: str, env_id: str, env: VecEnv, steps: int) -> Turn:
-    """A turn of training, collecting and updates, with the callback that ``train`` uses."""
-    kind = learner(agent)
-    model = kind.make(env, env_id, env.get_attr("episode_steps")[0], 0)
-    model.set_logger(configure(None, []))
-    tracker = BestPlan(scale=env.get_attr("largest_return")[0])
-
-    def turn() -> int:
-        before = model.num_timesteps
-        model.learn(
-            steps, callback=tracker, log_interval=kind.log_interval, reset_num_timesteps=False
-        )
-        return model.num_timesteps - before
-
-    return turn
-
-
 def steps_per_second(turns: dict[str, Turn], repeats: int) -> dict[str, float]:
     """Median over repeats, in processor time, and that of the ratios of neighbouring turns.
 
@@ -72,13 +47,12 @@ def steps_per_second(turns: dict[str, Turn], repeats: int) -> dict[str, float]:
     speeds: dict[str, list[float]] = {kind: [] for kind in turns}
     for repeat in range(repeats + 1):
         for kind, turn in turns.items():
-            begin = time.process_time()
-            steps = turn()
+            found = turn_rate(turn)
             if repeat:
-                speeds[kind].append(steps / (time.process_time() - begin))
+                speeds[kind].append(found)
     pairs = zip(speeds["single"], speeds["batch"], strict=True)
     ratio = median(after / before for before, after in pairs)
-    return {**{kind: median(found) for kind, found in speeds.items()}, "ratio": ratio}
+    return {**{kind: median(runs) for kind, runs in speeds.items()}, "ratio": ratio}
 
 
 def speed_rows(steps: int, repeats: int) -> list[dict[str, Any]]:

@@ -1,9 +1,11 @@
-"""The command ``parenvs bench agents``."""
+"""The commands ``parenvs bench agents`` and ``parenvs bench speed``."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,8 +20,11 @@ from parenvs.files import write_text
 
 def add_bench(app: typer.Typer) -> None:
     """Add the commands that measure."""
-    bench = typer.Typer(no_args_is_help=True, help="Measure agents over the whole suite.")
+    bench = typer.Typer(
+        no_args_is_help=True, help="Measure agents over the whole suite, and its speed."
+    )
     bench.command()(agents)
+    bench.command()(speed)
     app.add_typer(bench, name="bench")
 
 
@@ -103,6 +108,50 @@ def agents(
     curves.save(folder / "curves.png", problems, skipped, records)
     out.print(_summary(totals(problems, records, chosen)))
     files = "agents.jsonl, agents.md, agents_totals.md, curves.png"
+    out.print(f"written to {folder}: {files}", markup=False)
+
+
+def speed(
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("bench"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Some seconds, smaller problems; not to compare.")
+    ] = False,
+    repeats: Annotated[
+        int | None,
+        typer.Option(help="Runs of everything (default: 5, quick 3).", show_default=False),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Processor seconds of a run (default: 0.5, quick 0.01).", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Time every environment beside CartPole, single and batched, and what else takes time.
+
+    Writes all runs, their medians as tables, and a short one. Run it alone on the machine.
+    """
+    from parenvs.agents import bench_speed
+    from parenvs.agents.bench_speed_table import markdown, summary
+
+    effort = bench_speed.QUICK if quick else bench_speed.FULL
+    if repeats is not None:
+        check_range("--repeats", repeats, 1)
+        effort = replace(effort, repeats=repeats)
+    if seconds is not None:
+        if not 0 < seconds <= 3600:
+            raise ParenvsError(f"--seconds must be over 0 and at most 3600, not {seconds:g}")
+        effort = replace(effort, seconds=seconds)
+    data = bench_speed.measure(effort, _say)
+    options = {"--quick": quick, f"--repeats {repeats}": repeats, f"--seconds {seconds}": seconds}
+    command = " ".join(["parenvs bench speed", *(one for one, given in options.items() if given)])
+    short = summary(data, command)
+    raw = json.dumps({"command": command, **data}, indent=1)
+    write_text(folder / "bench_speed.json", raw + "\n")
+    write_text(folder / "bench_speed.md", markdown(data, command))
+    write_text(folder / "bench_speed_summary.md", short)
+    out.print(short, markup=False, soft_wrap=True)
+    files = "bench_speed.json, bench_speed.md, bench_speed_summary.md"
     out.print(f"written to {folder}: {files}", markup=False)
 
 

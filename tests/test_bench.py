@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import sys
 from multiprocessing import active_children
 from types import SimpleNamespace
 
@@ -9,7 +8,8 @@ import pytest
 
 pytest.importorskip("sb3_contrib")
 
-from parenvs import cli
+from commands import caller
+
 from parenvs.agents import bench, bench_table, curves, learners
 from parenvs.agents.bench import Problem, Run
 from parenvs.errors import ParenvsError
@@ -22,17 +22,7 @@ ALL += ["--seeds", "1", "--steps", "300", "--out", "results"]
 @pytest.fixture
 def run(monkeypatch, capfd, tmp_path):
     """``run("--agents", ...)`` of ``parenvs bench agents`` in one folder: (status, out, err)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["parenvs", "bench", "agents", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capfd.readouterr()
-        return ended.value.code, captured.out, captured.err
-
-    return call
+    return caller(monkeypatch, capfd, tmp_path, "bench", "agents")
 
 
 def untimed(path):

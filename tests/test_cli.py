@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import toys
+from commands import caller
 
-from parenvs import cli, judge, load_plan, load_profile
+from parenvs import judge, load_plan, load_profile
 from parenvs.cluster import PRESETS
 from parenvs.instances import data_folder, names
 
@@ -19,17 +20,7 @@ def run(monkeypatch, capfd, tmp_path):
     """``run("plan", ...)`` in an empty folder: (status, stdout, stderr)."""
     place = tmp_path / "here"
     place.mkdir()
-    monkeypatch.chdir(place)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["parenvs", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capfd.readouterr()
-        return ended.value.code, captured.out, captured.err
-
-    return call
+    return caller(monkeypatch, capfd, place)
 
 
 @pytest.fixture

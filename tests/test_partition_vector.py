@@ -2,15 +2,14 @@
 
 import copy
 import pickle
-import time
-import warnings
-from functools import partial
 
+import batches
 import gymnasium as gym
 import numpy as np
 import partition_toys as toys
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from batches import MODES, assert_same, modes
+from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from parenvs import partition_answers
@@ -20,7 +19,6 @@ from parenvs.partition_answers import Changes, answers_of
 
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
 CLASSES = {OPERATOR: OperatorPartitionVectorEnv, BATCH: DataParallelVectorEnv}
-MODES = ("NextStep", "SameStep", "Disabled")
 SETTINGS = [  # environment, arguments
     (OPERATOR, {}),
     (OPERATOR, {"reward": "step_time"}),
@@ -39,30 +37,9 @@ def name_of(setting):
 settings = pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
 
 
-def assert_same(one, other, where=""):
-    """Equal structure, types, shapes and bytes."""
-    if isinstance(one, (dict, tuple)):
-        assert type(one) is type(other)
-        assert len(one) == len(other)
-        for key in one if isinstance(one, dict) else range(len(one)):
-            assert_same(one[key], other[key], f"{where}/{key}")
-    elif isinstance(one, np.ndarray) and one.dtype == object:
-        assert one.shape == other.shape
-        for a, b in zip(one, other, strict=True):
-            assert_same(a, b, where)
-    else:
-        assert type(one) is type(other), where
-        one, other = np.asarray(one), np.asarray(other)
-        assert (one.dtype, one.shape) == (other.dtype, other.shape), where
-        assert one.tobytes() == other.tobytes(), (where, one, other)
-
-
 def both(setting, count, mode="NextStep", **kwargs):
-    """SyncVectorEnv of single environments, and the batched environment."""
-    name, own = setting
-    one = partial(CLASSES[name].single, **own, **kwargs)
-    singles = SyncVectorEnv([one] * count, autoreset_mode=mode)
-    return singles, gym.make_vec(name, num_envs=count, autoreset_mode=mode, **own, **kwargs)
+    """The batched environment, and a ``SyncVectorEnv`` of single ones."""
+    return batches.both(CLASSES[setting[0]], {**setting[1], **kwargs}, count, mode)
 
 
 def draw(rng, masks, wrong=0.02):
@@ -76,7 +53,7 @@ def draw(rng, masks, wrong=0.02):
     return actions
 
 
-def compare(singles, envs, steps, seed=0, wrong=0.02):
+def compare(envs, singles, steps, seed=0, wrong=0.02):
     """Step both alike and compare everything; number of episodes that ended."""
     rng, ended = np.random.default_rng(seed), 0
     disabled = envs.metadata["autoreset_mode"] == AutoresetMode.DISABLED
@@ -101,15 +78,15 @@ def compare(singles, envs, steps, seed=0, wrong=0.02):
 
 
 @settings
-@pytest.mark.parametrize("mode", MODES)
+@modes
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
 def test_vector__equals_single_environments(name, mode, setting):
-    singles, envs = both(setting, 12, mode, instance=name)
-    assert compare(singles, envs, 300) > 10
+    envs, singles = both(setting, 12, mode, instance=name)
+    assert compare(envs, singles, 300) > 10
 
 
 @settings
-@pytest.mark.parametrize("mode", MODES)
+@modes
 def test_vector__equals_single_environments_on_a_toy(tmp_path, mode, setting):
     (tmp_path / "toy.txt").write_text(toys.MLP)
     kwargs = {"instance": str(tmp_path / "toy.txt"), "cluster": toys.toy_cluster(2)}
@@ -130,14 +107,14 @@ def test_vector__equals_single_environments_on_random_programs(tmp_path, seed):
         kwargs = {"instance": str(path), "cluster": toys.toy_cluster(2), "rules": rules}
         for setting in SETTINGS[:5]:
             mode = str(rng.choice(MODES))
-            singles, envs = both(setting, 9, mode, **kwargs)
+            envs, singles = both(setting, 9, mode, **kwargs)
             varied += envs.answers.varies is not None
-            assert compare(singles, envs, 40, seed, wrong=0.05) > 9
+            assert compare(envs, singles, 40, seed, wrong=0.05) > 9
             with pytest.MonkeyPatch.context() as patch:
                 limit = rng.choice(["TABLE_BYTES", "BLOCK_BYTES"])
                 patch.setattr(partition_answers, str(limit), 1)
                 envs.answers = answers_of.__wrapped__(envs.space)
-                compare(singles, envs, 20, seed)
+                compare(envs, singles, 20, seed)
     assert varied or seed  # rewards that depend on what is open do occur
 
 
@@ -183,134 +160,10 @@ def test_vector__many_whole_episodes():
     assert len(np.unique(total.round(9))) > 100
 
 
-@pytest.mark.parametrize("name", [OPERATOR, BATCH])
-@pytest.mark.parametrize("way", [None, "vector_entry_point", "sync"])
-def test_vector__make_vec(name, way):
-    """Native unless asked otherwise; no warning; the same either way."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        envs = gym.make_vec(name, num_envs=4, vectorization_mode=way, instance="vgg-19")
-        assert isinstance(envs, SyncVectorEnv if way == "sync" else CLASSES[name])
-        again = gym.make_vec(envs.spec)
-    assert type(again) is type(envs)
-    assert again.num_envs == 4
-    singles = gym.make_vec(name, num_envs=4, vectorization_mode="sync", instance="vgg-19")
-    for key in ("single_observation_space", "observation_space", "action_space", "metadata"):
-        assert getattr(envs, key) == getattr(singles, key)
-    rng = np.random.default_rng(0)
-    for _ in range(2):
-        assert_same(singles.reset(seed=3), envs.reset(seed=3))
-        for _ in range(30):
-            actions = draw(rng, np.array(singles.call("action_masks")))
-            result = envs.step(actions)
-            assert_same(singles.step(actions), result)
-            assert envs.observation_space.contains(result[0])
-    envs.close()
-
-
-@pytest.mark.parametrize("mode", [*MODES, *AutoresetMode])
-def test_vector__mode_in_the_metadata(mode):
-    before = dict(CLASSES[BATCH].single.metadata)
-    envs = gym.make_vec(BATCH, num_envs=2, instance="vgg-19", autoreset_mode=mode)
-    assert envs.metadata["autoreset_mode"] is AutoresetMode(mode)
-    assert CLASSES[BATCH].single.metadata == before
-
-
-@pytest.mark.parametrize("kind", ["list", "int32", "uint8", "bool", "float64", "object"])
-@settings
-def test_vector__kinds_of_actions(setting, kind):
-    envs = [gym.make_vec(setting[0], num_envs=5, instance="vgg-19", **setting[1]) for _ in "ab"]
-    actions = np.array([0, 1, 0, 1, 1])
-    for _ in range(4):
-        given = actions.tolist() if kind == "list" else actions.astype(kind)
-        assert_same(*(one.step(x) for one, x in zip(envs, (actions, given), strict=True)))
-
-
-def test_vector__numbers_that_are_no_actions():
-    """They end the episode with -1, whatever their size, and the others go on."""
-    envs = gym.make_vec(OPERATOR, num_envs=3, instance="vgg-19")
-    for huge in (2**64, -(2**70), 2**63, 2, -1):
-        envs.reset()
-        _, rewards, done, _, _ = envs.step([1, huge, 0])
-        assert rewards[1] == -1
-        assert rewards[0] > 0
-        assert done.tolist() == [False, True, False]
-
-
-def test_vector__wrong_number_of_actions():
-    envs = gym.make_vec(BATCH, num_envs=3, instance="vgg-19")
-    for actions in ([0, 1], np.zeros((3, 1), dtype=int), 1):
-        with pytest.raises(ValueError, match="3 actions are needed"):
-            envs.step(actions)
-
-
-def test_vector__without_autoreset():
-    """An episode that is over must be reset, and only then goes on."""
-    envs = gym.make_vec(BATCH, num_envs=3, instance="vgg-19", autoreset_mode="Disabled")
-    envs.reset()
-    done = envs.step([0, -1, 0])[2]
-    with pytest.raises(AssertionError, match=r"\[1\] are over"):
-        envs.step([0, 0, 0])
-    _, infos = envs.reset(options={"reset_mask": done})
-    assert done.tolist() == infos["_action_mask"].tolist() == [False, True, False]
-    assert envs.step([0, 0, 0])[0]["position"].tolist() == [2, 1, 2]
-    done = envs.step([-1, 0, -1])[2]
-    envs.reset(options={"reset_mask": np.array([True, False, False])})
-    with pytest.raises(AssertionError, match=r"\[2\] are over"):
-        envs.step([0, 0, 0])
-    assert envs.reset(options={"other": 1})[0]["position"].tolist() == [0, 0, 0]
-    envs.step([0, 0, 0])
-
-
-@pytest.mark.parametrize(
-    ("mask", "error"),
-    [
-        ([True, False], TypeError),
-        (np.array([1, 0]), TypeError),
-        (np.array([True]), ValueError),
-        (np.array([False, False]), ValueError),
-    ],
-)
-def test_vector__bad_reset_mask(mask, error):
-    envs = gym.make_vec(BATCH, num_envs=2, instance="vgg-19")
-    with pytest.raises(error, match="reset_mask"):
-        envs.reset(options={"reset_mask": mask})
-
-
-def test_vector__seeds():
-    """They set the generator and change no episode."""
-    envs = gym.make_vec(BATCH, num_envs=2, instance="vgg-19")
-    first, draws = envs.reset(), []
-    for seed in (5, [5, 6], [None, 1], None):
-        assert_same(envs.reset(seed=seed), first)
-        draws.append(envs.np_random.random())
-    assert draws[0] == draws[1]
-    with pytest.raises(ValueError, match="2 seeds are needed"):
-        envs.reset(seed=[1])
-
-
-@settings
-@pytest.mark.parametrize("fork", [copy.deepcopy, lambda envs: pickle.loads(pickle.dumps(envs))])
-def test_vector__fork(fork, setting):
-    """A copy in the middle of episodes goes on as the original, and leaves it alone."""
-    name, own = setting
-    envs = gym.make_vec(name, num_envs=6, instance="vgg-19", **own)
-    rng = np.random.default_rng(0)
-    for _ in range(3):
-        envs.step(draw(rng, envs.action_masks()))
-    other = fork(envs)
-    actions, results = [], []
-    for _ in range(20):
-        actions.append(draw(rng, other.action_masks()))
-        results.append(other.step(actions[-1]))
-    for one, result in zip(actions, results, strict=True):
-        assert_same(envs.step(one), result)
-
-
 @settings
 def test_vector__fork_of_one(setting):
     """A single environment goes on where one of the batch is, and leaves the batch alone."""
-    singles, envs = both(setting, 3, instance="vgg-19")
+    envs, singles = both(setting, 3, instance="vgg-19")
     rng = np.random.default_rng(1)
     singles.reset()
     for _ in range(6):
@@ -324,21 +177,6 @@ def test_vector__fork_of_one(setting):
         for action in (0, 1, 0, 0, 1):
             assert_same(one.step(action), other.step(action))
     assert pickle.dumps(envs._decisions) == kept
-
-
-def test_vector__nothing_is_shared():
-    """What a caller writes into arrays does not come back, and they do not change later."""
-    singles, envs = both((BATCH, {}), 4, "SameStep", instance="vgg-19")
-    theirs, mine = singles.reset(), envs.reset()
-    for step in range(15):
-        actions = np.full(4, step % 2)
-        kept, before = copy.deepcopy(mine), mine
-        theirs, mine = singles.step(actions), envs.step(actions)
-        assert_same(before, kept)
-        assert_same(theirs, mine)
-        for array in (*before[0].values(), before[-1]["action_mask"], before[-1]["_action_mask"]):
-            array[:] = 1
-        envs.action_masks()[:] = False
 
 
 def test_vector__without_copies():
@@ -358,7 +196,7 @@ def test_vector__without_copies():
 
 
 def test_vector__render():
-    singles, envs = both((OPERATOR, {}), 2, instance="vgg-19", render_mode="ansi")
+    envs, singles = both((OPERATOR, {}), 2, instance="vgg-19", render_mode="ansi")
     singles.reset()
     for one in (singles, envs):
         one.step(np.array([0, 1]))
@@ -382,49 +220,9 @@ def test_vector__statistics():
         ({"instance": "t5-bse"}, ParenvsError, "did you mean 't5-base'"),
         ({"devices": 1}, ParenvsError, "at least 2"),
         ({"reward": "speed"}, ParenvsError, "reward must be one of"),
-        ({"num_envs": 0}, ValueError, "num_envs must be at least 1"),
-        ({"autoreset_mode": "Never"}, ValueError, "Never"),
-        ({"render_mode": "human"}, ValueError, "render_mode must be one of"),
         ({"linked": True}, TypeError, "linked"),
     ],
 )
 def test_vector__bad_arguments(kwargs, error, words):
     with pytest.raises(error, match=words):
         OperatorPartitionVectorEnv(**{"num_envs": 2, **kwargs})
-
-
-def seconds(envs, actions):
-    """Processor seconds of a step; what other processes do does not count."""
-    envs.reset(seed=0)
-    begin = time.process_time()
-    for one in actions:
-        envs.step(one)
-    return (time.process_time() - begin) / len(actions)
-
-
-def test_vector__as_fast_as_it_was():
-    """Steps over CartPole's, 1024 at once, in one process: 1.1 when measured."""
-    rng = np.random.default_rng(0)
-    actions = [rng.integers(0, 2, 1024) for _ in range(60)]
-    envs = [gym.make_vec(name, num_envs=1024) for name in (OPERATOR, "CartPole-v1")]
-    runs = np.array([[seconds(one, actions) for one in envs] for _ in range(6)])
-    mine, cartpole = runs.min(axis=0)
-    assert cartpole / mine > 0.3, runs
-
-
-@pytest.mark.parametrize("name", [OPERATOR, BATCH])
-def test_vector__worth_while_at_eight(name):
-    """Steps of eight at once over those of one alone: 2.5 when measured."""
-    rng = np.random.default_rng(0)
-    actions, single = rng.integers(0, 2, (300, 8)), CLASSES[name].single()
-    envs = gym.make_vec(name, num_envs=8)
-    mine, alone = [], []
-    for _ in range(6):
-        mine.append(seconds(envs, actions))
-        begin, count = time.process_time(), 0
-        for action in actions[:100].ravel().tolist():
-            count += 1
-            if single.step(action)[2]:
-                single.reset()
-        alone.append((time.process_time() - begin) / count)
-    assert 8 * min(alone) / min(mine) > 1.0, (mine, alone)

@@ -5,77 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 
+from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
 from parenvs.envs.pipeline_cut import picture
 from parenvs.envs.pipeline_plan import PipelinePlanEnv
-from parenvs.envs.plan_problems import EVERY, PlanProblems
+from parenvs.envs.plan_problems import PlanProblems
 from parenvs.judge import ILLEGAL, make_plan
 from parenvs.plan import PipelinePlan
 from parenvs.plan_space import STAGES, UNITS
 from parenvs.points import POINTS
 
 ACTIONS = POINTS + UNITS
-NOBODY = np.empty(0, dtype=np.int64)
 
 
-class PipelinePlanVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
-    """n episodes at once, each as in the single environment, to the last bit.
+class PipelinePlanVectorEnv(BatchedEnv):
+    """n episodes at once, each as in the single environment, to the last bit; see ``BatchedEnv``.
 
-    What ``reset`` and ``step`` return is what ``gymnasium.vector.SyncVectorEnv`` makes of n single
-    environments: ``chain`` (n, 4, 128), ``topology`` (n, 64, 64), ``numbers`` (n, 8) and ``plan``
-    (n, 2, 7) float32, ``step`` (n,) int64; rewards (n,) float64; both flags (n,) bool;
-    ``infos["action_mask"]`` (n, 192) int8 with ``infos["_action_mask"]`` (n,) bool. Drawn problems
-    are the same as well: environment i has a generator of its own, seeded with ``seed + i``.
+    Observations are ``chain`` (n, 4, 128), ``topology`` (n, 64, 64), ``numbers`` (n, 8) and
+    ``plan`` (n, 2, 7) float32, ``step`` (n,) int64, masks (n, 192). Drawn problems are those of
+    ``SyncVectorEnv`` as well: environment i has a generator of its own, seeded with ``seed + i``.
 
     With a fixed instance all look things up in the same tables. Drawing a problem takes as long as
     hundreds of steps, so that then ``repeat`` matters more than anything else.
 
-    Args:
-        num_envs: n.
-        autoreset_mode: an ended episode starts anew in the next step, whose action is ignored and
-            whose reward is 0 (``NEXT_STEP``); in the same step, with the last observation in
-            ``infos["final_obs"]`` (``SAME_STEP``); or by ``reset(options={"reset_mask": ...})``
-            (``DISABLED``).
-        copy: False hands out ``chain``, ``topology`` and ``numbers`` as read-only views that hold
-            until the next call; of a problem that all share, of one row. All else is fresh.
-        kwargs: arguments of the single environment.
+    ``copy=False`` hands out ``chain``, ``topology`` and ``numbers`` as read-only views that hold
+    until the next call; of a problem that all share, of one row. All else is fresh.
 
     Attributes:
-        env: a single environment, which is never played.
         problems: the problem of each environment.
-
-    Raises:
-        ParenvsError: as in the single environment.
-        ValueError: no environment, or an unknown mode.
     """
 
-    def __init__(
-        self,
-        num_envs: int = 1,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-        copy: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        """Make one environment, and room for n episodes."""
-        if num_envs < 1:
-            raise ValueError(f"num_envs must be at least 1, not {num_envs}")
-        self.num_envs = n = num_envs
-        self.copy, self.autoreset_mode = copy, AutoresetMode(autoreset_mode)
-        self.env = PipelinePlanEnv(**kwargs)
-        self.render_mode = self.env.render_mode
-        self.episode_steps, self.largest_return = self.env.episode_steps, self.env.largest_return
-        self.metadata = {**self.env.metadata, "autoreset_mode": self.autoreset_mode}
-        self.single_action_space = self.env.action_space
-        self.single_observation_space = self.env.observation_space
-        self.action_space = batch_space(self.single_action_space, n)
-        self.observation_space = batch_space(self.single_observation_space, n)
-        # Freeing a large block makes malloc keep blocks of that size, without which every array of
-        # observations costs page faults, more than filling it does. Nothing is written here.
-        np.empty(min(max(16 * n * UNITS * UNITS, 1 << 21), 30 << 20), dtype=np.uint8)
+    single = PipelinePlanEnv
+    env: PipelinePlanEnv
+
+    def _set_up(self) -> None:
+        n = self.num_envs
+        keep_blocks(16 * n * UNITS * UNITS)
         self.problems = PlanProblems(self.env, n)
         # Row k is the start of stage k in every environment.
         self._points, self._units = np.zeros((2, STAGES, n), dtype=np.int64)
@@ -90,84 +56,12 @@ class PipelinePlanVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.
         self._begin(EVERY)
         self._look()
 
-    def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start all episodes anew, or those of ``options["reset_mask"]``, (n,) bool.
-
-        Args:
-            seed: that of the first environment, the next has the next number; or one for each.
-            options: as in the single environment, for all that start anew.
-
-        Raises:
-            ParenvsError: as in the single environment; nothing has changed then.
-            TypeError: the mask is no array of bool.
-            ValueError: the mask, or the seeds, are not n; or the mask holds nothing.
-        """
-        who = self.problems.reset(seed, options)
-        self._begin(who)
-        self._look()
-        infos = self._infos()
-        if who is not EVERY:
-            infos["_action_mask"][:] = False
-            infos["_action_mask"][who] = True
-            infos["action_mask"][~infos["_action_mask"]] = 0
-        return self._observation(), infos
-
-    def step(
-        self, actions: np.ndarray | Sequence[int]
-    ) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Choose a point or a unit in each environment, (n,) whole numbers.
-
-        Raises:
-            AssertionError: an episode is over, and the autoreset mode is ``DISABLED``.
-            ValueError: not n actions.
-        """
-        asked = self._actions(actions)
-        if self._over.size and self.autoreset_mode == AutoresetMode.DISABLED:
-            over = sorted(self._over.tolist())
-            raise AssertionError(f"episodes {over} are over: reset them by 'reset_mask'")
-        rewards, terminated = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
-        legal = self._legal.take(self._row + asked)
-        if self._common is not None and legal.all():
-            ended = self._choose(self._common % 2, self._common // 2, EVERY, asked, rewards)
-            self._over, self._common = ended, None if ended.size else self._common + 1
-        elif self._over.size == self.num_envs:
-            ended = NOBODY
-            self._restart(EVERY)
-        else:
-            ended = self._step_apart(asked, legal, rewards)
-        final = {}
-        if ended.size:
-            terminated[ended] = True
-            if self.autoreset_mode == AutoresetMode.SAME_STEP:
-                final = self._final_infos(ended, terminated)
-                self._restart(EVERY if ended.size == self.num_envs else ended)
-        self._look()
-        infos = {**final, **self._infos()}
-        return self._observation(), rewards, terminated, np.zeros_like(terminated), infos
-
-    def action_masks(self) -> np.ndarray:
-        """(n, 192) bool, legal actions; all true where the episode is over."""
-        return self._legal[:, :ACTIONS].copy()
-
     def plan(self, index: int) -> PipelinePlan:
         """The plan that environment ``index`` has built so far (the rest is its last stage)."""
         problem, cuts = self.problems.of[index], slice(1, 1 + int(self._made[index]) // 2)
         pivots = problem.pivots[self._points[cuts, index]]
         devices = problem.devices[self._units[cuts, index]]
         return make_plan(problem.pipeline, pivots, devices, instance=problem.instance)
-
-    def render(self) -> tuple[Any, ...] | None:
-        """What ``PipelinePlanEnv.render`` gives, of each environment."""
-        if self.render_mode is None:
-            gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make_vec")
-            return None
-        problems = enumerate(self.problems.of)
-        return tuple(picture(self.render_mode, one.pipeline, self.plan(i)) for i, one in problems)
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
@@ -179,10 +73,44 @@ class PipelinePlanVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.
         """The seed of each generator."""
         return tuple(map(self.problems.seed_of, range(self.num_envs)))
 
+    def _picture(self, mode: str, index: int) -> Any:
+        return picture(mode, self.problems.of[index].pipeline, self.plan(index))
+
+    def _reset(
+        self, who: Any, seed: int | Sequence[int | None] | None, options: dict[str, Any]
+    ) -> None:
+        self.problems.reset(who, seed, options)
+        self._begin(who)
+
     def _restart(self, who: Any) -> None:
-        """Start the next episodes of ``who``, ``EVERY`` or (k,) int64."""
         self.problems.advance(who)
         self._begin(who)
+
+    def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rewards, terminated = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
+        # Negative numbers are large ones without a sign; what is no action becomes 192.
+        asked = np.minimum(actions.view(np.uint64), np.uint64(ACTIONS)).view(np.int64)
+        legal = self._legal.take(self._row + asked)
+        if self._common is not None and legal.all():
+            ended = self._choose(self._common % 2, self._common // 2, EVERY, asked, rewards)
+            self._over, self._common = ended, None if ended.size else self._common + 1
+        elif self._over.size == self.num_envs:
+            ended = NOBODY
+            self._restart(EVERY)
+        else:
+            ended = self._step_apart(asked, legal, rewards)
+        terminated[ended] = True
+        return rewards, terminated
+
+    def _ended(self) -> np.ndarray:
+        return self._over
+
+    def _masks(self) -> np.ndarray:
+        return self._legal[:, :ACTIONS].copy().view(np.int8)
+
+    def _infos(self) -> dict[str, Any]:
+        self._look()  # once all have moved or started anew
+        return super()._infos()
 
     def _begin(self, who: Any) -> None:
         """Nothing is chosen in the episodes of ``who``."""
@@ -191,9 +119,7 @@ class PipelinePlanVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.
         if who is EVERY:
             self._over, self._common = NOBODY, 0
         else:
-            begins = np.zeros(self.num_envs, dtype=np.bool_)
-            begins[who] = True
-            self._over = self._over[~begins[self._over]]
+            self._over = without(self._over, who, self.num_envs)
             self._compare()
 
     def _compare(self) -> None:
@@ -279,38 +205,11 @@ class PipelinePlanVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.
             legal[who, :POINTS] = dynamics.legal_points(*at, rows)
             legal[who, POINTS:ACTIONS] = False
 
-    def _actions(self, actions: np.ndarray | Sequence[int]) -> np.ndarray:
-        """Actions as (n,) int64; what is none becomes 192."""
-        asked = np.asarray(actions)
-        if asked.shape != (self.num_envs,):
-            raise ValueError(f"{self.num_envs} actions are needed, not shape {asked.shape}")
-        if asked.dtype != np.int64:
-            if asked.dtype.kind not in "iub":  # as the single environment: whatever int() takes
-                asked = np.array([min(max(int(one), -1), ACTIONS) for one in asked])
-            asked = asked.astype(np.int64)
-        # Negative numbers are large ones without a sign.
-        return np.minimum(asked.view(np.uint64), np.uint64(ACTIONS)).view(np.int64)
-
     def _observation(self) -> dict[str, Any]:
         seen = self.problems.observed(self.copy)
         return {**seen, "plan": self._plan.copy(), "step": self._made.copy()}
 
-    def _infos(self) -> dict[str, Any]:
-        everybody = np.ones(self.num_envs, dtype=np.bool_)
-        return {"action_mask": self.action_masks().view(np.int8), "_action_mask": everybody}
-
-    def _final_infos(self, who: np.ndarray, over: np.ndarray) -> dict[str, Any]:
-        """Last observations and masks of environments ``who``; ``over``: the same, (n,) bool."""
+    def _last(self, who: np.ndarray) -> list[dict[str, Any]]:
         seen = self.problems.observed_by(who)
         seen.update(plan=self._plan[who], step=self._made[who])
-        last = np.full(self.num_envs, None, dtype=object)
-        for place, row in enumerate(who.tolist()):
-            last[row] = {key: value[place] for key, value in seen.items()}
-        mask = np.zeros((self.num_envs, ACTIONS), dtype=np.int8)
-        mask[who] = 1
-        return {
-            "final_obs": last,
-            "_final_obs": over.copy(),
-            "final_info": {"action_mask": mask, "_action_mask": over.copy()},
-            "_final_info": over.copy(),
-        }
+        return [{key: value[k] for key, value in seen.items()} for k in range(len(who))]

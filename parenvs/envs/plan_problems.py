@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
+from parenvs.envs.batched import EVERY
 from parenvs.envs.pipeline_plan import PipelinePlanEnv
 from parenvs.pipeline import Pipeline
 from parenvs.plan_batch import PlanBatch
 from parenvs.plan_observation import observe
 from parenvs.plan_space import PlanSpace
 from parenvs.plan_tables import PlanTables
-
-EVERY = slice(None)
 
 
 class Problem(NamedTuple):
@@ -70,19 +69,17 @@ class PlanProblems:
         self._seeds: list[int | None] = [None] * count
         self._generators: list[np.random.Generator | None] = [None] * count
 
-    def reset(self, seed: int | Sequence[int | None] | None, options: dict[str, Any] | None) -> Any:
-        """Give the next problem, or the one of the options, to all that are reset: to ``who``.
+    def reset(
+        self, who: Any, seed: int | Sequence[int | None] | None, options: dict[str, Any]
+    ) -> None:
+        """Give the next problem, or the one of the options, to ``who``.
 
         Raises:
-            ParenvsError: wrong options.
-            TypeError: a mask that is no array of bool.
-            ValueError: a mask, or seeds, that are not n; or a mask that holds nothing.
+            ParenvsError: wrong options; nothing has changed then.
+            ValueError: seeds that are not n.
         """
-        options = dict(options or {})
-        mask = reset_mask_of(options, self.count)
         seeds = seeds_of(seed, self.count)
         asked = self.env._asked(options) if options else None
-        who = EVERY if mask is None or mask.all() else np.flatnonzero(mask)
         for row in np.arange(self.count)[who].tolist() if seeds else ():
             if seeds[row] is not None:
                 self._seeds[row], self._generators[row], self._left[row] = seeds[row], None, 0
@@ -90,7 +87,6 @@ class PlanProblems:
             self.advance(who)
         else:
             self._ask(who, *asked)
-        return who
 
     def generator(self, row: int) -> np.random.Generator:
         """That of one environment, made when it is asked for: making it takes longer than a step.
@@ -193,23 +189,6 @@ def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | 
         if one is not None and (not isinstance(one, int) or one < 0):
             np_random(one)
     return list(seed)
-
-
-def reset_mask_of(options: dict[str, Any], count: int) -> np.ndarray | None:
-    """(n,) bool, who is reset, taken out of the options of a reset; None if it is all.
-
-    Raises:
-        TypeError: no array of bool.
-        ValueError: of another shape, or without a true element.
-    """
-    if "reset_mask" not in options:
-        return None
-    mask = options.pop("reset_mask")
-    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-        raise TypeError(f"'reset_mask' must be a NumPy array of bool, not {type(mask).__name__}")
-    if mask.shape != (count,) or not mask.any():
-        raise ValueError(f"'reset_mask' must have the shape ({count},), and a true element")
-    return mask
 
 
 def _problem(space: PlanSpace, instance: str | None) -> Problem:

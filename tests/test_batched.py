@@ -1,0 +1,306 @@
+"""What every batched environment does alike, against ``SyncVectorEnv`` of single ones."""
+
+import copy
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from batches import MODES, assert_same, both, deface, drawn, forks, modes, named
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
+
+from parenvs.envs.partition_vector import DataParallelVectorEnv, OperatorPartitionVectorEnv
+from parenvs.envs.pipeline_cut_vector import PipelineCutVectorEnv
+from parenvs.envs.pipeline_plan_vector import PipelinePlanVectorEnv
+from parenvs.errors import ParenvsError
+
+VGG = {"instance": "vgg-19"}
+CASES = {
+    PipelineCutVectorEnv: [
+        {**VGG, "cluster": "A", "stages": 4},  # windows overlap
+        {**VGG, "cluster": "B"},
+        {"instance": "t5-base", "cluster": "C"},
+    ],
+    PipelinePlanVectorEnv: [
+        {"instance": "t5-base", "cluster": "C"},
+        {**VGG, "cluster": "1x12:a100", "stages": 2, "micro_batches": 3},
+        {"instance": "plan-validation"},  # drawn
+    ],
+    OperatorPartitionVectorEnv: [
+        VGG,
+        {**VGG, "reward": "step_time"},
+        {**VGG, "linkage": False},
+        {**VGG, "linkage": False, "masked": True},
+        {**VGG, "linkage": False, "masked": True, "reward": "step_time"},
+    ],
+    DataParallelVectorEnv: [VGG, {**VGG, "masked": False, "reward": "step_time"}],
+}
+IDS = {
+    PipelineCutVectorEnv: "PipelineCut-v0",
+    PipelinePlanVectorEnv: "PipelinePlan-v0",
+    OperatorPartitionVectorEnv: "OperatorPartition-v0",
+    DataParallelVectorEnv: "DataParallel-v0",
+}
+cases = pytest.mark.parametrize(
+    ("kind", "kwargs"),
+    [
+        pytest.param(kind, kwargs, id=f"{IDS[kind][:-3]}-{named(kwargs)}")
+        for kind, several in CASES.items()
+        for kwargs in several
+    ],
+)
+kinds = pytest.mark.parametrize(
+    ("kind", "kwargs"),
+    [pytest.param(kind, several[0], id=IDS[kind][:-3]) for kind, several in CASES.items()],
+)
+
+
+@pytest.mark.parametrize("illegal", [0.0, 0.1])
+@cases
+def test_batched__kinds_of_actions(kind, kwargs, illegal):
+    rng = np.random.default_rng(0)
+    for type_ in (np.int64, np.int32, np.int16, np.float64, object, list):
+        batched, single = both(kind, kwargs, 6)
+        assert_same(batched.reset(seed=0), single.reset(seed=0))
+        for _ in range(12):
+            actions = drawn(batched.action_masks(), rng, illegal)
+            asked = actions.tolist() if type_ is list else actions.astype(type_)
+            assert_same(batched.step(asked), single.step(actions))
+
+
+@pytest.mark.parametrize("type_", [np.uint8, np.bool_])
+@kinds
+def test_batched__actions_without_a_sign(kind, kwargs, type_):
+    batched, single = both(kind, kwargs, 3)
+    for env in batched, single:
+        env.reset(seed=0)
+    for actions in ([0, 1, 0], [1, 1, 0]):
+        assert_same(batched.step(np.array(actions, dtype=type_)), single.step(np.array(actions)))
+
+
+@pytest.mark.parametrize("action", [2**70, 2**64 - 1, 2**63, -(2**63), -(2**70), 10**6, -1])
+@kinds
+def test_batched__actions_far_off(kind, kwargs, action):
+    """They end the episode with -1, whatever their size, and the others go on."""
+    batched, single = kind(2, **kwargs), kind.single(**kwargs)
+    legal = int(batched.reset()[1]["action_mask"][1].argmax())
+    single.reset()
+    observation, rewards, terminated, _, infos = batched.step([action, legal])
+    assert rewards[0] == -1.0 < rewards[1]
+    assert terminated.tolist() == [True, False]
+    expected = single.step(action)
+    assert_same({key: value[0] for key, value in observation.items()}, expected[0])
+    assert_same(infos["action_mask"][0], expected[4]["action_mask"])
+    batched.step([action, legal])  # what is asked of an episode that is over does not count
+    assert batched.action_masks()[0].any()
+
+
+@kinds
+def test_batched__over_without_autoreset(kind, kwargs):
+    """An episode that is over must be reset, and only then goes on."""
+    batched, single = both(kind, kwargs, 3, "Disabled")
+    for env in batched, single:
+        legal = int(env.reset(seed=0)[1]["action_mask"][0].argmax())
+        done = env.step(np.array([legal, -1, legal]))[2]
+    with pytest.raises(AssertionError, match=r"\[1\] are over"):
+        batched.step(np.array([0, 0, 0]))
+    assert_same(*(env.reset(options={"reset_mask": done.copy()}) for env in (batched, single)))
+    actions = batched.action_masks().argmax(axis=1)
+    assert_same(batched.step(actions), single.step(actions))
+    batched.reset()
+    done = batched.step(np.array([-1, legal, -1]))[2]
+    batched.reset(options={"reset_mask": np.array([True, False, False])})
+    with pytest.raises(AssertionError, match=r"\[2\] are over"):
+        batched.step(np.array([0, 0, 0]))
+    batched.reset()
+    assert batched.step(np.full(3, -1))[2].all()  # goes on after a reset
+
+
+@modes
+@cases
+def test_batched__partial_resets(kind, kwargs, mode):
+    """Of environments in the middle of an episode, with and without any that is over."""
+    batched, single = both(kind, kwargs, 5, mode)
+    rng, over = np.random.default_rng(0), np.zeros(5, dtype=bool)
+    assert_same(batched.reset(seed=1), single.reset(seed=1))
+    for _ in range(40):
+        mask = rng.random(5) < 0.4
+        mask[rng.integers(5)] = True
+        if mode == "Disabled":
+            mask |= over
+        assert_same(*(env.reset(options={"reset_mask": mask}) for env in (batched, single)))
+        actions = drawn(batched.action_masks(), rng, 0.1)
+        outcome = batched.step(actions)
+        assert_same(outcome, single.step(actions))
+        over = outcome[2]
+
+
+@pytest.mark.parametrize(
+    ("mask", "error"),
+    [
+        (None, TypeError),
+        ([True, False], TypeError),
+        (np.array([1, 0]), TypeError),
+        (np.array([True]), ValueError),
+        (np.array([False, False]), ValueError),
+    ],
+)
+@kinds
+def test_batched__bad_reset_masks(kind, kwargs, mask, error):
+    with pytest.raises(error, match="reset_mask"):
+        kind(2, **kwargs).reset(options={"reset_mask": mask})
+
+
+@kinds
+def test_batched__bad_arguments(kind, kwargs):
+    with pytest.raises(ValueError, match="num_envs must be at least 1"):
+        kind(0, **kwargs)
+    with pytest.raises(ValueError, match="AutoresetMode"):
+        kind(1, autoreset_mode="Sometimes", **kwargs)
+    with pytest.raises(ValueError, match="render_mode must be one of"):
+        kind(1, render_mode="human", **kwargs)
+    with pytest.raises(ParenvsError, match="did you mean"):
+        kind(1, instance="vgg-91")
+    env = kind(3, **kwargs)
+    for actions in ([0, 1], np.zeros((3, 1), dtype=int), 1):
+        with pytest.raises(ValueError, match="3 actions are needed"):
+            env.step(actions)
+    with pytest.raises(ValueError, match="3 seeds are needed"):
+        env.reset(seed=[1, 2])
+
+
+@kinds
+def test_batched__seeds_that_change_no_episode(kind, kwargs):
+    """They reach ``np_random``, of all or of each."""
+    env = kind(3, **kwargs)
+    first = env.reset(seed=5)
+    for seed in (5, [5, 6, 7], 6, [None, 1, 2], None):
+        assert_same(env.reset(seed=seed), first)
+    draws = []
+    for seed in (5, [5, 6, 7], 6):
+        env.reset(seed=seed)
+        random = env.np_random
+        draws.append((random if isinstance(random, np.random.Generator) else random[0]).random())
+    assert draws[0] == draws[1] != draws[2]
+
+
+@forks
+@modes
+@cases
+def test_batched__fork(kind, kwargs, fork, mode):
+    """A copy in the middle of episodes goes on as the original, and leaves it alone."""
+    env, rng = kind(4, autoreset_mode=mode, **kwargs), np.random.default_rng(0)
+    env.reset(seed=3)
+    ended = env.step(drawn(env.action_masks(), rng))[2]
+    if mode == "Disabled" and ended.any():
+        env.reset(options={"reset_mask": ended})
+    other, before = fork(env), env.action_masks()
+    actions, expected = [], []
+    for _ in range(12):
+        actions.append(drawn(other.action_masks(), rng))
+        expected.append(other.step(actions[-1]))
+        if mode == "Disabled" and expected[-1][2].any():
+            break
+    assert_same(env.action_masks(), before)
+    for action, outcome in zip(actions, expected, strict=True):
+        assert_same(env.step(action), outcome)
+
+
+@pytest.mark.parametrize("mode", MODES[:2])
+@cases
+def test_batched__nothing_is_shared(kind, kwargs, mode):
+    """What a caller writes into what it got does not come back, and that does not change later."""
+    env, twin = (kind(3, autoreset_mode=mode, **kwargs) for _ in range(2))
+    rng, some = np.random.default_rng(0), {"reset_mask": np.array([True, False, False])}
+    env.reset(seed=0)
+    twin.reset(seed=0)
+    before = kept = ()
+    for _ in range(9):
+        actions = drawn(env.action_masks(), rng, 0.1)
+        outcome = env.step(actions)
+        assert_same(before, kept)
+        assert_same(outcome, twin.step(actions))
+        env.action_masks()[:] = True
+        deface(outcome)
+        outcome = env.reset(options=some)
+        assert_same(outcome, twin.reset(options=some))
+        before, kept = outcome, copy.deepcopy(outcome)
+    deface(outcome)
+
+
+@pytest.mark.parametrize("way", [None, "vector_entry_point", "sync"])
+@kinds
+def test_batched__make_vec(kind, kwargs, way):
+    """Native unless asked otherwise; no warning; the same either way."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        envs = gym.make_vec(IDS[kind], num_envs=4, vectorization_mode=way, **kwargs)
+        assert type(envs) is (SyncVectorEnv if way == "sync" else kind)
+        again = gym.make_vec(envs.spec)
+    assert type(again) is type(envs)
+    assert envs.num_envs == again.num_envs == 4
+    assert envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+    _, reference = both(kind, kwargs, 4)
+    for name in ("observation_space", "single_observation_space", "action_space", "metadata"):
+        assert getattr(envs, name) == getattr(reference, name)
+    assert envs.single_action_space == reference.single_action_space
+    outcome = envs.reset(seed=0)
+    assert_same(outcome, reference.reset(seed=0))
+    assert envs.observation_space.contains(outcome[0])
+    envs.close()
+    assert envs.closed
+
+
+@pytest.mark.parametrize("mode", [*MODES, *AutoresetMode])
+@kinds
+def test_batched__mode_in_the_metadata(kind, kwargs, mode):
+    before = dict(kind.single.metadata)
+    envs = gym.make_vec(f"parenvs:{IDS[kind]}", num_envs=2, autoreset_mode=mode, **kwargs)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode(mode)
+    assert kind.single.metadata == before
+
+
+@kinds
+def test_batched__last_observations_without_copies(kind, kwargs):
+    envs = gym.make_vec(IDS[kind], num_envs=2, autoreset_mode="SameStep", copy=False, **kwargs)
+    envs.reset()
+    infos = envs.step(np.array([-1, -1]))[-1]
+    assert infos["_final_obs"].all()
+    assert envs.single_observation_space.contains(infos["final_obs"][0])
+
+
+@kinds
+def test_batched__wrappers(kind, kwargs):
+    """Statistics of episodes, and infos as a list, are those of single environments."""
+    rng = np.random.default_rng(0)
+    batched, single = (RecordEpisodeStatistics(env) for env in both(kind, kwargs, 3))
+    batched.reset(seed=0)
+    single.reset(seed=0)
+    ended = 0
+    while ended < 3:
+        actions = drawn(batched.unwrapped.action_masks(), rng)
+        mine, theirs = (env.step(actions)[-1] for env in (batched, single))
+        assert ("episode" in mine) == ("episode" in theirs)
+        if "episode" in mine:
+            assert_same(mine["episode"]["r"], theirs["episode"]["r"])
+            assert_same(mine["episode"]["l"], theirs["episode"]["l"])
+            ended += 1
+    mine, theirs = (DictInfoToList(env).reset(seed=0)[1] for env in both(kind, kwargs, 3))
+    for one, other in zip(mine, theirs, strict=True):
+        assert_same(one, other)
+
+
+@kinds
+def test_batched__render(kind, kwargs):
+    batched, single = both(kind, {**kwargs, "render_mode": "ansi"}, 2)
+    rng = np.random.default_rng(0)
+    for env in batched, single:
+        env.reset(seed=0)
+    for _ in range(3):
+        assert batched.render() == single.render()
+        actions = drawn(batched.action_masks(), rng)
+        for env in batched, single:
+            env.step(actions)
+    with pytest.warns(UserWarning, match="render_mode='ansi' or 'rgb_array'"):
+        kind(2, **kwargs).render()
