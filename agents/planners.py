@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
 
 from parenvs.agents.answer import Answer
+from parenvs.agents.beam import beam
 from parenvs.agents.exact import exact_full, exact_pruned
 from parenvs.agents.heuristics import even_cut, random_search
 from parenvs.agents.optimum import optimum
 from parenvs.agents.pipedream import pipedream
+from parenvs.agents.pretrained import pretrained
 from parenvs.agents.request import TRAINED, Request
 from parenvs.candidates import CutSpace
 from parenvs.errors import ParenvsError
 from parenvs.judge import Report, judge, make_plan
+from parenvs.plan_space import PlanSpace
+
+REFINED = "pretrained-refined"
 
 
 @dataclass(frozen=True)
@@ -35,13 +40,18 @@ class PipelineRequest(Request):
     @property
     def compared(self) -> tuple[str, ...]:
         """Planners that ``parenvs compare`` runs."""
-        return ("ppo", "even", "pipedream", "random", "exact", "exact-full")
+        return ("ppo", "even", "pipedream", "random", "pretrained", "exact", "exact-full")
 
     @property
     def label(self) -> str:
         """The cluster."""
         cluster = self.space.pipeline.cluster
         return cluster.name or f"{cluster.devices}-devices"
+
+    @cached_property
+    def points(self) -> PlanSpace:
+        """The problem over 128 points and 64 units, at most."""
+        return PlanSpace.build(self.space.pipeline, self.space.stages)
 
     def report(self, answer: Answer) -> Report:
         """What the judge says of an answer."""
@@ -73,8 +83,13 @@ PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
     "exact-full": lambda r: exact_full(r.space.pipeline, r.space.stages),
     "even": lambda r: even_cut(r.space.pipeline, r.space.stages),
     "pipedream": lambda r: pipedream(r.space.pipeline, r.space.stages),
+    "beam": lambda r: beam(r.points),
+    "pretrained": lambda r: pretrained(r.points, seed=r.seed),
+    REFINED: lambda r: pretrained(r.points, refine=True, seed=r.seed),
     "random": _random,
     **{agent: partial(_trained, agent) for agent in TRAINED},
 }
 """``exact`` searches the environment's candidates, ``exact-full`` all pivots and device cuts."""
+GENERAL = ("pretrained", REFINED)
+"""Planners that were trained on other problems, so that one wants to know what they missed."""
 PipelineRequest.planners = PLANNERS

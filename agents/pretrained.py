@@ -30,6 +30,8 @@ PAIRS = 300_000
 """Refinement: most pairs of state and label in a layer; a search with more is given up."""
 AFFORDABLE = 10.0
 """Seconds that ``gaps`` may take for each proof."""
+AT = 5e-6
+"""Relative distance below which a plan is at the optimum."""
 _ROUNDS = 3  # of each local search
 
 
@@ -119,10 +121,11 @@ class Gap:
         """One line."""
         most = "" if self.proven else "at most "
         what = "optimum" if self.proven else "lower bound of the optimum"
-        if self.ratio >= 1:
-            words = f"{most}{self.ratio - 1:.2%} above"
+        above = self.ratio - 1
+        if self.proven and abs(above) < AT:
+            words = "at"
         else:
-            words = f"{1 - self.ratio:.2%} below"
+            words = f"{most}{above:.2%} above" if above > 0 else f"{-above:.2%} below"
         words += f" the {what} over {self.over}, {self.length:.6g} s"
         return f"{words}, found in {self.seconds:.2f} s"
 

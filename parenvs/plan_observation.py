@@ -39,13 +39,13 @@ def observe(space: PlanSpace) -> dict[str, np.ndarray]:
     fastest = max(cluster.intra_bw, cluster.inter_bw)
     topology[:count, :count] = cluster.bandwidth(low, high) / fastest
     ratio = max(cluster.intra_bw / cluster.inter_bw, 1.0)
-    memory = 2.0 * pipeline.memory_limit / pipeline.copies / cluster.inter_bw
+    memory = 2.0 * pipeline.memory_limit / cluster.inter_bw
     numbers = [
         space.stages / STAGES,
         pipeline.micro_batches / MOST_MICRO_BATCHES,
         count / UNITS,
         np.log2(end[0]) / OCTAVES,
-        memory / (memory + scale),
+        memory / (memory + scale * pipeline.copies),
         pipeline.backward_sum[-1] / pipeline.seconds_sum[-1],
         np.log2(ratio) / OCTAVES,
         float(pipeline.recompute == "full"),
