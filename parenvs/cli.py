@@ -12,6 +12,7 @@ import typer
 
 from parenvs import __version__, tables
 from parenvs.cli_bench import add_bench
+from parenvs.cli_leaderboard import add_leaderboard
 from parenvs.cli_options import (
     ClusterText,
     Instance,
@@ -97,19 +98,29 @@ def plan(
     agent: Annotated[
         str, typer.Option(help="exact, random, ppo, ... (parenvs list shows all).")
     ] = "exact",
+    refine: Annotated[
+        bool, typer.Option("--refine", help="Search around the answer of agent pretrained.")
+    ] = False,
     out_: PlanOut = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """Plan a model with one agent, judge the plan, and write or draw it."""
+    if refine:
+        agent = _refined(agent)
     answer = request.run(agent)
     report = request.report(answer)
+    gaps = _gaps(request, answer)
     if as_json:
         content = {"plan": report.plan.to_json(), "report": report.to_json()}
+        if gaps:
+            content["gaps"] = [dataclasses.asdict(gap) for gap in gaps]
         sys.stdout.write(json.dumps(content) + "\n")
     else:
         print_report(report)
         out.print(tables.proof(answer), markup=False)
+        for gap in gaps:
+            out.print(gap.text(), markup=False, soft_wrap=True)
     refuse_illegal(report, f"the plan of {agent!r} is illegal")
     write(report, out_, plot, quiet=as_json)
 
@@ -207,6 +218,25 @@ def verify(
         raise InfeasibleError(f"{file}: illegal; parenvs judge gives the reasons")
 
 
+def _refined(agent: str) -> str:
+    """The planner that searches around the answer of this one."""
+    from parenvs.agents.planners import GENERAL, REFINED
+
+    if agent not in GENERAL:
+        raise ParenvsError(f"--refine is an option of --agent {GENERAL[0]}, not of {agent!r}")
+    return REFINED
+
+
+def _gaps(request: Request, answer: Any) -> list[Any]:
+    """What a planner that proves nothing and was trained on other problems may have missed."""
+    from parenvs.agents.planners import GENERAL, PipelineRequest
+    from parenvs.agents.pretrained import gaps
+
+    if not isinstance(request, PipelineRequest) or answer.method not in GENERAL:
+        return []
+    return gaps(request.points, answer)
+
+
 def _judged(file: Path, instance: str | None) -> Any:
     """What the judge says of a plan file, on its own instance or another."""
     from parenvs.instances import load_graph, load_profile
@@ -223,6 +253,7 @@ def _judged(file: Path, instance: str | None) -> Any:
 
 add_training(app)
 add_bench(app)
+add_leaderboard(app)
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""The leaderboard: plans in, verdicts out; every entry is judged anew on every run."""

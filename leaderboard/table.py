@@ -1,0 +1,101 @@
+"""Tables of the leaderboard, in Markdown; nothing in them is typed by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from parenvs.leaderboard.check import LEGAL, MISSING, Checked, Verdict
+from parenvs.leaderboard.score import Standing, ranking
+from parenvs.leaderboard.tasks import Task, TaskList
+
+COMMAND = "parenvs leaderboard table --out leaderboard/results.md"
+_HEADER = (
+    "rank", "entry", "score", "at the reference", "marked", "learned", "trained on", "search",
+    "seconds", "authors",
+)  # fmt: skip
+
+
+def page(known: TaskList, entries: Sequence[Checked]) -> str:
+    """All rankings as one page of Markdown."""
+    parts = [
+        "# Leaderboard",
+        f"`{COMMAND}`",
+        f"List of tasks: version {known.version}, revision {known.revision}. Score of a problem: "
+        "cost of the reference / cost of the plan; of a task: the geometric mean over all its "
+        "problems. A problem without a legal plan scores as the trivial plan and is marked, its "
+        "score in brackets. Seconds are the entry's own, of all plans together, and do not rank. "
+        "The rules are in [README.md](README.md).",
+    ]
+    for task in known.tasks.values():
+        standings = ranking(task, entries)
+        parts += [f"## {task.name}", _about(task)]
+        if not standings:
+            parts.append("No entry yet.")
+            continue
+        parts += [
+            _table(_HEADER, [_row(s) for s in standings], left=(1, 4, 5, 6, 7, 9)),
+            _by_problem(task, standings),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _about(task: Task) -> str:
+    proven = sum(p.reference.status == "optimal" for p in task.problems.values())
+    return (
+        f"{task.title} Cost: {task.cost}. Trivial plan: {task.trivial}. {len(task.problems)} "
+        f"problems, {proven} with a proven optimum."
+    )
+
+
+def _row(standing: Standing) -> list[str]:
+    entry = standing.checked.entry
+    name = escaped(entry.entry)
+    total = len(standing.checked.verdicts)
+    seconds = standing.seconds
+    return [
+        str(standing.rank),
+        f"[{name}]({entry.link})" if entry.link else name,
+        f"{standing.score:.4f}",
+        f"{standing.reached} of {total}",
+        standing.mark,
+        "yes" if entry.learned else "no",
+        escaped(", ".join(entry.trained_on)),
+        escaped(entry.search_budget),
+        "" if seconds is None else f"{seconds:,.3g}" if seconds < 1000 else f"{seconds:,.0f}",
+        escaped(", ".join(entry.authors)),
+    ]
+
+
+def _by_problem(task: Task, standings: Sequence[Standing]) -> str:
+    """Scores of every entry on every problem; what is not legal is in brackets."""
+    columns = [s.checked for s in standings]
+    verdicts = [{v.problem.name: v for v in checked.verdicts} for checked in columns]
+    rows = []
+    for name, problem in task.problems.items():
+        reference = problem.reference
+        if reference.status == "optimal":
+            proof = "optimal"
+        else:
+            proof = f"within {100 * (reference.cost / reference.bound - 1):.1f} %"
+        cells = [_cell(by_name[name]) for by_name in verdicts]
+        rows.append([name, f"{reference.cost:.6g}", proof, *cells])
+    header = ["problem", "reference", "proof", *(escaped(c.entry.entry) for c in columns)]
+    return _table(header, rows, left=(0, 2))
+
+
+def _cell(verdict: Verdict) -> str:
+    score = f"{verdict.score:.4f}"
+    if verdict.state == LEGAL:
+        return score
+    return f"({score})" if verdict.state == MISSING else f"(illegal: {score})"
+
+
+def escaped(text: str) -> str:
+    """A text in which Markdown and HTML mean nothing."""
+    return re.sub(r"([\\`*_{}\[\]<>|~&])", r"\\\1", text)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int]) -> str:
+    marks = [":--" if i in left else "--:" for i in range(len(header))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, marks, *rows))
