@@ -219,7 +219,9 @@ def draw(log: Path, picture: Path) -> None:
             values = [100 * (point[f"{name}_p{p}"] - 1) for point in points]
             axes.plot(passes, values, style, color=colour, label=f"{label}, {p} %")
     axes.set_yscale("symlog", linthresh=0.1)
-    axes.set_ylim(bottom=0)
+    top = axes.get_ylim()[1]
+    axes.set_yticks(ticks := [0, 0.1, 1, 10, 100], labels=[f"{x:g}" for x in ticks])
+    axes.set_ylim(0, top)
     axes.set_xlabel("passes over the training problems")
     axes.set_ylabel("% above the optimum")
     axes.set_title("Problems of plan-validation, never trained on", fontsize=10)

@@ -296,6 +296,7 @@ def _finished(
     missing = LEAST_VARIABLES - np.count_nonzero(weights)
     if missing > 0:  # biases: small, but a stage may stand on one
         empty = np.flatnonzero(weights == 0)
-        weights[rng.choice(empty, missing, replace=False)] = 0.01 * weights.max()
+        least = 0.01 * weights.max() or 1.0  # where all are empty, equal ones
+        weights[rng.choice(empty, missing, replace=False)] = least
     cut[-1] = 0.0
     return forward, backward, cut, weights

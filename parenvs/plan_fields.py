@@ -96,9 +96,11 @@ def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON without a key that stands twice, for ``json.loads``."""
     content = dict(pairs)
     if len(content) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise PlanError(f"field {shown(twice)} stands twice")
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise PlanError(f"field {shown(key)} stands twice")
+            seen.add(key)
     return content
 
 

@@ -99,6 +99,23 @@ def test_families__random_ones_are_independent_along_the_chain():
     assert 0.2 < np.mean(clipped) < 1
 
 
+def test_families__all_pivots_empty():
+    """Chance may leave no pivot a variable; as many as there have to be get one, all alike."""
+    rng = np.random.default_rng(0)
+    rng.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {
+            "state": 183185391602104404077155816585884953174,
+            "inc": 160502278706357643194801498428059812275,
+        },
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    *_, weights = FAMILIES["uniform"](rng, 25)
+    assert np.count_nonzero(weights) == LEAST_VARIABLES
+    assert len(set(weights[weights > 0])) == 1
+
+
 def test_families__transformer():
     found = Counter()
     for forward, _, cut, weights in chains("transformer", 100):

@@ -39,7 +39,13 @@ def test_readme__commands_run(page, tmp_path, monkeypatch, capsys):
     for block in blocks(page, "bash"):
         for line in block.splitlines():
             words = shlex.split(line, comments=True)
-            if words[:1] != ["parenvs"] or words[1] in ("train", "evaluate", "compare", "bench"):
+            if words[:1] != ["parenvs"] or words[1] in (
+                "train",
+                "evaluate",
+                "pretrain",
+                "compare",
+                "bench",
+            ):
                 continue  # those are run by test_cli and by the demo
             if words[1] == "verify" and importlib.util.find_spec("jax") is None:
                 continue
@@ -67,5 +73,7 @@ def test_readme__links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         if "://" not in link:
             assert (page.parent / link).exists(), link
-    for name in re.findall(r"`((?:benchmarks|docs|parenvs|agents|datasets)/[\w./-]+\.\w+)`", text):
+    for name in re.findall(
+        r"`((?:benchmarks|docs|parenvs|agents|datasets|leaderboard)/[\w./-]+\.\w+)`", text
+    ):
         assert (ROOT / name).exists(), name
