@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable
-from typing import Union
+from typing import TypeAlias
 
 _VOID = {"br", "input", "link", "meta"}
+_SHAPES = {"circle", "path", "rect"}
 _POLICY = (
     "default-src 'none'; style-src 'self' file:; script-src 'self' file:; base-uri 'none'; "
     "form-action 'none'"
@@ -22,7 +23,7 @@ class Markup(str):
     __slots__ = ()
 
 
-Child = Union[str, int, None, Iterable["Child"]]
+Child: TypeAlias = "str | int | Iterable[Child] | None"
 """What an element may hold; None is nothing."""
 
 
@@ -39,11 +40,11 @@ def markup(*children: Child) -> Markup:
     return Markup("".join(parts))
 
 
-def tag(name: str, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
+def tag(element: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
     """An element.
 
     Args:
-        name: of the element.
+        element: its name.
         children: its content, escaped unless it is ``Markup``.
         attributes: with hyphens for underscores, one at the end is dropped; None and False are left
             out, True has no value.
@@ -51,7 +52,7 @@ def tag(name: str, *children: Child, **attributes: str | int | float | bool | No
     >>> tag("td", "a < b", class_="number", data_sort=1)
     '<td class="number" data-sort="1">a &lt; b</td>'
     """
-    head = name
+    head = element
     for key, value in attributes.items():
         if value is None or value is False:
             continue
@@ -59,9 +60,11 @@ def tag(name: str, *children: Child, **attributes: str | int | float | bool | No
         if value is not True:
             words = f"{value:g}" if isinstance(value, float) else html.escape(str(value))
             head += f'="{words}"'
-    if name in _VOID:
+    if element in _VOID:
         return Markup(f"<{head}>")
-    return Markup(f"<{head}>{markup(*children)}</{name}>")
+    if element in _SHAPES:
+        return Markup(f"<{head}/>")
+    return Markup(f"<{head}>{markup(*children)}</{element}>")
 
 
 def web_link(address: str, *children: Child) -> Markup:
@@ -94,6 +97,11 @@ def bar(share: float) -> Markup:
         "svg", fill, class_="bar", viewBox="0 0 100 6", preserveAspectRatio="none",
         aria_hidden="true",
     )  # fmt: skip
+
+
+def scrolling(words: str, content: Child) -> Markup:
+    """A frame that scrolls sideways where it has to, by keyboard as well."""
+    return tag("div", content, class_="scroll", tabindex=0, role="group", aria_label=words)
 
 
 def page(title: str, trail: Iterable[tuple[str, str]], depth: int, *content: Child) -> str:
@@ -139,11 +147,11 @@ def page(title: str, trail: Iterable[tuple[str, str]], depth: int, *content: Chi
                 "p",
                 "Written by ",
                 tag("code", COMMAND),
-                " from the plans in the entries, all of them judged anew. No number here was typed.",
+                " from the plans in the entries, all judged anew. No number was typed.",
             ),
         ),
     )
-    return f'<!DOCTYPE html>\n{tag("html", head, body, lang="en")}\n'
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 
 COMMAND = "parenvs leaderboard site"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from parenvs.leaderboard.site_html import Child, Markup, badge, bar, markup, tag
+from parenvs.leaderboard.site_html import Child, Markup, badge, bar, markup, scrolling, tag
 from parenvs.leaderboard.tasks import Problem, Reference
 from parenvs.viewer_text import duration
 
@@ -28,8 +28,7 @@ class Column:
 
     def style(self, *more: str) -> str | None:
         """Classes of its cells."""
-        names = [*more, *(["number"] if self.kind == "number" else [])]
-        return " ".join([*names, *(["extra"] if self.extra else [])]) or None
+        return " ".join([*more, *(["extra"] if self.extra else [])]) or None
 
 
 @dataclass(frozen=True)
@@ -63,12 +62,12 @@ def table(caption: str, columns: Sequence[Column], rows: Iterable[Row], head: in
     body = [_row(row, columns, head) for row in rows]
     whole = tag(
         "table",
-        tag("caption", caption),
+        tag("caption", tag("span", caption)),
         tag("thead", header),
         tag("tbody", body),
         class_="sortable",
     )
-    return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
+    return scrolling(caption, whole)
 
 
 def _header(column: Column) -> Markup:
@@ -85,10 +84,14 @@ def _header(column: Column) -> Markup:
 def _row(row: Row, columns: Sequence[Column], head: int) -> Markup:
     cells = []
     for place, (field, column) in enumerate(zip(row.fields, columns, strict=True)):
-        sort = f"{field.sort:.17g}" if isinstance(field.sort, (int, float)) else field.sort
         name, scope = ("th", "row") if place == head else ("td", None)
+        number_, text = None, field.sort if isinstance(field.sort, str) else None
+        if column.kind == "number":
+            number_ = "" if field.sort is None else f"{field.sort:.9g}"
         style = column.style(*field.style.split())
-        cells.append(tag(name, field.content, scope=scope, class_=style, data_sort=sort))
+        cells.append(
+            tag(name, field.content, scope=scope, class_=style, data_n=number_, data_sort=text)
+        )
     learned = None if row.learned is None else "yes" if row.learned else "no"
     return tag("tr", cells, data_learned=learned, data_words=row.words.lower() or None)
 
@@ -101,6 +104,15 @@ def number(value: float, words: str, style: str = "") -> Field:
 def score_field(score: float) -> Field:
     """A cell with a score and its bar."""
     return Field(markup(f"{score:.4f}", bar(score)), score, "score")
+
+
+def seconds_field(seconds: float | None) -> Field:
+    """A cell with the seconds that an entry tells; empty without."""
+    if seconds is None:
+        return Field("")
+    if 0 < seconds < 0.0005:
+        return Field("< 0.001", seconds)
+    return Field(f"{seconds:,.3f}" if seconds < 100 else f"{seconds:,.0f}", seconds)
 
 
 def cost_words(problem: Problem, cost: float) -> str:

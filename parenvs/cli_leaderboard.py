@@ -1,4 +1,4 @@
-"""The commands ``parenvs leaderboard``: submit, check, table and update."""
+"""The commands ``parenvs leaderboard``: submit, check, table, site and update."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SUBMISSIONS = Path("leaderboard/submissions")
 def add_leaderboard(app: typer.Typer) -> None:
     """Add the commands of the leaderboard."""
     board = typer.Typer(no_args_is_help=True, help="Enter plans, check entries, rank them.")
-    for command in (submit, check, table, update):
+    for command in (submit, check, table, site, update):
         board.command()(command)
     app.add_typer(board, name="leaderboard")
 
@@ -127,6 +127,20 @@ def table(
     else:
         write_text(path, text)
         out.print(f"table written to {path}", markup=False, soft_wrap=True)
+
+
+def site(
+    path: Annotated[Path, typer.Option("--out", help="Folder of the site, replaced as a whole.")],
+    folder: Folder = _SUBMISSIONS,
+) -> None:
+    """Write the leaderboard as static pages, every plan drawn, all judged anew."""
+    from parenvs.leaderboard.site import write_site
+    from parenvs.leaderboard.tasks import tasks
+
+    files = write_site(path, tasks(), _accepted(_of_folder(folder)))
+    total = sum(len(text.encode()) for text in files.values())
+    words = f"site written to {path}: {len(files)} files, {total / 1e6:.1f} MB; open index.html"
+    out.print(words, markup=False, soft_wrap=True)
 
 
 def update(files: Files) -> None:
