@@ -39,15 +39,15 @@ class Rater(nn.Module):
             context: (b, CONTEXT).
             count: (b,) int64, rows of each choice; r in all.
         """
-        owner = torch.arange(len(count)).repeat_interleave(count)
+        owner = torch.arange(len(count), device=count.device).repeat_interleave(count)
         h = torch.relu(self.row(rows) + self.whole(context)[owner])
         most = torch.segment_reduce(h, "max", lengths=count)
         mean = torch.segment_reduce(h, "mean", lengths=count)
         common = self.common(torch.cat([most, mean, context], dim=1))
         h = torch.relu(self.second(h) + common[owner])
         h = torch.relu(self.third(h)) + h
-        legal = torch.arange(int(count.max())) < count[:, None]
-        lowest = torch.full(legal.shape, LOWEST)
+        legal = torch.arange(int(count.max()), device=count.device) < count[:, None]
+        lowest = torch.full(legal.shape, LOWEST, device=rows.device)
         return lowest.masked_scatter(legal, self.out(h).squeeze(1))
 
 

@@ -1,0 +1,181 @@
+"""The training loop on one device beside MaskablePPO on the native batch: samples a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from common import parser, progress, publish, table
+from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.utils import get_action_masks
+from stable_baselines3.common.logger import configure
+
+from parenvs.agents.fused import device_of
+from parenvs.agents.fused_env import POINT, FusedEnv
+from parenvs.agents.fused_learner import Learner, Settings
+from parenvs.agents.fused_policy import draw
+from parenvs.agents.fused_pool import PlanPool, drawn
+from parenvs.agents.learners import POLICY
+from parenvs.agents.training_env import make_env, one_thread
+from parenvs.points import POINTS
+
+ENV = "PipelinePlan-v0"
+REPEAT = 50
+"""Episodes of each problem in the native batch, as in the paper; the pool's serve as many."""
+LEAST, MOST = 4096, 1024
+"""Samples of a turn at least; environments of MaskablePPO at most, for the memory it takes."""
+Turn = Callable[[], dict[str, float]]
+"""Plays and learns; samples a second of the parts, by their names."""
+
+
+class Clock:
+    """Seconds that one device takes: of this process's processor, or until the GPU is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __call__(self) -> float:
+        """Now."""
+        if self.device.type == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+def fused(pool: PlanPool, settings: Settings, clock: Clock) -> Turn:
+    """The loop on one device: environments alone, with the policy, with updates."""
+    learner = Learner(settings, FusedEnv(pool, settings.envs, settings.seed))
+    alone = FusedEnv(pool, settings.envs)
+    generator = torch.Generator(pool.device).manual_seed(0)
+    rounds = rollouts(settings)
+
+    def turn() -> dict[str, float]:
+        begin = clock()
+        for _ in range(2 * settings.choices * rounds):
+            point = alone.turn == POINT
+            mask = alone.legal_points() if point else alone.legal_units()
+            alone.observation()
+            action = draw(mask.float().log(), generator)
+            alone.step(action if point else action + POINTS)
+        found = {"environments": clock() - begin, "rollout": 0.0, "loop": 0.0}
+        for _ in range(rounds):
+            begin = clock()
+            rollout = learner.play()
+            found["rollout"] += clock() - begin
+            learner.learn(rollout)
+            found["loop"] += clock() - begin
+        return {key: settings.samples * rounds / spent for key, spent in found.items()}
+
+    return turn
+
+
+def stable_baselines(settings: Settings, clock: Clock) -> Turn:
+    """The same with MaskablePPO of sb3-contrib on ``NativeVecEnv``, as many updates."""
+    kwargs = {"repeat": REPEAT, "family": settings.family}
+    env, alone = (make_env(ENV, kwargs, seed, settings.envs) for seed in (0, 10**6))
+    steps, rounds = 2 * settings.choices, rollouts(settings)
+    model = MaskablePPO(
+        POLICY, env, n_steps=steps, batch_size=settings.samples // settings.choices,
+        n_epochs=settings.epochs, learning_rate=settings.rate, gamma=1.0,
+        gae_lambda=settings.trace, clip_range=settings.clip, ent_coef=settings.entropy,
+        policy_kwargs={"net_arch": [settings.hidden, settings.hidden]}, seed=settings.seed,
+        device=clock.device,
+    )  # fmt: skip
+    model.set_logger(configure(None, []))
+    collect, rng, spent = model.collect_rollouts, np.random.default_rng(0), [0.0]
+    alone.reset()
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        begin = clock()
+        result = collect(*arguments, **options)
+        spent[0] += clock() - begin
+        return result
+
+    model.collect_rollouts = timed
+
+    def turn() -> dict[str, float]:
+        spent[0], begin = 0.0, clock()
+        for _ in range(steps * rounds):
+            masks = get_action_masks(alone)
+            alone.step(np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1))
+        found = {"environments": clock() - begin}
+        begin = clock()
+        model.learn(settings.samples * rounds, reset_num_timesteps=False)
+        found |= {"loop": clock() - begin, "rollout": spent[0]}
+        return {key: settings.samples * rounds / seconds for key, seconds in found.items()}
+
+    return turn
+
+
+def rollouts(settings: Settings) -> int:
+    """Rollouts of a turn."""
+    return -(-LEAST // settings.samples)
+
+
+def measure(
+    settings: Settings, repeats: int, pool: PlanPool, clock: Clock
+) -> dict[str, dict[str, float]]:
+    """Medians of turns, by what plays; they take turns, after one each that does not count."""
+    turns = {"fused": fused(pool, settings, clock)}
+    if settings.envs <= MOST:
+        turns["MaskablePPO"] = stable_baselines(settings, clock)
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in turns}
+    for repeat in range(repeats + 1):
+        for name, turn in turns.items():
+            figures = turn()
+            if repeat:
+                found[name].append(figures)
+    return {
+        name: {key: median(x[key] for x in runs) for key in runs[0]} for name, runs in found.items()
+    }
+
+
+def main() -> None:
+    """Take the times, write the table."""
+    arguments = parser(__doc__, repeats=3)
+    arguments.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    arguments.add_argument("--envs", type=int, nargs="*", default=(64, 256, 1024, 4096))
+    arguments.add_argument("--choices", type=int, default=4, help="pairs of choices in a rollout")
+    options = arguments.parse_args()
+    device = device_of(options.device)
+    settings = Settings(choices=options.choices, iterations=10**6)
+    pool = PlanPool(drawn(0, 0, settings.problems), device)
+    rows: list[dict[str, Any]] = []
+    with one_thread():
+        for envs in options.envs:
+            progress(f"{envs} environments")
+            some = replace(settings, envs=envs)
+            for name, figures in measure(some, options.repeats, pool, Clock(device)).items():
+                rows.append({"envs": envs, "agent": name, **figures})
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "one thread"
+    parts = ("environments", "rollout", "loop")
+    words = (
+        f"Samples (environment steps) of {ENV} a second, on {device.type} ({name}), problems "
+        "generated. *Environments*: random legal choices, with observations and masks. *Rollout*: "
+        "the policy chooses. *Loop*: with the updates, "
+        f"{settings.epochs} passes over rollouts of {2 * settings.choices} steps, in as many "
+        "batches. *Fused*: `parenvs.agents.fused`, all of it on the device, and the network that "
+        "rates each choice by its features; making the next problems is other processes' work. "
+        f"*MaskablePPO*: sb3-contrib on `NativeVecEnv` with {REPEAT} episodes of each problem, "
+        "which it makes itself, and SB3's network of the same width on the raw observation: a "
+        "much smaller computation for each sample, and another policy. Median of "
+        f"{options.repeats} turns; {'processor' if device.type == 'cpu' else 'wall'} time."
+    )
+    sections = [
+        words,
+        table(
+            ("envs", "agent", *parts),
+            [(x["envs"], x["agent"], *(f"{x[key]:,.0f}" for key in parts)) for x in rows],
+            left=2,
+        ),
+    ]
+    publish("fused" if device.type == "cpu" else "fused_cuda", sections, rows, options.out, "fused")
+
+
+if __name__ == "__main__":
+    main()
