@@ -90,12 +90,8 @@ def measure(space: PlanSpace, limit: float, full: bool = False) -> dict[str, Any
             raw["planners"][name] = {"length": None, "fits": False, "seconds": None}
             continue
         excess = space.pipeline.excess_bytes(answer.cuts, answer.device_cuts)
-        raw["planners"][name] = {
-            "length": answer.length,
-            "fits": bool(excess <= 0),
-            "seconds": spent,
-            "device_cuts": answer.device_cuts,
-        }
+        plan = {"length": answer.length, "fits": bool(excess <= 0), "seconds": spent}
+        raw["planners"][name] = plan | ({"device_cuts": answer.device_cuts} if full else {})
     return raw
 
 
@@ -123,7 +119,7 @@ def row(name: str, found: Sequence[dict[str, Any]], over: str = "bound") -> list
         name, f"{len(found):,}", *(f"{x:.4f}" for x in figures),
         percent(float(np.mean(some <= 1.001)) if len(some) else None, 1),
         str(len(found) - len(some)),
-        *(f"{1000 * np.percentile(seconds, p):.1f}" for p in (50, 95)),
+        *(f"{1000 * np.percentile(seconds, p):.1f}" if seconds else "" for p in (50, 95)),
     ]  # fmt: skip
 
 
