@@ -38,6 +38,7 @@ SCRIPTS = (
     "vector_plan",
     "vector_training",
     "exact_points",
+    "plan_rl",
 )
 
 

@@ -239,6 +239,7 @@ def test_entries__made_anew_by_the_command(run, tmp_path, task, agent):
 
 def test_entries__table_is_the_generated_one(board):
     assert (BOARD / "results.md").read_text(encoding="utf-8") == table.page(tasks(), board[0])
+    assert (BOARD / "summary.md").read_text(encoding="utf-8") == table.summary(tasks(), board[0])
 
 
 # Scores.
