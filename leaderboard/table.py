@@ -10,6 +10,7 @@ from parenvs.leaderboard.score import Standing, ranking
 from parenvs.leaderboard.tasks import Task, TaskList
 
 COMMAND = "parenvs leaderboard table --out leaderboard/results.md"
+SHORT = "parenvs leaderboard table --summary --out leaderboard/summary.md"
 _HEADER = (
     "rank", "entry", "score", "at the reference", "marked", "learned", "trained on", "search",
     "seconds", "authors",
@@ -37,6 +38,17 @@ def page(known: TaskList, entries: Sequence[Checked]) -> str:
             _table(_HEADER, [_row(s) for s in standings], left=(1, 4, 5, 6, 7, 9)),
             _by_problem(task, standings),
         ]
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(known: TaskList, entries: Sequence[Checked]) -> str:
+    """The rankings in one table: a line for each task."""
+    rows = []
+    for task in known.tasks.values():
+        places = (f"{escaped(s.checked.entry.entry)} {s.score:.4f}" for s in ranking(task, entries))
+        rows.append([task.name, str(len(task.problems)), ", ".join(places)])
+    header = ("task", "problems", "entries and scores, best first")
+    parts = ["# Leaderboard", f"`{SHORT}`", _table(header, rows, left=(0, 2))]
     return "\n\n".join(parts) + "\n"
 
 

@@ -114,14 +114,18 @@ def check(
 def table(
     folder: Folder = _SUBMISSIONS,
     path: Annotated[Path | None, typer.Option("--out", help="Write to this .md file.")] = None,
+    short: Annotated[bool, typer.Option("--summary", help="A line for each task.")] = False,
     as_json: Json = False,
 ) -> None:
     """Rank the entries of a folder, all judged anew; Markdown, or JSON for other pages."""
-    from parenvs.leaderboard.table import page
+    from parenvs.leaderboard.table import page, summary
     from parenvs.leaderboard.tasks import tasks
 
     entries = _accepted(_of_folder(folder))
-    text = json.dumps(_standings(entries)) + "\n" if as_json else page(tasks(), entries)
+    if as_json:
+        text = json.dumps(_standings(entries)) + "\n"
+    else:
+        text = (summary if short else page)(tasks(), entries)
     if path is None:
         sys.stdout.write(text)
     else:
