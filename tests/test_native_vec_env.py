@@ -233,6 +233,16 @@ def test_attributes(setting):
         native.set_attr("instance", "t5-3b")
 
 
+def test_space__of_problems_that_are_drawn():
+    env = make_env("PipelinePlan-v0", {}, 0, 3)
+    seen = env.reset()
+    spaces, pipelines = env.get_attr("space"), env.get_attr("pipeline")
+    assert [space.stages for space in spaces] == np.round(8 * seen["numbers"][:, 0]).tolist()
+    for space, pipeline in zip(spaces, pipelines, strict=True):
+        assert space.pipeline is pipeline
+        assert space.latest[space.stages, 0].max() >= 0
+
+
 @settings
 def test_plan(setting):
     native, single = pair(setting, 3)

@@ -23,13 +23,20 @@ class Problem(NamedTuple):
     Attributes:
         instance: its name.
         pipeline: profile, cluster and micro-batches.
+        stages: S.
         pivots, devices: boundaries of the points and of the units, see ``PlanSpace``.
     """
 
     instance: str | None
     pipeline: Pipeline
+    stages: int
     pivots: np.ndarray
     devices: np.ndarray
+
+    @property
+    def space(self) -> PlanSpace:
+        """The problem as a ``PlanSpace``, built anew."""
+        return PlanSpace.build(self.pipeline, self.stages)
 
 
 class Shared:
@@ -192,7 +199,7 @@ def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | 
 
 
 def _problem(space: PlanSpace, instance: str | None) -> Problem:
-    return Problem(instance, space.pipeline, space.pivots, space.devices)
+    return Problem(instance, space.pipeline, space.stages, space.pivots, space.devices)
 
 
 def _rows(values: np.ndarray, count: int) -> np.ndarray:
