@@ -38,6 +38,8 @@ SCRIPTS = (
     "vector_plan",
     "vector_training",
     "exact_points",
+    "inference",
+    "fused",
     "plan_rl",
 )
 
