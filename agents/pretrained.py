@@ -125,7 +125,7 @@ class Gap:
         if self.proven and abs(above) < AT:
             words = "at"
         else:
-            words = f"{most}{above:.2%} above" if above > 0 else f"{-above:.2%} below"
+            words = f"{most}{above:.3%} above" if above > 0 else f"{-above:.3%} below"
         words += f" the {what} over {self.over}, {self.length:.6g} s"
         return f"{words}, found in {self.seconds:.2f} s"
 

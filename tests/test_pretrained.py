@@ -154,7 +154,7 @@ def test_gaps__of_points_and_of_all_pivots():
     assert bounded.text().startswith("at most ")
     assert bounded.length <= best.length
     longer = Answer(best.cuts, best.device_cuts, 1.25 * best.length, "none")
-    assert gaps(space, longer)[0].text().startswith("25.00% above the optimum over")
+    assert gaps(space, longer)[0].text().startswith("25.000% above the optimum over")
 
 
 def test_gaps__one_where_points_are_pivots(some):
