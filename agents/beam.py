@@ -7,8 +7,9 @@ import time
 import numpy as np
 
 from parenvs.agents.answer import Answer
-from parenvs.agents.plan_features import Situation, lookahead
+from parenvs.agents.plan_lookahead import lookahead
 from parenvs.agents.plan_policy import Episodes
+from parenvs.agents.plan_situation import Situation
 from parenvs.plan_space import STAGES, UNITS, PlanSpace
 from parenvs.points import POINTS
 
@@ -18,7 +19,7 @@ WIDTH = 16
 def beam(space: PlanSpace, width: int = WIDTH) -> Answer:
     """The shortest plan that a beam of that width finds; it fits the memory.
 
-    Beginnings are compared by ``plan_features.lookahead``: the length, if the rest can be balanced
+    Beginnings are compared by ``lookahead``: the length, if the rest can be balanced
     as well as its bottlenecks allow; the last cut is compared by the length itself.
 
     Args:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import torch
 
-from parenvs.agents.plan_features import CONTEXT, Situation
+from parenvs.agents.plan_situation import CONTEXT, Situation
 from parenvs.plan_space import UNITS
 from parenvs.points import POINTS
 

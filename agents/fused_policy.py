@@ -15,14 +15,13 @@ from torch import nn
 
 from parenvs.agents.fused_env import POINT, FusedEnv
 from parenvs.agents.plan_features import (
-    CONTEXT,
     POINT_FEATURES,
     UNIT_FEATURES,
-    Situation,
     point_features,
     unit_features,
 )
 from parenvs.agents.plan_network import HIDDEN, PlanNetwork
+from parenvs.agents.plan_situation import CONTEXT, Situation
 from parenvs.points import POINTS
 
 FEATURES = {"points": POINT_FEATURES, "units": UNIT_FEATURES}
@@ -103,8 +102,7 @@ class FusedPolicy(nn.Module):
 
     def logits(self, choices: Choices) -> torch.Tensor:
         """(n, m) log-probabilities of each episode's legal choices, m the most; rest: lowest."""
-        with torch.device(self.device):  # where the network makes its own numbers
-            ratings = self.network.rate(choices.kind, choices.rows, choices.context, choices.count)
+        ratings = self.network.rate(choices.kind, choices.rows, choices.context, choices.count)
         return ratings.log_softmax(dim=1)
 
     def values(self, choices: Choices) -> torch.Tensor:

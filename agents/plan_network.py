@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from parenvs.agents.plan_features import CONTEXT, POINT_FEATURES, UNIT_FEATURES
+from parenvs.agents.plan_features import POINT_FEATURES, UNIT_FEATURES
+from parenvs.agents.plan_situation import CONTEXT
 
 HIDDEN = 64
 LOWEST = torch.finfo(torch.float32).min

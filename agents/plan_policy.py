@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.plan_features import Situation, point_features, unit_features
+from parenvs.agents.plan_features import point_features, unit_features
 from parenvs.agents.plan_outlook import outlook
+from parenvs.agents.plan_situation import Situation
 from parenvs.plan_batch import PlanBatch
 from parenvs.plan_observation import observe
 from parenvs.plan_space import STAGES, UNITS, PlanSpace

@@ -14,7 +14,8 @@ from parenvs.agents.request import STEPS, TRAINED
 from parenvs.candidates import CutSpace
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.judge_partition import make_partition_plan
-from parenvs.leaderboard.tasks import Problem, Task
+from parenvs.leaderboard.problem import Problem
+from parenvs.leaderboard.tasks import Task
 from parenvs.partition_space import PartitionSpace
 from parenvs.plan import PipelinePlan, Plan
 from parenvs.plan_space import PlanSpace

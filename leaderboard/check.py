@@ -12,8 +12,9 @@ from parenvs.errors import ParenvsError, shown
 from parenvs.judge import Report
 from parenvs.judge_partition import PartitionReport
 from parenvs.leaderboard.entry import Entry, load_entry
+from parenvs.leaderboard.problem import KINDS, TOLERANCE, Problem
 from parenvs.leaderboard.reading import cleaned
-from parenvs.leaderboard.tasks import KINDS, TOLERANCE, Problem, Task, tasks
+from parenvs.leaderboard.tasks import Task, tasks
 from parenvs.plan import PartitionPlan, PipelinePlan, Plan
 
 LEGAL, MISSING, ILLEGAL = "legal", "missing", "illegal"

@@ -23,15 +23,8 @@ from parenvs.errors import InfeasibleError
 from parenvs.instances import load_graph, names
 from parenvs.judge_partition import make_partition_plan
 from parenvs.leaderboard.baselines import SECONDS, shortest
-from parenvs.leaderboard.tasks import (
-    TOLERANCE,
-    Problem,
-    Reference,
-    Task,
-    TaskList,
-    read_tasks,
-    tasks_file,
-)
+from parenvs.leaderboard.problem import TOLERANCE, Problem, Reference
+from parenvs.leaderboard.tasks import Task, TaskList, read_tasks, tasks_file
 from parenvs.partitioning import choose_cluster, scope_of
 from parenvs.plan import PipelinePlan
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from parenvs.leaderboard.check import ILLEGAL, MISSING, Checked, Verdict
-from parenvs.leaderboard.tasks import TOLERANCE, Reference, Task
+from parenvs.leaderboard.problem import TOLERANCE, Reference
+from parenvs.leaderboard.tasks import Task
 
 DIGITS = 6
 """Decimals to which scores are compared: what is equal to these is a tie."""

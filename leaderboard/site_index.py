@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from parenvs.leaderboard.check import ILLEGAL, LEGAL, MISSING, Verdict
+from parenvs.leaderboard.problem import Problem
 from parenvs.leaderboard.score import Standing
 from parenvs.leaderboard.site_entry import learned_mark
 from parenvs.leaderboard.site_html import Child, Markup, badge, markup, page, tag, theirs
@@ -19,7 +20,7 @@ from parenvs.leaderboard.site_table import (
     seconds_field,
     table,
 )
-from parenvs.leaderboard.tasks import Problem, Task, TaskList
+from parenvs.leaderboard.tasks import Task, TaskList
 
 _RANKING = (
     Column("rank", "number"),

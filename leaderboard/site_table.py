@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from parenvs.leaderboard.problem import Problem, Reference
 from parenvs.leaderboard.site_html import Child, Markup, badge, bar, markup, scrolling, tag
-from parenvs.leaderboard.tasks import Problem, Reference
 from parenvs.viewer_text import duration
 
 

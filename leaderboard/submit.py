@@ -14,8 +14,9 @@ from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.leaderboard.baselines import ONE, Planner, agents, learned_from, planner
 from parenvs.leaderboard.check import ILLEGAL, judged
 from parenvs.leaderboard.entry import Entry
+from parenvs.leaderboard.problem import Problem
 from parenvs.leaderboard.reading import cleaned
-from parenvs.leaderboard.tasks import Problem, tasks
+from parenvs.leaderboard.tasks import tasks
 
 _DRAW = ("random", "pretrained", "pretrained-refined", *TRAINED)
 """Agents whose plans depend on the seed and on the steps."""

@@ -25,9 +25,10 @@ from parenvs.leaderboard import tasks as lists
 from parenvs.leaderboard.baselines import agents, learned_from, planner, ready
 from parenvs.leaderboard.check import Checked, Verdict, check, check_file
 from parenvs.leaderboard.entry import Entry, entry_files, load_entry
+from parenvs.leaderboard.problem import Reference
 from parenvs.leaderboard.score import improvements, ranking, score
 from parenvs.leaderboard.submit import agent_submission, machine
-from parenvs.leaderboard.tasks import Reference, read_tasks, split, tasks, tasks_file
+from parenvs.leaderboard.tasks import read_tasks, split, tasks, tasks_file
 
 ROOT = Path(__file__).parents[1]
 BOARD = ROOT / "leaderboard"

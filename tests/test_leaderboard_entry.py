@@ -15,9 +15,10 @@ from parenvs.judge import judge
 from parenvs.leaderboard import reading
 from parenvs.leaderboard.check import check, check_file, judged
 from parenvs.leaderboard.entry import Entry, load_entry
+from parenvs.leaderboard.problem import KINDS
 from parenvs.leaderboard.reading import EntryError, parse_json
 from parenvs.leaderboard.submit import submission
-from parenvs.leaderboard.tasks import KINDS, tasks
+from parenvs.leaderboard.tasks import tasks
 
 PIPELINE, PARTITION = "vgg-19-B-3", "vgg-19-shardy-8"
 

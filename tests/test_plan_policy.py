@@ -5,15 +5,14 @@ import pytest
 import toys
 
 from parenvs.agents.plan_features import (
-    CONTEXT,
     POINT_FEATURES,
     UNIT_FEATURES,
-    Situation,
     point_features,
     unit_features,
 )
 from parenvs.agents.plan_outlook import LEVELS, outlook
 from parenvs.agents.plan_policy import Episodes
+from parenvs.agents.plan_situation import CONTEXT, Situation
 from parenvs.cluster import Cluster
 from parenvs.datasets import generators
 from parenvs.instances import load_profile
@@ -206,7 +205,7 @@ def test_outlook__least_bottleneck_of_all_plans():
 
 def test_lookahead__of_two_stages_is_the_length():
     """With nothing left to decide behind it, the lookahead is exact: the choice is optimal."""
-    from parenvs.agents.plan_features import lookahead
+    from parenvs.agents.plan_lookahead import lookahead
 
     rng = np.random.default_rng(3)
     found = [s for s in spaces(60, 5) if s.stages == 2]
