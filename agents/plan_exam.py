@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.exact_points import exact_points
 from parenvs.agents.heuristics import even_cut
-from parenvs.agents.plan_labels import SECONDS
+from parenvs.agents.plan_labels import Labelled
 from parenvs.datasets.instance_sets import load_set
 from parenvs.judge import plan_values
 from parenvs.plan_batch import PlanBatch
-from parenvs.plan_observation import observe
 from parenvs.plan_space import STAGES, UNITS, PlanSpace
 from parenvs.points import POINTS
 
@@ -43,10 +41,8 @@ class Exam:
     @classmethod
     def of(cls, spaces: Sequence[PlanSpace]) -> Exam:
         """Solve these problems."""
-        seen = [observe(space) for space in spaces]
-        constant = {key: np.stack([s[key] for s in seen]) for key in seen[0]}
-        best = [exact_points(s, time_limit=SECONDS).length / s.pipeline.bubble_free for s in spaces]
-        return cls(spaces, PlanBatch.stack(spaces), constant, np.array(best))
+        solved = Labelled.of(spaces)
+        return cls(spaces, solved.episodes.batch, solved.episodes.constant, solved.lengths)
 
     def play(self, choose: Choose) -> tuple[np.ndarray, np.ndarray]:
         """(b, 7) points and (b, 7) units that ``choose`` chooses; 0 behind the last."""

@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import ParenvsError, PlanError, shown
+from parenvs.plan_fields import no_duplicates
 
 MOST_BYTES = 4 * 2**20
 """Largest file that is read."""
@@ -92,14 +93,10 @@ class _ContentError(ValueError):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise _ContentError(f"field {shown(key)} stands twice in one object")
-            seen.add(key)
-    return content
+    try:
+        return no_duplicates(pairs)
+    except PlanError as error:
+        raise _ContentError(f"{error} in one object") from None
 
 
 def _constant(text: str) -> float:

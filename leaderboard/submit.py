@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
+from parenvs.agents.machine import cores, counted, processor
 from parenvs.agents.request import STEPS, TRAINED
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.leaderboard.baselines import ONE, Planner, agents, learned_from, planner
@@ -134,12 +132,7 @@ def agent_submission(
 
 def machine() -> str:
     """Processor and cores."""
-    model, info = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
-    if info.exists():
-        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-        model = names[0] if names else model
-    return cleaned(f"{model or 'unknown processor'}, {os.cpu_count()} cores", 200)
+    return cleaned(f"{processor()}, {counted(cores())}", 200)
 
 
 def _planned(problem: Problem, plan: Planner) -> tuple[dict[str, Any] | None, float, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from parenvs.agents.markdown_table import table
 from parenvs.leaderboard.check import LEGAL, MISSING, Checked, Verdict
 from parenvs.leaderboard.score import Standing, ranking
 from parenvs.leaderboard.tasks import Task, TaskList
@@ -35,7 +36,7 @@ def page(known: TaskList, entries: Sequence[Checked]) -> str:
             parts.append("No entry yet.")
             continue
         parts += [
-            _table(_HEADER, [_row(s) for s in standings], left=(1, 4, 5, 6, 7, 9)),
+            table(_HEADER, [_row(s) for s in standings], left=(1, 4, 5, 6, 7, 9)),
             _by_problem(task, standings),
         ]
     return "\n\n".join(parts) + "\n"
@@ -48,7 +49,7 @@ def summary(known: TaskList, entries: Sequence[Checked]) -> str:
         places = (f"{escaped(s.checked.entry.entry)} {s.score:.4f}" for s in ranking(task, entries))
         rows.append([task.name, str(len(task.problems)), ", ".join(places)])
     header = ("task", "problems", "entries and scores, best first")
-    parts = ["# Leaderboard", f"`{SHORT}`", _table(header, rows, left=(0, 2))]
+    parts = ["# Leaderboard", f"`{SHORT}`", table(header, rows, left=(0, 2))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -93,7 +94,7 @@ def _by_problem(task: Task, standings: Sequence[Standing]) -> str:
         cells = [_cell(by_name[name]) for by_name in verdicts]
         rows.append([name, f"{reference.cost:.6g}", proof, *cells])
     header = ["problem", "reference", "proof", *(escaped(c.entry.entry) for c in columns)]
-    return _table(header, rows, left=(0, 2))
+    return table(header, rows, left=(0, 2))
 
 
 def _cell(verdict: Verdict) -> str:
@@ -106,8 +107,3 @@ def _cell(verdict: Verdict) -> str:
 def escaped(text: str) -> str:
     """A text in which Markdown and HTML mean nothing."""
     return re.sub(r"([\\`*_{}\[\]<>|~&])", r"\\\1", text)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int]) -> str:
-    marks = [":--" if i in left else "--:" for i in range(len(header))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, marks, *rows))
