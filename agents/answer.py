@@ -1,4 +1,7 @@
-"""What every pipeline planner returns."""
+"""What every pipeline planner returns.
+
+JOINED: What every planner of partitions returns.
+"""
 
 from __future__ import annotations
 
@@ -28,5 +31,30 @@ class Answer:
     method: str
     status: str = "feasible"
     bound: float = 0.0
+    evaluations: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class PartitionAnswer:
+    """Classes to partition, with what their planner knows of their quality.
+
+    Attributes:
+        chosen: (C,) bool.
+        value: return of the episode that partitions them.
+        reward: ``"paper"`` or ``"step_time"``.
+        method: name of the planner.
+        status: ``"optimal"`` (proven) or ``"feasible"``.
+        bound: proven upper bound of the return over all legal choices, or None.
+        evaluations: choices or search nodes that were looked at.
+        seconds: wall time.
+    """
+
+    chosen: np.ndarray
+    value: float
+    reward: str
+    method: str
+    status: str = "feasible"
+    bound: float | None = None
     evaluations: int = 0
     seconds: float = 0.0

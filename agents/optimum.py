@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from parenvs.agents.exact import exact_pruned
-from parenvs.agents.exact_points import exact_points
-from parenvs.agents.partition_exact import exact_partition
-from parenvs.candidates import CutSpace
-from parenvs.judge import plan_values
-from parenvs.partition_space import PartitionSpace
-from parenvs.plan_space import PlanSpace
-from parenvs.tables import OPTIMAL
+from parenvs.agents.exact.partition import exact_partition
+from parenvs.agents.exact.pipeline import exact_pruned
+from parenvs.agents.exact.points import exact_points
+from parenvs.judging import OPTIMAL
+from parenvs.partitioning.space import PartitionSpace
+from parenvs.pipeline.cuts import CutSpace
+from parenvs.pipeline.judge import plan_values
+from parenvs.pipeline.points import PlanSpace
 
 
 def optimum(space: CutSpace | PlanSpace | PartitionSpace) -> float:

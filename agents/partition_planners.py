@@ -8,10 +8,9 @@ from functools import partial
 
 import numpy as np
 
-from parenvs.agents.optimum import optimum
-from parenvs.agents.partition_answer import PartitionAnswer
-from parenvs.agents.partition_exact import exact_partition
-from parenvs.agents.partition_heuristics import (
+from parenvs.agents.answer import PartitionAnswer
+from parenvs.agents.exact.partition import exact_partition
+from parenvs.agents.heuristics.partition import (
     data_parallel,
     expert,
     greedy,
@@ -19,9 +18,10 @@ from parenvs.agents.partition_heuristics import (
     random_search,
     replicate,
 )
+from parenvs.agents.optimum import optimum
 from parenvs.agents.request import TRAINED, Request
-from parenvs.judge_partition import PartitionReport, judge_partition, make_partition_plan
-from parenvs.partition_space import PartitionSpace
+from parenvs.partitioning.judge import PartitionReport, judge_partition, make_partition_plan
+from parenvs.partitioning.space import PartitionSpace
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _random(request: PartitionRequest) -> PartitionAnswer:
 
 def _trained(agent: str, request: PartitionRequest) -> PartitionAnswer:
     result = request.train(agent)
-    from parenvs.agents.train import play
+    from parenvs.agents.train.run import play
 
     env = play(request.env_id, request.env_kwargs, result.actions, request.seed)
     chosen = request.space.problem.chosen(env.get_wrapper_attr("plan")().partition)

@@ -10,17 +10,18 @@ from typing import ClassVar
 import numpy as np
 
 from parenvs.agents.answer import Answer
-from parenvs.agents.beam import beam
-from parenvs.agents.exact import exact_full, exact_pruned
-from parenvs.agents.heuristics import even_cut, random_search
+from parenvs.agents.exact.pipeline import exact_full, exact_pruned
+from parenvs.agents.heuristics.beam import beam
+from parenvs.agents.heuristics.pipedream import pipedream
+from parenvs.agents.heuristics.pipeline import even_cut, random_search
 from parenvs.agents.optimum import optimum
-from parenvs.agents.pipedream import pipedream
-from parenvs.agents.pretrained import pretrained
+from parenvs.agents.pretrained.planner import pretrained
 from parenvs.agents.request import TRAINED, Request
-from parenvs.candidates import CutSpace
 from parenvs.errors import ParenvsError
-from parenvs.judge import Report, judge, make_plan
-from parenvs.plan_space import PlanSpace
+from parenvs.judging import judge
+from parenvs.pipeline.cuts import CutSpace
+from parenvs.pipeline.judge import Report, make_plan
+from parenvs.pipeline.points import PlanSpace
 
 REFINED = "pretrained-refined"
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from parenvs.errors import ParenvsError, did_you_mean
 
 TRAINED = ("ppo", "rainbow", "rainbow-paper")
-"""Agents that train (``parenvs.agents.learners`` makes them, with the extra ``agents``)."""
+"""Agents that train (``parenvs.agents.train.learners`` makes them, with the extra ``agents``)."""
 STEPS = 60_000
 """Default environment steps of planners that learn or draw."""
 
@@ -88,7 +88,7 @@ class Request(ABC):
             ParenvsError: the extra ``agents`` is not installed.
         """
         try:
-            from parenvs.agents.train import Config, train
+            from parenvs.agents.train.run import Config, train
         except ImportError as error:
             raise ParenvsError(
                 f"agent {agent!r} needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"

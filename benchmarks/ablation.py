@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from common import parser, progress, publish, table
 
-from parenvs.agents import bench
-from parenvs.agents.bench import Problem, Run, reached
-from parenvs.agents.learners import LEARNERS
-from parenvs.agents.rainbow import Rainbow
-from parenvs.agents.rainbow_buffer import RainbowSamples
-from parenvs.agents.rainbow_settings import settings
+from parenvs.agents.rainbow.algorithm import Rainbow
+from parenvs.agents.rainbow.buffer import RainbowSamples
+from parenvs.agents.train.learners import LEARNERS, settings
+from parenvs.bench import agents as bench
+from parenvs.bench.agents import Problem, Run, reached
 
 PROBLEMS = {
     ("pipeline-cut", "B", "t5-base"): 40_000,

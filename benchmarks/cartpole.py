@@ -34,9 +34,9 @@ def greedy_returns(model: Any, seed: int) -> list[float]:
 
 def perform(seed: int, steps: int) -> dict[str, Any]:
     """Train until the greedy policy is over the mark, or the steps are used up."""
-    from parenvs.agents.rainbow import Rainbow
-    from parenvs.agents.rainbow_settings import preset
-    from parenvs.agents.training_env import one_thread
+    from parenvs.agents.rainbow.algorithm import Rainbow
+    from parenvs.agents.train.learners import preset
+    from parenvs.agents.vec_env import one_thread
 
     curve: list[tuple[int, float]] = []
     begin = time.perf_counter()

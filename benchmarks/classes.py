@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from common import parser, progress, publish, table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 from exhaustive import TooMany, disagreements, search
 from random_programs import Program
 
 from parenvs import Graph
-from parenvs.dimensions import RULE_SETS, dimension_classes
+from parenvs.partitioning.classes import dimension_classes
+from parenvs.plan import RULE_SETS
 
 COLUMNS = ("cases", "instructions", "dimensions", "classes", "blocked", "conflicts", "assignments")
 COLUMNS += ("legal", "pairs compared", "too many", "disagreements")

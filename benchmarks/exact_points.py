@@ -23,15 +23,14 @@ from common import (
     table,
 )
 
-from parenvs.agents.exact import exact_full
-from parenvs.agents.exact_points import exact_points
+from parenvs.agents.exact.pipeline import exact_full
+from parenvs.agents.exact.points import exact_points
 from parenvs.datasets.families import FAMILIES
 from parenvs.datasets.generators import INSIDE, draw
 from parenvs.datasets.instance_sets import load_set
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline import Pipeline
-from parenvs.plan_space import PlanSpace
-from parenvs.points import POINTS
+from parenvs.pipeline.points import POINTS, PlanSpace
+from parenvs.pipeline.problem import Pipeline
 
 SHAPES = ((4, 32), (8, 32), (4, 64), (8, 64))
 """Stages and devices of the generated problems."""

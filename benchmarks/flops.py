@@ -7,10 +7,11 @@ from typing import Any
 
 from common import INSTANCES, ROOT, parser, percent, progress, publish, table
 
-from parenvs import Graph, hlo, load_graph
+from parenvs import Graph, load_graph
+from parenvs.graph import reader as hlo
 from parenvs.instances import KINDS
 
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "helpers"))
 
 
 def compare(name: str, model: Any, kind: str) -> dict[str, Any]:

@@ -15,14 +15,14 @@ from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.logger import configure
 
-from parenvs.agents.fused import device_of
-from parenvs.agents.fused_env import POINT, FusedEnv
-from parenvs.agents.fused_learner import Learner, Settings
-from parenvs.agents.fused_policy import draw
-from parenvs.agents.fused_pool import PlanPool, drawn
-from parenvs.agents.learners import POLICY
-from parenvs.agents.training_env import make_env, one_thread
-from parenvs.points import POINTS
+from parenvs.agents.fused.__main__ import device_of
+from parenvs.agents.fused.env import POINT, FusedEnv
+from parenvs.agents.fused.learner import Learner, Settings
+from parenvs.agents.fused.policy import draw
+from parenvs.agents.fused.pool import PlanPool, drawn
+from parenvs.agents.train.learners import POLICY
+from parenvs.agents.vec_env import make_env, one_thread
+from parenvs.pipeline.points import POINTS
 
 ENV = "PipelinePlan-v0"
 REPEAT = 50

@@ -33,16 +33,16 @@ from inference_tables import (
 )
 
 from parenvs.agents.answer import Answer
-from parenvs.agents.beam import beam
-from parenvs.agents.exact import exact_full
-from parenvs.agents.exact_points import exact_points
-from parenvs.agents.heuristics import even_cut
-from parenvs.agents.pipedream import pipedream
-from parenvs.agents.pretrained import pretrained
+from parenvs.agents.exact.pipeline import exact_full
+from parenvs.agents.exact.points import exact_points
+from parenvs.agents.heuristics.beam import beam
+from parenvs.agents.heuristics.pipedream import pipedream
+from parenvs.agents.heuristics.pipeline import even_cut
+from parenvs.agents.pretrained.planner import pretrained
 from parenvs.datasets.generators import INSIDE, draw
 from parenvs.datasets.instance_sets import load_set
 from parenvs.errors import InfeasibleError
-from parenvs.plan_space import PlanSpace
+from parenvs.pipeline.points import PlanSpace
 
 BEAM = 64
 """Width of the beam search; it takes as long as the network."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from common import numbers, percent
 
-from parenvs.agents.pretrained import DRAWS
+from parenvs.agents.pretrained.planner import DRAWS
 from parenvs.datasets.generators import INSIDE
 
 MAIN, REFINED = f"network, {DRAWS} plans", "refined"

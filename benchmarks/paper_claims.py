@@ -13,14 +13,15 @@ import numpy as np
 from common import INSTANCES, parser, problem, publish, table
 from known_cuts import PAPER
 
-from parenvs.agents import bench
-from parenvs.agents.bench import Problem
-from parenvs.agents.bench_table import found
-from parenvs.agents.exact import exact_pruned
-from parenvs.agents.partition_exact import exact_partition
+from parenvs.agents.exact.partition import exact_partition
+from parenvs.agents.exact.pipeline import exact_pruned
 from parenvs.agents.request import TRAINED
-from parenvs.candidates import CutSpace
-from parenvs.partitioning import choose_cluster, load_partitioning
+from parenvs.bench import agents as bench
+from parenvs.bench.agents import Problem
+from parenvs.bench.agents_table import found
+from parenvs.cluster import choose_cluster
+from parenvs.instances import load_partitioning
+from parenvs.pipeline.cuts import CutSpace
 
 Runs = Mapping[tuple[str, str], list[dict]]
 

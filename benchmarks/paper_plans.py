@@ -11,11 +11,12 @@ from common import parser, progress, publish, table
 from partition import SIX, Row, judged, kinds, loaders
 
 from parenvs import Graph
-from parenvs.agents.partition_exact import exact_partition
-from parenvs.agents.partition_heuristics import expert_dimensions
-from parenvs.dimensions import RULE_SETS
-from parenvs.judge_partition import PartitionReport, judge_partition
-from parenvs.partitioning import Partitioning, choose_cluster
+from parenvs.agents.exact.partition import exact_partition
+from parenvs.agents.heuristics.partition import expert_dimensions
+from parenvs.cluster import choose_cluster
+from parenvs.partitioning.judge import PartitionReport, judge_partition
+from parenvs.partitioning.problem import Partitioning
+from parenvs.plan import RULE_SETS
 
 """arXiv 2007.04069: the search for an operator partitioning."""
 PAPER_VARIABLES = {"t5-3b": "432", "t5-11b": "432", SIX: "108, of a target of 111"}

@@ -15,11 +15,12 @@ import numpy as np
 from common import INSTANCES, parser, percent, progress, publish, table
 
 from parenvs import Graph
-from parenvs.agents.partition_exact import exact_partition
-from parenvs.dimensions import RULE_SETS
+from parenvs.agents.exact.partition import exact_partition
+from parenvs.cluster import choose_cluster
 from parenvs.instances import data_folder, manifest
-from parenvs.judge_partition import PartitionReport, judge_partition, make_partition_plan
-from parenvs.partitioning import Partitioning, choose_cluster
+from parenvs.partitioning.judge import PartitionReport, judge_partition, make_partition_plan
+from parenvs.partitioning.problem import Partitioning
+from parenvs.plan import RULE_SETS
 
 SIX = "t5 6+6"
 EXPECTED = {

@@ -16,10 +16,10 @@ import numpy as np
 from common import INSTANCES, parser, percent, progress, publish, table
 from runs import append, reached, read, run_all
 
+from parenvs.agents.heuristics.partition import greedy, partition_all, random_search
 from parenvs.agents.optimum import optimum, target
-from parenvs.agents.partition_heuristics import greedy, partition_all, random_search
-from parenvs.partition_space import PartitionSpace
-from parenvs.tables import OPTIMAL
+from parenvs.judging import OPTIMAL
+from parenvs.partitioning.space import PartitionSpace
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "paper": ("OperatorPartition-v0", {}),
@@ -68,7 +68,7 @@ def target_of(space: PartitionSpace) -> tuple[float, float]:
 
 def perform(run: Run) -> dict[str, Any]:
     """Train, and search at random as long as the agent did."""
-    from parenvs.agents.train import Config, train
+    from parenvs.agents.train.run import Config, train
 
     space = space_of(run)
     best, target = target_of(space)
@@ -113,8 +113,8 @@ def random_returns(run: Run, space: PartitionSpace, episodes: int) -> float:
 
 def settings(run: Run) -> tuple[str, dict[str, Any]]:
     """A hash of what decides a run beside its variant, instance and seed; and that."""
-    from parenvs.agents import ppo
-    from parenvs.agents.learners import POLICY
+    from parenvs.agents.train import learners as ppo
+    from parenvs.agents.train.learners import POLICY
 
     space = space_of(run)
     env_id = VARIANTS[run.variant][0]

@@ -16,10 +16,10 @@ import numpy as np
 from common import parser, percent, progress, publish, table
 from runs import append, read, run_all
 
-from parenvs.agents import plan_rl
-from parenvs.agents.chain_extractor import DILATIONS, WIDTH
-from parenvs.agents.plan_exam import VALIDATION, at_random, exam, summary
-from parenvs.agents.plan_rl import AGENTS, WAYS, PlanRun
+from parenvs.agents.chain import train as plan_rl
+from parenvs.agents.chain.extractor import DILATIONS, WIDTH
+from parenvs.agents.chain.train import AGENTS, WAYS, PlanRun
+from parenvs.agents.pretrained.exam import VALIDATION, at_random, exam, summary
 
 STEPS = 80_000
 RANDOM = 20
@@ -142,7 +142,7 @@ def main() -> None:
         f"`{VALIDATION}`, none of which is trained on: median and 95th percentile of the best "
         "rated plans that fit the memory, and the share of those that do not (masks leave none; "
         "the even cut knows no memory). The network sees the bare observation "
-        "(`agents/chain_extractor.py`). Seconds are of training alone, on one thread, medians over "
+        "(`agents/chain/extractor.py`). Seconds are of training alone, on one thread, medians over "
         "seeds; wall seconds beside whatever else ran.",
         table(HEADER, [*rows, *map(row, groups.values())], left=2),
         "The median after shares of the steps:",

@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 from common import parser, publish, table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 import brute_force as bf
 
-from parenvs.agents import exact, prefixes
 from parenvs.agents.answer import Answer
-from parenvs.agents.exact import exact_full, exact_pruned
-from parenvs.agents.memory import least_excess, least_excess_pruned
+from parenvs.agents.exact import bounds as prefixes
+from parenvs.agents.exact import pipeline as exact
+from parenvs.agents.exact.least_memory import least_excess, least_excess_pruned
+from parenvs.agents.exact.pipeline import exact_full, exact_pruned
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline import Pipeline
+from parenvs.pipeline.problem import Pipeline
 
 
 def _some_plan(

@@ -18,8 +18,8 @@ import numpy as np
 from common import parser, progress, publish, table
 
 from parenvs import Graph
-from parenvs.dimensions import DimensionClasses, dimension_classes
-from parenvs.oracle import ShardyOracle
+from parenvs.partitioning.classes import DimensionClasses, dimension_classes
+from parenvs.shardy.oracle import ShardyOracle
 
 DEVICES = 2
 Pair = tuple[int, int]

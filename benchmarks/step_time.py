@@ -10,13 +10,14 @@ import numpy as np
 from common import CLUSTERS, INSTANCES, parser, percent, progress, publish, table
 
 from parenvs import Cluster
-from parenvs.agents.partition_answer import PartitionAnswer
-from parenvs.agents.partition_exact import exact_partition
-from parenvs.agents.partition_heuristics import data_parallel, expert, greedy, replicate
+from parenvs.agents.answer import PartitionAnswer
+from parenvs.agents.exact.partition import exact_partition
+from parenvs.agents.heuristics.partition import data_parallel, expert, greedy, replicate
 from parenvs.errors import InfeasibleError
-from parenvs.judge_partition import PartitionReport, judge_partition, make_partition_plan
-from parenvs.partition_space import PartitionSpace
-from parenvs.partitioning import Partitioning, load_partitioning
+from parenvs.instances import load_partitioning
+from parenvs.partitioning.judge import PartitionReport, judge_partition, make_partition_plan
+from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.space import PartitionSpace
 
 SERVER = "1x8:v100"
 WHERE = (SERVER, *CLUSTERS)

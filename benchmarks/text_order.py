@@ -11,9 +11,11 @@ from typing import Any
 
 from common import parser, publish, table
 
-from parenvs import Graph, hlo, hlo_text
+from parenvs import Graph
+from parenvs.graph import reader as hlo
+from parenvs.graph import text as hlo_text
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 
 def kinds(graph: Graph) -> list[tuple[str, tuple[int, ...]]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from common import parser, progress, publish
 
-from parenvs.agents import bench_speed_table as tables
-from parenvs.agents.speed_growth import PIVOTS, chain, memory, pivots
-from parenvs.agents.speed_play import BASELINE, Case, speeds
+from parenvs.bench import speed_table as tables
+from parenvs.bench.play import BASELINE, Case, speeds
+from parenvs.bench.scaling import PIVOTS, chain, memory, pivots
 
 ID = "PipelineCut-v0"
 SIZES = (1, 8, 64, 1024, 8192)

@@ -8,9 +8,9 @@ from typing import Any
 
 from common import parser, progress, publish
 
-from parenvs.agents import bench_speed_table as tables
-from parenvs.agents.speed_growth import LAYERS, classes, memory
-from parenvs.agents.speed_play import BASELINE, Case, speeds
+from parenvs.bench import speed_table as tables
+from parenvs.bench.play import BASELINE, Case, speeds
+from parenvs.bench.scaling import LAYERS, classes, memory
 
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
 CASES: list[tuple[str, dict[str, Any]]] = [

@@ -10,9 +10,9 @@ import gymnasium as gym
 import numpy as np
 from common import parser, progress, publish, table
 
-from parenvs.agents import bench_speed_table as tables
-from parenvs.agents.speed_growth import memory
-from parenvs.agents.speed_play import BASELINE, VIEWS, Case, drawn, speeds
+from parenvs.bench import speed_table as tables
+from parenvs.bench.play import BASELINE, VIEWS, Case, drawn, speeds
+from parenvs.bench.scaling import memory
 
 ID = "PipelinePlan-v0"
 SIZES = (1, 8, 64, 1024)

@@ -14,12 +14,12 @@ from common import parser, progress, publish, table
 from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.vec_env import VecEnv
 
-from parenvs.agents import train as trainer
-from parenvs.agents.bench import PIPELINES, TASKS, problems
-from parenvs.agents.learners import learner
-from parenvs.agents.speed_training import AGENTS, CASES, Turn, training, turn_rate
-from parenvs.agents.train import Config, train
-from parenvs.agents.training_env import make_env, one_thread
+from parenvs.agents.train import run as trainer
+from parenvs.agents.train.learners import learner
+from parenvs.agents.train.run import Config, train
+from parenvs.agents.vec_env import make_env, one_thread
+from parenvs.bench.agents import PIPELINES, TASKS, problems
+from parenvs.bench.training import AGENTS, CASES, Turn, training, turn_rate
 
 KINDS = {"single": False, "batch": True}
 """What ``make_env`` is told: before, and after."""
@@ -121,7 +121,7 @@ def main() -> None:
         "time, one thread. Both give the same weights, bit for bit."
     )
     found = (
-        "Wall seconds of `parenvs.agents.train.train`, MaskablePPO on T5-3B, configuration C, to a "
+        "Wall seconds of `parenvs.agents.train.run`, MaskablePPO on T5-3B, configuration C, to a "
         "cut within 0.1 % of the optimum. Both kinds take the same steps to the same plan, which "
         "the script checks."
     )

@@ -16,12 +16,13 @@ from common import INSTANCES, parser, progress, publish, table
 from shardy import small_models
 
 from parenvs import Graph
-from parenvs.agents.partition_exact import exact_partition
-from parenvs.dimensions import RULE_SETS
-from parenvs.judge_partition import judge_partition, make_partition_plan
-from parenvs.partitioning import Partitioning, choose_cluster, load_partitioning
-from parenvs.plan import PartitionPlan
-from parenvs.verify import Verification
+from parenvs.agents.exact.partition import exact_partition
+from parenvs.cluster import choose_cluster
+from parenvs.instances import load_partitioning
+from parenvs.partitioning.judge import judge_partition, make_partition_plan
+from parenvs.partitioning.problem import Partitioning
+from parenvs.plan import RULE_SETS, PartitionPlan
+from parenvs.shardy.verify import Verification
 
 DEVICES = 8
 KINDS = {  # task, reward, scope

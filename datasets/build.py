@@ -19,7 +19,7 @@ from typing import Any
 from rich.progress import track
 
 from parenvs.files import write_text
-from parenvs.graph import Graph
+from parenvs.graph.graph import Graph
 from parenvs.instances import KINDS
 
 COMMAND = "python -m parenvs.datasets.build"

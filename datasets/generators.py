@@ -24,9 +24,9 @@ from parenvs.cluster import Cluster, Device
 from parenvs.datasets.families import FAMILIES, LEAST_PIVOTS, LEAST_VARIABLES
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean
 from parenvs.instances import load_profile, names
-from parenvs.pipeline import COPIES, MEMORY_FRACTION, Pipeline
-from parenvs.plan_space import PlanSpace
-from parenvs.profile import StageProfile
+from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.problem import COPIES, Pipeline
+from parenvs.pipeline.profile import StageProfile
 
 __all__ = ["FAMILIES", "INSIDE", "OUTSIDE", "PlanProblem", "Ranges", "Ratios", "draw", "ratios"]
 
@@ -231,7 +231,7 @@ def _attempt(rng: np.random.Generator, family: str, ranges: Ranges) -> PlanProbl
     forward, backward, cut, weights = FAMILIES[family](rng, n)
     wanted = _ratios(rng, ranges, micro_batches, stages)
     # The memory fixes the weights, they and the network the seconds, and these the activations.
-    total = wanted.parameters * MEMORY_FRACTION * cluster.device.memory_bytes / COPIES
+    total = wanted.parameters * cluster.memory_limit / COPIES
     share = 2.0 * total / cluster.inter_bw / (micro_batches * wanted.all_reduce)
     seconds = share * cluster.devices / (forward.sum() + backward.sum())
     typical = wanted.transfer * share * cluster.inter_bw

@@ -39,7 +39,7 @@ from parenvs.datasets.generators import (
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
 from parenvs.files import replacing
 from parenvs.instances import data_folder
-from parenvs.pipeline import Pipeline
+from parenvs.pipeline.problem import Pipeline
 
 COMMAND = "python -m parenvs.datasets.instance_sets"
 SEED = 2007

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from parenvs.agents.answer import Answer
-from parenvs.agents.exact import exact_full
-from parenvs.agents.exact_points import even_plan, exact_points
+from parenvs.agents.exact.pipeline import exact_full
+from parenvs.agents.exact.points import even_plan, exact_points
 from parenvs.agents.partition_planners import PartitionRequest
 from parenvs.agents.planners import PLANNERS, PipelineRequest
 from parenvs.agents.request import STEPS, TRAINED
-from parenvs.candidates import CutSpace
 from parenvs.errors import ParenvsError, did_you_mean
-from parenvs.judge_partition import make_partition_plan
 from parenvs.leaderboard.problem import Problem
 from parenvs.leaderboard.tasks import Task
-from parenvs.partition_space import PartitionSpace
+from parenvs.partitioning.judge import make_partition_plan
+from parenvs.partitioning.space import PartitionSpace
+from parenvs.pipeline.cuts import CutSpace
+from parenvs.pipeline.points import PlanSpace
 from parenvs.plan import PipelinePlan, Plan
-from parenvs.plan_space import PlanSpace
 
 Planner = Callable[[Problem], Plan]
 """Makes a plan of a problem, or raises ``InfeasibleError``."""

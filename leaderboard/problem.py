@@ -9,11 +9,12 @@ from typing import Any
 
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
-from parenvs.instances import load_profile
-from parenvs.judge import Report, judge
-from parenvs.judge_partition import PartitionReport
-from parenvs.partitioning import Partitioning, load_partitioning
-from parenvs.pipeline import Pipeline
+from parenvs.instances import load_partitioning, load_profile
+from parenvs.judging import judge
+from parenvs.partitioning.judge import PartitionReport
+from parenvs.partitioning.problem import Partitioning
+from parenvs.pipeline.judge import Report
+from parenvs.pipeline.problem import Pipeline
 from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan, Plan
 
 TOLERANCE = 1e-6

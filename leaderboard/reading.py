@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.errors import ParenvsError, PlanError, shown
-from parenvs.plan_fields import no_duplicates
+from parenvs.plan import no_duplicates
 
 MOST_BYTES = 4 * 2**20
 """Largest file that is read."""

@@ -17,15 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from parenvs.agents.partition_exact import exact_partition
-from parenvs.cluster import Cluster
+from parenvs.agents.exact.partition import exact_partition
+from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.instances import load_graph, names
-from parenvs.judge_partition import make_partition_plan
 from parenvs.leaderboard.baselines import SECONDS, shortest
 from parenvs.leaderboard.problem import TOLERANCE, Problem, Reference
 from parenvs.leaderboard.tasks import Task, TaskList, read_tasks, tasks_file
-from parenvs.partitioning import choose_cluster, scope_of
+from parenvs.partitioning.judge import make_partition_plan
+from parenvs.partitioning.problem import scope_of
 from parenvs.plan import PipelinePlan
 
 COMMAND = "python -m parenvs.leaderboard.references"

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parenvs.agents.machine import cores, counted, processor
 from parenvs.agents.request import STEPS, TRAINED
+from parenvs.bench.machine import cores, counted, processor
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.leaderboard.baselines import ONE, Planner, agents, learned_from, planner
 from parenvs.leaderboard.check import ILLEGAL, judged

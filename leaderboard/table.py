@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from parenvs.agents.markdown_table import table
-from parenvs.leaderboard.check import LEGAL, MISSING, Checked, Verdict
-from parenvs.leaderboard.score import Standing, ranking
+from parenvs.bench.machine import table
+from parenvs.leaderboard.check import LEGAL, MISSING, Checked, Standing, Verdict, ranking
 from parenvs.leaderboard.tasks import Task, TaskList
 
 COMMAND = "parenvs leaderboard table --out leaderboard/results.md"

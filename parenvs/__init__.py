@@ -21,14 +21,15 @@ if __name__ == "parenvs" and (_Path(__file__).parent.parent / "setup.cfg").is_fi
 
 from parenvs.cluster import Cluster, Device
 from parenvs.errors import ParenvsError
-from parenvs.graph import Graph
-from parenvs.instances import load_graph, load_profile
-from parenvs.judge import Report, judge
-from parenvs.judge_partition import PartitionReport
-from parenvs.partitioning import Partitioning, load_partitioning
-from parenvs.pipeline import Pipeline
+from parenvs.graph.graph import Graph
+from parenvs.instances import load_graph, load_partitioning, load_profile
+from parenvs.judging import judge
+from parenvs.partitioning.judge import PartitionReport
+from parenvs.partitioning.problem import Partitioning
+from parenvs.pipeline.judge import Report
+from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.profile import StageProfile
 from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan, load_plan
-from parenvs.profile import StageProfile
 
 __all__ = [
     "BatchPlan",
@@ -50,20 +51,22 @@ __all__ = [
     "load_profile",
 ]
 
-_VECTOR = {
-    "DataParallel-v0": "partition_vector:DataParallelVectorEnv",
-    "OperatorPartition-v0": "partition_vector:OperatorPartitionVectorEnv",
-    "PipelineCut-v0": "pipeline_cut_vector:PipelineCutVectorEnv",
-    "PipelinePlan-v0": "pipeline_plan_vector:PipelinePlanVectorEnv",
-}
-for _id, _entry_point in (
-    ("DataParallel-v0", "data_parallel:DataParallelEnv"),
-    ("OperatorPartition-v0", "operator_partition:OperatorPartitionEnv"),
-    ("PipelineCut-v0", "pipeline_cut:PipelineCutEnv"),
-    ("PipelinePlan-v0", "pipeline_plan:PipelinePlanEnv"),
+for _id, _single, _many in (
+    ("DataParallel-v0", "partition:DataParallelEnv", "partition_vector:DataParallelVectorEnv"),
+    (
+        "OperatorPartition-v0",
+        "partition:OperatorPartitionEnv",
+        "partition_vector:OperatorPartitionVectorEnv",
+    ),
+    ("PipelineCut-v0", "pipeline_cut:PipelineCutEnv", "pipeline_cut_vector:PipelineCutVectorEnv"),
+    (
+        "PipelinePlan-v0",
+        "pipeline_plan:PipelinePlanEnv",
+        "pipeline_plan_vector:PipelinePlanVectorEnv",
+    ),
 ):
     _register(
         id=_id,
-        entry_point=f"parenvs.envs.{_entry_point}",
-        vector_entry_point=f"parenvs.envs.{_VECTOR[_id]}" if _id in _VECTOR else None,
+        entry_point=f"parenvs.envs.{_single}",
+        vector_entry_point=f"parenvs.envs.{_many}",
     )

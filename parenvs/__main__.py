@@ -1,5 +1,5 @@
 """``python -m parenvs`` is the ``parenvs`` command."""
 
-from parenvs.cli import main
+from parenvs.cli.app import main
 
 main()

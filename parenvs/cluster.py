@@ -16,7 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.errors import ClusterError, did_you_mean, shown
+from parenvs.errors import ClusterError, ParenvsError, did_you_mean, shown
+
+MEMORY_FRACTION = 0.9
+"""Share of a device's memory that a plan may fill; ours, as the paper gives none."""
+EFFICIENCY = 0.5
+"""Share of the peak that an instruction reaches; a constant of the cost model (not measured)."""
+DEFAULT_DEVICES = 8
+"""Devices of the one server on which partitions are planned unless a cluster is given."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,11 @@ class Cluster:
     def devices(self) -> int:
         """Number of devices in the cluster."""
         return self.servers * self.devices_per_server
+
+    @property
+    def memory_limit(self) -> float:
+        """Bytes that a plan may use on each device."""
+        return MEMORY_FRACTION * self.device.memory_bytes
 
     def bandwidth(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Bandwidth of the device groups ``[first, end)``, bytes/s, elementwise."""
@@ -283,3 +295,26 @@ PRESETS: dict[str, Cluster] = {
     "h100-4": _preset("h100-4", 4, "h100"),
 }
 """A, B, C: arXiv 2007.04069, Table 2 (2, 3, 4 servers of 8 V100); the rest: DGX nodes of today."""
+
+
+def choose_cluster(
+    cluster: str | dict[str, Any] | Cluster | None = None, devices: int | None = None
+) -> Cluster:
+    """The cluster that is meant: the one given, or one server of ``devices`` V100 (default 8).
+
+    Raises:
+        ParenvsError: fewer than two devices, or a cluster of another number of devices.
+    """
+    if cluster is None:
+        count = DEFAULT_DEVICES if devices is None else devices
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise ParenvsError(f"devices must be a whole number, not {shown(count)}")
+        if count < 2:
+            raise ParenvsError(f"devices: partitioning needs at least 2, not {count}")
+        return Cluster.parse(f"1x{count}:v100")
+    chosen = Cluster.parse(cluster)
+    if devices not in (None, chosen.devices):
+        raise ParenvsError(
+            f"devices: {devices} asked for, but the cluster has {chosen.devices}; give one of both"
+        )
+    return chosen

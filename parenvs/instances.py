@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from functools import lru_cache
@@ -11,8 +12,9 @@ from typing import Any
 
 from parenvs.cluster import Cluster, Device
 from parenvs.errors import UnknownInstanceError, did_you_mean
-from parenvs.graph import Graph
-from parenvs.profile import MICRO_BATCH, StageProfile
+from parenvs.graph.graph import Graph
+from parenvs.partitioning.problem import Partitioning
+from parenvs.pipeline.profile import MICRO_BATCH, StageProfile
 
 GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo")
 KINDS = ("train", "forward")
@@ -95,3 +97,30 @@ def _unknown(text: str) -> UnknownInstanceError:
         f"unknown instance {text!r}{did_you_mean(text, names())}; shipped: {', '.join(names())}; "
         "or give the path of a .csv, .npz, .pb or .txt file"
     )
+
+
+def load_partitioning(
+    instance: str | os.PathLike[str],
+    cluster: Cluster,
+    rules: str = "shardy",
+    uneven: str = "pad",
+) -> Partitioning:
+    """The problem of a shipped instance or a graph file; the same arguments give the same object.
+
+    Raises:
+        UnknownInstanceError: neither a shipped name nor a file.
+        ParenvsError: see ``Partitioning.build``.
+    """
+    text = os.fspath(instance)
+    stamp = None
+    if text not in manifest()["instances"]:
+        with contextlib.suppress(OSError, ValueError):  # no file; loading says so
+            stamp = Path(text).stat().st_mtime_ns
+    return _load(text, stamp, cluster, rules, uneven)
+
+
+@lru_cache(maxsize=16)
+def _load(
+    instance: str, stamp: int | None, cluster: Cluster, rules: str, uneven: str
+) -> Partitioning:
+    return Partitioning.build(load_graph(instance), cluster, rules, uneven)

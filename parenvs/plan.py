@@ -1,23 +1,25 @@
-"""Plans, the one currency: what an environment builds, a solver returns and a file holds."""
+"""Plans, the one currency: what an environment builds, a solver returns and a file holds.
+
+JOINED: Checks of the fields of plan files; every error names the file and the field.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from parenvs import plan_fields as fields
 from parenvs.cluster import Cluster
-from parenvs.dimensions import RULE_SETS, UNEVEN
-from parenvs.errors import PlanError, shown
+from parenvs.errors import PlanError, did_you_mean, shown
 from parenvs.files import write_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
 
 SCHEMA = 1
 """Version of the plan files."""
@@ -103,16 +105,16 @@ class PipelinePlan(Plan):
         """See ``Plan.from_json``."""
         numbers = {"micro_batch", "micro_batches"}
         needed = {*_HEAD, "cluster", *numbers, "cuts", "device_cuts"}
-        fields.check_keys(content, needed, {"cut_after"}, where)
+        _check_keys(content, needed, {"cut_after"}, where)
         return cls(
-            instance=fields.text(content, "instance", where),
-            fingerprint=fields.text(content, "fingerprint", where),
-            cluster=fields.cluster(content, "cluster", where),
-            cuts=fields.integers(content, "cuts", where),
-            device_cuts=fields.integers(content, "device_cuts", where),
-            micro_batch=fields.count(content, "micro_batch", where),
-            micro_batches=fields.count(content, "micro_batches", where),
-            cut_after=fields.texts(content, "cut_after", where) if "cut_after" in content else (),
+            instance=_text(content, "instance", where),
+            fingerprint=_text(content, "fingerprint", where),
+            cluster=_cluster(content, "cluster", where),
+            cuts=_integers(content, "cuts", where),
+            device_cuts=_integers(content, "device_cuts", where),
+            micro_batch=_count(content, "micro_batch", where),
+            micro_batches=_count(content, "micro_batches", where),
+            cut_after=_texts(content, "cut_after", where) if "cut_after" in content else (),
         )
 
 
@@ -159,25 +161,25 @@ class PartitionPlan(Plan):
     @classmethod
     def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
         """See ``Plan.from_json``; rules are ``shardy`` and uneven is ``pad`` if not given."""
-        fields.check_keys(
+        _check_keys(
             content, {*_HEAD, "devices", "partition"}, {"cluster", "rules", "uneven"}, where
         )
-        devices = fields.count(content, "devices", where)
+        devices = _count(content, "devices", where)
         if devices < 2:
             raise PlanError(f"{where}: field 'devices' must be 2 or more, not {devices}")
         given = content if "cluster" in content else {"devices": f"1x{devices}:v100"}
-        cluster = fields.cluster(given, "cluster" if "cluster" in content else "devices", where)
+        cluster = _cluster(given, "cluster" if "cluster" in content else "devices", where)
         if cluster.devices != devices:
             raise PlanError(
                 f"{where}: field 'devices' is {devices}, but the cluster has {cluster.devices}"
             )
         return cls(
-            instance=fields.text(content, "instance", where),
-            fingerprint=fields.text(content, "fingerprint", where),
+            instance=_text(content, "instance", where),
+            fingerprint=_text(content, "fingerprint", where),
             cluster=cluster,
-            partition=fields.dimensions(content, "partition", where),
-            rules=fields.choice(content, "rules", RULE_SETS, where),
-            uneven=fields.choice(content, "uneven", UNEVEN, where),
+            partition=_dimensions(content, "partition", where),
+            rules=_choice(content, "rules", RULE_SETS, where),
+            uneven=_choice(content, "uneven", UNEVEN, where),
         )
 
 
@@ -201,8 +203,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     try:
         content = json.loads(
             Path(path).read_text(encoding="utf-8"),
-            object_pairs_hook=fields.no_duplicates,
-            parse_constant=fields.no_constant,
+            object_pairs_hook=no_duplicates,
+            parse_constant=no_constant,
         )
     except PlanError as error:
         raise PlanError(f"{where}: {error}") from None
@@ -212,7 +214,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     if not isinstance(content, dict):
         raise PlanError(f"{where}: expected one JSON object")
     schema = content.get("schema")
-    if not fields.is_integer(schema) or schema != SCHEMA:
+    if not _is_integer(schema) or schema != SCHEMA:
         raise PlanError(f"{where}: field 'schema' is {shown(schema)}; this version reads {SCHEMA}")
     task = content.get("task")
     if not isinstance(task, str) or task not in _TASKS:
@@ -224,3 +226,115 @@ _HEAD = ("schema", "task", "instance", "fingerprint")
 _TASKS: dict[str, type[Plan]] = {
     plan.task: plan for plan in (PipelinePlan, PartitionPlan, BatchPlan)
 }
+
+
+_LARGEST = 2**31 - 1
+
+
+def _check_keys(
+    content: Mapping[str, Any], needed: set[str], optional: set[str], where: str
+) -> None:
+    """Refuse missing and unknown keys."""
+    for key in sorted(needed - set(content)):
+        raise PlanError(f"{where}: field {key!r} is missing")
+    for key in sorted(set(content) - needed - optional):
+        raise PlanError(
+            f"{where}: unknown field {shown(key)}{did_you_mean(key, needed | optional)}"
+        )
+
+
+def _text(content: Mapping[str, Any], key: str, where: str) -> str:
+    """A text that is not empty."""
+    value = content[key]
+    if not isinstance(value, str) or not value:
+        raise PlanError(f"{where}: field {key!r} must be a text, not {shown(value)}")
+    return value
+
+
+def _texts(content: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    """A list of texts."""
+    value = content[key]
+    if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
+        raise PlanError(f"{where}: field {key!r} must be a list of texts")
+    return tuple(value)
+
+
+def _count(content: Mapping[str, Any], key: str, where: str) -> int:
+    """A whole number from 1."""
+    value = content[key]
+    if not _is_integer(value) or not 1 <= value <= _LARGEST:
+        raise PlanError(f"{where}: field {key!r} must be a whole number from 1, not {shown(value)}")
+    return value
+
+
+def _integers(content: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:
+    """A list of whole numbers."""
+    value = content[key]
+    if not isinstance(value, list) or not all(_is_integer(x) and abs(x) <= _LARGEST for x in value):
+        raise PlanError(f"{where}: field {key!r} must be a list of whole numbers")
+    return tuple(value)
+
+
+def _choice(content: Mapping[str, Any], key: str, known: Sequence[str], where: str) -> str:
+    """One of some words; the first of them if the key is missing."""
+    value = content.get(key, known[0])
+    if value not in known:
+        raise PlanError(
+            f"{where}: field {key!r} must be one of {', '.join(known)}, not {shown(value)}"
+        )
+    return str(value)
+
+
+def _cluster(content: Mapping[str, Any], key: str, where: str) -> Cluster:
+    """A preset's name, a short form or an object, as ``Cluster.parse`` takes them."""
+    try:
+        return Cluster.parse(content[key])
+    except ValueError as error:
+        raise PlanError(f"{where}: field {key!r}: {error}") from None
+
+
+def _dimensions(content: Mapping[str, Any], key: str, where: str) -> dict[str, int]:
+    """An object from paths to dimensions."""
+    value = content[key]
+    if not isinstance(value, dict):
+        raise PlanError(f"{where}: field {key!r} must be an object of paths and dimensions")
+    for path, dimension in value.items():
+        if not _is_integer(dimension) or not 0 <= dimension <= _LARGEST:
+            raise PlanError(
+                f"{where}: field {key!r}: the dimension of {shown(path)} must be a whole number "
+                f"from 0, not {shown(dimension)}"
+            )
+    return dict(value)
+
+
+def _is_integer(value: Any) -> bool:
+    """Whether a value is a whole number; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON without a key that stands twice, for ``json.loads``."""
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise PlanError(f"field {shown(key)} stands twice")
+            seen.add(key)
+    return content
+
+
+def no_constant(text: str) -> float:
+    """Refuses NaN and Infinity, for ``json.loads``."""
+    raise PlanError(f"{text} is not a JSON number")
+
+
+RULE_SETS = ("shardy", "automap")
+"""``automap`` (arXiv 2007.04069): a reduced dimension cannot be partitioned."""
+
+
+UNEVEN = ("pad", "forbid")
+
+
+ILLEGAL = -1.0
+"""Value of a plan that breaks a rule or the memory (arXiv 2007.04069)."""

@@ -9,7 +9,7 @@ from parenvs import instances
 from parenvs.cluster import DEVICES, PRESETS
 from parenvs.datasets.instance_sets import SETS
 from parenvs.errors import ParenvsError, UnknownInstanceError
-from parenvs.graph import Graph
+from parenvs.graph.graph import Graph
 from parenvs.instances import data_folder, load_graph, load_profile, manifest, names
 
 NAMES = ["vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48"]

@@ -38,9 +38,9 @@ def test_package__wheel_holds_only_parenvs(wheel):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"parenvs"}
     needed = {
         "parenvs/py.typed",
-        "parenvs/cli.py",
+        "parenvs/cli/app.py",
         "parenvs/envs/pipeline_cut.py",
-        "parenvs/agents/exact.py",
+        "parenvs/agents/exact/pipeline.py",
         "parenvs/datasets/build.py",
         "parenvs/datasets/data/manifest.json",
         "parenvs/datasets/data/t5-11b.npz",
@@ -57,7 +57,7 @@ def test_package__installed_wheel_runs_without_the_checkout(wheel, tmp_path):
     subprocess.run([*command, str(wheel)], check=True)
     code = (
         f"import sys; sys.path.insert(0, {str(site)!r})\n"
-        "import importlib.util, parenvs, parenvs.agents.exact, gymnasium\n"
+        "import importlib.util, parenvs, parenvs.agents.exact.pipeline, gymnasium\n"
         f"assert parenvs.__file__.startswith({str(site)!r}), parenvs.__file__\n"
         "assert importlib.util.find_spec('agents') is None\n"
         "assert importlib.util.find_spec('datasets.build') is None if "

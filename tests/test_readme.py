@@ -32,7 +32,7 @@ def test_readme__python_examples_run(page, code, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_readme__commands_run(page, tmp_path, monkeypatch, capsys):
-    from parenvs import cli
+    from parenvs.cli import app as cli
 
     monkeypatch.chdir(tmp_path)
     ran = 0

@@ -8,13 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, without
-from parenvs.envs.data_parallel import DataParallelEnv
-from parenvs.envs.operator_partition import OperatorPartitionEnv
-from parenvs.envs.partition import PartitionEnv
-from parenvs.judge_partition import ILLEGAL
-from parenvs.partition_answers import answers_of
-from parenvs.partition_space import OPEN
-from parenvs.plan import PartitionPlan
+from parenvs.envs.partition import DataParallelEnv, OperatorPartitionEnv, PartitionEnv
+from parenvs.partitioning.space import OPEN
+from parenvs.partitioning.transitions import answers_of
+from parenvs.plan import ILLEGAL, PartitionPlan
 
 MASKS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.int8)
 """Legal actions where the class at stake is replicated, partitioned, and, index -1, open."""

@@ -8,14 +8,15 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.candidates import RADIUS, CutSpace
 from parenvs.cluster import Cluster
-from parenvs.envs.cut_kernel import NOTHING, Settled, kernel_of
+from parenvs.envs.pipeline_cut_kernel import NOTHING, Settled, kernel_of
 from parenvs.instances import load_profile
-from parenvs.judge import ILLEGAL, judge, make_plan
-from parenvs.pipeline import MICRO_BATCHES, Pipeline
-from parenvs.plan import PipelinePlan
-from parenvs.profile import MICRO_BATCH
+from parenvs.judging import judge
+from parenvs.pipeline.cuts import RADIUS, CutSpace
+from parenvs.pipeline.judge import make_plan
+from parenvs.pipeline.problem import MICRO_BATCHES, Pipeline
+from parenvs.pipeline.profile import MICRO_BATCH
+from parenvs.plan import ILLEGAL, PipelinePlan
 
 
 class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
@@ -26,7 +27,7 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
     stage k+1 among the candidates; the cut of the devices follows from it: each stage gets devices
     in proportion to its seconds. After S-1 cuts the judge computes the length of a training step,
     with all-reduces and transfers (arXiv 2007.04069, sections 3.5 and 4.4; the formula is in
-    ``parenvs.pipeline``).
+    ``parenvs.pipeline.problem``).
 
     ## Action Space
     ``Discrete(c)``: the index of a candidate; ``space.pivots[action]`` is its pivot. Legal are the
@@ -203,7 +204,7 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
 
 def picture(mode: str, pipeline: Pipeline, plan: PipelinePlan) -> Any:
     """A plan in a render mode; before the first cut, the chain alone."""
-    from parenvs import viewer
+    from parenvs.viewer import pipeline_figure as viewer
 
     report = judge(plan, pipeline) if plan.cuts else None
     if mode == "ansi":

@@ -8,11 +8,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks
-from parenvs.envs.cut_kernel import kernel_of
-from parenvs.envs.cut_tables import MOST_BYTES_VECTOR
 from parenvs.envs.pipeline_cut import PipelineCutEnv, picture
-from parenvs.judge import ILLEGAL, make_plan
-from parenvs.plan import PipelinePlan
+from parenvs.envs.pipeline_cut_kernel import MOST_BYTES_VECTOR, kernel_of
+from parenvs.pipeline.judge import make_plan
+from parenvs.plan import ILLEGAL, PipelinePlan
 
 
 class PipelineCutVectorEnv(BatchedEnv):

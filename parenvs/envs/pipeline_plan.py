@@ -1,4 +1,7 @@
-"""``PipelinePlan-v0``: cut any chain, and the devices under it, into pipeline stages."""
+"""What an agent sees of a pipeline problem; the observation of ``PipelinePlan-v0``.
+
+JOINED: ``PipelinePlan-v0``: cut any chain, and the devices under it, into pipeline stages.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,62 @@ from parenvs.cluster import Cluster
 from parenvs.datasets import generators, instance_sets
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.instances import load_profile
-from parenvs.judge import ILLEGAL, judge, make_plan, plan_values
-from parenvs.pipeline import MICRO_BATCHES, Pipeline
-from parenvs.plan import PipelinePlan
-from parenvs.plan_observation import NUMBERS, observe
-from parenvs.plan_space import STAGES, UNITS, PlanSpace
-from parenvs.points import POINTS
-from parenvs.profile import MICRO_BATCH
+from parenvs.judging import judge
+from parenvs.pipeline.judge import make_plan, plan_values
+from parenvs.pipeline.points import POINTS, STAGES, UNITS, PlanSpace
+from parenvs.pipeline.problem import MICRO_BATCHES, Pipeline
+from parenvs.pipeline.profile import MICRO_BATCH
+from parenvs.plan import ILLEGAL, PipelinePlan
+
+MOST_MICRO_BATCHES = 64
+"""More look the same."""
+OCTAVES = 16
+"""Range of what is given as a logarithm to base 2."""
+NUMBERS = (
+    "stages", "micro_batches", "units", "devices", "memory", "backward", "link", "recompute",
+)  # fmt: skip
+"""Names of the observation's ``numbers``."""
+
+
+def observe(space: PlanSpace) -> dict[str, np.ndarray]:
+    """What does not change within an episode: ``chain``, ``topology`` and ``numbers``."""
+    pipeline, cluster = space.pipeline, space.pipeline.cluster
+    ends, count = space.pivots[1:], len(space.pivots) - 1
+    seconds = np.stack(
+        [
+            pipeline.seconds_sum[ends],
+            pipeline.cut_before[ends] / cluster.inter_bw,
+            2.0 * pipeline.parameter_sum[ends] / cluster.inter_bw,
+        ]
+    )
+    scale = seconds.max()
+    chain = np.zeros((4, POINTS), dtype=np.float32)
+    chain[:3, :count], chain[3, :count] = seconds / scale, 1.0
+    count = len(space.devices) - 1
+    first, end = space.devices[:-1], space.devices[1:]
+    # Between two units, or inside one: the bandwidth of the group that reaches over both.
+    low, high = np.minimum.outer(first, first), np.maximum.outer(end, end)
+    topology = np.zeros((UNITS, UNITS), dtype=np.float32)
+    fastest = max(cluster.intra_bw, cluster.inter_bw)
+    topology[:count, :count] = cluster.bandwidth(low, high) / fastest
+    ratio = max(cluster.intra_bw / cluster.inter_bw, 1.0)
+    memory = 2.0 * pipeline.memory_limit / cluster.inter_bw
+    numbers = [
+        space.stages / STAGES,
+        pipeline.micro_batches / MOST_MICRO_BATCHES,
+        count / UNITS,
+        np.log2(end[0]) / OCTAVES,
+        memory / (memory + scale * pipeline.copies),
+        pipeline.backward_sum[-1] / pipeline.seconds_sum[-1],
+        np.log2(ratio) / OCTAVES,
+        float(pipeline.recompute == "full"),
+    ]
+    return {
+        "chain": chain,
+        "topology": topology,
+        "numbers": np.minimum(numbers, 1.0).astype(np.float32),
+    }
+
 
 RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
 OPTIONS = ("instance", "cluster", "stages", "micro_batch", "micro_batches")
@@ -33,7 +85,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
     servers where there are more than 64 devices. Steps take turns: choose the first point of the
     next stage, then the unit that it starts on. After S-1 of both the judge computes the length of
     a training step of the whole chain (arXiv 2007.04069, sections 3.5 and 4.5; the formula is in
-    ``parenvs.pipeline``). A chain of more than 128 pivots is cut at points only (``parenvs.points``
+    ``parenvs.pipeline.problem``). A chain of more than 128 pivots is cut at points only (``parenvs.pipeline.points``
     chooses them); the plan is one of its pivots.
 
     ## Action Space
@@ -203,7 +255,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         if self.render_mode is None:
             gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
             return None
-        from parenvs import viewer
+        from parenvs.viewer import pipeline_figure as viewer
 
         report = judge(self.plan(), self.pipeline) if len(self._units) > 1 else None
         if self.render_mode == "ansi":

@@ -10,11 +10,10 @@ import numpy as np
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
 from parenvs.envs.pipeline_cut import picture
 from parenvs.envs.pipeline_plan import PipelinePlanEnv
-from parenvs.envs.plan_problems import PlanProblems
-from parenvs.judge import ILLEGAL, make_plan
-from parenvs.plan import PipelinePlan
-from parenvs.plan_space import STAGES, UNITS
-from parenvs.points import POINTS
+from parenvs.envs.pipeline_plan_problems import PlanProblems
+from parenvs.pipeline.judge import make_plan
+from parenvs.pipeline.points import POINTS, STAGES, UNITS
+from parenvs.plan import ILLEGAL, PipelinePlan
 
 ACTIONS = POINTS + UNITS
 

@@ -1,0 +1,1 @@
+"""PPO and Rainbow on any chain, with convolutions along it."""

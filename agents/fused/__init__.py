@@ -1,0 +1,1 @@
+"""PPO with environments, policy and learner on one device."""

@@ -1,0 +1,5 @@
+"""The network that ships: it plans any pipeline at once."""
+
+from parenvs.agents.pretrained.planner import gaps, pretrained
+
+__all__ = ["gaps", "pretrained"]

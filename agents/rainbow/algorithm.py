@@ -1,0 +1,321 @@
+"""Rainbow (arXiv 1710.02298) with action masks, on the off-policy machinery of SB3."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from sb3_contrib.common.maskable.utils import is_masking_supported
+from stable_baselines3.common.base_class import maybe_make_env
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.dqn import DQN
+from torch.nn import functional
+
+from parenvs.agents.rainbow.buffer import (
+    RainbowBuffer,
+    RainbowDictBuffer,
+    RainbowSamples,
+    check_masks,
+    env_name,
+    final_masks,
+    read_masks,
+)
+from parenvs.agents.rainbow.policy import (
+    MlpPolicy,
+    MultiInputPolicy,
+    RainbowNetwork,
+    RainbowPolicy,
+    masked,
+    project,
+)
+from parenvs.errors import ParenvsError
+
+DEFAULTS: dict[str, Any] = {
+    "learning_rate": 5e-4, "gamma": 0.99, "buffer_size": 50_000, "batch_size": 64,
+    "learning_starts": 500, "train_freq": 1, "gradient_steps": 1, "target_update_interval": 500,
+    "exploration_fraction": 0.3, "exploration_initial_eps": 1.0, "exploration_final_eps": 0.02,
+}  # fmt: skip
+"""Arguments of ``DQN`` where ``Rainbow`` has other defaults."""
+Self = TypeVar("Self", bound="Rainbow")
+
+
+class Rainbow(DQN):
+    """DQN with six improvements, each of which can be switched off, and with action masks.
+
+    Masks come from the environment's ``action_masks()``, as in sb3-contrib; without it all actions
+    are legal. Where an episode is truncated, the mask of the state that it ends in comes from
+    ``info["action_mask"]``, as the environment has begun the next episode by then. Illegal actions
+    are neither explored nor chosen, nor do they enter any target.
+
+    All switches off, it is SB3's ``DQN``. Everything random in training comes from one generator,
+    which ``save`` saves: with ``save_replay_buffer`` too, training goes on as if not interrupted.
+
+    Args:
+        policy: ``"MlpPolicy"``, ``"MultiInputPolicy"`` (``Dict`` observations) or a subclass of
+            ``RainbowPolicy``.
+        env: the environment, or several as a ``VecEnv``.
+        double_q: the online network chooses the next action, the target network rates it.
+        dueling: separate streams for the value and the advantages.
+        prioritized: draw by the error, see ``RainbowBuffer``.
+        alpha: exponent of the priorities.
+        beta: exponent of the importance weights at first; it grows to 1 over the training.
+        n_steps: steps of reward before the target looks at the next state.
+        distributional: learn the distribution of returns (C51), by cross entropy, which is the
+            error then.
+        n_atoms: number of returns that it consists of.
+        v_min: least of these returns.
+        v_max: greatest of them.
+        noisy: explore by noisy layers instead of epsilon, which is 0 then. Environments side by
+            side share the noise.
+        policy_kwargs: further arguments of the policy, e.g. ``net_arch``.
+        **options: arguments of ``DQN``; ``DEFAULTS`` has its defaults where they differ.
+            ``train_freq`` counts steps of each environment, ``buffer_size``, ``learning_starts``
+            and ``target_update_interval`` those of all together. In the first ``learning_starts``
+            steps legal actions are drawn uniformly. Every environment draws its own epsilon.
+
+    Raises:
+        ParenvsError: actions that are not ``Discrete``, or an impossible argument; in ``learn``, a
+            mask of the wrong length, without any legal action, or missing after a truncation.
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpPolicy": MlpPolicy,
+        "MultiInputPolicy": MultiInputPolicy,
+    }
+    policy: RainbowPolicy
+    q_net: RainbowNetwork
+    q_net_target: RainbowNetwork
+    replay_buffer: RainbowBuffer
+    _rng: np.random.Generator
+
+    def __init__(
+        self,
+        policy: str | type[RainbowPolicy],
+        env: GymEnv | str | None,
+        double_q: bool = True,
+        dueling: bool = True,
+        prioritized: bool = True,
+        alpha: float = 0.5,
+        beta: float = 0.4,
+        n_steps: int = 3,
+        distributional: bool = False,
+        n_atoms: int = 51,
+        v_min: float = -10.0,
+        v_max: float = 10.0,
+        noisy: bool = False,
+        policy_kwargs: dict[str, Any] | None = None,
+        _init_setup_model: bool = True,
+        **options: Any,
+    ) -> None:
+        possible = {
+            f"n_steps={n_steps}": n_steps >= 1,
+            f"alpha={alpha}": alpha >= 0,
+            f"beta={beta}": 0 <= beta <= 1,
+            f"n_atoms={n_atoms}": n_atoms >= 2,
+            f"v_min={v_min}, v_max={v_max}": v_min < v_max,
+        }
+        if not all(possible.values()):
+            wrong = [name for name, value in possible.items() if not value]
+            raise ParenvsError(f"Rainbow: impossible {'; '.join(wrong)}")
+        if env is not None:
+            env = maybe_make_env(env, options.get("verbose", 0))
+            actions = env.action_space
+            if not isinstance(actions, spaces.Discrete) or actions.start != 0:
+                raise ParenvsError(
+                    f"{env_name(env)}: Rainbow needs Discrete actions from 0 on, not {actions}"
+                )
+        switches = {
+            "dueling": dueling,
+            "atoms": n_atoms if distributional else 1,
+            "v_min": v_min,
+            "v_max": v_max,
+            "noisy": noisy,
+        }
+        greedy = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0} if noisy else {}
+        super().__init__(
+            policy,
+            env,  # type: ignore[arg-type]
+            policy_kwargs={**(policy_kwargs or {}), **switches},
+            _init_setup_model=False,
+            **{**DEFAULTS, **options, **greedy},
+        )
+        self.double_q, self.distributional, self.noisy = double_q, distributional, noisy
+        self.prioritized, self.alpha, self.beta = prioritized, alpha, beta
+        self.n_steps = n_steps
+        self.exploration_rate = self.exploration_initial_eps
+        self._masking = False
+        self._masks: np.ndarray | None = None
+        if _init_setup_model:
+            self._setup_model()
+
+    def _setup_model(self) -> None:
+        dictionary = isinstance(self.observation_space, spaces.Dict)
+        self.replay_buffer_class = RainbowDictBuffer if dictionary else RainbowBuffer
+        self.replay_buffer_kwargs = {
+            "n_steps": self.n_steps,
+            "gamma": self.gamma,
+            "prioritized": self.prioritized,
+            "alpha": self.alpha,
+        }
+        saved = self.__dict__.get("_rng")
+        n_steps, self.n_steps = self.n_steps, 1  # SB3 warns of buffers other than its own
+        super()._setup_model()  # seeds everything anew
+        self.n_steps = n_steps
+        self._rng = saved or self.__dict__.get("_rng") or np.random.default_rng()
+        self.beta_schedule = LinearSchedule(self.beta, 1.0, 1.0)
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """Seed everything random."""
+        super().set_random_seed(seed)
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        """The best legal actions, or explored ones unless ``deterministic``.
+
+        Args:
+            observation: one, or one of each of b environments.
+            state: handed back as it is.
+            episode_start: unused.
+            deterministic: no exploration.
+            action_masks: (b, c) or (c,) bool; without them all actions are legal.
+
+        Raises:
+            ParenvsError: a mask of the wrong length, or without any legal action.
+        """
+        masks = action_masks
+        if masks is not None:
+            masks = check_masks(np.atleast_2d(masks), self.q_net.actions, "predict")
+        if self.noisy and not deterministic:
+            self.q_net.draw(self._rng)
+        actions, state = self.policy.predict(
+            observation, state, episode_start, deterministic, masks
+        )
+        if not deterministic and self.exploration_rate > 0:
+            exploring = self._rng.random(actions.shape) < self.exploration_rate
+            if exploring.any():
+                if masks is None:
+                    masks = np.ones((actions.size, self.q_net.actions), dtype=bool)
+                actions = np.where(exploring, self._draw(masks).reshape(actions.shape), actions)
+        return actions, state
+
+    def targets(self, batch: RainbowSamples) -> torch.Tensor:
+        """(b, 1) what Q(s_t, a_t) should be; (b, atoms) probabilities if ``distributional``."""
+        with torch.no_grad():
+            outputs = self.q_net_target.outputs(batch.next_observations)
+            if self.double_q:
+                q = self.q_net(batch.next_observations)
+            else:
+                q = self.q_net_target.means(outputs)
+            chosen = _of(outputs, masked(q, batch.next_masks).argmax(dim=1, keepdim=True))
+            if not self.distributional:
+                return batch.rewards + batch.discounts * chosen
+            probabilities = chosen.softmax(dim=1)
+            return project(probabilities, batch.rewards, batch.discounts, self.q_net.support)
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        """Update the online network ``gradient_steps`` times."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        beta = self.beta_schedule(self._current_progress_remaining)
+        parameters = self.policy.optimizer.param_groups[0]["params"]
+        losses = []
+        for _ in range(gradient_steps):
+            batch = self.replay_buffer.sample(batch_size, self._vec_normalize_env, self._rng, beta)
+            if self.noisy:
+                self.q_net.draw(self._rng)
+                self.q_net_target.draw(self._rng)
+            targets = self.targets(batch)
+            outputs = self.q_net.outputs(batch.observations)
+            chosen = _of(outputs, batch.actions.long())
+            if self.distributional:
+                errors = -(targets * chosen.log_softmax(dim=1)).sum(dim=1, keepdim=True)
+                each = errors
+            else:
+                errors = chosen - targets
+                each = functional.smooth_l1_loss(chosen, targets, reduction="none")
+            loss = (batch.weights * each).mean()
+            self.policy.optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+            self.policy.optimizer.step()
+            losses.append(loss.item())
+            self.replay_buffer.update_priorities(
+                batch.indices, errors.detach().squeeze(1).cpu().numpy()
+            )
+        self._n_updates += gradient_steps
+        q = masked(self.q_net.means(outputs.detach()), batch.masks).amax(dim=1)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/loss", np.mean(losses))
+        self.logger.record("train/mean_q", q.mean().item())
+        self.logger.record("train/beta", beta)
+        self.logger.record("train/exploration_rate", self.exploration_rate)
+
+    def learn(
+        self: Self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 4,
+        tb_log_name: str = "Rainbow",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> Self:
+        """Train; the arguments are SB3's."""
+        return super().learn(
+            total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
+        )
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
+        before = self._last_obs
+        result = super()._setup_learn(*args, **kwargs)
+        assert self.env is not None
+        if self._last_obs is not before:  # the environments have been reset
+            self.replay_buffer.end_episodes()
+        self._masking = is_masking_supported(self.env)
+        self._masks = read_masks(self.env, self._masking)
+        self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+        self.exploration_rate = self.exploration_initial_eps
+        if self.num_timesteps:
+            self.exploration_rate = self.exploration_schedule(self._current_progress_remaining)
+        return result
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        assert self._last_obs is not None and self._masks is not None
+        if self.num_timesteps < learning_starts:
+            actions = self._draw(self._masks)
+        else:
+            actions, _ = self.predict(self._last_obs, action_masks=self._masks)
+        return actions, actions
+
+    def _store_transition(
+        self, replay_buffer: Any, buffer_action: Any, new_obs: Any, reward: Any, dones: Any,
+        infos: list[dict[str, Any]],
+    ) -> None:  # fmt: skip
+        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        if self._masking:
+            assert self.env is not None and self._masks is not None
+            masks = read_masks(self.env, True)
+            replay_buffer.set_masks(self._masks, final_masks(self.env, masks, dones, infos))
+            self._masks = masks
+
+    def _draw(self, masks: np.ndarray) -> np.ndarray:
+        """(b,) actions, drawn uniformly from the legal ones of each row."""
+        return np.where(masks, self._rng.random(masks.shape), -1.0).argmax(axis=1)
+
+
+def _of(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    """(b, atoms) what the (b, c, atoms) outputs have for (b, 1) actions."""
+    return outputs.gather(1, actions[:, :, None].expand(-1, -1, outputs.shape[2])).squeeze(1)

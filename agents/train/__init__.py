@@ -1,0 +1,5 @@
+"""Training and evaluating one agent on one problem; needs the extra ``agents``."""
+
+from parenvs.agents.train.run import Config, TrainResult, play, replay, train
+
+__all__ = ["Config", "TrainResult", "play", "replay", "train"]

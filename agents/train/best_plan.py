@@ -1,0 +1,116 @@
+"""A callback that keeps the best episode of a training run, whatever the agent and the task."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+
+from parenvs.agents.vec_env import NativeVecEnv
+
+
+class BestPlan(BaseCallback):
+    """Remembers the actions of the best episode and when they were found.
+
+    Seconds are of the processor: training runs on one thread, so that they are those of an idle
+    machine, and other runs beside it do not count. Environments of the suite are deterministic
+    once reset, so that the actions give back the plan.
+
+    Args:
+        target: an episode return; the run notes when it is first reached.
+        stop: whether to end training there.
+        scale: what rewards were divided by.
+    """
+
+    def __init__(self, target: float | None = None, stop: bool = False, scale: float = 1.0) -> None:
+        super().__init__()
+        self.target = target
+        self.stop = stop
+        self.scale = scale
+        self.best_return = float("-inf")
+        self.best_actions: list[int] = []
+        self.best_steps = 0
+        self.episodes = 0
+        self.target_steps: int | None = None
+        self.target_seconds: float | None = None
+        self.seconds = 0.0
+        self._running: list[list[int]] = []
+        self._returns: list[float] = []
+        self._started = 0.0
+
+    def _on_training_start(self) -> None:
+        count = self.training_env.num_envs
+        if len(self._running) != count:  # else restored
+            self._running = [[] for _ in range(count)]
+            self._returns = [0.0] * count
+        self._started = time.process_time() - self.seconds
+
+    def _on_step(self) -> bool:
+        for index, (action, reward, done) in enumerate(
+            zip(self.locals["actions"], self.locals["rewards"], self.locals["dones"], strict=True)
+        ):
+            self._running[index].append(int(action))
+            self._returns[index] += float(reward) * self.scale
+            if done:
+                self._finish(index)
+        self.seconds = time.process_time() - self._started
+        return not (self.stop and self.target_steps is not None)
+
+    def _finish(self, index: int) -> None:
+        self.episodes += 1
+        if self._returns[index] > self.best_return:
+            self.best_return = self._returns[index]
+            self.best_actions = self._running[index]
+            self.best_steps = self.num_timesteps
+            if (
+                self.target is not None
+                and self.target_steps is None
+                and self.best_return >= self.target
+            ):
+                self.target_steps = self.num_timesteps
+                self.target_seconds = time.process_time() - self._started
+        self._running[index] = []
+        self._returns[index] = 0.0
+
+    def _on_rollout_end(self) -> None:
+        self.logger.record("plan/best_return", self.best_return)
+
+    def replay(self, env: VecEnv, model: BaseAlgorithm) -> None:
+        """Bring environments to where they were, after ``restore``: in the middle of episodes."""
+        if isinstance(env, NativeVecEnv):
+            model._last_obs = env.replay(self._running)
+        else:
+            assert isinstance(env, DummyVecEnv)
+            env.reset()
+            for index, actions in enumerate(self._running):
+                for action in actions:
+                    observation, *_ = env.envs[index].step(action)
+                    env._save_obs(index, observation)
+            model._last_obs = env._obs_from_buf()  # type: ignore[assignment]
+        model._last_episode_starts = np.array([not actions for actions in self._running])
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs, as JSON types."""
+        return {key: getattr(self, key) for key in _STATE}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        for key in _STATE:
+            setattr(self, key, state[key])
+
+
+_STATE = (
+    "best_return",
+    "best_actions",
+    "best_steps",
+    "episodes",
+    "target_steps",
+    "target_seconds",
+    "seconds",
+    "_running",
+    "_returns",
+)

@@ -1,0 +1,212 @@
+"""Training: one way for any agent on any environment of the suite."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import configure
+from tqdm import TqdmExperimentalWarning
+
+import parenvs
+from parenvs.agents.request import STEPS
+from parenvs.agents.train.best_plan import BestPlan
+from parenvs.agents.train.checkpoint import Checkpoints, load_checkpoint
+from parenvs.agents.train.learners import learner
+from parenvs.agents.vec_env import make_env, one_thread
+from parenvs.errors import ParenvsError
+from parenvs.files import replacing, write_text
+from parenvs.plan import Plan
+
+CONFIG, CHECKPOINT, MODEL, RESULT, PLAN = (
+    "config.json",
+    "checkpoint.zip",
+    "model.zip",
+    "result.json",
+    "plan.json",
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What decides a training run; equal configurations give equal runs.
+
+    Attributes:
+        env_id: id of the environment.
+        env_kwargs: its arguments (JSON types).
+        agent: name of the agent.
+        seed: seed of everything random.
+        steps: environment steps.
+        overrides: settings of the agent that differ from its defaults.
+    """
+
+    env_id: str = "PipelineCut-v0"
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    agent: str = "ppo"
+    seed: int = 0
+    steps: int = STEPS
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training run found.
+
+    Attributes:
+        value: return of the best episode.
+        actions: its actions.
+        steps: environment steps done.
+        best_steps: steps after which the best episode was found.
+        target_steps: steps after which the target was reached, or None.
+        target_seconds: processor seconds to it, or None.
+        episodes: complete episodes, each one plan judged.
+        seconds: processor seconds of training.
+    """
+
+    value: float
+    actions: list[int]
+    steps: int
+    best_steps: int
+    target_steps: int | None
+    target_seconds: float | None
+    episodes: int
+    seconds: float
+
+
+def train(
+    config: Config,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    target: float | None = None,
+    stop_at_target: bool = False,
+    progress: bool = False,
+    checkpoint_every: int | None = None,
+    callbacks: Sequence[BaseCallback] = (),
+) -> tuple[TrainResult, BaseAlgorithm]:
+    """Train an agent on one instance.
+
+    Args:
+        config: what to train on what.
+        folder: where to write configuration, checkpoints, logs (csv, tensorboard), the model, the
+            best plan and the result; None writes nothing.
+        resume: continue from the folder's checkpoint, if there is one.
+        target: an episode return whose first time is noted.
+        stop_at_target: end training there.
+        progress: show a progress bar.
+        checkpoint_every: rollouts between checkpoints (default: the agent's own).
+        callbacks: further SB3 callbacks.
+
+    Returns:
+        the result and the trained agent.
+
+    Raises:
+        ParenvsError: an unknown agent, a folder that holds another run, a broken checkpoint.
+    """
+    kind = learner(config.agent)
+    place = None if folder is None else Path(folder)
+    if place is not None:
+        _claim(place, config, resume)
+    with one_thread():
+        envs = kind.envs.get(config.env_id, 8)
+        env = make_env(config.env_id, config.env_kwargs, config.seed, envs)
+        scale = env.get_attr("largest_return")[0]
+        tracker = BestPlan(target, stop_at_target, scale)
+        restored = None
+        if place is not None and resume and (place / CHECKPOINT).exists():
+            model, restored = load_checkpoint(place / CHECKPOINT, kind.algorithm, env=env)
+            tracker.restore(restored["tracker"])
+            tracker.replay(env, model)
+        else:
+            steps = env.get_attr("episode_steps")[0]
+            model = kind.make(env, config.env_id, steps, config.seed, **config.overrides)
+        often = checkpoint_every or kind.checkpoint_every
+        keeper = [tracker, *callbacks]
+        if place is not None:
+            # A resumed run logs into a folder of its own: the loggers start their files anew.
+            number = len(list((place / "log").glob("*")))
+            model.set_logger(configure(str(place / "log" / str(number)), ["csv", "tensorboard"]))
+            keeper.append(Checkpoints(place / CHECKPOINT, tracker, often, restored))
+        remaining = config.steps - model.num_timesteps
+        if remaining > 0:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TqdmExperimentalWarning)  # of SB3's progress bar
+                model.learn(
+                    remaining,
+                    callback=keeper,
+                    log_interval=kind.log_interval,
+                    reset_num_timesteps=restored is None,
+                    progress_bar=progress,
+                )
+        env.close()
+    result = TrainResult(
+        value=tracker.best_return,
+        actions=tracker.best_actions,
+        steps=model.num_timesteps,
+        best_steps=tracker.best_steps,
+        target_steps=tracker.target_steps,
+        target_seconds=tracker.target_seconds,
+        episodes=tracker.episodes,
+        seconds=tracker.seconds,
+    )
+    if place is not None:
+        with replacing(place / MODEL) as stream:
+            model.save(stream)
+        replay(config, result.actions).save(place / PLAN)
+        _write_json(place / RESULT, asdict(result))
+    return result, model
+
+
+def replay(config: Config, actions: Sequence[int]) -> Plan:
+    """The plan that a sequence of actions builds."""
+    return play(config.env_id, config.env_kwargs, actions, config.seed).get_wrapper_attr("plan")()
+
+
+def play(
+    env_id: str, env_kwargs: dict[str, Any], actions: Sequence[int], seed: int = 0
+) -> gym.Env[Any, Any]:
+    """An environment after a sequence of actions."""
+    env = gym.make(env_id, **env_kwargs)
+    env.reset(seed=seed)
+    for action in actions:
+        env.step(action)
+    return env
+
+
+def load_config(folder: str | Path) -> Config:
+    """The configuration of a run's folder.
+
+    Raises:
+        ParenvsError: not a run's folder.
+    """
+    path = Path(folder) / CONFIG
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        content.pop("parenvs")
+        return Config(**content)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ParenvsError(f"{folder}: not the folder of a training run ({error})") from None
+
+
+def _claim(folder: Path, config: Config, resume: bool) -> None:
+    """Write the configuration, or check that the folder holds the same one."""
+    if (folder / CONFIG).exists():
+        if not resume:
+            raise ParenvsError(
+                f"{folder}: holds a run already; continue it with resume (--resume) or choose "
+                "another folder"
+            )
+        if load_config(folder) != config:
+            raise ParenvsError(f"{folder}: holds a run of another configuration ({CONFIG} differs)")
+        return
+    _write_json(folder / CONFIG, {"parenvs": parenvs.__version__, **asdict(config)})
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=1) + "\n")

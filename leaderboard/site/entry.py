@@ -1,0 +1,188 @@
+"""The page of an entry: who, how, the verdict on each of its plans, and the plans drawn."""
+
+from __future__ import annotations
+
+from parenvs.leaderboard.check import ILLEGAL, LEGAL, MISSING, Standing, Verdict
+from parenvs.leaderboard.site.html import (
+    Child,
+    Markup,
+    badge,
+    facts,
+    markup,
+    page,
+    tag,
+    theirs,
+    web_link,
+)
+from parenvs.leaderboard.site.partition import partition_figure
+from parenvs.leaderboard.site.pipeline import pipeline_figure
+from parenvs.leaderboard.site.tables import (
+    Column,
+    Field,
+    Row,
+    cost_words,
+    number,
+    proof,
+    proof_words,
+    score_field,
+    seconds_field,
+    table,
+)
+from parenvs.partitioning.judge import PartitionReport
+from parenvs.pipeline.judge import Report
+
+
+def entry_page(standing: Standing, entrants: int) -> str:
+    """The page of an entry.
+
+    Args:
+        standing: its place in its task.
+        entrants: entries of the task.
+    """
+    checked, entry = standing.checked, standing.checked.entry
+    task = checked.task.name
+    lead = tag("p", theirs(entry.method), class_="lead")
+    plans = [_plan(verdict) for verdict in checked.verdicts]
+    return page(
+        f"{entry.entry}, {task}",
+        [("All tasks", "index.html"), (task, f"tasks/{task}.html")],
+        2,
+        tag("h1", theirs(entry.entry), " ", learned_mark(entry.learned)),
+        lead,
+        facts(_facts(standing, entrants)),
+        tag("h2", "Verdicts"),
+        _verdicts(standing),
+        tag("h2", "Plans"),
+        tag("p", tag("button", "Close all", type="button", id="fold", hidden=True)),
+        plans,
+    )
+
+
+def learned_mark(learned: bool) -> Markup:
+    """Whether anything in an entry was fitted."""
+    return badge("learned", "good") if learned else badge("not learned", "plain")
+
+
+def state_mark(verdict: Verdict) -> Markup:
+    """The verdict on a plan, as a mark."""
+    if verdict.state == MISSING:
+        return badge("no plan", "warn")
+    if verdict.state == ILLEGAL:
+        return badge("illegal", "bad")
+    if verdict.improves:
+        return badge("better than the reference", "good")
+    if not verdict.reaches:
+        return badge("legal", "plain")
+    optimal = verdict.problem.reference.status == "optimal"
+    return badge("optimal" if optimal else "equals the best known", "good")
+
+
+def _facts(standing: Standing, entrants: int) -> list[tuple[str, Child]]:
+    checked, entry = standing.checked, standing.checked.entry
+    total, seconds = len(checked.verdicts), standing.seconds
+    legal = f"{checked.count(LEGAL)} of {total} legal"
+    unknown = "not told"
+    pairs: list[tuple[str, Child]] = [
+        ("Score", tag("strong", f"{standing.score:.4f}")),
+        ("Rank", f"{standing.rank} of {entrants}"),
+        ("At the reference", f"{standing.reached} of {total} problems"),
+        ("Plans", f"{legal}, {standing.mark}" if standing.mark else legal),
+        ("Authors", theirs(", ".join(entry.authors))),
+        ("Trained on", theirs(", ".join(entry.trained_on)) if entry.learned else "nothing"),
+        ("Search", theirs(entry.search_budget)),
+        ("Seeds", _seeds(entry.seeds)),
+        ("Hardware", theirs(entry.hardware)),
+        ("Seconds, its own", unknown if seconds is None else f"{seconds:,.3g} for all plans"),
+    ]
+    if entry.link:
+        pairs.append(("Link", web_link(entry.link, entry.link)))
+    return pairs
+
+
+def _seeds(seeds: tuple[int, ...]) -> str:
+    if not seeds:
+        return "none"
+    words = ", ".join(map(str, seeds[:8]))
+    return words if len(seeds) <= 8 else f"{words} and {len(seeds) - 8} more"
+
+
+_COLUMNS = (
+    Column("problem"),
+    Column("verdict"),
+    Column("score", "number", "descending"),
+    Column("cost", "number"),
+    Column("reference", "number"),
+    Column("proof"),
+    Column("seconds", "number"),
+)
+
+
+def _verdicts(standing: Standing) -> Markup:
+    rows = []
+    for verdict in standing.checked.verdicts:
+        problem = verdict.problem
+        seconds = standing.checked.entry.seconds.get(problem.name)
+        cost = cost_words(problem, verdict.cost)
+        rows.append(
+            Row(
+                (
+                    Field(tag("a", problem.name, href=f"#{problem.name}")),
+                    Field(state_mark(verdict), verdict.state),
+                    score_field(verdict.score),
+                    number(verdict.cost, cost if verdict.state == LEGAL else f"({cost})"),
+                    number(problem.reference.cost, cost_words(problem, problem.reference.cost)),
+                    Field(proof(problem.reference), problem.reference.status),
+                    seconds_field(seconds),
+                )
+            )
+        )
+    words = (
+        f"Verdicts on {len(rows)} problems. The cost is {standing.checked.task.cost}; in brackets, "
+        "the trivial plan's, which scores where no legal plan is. Seconds are the entry's own."
+    )
+    return table(words, _COLUMNS, rows)
+
+
+def _plan(verdict: Verdict) -> Markup:
+    """One plan, which can be folded away."""
+    problem = verdict.problem
+    head = tag(
+        "summary",
+        tag("h3", problem.name),
+        " ",
+        state_mark(verdict),
+        tag("span", f"score {verdict.score:.4f}", class_="sum"),
+    )
+    return tag("details", head, _drawn(verdict), id=problem.name, open=True)
+
+
+def _drawn(verdict: Verdict) -> Markup:
+    problem, report = verdict.problem, verdict.report
+    reference = f"{cost_words(problem, problem.reference.cost)}, {proof_words(problem.reference)}"
+    if verdict.state == MISSING:
+        trivial = cost_words(problem, problem.trivial)
+        return tag(
+            "p",
+            f"The entry has no plan of this problem. It scores as the trivial plan, {trivial}; the "
+            f"reference is {reference}.",
+        )
+    about = f"Cost {cost_words(problem, verdict.cost)}; reference {reference}."
+    if verdict.state == ILLEGAL:
+        about = f"Illegal; it scores as the trivial plan. The reference is {reference}."
+    reasons = tag("ul", (tag("li", theirs(x)) for x in verdict.reasons), class_="reasons")
+    return markup(
+        tag("p", about, " ", _setting(verdict)),
+        reasons if verdict.reasons else None,
+        _figure(problem.name, report),
+    )
+
+
+def _setting(verdict: Verdict) -> str:
+    problem = verdict.problem
+    return f"{problem.instance} on {problem.cluster}."
+
+
+def _figure(name: str, report: Report | PartitionReport | None) -> Markup | None:
+    if isinstance(report, Report):
+        return pipeline_figure(name, report)
+    return None if report is None else partition_figure(name, report)

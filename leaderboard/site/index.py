@@ -1,0 +1,245 @@
+"""The first page, with the rankings of all tasks, and the page of each task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from parenvs.leaderboard.check import ILLEGAL, LEGAL, MISSING, Standing, Verdict
+from parenvs.leaderboard.problem import Problem
+from parenvs.leaderboard.site.entry import learned_mark
+from parenvs.leaderboard.site.html import Child, Markup, badge, markup, page, tag, theirs
+from parenvs.leaderboard.site.tables import (
+    Column,
+    Field,
+    Row,
+    cost_words,
+    number,
+    proof,
+    score_field,
+    seconds_field,
+    table,
+)
+from parenvs.leaderboard.tasks import Task, TaskList
+
+_RANKING = (
+    Column("rank", "number"),
+    Column("entry"),
+    Column("score", "number", "descending"),
+    Column("at reference", "number", "descending"),
+    Column("legal plans", "number", "descending"),
+    Column("learned"),
+    Column("search", extra=True),
+    Column("seconds", "number", extra=True),
+)
+
+
+def index_page(known: TaskList, rankings: Mapping[str, Sequence[Standing]]) -> str:
+    """All rankings, with filters."""
+    problems = sum(len(task.problems) for task in known.tasks.values())
+    entries = sum(map(len, rankings.values()))
+    return page(
+        "parenvs leaderboard",
+        [],
+        0,
+        tag("h1", "Plans for parallel training, judged anew"),
+        tag(
+            "p",
+            "An entry is a file of plans. Its costs are computed by the judge each time this page "
+            "is written, so that no entry can be wrong or stale.",
+            class_="lead",
+        ),
+        tag(
+            "p",
+            f"{len(known.tasks)} tasks, {problems} problems, {entries} entries. List of tasks: "
+            f"version {known.version}, revision {known.revision}. ",
+            tag("a", "How scores come about", href="#rules"),
+            class_="quiet",
+        ),
+        _filters(known),
+        [_section(task, rankings.get(task.name, ())) for task in known.tasks.values()],
+        _rules(),
+    )
+
+
+def _rules() -> Markup:
+    """How to read the tables."""
+    return markup(
+        tag("h2", "How scores come about", id="rules"),
+        tag(
+            "ul",
+            tag("li", "Score of a problem: cost of the reference / cost of the plan, at most 1."),
+            tag("li", "Score of a task: the geometric mean over all its problems. Equal to six "
+                "decimals is a tie, listed by name."),
+            tag("li", "A problem without a legal plan scores as the trivial plan and is marked: "
+                "leaving out what one is bad at does not pay."),
+            tag("li", "A reference is a proven optimum, or the best plan known with a proven "
+                "bound; which of both stands beside it."),
+            tag("li", "Learned: something in it was fitted to problems or to rewards. On what, and "
+                "the search that it needs, is what its authors say, as are the seconds; neither "
+                "ranks."),
+            class_="rules",
+        ),
+    )  # fmt: skip
+
+
+def _filters(known: TaskList) -> Markup:
+    """Only with a script, which shows them."""
+    tasks = [tag("option", "all tasks", value="")]
+    tasks += [tag("option", name, value=name) for name in known.tasks]
+    learned = (("", "all"), ("yes", "learned"), ("no", "not learned"))
+    options = [tag("option", words, value=value) for value, words in learned]
+    return tag(
+        "form",
+        tag("label", "Task ", tag("select", tasks, id="filter-task")),
+        tag("label", "Entries ", tag("select", options, id="filter-learned")),
+        tag("label", "Text ", tag("input", type="search", id="filter-text", autocomplete="off")),
+        tag("p", role="status", id="filter-status"),
+        class_="filters",
+        id="filters",
+        aria_label="Filter the entries",
+        hidden=True,
+    )
+
+
+def _section(task: Task, standings: Sequence[Standing]) -> Markup:
+    title = tag("h2", tag("a", task.name, href=f"tasks/{task.name}.html"))
+    return tag(
+        "section",
+        title,
+        tag("p", about(task)),
+        ranking_table(task, standings, "entries/"),
+        data_task=task.name,
+        id=task.name,
+    )
+
+
+def about(task: Task) -> str:
+    """What a task is, in a few sentences."""
+    proven = sum(p.reference.status == "optimal" for p in task.problems.values())
+    count = len(task.problems)
+    proofs = "all" if proven == count else f"{proven} of them"
+    return f"{task.title} {count} problems, {proofs} with a proven optimum. Cost: {task.cost}."
+
+
+def ranking_table(task: Task, standings: Sequence[Standing], root: str) -> Markup:
+    """The ranking of a task."""
+    if not standings:
+        return tag("p", "No entry yet.", class_="quiet")
+    rows = [_rank(task, standing, root) for standing in standings]
+    words = (
+        f"Ranking of {task.name}. Seconds are the entry's own, of all its plans; they do not rank."
+    )
+    return table(words, _RANKING, rows, head=1)
+
+
+def _rank(task: Task, standing: Standing, root: str) -> Row:
+    checked, entry = standing.checked, standing.checked.entry
+    total, legal, seconds = len(checked.verdicts), checked.count(LEGAL), standing.seconds
+    marks: list[Child] = []
+    for state, words, kind in ((MISSING, "missing", "warn"), (ILLEGAL, "illegal", "bad")):
+        if checked.count(state):
+            marks += [badge(f"{checked.count(state)} {words}", kind), " "]
+    authors = ", ".join(entry.authors)
+    name = tag("a", theirs(entry.entry), href=f"{root}{task.name}/{entry.entry}.html")
+    sources = tag("small", theirs(", ".join(entry.trained_on))) if entry.trained_on else None
+    told = (entry.entry, entry.method, authors, *entry.trained_on, entry.search_budget)
+    return Row(
+        (
+            number(standing.rank, f"{standing.rank}"),
+            Field([name, tag("small", theirs(authors))], entry.entry, "name"),
+            score_field(standing.score),
+            number(standing.reached, f"{standing.reached} of {total}"),
+            Field([*marks, f"{legal} of {total}"], float(legal)),
+            Field([learned_mark(entry.learned), sources], "1" if entry.learned else "2"),
+            Field(theirs(entry.search_budget), entry.search_budget, "prose"),
+            seconds_field(seconds),
+        ),
+        learned=entry.learned,
+        words=" ".join(told),
+    )
+
+
+def task_page(task: Task, standings: Sequence[Standing]) -> str:
+    """A task: its ranking, the scores by problem, and the problems with their references."""
+    return page(
+        f"{task.name}, parenvs leaderboard",
+        [("All tasks", "index.html")],
+        1,
+        tag("h1", task.name),
+        tag("p", about(task), f" Trivial plan: {task.trivial}.", class_="lead"),
+        tag("h2", "Ranking"),
+        ranking_table(task, standings, "../entries/"),
+        markup(tag("h2", "Scores by problem"), _matrix(task, standings)) if standings else None,
+        tag("h2", "Problems"),
+        _problems(task),
+    )
+
+
+def _matrix(task: Task, standings: Sequence[Standing]) -> Markup:
+    """Problems down, entries across."""
+    columns = [Column("problem")]
+    verdicts = []
+    for standing in standings:
+        entry = standing.checked.entry
+        address = f"../entries/{task.name}/{entry.entry}.html"
+        name = tag("a", theirs(entry.entry), href=address)
+        columns.append(Column(name, "number", "descending"))
+        verdicts.append({v.problem.name: v for v in standing.checked.verdicts})
+    rows = [
+        Row((Field(name), *(_cell(by_name[name]) for by_name in verdicts)))
+        for name in task.problems
+    ]
+    words = (
+        f"Scores of {task.name} by problem. A star: the cost is the reference's. In brackets: no "
+        "legal plan, scored as the trivial plan."
+    )
+    return table(words, columns, rows)
+
+
+def _cell(verdict: Verdict) -> Field:
+    score = f"{verdict.score:.4f}"
+    if verdict.state == ILLEGAL:
+        return Field(f"illegal ({score})", verdict.score, "bad")
+    if verdict.state == MISSING:
+        return Field(f"({score})", verdict.score, "gone")
+    if verdict.reaches:
+        return Field(f"★ {score}", verdict.score, "heat best")
+    return Field(score, verdict.score, f"heat h{min(int(verdict.score * 10), 9)}")
+
+
+_PROBLEMS = (
+    Column("problem"),
+    Column("graph"),
+    Column("devices", "number"),
+    Column("cluster"),
+    Column("settings"),
+    Column("reference", "number"),
+    Column("proof"),
+    Column("by"),
+    Column("trivial plan", "number"),
+)
+
+
+def _problems(task: Task) -> Markup:
+    rows = [_problem(problem) for problem in task.problems.values()]
+    return table(f"Problems of {task.name}. The cost is {task.cost}.", _PROBLEMS, rows)
+
+
+def _problem(problem: Problem) -> Row:
+    settings = dict(problem.settings)
+    del settings["cluster"]
+    reference, trivial = problem.reference, problem.trivial
+    words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
+    return Row(
+        (
+            Field(problem.name),
+            Field(problem.instance),
+            number(problem.cluster.devices, f"{problem.cluster.devices}"),
+            Field(str(problem.cluster)),
+            Field(words, style="prose"),
+            number(reference.cost, cost_words(problem, reference.cost)),
+            Field(proof(reference), reference.status),
+            Field(theirs(reference.method)),
+            number(trivial, cost_words(problem, trivial)),
+        )
+    )

@@ -1,0 +1,1 @@
+"""What parenvs bench measures: agents on problems, and speed."""

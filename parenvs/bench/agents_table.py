@@ -1,0 +1,231 @@
+"""Runs of agents as tables: where they find the optimum, and where nothing has to be learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from parenvs.bench.agents import PIPELINES, Problem, reached
+from parenvs.bench.machine import table
+
+Record = Mapping[str, Any]
+
+
+def markdown(
+    problems: Sequence[Problem],
+    skipped: Mapping[str, str],
+    records: Sequence[Record],
+    agents: Sequence[str],
+    command: str,
+) -> str:
+    """The results as a page of Markdown.
+
+    Args:
+        problems: what was trained on.
+        skipped: names of the problems without a legal plan, and why.
+        records: the runs, see ``bench.perform``.
+        agents: their names, in the order of the columns.
+        command: what makes the runs.
+    """
+    sections = ["# Agents", f"`{command}`", _preface(records)]
+    for task in dict.fromkeys(p.task for p in problems):
+        head = ["cluster" if task == PIPELINES else "variant", "instance", "optimum", *agents]
+        head += [f"random as long as {agent}" for agent in agents] + ["heuristic"]
+        rows = [
+            row(p, [r for r in records if r["problem"] == p.name], agents)
+            for p in problems
+            if p.task == task
+        ]
+        sections += [f"## {task}", table(head, rows, left=2)]
+        none = [name for name in skipped if name.startswith(f"{task} ")]
+        if none:
+            words = ", ".join(name.removeprefix(f"{task} ") for name in none)
+            sections.append(f"No plan is legal, so nothing is run: {words}.")
+    sections += ["## In all", table(TOTALS, totals(problems, records, agents), left=2)]
+    sections += ["## Where nothing has to be learned", *_plainly(problems, records, agents)]
+    return "\n\n".join(sections) + "\n"
+
+
+def summary(
+    problems: Sequence[Problem], records: Sequence[Record], agents: Sequence[str], command: str
+) -> str:
+    """The page's totals alone, as a page of their own."""
+    rows = table(TOTALS, totals(problems, records, agents), left=2)
+    plainly = _plainly(problems, records, agents)
+    seeds = len({r["seed"] for r in records})
+    preface = (
+        f"{len(problems)} problems, {seeds} seeds each, within a budget of environment steps "
+        f"({_budgets(records)}). Reached: the cost of an episode is within 0.1 % of the proven "
+        "optimum's. Random search: as many episodes as that agent played, run by run. Processor "
+        "seconds, of all runs together."
+    )
+    return "\n\n".join(["# Agents", f"`{command}`", preface, rows, *plainly]) + "\n"
+
+
+def row(problem: Problem, records: Sequence[Record], agents: Sequence[str]) -> list[str]:
+    """The table's row of one problem."""
+    cells = [problem.setting, problem.instance, f"{problem.optimum:.{_digits(problem)}f}"]
+    runs = {agent: [r for r in records if r["agent"] == agent] for agent in agents}
+    cells += [found(problem, runs[agent]) for agent in agents]
+    for agent in agents:
+        lucky = sum(r["random_value"] >= problem.target for r in runs[agent])
+        cells.append(f"{lucky} of {len(runs[agent])}" if runs[agent] else "")
+    name, value = best_reference(problem)
+    shown = "optimal" if value >= problem.target else _missed(problem, value)
+    return [*cells, f"{name}: {shown}"]
+
+
+TOTALS = (
+    "agent", "task", "runs that reach it", "problems with all seeds", "problems with none",
+    "random search as long", "seconds of training",
+)  # fmt: skip
+
+
+def totals(
+    problems: Sequence[Problem], records: Sequence[Record], agents: Sequence[str]
+) -> list[list[str]]:
+    """Of each agent and task a row, see ``TOTALS``."""
+    rows = []
+    for agent in agents:
+        for task in dict.fromkeys(p.task for p in problems):
+            there = {p.name: p for p in problems if p.task == task}
+            runs = [r for r in records if r["agent"] == agent and r["problem"] in there]
+            good = {name: [reached(r) for r in runs if r["problem"] == name] for name in there}
+            tried = [x for x in good.values() if x]
+            lucky = sum(r["random_value"] >= there[r["problem"]].target for r in runs)
+            rows.append(
+                [
+                    agent,
+                    task,
+                    f"{sum(map(reached, runs))} of {len(runs)}",
+                    f"{sum(map(all, tried))} of {len(tried)}",
+                    f"{sum(not any(x) for x in tried)} of {len(tried)}",
+                    f"{lucky} of {len(runs)}",
+                    f"{sum(r['seconds'] for r in runs):,.0f}",
+                ]
+            )
+    return rows
+
+
+def best_reference(problem: Problem) -> tuple[str, float]:
+    """Name and return of the best heuristic that does not learn."""
+    return max(problem.references.items(), key=lambda item: item[1])
+
+
+def random_as_good(problem: Problem, runs: Sequence[Record]) -> bool:
+    """Whether random search does as well as an agent's runs, with as many episodes.
+
+    It reaches the optimum with more seeds, or with equally many and all of them or its median
+    return is no worse.
+    """
+    lucky = sum(r["random_value"] >= problem.target for r in runs)
+    learned = sum(map(reached, runs))
+    if lucky != learned or lucky == len(runs):
+        return lucky >= learned
+    return _no_worse(problem, median(r["random_value"] for r in runs), runs)
+
+
+def reference_as_good(problem: Problem, runs: Sequence[Record]) -> bool:
+    """Whether a heuristic reaches the optimum, or at least what an agent does in the median."""
+    value = best_reference(problem)[1]
+    return value >= problem.target or _no_worse(problem, value, runs)
+
+
+def _no_worse(problem: Problem, value: float, runs: Sequence[Record]) -> bool:
+    """Whether a return is no worse than the runs' median, but for rounding."""
+    return problem.gap(value) <= problem.gap(median(r["value"] for r in runs)) + 1e-6
+
+
+def _preface(records: Sequence[Record]) -> str:
+    seeds = len({r["seed"] for r in records})
+    ends = {r["settings"]["full"] for r in records}
+    end = " A run ends there." if ends == {False} else ""
+    jobs = _joined({str(r["jobs"]) for r in records})
+    return (
+        f"Cells of an agent: seeds (of {seeds}) that reach the optimum within a budget of "
+        f"environment steps ({_budgets(records)}); medians over all seeds of the steps and "
+        "processor seconds until then, a seed that does not counting as infinite; if not all do, "
+        "the median gap of the best episode. Reached: the cost of an episode (L, the step time, "
+        "the paper's return) is within 0.1 % of "
+        f"the proven optimum's.{end} Random search draws as many episodes as that agent did, run "
+        "by run, uniform among legal actions. Heuristic: the better of GWMIN (greedy) and "
+        "partitioning whatever is asked for (ones); for pipelines even cuts, as GPipe's. "
+        f"Partitions are on one server of 8 V100. {_joined({r['machine'] for r in records})}; "
+        f"{jobs} run(s) at a time, each on one thread."
+    )
+
+
+def _budgets(records: Sequence[Record]) -> str:
+    return ", ".join(dict.fromkeys(f"{r['agent']} {r['budget']:,}" for r in records))
+
+
+def found(problem: Problem, runs: Sequence[Record]) -> str:
+    """What an agent's cell says: seeds, steps, seconds, gap."""
+    if not runs:
+        return "no run yet"
+    good = [reached(r) for r in runs]
+    words = [f"{sum(good)} of {len(runs)}"]
+    for key, form, unit in (("target_steps", ",.0f", ""), ("target_seconds", ".2f", " s")):
+        middle = median(r[key] if ok else np.inf for r, ok in zip(runs, good, strict=True))
+        if np.isfinite(middle):
+            words.append(f"{middle:{form}}{unit}")
+    if not all(good):
+        words.append(_missed(problem, median(r["value"] for r in runs)))
+    return "; ".join(words)
+
+
+def _missed(problem: Problem, value: float) -> str:
+    gap = max(problem.gap(value), 0.0)  # rounding
+    return f"gap {100 * gap:.2f} %" if np.isfinite(gap) else "no legal plan"
+
+
+def _plainly(
+    problems: Sequence[Problem], records: Sequence[Record], agents: Sequence[str]
+) -> list[str]:
+    lines = []
+    best = [p.name for p in problems if best_reference(p)[1] >= p.target]
+    lines.append(
+        f"A heuristic reaches the optimum on {len(best)} of {len(problems)} problems"
+        f"{_of_tasks(best, problems)}."
+    )
+    for agent in agents:
+        tried = [
+            (p, mine)
+            for p in problems
+            if (mine := [r for r in records if (r["problem"], r["agent"]) == (p.name, agent)])
+        ]
+        lucky = [p.name for p, mine in tried if random_as_good(p, mine)]
+        plain = [p.name for p, mine in tried if reference_as_good(p, mine)]
+        lines.append(
+            f"**{agent}**: random search with as many episodes is as good on {len(lucky)} of "
+            f"{len(tried)} problems{_of_tasks(lucky, problems)}. A heuristic is as good on "
+            f"{len(plain)}{_of_tasks(plain, problems)}."
+        )
+    return lines
+
+
+def _of_tasks(names: Iterable[str], problems: Sequence[Problem]) -> str:
+    """``" (task: setting (instance, ...), setting (all); task: ...)"``, nothing of no names."""
+    chosen, parts = set(names), []
+    for task in dict.fromkeys(p.task for p in problems):
+        words = []
+        for setting in dict.fromkeys(p.setting for p in problems if p.task == task):
+            there = [p for p in problems if (p.task, p.setting) == (task, setting)]
+            own = [p.instance for p in there if p.name in chosen]
+            if own:
+                shown = "all" if len(own) == len(there) > 1 else ", ".join(own)
+                words.append(f"{setting} ({shown})")
+        if words:
+            parts.append(f"{task}: {', '.join(words)}")
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def _joined(words: Iterable[str]) -> str:
+    return " or ".join(sorted(words))
+
+
+def _digits(problem: Problem) -> int:
+    return 1 if problem.reward == "paper" else 4

@@ -1,0 +1,245 @@
+"""Learning curves: recorded while an agent trains, and drawn side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+
+from parenvs.agents.request import TRAINED
+from parenvs.files import replacing
+from parenvs.viewer.page import DPI, INK, LINK, QUIET, TRACK, WIDTH, stage_colour, style
+from parenvs.viewer.pipeline_figure import METADATA, ending
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from parenvs.bench.agents import Problem
+
+POINTS = 50
+FIRST = 10
+"""Steps of the first point, at the earliest."""
+EPISODES = 10
+"""Episodes of a point, at least."""
+LEFT, RIGHT, TOP, BOTTOM, ROW, GAP = 2.3, 0.3, 1.3, 0.35, 1.35, 0.25  # inches
+
+
+class Curve(BaseCallback):
+    """Notes how good the episodes are as training goes on.
+
+    Points lie at equal ratios of steps, so that short and long runs are told in equal detail; each
+    is of ``EPISODES`` episodes or more. If fewer are left at the end, the last point takes those
+    of the point before along, so that the very episode that ends a run does not stand out.
+
+    Args:
+        budget: environment steps of the run.
+
+    Attributes:
+        points: at each, environment steps, mean return of the episodes that ended since the last
+            point, and the best return so far; five digits.
+    """
+
+    def __init__(self, budget: int) -> None:
+        super().__init__()
+        self.points: list[tuple[int, float, float]] = []
+        self._marks = np.geomspace(FIRST, max(budget, FIRST), POINTS).round()
+        self._next = float(self._marks[0])
+        self._sum, self._count, self._best = 0.0, 0, float("-inf")
+        self._before = (0.0, 0)
+
+    def _on_step(self) -> bool:
+        for index in np.flatnonzero(self.locals["dones"]):
+            # Of the Monitor: rewards in ``locals`` are scaled.
+            value = float(self.locals["infos"][index]["episode"]["r"])
+            self._sum += value
+            self._count += 1
+            self._best = max(self._best, value)
+        if self._count >= EPISODES and self.num_timesteps >= self._next:
+            self._note()
+        return True
+
+    def _on_training_end(self) -> None:
+        if 0 < self._count < EPISODES:
+            self._sum += self._before[0]
+            self._count += self._before[1]
+        if self._count:
+            self._note()
+
+    def _note(self) -> None:
+        mean, best = (float(f"{x:.5g}") for x in (self._sum / self._count, self._best))
+        self.points.append((self.num_timesteps, mean, best))
+        self._before, self._sum, self._count = (self._sum, self._count), 0.0, 0
+        later = self._marks[self._marks > self.num_timesteps]
+        self._next = float(later[0]) if len(later) else np.inf
+
+
+def spread(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Steps, median, least and greatest of several runs.
+
+    A run that has ended counts with its last value. The steps are those from which at least half
+    of the runs have a value, up to those at which half of them have ended.
+
+    Args:
+        curves: of each run (n, 2) steps, ascending, and values.
+    """
+    steps = np.unique(np.concatenate([c[:, 0] for c in curves]))
+    values = np.array([np.interp(steps, c[:, 0], c[:, 1], left=np.nan) for c in curves])
+    enough = (~np.isnan(values)).sum(axis=0) * 2 >= len(curves)
+    shown = enough & (steps <= median(c[-1, 0] for c in curves))
+    if not shown.any():
+        shown[np.flatnonzero(enough)[0]] = True
+    steps, values = steps[shown], values[:, shown]
+    return steps, np.nanmedian(values, 0), np.nanmin(values, 0), np.nanmax(values, 0)
+
+
+def figure(
+    problems: Sequence[Problem],
+    skipped: Mapping[str, str],
+    records: Sequence[Mapping[str, Any]],
+) -> Figure:
+    """One panel for each problem: a row for each setting, a column for each instance.
+
+    Args:
+        problems: what was trained on.
+        skipped: names of the problems without a legal plan.
+        records: the runs, see ``bench.perform``.
+    """
+    with style():
+        return _draw(problems, skipped, records)
+
+
+def save(
+    path: str | os.PathLike[str],
+    problems: Sequence[Problem],
+    skipped: Mapping[str, str],
+    records: Sequence[Mapping[str, Any]],
+) -> None:
+    """Write the picture (``.png``, ``.svg`` or ``.pdf``); equal records give equal bytes."""
+    suffix = ending(path)
+    with style(), replacing(path) as stream:
+        _draw(problems, skipped, records).savefig(
+            stream, format=suffix[1:], dpi=1.5 * DPI, metadata=METADATA[suffix]
+        )
+
+
+def _draw(
+    problems: Sequence[Problem],
+    skipped: Mapping[str, str],
+    records: Sequence[Mapping[str, Any]],
+) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = list(dict.fromkeys((p.task, p.setting) for p in problems))
+    there = [[p.instance for p in problems if (p.task, p.setting) == row] for row in rows]
+    columns = list(dict.fromkeys(x for row in sorted(there, key=len, reverse=True) for x in row))
+    height = TOP + ROW * len(rows) + BOTTOM
+    picture = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
+    FigureCanvasAgg(picture)
+    _heading(picture, height, records)
+    known = {p.name: p for p in problems}
+    last = max([p[0] for r in records for p in r["points"]], default=10 * FIRST)
+    width = (WIDTH - LEFT - RIGHT + GAP) / max(len(columns), 1)
+    for i, (task, setting) in enumerate(rows):
+        y = TOP + i * ROW
+        first = i == 0 or rows[i - 1][0] != task
+        for words, down, weight in ((task if first else "", 0.0, "bold"), (setting, 0.2, "normal")):
+            picture.text(
+                0.3 / WIDTH, 1 - (y + down) / height, words, va="top", size=9.5, weight=weight,
+                color=INK,
+            )  # fmt: skip
+        for j, instance in enumerate(columns):
+            x = LEFT + j * width
+            place = (x, height - y - ROW + GAP, width - GAP, ROW - GAP)
+            axes = picture.add_axes(
+                (place[0] / WIDTH, place[1] / height, place[2] / WIDTH, place[3] / height)
+            )
+            _frame(axes, last, i == len(rows) - 1, j == 0)
+            if i == 0:
+                axes.set_title(Path(instance).name, size=10, weight="bold", color=INK)
+            name = f"{task} {setting} {instance}"
+            axes.set_gid(name)
+            if name in known:
+                _panel(axes, known[name], [r for r in records if r["problem"] == name])
+            else:
+                note = "no legal plan" if name in skipped else ""
+                axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", color=QUIET)
+    picture.text(
+        (LEFT + WIDTH - RIGHT) / 2 / WIDTH, 0.12 / height, "environment steps", ha="center",
+        size=9.5, color=QUIET,
+    )  # fmt: skip
+    return picture
+
+
+def _heading(picture: Figure, height: float, records: Sequence[Mapping[str, Any]]) -> None:
+    """Title, what is drawn, and the agents' colours."""
+    text = picture.text
+    left = 0.3 / WIDTH
+    text(left, 1 - 0.22 / height, "Learning curves", va="top", size=14, weight="bold", color=INK)
+    seeds = len({r["seed"] for r in records})
+    words = (
+        "mean return of the episodes (0 if negative) as a share of the optimum's; median and "
+        f"range of {seeds} seed{'' if seeds == 1 else 's'}; dot: the median run samples the optimum"
+    )
+    text(left, 1 - 0.56 / height, words, va="top", size=9.5, color=QUIET)
+    x = WIDTH - RIGHT
+    for agent in reversed(_agents(records)):
+        text(
+            x / WIDTH, 1 - 0.26 / height, f"● {agent}", va="top", ha="right", size=11,
+            weight="bold", color=_colour(agent),
+        )  # fmt: skip
+        x -= 0.1 * (len(agent) + 2) + 0.25
+
+
+def _frame(axes: Axes, last: float, bottom: bool, left: bool) -> None:
+    """Axes from the first step to the last, and from nothing to the optimum."""
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_facecolor(TRACK)
+    axes.set_xscale("log")
+    axes.set_xlim(FIRST / 2, last * 1.25)
+    axes.set_ylim(-0.04, 1.1)
+    axes.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"] if left else [""] * 3)
+    decades = [10**k for k in range(1, 10) if 10**k <= last * 1.25]
+    names = {10: "10", 100: "100", 1000: "1k", 10**4: "10k", 10**5: "100k", 10**6: "1M"}
+    axes.set_xticks(decades, [names.get(d, f"{d:.0e}") if bottom else "" for d in decades])
+    axes.minorticks_off()
+    axes.tick_params(length=3, width=0.7, color=QUIET, labelcolor=QUIET, labelsize=8.5)
+    axes.axhline(1.0, color=LINK, linewidth=0.7, linestyle=(0, (4, 3)), zorder=1)
+
+
+def _panel(axes: Axes, problem: Problem, records: Sequence[Mapping[str, Any]]) -> None:
+    """The agents' curves of one problem; less than nothing (out of memory) is drawn as nothing."""
+    size = 4.0 + 2.0 * len(_agents(records))
+    for agent in _agents(records):
+        size -= 2.0
+        runs = [r for r in records if r["agent"] == agent and r["points"]]
+        if not runs:
+            continue
+        curves = [np.array(r["points"], dtype=float)[:, :2] for r in runs]
+        steps, middle, low, high = spread(
+            [np.maximum(c / [1.0, problem.optimum], 0.0) for c in curves]
+        )
+        colour = _colour(agent)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0, zorder=2)
+        axes.plot(steps, middle, color=colour, linewidth=1.4, zorder=3, label=agent)
+        found = median(np.inf if r["target_steps"] is None else r["target_steps"] for r in runs)
+        if np.isfinite(found):
+            y = np.interp(found, steps, middle)
+            axes.plot([found], [y], "o", color=colour, markersize=size, zorder=4)
+
+
+def _agents(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Agents of the records, in their usual order."""
+    there = {r["agent"] for r in records}
+    return [*(a for a in TRAINED if a in there), *sorted(there.difference(TRAINED))]
+
+
+def _colour(agent: str) -> str:
+    return stage_colour(TRAINED.index(agent) if agent in TRAINED else len(TRAINED))

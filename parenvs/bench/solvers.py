@@ -1,0 +1,87 @@
+"""What else takes time: reading graphs, dimension classes, exact solvers, judging many plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs import (
+    Cluster,
+    Graph,
+    Partitioning,
+    Pipeline,
+    load_graph,
+    load_partitioning,
+    load_profile,
+)
+from parenvs.agents.exact.partition import exact_partition
+from parenvs.agents.exact.pipeline import exact_full, exact_pruned
+from parenvs.agents.exact.points import exact_points
+from parenvs.agents.heuristics.pipeline import random_episodes, random_search
+from parenvs.bench.play import rate
+from parenvs.instances import data_folder, manifest
+from parenvs.partitioning.classes import dimension_classes
+from parenvs.pipeline.cuts import CutSpace
+from parenvs.pipeline.points import PlanSpace
+
+PLANS = 4096
+"""Plans that are judged at once."""
+STAGES = 4
+"""Of every pipeline, on cluster C."""
+
+
+class Part(NamedTuple):
+    """Something that is timed.
+
+    Attributes:
+        what: what it is.
+        instance: on what.
+        action: does it.
+        plans: how many it judges, else 1.
+    """
+
+    what: str
+    instance: str
+    action: Callable[[], object]
+    plans: int = 1
+
+
+def parts(graph: str, solved: str, full: str) -> Iterator[Part]:
+    """What is timed.
+
+    Args:
+        graph: the shipped instance whose graph is read.
+        solved: the one whose candidates, points and partition are solved.
+        full: the one that is solved over all pivots and device cuts, which takes seconds.
+    """
+    cluster, server = Cluster.parse("C"), Cluster.parse("1x8:v100")
+    path = data_folder() / manifest()["instances"][graph]["graphs"]["train"]["file"]
+    yield Part("load the graph", graph, partial(Graph.load, path))
+    model = load_graph(graph)
+    yield Part("dimension classes", graph, partial(dimension_classes, model, "shardy"))
+    yield Part("partitioning problem", graph, partial(Partitioning.build, model, server))
+    yield Part("chain of pivots", graph, partial(load_profile, graph, cluster))
+    pipeline = Pipeline(load_profile(solved, cluster), cluster)
+    yield Part("candidates", solved, partial(CutSpace.build, pipeline, STAGES))
+    yield Part("128 points", solved, partial(PlanSpace.build, pipeline, STAGES))
+    space, points = CutSpace.build(pipeline, STAGES), PlanSpace.build(pipeline, STAGES)
+    yield Part("exact, of the candidates", solved, partial(exact_pruned, space))
+    yield Part("exact, of the 128 points", solved, partial(exact_points, points))
+    problem = load_partitioning(solved, server)
+    yield Part("exact, of the partition", solved, partial(exact_partition, problem))
+    whole = Pipeline(load_profile(full, cluster), cluster)
+    yield Part("exact, of all pivots", full, partial(exact_full, whole, STAGES))
+    plans = space.plan(random_episodes(space, PLANS, np.random.default_rng(0)))
+    yield Part("judge plans", solved, partial(pipeline.length, *plans), PLANS)
+    search = partial(random_search, space, PLANS)
+    yield Part("random search", solved, lambda: search(np.random.default_rng(0)), PLANS)
+
+
+def measured(part: Part, seconds: float, repeats: int) -> dict[str, Any]:
+    """Processor seconds of a part, each the mean of as many calls as take so many seconds."""
+    part.action()
+    runs = [1 / rate(part.action, 1, seconds) for _ in range(repeats)]
+    return {"what": part.what, "instance": part.instance, "plans": part.plans, "seconds": runs}

@@ -1,0 +1,5 @@
+"""The ``parenvs`` command."""
+
+from parenvs.cli.app import main
+
+__all__ = ["main"]

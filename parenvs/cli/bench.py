@@ -1,0 +1,199 @@
+"""The commands ``parenvs bench agents`` and ``parenvs bench speed``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from parenvs.agents.request import TRAINED
+from parenvs.cli.options import TASKS, check_range
+from parenvs.cli.report import out
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean
+from parenvs.files import write_text
+
+
+def add_bench(app: typer.Typer) -> None:
+    """Add the commands that measure."""
+    bench = typer.Typer(
+        no_args_is_help=True, help="Measure agents over the whole suite, and its speed."
+    )
+    bench.command()(agents)
+    bench.command()(speed)
+    app.add_typer(bench, name="bench")
+
+
+def agents(
+    agents: Annotated[str, typer.Option(help="Agents that train, with commas.")] = ",".join(
+        TRAINED
+    ),
+    tasks: Annotated[str, typer.Option(help="Tasks.")] = ",".join(TASKS),
+    instances: Annotated[
+        str | None, typer.Option(help="Instances (default: all that ship).", show_default=False)
+    ] = None,
+    clusters: Annotated[str, typer.Option(help="Preset clusters of the pipelines.")] = "A,B,C",
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to this less one.")] = 5,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Environment steps of a run (default: 60000, of rainbow-paper 10000).",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
+    full: Annotated[bool, typer.Option("--full", help="Go on after the optimum.")] = False,
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("bench"),
+    render_only: Annotated[
+        bool, typer.Option("--render-only", help="Draw what is there, and run nothing.")
+    ] = False,
+) -> None:
+    """Train agents on every problem: one line a run, a table, the learning curves.
+
+    A second call runs only what is missing.
+    """
+    for option, value in (("--seeds", seeds), ("--steps", steps), ("--jobs", jobs)):
+        if value is not None:
+            check_range(option, value, 1)
+    try:
+        from parenvs.agents.train.learners import LEARNERS
+        from parenvs.bench import agents as bench
+        from parenvs.bench import curves
+    except ImportError as error:
+        raise ParenvsError(
+            f"training needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
+        ) from None
+    from parenvs.bench.agents_table import markdown, summary, totals
+    from parenvs.instances import names
+
+    shipped = names()
+    chosen = _several("--agents", agents, list(LEARNERS))
+    wanted = _several("--tasks", tasks, TASKS)
+    graphs = _several("--instances", instances or ",".join(shipped), shipped)
+    presets = _several("--clusters", clusters, bench.CLUSTERS)
+    problems, skipped = bench.problems(wanted, graphs, presets)
+    if not problems:
+        raise InfeasibleError("; ".join(skipped.values()))
+    runs = [
+        bench.Run(problem, agent, seed, steps or LEARNERS[agent].budget, full)
+        for seed in range(seeds)
+        for problem in problems
+        for agent in chosen
+    ]
+    path = folder / "agents.jsonl"
+    done = bench.read(path)
+    missing = [run for run in runs if run.key not in done]
+    _say(f"{len(runs)} runs, of which {len(runs) - len(missing)} are in {path}")
+    if not render_only:
+        try:
+            for number, record in enumerate(bench.perform_all(missing, jobs), 1):
+                bench.append(path, {**record, "jobs": jobs})
+                _say(f"{number}/{len(missing)} {_line(record, bench.reached(record))}")
+        except KeyboardInterrupt:
+            raise ParenvsError(f"interrupted; the same command continues {path}") from None
+        done = bench.read(path)
+    records = [done[run.key] for run in runs if run.key in done]
+    if not records:
+        raise ParenvsError(f"{path}: no such run yet; leave out --render-only")
+    command = (
+        f"parenvs bench agents --agents {','.join(chosen)} --tasks {','.join(wanted)} --instances "
+        f"{','.join(graphs)} --clusters {','.join(presets)} --seeds {seeds}"
+        f"{f' --steps {steps}' if steps else ''}{' --full' if full else ''}"
+    )
+    write_text(folder / "agents.md", markdown(problems, skipped, records, chosen, command))
+    write_text(folder / "agents_totals.md", summary(problems, records, chosen, command))
+    curves.save(folder / "curves.png", problems, skipped, records)
+    out.print(_summary(totals(problems, records, chosen)))
+    files = "agents.jsonl, agents.md, agents_totals.md, curves.png"
+    out.print(f"written to {folder}: {files}", markup=False)
+
+
+def speed(
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("bench"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Some seconds, smaller problems; not to compare.")
+    ] = False,
+    repeats: Annotated[
+        int | None,
+        typer.Option(help="Runs of everything (default: 5, quick 3).", show_default=False),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Processor seconds of a run (default: 0.5, quick 0.01).", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Time every environment beside CartPole, single and batched, and what else takes time.
+
+    Writes all runs, their medians as tables, and a short one. Run it alone on the machine.
+    """
+    from parenvs.bench import speed as bench_speed
+    from parenvs.bench.speed_table import markdown, summary
+
+    effort = bench_speed.QUICK if quick else bench_speed.FULL
+    if repeats is not None:
+        check_range("--repeats", repeats, 1)
+        effort = replace(effort, repeats=repeats)
+    if seconds is not None:
+        if not 0 < seconds <= 3600:
+            raise ParenvsError(f"--seconds must be over 0 and at most 3600, not {seconds:g}")
+        effort = replace(effort, seconds=seconds)
+    data = bench_speed.measure(effort, _say)
+    options = {"--quick": quick, f"--repeats {repeats}": repeats, f"--seconds {seconds}": seconds}
+    command = " ".join(["parenvs bench speed", *(one for one, given in options.items() if given)])
+    short = summary(data, command)
+    raw = json.dumps({"command": command, **data}, indent=1)
+    write_text(folder / "bench_speed.json", raw + "\n")
+    write_text(folder / "bench_speed.md", markdown(data, command))
+    write_text(folder / "bench_speed_summary.md", short)
+    out.print(short, markup=False, soft_wrap=True)
+    files = "bench_speed.json, bench_speed.md, bench_speed_summary.md"
+    out.print(f"written to {folder}: {files}", markup=False)
+
+
+def _several(option: str, text: str, known: Sequence[str]) -> list[str]:
+    """The names in a list with commas, each once.
+
+    Raises:
+        ParenvsError: an unknown one, or none.
+    """
+    found = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    for word in found:
+        if word not in known:
+            raise ParenvsError(
+                f"{option}: unknown {word!r}{did_you_mean(word, known)}; known: {', '.join(known)}"
+            )
+    if not found:
+        raise ParenvsError(f"{option}: name at least one of {', '.join(known)}")
+    return found
+
+
+def _line(record: dict[str, Any], reached: bool) -> str:
+    """What is said of a run that is done."""
+    end = f"optimum after {record['target_steps']:,} steps" if reached else "optimum not reached"
+    names = f"{record['problem']} {record['agent']} seed {record['seed']}"
+    return f"{names}: {end}, {record['seconds']:.1f} s"
+
+
+def _summary(rows: Sequence[Sequence[str]]) -> Any:
+    from rich.table import Table
+
+    from parenvs.bench.agents_table import TOTALS
+
+    table = Table(header_style="bold")
+    for index, title in enumerate(TOTALS):
+        table.add_column(title, justify="left" if index < 2 else "right", no_wrap=index < 2)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _say(text: str) -> None:
+    """A line for the person who waits; not part of the output."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

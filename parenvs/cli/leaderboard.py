@@ -1,0 +1,279 @@
+"""The commands ``parenvs leaderboard``: submit, check, table, site and update."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parenvs.cli.options import Json, Seed, check_range
+from parenvs.cli.report import out
+from parenvs.errors import ParenvsError
+from parenvs.files import write_text
+
+if TYPE_CHECKING:
+    from parenvs.leaderboard.check import Checked
+
+Files = Annotated[list[Path], typer.Argument(help="Entries.", show_default=False)]
+Folder = Annotated[
+    Path, typer.Option("--folder", help="Folder of the entries, TASK/ENTRY.json in it.")
+]
+_SUBMISSIONS = Path("leaderboard/submissions")
+
+
+def add_leaderboard(app: typer.Typer) -> None:
+    """Add the commands of the leaderboard."""
+    board = typer.Typer(no_args_is_help=True, help="Enter plans, check entries, rank them.")
+    for command in (submit, check, table, site, update):
+        board.command()(command)
+    app.add_typer(board, name="leaderboard")
+
+
+def submit(
+    task: Annotated[
+        list[str] | None, typer.Option(help="Task, again for each (default: all).")
+    ] = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(help="Agent, again for each (default: all that need no training first)."),
+    ] = None,
+    folder: Folder = _SUBMISSIONS,
+    entry: Annotated[str | None, typer.Option(help="Its name (default: the agent's).")] = None,
+    author: Annotated[list[str] | None, typer.Option(help="Who made it, again for each.")] = None,
+    hardware: Annotated[str | None, typer.Option(help="Default: this processor.")] = None,
+    seed: Seed = 0,
+    steps: Annotated[
+        int, typer.Option(help="Environment steps a problem of agents that draw or learn.")
+    ] = 60_000,
+) -> None:
+    """Plan every problem of a task with an agent and write the entry."""
+    from parenvs.leaderboard.baselines import agents, planner, ready
+    from parenvs.leaderboard.submit import agent_submission
+    from parenvs.leaderboard.tasks import tasks
+
+    check_range("--seed", seed, 0)
+    check_range("--steps", steps, 1)
+    known = tasks()
+    chosen = [known.task(name) for name in dict.fromkeys(task or known.tasks)]
+    if entry is not None and len(agent or ()) != 1:
+        raise ParenvsError("--entry names the entry of one agent; give --agent once")
+    pairs = [(of, name) for of in chosen for name in dict.fromkeys(agent or ready(of))]
+    for of, name in pairs:
+        if name not in agents(of):
+            planner(of, name)  # raises, and says which there are
+    for of, name in pairs:
+        made = agent_submission(
+            of.name,
+            name,
+            entry=entry,
+            authors=author or ("parenvs",),
+            seed=seed,
+            steps=steps,
+            hardware=hardware,
+            say=_say,
+        )
+        path = folder / of.name / f"{made.entry}.json"
+        made.save(path)
+        out.print(f"entry written to {path}", markup=False, soft_wrap=True)
+
+
+def check(
+    files: Files,
+    as_json: Json = False,
+) -> None:
+    """Judge entries anew and give every reason for refusing one. Status 2 if one is refused."""
+    begin = time.perf_counter()
+    entries, refused = _checked(files)
+    if as_json:
+        sys.stdout.write(json.dumps(_standings(entries)) + "\n")
+    else:
+        out.print(_summary(entries))
+        if len(entries) == 1:
+            out.print(_problems(entries[0]))
+    for name, reasons in refused.items():
+        for reason in reasons:
+            _say(f"{name}: {reason}")
+    for checked in entries:
+        for verdict in checked.verdicts:
+            if verdict.improves:
+                _say(
+                    f"{checked.entry.entry}: {verdict.problem.name}: cost {verdict.cost:.9g} is "
+                    f"better than the reference {verdict.problem.reference.cost:.9g}, which is not "
+                    "proven; parenvs leaderboard update takes it over"
+                )
+    _say(f"{len(files)} judged in {time.perf_counter() - begin:.1f} s")
+    if refused:
+        raise ParenvsError(f"{len(refused)} of {len(files)} refused: {', '.join(refused)}")
+
+
+def table(
+    folder: Folder = _SUBMISSIONS,
+    path: Annotated[Path | None, typer.Option("--out", help="Write to this .md file.")] = None,
+    short: Annotated[bool, typer.Option("--summary", help="A line for each task.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Rank the entries of a folder, all judged anew; Markdown, or JSON for other pages."""
+    from parenvs.leaderboard.table import page, summary
+    from parenvs.leaderboard.tasks import tasks
+
+    entries = _accepted(_of_folder(folder))
+    if as_json:
+        text = json.dumps(_standings(entries)) + "\n"
+    else:
+        text = (summary if short else page)(tasks(), entries)
+    if path is None:
+        sys.stdout.write(text)
+    else:
+        write_text(path, text)
+        out.print(f"table written to {path}", markup=False, soft_wrap=True)
+
+
+def site(
+    path: Annotated[Path, typer.Option("--out", help="Folder of the site, replaced as a whole.")],
+    folder: Folder = _SUBMISSIONS,
+) -> None:
+    """Write the leaderboard as static pages, every plan drawn, all judged anew."""
+    from parenvs.leaderboard.site.folder import write_site
+    from parenvs.leaderboard.tasks import tasks
+
+    files = write_site(path, tasks(), _accepted(_of_folder(folder)))
+    total = sum(len(text.encode()) for text in files.values())
+    words = f"site written to {path}: {len(files)} files, {total / 1e6:.1f} MB; open index.html"
+    out.print(words, markup=False, soft_wrap=True)
+
+
+def update(files: Files) -> None:
+    """Take over plans that are better than a reference without proof, as a new revision."""
+    from parenvs.leaderboard.check import improvements
+    from parenvs.leaderboard.tasks import tasks, tasks_file
+
+    better = improvements(_accepted(files))
+    for task, references in better.items():
+        for name, new in references.items():
+            old = tasks().task(task).problems[name].reference
+            out.print(
+                f"{task} {name}: {old.cost:.9g} ({old.method}) -> {new.cost:.9g} ({new.method})",
+                markup=False,
+                soft_wrap=True,
+            )
+    if not better:
+        out.print("no reference is improved; nothing written")
+        return
+    tasks().improved(better).save()
+    out.print(f"references written to {tasks_file()}", markup=False, soft_wrap=True)
+
+
+def _checked(files: Iterable[Path]) -> tuple[list[Checked], dict[str, tuple[str, ...]]]:
+    """What was judged, the refused among it or not, and file -> reasons of what is refused."""
+    from parenvs.leaderboard.check import check_file
+    from parenvs.leaderboard.reading import EntryError, cleaned
+
+    entries: list[Checked] = []
+    refused: dict[str, tuple[str, ...]] = {}
+    names: dict[tuple[str, str], str] = {}
+    for path in files:
+        shown = cleaned(str(path))
+        try:
+            checked = check_file(path)
+        except EntryError as error:
+            refused[shown] = error.reasons
+            continue
+        key = (checked.task.name, checked.entry.entry)
+        if key in names:
+            reason = f"field 'entry': {key[1]!r} of task {key[0]!r} is in {names[key]} already"
+            refused[shown] = (reason,)
+            continue
+        names[key] = shown
+        entries.append(checked)
+        if checked.reasons:
+            refused[shown] = checked.reasons
+    return entries, refused
+
+
+def _accepted(files: Iterable[Path]) -> list[Checked]:
+    entries, refused = _checked(files)
+    for name, reasons in refused.items():
+        raise ParenvsError(f"{name}: {reasons[0]}; parenvs leaderboard check gives all reasons")
+    return entries
+
+
+def _of_folder(folder: Path) -> list[Path]:
+    """The entries of a folder, each of which is where its fields say.
+
+    Raises:
+        ParenvsError: no entry is there.
+    """
+    from parenvs.leaderboard.entry import entry_files
+
+    found = entry_files(folder)
+    if not found:
+        raise ParenvsError(
+            f"{folder}: no entry TASK/ENTRY.json there; give --folder, or run in a checkout"
+        )
+    return found
+
+
+def _standings(entries: list[Checked]) -> dict[str, Any]:
+    """All that a page shows: the list of tasks, and the standings of each."""
+    from parenvs.leaderboard.check import ranking
+    from parenvs.leaderboard.tasks import tasks
+
+    known = tasks()
+    return {
+        "version": known.version,
+        "revision": known.revision,
+        "tasks": [
+            {**task.to_json(), "standings": [s.to_json() for s in ranking(task, entries)]}
+            for task in known.tasks.values()
+        ],
+    }
+
+
+def _summary(entries: list[Checked]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    from parenvs.leaderboard.check import ranking
+    from parenvs.leaderboard.tasks import tasks
+
+    view = Table(header_style="bold")
+    for title, side in (
+        ("task", "left"), ("entry", "left"), ("score", "right"), ("at the reference", "right"),
+        ("marked", "left"),
+    ):  # fmt: skip
+        view.add_column(title, justify=side)  # type: ignore[arg-type]
+    for task in tasks().tasks.values():
+        for standing in ranking(task, entries):
+            checked = standing.checked
+            words = (task.name, checked.entry.entry, f"{standing.score:.4f}")
+            reached = f"{standing.reached} of {len(checked.verdicts)}"
+            view.add_row(*map(Text, (*words, reached, standing.mark)))
+    return view
+
+
+def _problems(checked: Checked) -> Any:
+    """The verdicts on one entry."""
+    from rich.table import Table
+    from rich.text import Text
+
+    view = Table(header_style="bold")
+    for title in ("problem", "cost", "reference", "proof", "score", "verdict"):
+        left = title in ("problem", "proof", "verdict")
+        view.add_column(title, justify="left" if left else "right")
+    for verdict in checked.verdicts:
+        reference = verdict.problem.reference
+        figures = (f"{verdict.cost:.6g}", f"{reference.cost:.6g}", reference.status)
+        row = (verdict.problem.name, *figures, f"{verdict.score:.4f}", verdict.state)
+        view.add_row(*map(Text, row))
+    return view
+
+
+def _say(text: str) -> None:
+    """A line for the person who waits; not part of the output."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,258 @@
+"""What the command line prints, as rich tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.table import Table
+
+from parenvs.cluster import PRESETS
+from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.instances import manifest
+from parenvs.partitioning.judge import PartitionReport
+from parenvs.partitioning.problem import Partitioning
+from parenvs.pipeline.cuts import CutSpace
+from parenvs.plan import RULE_SETS
+
+if TYPE_CHECKING:
+    from parenvs.agents.answer import Answer, PartitionAnswer
+    from parenvs.agents.train.evaluate import Evaluation
+    from parenvs.agents.train.run import TrainResult
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right")
+    return table
+
+
+def environments() -> list[str]:
+    """Ids of the suite's environments."""
+    import gymnasium as gym
+
+    return sorted(
+        name for name, spec in gym.registry.items() if str(spec.entry_point).startswith("parenvs.")
+    )
+
+
+def instances() -> Table:
+    """The shipped instances."""
+    table = _table(
+        "instances", "name", "variables", "parameters", "FLOPs a step", "pivots", "description"
+    )
+    for name, entry in manifest()["instances"].items():
+        train, forward = entry["graphs"]["train"], entry["graphs"]["forward"]
+        table.add_row(
+            name,
+            str(train["variables"]),
+            f"{train['parameters']:,}",
+            f"{train['flops']:.3e}",
+            str(forward["pivots"]),
+            entry["description"],
+        )
+    return table
+
+
+def clusters() -> Table:
+    """The preset clusters."""
+    table = _table("clusters", "name", "shape", "inside a server", "between servers", "memory")
+    for name, cluster in PRESETS.items():
+        table.add_row(
+            name,
+            f"{cluster.servers} x {cluster.devices_per_server} {cluster.device.name}",
+            f"{cluster.intra_bw / 1e9:g} GB/s",
+            f"{cluster.inter_bw / 1e9:g} GB/s",
+            f"{cluster.device.memory_bytes / 1e9:g} GB",
+        )
+    return table
+
+
+def graph(graph: Graph) -> Table:
+    """Sizes of a graph."""
+    table = _table(f"graph {graph.name}", "what", "count", "size")
+    bytes_ = graph.tensor_bytes[graph.parameter_tensor]
+    for role, name in (
+        (Role.VARIABLE, "variables"),
+        (Role.OPTIMISER, "optimiser state"),
+        (Role.BATCH, "batch inputs"),
+        (Role.SCALAR, "scalar inputs"),
+    ):
+        chosen = graph.parameter_role == role
+        table.add_row(name, str(int(chosen.sum())), f"{bytes_[chosen].sum() / 1e9:.3f} GB")
+    top = graph.parent < 0
+    for phase in Phase:
+        chosen = top & (graph.phase == phase)
+        if chosen.any():
+            flops = graph.flops[chosen].sum()
+            table.add_row(
+                f"{phase.name.lower()} instructions", str(int(chosen.sum())), f"{flops:.4e} FLOPs"
+            )
+    table.add_row("free of them", str(int((top & graph.free).sum())), "")
+    table.add_row("batch size", str(graph.batch_size), "")
+    return table
+
+
+def chain(space: CutSpace) -> Table:
+    """A chain of pivots on a cluster, and how much of it is left to search."""
+    pipeline = space.pipeline
+    profile = pipeline.profile
+    table = _table(f"chain of {profile.name} on {pipeline.cluster}", "what", "value")
+    rows = (
+        ("pivots", f"{len(profile)}"),
+        ("pivots with variables", f"{int(pipeline.variable_sum[-1])}"),
+        ("forward, one device", f"{profile.forward.sum():.4f} s a micro-batch"),
+        ("backward, one device", f"{profile.backward.sum():.4f} s a micro-batch"),
+        ("parameters", f"{pipeline.parameter_sum[-1] / 1e9:.3f} GB"),
+        ("largest cut", f"{profile.cut_bytes[:-1].max() / 1e6:.2f} MB"),
+        ("smallest cut", f"{profile.cut_bytes[:-1].min() / 1e6:.2f} MB"),
+        ("bubble-free step", f"{pipeline.bubble_free:.4f} s"),
+        ("stages", f"{space.stages}"),
+        ("candidates", f"{len(space.pivots)} (radius {space.radius})"),
+    )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def classes(problem: Partitioning) -> Table:
+    """The dimension classes of a graph, for both rule sets."""
+    table = _table(f"dimension classes on {problem.cluster}", "what", *RULE_SETS)
+    both = [
+        problem
+        if rules == problem.rules
+        else Partitioning.build(problem.graph, problem.cluster, rules, problem.uneven)
+        for rules in RULE_SETS
+    ]
+    rows = (
+        ("variable dimensions", lambda p: len(p.dimensions("variables"))),
+        ("classes that hold some and can be partitioned", lambda p: len(p.decidable("variables"))),
+        ("variable dimensions in them", lambda p: p.counts("variables")[p.decidable("all")].sum()),
+        ("pairs of classes that conflict", lambda p: len(p.classes.conflicts)),
+        ("dimensions of batch inputs", lambda p: len(p.dimensions("inputs"))),
+        ("of them can be partitioned", lambda p: p.counts("inputs")[p.decidable("all")].sum()),
+    )
+    for name, count in rows:
+        table.add_row(name, *(str(count(p)) for p in both))
+    table.add_row("replicated step", *(f"{p.replicate_seconds:.4f} s" for p in both))
+    return table
+
+
+def proof(answer: Answer | PartitionAnswer) -> str:
+    """One line on what a planner knows of its answer."""
+    words = f"{answer.method}: {answer.status}"
+    if answer.bound:
+        side, unit = ("lower", " s") if hasattr(answer, "length") else ("upper", " of the return")
+        words += f", proven {side} bound {answer.bound:.6g}{unit}"
+    if answer.evaluations:
+        words += f"; {answer.evaluations:,} evaluations"
+    return f"{words}; {answer.seconds:.2f} s"
+
+
+def comparison(rows: Sequence[tuple[Any, Any]]) -> Table:
+    """Several plans of one problem side by side, of pipelines or of partitions."""
+    if isinstance(rows[0][1], PartitionReport):
+        return _partitions(rows)
+    pipeline = rows[0][1].pipeline
+    cluster = pipeline.cluster
+    table = _table(
+        f"{pipeline.profile.name} on {cluster}",
+        "agent",
+        "step (s)",
+        "simulated (s)",
+        "1/L",
+        "over best",
+        "device cuts",
+        "proof",
+        "found in (s)",
+    )
+    legal = [report.length_seconds for _, report in rows if report.legal]
+    best = min(legal, default=np.nan)
+    for answer, report in rows:
+        if report.legal:
+            value = f"{report.value:.4f}"
+            over = f"{100 * (report.length_seconds / best - 1):.2f} %"
+        else:
+            value, over = "-1", "illegal"
+        table.add_row(
+            answer.method,
+            f"{report.length_seconds:.4f}",
+            f"{report.simulated_seconds:.4f}",
+            value,
+            over,
+            " ".join(map(str, report.plan.device_cuts)),
+            answer.status,
+            f"{answer.seconds:.2f}",
+        )
+    return table
+
+
+def _partitions(rows: Sequence[tuple[PartitionAnswer, PartitionReport]]) -> Table:
+    problem, reward = rows[0][1].problem, rows[0][0].reward
+    table = _table(
+        f"{problem.graph.name} on {problem.cluster}, {problem.rules} rules, reward {reward}",
+        "agent",
+        "return",
+        "vars",
+        "dims",
+        "step (s)",
+        "sent (s)",
+        "GB each",
+        "used",
+        "proof",
+        "found (s)",
+    )
+    for answer, report in rows:
+        table.add_row(
+            answer.method,
+            f"{report.value(reward):.{4 if reward == 'step_time' else 1}f}",
+            str(report.variables),
+            f"{report.partitioned_dimensions}/{report.dimensions}",
+            f"{report.step_seconds:.4g}",
+            f"{report.communication_seconds:.3g}",
+            f"{report.memory.peak / 1e9:.3g}" + ("" if report.fits else " !"),
+            f"{100 * report.utilisation:.1f} %",
+            answer.status,
+            f"{answer.seconds:.2f}",
+        )
+    table.caption = (
+        "vars, dims: partitioned; sent: all-reduces, part of the step; !: more than a device holds"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def training(result: TrainResult, best: float, folder: Path) -> Table:
+    """The outcome of a training run."""
+    table = _table(f"run {folder}", "what", "value")
+    rows = [
+        ("best return", f"{result.value:.6f}"),
+        ("exact optimum", f"{best:.6f}"),
+        ("gap", f"{100 * (best / result.value - 1):.3f} %" if result.value > 0 else "illegal"),
+        ("steps", f"{result.steps:,}"),
+        ("episodes", f"{result.episodes:,}"),
+        ("seconds", f"{result.seconds:.1f}"),
+    ]
+    if result.target_steps is not None:
+        rows.append(("steps to the optimum", f"{result.target_steps:,}"))
+        rows.append(("seconds to the optimum", f"{result.target_seconds:.1f}"))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def evaluation(result: Evaluation, best: float) -> Table:
+    """How a trained agent does."""
+    table = _table("evaluation", "what", "return", "share of the optimum")
+    for name, value in (
+        ("greedy policy", result.greedy_value),
+        (f"mean of {result.episodes} samples", result.mean_value),
+        ("best sample", result.best_value),
+        ("exact optimum", best),
+    ):
+        table.add_row(name, f"{value:.6f}", f"{100 * value / best:.2f} %")
+    table.add_row("spread of samples", f"{result.std_value:.6f}", "")
+    return table

@@ -1,0 +1,112 @@
+"""The commands ``parenvs train``, ``parenvs evaluate`` and ``parenvs pretrain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parenvs.cli import tables
+from parenvs.cli.options import Seed, check_range, with_request
+from parenvs.cli.report import out
+from parenvs.errors import ParenvsError
+
+if TYPE_CHECKING:
+    from parenvs.agents.request import Request
+
+
+def add_training(app: typer.Typer) -> None:
+    """Add the commands that train and evaluate agents."""
+    app.command()(with_request(train))
+    app.command()(evaluate)
+    app.command()(pretrain)
+
+
+def train(
+    request: Request,
+    agent: Annotated[str, typer.Option(help="ppo, rainbow or rainbow-paper.")] = "ppo",
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run (default: runs/...).")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Continue the run in the folder.")] = False,
+    until_optimal: Annotated[
+        bool, typer.Option(help="Stop once the proven optimum is reached.")
+    ] = False,
+) -> None:
+    """Train an agent on one instance: checkpoints, logs, the model and its best plan."""
+    trainer = _trainer()
+    best = request.optimum()
+    name = Path(request.instance).stem
+    place = folder or Path("runs") / f"{name}-{request.label}-{agent}-{request.seed}"
+    config = trainer.Config(
+        request.env_id, request.env_kwargs, agent=agent, seed=request.seed, steps=request.steps
+    )
+    try:
+        result, _ = trainer.train(
+            config,
+            place,
+            resume=resume,
+            target=request.target(best),
+            stop_at_target=until_optimal,
+            progress=True,
+        )
+    except KeyboardInterrupt:
+        raise ParenvsError(f"interrupted; continue with --resume --out {place}") from None
+    out.print(tables.training(result, best, place))
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(help="Folder of a training run.")],
+    episodes: Annotated[int, typer.Option(help="Sampled episodes.")] = 100,
+    seed: Seed = 0,
+) -> None:
+    """Evaluate a trained agent with masks: greedy and sampled, against the exact optimum."""
+    check_range("--episodes", episodes, 1)
+    check_range("--seed", seed, 0)
+    _trainer()
+    from parenvs.agents.optimum import optimum
+    from parenvs.agents.train.evaluate import evaluate_folder
+    from parenvs.agents.train.run import load_config, play
+
+    config = load_config(folder)
+    env = play(config.env_id, config.env_kwargs, [])
+    best = optimum(env.get_wrapper_attr("space"))
+    out.print(tables.evaluation(evaluate_folder(folder, episodes, seed), best))
+
+
+def pretrain(
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the network and its log.")],
+    workers: Annotated[int, typer.Option(help="Processes that solve problems.")] = 2,
+    seed: Seed = 0,
+    parts: Annotated[int, typer.Option(help="Parts of 128 generated problems.")] = 600,
+    passes: Annotated[int, typer.Option(help="Times that each part is used.")] = 20,
+) -> None:
+    """Train the network of the agent 'pretrained' from scratch, or go on with it."""
+    for option, value, least in (
+        ("--workers", workers, 1), ("--seed", seed, 0), ("--parts", parts, 1),
+        ("--passes", passes, 1),
+    ):  # fmt: skip
+        check_range(option, value, least)
+    _trainer()
+    from parenvs.agents.pretrained.imitate import Recipe
+    from parenvs.agents.pretrained.pretrain import CURVE, LOG, draw, pretrain
+
+    def say(line: str) -> None:
+        out.print(line, markup=False, soft_wrap=True)
+
+    try:
+        pretrain(Recipe(seed, parts, passes=passes), folder, workers, say)
+    except KeyboardInterrupt:
+        raise ParenvsError("interrupted; the same command goes on from here") from None
+    draw(folder / LOG, folder / CURVE)
+
+
+def _trainer() -> Any:
+    try:
+        from parenvs.agents.train import run as trainer
+    except ImportError as error:
+        raise ParenvsError(
+            f"training needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
+        ) from None
+    return trainer

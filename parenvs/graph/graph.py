@@ -1,0 +1,403 @@
+"""The flat form of one HLO module, as frozen NumPy arrays, and its ``.npz`` file."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import io
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parenvs.errors import HloError
+from parenvs.files import replacing
+from parenvs.graph.proto import ELEMENT_TYPES
+
+if TYPE_CHECKING:
+    from parenvs.plan import Plan
+    from parenvs.shardy.verify import Verification
+
+SCHEMA = 1
+"""Version of the ``.npz`` layout."""
+
+
+class Phase(IntEnum):
+    """Part of a training step that an instruction belongs to."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    UPDATE = 2
+
+
+class Role(IntEnum):
+    """What an entry parameter is."""
+
+    VARIABLE = 0
+    OPTIMISER = 1
+    BATCH = 2
+    SCALAR = 3
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One HLO module with calls inlined and tuples flattened.
+
+    Instructions stand in trace order, which is topological and keeps the phases together. Those
+    inside a ``while`` or ``conditional`` follow it with ``parent`` set to its index; the parent's
+    FLOPs include theirs. T tensors, I instructions, P entry parameters (tuples flattened), O
+    outputs; ragged lists are a flat array and offsets (length + 1).
+
+    Attributes:
+        name: the instance's name.
+        batch_size: samples per batch that the module was made for.
+        dims: (sum of ranks,) int64, sizes of all dimensions of all tensors.
+        dim_offset: (T+1,) int32.
+        element_type: (T,) uint8, XLA's PrimitiveType.
+        opcode: (I,) uint8, index into ``opcodes``.
+        operands: flat int32 tensor numbers, by ``operand_offset`` (I+1,).
+        operand_offset: (I+1,) int32.
+        results: flat int32 tensor numbers, by ``result_offset`` (I+1,).
+        result_offset: (I+1,) int32.
+        flops: (I,) float64.
+        bytes_accessed: (I,) float64, operands and results, unfused.
+        phase: (I,) uint8, ``Phase``.
+        free: (I,) bool: computed from constants, iota and scalar inputs only.
+        parent: (I,) int32, the instruction whose computation it is in, -1 at the top.
+        op_name: (I,) int32, index into ``strings``.
+        attribute: (I,) int32, index into ``strings``: a JSON object with what the opcode needs
+            (dimension numbers, windows, ...).
+        parameter_tensor: (P,) int32.
+        parameter_path: (P,) int32, index into ``strings``, like ``encoder/layer_0/self/q``.
+        parameter_argument: (P,) int32, index of the function argument it belongs to.
+        parameter_role: (P,) uint8, ``Role``.
+        outputs: (O,) int32 tensor numbers.
+        opcode_names: newline-joined UTF-8 as (bytes,) uint8.
+        string_table: newline-joined UTF-8 as (bytes,) uint8.
+    """
+
+    name: str
+    batch_size: int
+    dims: np.ndarray
+    dim_offset: np.ndarray
+    element_type: np.ndarray
+    opcode: np.ndarray
+    operands: np.ndarray
+    operand_offset: np.ndarray
+    results: np.ndarray
+    result_offset: np.ndarray
+    flops: np.ndarray
+    bytes_accessed: np.ndarray
+    phase: np.ndarray
+    free: np.ndarray
+    parent: np.ndarray
+    op_name: np.ndarray
+    attribute: np.ndarray
+    parameter_tensor: np.ndarray
+    parameter_path: np.ndarray
+    parameter_argument: np.ndarray
+    parameter_role: np.ndarray
+    outputs: np.ndarray
+    opcode_names: np.ndarray
+    string_table: np.ndarray
+
+    def __post_init__(self) -> None:
+        """Freeze the arrays."""
+        for key in _ARRAYS:
+            getattr(self, key).setflags(write=False)
+
+    def __repr__(self) -> str:
+        """Name and sizes; the arrays are too long to show."""
+        return (
+            f"Graph({self.name!r}, {len(self.opcode)} instructions, "
+            f"{self.variables.size} variables, {self.total_flops:.3e} FLOPs)"
+        )
+
+    @cached_property
+    def opcodes(self) -> list[str]:
+        """Names that ``opcode`` indexes."""
+        return _unpack(self.opcode_names)
+
+    @cached_property
+    def strings(self) -> list[str]:
+        """Texts that ``op_name``, ``attribute`` and ``parameter_path`` index."""
+        return _unpack(self.string_table)
+
+    @cached_property
+    def tensor_bytes(self) -> np.ndarray:
+        """(T,) float64, size of each tensor in bytes."""
+        bits = np.zeros(256)
+        for code, (_, width) in ELEMENT_TYPES.items():
+            bits[code] = width
+        ranks = np.diff(self.dim_offset)
+        elements = np.ones(len(ranks))
+        filled = ranks > 0  # reduceat would take a neighbour's dimension for rank 0
+        if filled.any():
+            starts = self.dim_offset[:-1][filled]
+            elements[filled] = np.multiply.reduceat(self.dims.astype(np.float64), starts)
+        return np.ceil(elements * bits[self.element_type] / 8)
+
+    @property
+    def total_flops(self) -> float:
+        """FLOPs of one run of the module."""
+        return float(self.flops[self.parent < 0].sum())
+
+    @cached_property
+    def variables(self) -> np.ndarray:
+        """Indices into the parameter arrays of the trainable variables, in parameter order."""
+        return np.flatnonzero(self.parameter_role == Role.VARIABLE)
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """Path of each entry parameter."""
+        return [self.strings[i] for i in self.parameter_path]
+
+    @cached_property
+    def parameter_bytes(self) -> float:
+        """Bytes of all variables."""
+        return float(self.tensor_bytes[self.parameter_tensor[self.variables]].sum())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """``sha256:...`` over the arrays, whatever the name and the file's compression."""
+        digest = hashlib.sha256(f"graph {SCHEMA} {self.batch_size}".encode())
+        for key in _ARRAYS:
+            array = getattr(self, key)
+            digest.update(f"{key} {array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return f"sha256:{digest.hexdigest()}"
+
+    def shape(self, tensor: int) -> tuple[int, ...]:
+        """Dimensions of a tensor."""
+        return tuple(self.dims[self.dim_offset[tensor] : self.dim_offset[tensor + 1]].tolist())
+
+    def op_names(self, instructions: np.ndarray) -> np.ndarray:
+        """(n,) object array with the ``op_name`` of each instruction (the opcode where empty)."""
+        names = [
+            self.strings[self.op_name[i]] or self.opcodes[self.opcode[i]]
+            for i in np.asarray(instructions).tolist()
+        ]
+        return np.array(names, dtype=object)
+
+    def pivots(self) -> np.ndarray:
+        """Indices of the forward instructions that are neither parameters nor free, in order."""
+        parameter = (
+            self.opcode == self.opcodes.index("parameter")
+            if "parameter" in self.opcodes
+            else np.zeros(len(self.opcode), dtype=bool)
+        )
+        forward = self.phase == Phase.FORWARD
+        return np.flatnonzero(forward & ~self.free & ~parameter & (self.parent < 0))
+
+    def chain_bytes(self, pivots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What crosses a cut after each pivot, and the variables first used by each.
+
+        Args:
+            pivots: (n,) instruction indices, ascending.
+
+        Returns:
+            (n,) bytes of pivots' results produced up to here and used later, each once, and (n,)
+            bytes of the variables whose first use the pivot is.
+        """
+        count = len(pivots)
+        position, tensor = self._uses(pivots)
+        last = np.full(len(self.element_type), -1)
+        np.maximum.at(last, tensor, position)
+        first = np.full(len(self.element_type), count)
+        np.minimum.at(first, tensor, position)
+        producer, made = self._ragged(self.results, self.result_offset, pivots)
+        alive = last[made] > producer
+        step = np.zeros(count + 1)
+        np.add.at(step, producer[alive], self.tensor_bytes[made[alive]])
+        np.subtract.at(step, last[made[alive]], self.tensor_bytes[made[alive]])
+        parameter = np.zeros(count + 1)
+        variable = self.parameter_tensor[self.variables]
+        np.add.at(parameter, first[variable], self.tensor_bytes[variable])
+        return np.maximum(np.cumsum(step)[:count], 0.0), parameter[:count]
+
+    def tensor_bytes_of(self, instructions: np.ndarray) -> np.ndarray:
+        """(n,) bytes of the results of each instruction."""
+        owner, made = self._ragged(self.results, self.result_offset, instructions)
+        return np.bincount(owner, self.tensor_bytes[made], minlength=len(instructions))
+
+    def _uses(self, instructions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._ragged(self.operands, self.operand_offset, instructions)
+
+    @staticmethod
+    def _ragged(
+        flat: np.ndarray, offset: np.ndarray, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(position in ``rows``, value) of every entry of the given rows of a ragged list."""
+        counts = offset[rows + 1] - offset[rows]
+        owner = np.repeat(np.arange(len(rows)), counts)
+        inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return owner, flat[offset[rows][owner] + inside]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a compressed ``.npz``."""
+        head = {"schema": SCHEMA, "name": self.name, "batch_size": self.batch_size}
+        with replacing(path) as stream:
+            np.savez_compressed(
+                stream, head=_pack([json.dumps(head)]), **{k: getattr(self, k) for k in _ARRAYS}
+            )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Graph:
+        """Read a ``.npz`` written by ``save``.
+
+        Raises:
+            HloError: not such a file, or one of another schema version.
+        """
+        try:
+            with zipfile.ZipFile(path) as archive:
+                arrays = {
+                    name.removesuffix(".npy"): np.lib.format.read_array(
+                        io.BytesIO(archive.read(name)), allow_pickle=False
+                    )
+                    for name in archive.namelist()
+                }
+            head = json.loads(arrays.pop("head").tobytes())
+            schema, name, batch_size = head["schema"], head["name"], head["batch_size"]
+        except _UNREADABLE as error:
+            raise HloError(f"{path}: not a graph file, or damaged ({error})") from None
+        if schema != SCHEMA or set(arrays) != set(_ARRAYS):
+            raise HloError(f"{path}: graph schema {schema!r} is not {SCHEMA}; build the file anew")
+        graph = cls(name=name, batch_size=batch_size, **arrays)
+        wrong = graph._inconsistency()
+        if wrong:
+            raise HloError(f"{path}: {wrong} is broken; build the file anew")
+        return graph
+
+    def _inconsistency(self) -> str:
+        """Name of an array whose length or values do not fit the others, or an empty string."""
+        for key in _ARRAYS:
+            array = getattr(self, key)
+            if array.dtype.str != _TYPES.get(key, "<i4") or array.ndim != 1:
+                return key
+        tensors, rows = len(self.element_type), len(self.opcode)
+        parameters = len(self.parameter_tensor)
+        try:
+            texts, opcodes = len(self.strings), len(self.opcodes)
+        except UnicodeDecodeError:
+            return "string_table"
+        spans = {  # offsets: what they cut up
+            "dim_offset": (tensors, len(self.dims)),
+            "operand_offset": (rows, len(self.operands)),
+            "result_offset": (rows, len(self.results)),
+        }
+        ranges = {  # array: (length or None, smallest, first too large)
+            "operands": (None, 0, tensors),
+            "results": (None, 0, tensors),
+            "outputs": (None, 0, tensors),
+            "parameter_tensor": (parameters, 0, tensors),
+            "opcode": (rows, 0, opcodes),
+            "phase": (rows, 0, len(Phase)),
+            "free": (rows, 0, 2),
+            "parent": (rows, -1, rows),
+            "flops": (rows, 0, np.inf),
+            "bytes_accessed": (rows, 0, np.inf),
+            "op_name": (rows, 0, texts),
+            "attribute": (rows, 0, texts),
+            "parameter_path": (parameters, 0, texts),
+            "parameter_argument": (parameters, 0, parameters),
+            "parameter_role": (parameters, 0, len(Role)),
+        }
+        for key, (length, total) in spans.items():
+            offset = getattr(self, key)
+            if len(offset) != length + 1 or offset[0] or offset[-1] != total:
+                return key
+            if (np.diff(offset) < 0).any():
+                return key
+        for key, (size, low, high) in ranges.items():
+            array = getattr(self, key)
+            if size is not None and len(array) != size:
+                return key
+            if len(array) and not (array.min() >= low and array.max() < high):
+                return key
+        return ""
+
+    def verify(self, plan: Plan, source: Any = None) -> Verification:
+        """Check a partition plan with XLA's own partitioner, Shardy (extra ``jax``).
+
+        Args:
+            plan: of operator partitioning or data parallelism, for this graph.
+            source: the module that the graph was read from: a lowered function, the path of a
+                ``.pb`` or ``.txt``, or a shipped name (default: the plan's instance).
+
+        Raises:
+            ParenvsError: see ``parenvs.verify.verify``.
+        """
+        from parenvs.shardy.verify import verify
+
+        return verify(self, plan, source)
+
+    @classmethod
+    def from_hlo(cls, path: str | os.PathLike[str], **options: Any) -> Graph:
+        """Read ``.pb`` (a serialized HloModuleProto), ``.txt`` (HLO text) or ``.npz``.
+
+        Args:
+            path: the file; its ending tells the format.
+            **options: ``variables``, ``batch_size`` and ``name``, see ``parenvs.hlo.read_module``.
+
+        Raises:
+            HloError: the file is no HLO, is truncated, or holds an unknown opcode.
+        """
+        from parenvs.graph import reader as hlo
+
+        file = Path(path)
+        if file.suffix == ".npz":
+            return cls.load(file)
+        return hlo.read_file(file, **options)
+
+    @classmethod
+    def from_jax(cls, function: Callable[..., Any], *args: Any, **options: Any) -> Graph:
+        """Lower a JAX function abstractly and read the module (extra ``jax``).
+
+        Args:
+            function: the training step or forward pass.
+            *args: its arguments, arrays or ``jax.ShapeDtypeStruct``.
+            **options: ``variables``, ``batch_size`` and ``name``, see ``parenvs.hlo.read_module``.
+        """
+        import jax
+
+        from parenvs.graph import reader as hlo
+
+        jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
+        module = jitted.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto()
+        return hlo.read_proto(module, where=getattr(function, "__name__", "function"), **options)
+
+
+def match_paths(paths: Sequence[str], patterns: Sequence[str]) -> list[bool]:
+    """Whether each path matches one of the glob patterns."""
+    return [any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns) for path in paths]
+
+
+def _pack(texts: Sequence[str]) -> np.ndarray:
+    return np.frombuffer("\n".join(texts).encode(), dtype=np.uint8).copy()
+
+
+def _unpack(data: np.ndarray) -> list[str]:
+    return data.tobytes().decode().split("\n")
+
+
+_TYPES = {
+    **dict.fromkeys(("element_type", "opcode", "phase", "parameter_role"), "|u1"),
+    **dict.fromkeys(("opcode_names", "string_table"), "|u1"),
+    **dict.fromkeys(("flops", "bytes_accessed"), "<f8"),
+    "dims": "<i8",
+    "free": "|b1",
+}
+"""Array types; those that are not listed are 32-bit whole numbers."""
+_UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, NotImplementedError,
+    RuntimeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+_ARRAYS = tuple(f.name for f in fields(Graph) if f.name not in ("name", "batch_size"))

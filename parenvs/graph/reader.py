@@ -1,0 +1,394 @@
+"""HLO modules to graphs: inline calls, flatten tuples, tell phases, roles and free tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from parenvs.errors import HloError
+from parenvs.graph.flops import ELEMENTWISE, Call, bytes_of, flops_of, is_relabelling
+from parenvs.graph.graph import Graph, Role, _pack
+from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module, Wrapper
+from parenvs.graph.roles import free_instructions, parse_names, phases, roles
+
+_INLINED = ("call", "fusion")
+_NESTED = ("while", "conditional")
+_STRUCTURE = ("dot", "convolution", "window", "padding", "gather", "scatter")
+_LISTS = ("dimensions", "dynamic_slice_sizes", "gather_slice_sizes", "fft_length")
+
+
+def read_file(path: Path, **options: Any) -> Graph:
+    """A graph from a ``.pb`` or ``.txt`` file; see ``read_module`` for the options."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise HloError(f"{path}: cannot be read ({error.strerror})") from None
+    options.setdefault("name", path.stem)
+    if path.suffix in (".txt", ".hlo"):
+        from parenvs.graph import text as hlo_text
+
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise HloError(f"{path}: not HLO text (not UTF-8)") from None
+        return read_module(hlo_text.parse(text, str(path)), where=str(path), **options)
+    return read_proto(data, where=str(path), **options)
+
+
+def read_proto(data: bytes, where: str = "module", **options: Any) -> Graph:
+    """A graph from a serialized HloModuleProto (or an HloProto, which wraps one)."""
+    for parse in (lambda: Module.FromString(data), lambda: Wrapper.FromString(data).module):  # type: ignore[attr-defined]
+        try:
+            module = parse()
+        except DecodeError:
+            continue
+        if module.computations:
+            return read_module(module, where=where, **options)
+    raise HloError(
+        f"{where}: not a serialized HloModuleProto, or truncated; give a whole .pb, .txt or .npz"
+        if data
+        else f"{where}: empty; give a .pb, .txt or .npz"
+    )
+
+
+def read_module(
+    module: Any,
+    where: str = "module",
+    name: str | None = None,
+    variables: int | str | Sequence[str] = 0,
+    batch_size: int | None = None,
+) -> Graph:
+    """A graph from an HloModuleProto message.
+
+    Args:
+        module: the message.
+        where: file or function, for error messages.
+        name: the graph's name (default: the module's).
+        variables: the trainable parameters: an argument's index, or glob patterns over paths.
+        batch_size: samples per batch (default: the commonest leading dimension of batch inputs).
+
+    Raises:
+        HloError: no entry computation, a dangling reference, or an unknown opcode.
+    """
+    try:
+        reader = _Reader(module, where)
+        reader.run()
+        return reader.graph(name or module.name, variables, batch_size)
+    except HloError as error:
+        text = str(error)
+        raise HloError(text if text.startswith(f"{where}: ") else f"{where}: {text}") from None
+    except (KeyError, IndexError) as error:
+        raise HloError(
+            f"{where}: broken or truncated module (dangling reference {error}); write it anew"
+        ) from None
+    except RecursionError:
+        raise HloError(f"{where}: broken module (a computation calls itself)") from None
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise HloError(f"{where}: broken module ({error})") from None
+
+
+class _Reader:
+    """Walks a module once, in trace order, and collects the arrays of a Graph."""
+
+    def __init__(self, module: Any, where: str) -> None:
+        self.where = where
+        self.computations = {c.id: c for c in module.computations}
+        for computation in module.computations:
+            count = len({node.id for node in computation.instructions})
+            if count < len(computation.instructions) or not count:
+                raise HloError(f"computation {computation.name!r} is empty or repeats an id")
+        if module.entry_computation_id not in self.computations:
+            raise HloError("no entry computation; not an HLO module, or truncated")
+        self.entry = self.computations[module.entry_computation_id]
+        self.shapes: list[tuple[int, ...]] = []
+        self.types: list[int] = []
+        self.sizes: list[float] = []
+        self.integers: dict[int, int] = {}
+        self.strings: dict[str, int] = {"": 0}
+        self.opcodes: dict[str, int] = {}
+        self.rows: list[tuple[int, float, float, int, int, int]] = []
+        self.operands: list[list[int]] = []
+        self.results: list[list[int]] = []
+        self.parameters: list[tuple[int, str, int]] = []
+        self.outputs: list[int] = []
+        self.applied: dict[int, tuple[float, float]] = {}
+
+    def run(self) -> None:
+        """Read the entry computation."""
+        self.outputs = self.block(self.entry, None, "", -1)
+
+    def tensor(self, shape: Any) -> list[int]:
+        """New tensors for the leaves of a shape."""
+        if shape.element_type == TUPLE:
+            return [t for part in shape.tuple_shapes for t in self.tensor(part)]
+        dims = tuple(shape.dimensions)
+        if shape.element_type not in ELEMENT_TYPES:
+            raise HloError(f"unknown element type {shape.element_type}")
+        if any(d < 0 for d in dims):
+            raise HloError(f"a shape with dynamic dimensions {dims}; lower with fixed shapes")
+        bits = ELEMENT_TYPES[shape.element_type][1]
+        self.shapes.append(dims)
+        self.types.append(shape.element_type)
+        self.sizes.append(math.ceil(math.prod(dims) * bits / 8))
+        return [len(self.shapes) - 1]
+
+    def text(self, value: str) -> int:
+        """Index of a text in the table; the table's separator cannot stand in it."""
+        return self.strings.setdefault(value.replace("\n", " "), len(self.strings))
+
+    def add(
+        self,
+        opcode: str,
+        operands: list[int],
+        results: list[int],
+        cost: tuple[float, float] = (0.0, 0.0),
+        op_name: str = "",
+        attribute: str = "",
+        parent: int = -1,
+    ) -> int:
+        """Append one instruction; returns its index."""
+        code = self.opcodes.setdefault(opcode, len(self.opcodes))
+        self.rows.append((code, *cost, self.text(op_name), self.text(attribute), parent))
+        self.operands.append(operands)
+        self.results.append(results)
+        return len(self.rows) - 1
+
+    def block(
+        self, computation: Any, given: list[list[int]] | None, prefix: str, parent: int
+    ) -> list[int]:
+        """Read a computation whose parameters are the ``given`` tensors; returns its result.
+
+        With ``given=None`` the parameters become tensors and instructions of their own.
+        """
+        values: dict[int, list[int]] = {}
+        shapes: dict[int, Any] = {}
+        root = computation.root_id
+        for node in sorted(computation.instructions, key=lambda node: node.id):
+            shapes[node.id] = node.shape
+            operands = [values[i] for i in node.operand_ids]
+            name = node.metadata.op_name
+            if prefix:
+                name = f"{prefix}/{name}" if name else prefix
+            if node.opcode == "parameter":
+                if given is not None:
+                    values[node.id] = given[node.parameter_number]
+                else:
+                    values[node.id] = self.parameter(node, name, parent)
+            elif node.opcode == "tuple":
+                values[node.id] = [t for value in operands for t in value]
+            elif node.opcode == "get-tuple-element":
+                parts = shapes[node.operand_ids[0]].tuple_shapes
+                start = sum(_leaves(p) for p in parts[: node.tuple_index])
+                stop = start + _leaves(parts[node.tuple_index])
+                values[node.id] = operands[0][start:stop]
+            elif node.opcode in _INLINED:
+                callee = self.computations[node.called_ids[0]]
+                values[node.id] = self.block(callee, operands, name, parent)
+            else:
+                layout_only = node.opcode == "transpose" and is_relabelling(
+                    node, shapes[node.operand_ids[0]]
+                )
+                values[node.id] = self.instruction(node, operands, name, parent, layout_only)
+        return values[root]
+
+    def parameter(self, node: Any, name: str, parent: int) -> list[int]:
+        """A parameter of the entry, or of a computation inside a while or conditional."""
+        leaves = self.tensor(node.shape)
+        self.add("parameter", [], leaves, op_name=name or node.name, parent=parent)
+        if parent < 0:
+            for k, leaf in enumerate(leaves):
+                path = name or re.sub(r"\.\d+$", "", node.name)
+                path = f"{path}[{k}]" if len(leaves) > 1 else path
+                self.parameters.append((leaf, path, node.parameter_number))
+        return leaves
+
+    def instruction(
+        self,
+        node: Any,
+        operands: list[list[int]],
+        name: str,
+        parent: int,
+        layout_only: bool,
+    ) -> list[int]:
+        """Anything that is not structure: cost it, and read what it calls."""
+        flat = [t for value in operands for t in value]
+        results = self.tensor(node.shape)
+        trips = self.trip_count(node, flat) if node.opcode == "while" else 1
+        inside = [self.cost_inside(i) for i in node.called_ids]
+        call = Call(
+            node,
+            [self.shapes[t] for t in flat],
+            [self.shapes[t] for t in results],
+            [flops for flops, _ in inside],
+        )
+        flops = trips * flops_of(call)
+        if node.opcode == "while":
+            moved = trips * sum(moved for _, moved in inside)
+        elif node.opcode == "conditional":
+            moved = max(moved for _, moved in inside)
+        elif layout_only:
+            moved = 0.0
+        else:
+            moved = bytes_of(
+                node.opcode, [self.sizes[t] for t in flat], [self.sizes[t] for t in results]
+            )
+        if node.opcode == "constant" and not self.shapes[results[0]]:
+            literal = [*node.literal.s32s, *node.literal.s64s]
+            if literal:
+                self.integers[results[0]] = literal[0]
+        attribute = self.attribute(node, trips)
+        index = self.add(node.opcode, flat, results, (flops, moved), name, attribute, parent)
+        if node.opcode in _NESTED:
+            for called in node.called_ids:
+                out = self.block(self.computations[called], None, name, index)
+                self.add("return", out, [], op_name=name, parent=index)
+        return results
+
+    def cost_inside(self, computation_id: int) -> tuple[float, float]:
+        """FLOPs and bytes of one run of a called computation."""
+        if computation_id not in self.applied:
+            inner = _Reader.__new__(_Reader)
+            inner.__dict__.update(self.__dict__)
+            # Its tensors and texts are not the graph's: what is applied is only costed.
+            inner.rows, inner.operands, inner.results = [], [], []
+            inner.shapes, inner.types, inner.sizes = [], [], []
+            inner.integers, inner.strings, inner.opcodes = {}, {"": 0}, {}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a loop inside is read, and warned of, once more
+                inner.block(self.computations[computation_id], None, "", 0)
+            top = [row for row in inner.rows if row[5] == 0]
+            self.applied[computation_id] = sum(row[1] for row in top), sum(row[2] for row in top)
+        return self.applied[computation_id]
+
+    def trip_count(self, node: Any, operands: list[int]) -> int:
+        """Iterations of a counted loop (``i < n``, as ``lax.scan`` makes); 1 where unknown."""
+        condition = self.computations[node.called_ids[1]]
+        by_id = {x.id: x for x in condition.instructions}
+        root = by_id[condition.root_id]
+        if root.opcode == "compare" and root.comparison_direction == "LT":
+            left, right = (by_id[i] for i in root.operand_ids)
+            limit = [*right.literal.s32s, *right.literal.s64s]
+            if left.opcode == "get-tuple-element" and right.opcode == "constant" and limit:
+                parts = by_id[left.operand_ids[0]].shape.tuple_shapes
+                leaf = sum(_leaves(p) for p in parts[: left.tuple_index])
+                start = self.integers.get(operands[leaf])
+                if start is not None:
+                    return max(limit[0] - start, 0)
+        warnings.warn(
+            f"{self.where}: the trip count of {node.name} is not known; it is costed as one",
+            stacklevel=2,
+        )
+        return 1
+
+    def attribute(self, node: Any, trips: int) -> str:
+        """What an opcode's factor rule needs to know, as compact JSON (empty if nothing)."""
+        if node.opcode in ELEMENTWISE:
+            return ""
+        out: dict[str, Any] = {key: list(v) for key in _LISTS if (v := getattr(node, key))}
+        for key in _STRUCTURE:
+            if node.HasField(key):
+                out[key] = _plain(getattr(node, key))
+        if node.slices:
+            out["slices"] = [[s.start, s.limit, s.stride] for s in node.slices]
+        for key in ("feature_group_count", "batch_group_count"):
+            if getattr(node, key) > 1:
+                out[key] = getattr(node, key)
+        if node.custom_call_target:
+            out["target"] = node.custom_call_target
+        if node.opcode == "while":
+            out["trip_count"] = trips
+        elif node.called_ids and node.opcode not in _NESTED:
+            out["applies"] = [
+                [x.opcode for x in self.computations[i].instructions if x.opcode != "parameter"]
+                for i in node.called_ids
+            ]
+        return json.dumps(out, separators=(",", ":")) if out else ""
+
+    def graph(
+        self, name: str, variables: int | str | Sequence[str], batch_size: int | None
+    ) -> Graph:
+        """The arrays of what was read."""
+        opcode, flops, moved, op_name, attribute, parent = (
+            np.array(column) for column in zip(*self.rows, strict=True)
+        )
+        parameters = sorted(self.parameters, key=lambda p: p[2])
+        tensors = [t for t, _, _ in parameters]
+        arguments, paths = parse_names([path for _, path, _ in parameters])
+        kind = [(code, shape) for code, shape in zip(self.types, self.shapes, strict=True)]
+        role = roles(
+            arguments, paths, [kind[t] for t in tensors], [kind[t] for t in self.outputs], variables
+        )
+        if batch_size is None:
+            leading = Counter(
+                self.shapes[t][0] for t, r in zip(tensors, role, strict=True) if r == Role.BATCH
+            )
+            batch_size = leading.most_common(1)[0][0] if leading else 1
+        path_index = [self.text(path) for path in paths]
+        strings, opcodes = list(self.strings), list(self.opcodes)
+        scalars = {t for t, r in zip(tensors, role, strict=True) if r == Role.SCALAR}
+        return Graph(
+            name=name,
+            batch_size=int(batch_size),
+            dims=np.array([d for s in self.shapes for d in s], dtype=np.int64),
+            dim_offset=_offsets(self.shapes),
+            element_type=np.array(self.types, dtype=np.uint8),
+            opcode=opcode.astype(np.uint8),
+            operands=np.array([t for row in self.operands for t in row], dtype=np.int32),
+            operand_offset=_offsets(self.operands),
+            results=np.array([t for row in self.results for t in row], dtype=np.int32),
+            result_offset=_offsets(self.results),
+            flops=flops.astype(np.float64),
+            bytes_accessed=moved.astype(np.float64),
+            phase=phases(
+                [strings[row[3]] for row in self.rows],
+                self.operands,
+                self.results,
+                parent.tolist(),
+                len(self.shapes),
+            ),
+            free=free_instructions(
+                [opcodes[row[0]] for row in self.rows], self.operands, self.results, scalars
+            ),
+            parent=parent.astype(np.int32),
+            op_name=op_name.astype(np.int32),
+            attribute=attribute.astype(np.int32),
+            parameter_tensor=np.array(tensors, dtype=np.int32),
+            parameter_path=np.array(path_index, dtype=np.int32),
+            parameter_argument=np.array(arguments, dtype=np.int32),
+            parameter_role=np.array(role, dtype=np.uint8),
+            outputs=np.array(self.outputs, dtype=np.int32),
+            opcode_names=_pack(opcodes),
+            string_table=_pack(strings),
+        )
+
+
+def _leaves(shape: Any) -> int:
+    if shape.element_type != TUPLE:
+        return 1
+    return sum(_leaves(part) for part in shape.tuple_shapes)
+
+
+def _plain(message: Any) -> Any:
+    """A protobuf message as plain dictionaries and lists, default values left out."""
+    out: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        if hasattr(value, "ListFields"):
+            out[field.name] = _plain(value)
+        elif field.is_repeated if hasattr(field, "is_repeated") else field.label == 3:
+            out[field.name] = [_plain(v) if hasattr(v, "ListFields") else v for v in value]
+        else:
+            out[field.name] = value
+    return out
+
+
+def _offsets(rows: Sequence[Sequence[Any]]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int32)

@@ -1,0 +1,285 @@
+"""HLO text to HloModuleProto messages.
+
+Text has lost the ids that tell the order in which a program was traced. Ids are given anew, so that
+sorting by them gives that order as far as it can be told: see ``parenvs.graph.trace_order``. Text printed
+without metadata has also lost the scopes, and with them the phases: everything is forward.
+``lowered.as_text("hlo", debug_info=True)`` keeps them; the proto keeps both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from parenvs.errors import HloError
+from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module
+from parenvs.graph.trace_order import trace_order
+
+_CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
+_HEADER = re.compile(r"^(ENTRY\s+)?%?([\w.\-]+)\s*(\(.*\)\s*->.*)?\{\s*$")
+_INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.\-]+)\s*=\s*(.*)$")
+_ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([\d,]*)[^}]*\})?")
+_OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
+_COMMENT = re.compile(r"/\*.*?\*/")
+_ARGUMENT = re.compile(r"([A-Za-z]\w*?)((?:__[^_](?:\w*?[^_])??__(?=_|$)|_\d+_(?=_|$))+)")
+_KEY = re.compile(r"__([^_](?:\w*?[^_])??)__(?=_|$)|_(\d+)_(?=_|$)")
+_OPEN, _CLOSE = "({[", ")}]"
+_DOT = {
+    "lhs_contracting_dims": "lhs_contracting",
+    "rhs_contracting_dims": "rhs_contracting",
+    "lhs_batch_dims": "lhs_batch",
+    "rhs_batch_dims": "rhs_batch",
+}
+_GATHER = (
+    "offset_dims collapsed_slice_dims start_index_map operand_batching_dims "
+    "start_indices_batching_dims"
+)
+_SCATTER = (
+    "update_window_dims inserted_window_dims scatter_dims_to_operand_dims input_batching_dims "
+    "scatter_indices_batching_dims"
+)
+_CALLED = (
+    "to_apply body condition calls select scatter branch_computations true_computation "
+    "false_computation"
+)
+_WINDOW = {
+    "size": "size",
+    "stride": "stride",
+    "lhs_dilate": "base_dilation",
+    "rhs_dilate": "window_dilation",
+    "rhs_reversal": "reversal",
+}
+
+
+def parse(text: str, where: str = "HLO text") -> Any:
+    """An HloModuleProto message from HLO text.
+
+    Raises:
+        HloError: no module, no ENTRY, or a line that does not parse (its number is named).
+    """
+    module = Module()
+    head = re.search(r"^HloModule\s+([\w.\-]+)", text, re.M)
+    if head is None:
+        raise HloError(f"{where}: no 'HloModule' line; is this HLO text?")
+    module.name = head[1]
+    ids: dict[str, int] = {}
+    calls: list[tuple[Any, list[str]]] = []
+    computation: Any = None
+    names: dict[str, int] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = _COMMENT.sub("", raw) if "/*" in raw else raw
+        header = _HEADER.match(line)
+        if header and "=" not in line.split("(")[0]:
+            computation = module.computations.add(name=header[2], id=len(module.computations) + 1)
+            ids[header[2]] = computation.id
+            names = {}
+            if header[1]:
+                module.entry_computation_id = computation.id
+                module.entry_computation_name = header[2]
+        elif line.startswith("}"):
+            if computation is None:
+                raise HloError(f"{where}: line {number}: '}}' outside a computation")
+            try:
+                _restore_ids(computation)
+            except HloError as error:
+                raise HloError(f"{where}: line {number}: {error}") from None
+            if computation.id == module.entry_computation_id:
+                _argument_paths(computation)
+            computation = None
+        elif computation is not None and line.strip():
+            try:
+                calls.extend(_instruction(computation, names, line))
+            except (HloError, ValueError, KeyError, IndexError) as error:
+                raise HloError(f"{where}: line {number} does not parse: {error}") from None
+    if computation is not None or not module.entry_computation_id:
+        raise HloError(f"{where}: truncated: no complete ENTRY computation")
+    for instruction, called in calls:
+        for name in called:
+            if name not in ids:
+                raise HloError(f"{where}: {instruction.name} calls unknown computation {name!r}")
+            instruction.called_ids.append(ids[name])
+    return module
+
+
+def _instruction(
+    computation: Any, names: dict[str, int], line: str
+) -> Iterator[tuple[Any, list[str]]]:
+    match = _INSTRUCTION.match(line)
+    if match is None:
+        raise HloError(f"expected 'name = shape opcode(...)', got {line.strip()[:60]!r}")
+    if match[2] in names:
+        raise HloError(f"defines {match[2]!r} a second time")
+    instruction = computation.instructions.add(name=match[2], id=len(names) + 1)
+    names[match[2]] = instruction.id
+    if match[1]:
+        computation.root_id = instruction.id
+    rest = _shape(match[3], instruction.shape)
+    opcode = _OPCODE.match(rest)
+    if opcode is None:
+        raise HloError(f"no opcode after the shape of {match[2]!r}")
+    instruction.opcode = opcode[1]
+    inside, after = _balanced(rest[opcode.end() - 1 :])
+    if opcode[1] == "parameter":
+        instruction.parameter_number = int(inside)
+    elif opcode[1] == "constant":
+        if re.fullmatch(r"-?\d+", inside.strip()):
+            instruction.literal.s64s.append(int(inside))
+    else:
+        for operand in _split(inside):
+            instruction.operand_ids.append(names[operand.split()[-1].lstrip("%")])
+    attributes = dict(item.split("=", 1) for item in _split(after.lstrip(", ")) if "=" in item)
+    _attributes(instruction, attributes)
+    called = [
+        name.strip().lstrip("%")
+        for key in _CALLED.split()
+        if key in attributes
+        for name in attributes[key].strip("{}").split(",")
+    ]
+    if called:
+        yield instruction, called
+
+
+def _shape(text: str, shape: Any) -> str:
+    """Fill ``shape`` from the start of ``text``; return what follows."""
+    text = text.lstrip()
+    if text.startswith("("):
+        inside, rest = _balanced(text)
+        shape.element_type = TUPLE
+        for part in _split(inside):
+            _shape(part, shape.tuple_shapes.add())
+        return rest
+    match = _ARRAY.match(text)
+    if match is None or match[1] not in _CODES:
+        raise HloError(f"unknown shape {text[:40]!r}")
+    shape.element_type = _CODES[match[1]]
+    shape.dimensions.extend(int(d.strip().lstrip("<=")) for d in match[2].split(",") if d.strip())
+    shape.layout.minor_to_major.extend(_integers(match[3] or ""))
+    return text[match.end() :]
+
+
+def _attributes(instruction: Any, given: dict[str, str]) -> None:
+    opcode = instruction.opcode
+    instruction.dimensions.extend(_integers(given.get("dimensions", "")))
+    instruction.dimensions.extend(_integers(given.get("iota_dimension", "")))
+    for key, field in _DOT.items():
+        getattr(instruction.dot, field).extend(_integers(given.get(key, "")))
+    kind = {"gather": _GATHER, "scatter": _SCATTER}.get(opcode, "").split()
+    for key in kind:
+        getattr(getattr(instruction, opcode), key).extend(_integers(given.get(key, "")))
+    if kind:
+        getattr(instruction, opcode).index_vector_dim = int(given["index_vector_dim"])
+    instruction.gather_slice_sizes.extend(_integers(given.get("slice_sizes", "")))
+    instruction.dynamic_slice_sizes.extend(_integers(given.get("dynamic_slice_sizes", "")))
+    instruction.fft_length.extend(_integers(given.get("fft_length", "")))
+    instruction.tuple_index = int(given.get("index", 0))
+    instruction.feature_group_count = int(given.get("feature_group_count", 1))
+    instruction.batch_group_count = int(given.get("batch_group_count", 1))
+    instruction.comparison_direction = given.get("direction", "")
+    instruction.custom_call_target = given.get("custom_call_target", "").strip('"')
+    name = re.search(r'op_name="((?:[^"\\]|\\.)*)"', given.get("metadata", ""))
+    if name:
+        instruction.metadata.op_name = re.sub(r"\\(.)", r"\1", name[1])
+    for start, limit, stride in re.findall(r"\[(\d+):(\d+)(?::(\d+))?\]", given.get("slice", "")):
+        instruction.slices.add(start=int(start), limit=int(limit), stride=int(stride or 1))
+    if opcode == "pad":
+        for part in given["padding"].split("x"):
+            low, high, *interior = map(int, part.split("_"))
+            instruction.padding.dimensions.add(low=low, high=high, interior=sum(interior))
+    if "window" in given:
+        _window(instruction.window, given["window"].strip("{}"))
+    if "dim_labels" in given:
+        _labels(instruction.convolution, given["dim_labels"])
+
+
+def _window(window: Any, text: str) -> None:
+    fields = dict(item.split("=") for item in text.split())
+    for index in range(len(fields["size"].split("x"))):
+        dimension = window.dimensions.add(stride=1, window_dilation=1, base_dilation=1)
+        for key, field in _WINDOW.items():
+            if key in fields:
+                value = int(fields[key].split("x")[index])
+                setattr(dimension, field, bool(value) if field == "reversal" else value)
+        if "pad" in fields:
+            low, high = fields["pad"].split("x")[index].split("_")
+            dimension.padding_low, dimension.padding_high = int(low), int(high)
+
+
+def _labels(numbers: Any, text: str) -> None:
+    """``b01f_01io->b01f``: batch, feature, input and output features, spatial digits."""
+    given, out = text.split("->")
+    lhs, rhs = given.split("_")
+    spatial = sorted(c for c in lhs if c.isdigit())
+    numbers.input_batch, numbers.input_feature = lhs.index("b"), lhs.index("f")
+    numbers.kernel_input_feature, numbers.kernel_output_feature = rhs.index("i"), rhs.index("o")
+    numbers.output_batch, numbers.output_feature = out.index("b"), out.index("f")
+    numbers.input_spatial.extend(lhs.index(c) for c in spatial)
+    numbers.kernel_spatial.extend(rhs.index(c) for c in spatial)
+    numbers.output_spatial.extend(out.index(c) for c in spatial)
+
+
+def _integers(text: str) -> list[int]:
+    return [int(x) for x in text.strip("{} ").split(",") if x.strip()]
+
+
+def _balanced(text: str) -> tuple[str, str]:
+    """Inside and remainder of the bracket that ``text`` starts with; quotes are opaque."""
+    depth, quoted = 0, False
+    for index, char in enumerate(text):
+        if char == '"' and text[index - 1] != "\\":
+            quoted = not quoted
+        elif not quoted:
+            depth += (char in _OPEN) - (char in _CLOSE)
+            if depth == 0:
+                return text[1:index], text[index + 1 :]
+    raise HloError("brackets do not match")
+
+
+def _split(text: str) -> list[str]:
+    """Parts between the commas that no bracket or quote encloses."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for index, char in enumerate(text):
+        if char == '"' and text[index - 1 : index] != "\\":
+            quoted = not quoted
+        elif not quoted:
+            depth += (char in _OPEN) - (char in _CLOSE)
+            if char == "," and depth == 0:
+                parts.append(text[start:index].strip())
+                start = index + 1
+    return [x for x in (*parts, text[start:].strip()) if x]
+
+
+def _restore_ids(computation: Any) -> None:
+    """Number the instructions anew: parameters, constants, then the rest in trace order."""
+    instructions = list(computation.instructions)
+    if not instructions:
+        raise HloError(f"computation {computation.name!r} is empty")
+    first = [x for x in instructions if x.opcode == "parameter"]
+    first.sort(key=lambda x: x.parameter_number)
+    first += [x for x in instructions if x.opcode == "constant"]
+    rest = [x for x in instructions if x.opcode not in ("parameter", "constant")]
+    position = {x.id: place for place, x in enumerate(rest)}
+    operands = [sorted({position[i] for i in x.operand_ids if i in position}) for x in rest]
+    order = first + [rest[i] for i in trace_order([x.name for x in rest], operands)]
+    new = {x.id: number for number, x in enumerate(order, 1)}
+    # Without a ROOT mark, the last instruction of the text is the root.
+    computation.root_id = new[computation.root_id or instructions[-1].id]
+    for node in instructions:
+        node.id = new[node.id]
+        node.operand_ids[:] = [new[i] for i in node.operand_ids]
+
+
+def _argument_paths(entry: Any) -> None:
+    """Give the entry's parameters the ``op_name`` that JAX's names were made from.
+
+    JAX calls the argument ``params['layers'][0]['q']`` ``params__layers___0___q__``; keys with
+    underscores at an end, and attributes (``state.mu``), cannot be told and stay as they are.
+    """
+    for node in entry.instructions:
+        if node.opcode == "parameter" and not node.metadata.op_name:
+            match = _ARGUMENT.fullmatch(re.sub(r"\.\d+$", "", node.name))
+            if match:
+                keys = "".join(
+                    f"['{key}']" if key else f"[{index}]" for key, index in _KEY.findall(match[2])
+                )
+                node.metadata.op_name = match[1] + keys

@@ -1,0 +1,152 @@
+"""Dimension classes: what is partitioned together, what can never be, and what excludes what.
+
+Every tensor has one partitioning, the same for its producer and all its consumers, and nothing is
+resharded. So all dimensions that factors link, directly or through others, form a **class**:
+partitioning one member partitions all. A class is **blocked** if a member is in no factor of an
+instruction that touches it, or if two factors of one instruction fall in it. Two classes
+**conflict** if they hold two factors of one instruction. Deciding a class "partition" forces every
+class that conflicts with it to "replicate"; that is the whole closure.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from parenvs.errors import ParenvsError
+from parenvs.graph.graph import Graph
+from parenvs.partitioning.factors import Factors
+from parenvs.plan import RULE_SETS, UNEVEN
+
+
+@dataclass(frozen=True)
+class DimensionClasses:
+    """The dimension classes of a graph. N dimensions in all (``Graph.dims``), C classes.
+
+    Attributes:
+        graph: the graph.
+        factors: what the rules say of its instructions.
+        label: (N,) int32, class of each dimension of each tensor; classes that hold only free
+            tensors and dimensions of size 1 have no factor and never matter.
+        blocked: (C,) bool.
+        blocked_by: (C,) int32, an instruction that blocks the class; -1 if none does, or if only
+            its size does (``uneven="forbid"``).
+        conflicts: (K, 2) int32 pairs of classes, the lower first, sorted, each once.
+        conflict_at: (K,) int32, the first instruction that makes each pair conflict.
+        devices: devices that a dimension is split over, if ``uneven="forbid"`` asks for it.
+    """
+
+    graph: Graph
+    factors: Factors
+    label: np.ndarray
+    blocked: np.ndarray
+    blocked_by: np.ndarray
+    conflicts: np.ndarray
+    conflict_at: np.ndarray
+    devices: int = 0
+
+    def __len__(self) -> int:
+        """Number of classes."""
+        return len(self.blocked)
+
+    @cached_property
+    def variable_dimensions(self) -> np.ndarray:
+        """(V,) int64, positions in ``graph.dims`` of the variables' dimensions, in their order."""
+        return self.dimensions_of(self.graph.variables)
+
+    def dimensions_of(self, parameters: np.ndarray) -> np.ndarray:
+        """(n,) int64, positions in ``graph.dims`` of the dimensions of some entry parameters."""
+        graph = self.graph
+        tensors = graph.parameter_tensor[parameters]
+        return np.concatenate(
+            [np.arange(graph.dim_offset[t], graph.dim_offset[t + 1]) for t in tensors]
+            or [np.zeros(0, dtype=np.int64)]
+        )
+
+    def counts(self, dimensions: np.ndarray) -> np.ndarray:
+        """(C,) number of the given dimensions, of those larger than 1, in each class."""
+        wide = dimensions[self.graph.dims[dimensions] > 1]
+        return np.bincount(self.label[wide], minlength=len(self))
+
+    @cached_property
+    def variable_counts(self) -> np.ndarray:
+        """(C,) number of variable dimensions, larger than 1, in each class."""
+        return self.counts(self.variable_dimensions)
+
+    @cached_property
+    def factor_class(self) -> np.ndarray:
+        """(F,) int32, class of each factor of ``factors``."""
+        return self.label[self.factors.member]
+
+    def rivals(self, chosen: int) -> np.ndarray:
+        """Classes that conflict with a class: what partitioning it forces to replicate."""
+        first, second = self.conflicts.T
+        return np.sort(np.concatenate([second[first == chosen], first[second == chosen]]))
+
+
+def dimension_classes(
+    graph: Graph, rules: str = "shardy", uneven: str = "pad", devices: int = 0
+) -> DimensionClasses:
+    """The dimension classes of a graph.
+
+    Args:
+        graph: the graph.
+        rules: ``"shardy"`` or ``"automap"``.
+        uneven: ``"pad"`` splits any dimension; ``"forbid"`` blocks classes with a member that is no
+            multiple of ``devices``.
+        devices: devices that a dimension would be split over; needed for ``"forbid"`` only.
+
+    Raises:
+        ParenvsError: an unknown rule set or treatment of uneven dimensions.
+        HloError: an opcode without a rule; names the instruction.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    if rules not in RULE_SETS or uneven not in UNEVEN:
+        raise ParenvsError(f"rules must be one of {RULE_SETS}, uneven one of {UNEVEN}")
+    factors = Factors.of(graph, rules)
+    size = len(graph.dims)
+    links = coo_array((np.ones(len(factors.links)), factors.links.T), shape=(size, size))
+    count, label = connected_components(links, directed=False)
+    blocked_by = np.full(count, -1, dtype=np.int32)
+    for instruction, dimension in factors.untouchable[::-1].tolist():
+        blocked_by[label[dimension]] = instruction
+    found: dict[tuple[int, int], int] = {}
+    for instruction, classes in _exclusive(factors, label):
+        for i, one in enumerate(classes):
+            for other in classes[i + 1 :]:
+                if one == other:
+                    if blocked_by[one] < 0:
+                        blocked_by[one] = instruction
+                else:
+                    found.setdefault((one, other), instruction)
+    blocked = blocked_by >= 0
+    if uneven == "forbid":
+        odd = (graph.dims > 1) & (graph.dims % max(devices, 1) != 0)
+        blocked[label[odd]] = True
+    keys = sorted(found)
+    return DimensionClasses(
+        graph=graph,
+        factors=factors,
+        label=label.astype(np.int32),
+        blocked=blocked,
+        blocked_by=blocked_by,
+        conflicts=np.array(keys, dtype=np.int32).reshape(-1, 2),
+        conflict_at=np.array([found[key] for key in keys], dtype=np.int32),
+        devices=devices,
+    )
+
+
+def _exclusive(factors: Factors, label: np.ndarray) -> list[tuple[int, list[int]]]:
+    """Instructions with several factors, and the sorted classes of these."""
+    starts = [*np.flatnonzero(np.diff(factors.instruction, prepend=-1)), len(factors.instruction)]
+    classes = label[factors.member].tolist()
+    return [
+        (int(factors.instruction[start]), sorted(classes[start:end]))
+        for start, end in itertools.pairwise(starts)
+        if end - start > 1
+    ]

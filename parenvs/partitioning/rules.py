@@ -1,0 +1,387 @@
+"""Factor rules: which dimensions of an instruction's operands and results are split together.
+
+A **factor** (Shardy's term) is a set of (operand or result, dimension) pairs. An instruction may
+partition at most one of its factors; a dimension that is in none can never be partitioned.
+Splitting a contracted, reduced or indexed factor leaves a partial result, which an all-reduce
+completes.
+
+Each rule reads like the definition of its opcode. The rules are those of XLA's Shardy where an
+instruction needs no resharding, and stricter for slice, pad, reverse, the spatial dimensions of
+convolution and pooling, cumulative sums and dynamic-update-slice, which need halo exchanges there,
+and for the groups of a convolution, minor dimensions that a reshape keeps and all but the batch of
+custom calls. benchmarks/shardy.py counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+from parenvs.errors import HloError
+from parenvs.graph.flops import ELEMENTWISE
+
+Shape = tuple[int, ...]
+Pair = tuple[int, int]
+"""Slot and dimension: slot k >= 0 is operand k, slot -1-k is result k."""
+
+
+class Kind(IntEnum):
+    """What splitting a factor does to the result."""
+
+    KEPT = 0
+    CONTRACTED = 1
+    REDUCED = 2
+    INDEXED = 3
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Dimensions of one instruction that are split together.
+
+    Attributes:
+        pairs: the dimensions.
+        kind: anything but ``KEPT`` leaves a partial result, completed by an all-reduce.
+    """
+
+    pairs: tuple[Pair, ...]
+    kind: Kind = Kind.KEPT
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What a rule may look at.
+
+    Attributes:
+        opcode: of HLO.
+        attribute: dimension numbers, windows, ..., as ``Graph.attribute`` holds them.
+        operands: shapes, tuples flattened.
+        results: shapes, tuples flattened.
+    """
+
+    opcode: str
+    attribute: dict[str, Any]
+    operands: Sequence[Shape]
+    results: Sequence[Shape]
+
+    @property
+    def dimensions(self) -> list[int]:
+        """The attribute of that name."""
+        return list(self.attribute.get("dimensions", ()))
+
+    def part(self, name: str) -> dict[str, Any]:
+        """A group of attributes, empty if all have their default."""
+        return dict(self.attribute.get(name, {}))
+
+
+Factors = Iterator[Factor]
+Rule = Callable[[Instruction], Factors]
+OUT = -1
+"""Slot of the first result."""
+
+
+def same_everywhere(x: Instruction) -> Factors:
+    """One factor per dimension of the result; operands of another rank are scalars."""
+    for d in range(len(x.results[0])):
+        operands = [(k, d) for k, o in enumerate(x.operands) if len(o) == len(x.results[0])]
+        yield Factor((*operands, *((-1 - k, d) for k in range(len(x.results)))))
+
+
+def bitcast_convert(x: Instruction) -> Factors:
+    """All dimensions but the last of the longer side, where the widths differ."""
+    for d in range(min(len(x.operands[0]), len(x.results[0]))):
+        yield Factor(((0, d), (OUT, d)))
+
+
+def whole_dimensions(x: Instruction) -> Factors:
+    """Every dimension that the first operand and the result have in full, the others left alone."""
+    for d, (size, out) in enumerate(zip(x.operands[0], x.results[0], strict=True)):
+        if size == out:
+            yield Factor(((0, d), (OUT, d)))
+
+
+def dot(x: Instruction) -> Factors:
+    """Batch, free and contracting dimensions; results list batch, lhs free, rhs free."""
+    part = x.part("dot")
+    batch = list(zip(part.get("lhs_batch", ()), part.get("rhs_batch", ()), strict=True))
+    inner = list(zip(part.get("lhs_contracting", ()), part.get("rhs_contracting", ()), strict=True))
+    for place, (lhs, rhs) in enumerate(batch):
+        yield Factor(((0, lhs), (1, rhs), (OUT, place)))
+    place = len(batch)
+    for slot in (0, 1):
+        taken = {pair[slot] for pair in (*batch, *inner)}
+        for d in range(len(x.operands[slot])):
+            if d not in taken:
+                yield Factor(((slot, d), (OUT, place)))
+                place += 1
+    for lhs, rhs in inner:
+        yield Factor(((0, lhs), (1, rhs)), Kind.CONTRACTED)
+
+
+def convolution(x: Instruction) -> Factors:
+    """Batch and features; with groups only what they leave whole, and no spatial dimension."""
+    part = x.part("convolution")
+    number = {key: value for key, value in part.items() if isinstance(value, int)}
+
+    def at(name: str) -> int:
+        return number.get(name, 0)
+
+    features = x.attribute.get("feature_group_count", 1) > 1
+    batches = x.attribute.get("batch_group_count", 1) > 1
+    if not batches:
+        yield Factor(((0, at("input_batch")), (OUT, at("output_batch"))))
+    if not features and not batches:
+        yield Factor(((1, at("kernel_output_feature")), (OUT, at("output_feature"))))
+    if not features:
+        pairs = ((0, at("input_feature")), (1, at("kernel_input_feature")))
+        yield Factor(pairs, Kind.CONTRACTED)
+
+
+def reduce(x: Instruction) -> Factors:
+    """Kept dimensions, and reduced ones, for all inputs of a variadic reduction together."""
+    count, place = len(x.results), 0
+    for d in range(len(x.operands[0])):
+        inputs = tuple((k, d) for k in range(count))
+        if d in x.dimensions:
+            yield Factor(inputs, Kind.REDUCED)
+        else:
+            yield Factor((*inputs, *((-1 - k, place) for k in range(count))))
+            place += 1
+
+
+def windowed(x: Instruction) -> Factors:
+    """Dimensions that the window does not slide over."""
+    arrays = range(1 if x.opcode == "reduce-window" else 2)
+    for d, window in enumerate(x.part("window").get("dimensions", ())):
+        if window.get("size", 1) == 1 and x.operands[0][d] == x.results[0][d]:
+            yield Factor((*((k, d) for k in arrays), (OUT, d)))
+
+
+def broadcast(x: Instruction) -> Factors:
+    """Operand dimensions where they go; each added dimension has a factor of its own."""
+    places = x.dimensions
+    for d, place in enumerate(places):
+        yield Factor(((0, d), (OUT, place)))
+    for place in range(len(x.results[0])):
+        if place not in places:
+            yield Factor(((OUT, place),))
+
+
+def transpose(x: Instruction) -> Factors:
+    """Every dimension, where it goes."""
+    for place, d in enumerate(x.dimensions):
+        yield Factor(((0, d), (OUT, place)))
+
+
+def reshape(x: Instruction) -> Factors:
+    """The major dimensions of each group of dimensions that is split or merged."""
+    left = [(d, size) for d, size in enumerate(x.operands[0]) if size != 1]
+    right = [(d, size) for d, size in enumerate(x.results[0]) if size != 1]
+    if any(size == 0 for _, size in left):
+        return  # no elements: the groups cannot be told
+    i = j = 0
+    while i < len(left) and j < len(right):
+        yield Factor(((0, left[i][0]), (OUT, right[j][0])))
+        mine, other = left[i][1], right[j][1]
+        i, j = i + 1, j + 1
+        while mine != other:  # take in minor dimensions until both sides hold as many elements
+            if mine < other:
+                mine, i = mine * left[i][1], i + 1
+            else:
+                other, j = other * right[j][1], j + 1
+
+
+def all_but(x: Instruction) -> Factors:
+    """All dimensions but the one that is concatenated, sorted or reversed along."""
+    taken = x.dimensions or [0]
+    for d in range(len(x.results[0])):
+        if d not in taken:
+            operands = [(k, d) for k, o in enumerate(x.operands) if len(o) == len(x.results[0])]
+            yield Factor((*operands, *((-1 - k, d) for k in range(len(x.results)))))
+
+
+def dynamic_update_slice(x: Instruction) -> Factors:
+    """Dimensions that the update covers in full."""
+    for d, (size, update) in enumerate(zip(x.operands[0], x.operands[1], strict=True)):
+        if size == update:
+            yield Factor(((0, d), (1, d), (OUT, d)))
+
+
+def gather(x: Instruction) -> Factors:
+    """Batch dimensions of the indices, window dimensions taken whole, and the indexed ones."""
+    part = x.part("gather")
+    offset, collapsed = part.get("offset_dims", []), part.get("collapsed_slice_dims", [])
+    batching = part.get("operand_batching_dims", [])
+    indices = _index_dimensions(x, part)
+    places = [d for d in range(len(x.results[0])) if d not in offset]
+    paired = dict(zip(part.get("start_indices_batching_dims", ()), batching, strict=True))
+    for place, d in zip(places, indices, strict=True):
+        operand = ((0, paired[d]),) if d in paired else ()
+        yield Factor((*operand, (1, d), (OUT, place)))
+    windows = [d for d in range(len(x.operands[0])) if d not in (*collapsed, *batching)]
+    for place, d in zip(offset, windows, strict=True):
+        if x.attribute["gather_slice_sizes"][d] == x.operands[0][d]:
+            yield Factor(((0, d), (OUT, place)))
+    for d in collapsed:
+        yield Factor(((0, d),), Kind.INDEXED)
+
+
+def scatter(x: Instruction) -> Factors:
+    """Window dimensions written whole, indexed ones, and the updates' batch, which is combined.
+
+    Where the last update wins, the batch has an order and cannot be split.
+    """
+    part = x.part("scatter")
+    arrays = range(len(x.results))
+    window, inserted = part.get("update_window_dims", []), part.get("inserted_window_dims", [])
+    batching = part.get("input_batching_dims", [])
+    indices, updates = len(x.results), len(x.results) + 1
+    paired = dict(zip(part.get("scatter_indices_batching_dims", ()), batching, strict=True))
+    batch = [d for d in range(len(x.operands[updates])) if d not in window]
+    for place, d in zip(batch, _index_dimensions(x, part, indices), strict=True):
+        rows = ((indices, d), *((updates + k, place) for k in arrays))
+        if d in paired:
+            array = [((k, paired[d]), (-1 - k, paired[d])) for k in arrays]
+            yield Factor((*rows, *(pair for both in array for pair in both)))
+        elif x.attribute.get("applies", [[]])[0] in _COMBINERS:
+            yield Factor(rows, Kind.REDUCED)
+    written = [d for d in range(len(x.operands[0])) if d not in (*inserted, *batching)]
+    for place, d in zip(window, written, strict=True):
+        if x.operands[updates][place] == x.operands[0][d]:
+            triples = [((k, d), (updates + k, place), (-1 - k, d)) for k in arrays]
+            yield Factor(tuple(pair for triple in triples for pair in triple))
+    for d in inserted:
+        yield Factor(tuple(pair for k in arrays for pair in ((k, d), (-1 - k, d))))
+
+
+def batch_only(minor: int) -> Rule:
+    """A rule for batches of arrays, of which none has more than ``minor`` dimensions.
+
+    It leaves these alone. All operands and results lead with the batch; numbers may stand beside
+    them. Where the leading dimensions are not the same it is no such batch, and nothing is split.
+    """
+
+    def rule(x: Instruction) -> Factors:
+        slots = {**dict(enumerate(x.operands)), **{-1 - k: s for k, s in enumerate(x.results)}}
+        batch = max(map(len, slots.values()), default=0) - minor
+        arrays = {slot: s for slot, s in slots.items() if s}
+        if batch > 0 and len({s[:batch] for s in arrays.values()}) == 1:
+            for d in range(batch):
+                yield Factor(tuple((slot, d) for slot in arrays))
+
+    return rule
+
+
+def shortened(x: Instruction) -> Factors:
+    """All dimensions but the one of which a part is selected; none if that cannot be told."""
+    arrays = [k for k, o in enumerate(x.operands) if len(o) == len(x.results[0])]
+    pairs = list(zip(x.operands[0], x.results[0], strict=False))
+    if sum(size != out for size, out in pairs) == 1:
+        for d, (size, out) in enumerate(pairs):
+            if size == out:
+                slots = (*arrays, *(-1 - k for k in range(len(x.results))))
+                yield Factor(tuple((slot, d) for slot in slots))
+
+
+def fft(x: Instruction) -> Factors:
+    """All dimensions but the transformed ones, which are the last."""
+    return batch_only(len(x.attribute.get("fft_length", ())))(x)
+
+
+def generated(x: Instruction) -> Factors:
+    """A factor for each dimension of the last result; a generator's state is left alone."""
+    for d in range(len(x.results[-1])):
+        yield Factor(((-len(x.results), d),))
+
+
+def nothing(x: Instruction) -> Factors:
+    """No dimension can be split."""
+    return iter(())
+
+
+def custom_call(x: Instruction) -> Factors:
+    """What its target does; no dimension can be split where that is not known."""
+    return (target_rule(x.attribute.get("target", "")) or nothing)(x)
+
+
+def target_rule(target: str) -> Rule | None:
+    """Rule of a custom call's target, None if it is not known what the target does."""
+    return next((rule for glob, rule in TARGETS.items() if fnmatchcase(target, glob)), None)
+
+
+def _index_dimensions(x: Instruction, part: dict[str, Any], slot: int = 1) -> list[int]:
+    vector = part.get("index_vector_dim", 0)
+    return [d for d in range(len(x.operands[slot])) if d != vector]
+
+
+_COMBINERS = [["add"], ["multiply"], ["maximum"], ["minimum"], ["and"], ["or"], ["xor"]]
+"""What may combine values in any order."""
+
+TARGETS: dict[str, Rule] = {
+    # Annotations: the value goes through as it is.
+    **dict.fromkeys(("Sharding", "xla.sdy.ShardingConstraint"), same_everywhere),
+    **dict.fromkeys(("xla.sdy.FuncResultSharding", "xla.sdy.PropagationBarrier"), same_everywhere),
+    **dict.fromkeys(("annotate_device_placement", "MoveToHost", "MoveToDevice"), same_everywhere),
+    # Functions of single elements that StableHLO has no operation for, and random words.
+    **dict.fromkeys(("mhlo.acos*", "mhlo.asin*", "mhlo.atan*", "mhlo.cosh"), same_everywhere),
+    **dict.fromkeys(("mhlo.erf*", "mhlo.sinh", "mhlo.tan"), same_everywhere),
+    **dict.fromkeys(("cu_threefry2x32*", "hip_threefry2x32*"), same_everywhere),
+    # The largest of the last dimension, or of any one; permutations.
+    **dict.fromkeys(("mhlo.topk", "TopK", "__gpu$TopK"), batch_only(1)),
+    **dict.fromkeys(("ApproxTopK", "PartialReduce"), shortened),
+    **dict.fromkeys(("cu_lu_pivots*", "hip_lu_pivots*"), batch_only(1)),
+    # Factorizations and solvers on batches of matrices: LAPACK, CUDA, ROCm, TPU.
+    **dict.fromkeys(("lapack_*_ffi", "cublas_*_ffi", "cusolver_*_ffi"), batch_only(2)),
+    **dict.fromkeys(("hipblas_*_ffi", "hipsolver_*_ffi", "*sparse_gtsv2_ffi"), batch_only(2)),
+    **dict.fromkeys(("cuhybrid_*", "hiphybrid_*", "Qr", "Eigh", "LuDecomposition"), batch_only(2)),
+    "ProductOfElementaryHouseholderReflectors": batch_only(2),
+}
+"""Glob over the targets of custom calls, as JAX writes them -> rule; the first that fits counts."""
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(ELEMENTWISE, same_everywhere),
+    **dict.fromkeys(("copy", "map", "add-dependency", "domain"), same_everywhere),
+    **dict.fromkeys(("slice", "dynamic-slice", "pad"), whole_dimensions),
+    **dict.fromkeys(("concatenate", "reverse", "sort"), all_but),
+    **dict.fromkeys(("reduce-window", "select-and-scatter"), windowed),
+    **dict.fromkeys(("rng", "rng-bit-generator"), generated),
+    **dict.fromkeys(("top-k", "topk"), batch_only(1)),
+    **dict.fromkeys(("cholesky", "triangular-solve"), batch_only(2)),
+    "bitcast-convert": bitcast_convert,
+    "broadcast": broadcast,
+    "convolution": convolution,
+    "custom-call": custom_call,
+    "dot": dot,
+    "dynamic-update-slice": dynamic_update_slice,
+    "fft": fft,
+    "gather": gather,
+    "reduce": reduce,
+    "reshape": reshape,
+    "scatter": scatter,
+    "transpose": transpose,
+    # Their operands are no arrays to split, or the graph does not hold what a rule would need.
+    **dict.fromkeys(("after-all", "return", "rng-get-and-update-state", "bitcast"), nothing),
+    **dict.fromkeys(("dynamic-reshape", "get-dimension-size", "set-dimension-size"), nothing),
+    **dict.fromkeys(("batch-norm-grad", "batch-norm-inference", "batch-norm-training"), nothing),
+}
+"""Opcode -> factors. What is not here has no rule: see ``factors_of``."""
+
+
+def factors_of(x: Instruction) -> tuple[Factor, ...]:
+    """Factors of one instruction; dimensions of size 1 are in none.
+
+    Raises:
+        HloError: no rule knows the opcode.
+    """
+    rule = RULES.get(x.opcode)
+    if rule is None:
+        raise HloError(f"no factor rule knows the opcode {x.opcode!r}")
+    shapes = {**dict(enumerate(x.operands)), **{-1 - k: s for k, s in enumerate(x.results)}}
+    factors = []
+    for factor in rule(x):
+        pairs = tuple((slot, d) for slot, d in factor.pairs if shapes[slot][d] != 1)
+        if pairs:
+            factors.append(Factor(pairs, factor.kind))
+    return tuple(factors)

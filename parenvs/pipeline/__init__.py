@@ -1,0 +1,9 @@
+"""Pipelines: chains of pivots, what a plan costs, search spaces, the judge."""
+
+from parenvs.pipeline.cuts import CutSpace
+from parenvs.pipeline.judge import Report
+from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.profile import StageProfile
+
+__all__ = ["CutSpace", "Pipeline", "PlanSpace", "Report", "StageProfile"]

@@ -1,0 +1,271 @@
+"""A model as a chain of pivots: what the pipeline tasks see of a graph or of a measured profile."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parenvs.cluster import EFFICIENCY
+from parenvs.errors import ProfileError
+from parenvs.files import replacing
+
+if TYPE_CHECKING:
+    from parenvs.cluster import Device
+    from parenvs.graph.graph import Graph
+
+BACKWARD_RATIO = 2.0
+"""Backward time over forward time of a chain made from a forward-only graph."""
+MICRO_BATCH = 16
+"""Samples per micro-batch (arXiv 2007.04069 says 16 without saying of what; here both)."""
+
+_COLUMNS = ("forward_ms", "backward_ms", "cut_bytes", "parameter_bytes")
+_OPTIONAL = "resident_bytes"
+
+
+@dataclass(frozen=True)
+class StageProfile:
+    """A chain of ``n`` pivots with what each costs on one device for one micro-batch.
+
+    Attributes:
+        name: the instance's name.
+        names: (n,) name of each pivot.
+        forward: (n,) float64, forward seconds.
+        backward: (n,) float64, backward seconds.
+        cut_bytes: (n,) float64, activation bytes that cross a cut right after the pivot, each
+            producer once.
+        parameter_bytes: (n,) float64, bytes of the variables first used by the pivot.
+        resident_bytes: (n,) float64, activation bytes kept for the backward pass, or None.
+        micro_batch: samples per micro-batch.
+        source: fingerprint of the graph that the chain was made from, empty for a measured one.
+    """
+
+    name: str
+    names: np.ndarray
+    forward: np.ndarray
+    backward: np.ndarray
+    cut_bytes: np.ndarray
+    parameter_bytes: np.ndarray
+    resident_bytes: np.ndarray | None = None
+    micro_batch: int = MICRO_BATCH
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        """Freeze the arrays and refuse lengths that differ and values that cannot be."""
+        set_ = object.__setattr__
+        set_(self, "names", np.array(self.names, dtype=object))
+        self.names.setflags(write=False)
+        if not isinstance(self.micro_batch, int) or self.micro_batch < 1:
+            raise ProfileError(
+                f"profile {self.name}: micro_batch must be a whole number >= 1, "
+                f"not {self.micro_batch!r}"
+            )
+        for key in self._numeric:
+            array = np.array(getattr(self, key), dtype=np.float64)
+            if array.shape != self.names.shape:
+                raise ProfileError(
+                    f"profile {self.name}: {key} has {array.size} values for "
+                    f"{self.names.size} pivots"
+                )
+            bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+            if bad.size:
+                raise ProfileError(
+                    f"profile {self.name}: {key} of pivot {bad[0]} "
+                    f"({self.names[bad[0]]}) is {array[bad[0]]}; must be >= 0"
+                )
+            array.setflags(write=False)
+            set_(self, key, array)
+        if self.names.size < 2:
+            raise ProfileError(f"profile {self.name}: a chain needs at least two pivots")
+        if not self.seconds.any():
+            raise ProfileError(f"profile {self.name}: all times are zero")
+
+    def __len__(self) -> int:
+        """Number of pivots."""
+        return int(self.names.size)
+
+    @property
+    def _numeric(self) -> tuple[str, ...]:
+        keys = ("forward", "backward", "cut_bytes", "parameter_bytes")
+        return keys if self.resident_bytes is None else (*keys, "resident_bytes")
+
+    @cached_property
+    def seconds(self) -> np.ndarray:
+        """(n,) float64, forward plus backward seconds."""
+        return self.forward + self.backward
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """``sha256:...`` of the graph behind the chain, or of the chain's own arrays."""
+        if self.source:
+            return self.source
+        digest = hashlib.sha256(f"profile {len(self)} {self.micro_batch}".encode())
+        for key in self._numeric:
+            digest.update(key.encode())
+            digest.update(getattr(self, key).astype("<f8").tobytes())
+        return f"sha256:{digest.hexdigest()}"
+
+    @classmethod
+    def from_graph(
+        cls,
+        graph: Graph,
+        device: Device,
+        micro_batch: int = MICRO_BATCH,
+        efficiency: float = EFFICIENCY,
+    ) -> StageProfile:
+        """The chain of a graph: its forward instructions that are neither parameters nor free.
+
+        Forward seconds are FLOPs / (efficiency * peak): unfused HLO lists every elementwise
+        operation with its memory traffic, which a compiler's fusion takes away, so bytes are left
+        out here. Backward seconds are twice that. Times and activations are scaled from the
+        graph's batch to the micro-batch. A variable counts where it is first used.
+        """
+        pivots = graph.pivots()
+        scale = micro_batch / graph.batch_size
+        forward = graph.flops[pivots] * scale / (efficiency * device.peak_flops)
+        cut, parameter = graph.chain_bytes(pivots)
+        return cls(
+            name=graph.name,
+            names=graph.op_names(pivots),
+            forward=forward,
+            backward=BACKWARD_RATIO * forward,
+            cut_bytes=cut * scale,
+            parameter_bytes=parameter,
+            resident_bytes=graph.tensor_bytes_of(pivots) * scale,
+            micro_batch=micro_batch,
+            source=graph.fingerprint,
+        )
+
+    @classmethod
+    def from_csv(cls, path: str | os.PathLike[str], micro_batch: int = MICRO_BATCH) -> StageProfile:
+        """Read ``name,forward_ms,backward_ms,cut_bytes,parameter_bytes[,resident_bytes]``.
+
+        The numbers are those of one micro-batch; lines that start with ``#`` are comments.
+
+        Raises:
+            ProfileError: a missing column, or a value that is missing, negative or not finite; the
+                message names the file, the row (line) and the column.
+        """
+        path = Path(path)
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ProfileError(f"{path}: cannot be read as text ({error})") from None
+        records = _records(text, path)
+        header = [x.strip() for x in next(records, (0, []))[1]]
+        missing = [x for x in ("name", *_COLUMNS) if x not in header]
+        if missing:
+            raise ProfileError(
+                f"{path}: missing column {missing[0]!r}; the header must hold "
+                f"name, {', '.join(_COLUMNS)}"
+            )
+        twice = [x for x in ("name", *_COLUMNS, _OPTIONAL) if header.count(x) > 1]
+        if twice:
+            raise ProfileError(f"{path}: the header holds column {twice[0]!r} twice")
+        wanted = [*_COLUMNS, _OPTIONAL] if _OPTIONAL in header else list(_COLUMNS)
+        names: list[str] = []
+        values: dict[str, list[float]] = {key: [] for key in wanted}
+        for line, row in records:
+            if len(row) != len(header):
+                raise ProfileError(
+                    f"{path}: line {line} has {len(row)} fields, the header {len(header)}"
+                )
+            names.append(row[header.index("name")])
+            for key in wanted:
+                values[key].append(_number(row[header.index(key)], f"{path}: line {line}", key))
+        if not names:
+            raise ProfileError(f"{path}: no rows below the header")
+        try:
+            return cls(
+                name=path.stem,
+                names=np.array(names, dtype=object),
+                forward=np.array(values["forward_ms"]),
+                backward=np.array(values["backward_ms"]),
+                cut_bytes=np.array(values["cut_bytes"]),
+                parameter_bytes=np.array(values["parameter_bytes"]),
+                resident_bytes=np.array(values[_OPTIONAL]) if _OPTIONAL in values else None,
+                micro_batch=micro_batch,
+            )
+        except ProfileError as error:
+            raise ProfileError(f"{path}: {error}") from None
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the chain in the form that ``from_csv`` reads, every number and name exactly."""
+        keys = dict(zip((*_COLUMNS, _OPTIONAL), self._numeric, strict=False))
+        lines = [",".join(["name", *keys])]
+        columns = [
+            [_text(x, key) for x in getattr(self, attribute)] for key, attribute in keys.items()
+        ]
+        lines += [
+            ",".join((_quoted(str(name)), *row))
+            for name, *row in zip(self.names, *columns, strict=True)
+        ]
+        try:
+            data = "".join(f"{line}\n" for line in lines).encode()
+        except UnicodeEncodeError as error:
+            raise ProfileError(f"profile {self.name}: a name is no text ({error})") from None
+        if b"\0" in data:  # which csv takes from Python 3.11 on only
+            raise ProfileError(f"profile {self.name}: a name holds a NUL; rename it")
+        with replacing(path) as stream:
+            stream.write(data)
+
+
+def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a CSV text with the number of the line that each starts on.
+
+    Blank lines and comments are left out, but not those inside a quoted name of several lines.
+    """
+    first = 0  # line that the current record starts on, 0 between records
+
+    def lines() -> Iterator[str]:
+        nonlocal first
+        for number, line in enumerate(io.StringIO(text, newline=""), 1):
+            if first or (line.strip() and not line.startswith("#")):
+                first = first or number
+                yield line
+
+    reader = csv.reader(lines(), strict=True)
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise ProfileError(f"{path}: line {first} is no CSV ({error})") from None
+        if row is None:
+            return
+        line, first = first, 0
+        yield line, row
+
+
+def _quoted(name: str) -> str:
+    """A name as a CSV field; quoted where it could be taken for something else."""
+    if re.search(r'[",\r\n]|^[#\s]|\s$|^$', name):
+        name = '"' + name.replace('"', '""') + '"'
+    return name
+
+
+def _number(text: str, where: str, column: str) -> float:
+    try:
+        number = Decimal(text.strip())
+        value = float(number.scaleb(-3) if column.endswith("_ms") else number)
+    except (ArithmeticError, ValueError):  # of decimal and of float
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise ProfileError(f"{where}, column {column!r}: {text!r} is not a number >= 0")
+    return value
+
+
+def _text(value: float, column: str) -> str:
+    """Shortest decimal that reads back as ``value`` (seconds as milliseconds, shifted exactly)."""
+    number = Decimal(repr(float(value)))
+    return str(number.scaleb(3) if column.endswith("_ms") else number)

@@ -1,0 +1,88 @@
+"""An event simulation of the 1F1B schedule: the second opinion beside the closed form.
+
+Compute stages and transfers are 2S-1 resources in a row, each busy with one micro-batch at a time
+(links are half-duplex). Counted from the last compute stage, a resource warms up with 1, 2, 3, ...
+forward passes (at most M), then alternates one backward, one forward, then drains. A forward pass
+needs the forward pass before it in the chain, a backward pass the backward pass after it. The
+all-reduce of a stage starts when its last backward pass ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from parenvs.pipeline.problem import StageTimes
+
+FORWARD, BACKWARD = 0, 1
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """When each micro-batch passes each resource.
+
+    Attributes:
+        start: (..., 2S-1, 2, M) float64 seconds; axis -2 is forward, backward.
+        end: (..., 2S-1, 2, M) float64 seconds.
+        reduce_start: (..., 2S-1) float64 seconds, start of each all-reduce.
+        reduce_end: (..., 2S-1) float64 seconds.
+        length: (...) float64 seconds, when all is done.
+    """
+
+    start: np.ndarray
+    end: np.ndarray
+    reduce_start: np.ndarray
+    reduce_end: np.ndarray
+    length: np.ndarray
+
+
+@lru_cache(maxsize=64)
+def _order(resources: int, micro_batches: int) -> tuple[tuple[int, int, int], ...]:
+    """(resource, kind, micro-batch) of all passes, each after the passes that it waits for."""
+    queues = []
+    for resource in range(resources):
+        warm = min(resources - resource, micro_batches)
+        queue = [(FORWARD, m) for m in range(warm)]
+        for m in range(micro_batches):
+            queue.append((BACKWARD, m))
+            if warm + m < micro_batches:
+                queue.append((FORWARD, warm + m))
+        queues.append(queue)
+    position = [0] * resources
+    done: set[tuple[int, int, int]] = set()
+    order: list[tuple[int, int, int]] = []
+    while len(order) < 2 * resources * micro_batches:
+        for resource, queue in enumerate(queues):
+            while position[resource] < len(queue):
+                kind, m = queue[position[resource]]
+                neighbour = resource - 1 if kind == FORWARD else resource + 1
+                if 0 <= neighbour < resources and (neighbour, kind, m) not in done:
+                    break
+                done.add((resource, kind, m))
+                order.append((resource, kind, m))
+                position[resource] += 1
+    return tuple(order)
+
+
+def simulate(times: StageTimes, micro_batches: int) -> Timetable:
+    """Run one training step of the plans; all arrays keep the plans' leading shape."""
+    resources = times.forward.shape[-1]
+    lead = times.forward.shape[:-1]
+    duration = (np.moveaxis(times.forward, -1, 0), np.moveaxis(times.backward, -1, 0))
+    start = np.empty((resources, 2, micro_batches, *lead))
+    end = np.empty_like(start)
+    free = np.zeros((resources, *lead))
+    for resource, kind, m in _order(resources, micro_batches):
+        neighbour = resource - 1 if kind == FORWARD else resource + 1
+        begin = free[resource]
+        if 0 <= neighbour < resources:
+            begin = np.maximum(begin, end[neighbour, kind, m])
+        start[resource, kind, m] = begin
+        free[resource] = end[resource, kind, m] = begin + duration[kind][resource]
+    order = (*range(3, 3 + len(lead)), 0, 1, 2)
+    start, end = start.transpose(order), end.transpose(order)
+    reduce_start = end[..., BACKWARD, -1]
+    reduce_end = reduce_start + times.all_reduce
+    return Timetable(start, end, reduce_start, reduce_end, reduce_end.max(axis=-1))

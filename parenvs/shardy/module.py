@@ -1,0 +1,246 @@
+"""HLO modules for Shardy: where they come from, and what it takes (extra ``jax``).
+
+Graphs hold arrays only, so the module that one was read from is needed again.
+
+What Shardy gets is the HLO that graphs are read from, turned into StableHLO, as in XLA itself. It
+must not get what JAX lowers to: that holds CHLO, of which Shardy knows nothing, so that it stops
+propagating there and inserts no reshard either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from parenvs.errors import ParenvsError, shown
+from parenvs.graph import proto as hlo_proto
+from parenvs.graph.graph import Graph
+from parenvs.graph.reader import read_proto
+from parenvs.instances import load_graph, manifest
+
+_PARSERS = ("jaxlib._hlo", "jaxlib._jax", "jaxlib.xla_extension")
+"""Where versions of jaxlib keep their parser of HLO text."""
+_KNOWN = ("stablehlo", "func", "sdy", "builtin")
+_RULE = "xla.sdy.sharding_rule"
+_SAME = "stablehlo.optimization_barrier"
+"""Passes its operand on, whatever its type; Shardy ties every dimension to the result's."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module, and the graph that is read from it.
+
+    Attributes:
+        proto: serialized HloModuleProto.
+        graph: the graph, with variables and batch size as they are if nothing is named.
+        where: file or function, for error messages.
+        remedy: what to do if it is not the module that is needed.
+    """
+
+    proto: bytes
+    graph: Graph
+    where: str
+    remedy: str = "give the one that it was read from"
+
+
+def module_of(source: Any) -> Module:
+    """The module of a source.
+
+    Args:
+        source: what ``jax.jit(f, keep_unused=True).lower(...)`` returns, the path of a ``.pb`` or
+            ``.txt``, or a shipped name, whose training step is lowered again.
+
+    Raises:
+        ParenvsError: none of these, or a ``.npz``, which holds no module.
+    """
+    if hasattr(source, "compiler_ir"):
+        proto = proto_of(source)
+        return Module(proto, read_proto(proto, "the lowered function"), "the lowered function")
+    if not isinstance(source, str | os.PathLike):
+        raise ParenvsError(
+            "source: give what jax.jit(f, keep_unused=True).lower(...) returns, or a path, not "
+            f"{shown(source)}"
+        )
+    text = os.fspath(source)
+    if text in manifest()["instances"]:
+        return _shipped(text)
+    graph = load_graph(text)
+    path = Path(text)
+    if path.suffix == ".npz":
+        raise ParenvsError(
+            f"{text}: holds arrays only, and Shardy needs the module: give the .pb or .txt that it "
+            "was made from, or the lowered function, as the source"
+        )
+    data = path.read_bytes()
+    if path.suffix == ".pb":
+        return Module(_unwrapped(data), graph, text)
+    return Module(proto_of_text(data.decode(), text), graph, text)
+
+
+def _unwrapped(data: bytes) -> bytes:
+    """The HloModuleProto itself, which tools may wrap in an HloProto."""
+    try:
+        if hlo_proto.Module.FromString(data).computations:  # type: ignore[attr-defined]
+            return data
+    except DecodeError:
+        pass
+    return hlo_proto.Wrapper.FromString(data).module.SerializeToString()  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=2)
+def _shipped(name: str) -> Module:
+    """The training step of a shipped model, lowered again."""
+    import jax
+
+    from parenvs.datasets.models import MODELS, train_step
+
+    function, args = train_step(MODELS[name])
+    proto = proto_of(jax.jit(function, keep_unused=True).lower(*args))
+    made_with = manifest()["jax"]
+    return Module(
+        proto,
+        read_proto(proto, name),
+        f"{name}, lowered again with JAX {jax.__version__}",
+        f"JAX {made_with} made the shipped graph: pip install jax=={made_with}",
+    )
+
+
+def proto_of(lowered: Any) -> bytes:
+    """Serialized HloModuleProto of what ``jax.jit(f, keep_unused=True).lower(...)`` returns."""
+    return lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+
+
+def proto_of_text(text: str, where: str) -> bytes:
+    """Serialized HloModuleProto of HLO text.
+
+    Raises:
+        ParenvsError: jaxlib cannot parse it.
+    """
+    for name in _PARSERS:
+        try:
+            parse = import_module(name).hlo_module_from_text
+        except (ImportError, AttributeError):
+            continue
+        try:
+            return parse(text).as_serialized_hlo_module_proto()
+        except (RuntimeError, ValueError) as error:
+            raise ParenvsError(f"{where}: jaxlib cannot parse it: {one_line(error)}") from None
+    raise _too_old("hlo_module_from_text; or give a .pb")
+
+
+def need_jax() -> None:
+    """Raise an error that says how to get it if JAX is not installed."""
+    try:
+        import jax  # noqa: F401
+    except ImportError as error:
+        raise ParenvsError(
+            f"verifying needs the extra 'jax' ({error}); pip install 'parenvs[jax]'"
+        ) from None
+
+
+def _too_old(what: str) -> ParenvsError:
+    from jax import __version__
+
+    return ParenvsError(f"JAX {__version__} has no {what}; pip install --upgrade jax")
+
+
+def stablehlo(proto: bytes) -> tuple[Any, str]:
+    """A context, and the module as StableHLO text; tuples among its inputs are flattened."""
+    need_jax()
+    try:
+        from jax.extend.mlir import hlo_to_stablehlo
+        from jax.interpreters.mlir import make_ir_context
+        from jaxlib.mlir import ir
+    except ImportError:
+        raise _too_old("jax.extend.mlir.hlo_to_stablehlo, which verifying needs") from None
+    context = make_ir_context()
+    with context, ir.Location.unknown():
+        try:
+            module = ir.Module.parse(hlo_to_stablehlo(proto))
+        except (ir.MLIRError, RuntimeError, ValueError) as error:
+            raise ParenvsError(
+                f"jaxlib cannot turn the HLO into StableHLO: {one_line(error)}"
+            ) from None
+        for operation in [x for x in walk(module) if x.name.split(".")[0] not in _KNOWN]:
+            _replace(operation)
+        for operation in [x for x in walk(module) if x.name == "stablehlo.custom_call"]:
+            _import_custom_call(operation)
+        return context, str(module.operation.get_asm(enable_debug_info=False))
+
+
+def _import_custom_call(operation: Any) -> None:
+    """Take over the rule that JAX gives a custom call for Shardy, and untie a tuple of results."""
+    from jaxlib.mlir import ir
+
+    frontend = "mhlo.frontend_attributes"
+    if frontend in operation.attributes:
+        given = ir.DictAttr(operation.attributes[frontend])
+        if _RULE in given:
+            rule = ir.Attribute.parse(ir.StringAttr(given[_RULE]).value)
+            operation.attributes["sdy.sharding_rule"] = rule
+    kind = operation.results[0].type if len(operation.results) == 1 else None
+    if isinstance(kind, ir.TupleType):
+        types = [kind.get_type(k) for k in range(kind.num_types)]
+        attributes = {name: operation.attributes[name] for name in operation.attributes}
+        new = _put(operation, operation.name, types, attributes)
+        for use in list(operation.results[0].uses):
+            part = use.owner.operation
+            index = ir.IntegerAttr(part.attributes["index"]).value
+            part.results[0].replace_all_uses_with(new.results[index])
+            part.erase()
+        operation.erase()
+
+
+def _replace(operation: Any) -> None:
+    """Put an operation that Shardy knows in the place of one that it does not."""
+    from jaxlib.mlir import ir
+
+    results = [x.type for x in operation.results]
+    if operation.name == "mhlo.topk":
+        target = {"call_target_name": ir.StringAttr.get("mhlo.topk")}
+        new = _put(operation, "stablehlo.custom_call", results, target)
+    elif [x.type for x in operation.operands] == results:
+        new = _put(operation, _SAME, results, {})
+    else:
+        raise ParenvsError(
+            f"the module holds {operation.name}, of which Shardy knows nothing; give the HLO as it "
+            "is before XLA's optimisation"
+        )
+    for old, value in zip(operation.results, new.results, strict=True):
+        old.replace_all_uses_with(value)
+    operation.erase()
+
+
+def _put(operation: Any, name: str, results: list[Any], attributes: dict[str, Any]) -> Any:
+    """A new operation with the operands of another, before it."""
+    from jaxlib.mlir import ir
+
+    return ir.Operation.create(
+        name,
+        results=results,
+        operands=list(operation.operands),
+        attributes=attributes,
+        ip=ir.InsertionPoint(operation),
+    )
+
+
+def walk(module: Any) -> Iterator[Any]:
+    """All operations inside, in order."""
+    for region in module.operation.regions:
+        for block in region.blocks:
+            for view in block.operations:
+                yield view.operation
+                yield from walk(view)
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, as one line of moderate length."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:300]

@@ -1,0 +1,398 @@
+"""Pictures of judged plans: the chain with its cuts, memory, and the simulated schedule.
+
+Matplotlib is imported when a picture is asked for, and pyplot never: figures are plain objects with
+an Agg canvas, so no display is needed and no global state is left changed.
+
+
+JOINED: The upper half of a picture: the chain with its cuts, parameters, and memory per device.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parenvs.errors import ParenvsError
+from parenvs.files import replacing
+from parenvs.viewer.page import (
+    DPI,
+    HEIGHT,
+    INK,
+    LEFT,
+    MEMORY,
+    QUIET,
+    RED,
+    RIGHT,
+    STAGE_COLOURS,
+    TRACK,
+    WIDTH,
+    Page,
+    ink_on,
+    stage_colour,
+    style,
+    text_inches,
+)
+from parenvs.viewer.pipeline_schedule import draw_schedule
+from parenvs.viewer.pipeline_text import device_range, text, title, verdict
+from parenvs.viewer.words import printable, short_name, size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from parenvs.pipeline.judge import Report
+    from parenvs.pipeline.problem import Pipeline
+
+if TYPE_CHECKING:
+    from parenvs.pipeline.judge import Report, Stage
+    from parenvs.pipeline.problem import Pipeline
+
+
+__all__ = ["ending", "figure", "rgb_array", "save", "text"]
+
+METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": None},
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+}
+
+
+def figure(pipeline: Pipeline, report: Report | None) -> Figure:
+    """A picture of a plan.
+
+    Above, the chain: its width is the share of compute seconds, the curve is the bytes that a cut
+    would send, the bands are the stages; beside it, memory per device against the limit. Below, the
+    simulated 1F1B schedule with both lengths. Without a plan, or with a malformed one, the chain
+    and its parameters.
+
+    Args:
+        pipeline: the problem.
+        report: what the judge says of the plan, or None.
+    """
+    with style():
+        return _draw(pipeline, report)
+
+
+def rgb_array(pipeline: Pipeline, report: Report | None) -> np.ndarray:
+    """The picture as a new array of shape (800, 1280, 3), uint8."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    with style():
+        canvas = FigureCanvasAgg(_draw(pipeline, report))
+        canvas.draw()
+        return np.array(canvas.buffer_rgba())[..., :3].copy()
+
+
+def save(path: str | os.PathLike[str], pipeline: Pipeline, report: Report | None) -> None:
+    """Write the picture; equal plans give equal bytes, and a failure leaves the old file.
+
+    Args:
+        path: ends in ``.png``, ``.svg`` or ``.pdf``.
+        pipeline: the problem.
+        report: what the judge says of the plan, or None.
+
+    Raises:
+        ParenvsError: another ending.
+    """
+    suffix = ending(path)
+    with style(), replacing(path) as stream:
+        _draw(pipeline, report).savefig(
+            stream, format=suffix[1:], dpi=1.5 * DPI, metadata=METADATA[suffix]
+        )
+
+
+def ending(path: str | os.PathLike[str]) -> str:
+    """``".png"``, ``".svg"`` or ``".pdf"``.
+
+    Raises:
+        ParenvsError: another ending.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in METADATA:
+        raise ParenvsError(f"{os.fspath(path)}: a picture ends in {', '.join(METADATA)}")
+    return suffix
+
+
+def _draw(pipeline: Pipeline, report: Report | None) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    page = Page(Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, facecolor="white"))
+    FigureCanvasAgg(page.figure)
+    top = _heading(page, pipeline, report)
+    stages = report.stages if report is not None else ()
+    width = WIDTH - LEFT - RIGHT
+    if report is None or not stages:
+        names = [str(x) for x in pipeline.profile.names]
+        share = pipeline.seconds_sum[1:] / pipeline.seconds_sum[-1]
+        places = [int(np.searchsorted(share, x)) for x in (0.0, 0.2, 0.4, 0.6, 0.8)]
+        marks = [(float(share[p]) * 100, short_name(names[p])) for p in places]
+        top = draw_cut_labels(page, top, width, marks)
+        half = (HEIGHT - top - 1.25) / 2
+        draw_chain(page, top, width, half, pipeline, stages, [x for x, _ in marks])
+        draw_parameters(page, top + half + 0.55, width, half, pipeline)
+        return page.figure
+    width -= MEMORY + 0.45
+    share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
+    marks = [(float(share[s.end]), f"after {short_name(s.last_name)}") for s in stages[:-1]]
+    top = draw_cut_labels(page, top, width, marks)
+    draw_strip(page, top, width, share, stages, report.memory_limit_bytes)
+    top += 0.42
+    height = max(0.26 * (HEIGHT - top), 0.9)
+    draw_chain(page, top, width, height, pipeline, stages, [])
+    draw_memory(page, top, height, report)
+    top += height + 1.05
+    draw_schedule(page, top, HEIGHT - top - 0.5, report)
+    return page.figure
+
+
+def _heading(page: Page, pipeline: Pipeline, report: Report | None) -> float:
+    """Title, verdict and reasons; returns where the rest may begin, inches from the top."""
+    legal = report is None or report.legal
+    page.text(0.3, 0.22, title(pipeline, report), size=14, weight="bold", color=INK)
+    page.text(0.3, 0.56, verdict(pipeline, report), size=11, color=INK if legal else RED)
+    top = 0.92
+    lines = [
+        line
+        for reason in (report.reasons if report is not None else ())
+        for line in textwrap.wrap(printable(reason), 150, subsequent_indent="   ")
+    ]
+    if len(lines) > 6:
+        lines[5:] = [f"and {len(lines) - 5} lines more"]
+    for line in lines:
+        page.text(0.3, top, line, size=9, color=RED)
+        top += 0.2
+    return top + 0.12
+
+
+_LEVEL, _LEVELS = 0.18, 8  # inches from one row of cut labels to the next, most rows
+_BINS = 900  # most points of the curves
+
+
+def draw_cut_labels(page: Page, top: float, width: float, marks: list[tuple[float, str]]) -> float:
+    """Names above the chain, as a staircase so that none crosses another or its line.
+
+    A label starts at its cut (in % of the chain) and stands above every label that begins within
+    its own width; where that is too high it is left out. Returns the lower end, inches from the
+    top.
+    """
+    placed: list[tuple[float, str, int]] = []
+    for x, words in reversed(marks):
+        end = x / 100 * width + text_inches(words, 8.5) + 0.12
+        level = 1 + max((at for start, _, at in placed if start / 100 * width < end), default=-1)
+        if level < _LEVELS:
+            placed.append((x, words, level))
+    height = (max((level for _, _, level in placed), default=-1) + 1) * _LEVEL + 0.06
+    axes = page.axes(LEFT, top, width, height)
+    axes.set(xlim=(0, 100), ylim=(0, height), xticks=[], yticks=[])
+    for x, words, level in placed:
+        y = level * _LEVEL + 0.1
+        axes.plot([x, x], [0, y + 0.07], color=QUIET, linewidth=0.8, clip_on=False)
+        axes.text(x + 5 / width, y, words, size=8.5, color=INK, va="center", clip_on=False)
+    return top + height
+
+
+def draw_strip(
+    page: Page,
+    top: float,
+    width: float,
+    share: np.ndarray,
+    stages: tuple[Stage, ...],
+    limit: float,
+) -> None:
+    """The stages as a bar: number and devices where they fit; red where memory is exceeded."""
+    axes = page.axes(LEFT, top, width, 0.34)
+    axes.set(xlim=(0, 100), ylim=(0, 1), xticks=[], yticks=[])
+    for number, stage in enumerate(stages):
+        begin, end = share[stage.first], share[stage.end]
+        over = stage.memory_bytes > limit
+        fill = RED if over else stage_colour(number)
+        axes.axvspan(begin, end, color=fill, linewidth=0)
+        devices = device_range(stage)
+        word = "device" if stage.device_end - stage.device_first == 1 else "devices"
+        room = (end - begin) / 100 * width - 0.06
+        for words in (f"stage {number} · {word} {devices}", f"{number} · {devices}", f"{number}"):
+            if text_inches(words, 9, bold=True) <= room:
+                axes.text(
+                    (begin + end) / 2,
+                    0.47,
+                    words,
+                    size=9,
+                    weight="bold",
+                    ha="center",
+                    va="center",
+                    color=ink_on(fill),
+                )
+                break
+    for stage in stages[:-1]:
+        axes.axvline(share[stage.end], color="white", linewidth=1.5)
+
+
+def draw_chain(
+    page: Page,
+    top: float,
+    width: float,
+    height: float,
+    pipeline: Pipeline,
+    stages: tuple[Stage, ...],
+    marks: list[float],
+) -> None:
+    """Bytes that a cut after each pivot would send, over the share of compute seconds."""
+    from matplotlib.ticker import FuncFormatter
+
+    axes = page.axes(LEFT, top, width, height)
+    crossing = np.array(pipeline.cut_before[1:])
+    share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
+    largest = max(float(crossing.max()), 1.0)
+    floor = max(float(np.quantile(crossing, 0.02)) / 3, largest / 1e6, 1.0)
+    axes.set_yscale("log")
+    axes.set(xlim=(0, 100), ylim=(floor, largest * 2))
+    for number, stage in enumerate(stages):
+        axes.axvspan(
+            share[stage.first],
+            share[stage.end],
+            color=stage_colour(number),
+            alpha=0.13,
+            linewidth=0,
+        )
+    least, most = _envelope(share[1:], crossing)
+    x = np.linspace(0, 100, len(least) + 1)
+    axes.stairs(
+        np.maximum(most, floor),
+        x,
+        baseline=floor,
+        fill=True,
+        color="#9AA5B1",
+        alpha=0.45,
+        linewidth=0,
+    )
+    axes.stairs(np.maximum(least, floor), x, baseline=None, color="#3C4652", linewidth=0.9)
+    for mark in marks:
+        axes.axvline(mark, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)))
+    for stage in stages[:-1]:
+        sent = max(float(pipeline.cut_before[stage.end]), floor)
+        axes.axvline(share[stage.end], color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+        axes.plot(
+            [share[stage.end]],
+            [sent],
+            "o",
+            color=INK,
+            markersize=5,
+            zorder=4,
+            markeredgecolor="white",
+            clip_on=False,
+        )
+    ticks = _log_ticks(floor * (2 * largest / floor) ** 0.08, largest * 2)
+    axes.set_yticks(ticks, [size(y, tick=True) for y in ticks])
+    axes.set_yticks([], minor=True)
+    axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
+    axes.set_ylabel("bytes across a cut", color=QUIET, size=9)
+    axes.yaxis.set_label_coords(-0.88 / width, 0.5)
+    if stages:
+        axes.set_xlabel(
+            "position in the chain, % of its compute seconds  ·  dots: what each cut "
+            "sends per micro-batch",
+            color=QUIET,
+            size=9,
+        )
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Three to five round numbers between two, if there are."""
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)))
+    ticks: list[float] = []
+    for steps in ((1,), (1, 3), (1, 2, 5)):
+        ticks = [float(x * step) for x in decades for step in steps if low <= x * step <= high]
+        if len(ticks) >= 3:
+            break
+    return ticks[:: (len(ticks) + 4) // 5 or 1]
+
+
+def _envelope(place: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Least and greatest value in equal bins of 0..100; an empty bin takes the value before it."""
+    bins = np.minimum((place / 100 * _BINS).astype(int), _BINS - 1)
+    least, most = np.full(_BINS, np.inf), np.full(_BINS, -np.inf)
+    np.minimum.at(least, bins, values)
+    np.maximum.at(most, bins, values)
+    # The value that holds where a bin begins: that of the last pivot at or before it.
+    before = np.searchsorted(bins, np.arange(_BINS)) - 1
+    held = values[np.maximum(before, 0)]
+    empty = np.isinf(least)
+    least[empty] = most[empty] = held[empty]
+    return least, most
+
+
+def draw_parameters(
+    page: Page, top: float, width: float, height: float, pipeline: Pipeline
+) -> None:
+    """Parameters that the chain holds before each share of the compute seconds."""
+    from matplotlib.ticker import FuncFormatter
+
+    axes = page.axes(LEFT, top, width, height)
+    share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
+    total = max(float(pipeline.parameter_sum[-1]), 1.0)
+    axes.fill_between(
+        share, pipeline.parameter_sum, step="post", color=STAGE_COLOURS[0], alpha=0.25, linewidth=0
+    )
+    axes.step(share, pipeline.parameter_sum, where="post", color=STAGE_COLOURS[0], linewidth=1.4)
+    axes.set(xlim=(0, 100), ylim=(0, total * 1.08))
+    axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: size(y, tick=True)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
+    axes.set_ylabel("parameters before it", color=QUIET, size=9)
+    axes.yaxis.set_label_coords(-0.88 / width, 0.5)
+    axes.set_xlabel("position in the chain, % of its compute seconds", color=QUIET, size=9)
+
+
+def draw_memory(page: Page, top: float, height: float, report: Report) -> None:
+    """Bytes on each device of every stage, and the limit."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    stages, limit = report.stages, report.memory_limit_bytes
+    axes = page.axes(WIDTH - RIGHT - MEMORY, top, MEMORY, height)
+    row = height / len(stages)
+    most = max(limit, *(stage.memory_bytes for stage in stages)) * 1.06
+    axes.set(xlim=(0, most), ylim=(len(stages) - 0.5, -0.5), yticks=[])
+    axes.set_title("memory per device", size=9, color=QUIET, loc="left", pad=21)
+    for number, stage in enumerate(stages):
+        used = stage.memory_bytes
+        over = used > limit
+        axes.barh(number, most, 0.72, color=TRACK)
+        axes.barh(number, used, 0.72, color=RED if over else stage_colour(number))
+        if row < 0.13:
+            continue
+        font = min(8.5, row * 72 * 0.6)
+        axes.text(
+            -0.03 * most, number, f"{number}", size=font, ha="right", va="center", color=QUIET
+        )
+        words = size(used)
+        inside = used / most * MEMORY > text_inches(words, font) + 0.15
+        fill = RED if over else stage_colour(number)
+        axes.text(
+            used + (-0.02 if inside else 0.02) * most,
+            number,
+            words,
+            size=font,
+            va="center",
+            ha="right" if inside else "left",
+            color=ink_on(fill) if inside else INK,
+        )
+    axes.axvline(limit, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
+    axes.text(
+        limit,
+        -0.5 - 0.06 / row,
+        f"limit {size(limit)}",
+        size=8.5,
+        color=INK,
+        va="bottom",
+        ha="right" if limit > most / 2 else "left",
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size(x, tick=True)))

@@ -1,0 +1,166 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sb3_contrib")
+
+from parenvs.agents.pretrained import pretrain
+from parenvs.agents.pretrained.examples import labelled, lessons
+from parenvs.agents.pretrained.imitate import Recipe, Trainer
+from parenvs.agents.pretrained.policy import PlanPolicy
+from parenvs.agents.vec_env import one_thread
+from parenvs.errors import ParenvsError
+
+QUICK = Recipe(parts=3, part=8, passes=4)
+
+
+def geometric_mean(policy, episodes):
+    return np.exp(np.log(policy.lengths(episodes)).mean())
+
+
+@pytest.fixture(scope="module")
+def part():
+    return labelled(7, 0, 20)
+
+
+def test_labels__are_shortest(part):
+    episodes, batch = part.episodes, part.episodes.batch
+    assert np.allclose(batch.lengths(part.cuts, part.units), part.lengths)
+    rng = np.random.default_rng(0)
+
+    def choose(turn):
+        return np.where(turn.masks, rng.random(turn.masks.shape), -1).argmax(axis=1)
+
+    for _ in range(30):
+        assert (batch.lengths(*episodes.play(choose)) >= part.lengths * (1 - 1e-9)).all()
+    again = labelled(7, 0, 20)
+    assert np.array_equal(again.cuts, part.cuts)
+    assert not np.array_equal(labelled(7, 1, 20).cuts, part.cuts)
+
+
+def test_labels__are_kept(tmp_path):
+    file = tmp_path / "folder" / "part.npz"
+    made = labelled(7, 1, 5, file=file)
+    before = file.read_bytes()
+    kept = labelled(7, 1, 5, file=file)
+    assert file.read_bytes() == before
+    for name in ("cuts", "units", "lengths"):
+        assert np.array_equal(getattr(kept, name), getattr(made, name))
+
+
+def test_lessons__are_the_labels(part):
+    points, units = lessons(part)
+    assert (points.kind, units.kind) == ("points", "units")
+    choices = int((part.episodes.batch.stages - 1).sum())
+    for some in (points, units):
+        assert len(some.right) == len(some.count) == len(some.context) == choices
+        assert len(some.rows) == int(some.count.sum())
+        assert (some.right < some.count).all()
+        assert (some.right >= 0).all()
+    # Played by the ranks in the lessons, the plans are the labels.
+    made = {"points": 0, "units": 0}
+
+    def choose(turn):
+        some = points if turn.kind == "points" else units
+        at = np.arange(made[turn.kind], made[turn.kind] + len(turn.episodes))
+        made[turn.kind] += len(turn.episodes)
+        count = some.count.numpy()
+        first = np.cumsum(count) - count
+        rows = np.concatenate([np.arange(first[i], first[i] + count[i]) for i in at])
+        order = np.concatenate([np.flatnonzero(turn.owner == k) for k in range(len(turn.masks))])
+        assert np.array_equal(some.rows[rows], turn.rows)
+        columns = [
+            np.flatnonzero(turn.masks[turn.owner[k]])[some.right[at[j]]]
+            for j, k in enumerate(order)
+        ]
+        return np.array(columns)[np.argsort(order)]
+
+    cuts, devices = part.episodes.play(choose)
+    behind = np.arange(7) >= part.episodes.batch.stages[:, None] - 1
+    assert np.array_equal(np.where(behind, 0, cuts), part.cuts)
+    assert np.array_equal(np.where(behind, 0, devices), part.units)
+
+
+def test_imitation__learns_the_labels(part):
+    trainer, examples = Trainer(Recipe(parts=1, passes=150)), lessons(part)
+    before = geometric_mean(trainer.policy, part.episodes)
+    with one_thread():
+        losses = [trainer.imitate(examples) for _ in range(150)]
+    assert losses[-1] < 0.4 * losses[0]
+    after = geometric_mean(trainer.policy, part.episodes)
+    best = np.exp(np.log(part.lengths).mean())
+    assert after < best + 0.2 * (before - best)
+
+
+def test_loss__the_same_as_one_choice_at_a_time(part):
+    """The mean of -ln(softmax of the legal rows), for points and for units."""
+    trainer, examples = Trainer(QUICK), lessons(part)
+    policy, found = trainer.policy, {"points": [], "units": []}
+
+    def choose(turn):
+        labels = part.cuts if turn.kind == "points" else part.units
+        columns = labels[turn.episodes, len(turns) // 2]
+        turns.append(turn)
+        ratings = policy.ratings(turn).astype(float)
+        for row, column in zip(ratings[turn.owner], columns, strict=True):
+            found[turn.kind].append(np.log(np.exp(row).sum()) - row[column])
+        return columns
+
+    turns = []
+    part.episodes.play(choose)
+    assert trainer.imitate(examples) == pytest.approx(
+        np.mean(found["points"]) + np.mean(found["units"]), rel=1e-5
+    )
+
+
+def train(recipe, folder, **options):
+    lines = []
+    log = pretrain.pretrain(recipe, folder, say=lines.append, **options)
+    return log, lines
+
+
+def test_pretrain__the_same_with_any_number_of_workers(part, tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrain, "validation", lambda: part)
+    monkeypatch.setattr(pretrain, "LOOKS", 3)
+    logs = [train(QUICK, tmp_path / str(workers), workers=workers)[0] for workers in (1, 2)]
+    assert logs[0]["points"] == logs[1]["points"]
+    assert [point["step"] for point in logs[0]["points"]] == [4, 8, 12]
+    assert logs[0] == json.loads((tmp_path / "1" / "plan-policy.json").read_text())
+    assert Recipe(**logs[0]["recipe"]) == QUICK
+    assert sorted(x.name for x in (tmp_path / "1").iterdir()) == [
+        "plan-policy.json",
+        "plan-policy.npz",
+    ]
+    with np.load(tmp_path / "1" / "plan-policy.npz") as weights:
+        policy = PlanPolicy(dict(weights))
+    found = pretrain.ratios(policy, part, 4)
+    assert (found >= 1 - 1e-9).all()
+    last = logs[0]["points"][-1]
+    greedy = policy.lengths(part.episodes) / part.lengths
+    assert last["greedy_mean"] == pytest.approx(np.exp(np.log(greedy).mean()), abs=1e-5)
+    assert np.allclose(pretrain.ratios(policy, part), greedy)
+    assert (found <= greedy + 1e-12).all()
+
+
+@pytest.mark.parametrize("stop", ["labels", "training"])
+def test_pretrain__goes_on_after_an_interruption(part, tmp_path, monkeypatch, stop):
+    monkeypatch.setattr(pretrain, "validation", lambda: part)
+    monkeypatch.setattr(pretrain, "LOOKS", 6)
+    whole, _ = train(QUICK, tmp_path / "whole")
+
+    def interrupted(line):
+        if ("solved" in line) == (stop == "labels") and (stop == "labels" or "step 8 " in line):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.pretrain(QUICK, tmp_path / "parts", say=interrupted)
+    assert not (tmp_path / "parts" / "plan-policy.npz").exists()
+    with pytest.raises(ParenvsError, match=r"checkpoint\.pt is of another recipe"):
+        train(dataclasses.replace(QUICK, seed=1), tmp_path / "parts")
+    again, _ = train(QUICK, tmp_path / "parts")
+    assert again["points"] == whole["points"]
+    weights = [np.load(tmp_path / name / "plan-policy.npz") for name in ("whole", "parts")]
+    for name in weights[0]:
+        assert np.array_equal(weights[0][name], weights[1][name])

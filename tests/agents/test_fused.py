@@ -1,0 +1,431 @@
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+pytest.importorskip("sb3_contrib")
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from parenvs.agents.fused import __main__ as fused
+from parenvs.agents.fused.env import ACTIONS, FusedEnv
+from parenvs.agents.fused.learner import OBJECTIVES, Learner, Settings, advantages
+from parenvs.agents.fused.policy import Choices, FusedPolicy, draw, greedy_lengths
+from parenvs.agents.fused.pool import PlanPool, drawn, joined, parts
+from parenvs.agents.fused.tensors import PlanTensors
+from parenvs.agents.pretrained.network import LOWEST
+from parenvs.agents.pretrained.policy import Episodes, PlanPolicy
+from parenvs.agents.vec_env import one_thread
+from parenvs.datasets import generators
+from parenvs.errors import ParenvsError
+from parenvs.pipeline.points import PlanSpace
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
+QUICK = Settings(envs=48, iterations=3, choices=3, epochs=2, problems=32, part=16, refill=1)
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def device(request):
+    return torch.device(request.param)
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    return drawn(3, 0, 40)
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    with one_thread():
+        yield
+
+
+def random_choice(mask, rng):
+    return np.where(mask, rng.random(mask.shape), -1).argmax(axis=1)
+
+
+def host(values):
+    return {k: v.cpu().numpy() for k, v in values.items()}
+
+
+def keep_problems(env, monkeypatch):
+    """Episode i is always of problem i."""
+    monkeypatch.setattr(env, "draw", lambda: torch.arange(env.count, device=env.device))
+    env.reset()
+
+
+@pytest.mark.parametrize("ranges", RANGES)
+def test_tensors__thousands_of_episodes_as_the_batch_plays_them(device, ranges):
+    rng = np.random.default_rng(0)
+    spaces = [generators.draw(rng, ranges=RANGES[ranges]).space for _ in range(50)]
+    batch = Episodes.of(spaces).batch
+    tensors = PlanTensors.of(batch, device)
+    rows = rng.integers(0, len(batch), 2000)
+
+    def there(*arrays):
+        return (torch.tensor(x, device=device) for x in arrays)
+
+    cuts, units = np.zeros((2, len(rows), 7), dtype=np.int64)
+    point, unit = np.zeros((2, len(rows)), dtype=np.int64)
+    for stage in range(7):
+        active = np.flatnonzero(batch.stages[rows] - 1 > stage)
+        if not active.size:
+            break
+        # Numbers of stages that differ: those that are through ask about their last.
+        stages = np.minimum(stage, batch.stages[rows] - 2)
+        point = np.where(stages < stage, 0, point)
+        masks = batch.legal_points(stages, point, unit, rows)
+        assert np.array_equal(
+            masks, tensors.legal_points(*there(stages, point, unit, rows)).cpu().numpy()
+        )
+        end = random_choice(masks, rng)
+        masks = batch.legal_units(stages, point, unit, end, rows)
+        assert np.array_equal(
+            masks, tensors.legal_units(*there(stages, point, unit, end, rows)).cpu().numpy()
+        )
+        assert masks[active].any(axis=1).all()
+        after = random_choice(masks, rng)
+        point[active], unit[active] = end[active], after[active]
+        cuts[active, stage], units[active, stage] = point[active], unit[active]
+    behind = np.arange(7) >= batch.stages[rows, None] - 1
+    cuts[behind], units[behind] = rng.integers(0, 128, behind.sum()), 3  # must not count
+    lengths = tensors.lengths(*there(cuts, units, rows)).cpu().numpy()
+    assert lengths.dtype == np.float64
+    np.testing.assert_allclose(lengths, batch.lengths(cuts, units, rows), rtol=1e-12)
+    values = tensors.values(*there(cuts, units, rows)).cpu().numpy()
+    np.testing.assert_allclose(values, batch.values(cuts.T, units.T, rows), rtol=1e-12)
+
+
+@pytest.mark.parametrize("ranges", RANGES)
+@pytest.mark.parametrize("check", [False, True], ids=["legal", "any"])
+def test_env__the_same_as_the_native_batch(device, ranges, check, monkeypatch):
+    """Step by step: what is seen, masks, rewards and ends; with ``any``, also illegal actions."""
+    n, rng = 32, np.random.default_rng(1)
+    batch = gym.make_vec(
+        "PipelinePlan-v0", num_envs=n, vectorization_mode="vector_entry_point", ranges=ranges,
+        autoreset_mode=AutoresetMode.SAME_STEP, repeat=10**6,
+    )  # fmt: skip
+    seen, infos = batch.reset(seed=5)
+    stages = np.rint(seen["numbers"][:, 0] * 8).astype(int).tolist()
+    problems = zip(batch.problems.of, stages, strict=True)
+    spaces = [PlanSpace.build(problem.pipeline, s) for problem, s in problems]
+    env = FusedEnv(PlanPool(Episodes.of(spaces), device), n)
+    keep_problems(env, monkeypatch)
+    ended = 0
+    for _ in range(200):
+        found = host(env.observation())
+        assert found.keys() == seen.keys()
+        for key, value in seen.items():
+            assert found[key].dtype == value.dtype
+            assert np.array_equal(found[key], value), key
+        masks = env.masks().cpu().numpy()
+        assert np.array_equal(masks, infos["action_mask"].astype(bool))
+        actions = random_choice(masks, rng)
+        if check:
+            wrong = rng.random(n) < 0.03
+            actions[wrong] = rng.integers(-3, ACTIONS + 3, wrong.sum())
+        seen, rewards, over, _, infos = batch.step(actions)
+        reward, end = env.step(torch.tensor(actions, device=device), check=check)
+        assert np.array_equal(end.cpu().numpy(), over)
+        np.testing.assert_allclose(reward.cpu().numpy(), rewards, rtol=1e-12)
+        assert check or (rewards >= 0).all()
+        ended += over.sum()
+    assert ended > 600
+    assert (env.turn is None) == check
+
+
+def test_env__draws_problems_of_the_pool(episodes, device):
+    env, again = (FusedEnv(PlanPool(episodes, device), 4000, seed) for seed in (1, 1))
+    assert torch.equal(env.problem, again.problem)
+    assert not torch.equal(env.problem, FusedEnv(env.pool, 4000, 2).problem)
+    first, seen = env.problem, env.problem.new_zeros(len(episodes.batch))
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        actions = torch.tensor(random_choice(env.masks().cpu().numpy(), rng), device=device)
+        before = env.problem
+        _, ended = env.step(actions)
+        assert torch.equal(env.problem[~ended], before[~ended])
+        assert torch.equal(env.made == 0, ended)
+        seen += env.problem[ended].bincount(minlength=len(seen))
+    assert not torch.equal(env.problem, first)
+    expected = seen.sum() / len(seen)
+    assert (abs(seen - expected) < 6 * expected.sqrt()).all()
+
+
+def test_choices__rows_as_the_policy_without_torch_sees_them(episodes, device, monkeypatch):
+    env = FusedEnv(PlanPool(episodes, device), len(episodes.batch))
+    keep_problems(env, monkeypatch)
+    network = FusedPolicy(device, seed=4)
+    policy, rng = PlanPolicy(network.weights()), np.random.default_rng(2)
+    turns = []
+
+    def choose(turn):
+        turns.append(turn)
+        choices = Choices.of(env)
+        assert choices.kind == turn.kind
+        counts = choices.count.cpu().numpy()
+        active = np.isin(np.arange(env.count), turn.episodes)
+        assert np.array_equal(counts[active], turn.masks.sum(axis=1))
+        rows = choices.rows.cpu().numpy()[active.repeat(counts)]
+        np.testing.assert_allclose(rows, turn.rows, rtol=2e-3, atol=2e-4)
+        np.testing.assert_allclose(
+            choices.context.cpu().numpy()[active], turn.context, rtol=1e-4, atol=1e-5
+        )
+        logits = network.logits(choices).detach().cpu().numpy()[active]
+        ratings = policy.ratings(turn)
+        expected = torch.tensor(ratings).log_softmax(dim=1).numpy()[turn.masks]
+        np.testing.assert_allclose(logits[logits > LOWEST / 2], expected, atol=2e-3)
+        columns = random_choice(turn.masks, rng)
+        rank = np.zeros(env.count, dtype=int)
+        rank[active] = (turn.masks & (np.arange(turn.masks.shape[1]) < columns[:, None])).sum(1)
+        actions = choices.action(torch.tensor(rank, device=device))
+        first = 0 if turn.kind == "points" else 128
+        assert np.array_equal(actions.cpu().numpy()[active], columns + first)
+        env.step(actions)
+        return columns
+
+    episodes.play(choose)
+    assert len(turns) == 2 * (episodes.batch.stages.max() - 1)
+
+
+def test_draw__by_the_probabilities_and_only_what_is_legal(device):
+    chances = torch.tensor([0.5, 0.3, 0.2], device=device)
+    logits = torch.full((30_000, 5), LOWEST, device=device)
+    logits[:, :3] = chances.log()
+    ranks = draw(logits, torch.Generator(device).manual_seed(0))
+    share = ranks.bincount(minlength=5) / len(ranks)
+    torch.testing.assert_close(share[:3], chances, atol=0.015, rtol=0.0)
+    assert not share[3:].any()
+
+
+def test_draw__no_waiting_at_all_makes_nothing_legal(device, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "exponential_", lambda self, generator: self.zero_())
+    logits = torch.tensor([[LOWEST, -1.0, LOWEST]], device=device)
+    assert draw(logits, torch.Generator(device)).tolist() == [1]
+
+
+@pytest.mark.parametrize("trace", [1.0, 0.7, 0.0])
+def test_advantages__sums_of_errors_until_the_end(trace):
+    torch.manual_seed(0)
+    rewards, ends, values = torch.rand(9, 6), torch.rand(9, 6) < 0.3, torch.rand(10, 6)
+    found = advantages(rewards, ends, values, trace)
+    for i in range(6):
+        for t in range(9):
+            expected, weight = 0.0, 1.0
+            for k in range(t, 9):
+                after = 0.0 if ends[k, i] else values[k + 1, i]
+                expected += weight * (rewards[k, i] + after - values[k, i])
+                weight *= trace
+                if ends[k, i]:
+                    break
+            assert found[t, i] == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_learner__starts_from_the_policy_that_played(episodes, device):
+    learner = Learner(QUICK, FusedEnv(PlanPool(episodes, device), QUICK.envs))
+    rollout = learner.play()
+    assert [x.choices.kind for x in rollout.samples] == ["points", "units"] * QUICK.choices
+    worth = torch.stack([x.advantage for x in rollout.samples])
+    assert worth.mean().abs() < 1e-5
+    assert worth.std() == pytest.approx(1.0, abs=1e-4)
+    for sample in rollout.samples:
+        figures = learner.figures(sample)
+        assert figures["divergence"].abs() < 1e-6
+        expected = -sample.advantage.mean().item()
+        assert figures["policy"].item() == pytest.approx(expected, abs=1e-5)
+        logits = learner.policy.logits(sample.choices)
+        spread = torch.distributions.Categorical(logits=logits).entropy().mean()
+        assert figures["entropy"].item() == pytest.approx(spread.item(), rel=1e-4)
+    # Another rollout goes on where this one ended.
+    before = learner.env.problem.clone(), learner.env.made.clone()
+    assert learner._now.count.equal(Choices.of(learner.env).count)
+    learner.learn(rollout)
+    assert before[0].equal(learner.env.problem)
+    assert before[1].equal(learner.env.made)
+    figures = learner.figures(rollout.samples[0])
+    assert figures["divergence"] > 0
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_learner__what_the_last_choice_is_worth(episodes, device, objective, monkeypatch):
+    settings = Settings(envs=16, choices=3, objective=objective)
+    learner = Learner(settings, FusedEnv(PlanPool(episodes, device), settings.envs))
+    step, made = learner.env.step, []
+    monkeypatch.setattr(learner.env, "step", lambda actions: made.append(step(actions)) or made[-1])
+    rollout = learner.play()
+    for (rewards, ended), sample in zip(made, rollout.samples, strict=True):
+        expected = rewards[ended] if objective == "value" else rewards[ended].log()
+        torch.testing.assert_close(sample.target[ended], expected.float())
+    every = torch.cat([rewards[ended] for rewards, ended in made])
+    assert rollout.ended == len(every) > 0
+    assert rollout.reward.item() == pytest.approx(every.mean().item())
+    assert rollout.length.item() == pytest.approx((1 / every).mean().item())
+
+
+def test_learner__makes_no_tensor_elsewhere(episodes, device):
+    """With another default device, a tensor made without naming one could not be used."""
+    learner = Learner(QUICK, FusedEnv(PlanPool(episodes, device), QUICK.envs))
+    with torch.device("meta"):
+        rollout = learner.play()
+        figures = learner.figures(rollout.samples[1])
+        learner.loss(figures).backward()
+        greedy_lengths(learner.policy, FusedEnv(learner.env.pool, len(learner.env.pool)))
+    assert rollout.reward.device.type == figures["value"].device.type == device.type
+    assert all(p.device.type == device.type for p in learner.policy.parameters())
+
+
+class Waits(TorchDispatchMode):
+    """Counts what needs a number from the device, whichever device it is."""
+
+    NAMES = ("_local_scalar_dense", "nonzero", "repeat_interleave.Tensor", "masked_select", "equal")
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        name = str(operation).removeprefix("aten.")
+        self.count += name.startswith(self.NAMES) and not name.startswith("nonzero_")
+        return operation(*args, **(kwargs or {}))
+
+
+def test_waits__none_in_the_environment_and_few_in_a_rollout(episodes, device):
+    env = FusedEnv(PlanPool(episodes, device), QUICK.envs)
+    learner = Learner(QUICK, FusedEnv(env.pool, QUICK.envs))
+    first = torch.zeros(QUICK.envs, dtype=torch.int64, device=device)
+    with Waits() as waits:
+        for check in (False, True):
+            for turn in (0, 128):
+                env.step(first + turn, check=check)
+                env.masks()
+                env.observation()
+                env.outlook()
+        env.reset()
+    assert waits.count == 0
+    with Waits() as waits:
+        assert first.sum().item() == 0
+    assert waits.count == 1
+    with Waits() as waits:
+        learner.play()
+    steps = 2 * QUICK.choices
+    assert waits.count == 4 * steps + 2  # and two for the first choices of the next rollout
+
+
+def test_learner__finds_shorter_plans(episodes, device):
+    settings = Settings(envs=64, iterations=6, choices=5, problems=40, part=40, rate=3e-3)
+    learner = Learner(settings, FusedEnv(PlanPool(episodes, device), settings.envs))
+    judge = FusedEnv(learner.env.pool, len(learner.env.pool))
+    before = greedy_lengths(learner.policy, judge).log().mean().exp()
+    played = []
+    for _ in range(settings.iterations):
+        played.append(learner.play())
+        learner.learn(played[-1])
+    after = greedy_lengths(learner.policy, judge).log().mean().exp()
+    assert after < 0.95 * before
+    assert played[-1].length < 0.8 * played[0].length
+    assert played[-1].reward > 1.15 * played[0].reward
+
+
+def test_pool__replaces_the_oldest(episodes, device):
+    news = [drawn(9, number, 20) for number in range(3)]
+    pool = PlanPool(episodes, device)
+    for new in news:
+        pool.put(new)
+    expected = PlanPool(joined([news[2], news[1]]), device)
+    assert pool.outlooks.equal(expected.outlooks)
+    for key, value in vars(pool.tensors).items():
+        assert value.equal(getattr(expected.tensors, key)), key
+    for key, value in pool.constant.items():
+        assert value.equal(expected.constant[key]), key
+    with pytest.raises(ValueError, match="divide"):
+        pool.put(drawn(9, 0, 3))
+
+
+def trained(folder, settings=QUICK, **options):
+    lines = []
+    log = fused.train(settings, folder, say=lines.append, **options)
+    with np.load(folder / fused.WEIGHTS) as weights:
+        return log, dict(weights), lines
+
+
+def test_train__the_same_again_with_any_number_of_workers(tmp_path, device, monkeypatch):
+    monkeypatch.setattr(fused, "HELD_OUT", 16)
+    runs = [trained(tmp_path / str(k), device=device.type, workers=k) for k in (0, 1)]
+    for log, _, _ in runs:
+        for point in log["points"]:
+            point.pop("seconds", None)
+    (log, weights, lines), (log_again, again, _) = runs
+    assert log["points"] == log_again["points"]
+    assert all(np.array_equal(value, again[key]) for key, value in weights.items())
+    assert [point["iteration"] for point in log["points"]] == [0, 1, 2, 3]
+    assert log["samples"] == 3 * QUICK.samples == 3 * 48 * 6
+    assert len(lines) == 4
+    kept = json.loads((tmp_path / "0" / fused.LOG).read_text())
+    assert Settings(**kept["settings"]) == QUICK
+    # The weights are those of a policy without torch, which plans as well.
+    held_out = drawn(QUICK.seed, fused.HELD_OUT_PART, 16)
+    lengths = PlanPolicy(weights).lengths(held_out)
+    expected = log["points"][-1]["held_out"]
+    assert np.exp(np.log(lengths).mean()) == pytest.approx(expected, rel=0.02)
+    other, _, _ = trained(tmp_path / "2", Settings(**{**kept["settings"], "seed": 1}), workers=0)
+    assert other["points"][0]["held_out"] != log["points"][0]["held_out"]
+
+
+def test_parts__are_what_is_drawn():
+    made = parts(3, 4, "cnn", first=2)
+    for number in (2, 3):
+        part, expected = next(made), drawn(3, number, 4, "cnn")
+        assert np.array_equal(part.outlooks, expected.outlooks)
+        assert np.array_equal(part.batch.forward, expected.batch.forward)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_main__no_gpu(tmp_path, capsys):
+    assert fused.main(["--device", "cuda", "--out", str(tmp_path / "x")]) == 2
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 1
+    assert "--device cuda" in err
+    assert "--device cpu" in err
+    assert not out
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (["--device", "tpu"], "tpu"),
+        (["--device", "cuda:x"], "cuda:x"),
+        (["--envs", "0"], "envs"),
+        (["--part", "7"], "divide"),
+        (["--refill", "-1"], "refill"),
+        (["--workers", "-1"], "workers"),
+    ],
+)
+def test_main__settings_without_sense(tmp_path, capsys, options, word):
+    assert fused.main([*options, "--out", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert word in err
+    assert err.count("\n") == 1
+
+
+def test_main(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(fused, "HELD_OUT", 4)
+    command = "--envs 4 --iterations 1 --choices 1 --problems 4 --part 4 --family cnn --workers 0"
+    assert fused.main([*command.split(), "--out", str(tmp_path)]) == 0
+    assert "8 samples" in capsys.readouterr().out
+    assert {x.name for x in tmp_path.iterdir()} == {fused.WEIGHTS, fused.LOG}
+
+
+def test_choices__of_turns_that_differ_are_refused(episodes):
+    env = FusedEnv(PlanPool(episodes, torch.device("cpu")), 8)
+    env.step(torch.full((8,), 5), check=True)
+    with pytest.raises(ValueError, match="same turn"):
+        Choices.of(env)
+    with pytest.raises(ParenvsError, match="iterations"):
+        fused.check(Settings(iterations=0))
+    with pytest.raises(ParenvsError, match="objective"):
+        fused.check(Settings(objective="length"))

@@ -1,0 +1,94 @@
+"""Training on partitions: episodes of unequal length, scaled rewards, exact resume."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sb3_contrib")
+
+import torch
+from interrupt import Interrupt, untimed
+
+from parenvs import judge, load_graph
+from parenvs.agents.exact.partition import exact_partition
+from parenvs.agents.train.evaluate import evaluate, evaluate_folder
+from parenvs.agents.train.run import Config, replay, train
+from parenvs.cluster import choose_cluster
+from parenvs.instances import load_partitioning
+
+UPDATE = 8 * 64
+KWARGS = {"instance": "vgg-19", "rules": "automap", "reward": "step_time"}
+
+
+def config_of(steps, env_id="OperatorPartition-v0", **kwargs):
+    return Config(env_id, {**KWARGS, **kwargs}, seed=3, steps=steps)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"linkage": False, "reward": "paper"}])
+def test_train__resume_in_the_middle_of_episodes(tmp_path, kwargs):
+    """A checkpoint falls into running episodes; the resumed run ends as the whole one."""
+    config = config_of(4 * UPDATE, **kwargs)
+    result, model = train(config, tmp_path / "whole", checkpoint_every=1)
+    broken = tmp_path / "broken"
+    with pytest.raises(KeyboardInterrupt):
+        train(config, broken, checkpoint_every=1, callbacks=[Interrupt(int(2.5 * UPDATE))])
+    torch.manual_seed(99)
+    np.random.seed(99)
+    again, resumed = train(config, broken, resume=True, checkpoint_every=1)
+    assert untimed(again) == untimed(result)
+    one, other = (m.policy.state_dict() for m in (model, resumed))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("reward", ["paper", "step_time"])
+def test_train__returns_are_those_of_the_judge(reward):
+    """Rewards are scaled for the networks only."""
+    config = config_of(2 * UPDATE, reward=reward)
+    result, model = train(config)
+    report = judge(replay(config, result.actions), load_graph("vgg-19"))
+    assert report.legal
+    assert result.value == pytest.approx(report.value(reward), rel=1e-5)
+    evaluation = evaluate(model, config, episodes=5)
+    greedy = judge(evaluation.greedy_plan, load_graph("vgg-19"))
+    assert evaluation.greedy_value == pytest.approx(greedy.value(reward), rel=1e-5)
+    best = judge(evaluation.best_plan, load_graph("vgg-19"))
+    assert evaluation.best_value == pytest.approx(best.value(reward), rel=1e-5)
+    assert evaluation.mean_value <= evaluation.best_value + 1e-6
+
+
+def test_train__reaches_the_optimum_and_stops():
+    problem = load_partitioning("vgg-19", choose_cluster(), "automap")
+    best = exact_partition(problem, "paper").value
+    config = config_of(20_000, reward="paper")
+    result, _ = train(config, target=best * 0.999, stop_at_target=True)
+    assert result.value == pytest.approx(best, rel=1e-6)
+    assert result.target_steps < 20_000
+
+
+def test_train__finds_the_batch_dimension():
+    config = config_of(4 * UPDATE, env_id="DataParallel-v0", rules="shardy", reward="paper")
+    result, _ = train(config, target=1.099, stop_at_target=True)
+    assert result.target_steps is not None
+    assert replay(config, result.actions).partition == {"images": 0, "labels": 0}
+
+
+@pytest.mark.parametrize("agent", ["rainbow", "rainbow-paper"])
+@pytest.mark.parametrize("env_id", ["OperatorPartition-v0", "PipelineCut-v0"])
+def test_train__rainbow_resumes_exactly(tmp_path, agent, env_id):
+    """Replay, priorities and the middle of episodes come back with the checkpoint."""
+    kwargs = KWARGS if env_id != "PipelineCut-v0" else {"instance": "vgg-19", "cluster": "B"}
+    config = Config(env_id, kwargs, agent, seed=1, steps=900)
+    result, model = train(config, tmp_path / "whole")
+    broken = tmp_path / "broken"
+    with pytest.raises(KeyboardInterrupt):
+        train(config, broken, checkpoint_every=35, callbacks=[Interrupt(700)])
+    assert (broken / "checkpoint.zip").exists()
+    torch.manual_seed(99)
+    np.random.seed(99)
+    again, resumed = train(config, broken, resume=True, checkpoint_every=35)
+    assert untimed(again) == untimed(result)
+    one, other = (m.policy.state_dict() for m in (model, resumed))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert (
+        evaluate_folder(broken, 3).greedy_value
+        == evaluate_folder(tmp_path / "whole", 3).greedy_value
+    )

@@ -1,0 +1,492 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import toys
+from commands import caller
+
+from parenvs import judge, load_plan, load_profile
+from parenvs.cluster import PRESETS
+from parenvs.instances import data_folder, names
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(monkeypatch, capfd, tmp_path):
+    """``run("plan", ...)`` in an empty folder: (status, stdout, stderr)."""
+    place = tmp_path / "here"
+    place.mkdir()
+    return caller(monkeypatch, capfd, place)
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """Arguments of a command for the dense toy: its chain, its cluster, its micro-batches."""
+    kwargs = toys.dense().kwargs(tmp_path)
+    cluster = tmp_path / "cluster.json"
+    cluster.write_text(json.dumps(kwargs["cluster"]))
+    return [kwargs["instance"], "--cluster", cluster, "--stages", "2", "--micro-batches", "2"]
+
+
+@pytest.fixture
+def refused(run, tmp_path):
+    """One line that names the trouble, status 2, nothing written."""
+
+    def call(*arguments, words=""):
+        before = sorted(tmp_path.rglob("*"))
+        status, _, err = run(*arguments)
+        assert status == 2, err
+        assert err.startswith("parenvs: "), err
+        assert err.count("\n") == 1, err
+        assert err.endswith("\n"), err
+        assert "Traceback" not in err
+        for word in [words] if isinstance(words, str) else words:
+            assert word in err
+        assert sorted(tmp_path.rglob("*")) == before
+        return err
+
+    return call
+
+
+def good(result):
+    status, out, err = result
+    assert status == 0, err
+    assert "Traceback" not in err
+    return out
+
+
+def test_cli__list(run):
+    out = good(run("list"))
+    for word in (*names(), *PRESETS, "PipelineCut-v0", "exact-full", "pipedream", "ppo"):
+        assert word in out
+
+
+def test_cli__version(run):
+    import parenvs
+
+    assert good(run("--version")) == f"parenvs {parenvs.__version__}\n"
+
+
+def test_cli__show(run, toy):
+    out = good(run("show", "vgg-19", "--cluster", "B"))
+    for words in (("variables", "38"), ("pivots", "164"), ("stages", "3"), ("batch size", "64")):
+        assert any(all(word in line for word in words) for line in out.splitlines())
+    out = good(run("show", *toy[:5]))
+    assert "chain of dense on 2x2 toy" in out
+    assert any("pivots with variables" in line and "6" in line for line in out.splitlines())
+
+
+@pytest.mark.parametrize("agent", ["exact", "exact-full", "even", "pipedream", "random"])
+def test_cli__plan(run, agent):
+    out = good(run("plan", "vgg-19", "--cluster", "B", "--agent", agent, "--out", "plan.json"))
+    assert f"{agent}: " in out
+    assert "plan written to plan.json" in out
+    plan = load_plan("plan.json")
+    assert plan.instance == "vgg-19"
+    assert plan.cluster == PRESETS["B"]
+    assert len(plan.cuts) == 2
+    assert judge(plan, load_profile("vgg-19", PRESETS["B"])).legal
+
+
+def test_cli__plan_of_the_toy_is_its_optimum(run, toy):
+    out = good(run("plan", *toy, "--json", "--out", "plan.json"))
+    content = json.loads(out.splitlines()[0])
+    assert content["plan"]["cuts"] == [5]
+    assert content["plan"]["device_cuts"] == [3]
+    assert content["report"]["legal"] is True
+    assert content["report"]["length_seconds"] == pytest.approx(22)
+    assert content["report"]["value"] == pytest.approx(6 / 22)
+    assert json.loads(Path("plan.json").read_text()) == content["plan"]
+    assert "22.0" in good(run("plan", *toy)) or "22 s" in good(run("plan", *toy))
+    assert "optimal" in good(run("plan", *toy))
+
+
+def test_cli__plan_json_is_only_json(run, toy):
+    """What goes to another program is one document, whatever else is written."""
+    out = good(run("plan", *toy, "--json", "--out", "plan.json", "--plot", "plan.svg"))
+    assert json.loads(out)["report"]["legal"]
+    status, out, _ = run("judge", "plan.json", "--json", "--plot", "plan.png")
+    assert status == 0
+    assert json.loads(out)["legal"]
+
+
+def test_cli__plan_options_reach_the_plan(run):
+    good(
+        run(
+            "plan", "vgg-19", "--cluster", "2x4:v100,10Gbps", "--stages", "3", "--micro-batch", "4",
+            "--micro-batches", "8", "--radius", "5", "--candidates", "all", "--out", "p.json",
+        )
+    )  # fmt: skip
+    plan = load_plan("p.json")
+    assert (plan.micro_batch, plan.micro_batches, len(plan.cuts)) == (4, 8, 2)
+    assert plan.cluster.devices == 8
+    assert plan.cluster.inter_bw == 10e9 / 8
+
+
+def test_cli__plan_is_reproducible(run):
+    for agent in ("random", "exact"):
+        plans = []
+        for name in ("a.json", "b.json"):
+            good(run("plan", "vgg-19", "--cluster", "B", "--agent", agent, "--steps", "50",
+                     "--seed", "3", "--out", name))  # fmt: skip
+            plans.append(Path(name).read_text())
+        assert plans[0] == plans[1]
+
+
+def test_cli__seed_counts(run):
+    good(run("plan", "vgg-19", "--agent", "random", "--steps", "3", "--out", "a.json"))
+    good(
+        run("plan", "vgg-19", "--agent", "random", "--steps", "3", "--seed", "1", "--out", "b.json")
+    )
+    assert load_plan("a.json") != load_plan("b.json")
+
+
+def test_cli__plan_with_ppo(run):
+    pytest.importorskip("sb3_contrib")
+    out = good(run("plan", "vgg-19", "--cluster", "B", "--agent", "ppo", "--steps", "1024",
+                   "--out", "p.json"))  # fmt: skip
+    assert "ppo: feasible" in out
+    assert judge(load_plan("p.json"), load_profile("vgg-19", PRESETS["B"])).value > 0.1
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg", ".pdf"])
+def test_cli__plot(run, toy, ending):
+    good(run("plan", *toy, "--plot", f"plan{ending}"))
+    assert Path(f"plan{ending}").stat().st_size > 5000
+    assert [path.name for path in Path().iterdir()] == [f"plan{ending}"]
+
+
+def test_cli__compare(run, toy):
+    out = good(run("compare", *toy, "--agent", "even", "--agent", "exact", "--agent", "random",
+                   "--steps", "4", "--out", "first.json"))  # fmt: skip
+    rows = {line.split()[0]: line for line in out.splitlines() if line.split()}
+    exact = next(line for line in out.splitlines() if "exact " in line)
+    even = next(line for line in out.splitlines() if "even " in line)
+    assert rows
+    assert "22.0000" in exact
+    assert "0.2727" in exact
+    assert "0.00 %" in exact
+    assert "27.0000" in even
+    assert f"{100 * (27 / 22 - 1):.2f} %" in even
+    assert load_plan("first.json").cuts == (3,)  # of the first agent
+
+
+def test_cli__judge(run, toy):
+    good(run("plan", *toy, "--out", "plan.json"))
+    out = good(run("judge", "plan.json"))
+    assert "22" in out
+    report = json.loads(
+        good(run("judge", "plan.json", "--json", "--plot", "p.png")).splitlines()[0]
+    )
+    assert report["legal"] is True
+    assert report["value"] == pytest.approx(6 / 22)
+    assert Path("p.png").exists()
+
+
+def test_cli__judge_on_another_instance(run, toy, tmp_path, refused):
+    good(run("plan", *toy, "--out", "plan.json"))
+    copy = tmp_path / "copy.csv"
+    copy.write_bytes(Path(toy[0]).read_bytes())
+    good(run("judge", "plan.json", "--instance", copy))
+    copy.write_text(copy.read_text().replace("64", "65"))
+    refused("judge", "plan.json", "--instance", copy, words="fingerprint")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"cuts": (9,)}, "cuts: 9 is outside 1..5"),
+        ({"cuts": (3, 2), "device_cuts": (1, 1)}, ["[3, 2] do not increase", "[1, 1] do not"]),
+        ({"fingerprint": "sha256:00"}, "fingerprint: the plan is for sha256:00"),
+        ({"cut_after": ("p0",)}, "cut_after: the pivot before cut 5 is 'p4', not 'p0'"),
+        ({"micro_batches": 2**31 - 1}, "micro_batches"),
+        ({"instance": "t5-3bb"}, "did you mean 't5-3b'"),
+        ({"instance": "a" * 5000 + ".csv"}, "no such file"),
+        ({"instance": "a\nb"}, "unknown instance"),
+    ],
+)
+def test_cli__judge_refuses(run, toy, tmp_path, refused, change, words):
+    good(run("plan", *toy, "--out", tmp_path / "plan.json"))
+    replace(load_plan(tmp_path / "plan.json"), **change).save(tmp_path / "plan.json")
+    refused("judge", tmp_path / "plan.json", words=words)
+
+
+def test_cli__judge_illegal_prints_the_report(run, toy, tmp_path):
+    good(run("plan", *toy, "--out", "plan.json"))
+    replace(load_plan("plan.json"), cuts=(9,)).save("plan.json")
+    status, out, err = run("judge", "plan.json", "--json")
+    assert status == 2
+    assert json.loads(out)["reasons"][0] == "cuts: 9 is outside 1..5 (6 pivots)"
+    assert json.loads(out)["length_seconds"] is None
+    assert err.startswith("parenvs: plan.json: illegal: ")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"schema": 2}', "[" * 100_000, '{"schema": NaN}']
+)
+def test_cli__judge_no_plan(refused, tmp_path, text):
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    refused("judge", path, words=str(path))
+    refused("judge", tmp_path / "none.json", words="none.json")
+    refused("judge", tmp_path, words=str(tmp_path))
+
+
+HEADER = "name,forward_ms,backward_ms,cut_bytes,parameter_bytes\n"
+ROWS = "a,1,2,3,4\nb,1,2,3,4\nc,1,2,3,4\nd,1,2,3,4\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("bad.pb", b"\x0a\xff\xff", "bad.pb"),
+        ("bad.pb", b"this is no module", "bad.pb"),
+        ("bad.pb", b"", "bad.pb"),
+        ("bad.txt", b"no HLO\nat all\n", "bad.txt"),
+        ("bad.txt", b"", "bad.txt"),
+        ("bad.txt", b"\xff\xfe\x00", "bad.txt"),
+        ("bad.hlo", b"HloModule x\n\nENTRY main {", "bad.hlo"),
+        ("bad.npz", b"PK\x03\x04", "bad.npz"),
+        ("bad.npz", b"", "bad.npz"),
+        ("bad.csv", HEADER.replace(",cut_bytes", "").encode(), "missing column 'cut_bytes'"),
+        ("bad.csv", (HEADER + ROWS.replace("b,1", "b,-1")).encode(), ["line 3", "forward_ms"]),
+        ("bad.csv", (HEADER + ROWS.replace("b,1", "b,nan")).encode(), ["line 3", "forward_ms"]),
+        ("bad.csv", (HEADER + ROWS.replace("b,1,2", "b,1,inf")).encode(), "backward_ms"),
+        ("bad.csv", (HEADER + ROWS.replace("b,1", "b,")).encode(), ["line 3", "forward_ms"]),
+        ("bad.csv", HEADER.encode(), "no rows"),
+        ("bad.csv", b"", "missing column 'name'"),
+        ("bad.csv", b"\xff\xfe", "cannot be read as text"),
+        ("bad.onnx", b"x", "a file must end in"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "show"])
+def test_cli__bad_instances(refused, tmp_path, command, name, data, words):
+    path = tmp_path / name
+    path.write_bytes(data)
+    out = ["--out", tmp_path / "plan.json"] if command == "plan" else []
+    refused(command, path, *out, words=words)
+
+
+def test_cli__one_line_whatever_the_name(refused, tmp_path):
+    path = tmp_path / "two\nlines.csv"
+    path.write_text(HEADER)
+    refused("plan", path, words="two lines.csv: no rows")
+
+
+def test_cli__truncated_module(refused, run, tmp_path):
+    """A real serialized module: the whole of it reads, its half does not."""
+    jax = pytest.importorskip("jax")
+
+    def step(weights, x):
+        for w in weights:
+            x = jax.numpy.tanh(x @ w)
+        return x.sum()
+
+    square = jax.ShapeDtypeStruct((8, 8), "float32")
+    lowered = jax.jit(step, keep_unused=True).lower([square] * 4, square)
+    data = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    path = tmp_path / "module.pb"
+    path.write_bytes(data)
+    good(run("plan", path, "--cluster", "A"))
+    for size in (len(data) // 2, len(data) - 1, 100, 3):
+        path.write_bytes(data[:size])
+        refused("plan", path, "--cluster", "A", "--out", tmp_path / "p.json", words="module.pb")
+
+
+@pytest.mark.parametrize("command", ["plan", "show", "compare", "train"])
+def test_cli__bad_problems(refused, tmp_path, command):
+    out = [] if command == "show" else ["--out", tmp_path / "out"]
+    refused(command, "t5-3bb", *out, words="unknown instance 't5-3bb' (did you mean 't5-3b'?)")
+    refused(command, tmp_path / "none.csv", *out, words="no such file")
+    for cluster in ("Z", "4x8", "4x8:v101", "0x8:v100", "4x8:v100,fast", "none.json", ""):
+        refused(command, "vgg-19", "--cluster", cluster, *out, words="cluster")
+    refused(command, "vgg-19", "--stages", 39, *out, words="hold variables")
+    refused(command, "vgg-19", "--cluster", "1x4:v100", "--stages", 5, *out, words="only 4 devices")
+    refused(command, "vgg-19", "--stages", 1, *out, words="at least 2 stages")
+    refused(command, "vgg-19", "--micro-batch", 0, *out, words="micro")
+
+
+@pytest.mark.parametrize("command", ["plan", "compare", "train"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--task", "hybrid"], "unknown task 'hybrid'; known: pipeline-cut"),
+        (["--micro-batches", 0], "micro_batches must be"),
+        (["--micro-batches", 2**31], "micro_batches must be"),
+        (["--radius", -1], "radius must be"),
+        (["--candidates", "few"], "candidates must be one of minima, all"),
+        (["--steps", 0], "steps"),
+        (["--seed", -1], "seed"),
+        (["--seed", 2**32], "seed"),
+    ],
+)
+def test_cli__bad_options(refused, tmp_path, command, options, words):
+    refused(command, "vgg-19", *options, "--out", tmp_path / "out", words=words)
+
+
+def test_cli__unknown_agent(refused, tmp_path):
+    out = ["--out", tmp_path / "out"]
+    refused("plan", "vgg-19", "--agent", "exakt", *out, words="(did you mean 'exact'?)")
+    refused("compare", "vgg-19", "--agent", "even", "--agent", "pipedreem", *out,
+            words="(did you mean 'pipedream'?)")  # fmt: skip
+    pytest.importorskip("sb3_contrib")
+    refused("train", "vgg-19", "--agent", "exact", *out, words="unknown agent 'exact'")
+
+
+@pytest.mark.parametrize("agent", ["exact", "exact-full", "even", "random", "ppo"])
+def test_cli__no_plan_fits(refused, tmp_path, agent):
+    """T5-11B on two servers: said by how many bytes the best plan misses."""
+    if agent == "ppo":
+        pytest.importorskip("sb3_contrib")
+    err = refused(
+        "plan", "t5-11b", "--cluster", "A", "--agent", agent, "--steps", 512,
+        "--out", tmp_path / "p.json", "--plot", tmp_path / "p.png",
+    )  # fmt: skip
+    if agent.startswith("exact") or agent == "ppo":
+        assert "no plan fits the memory; the best one needs" in err
+        assert "bytes more than the 28,800,000,000 allowed" in err
+    else:
+        assert "illegal" in err
+        assert "more than the 28,800,000,000 allowed" in err
+
+
+def test_cli__unknown_picture(refused, toy, tmp_path, run):
+    """Noticed before a plan is written."""
+    out = ["--out", tmp_path / "plan.json"]
+    for name in ("p.jpeg2", "p", "p.json"):
+        refused("plan", *toy, *out, "--plot", tmp_path / name, words=[name, ".png, .svg, .pdf"])
+        refused("compare", *toy, "--agent", "even", *out, "--plot", tmp_path / name, words=name)
+    good(run("plan", *toy, *out))
+    refused("judge", tmp_path / "plan.json", "--plot", tmp_path / "p.gif", words="p.gif")
+
+
+def test_cli__places_that_cannot_be_written(refused, toy, tmp_path, run):
+    file = tmp_path / "file"
+    file.write_text("")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for place in (file / "x", file / "deep" / "x", Path("/proc/none/x")):
+        refused("plan", *toy, "--out", place / "plan.json", words=str(place.parts[1]))
+        refused("plan", *toy, "--plot", f"{place}.png")
+    refused("plan", *toy, "--out", folder, words=str(folder))
+    pytest.importorskip("sb3_contrib")
+    refused("train", *toy, "--out", file / "run", "--steps", 1)
+    refused("train", *toy, "--out", file, "--steps", 1)
+
+
+def test_cli__train_and_evaluate(run, refused, tmp_path):
+    pytest.importorskip("sb3_contrib")
+    folder = tmp_path / "run"
+    train = ["train", "vgg-19", "--cluster", "B", "--steps", 2048, "--out", folder]
+    out = good(run(*train))
+    for word in ("best return", "exact optimum", "gap", "2,048", "episodes"):
+        assert word in out
+    made = {path.name for path in folder.iterdir()}
+    assert made == {"config.json", "log", "model.zip", "plan.json", "result.json"}
+    result = json.loads((folder / "result.json").read_text())
+    report = json.loads(good(run("judge", folder / "plan.json", "--json")))
+    assert report["value"] == pytest.approx(result["value"], rel=1e-6)
+    refused(*train, words="--resume")
+    refused(*train[:-2], "--out", folder, "--resume", "--seed", 1, words="another configuration")
+    refused("train", "vgg-19", "--cluster", "C", "--out", folder, "--resume", words="another conf")
+    plan = (folder / "plan.json").read_bytes()
+    good(run(*train, "--resume"))
+    assert (folder / "plan.json").read_bytes() == plan
+    again = json.loads((folder / "result.json").read_text())
+    timed = {"seconds", "target_seconds"}
+    assert {k: v for k, v in again.items() if k not in timed} == {
+        k: v for k, v in result.items() if k not in timed
+    }
+    out = good(run("evaluate", folder, "--episodes", 5))
+    for word in ("greedy policy", "mean of 5 samples", "exact optimum"):
+        assert word in out
+    for options in (["--episodes", 0], ["--seed", -1]):
+        refused("evaluate", folder, *options, words="--")
+
+
+def test_cli__train_until_optimal(run, toy, tmp_path):
+    pytest.importorskip("sb3_contrib")
+    out = good(run("train", *toy, "--out", tmp_path / "run", "--until-optimal"))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["value"] == pytest.approx(6 / 22, rel=1e-6)
+    assert result["target_steps"] == result["steps"] < 60_000
+    assert "steps to the optimum" in out
+    assert "0.000 %" in out
+
+
+def test_cli__evaluate_refuses(refused, tmp_path, run):
+    pytest.importorskip("sb3_contrib")
+    refused("evaluate", tmp_path / "none", words="not the folder of a training run")
+    refused("evaluate", tmp_path, words="not the folder of a training run")
+    config = tmp_path / "config.json"
+    for text in ("", "{", "[]", "1", '"x"', "null", "{}", '{"parenvs": 1, "odd": 2}'):
+        config.write_text(text)
+        refused("evaluate", tmp_path, words="not the folder of a training run")
+    config.write_text('{"parenvs": "0", "env_kwargs": {"instance": "vgg-19"}}')
+    refused("evaluate", tmp_path, words="finish the run")
+    (tmp_path / "model.zip").write_bytes(b"PK broken")
+    refused("evaluate", tmp_path, words="model.zip")
+
+
+def test_cli__usage_errors(run):
+    """Typer's own, with its box."""
+    for arguments in (
+        ["plan"],
+        ["no-such-command"],
+        ["plan", "vgg-19", "--no-such-option"],
+        ["plan", "vgg-19", "--stages", "two"],
+    ):
+        status, _, err = run(*arguments)
+        assert status == 2
+        assert "Traceback" not in err
+
+
+def test_cli__help(run):
+    for arguments in ([], ["plan"], ["compare"], ["judge"], ["train"], ["evaluate"], ["show"]):
+        assert "Usage: " in good(run(*arguments, "--help"))
+
+
+def program(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "parenvs", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,
+    )
+
+
+def test_cli__as_a_program(tmp_path):
+    path = tmp_path / "plan.json"
+    made = program("plan", "vgg-19", "--cluster", "B", "--out", path)
+    assert (made.returncode, made.stderr) == (0, "")
+    judged = program("judge", path, "--json")
+    assert (judged.returncode, judged.stderr) == (0, "")
+    assert json.loads(judged.stdout)["legal"] is True
+    bad = program("plan", "vgg-20", "--out", tmp_path / "other.json")
+    assert bad.returncode == 2
+    assert bad.stdout == ""
+    assert bad.stderr.startswith("parenvs: unknown instance 'vgg-20' (did you mean 'vgg-19'?)")
+    assert bad.stderr.count("\n") == 1
+    assert not (tmp_path / "other.json").exists()
+
+
+def test_cli__closed_pipe():
+    """``parenvs list | head -1`` ends without a traceback."""
+    command = f"{sys.executable} -m parenvs list | head -c 1; sleep 0.1"
+    done = subprocess.run(
+        command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_cli__shipped_graph_by_path(run):
+    path = data_folder() / "vgg-19-forward.npz"
+    good(run("plan", path, "--cluster", "B", "--out", "plan.json"))
+    good(run("judge", "plan.json", "--instance", "vgg-19"))

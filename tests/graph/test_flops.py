@@ -1,0 +1,119 @@
+"""FLOPs and bytes against XLA's own cost analysis."""
+# ruff: noqa: SIM905
+
+from __future__ import annotations
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+from jax_graphs import NAMES, graph, lowered  # noqa: E402
+from jax_primitives import CASES, X, ints, shape  # noqa: E402
+
+from parenvs.graph.flops import OPCODES  # noqa: E402
+from parenvs.graph.graph import Graph  # noqa: E402
+
+LOOPS = {"rng_uniform", "rng_split", "dropout"}
+CUSTOM_CALLS = {"cholesky", "triangular_solve", "triangular_solve_right"}
+# XLA counts the pointers of tuples, a barrier's tuples in full, and 4-bit numbers as bytes.
+OTHER_BYTES = {*LOOPS, *CUSTOM_CALLS, "optimization_barrier", "copy", "remat", "int4"}
+
+
+def both(function, *args):
+    """FLOPs and bytes by XLA, and the graph."""
+    module = jax.jit(function, keep_unused=True).lower(*args)
+    cost = module.cost_analysis() or {}
+    return cost.get("flops", 0.0), cost.get("bytes accessed", 0.0), Graph.from_jax(function, *args)
+
+
+def bytes_accessed(graph):
+    return graph.bytes_accessed[graph.parent < 0].sum()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_flops__primitive(name):
+    function, args = CASES[name]
+    flops, moved, graph = both(function, *args)
+    if name in CUSTOM_CALLS:
+        assert graph.total_flops == flops + 1  # XLA's figure for a custom call is -1, ours 0
+    elif name in LOOPS:
+        assert graph.total_flops > flops
+    else:
+        assert graph.total_flops == flops
+    if name not in OTHER_BYTES:
+        assert bytes_accessed(graph) == pytest.approx(moved, abs=72)
+
+
+def test_flops__opcodes_are_met():
+    """The table of functions reaches the opcodes that it is there for."""
+    met = {name for function, args in CASES.values() for name in opcodes(function, *args)}
+    assert met <= {*OPCODES, "return"}
+    wanted = (
+        "atan2 broadcast clamp concatenate conditional convolution count-leading-zeros "
+        "custom-call dot dynamic-slice dynamic-update-slice erf fft gather opt-barrier "
+        "pad popcnt power reduce reduce-precision reduce-window remainder reverse "
+        "rng-bit-generator scatter select-and-scatter sort tan topk while"
+    ).split()
+    assert set(wanted) <= met
+
+
+def opcodes(function, *args):
+    return Graph.from_jax(function, *args).opcodes
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7])
+def test_flops__loop_counts_every_iteration(steps):
+    def loop(x):
+        return lax.scan(lambda c, _: (jnp.tanh(c @ c), None), x, length=steps)[0]
+
+    flops, moved, graph = both(loop, shape(4, 4))
+    assert flops == 2 * 4**3 + 2  # XLA: one iteration, its counter's addition and comparison
+    assert graph.total_flops == steps * flops
+    assert bytes_accessed(graph) == pytest.approx(steps * moved, abs=48 * steps)
+
+
+def test_flops__nested_loops_multiply():
+    def inner(x):
+        return lax.scan(lambda c, _: (c @ c, None), x, length=3)[0]
+
+    def outer(x):
+        return lax.scan(lambda c, _: (inner(c), None), x, length=5)[0]
+
+    graph = Graph.from_jax(outer, shape(4, 4))
+    assert graph.total_flops == 5 * (3 * (2 * 4**3 + 2) + 2)
+
+
+def test_flops__unknown_trip_count_warns():
+    def loop(x, n):
+        return lax.fori_loop(0, n, lambda _, c: c @ c, x)
+
+    with pytest.warns(UserWarning, match=r"trip count of while\S* is not known"):
+        graph = Graph.from_jax(loop, shape(4, 4), ints())
+    assert graph.total_flops == 2 * 4**3 + 2
+
+
+def test_flops__conditional_costs_its_dearest_branch():
+    function, args = CASES["cond"]
+    graph = Graph.from_jax(function, *args)
+    top = graph.parent < 0
+    dots = [i for i, k in enumerate(graph.opcode) if graph.opcodes[k] == "dot"]
+    assert [bool(top[i]) for i in dots] == [False]
+    assert graph.flops[dots[0]] == 2 * 6 * 6 * 10
+    assert graph.total_flops == 720 + 2  # and the comparison, with its conversion
+
+
+def test_flops__relabelling_transpose_moves_nothing():
+    graph = Graph.from_jax(lambda x: x.T, X)
+    assert graph.opcodes == ["parameter", "transpose"]
+    assert bytes_accessed(graph) == 0
+
+
+@pytest.mark.parametrize("kind", ["forward", "train"])
+@pytest.mark.parametrize("name", NAMES)
+def test_flops__model(name, kind):
+    cost = lowered(name, kind).cost_analysis()
+    found = graph(name, kind)
+    assert found.total_flops == pytest.approx(cost["flops"], rel=1e-3)
+    assert bytes_accessed(found) == pytest.approx(cost["bytes accessed"], rel=1e-3)

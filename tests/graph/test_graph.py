@@ -1,0 +1,331 @@
+"""Graphs: chains, files, frozen arrays."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parenvs.errors import HloError
+from parenvs.graph import reader as hlo
+from parenvs.graph import text as hlo_text
+from parenvs.graph.graph import Graph, Phase, Role, match_paths
+
+
+def from_text(lines, **options):
+    text = "HloModule m\nENTRY e {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
+    return hlo.read_module(hlo_text.parse(text), **options)
+
+
+@st.composite
+def programs(draw):
+    """A random program: variables, a batch, and additions and tuple-valued calls of any of them."""
+    count = draw(st.integers(1, 4))
+    sizes = draw(st.lists(st.integers(1, 50), min_size=count + 1, max_size=count + 1))
+    lines = [f"params__v{i}__.1 = f32[{n}]{{0}} parameter({i})" for i, n in enumerate(sizes[:-1])]
+    lines.append(f"batch.1 = f32[{sizes[-1]}]{{0}} parameter({count})")
+    lines += ["zero = f32[] constant(0)", "free = f32[7]{0} broadcast(zero), dimensions={}"]
+    known = [line.split()[0] for line in lines]
+    for i in range(draw(st.integers(1, 12))):
+        read = draw(st.lists(st.sampled_from(known), min_size=1, max_size=4))
+        made = [
+            f"f32[{n}]{{0}}" for n in draw(st.lists(st.integers(1, 50), min_size=1, max_size=3))
+        ]
+        one = len(made) == 1
+        shape = made[0] if one else f"({', '.join(made)})"
+        lines.append(f'call.{i} = {shape} custom-call({", ".join(read)}), custom_call_target="x"')
+        if one:
+            known.append(f"call.{i}")
+        else:
+            for k, part in enumerate(made):
+                lines.append(f"part.{i}_{k} = {part} get-tuple-element(call.{i}), index={k}")
+                known.append(f"part.{i}_{k}")
+    lines[-1] = f"ROOT {lines[-1]}"
+    return lines
+
+
+def cuts_by_sets(graph):
+    """Bytes that cross each cut and bytes of the variables first used, by the definition."""
+    pivots = graph.pivots().tolist()
+    width = {1: 1, 4: 4, 11: 4}  # pred, s32, f32
+    size = [
+        int(np.prod(graph.shape(t))) * width[k] for t, k in enumerate(graph.element_type.tolist())
+    ]
+
+    def row(flat, offset, i):
+        return set(flat[offset[i] : offset[i + 1]].tolist())
+
+    made = [row(graph.results, graph.result_offset, i) for i in pivots]
+    used = [row(graph.operands, graph.operand_offset, i) for i in pivots]
+    variables = set(graph.parameter_tensor[graph.variables].tolist())
+    cut, parameter, seen = [], [], set()
+    for k in range(len(pivots)):
+        before = set().union(*made[: k + 1])
+        after = set().union(*used[k + 1 :])
+        cut.append(sum(size[t] for t in before & after))
+        parameter.append(sum(size[t] for t in (used[k] & variables) - seen))
+        seen |= used[k]
+    return cut, parameter
+
+
+@settings(deadline=None)
+@given(programs())
+def test_graph__chain_bytes_by_sets(lines):
+    graph = from_text(lines)
+    assert "free" not in {graph.strings[graph.op_name[i]] for i in graph.pivots()}
+    cut, parameter = graph.chain_bytes(graph.pivots())
+    expected_cut, expected_parameter = cuts_by_sets(graph)
+    assert cut.tolist() == expected_cut
+    assert parameter.tolist() == expected_parameter
+
+
+def test_graph__tied_variable_counts_once_where_first_used():
+    graph = from_text(
+        [
+            "params__tied__.1 = f32[10]{0} parameter(0)",
+            "params__late__.1 = f32[3]{0} parameter(1)",
+            "params__unused__.1 = f32[99]{0} parameter(2)",
+            "x.1 = f32[10]{0} parameter(3)",
+            "a.1 = f32[10]{0} negate(x.1)",
+            "b.1 = f32[10]{0} add(a.1, params__tied__.1)",
+            "c.1 = f32[10]{0} multiply(b.1, params__tied__.1)",
+            "ROOT d.1 = f32[13]{0} concatenate(c.1, params__late__.1), dimensions={0}",
+        ]
+    )
+    cut, parameter = graph.chain_bytes(graph.pivots())
+    assert parameter.tolist() == [0, 40, 0, 12]
+    assert cut.tolist() == [40, 40, 40, 0]
+    assert graph.parameter_bytes == 40 + 12 + 4 * 99
+    assert graph.tensor_bytes_of(graph.pivots()).tolist() == [40, 40, 40, 52]
+
+
+def test_graph__pivots_of_a_chain_with_free_parts():
+    graph = from_text(
+        [
+            "x.1 = f32[4]{0} parameter(0)",
+            "rate.1 = f32[] parameter(1)",
+            "one.1 = f32[] constant(1)",
+            "sum.1 = f32[] add(rate.1, one.1)",
+            "wide.1 = f32[4]{0} broadcast(sum.1), dimensions={}",
+            "iota.1 = f32[4]{0} iota(), iota_dimension=0",
+            "free.1 = f32[4]{0} multiply(wide.1, iota.1)",
+            "random.1 = f32[4]{0} rng(one.1, one.1), distribution=rng_uniform",
+            "ROOT y.1 = f32[4]{0} multiply(x.1, free.1)",
+        ],
+        variables="*x*",
+    )
+    names = [graph.opcodes[graph.opcode[i]] for i in graph.pivots()]
+    assert sorted(names) == ["multiply", "rng"]
+    assert [Role(r).name for r in graph.parameter_role] == ["VARIABLE", "SCALAR"]
+    assert int(graph.free.sum()) == 6
+
+
+def test_graph__is_frozen():
+    graph = from_text(["ROOT x = f32[4]{0} parameter(0)"])
+    for key, value in vars(graph).items():
+        if isinstance(value, np.ndarray):
+            with pytest.raises(ValueError, match="read-only"):
+                value[...] = 0
+            assert not value.flags.writeable, key
+
+
+def test_graph__match_paths():
+    paths = ["encoder/layer_0/q", "encoder/layer_1/q", "embedding"]
+    assert match_paths(paths, ["encoder/*", "x"]) == [True, True, False]
+    assert match_paths(paths, ["*_1/?", "embed*"]) == [False, True, True]
+    assert match_paths(paths, ["ENCODER/*"]) == [False] * 3
+
+
+# Files.
+
+
+@pytest.fixture
+def saved(tmp_path):
+    graph = from_text(
+        [
+            "params__w__.1 = f32[8,4]{1,0} parameter(0)",
+            "batch__x__.1 = f32[16,8]{1,0} parameter(1)",
+            "dot.1 = f32[16,4]{1,0} dot(batch__x__.1, params__w__.1), "
+            "lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+            "ROOT tanh.1 = f32[16,4]{1,0} tanh(dot.1)",
+        ],
+        name="mine",
+    )
+    path = tmp_path / "mine.npz"
+    graph.save(path)
+    return graph, path
+
+
+def test_graph__npz_round_trip(saved):
+    graph, path = saved
+    for again in (Graph.load(path), Graph.from_hlo(path), Graph.from_hlo(str(path))):
+        assert again.fingerprint == graph.fingerprint
+        assert (again.name, again.batch_size) == ("mine", 16)
+        assert again.opcodes == graph.opcodes
+        assert again.strings == graph.strings
+        assert not again.flops.flags.writeable
+        assert "mine" in repr(again)
+
+
+def test_graph__npz_bytes_do_not_depend_on_the_time(saved, tmp_path, monkeypatch):
+    graph, path = saved
+    monkeypatch.setattr(
+        time, "localtime", lambda *_: time.struct_time((2031, 5, 6, 7, 8, 9, 0, 1, 0))
+    )
+    monkeypatch.setattr(time, "time", lambda: 1.9e9)
+    graph.save(tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == path.read_bytes()
+    Graph.load(path).save(tmp_path / "third.npz")
+    assert (tmp_path / "third.npz").read_bytes() == path.read_bytes()
+
+
+def test_graph__fingerprint_sees_every_array(saved):
+    graph, _ = saved
+    arrays = {k: v for k, v in vars(graph).items() if isinstance(v, np.ndarray)}
+    seen = {graph.fingerprint}
+    for key, value in arrays.items():
+        changed = value.copy()
+        changed[-1] = not changed[-1] if changed.dtype == bool else changed[-1] + 1
+        seen.add(Graph(name="mine", batch_size=16, **{**arrays, key: changed}).fingerprint)
+    seen.add(Graph(name="mine", batch_size=17, **arrays).fingerprint)
+    assert len(seen) == len(arrays) + 2
+    assert Graph(name="other", batch_size=16, **arrays).fingerprint == graph.fingerprint
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PK", b"\x89PNG\r\n\x1a\n", b"PK\x05\x06" + b"\0" * 18, b"\x93NUMPY", b"\x80\x04K\x01."],
+)
+def test_graph__npz_that_is_none(content, tmp_path):
+    path = tmp_path / "mine.npz"
+    path.write_bytes(content)
+    with pytest.raises(HloError, match=r"mine\.npz: not a graph file, or damaged") as caught:
+        Graph.from_hlo(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_graph__npz_of_other_content(tmp_path):
+    np.savez(tmp_path / "other.npz", weights=np.ones(3))
+    np.savez(tmp_path / "object.npz", head=np.array([{}], dtype=object))
+    np.savez(tmp_path / "list.npz", head=np.frombuffer(b"[1]", dtype=np.uint8))
+    for name in ("other", "object", "list", "none"):
+        with pytest.raises(HloError, match=rf"{name}\.npz: not a graph file, or damaged"):
+            Graph.load(tmp_path / f"{name}.npz")
+
+
+def rewrite(graph, path, head=None, **changes):
+    """Writes a graph file with some of its content changed."""
+    first = {"schema": 1, "name": "x", "batch_size": 4, **(head or {})}
+    arrays = {k: v for k, v in vars(graph).items() if isinstance(v, np.ndarray)}
+    arrays = {k: v for k, v in {**arrays, **changes}.items() if v is not None}
+    np.savez(path, head=np.frombuffer(json.dumps(first).encode(), dtype=np.uint8), **arrays)
+
+
+def test_graph__npz_of_another_schema(saved):
+    graph, path = saved
+    for options in ({"head": {"schema": 2}}, {"flops": None}, {"extra": np.ones(2)}):
+        rewrite(graph, path, **options)
+        with pytest.raises(HloError, match=r"graph schema \d is not 1; build the file anew"):
+            Graph.load(path)
+
+
+def test_graph__npz_with_arrays_that_do_not_fit(saved):
+    graph, path = saved
+    rewrite(graph, path)
+    assert Graph.load(path).fingerprint != graph.fingerprint  # only its batch size was changed
+    arrays = {k: v for k, v in vars(graph).items() if isinstance(v, np.ndarray)}
+    for key, value in arrays.items():
+        changes = [value.astype(np.float32), value[None]]
+        if key not in ("opcode_names", "string_table", "outputs"):
+            changes.append(value[:-1])
+        if key in (
+            "operands",
+            "results",
+            "outputs",
+            "parameter_tensor",
+            "op_name",
+            "parameter_path",
+        ):
+            changes += [value + 100, value - 100]
+        if key.endswith("_offset"):
+            changes += [value + 1, value[::-1].copy()]
+        if key == "flops":
+            changes += [value - 1e9, value * np.nan, value + np.inf]
+        for changed in changes:
+            rewrite(graph, path, **{key: changed})
+            with pytest.raises(HloError, match=r"mine\.npz: \w+ is broken; build the file anew"):
+                Graph.load(path)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_graph__npz_damaged(tmp_path_factory, data):
+    """Truncated or changed files: an error, or (a changed time stamp, say) the same graph."""
+    graph = from_text(["ROOT x = f32[4]{0} parameter(0)"])
+    path = tmp_path_factory.mktemp("npz") / "mine.npz"
+    graph.save(path)
+    content = path.read_bytes()
+    place = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        path.write_bytes(content[:place])
+        with pytest.raises(HloError):
+            Graph.load(path)
+        return
+    changed = bytearray(content)
+    changed[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(changed)
+    try:
+        assert Graph.load(path).fingerprint == graph.fingerprint
+    except HloError as error:
+        assert "\n" not in str(error)
+
+
+def test_graph__stored_uncompressed_reads(saved):
+    """Another tool's zip of the same arrays is fine."""
+    graph, path = saved
+    stream = io.BytesIO()
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(stream, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    path.write_bytes(stream.getvalue())
+    assert Graph.load(path).fingerprint == graph.fingerprint
+
+
+def test_graph__largest_loads_fast(tmp_path):
+    """Budgets of 50 ms and 1 s, five times as much here; the benchmark has the exact ones."""
+    pytest.importorskip("jax")
+    from jax_graphs import graph, proto
+
+    large = graph("t5-11b", "train")
+    large.save(tmp_path / "large.npz")
+    assert (tmp_path / "large.npz").stat().st_size < 1e6
+    (tmp_path / "large.pb").write_bytes(proto("t5-11b", "train"))
+
+    def seconds(path):
+        start = time.perf_counter()
+        assert Graph.from_hlo(path).fingerprint == large.fingerprint
+        return time.perf_counter() - start
+
+    # The fingerprint is computed in this time too: some more milliseconds.
+    assert min(seconds(tmp_path / "large.npz") for _ in range(3)) < 0.25
+    assert min(seconds(tmp_path / "large.pb") for _ in range(2)) < 5
+
+
+@pytest.mark.parametrize("name", ["vgg", "t5", "bert", "decoder"])
+def test_graph__chain_bytes_of_models(name):
+    pytest.importorskip("jax")
+    from jax_graphs import graph
+
+    forward = graph(name, "forward")
+    cut, parameter = forward.chain_bytes(forward.pivots())
+    expected_cut, expected_parameter = cuts_by_sets(forward)
+    assert cut.tolist() == expected_cut
+    assert parameter.tolist() == expected_parameter
+    assert parameter.sum() == forward.parameter_bytes  # every variable is used
+    assert (forward.phase == Phase.FORWARD).all()

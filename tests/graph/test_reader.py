@@ -1,0 +1,594 @@
+"""Reading modules: structure, phases, roles, and what is wrong with a file."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parenvs.errors import HloError
+from parenvs.graph import reader as hlo
+from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.graph.proto import Module, Wrapper
+from parenvs.graph.roles import parse_names, phases
+
+F32 = 11
+
+
+def small_module(**changes):
+    """A module in which a call adds its two parameters."""
+    module = Module(name="small", entry_computation_id=2, entry_computation_name="main")
+    for number, name in enumerate(("callee", "main"), 1):
+        computation = module.computations.add(name=name, id=number, root_id=3)
+        for i in (1, 2):
+            node = computation.instructions.add(
+                name=f"p{i}", opcode="parameter", id=i, parameter_number=i - 1
+            )
+            node.shape.element_type = F32
+            node.shape.dimensions.extend([4, 2])
+        opcode = changes.get("opcode", "add") if number == 1 else "call"
+        last = computation.instructions.add(
+            name=f"{name}.3", opcode=opcode, id=3, operand_ids=[1, 2]
+        )
+        last.shape.element_type = F32
+        last.shape.dimensions.extend([4, 2])
+        last.metadata.op_name = name
+        if number == 2:
+            last.called_ids.append(1)
+    return module
+
+
+def read(module, **options):
+    return hlo.read_module(module, where="file.pb", **options)
+
+
+def names(graph):
+    return [graph.opcodes[code] for code in graph.opcode]
+
+
+def op_names(graph):
+    return [graph.strings[i] for i in graph.op_name]
+
+
+def test_hlo__call_is_inlined_with_its_prefix():
+    graph = read(small_module())
+    assert names(graph) == ["parameter", "parameter", "add"]
+    assert op_names(graph)[2] == "main/callee"
+    assert graph.operands.tolist() == [0, 1]
+    assert graph.outputs.tolist() == [2]
+    assert graph.total_flops == 8
+    assert graph.name == "small"
+
+
+def test_hlo__wrapped_module_reads(tmp_path):
+    path = tmp_path / "wrapped.pb"
+    path.write_bytes(Wrapper(module=small_module()).SerializeToString())
+    assert Graph.from_hlo(path).fingerprint == read(small_module()).fingerprint
+    assert Graph.from_hlo(path).name == "wrapped"
+
+
+def entry(module):
+    return module.computations[1]
+
+
+def change(path, value):
+    """A function that sets a field of the small module."""
+
+    def apply(module):
+        *parents, last = path.split(".")
+        target = module
+        for part in parents:
+            target = target[int(part)] if part.isdigit() else getattr(target, part)
+        if last.isdigit():
+            target[int(last)] = value
+        else:
+            setattr(target, last, value)
+
+    return apply
+
+
+ENTRY = "computations.1.instructions"
+BROKEN = [
+    (change("entry_computation_id", 7), "no entry computation"),
+    (change("entry_computation_id", 0), "no entry computation"),
+    (lambda m: m.computations[1].ClearField("instructions"), "'main' is empty or repeats an id"),
+    (lambda m: m.computations[0].ClearField("instructions"), "'callee' is empty or repeats an id"),
+    (change("computations.1.root_id", 9), "dangling reference 9"),
+    (change("computations.1.root_id", 0), "dangling reference 0"),
+    (change(f"{ENTRY}.2.operand_ids.0", 9), "dangling reference 9"),
+    (change(f"{ENTRY}.2.operand_ids.0", 3), "dangling reference 3"),
+    (change(f"{ENTRY}.2.called_ids.0", 9), "dangling reference 9"),
+    (change(f"{ENTRY}.2.called_ids.0", 2), "a computation calls itself"),
+    (lambda m: entry(m).instructions[2].ClearField("called_ids"), "broken or truncated module"),
+    (lambda m: entry(m).instructions[2].ClearField("operand_ids"), "broken or truncated module"),
+    (change(f"{ENTRY}.1.id", 1), "'main' is empty or repeats an id"),
+    (change("computations.0.instructions.0.parameter_number", 5), "broken or truncated module"),
+    (change(f"{ENTRY}.0.shape.element_type", 0), "unknown element type 0"),
+    (change(f"{ENTRY}.0.shape.element_type", 99), "unknown element type 99"),
+    (change(f"{ENTRY}.0.shape.dimensions.0", -(2**63)), "dynamic dimensions"),
+    (change("computations.0.instructions.2.opcode", "reduce"), "broken or truncated"),
+    (change("computations.0.instructions.2.opcode", "while"), "broken or truncated"),
+    (change("computations.0.instructions.2.opcode", "conditional"), "broken module"),
+]
+
+
+@pytest.mark.parametrize(("apply", "message"), BROKEN)
+def test_hlo__broken_module(apply, message):
+    module = small_module()
+    apply(module)
+    with pytest.raises(HloError, match=message) as caught:
+        read(module)
+    assert str(caught.value).startswith("file.pb: ")
+    assert str(caught.value).count("file.pb") == 1
+    assert "\n" not in str(caught.value)
+
+
+def test_hlo__unknown_opcode():
+    message = (
+        r"^file\.pb: instruction 'callee\.3' has opcode 'frobnicate', which no rule knows; "
+        r"known opcodes are listed in parenvs\.flops$"
+    )
+    with pytest.raises(HloError, match=message):
+        read(small_module(opcode="frobnicate"))
+
+
+def test_hlo__parameters_by_number_whatever_their_ids():
+    module = small_module()
+    first, second = entry(module).instructions[:2]
+    first.parameter_number, second.parameter_number = 1, 0
+    first.metadata.op_name, second.metadata.op_name = "batch", "params['w']"
+    second.shape.dimensions[:] = [8]
+    graph = read(module)
+    assert graph.paths == ["w", "batch"]
+    assert [graph.shape(t) for t in graph.parameter_tensor] == [(8,), (4, 2)]
+    assert [Role(r).name for r in graph.parameter_role] == ["VARIABLE", "BATCH"]
+
+
+def test_hlo__nested_tuples():
+    """Leaves before the wanted part are counted in depth: ((a, b), (c, (d, e)), f)."""
+    module = small_module()
+    main = entry(module)
+    del main.instructions[:]
+
+    def fill(shape, what):
+        if isinstance(what, tuple):
+            shape.element_type = 13
+            for part in what:
+                fill(shape.tuple_shapes.add(), part)
+        else:
+            shape.element_type = F32
+            shape.dimensions.append(what)
+
+    shape = ((1, 2), (3, (4, 5)), 6)
+    steps = [("parameter", shape, 0), ("get-tuple-element", shape[1], 1), ("gte", shape[1][1], 1)]
+    steps += [("gte", 5, 1)]
+    for number, (opcode, what, index) in enumerate(steps, 1):
+        node = main.instructions.add(name=f"n.{number}", id=number, tuple_index=index)
+        node.opcode = "get-tuple-element" if number > 1 else opcode
+        node.operand_ids.extend([number - 1] if number > 1 else [])
+        fill(node.shape, what)
+    for root, expected in {1: [1, 2, 3, 4, 5, 6], 2: [3, 4, 5], 3: [4, 5], 4: [5]}.items():
+        main.root_id = root
+        graph = read(module)
+        assert [graph.shape(t) for t in graph.outputs] == [(n,) for n in expected]
+        assert graph.paths == [str(k) for k in range(6)]
+
+
+@pytest.mark.parametrize("opcode", ["all-reduce", "all-gather", "reduce-scatter", "send"])
+def test_hlo__partitioned_module(opcode):
+    message = rf"'callee\.3' has opcode '{opcode}': the module is already partitioned; give the mod"
+    with pytest.raises(HloError, match=message):
+        read(small_module(opcode=opcode))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR",
+        b"\x7fELF" + bytes(60),
+        b"HloModule text in the wrong file",
+        b"{}",
+        bytes(100),
+        b"\n\x03abc",  # a module that has nothing but a name
+    ],
+)
+@pytest.mark.parametrize("suffix", ["pb", "png", "bin"])
+def test_hlo__not_a_module(content, suffix, tmp_path):
+    path = tmp_path / f"mine.{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(
+        HloError, match=rf"mine\.{suffix}: (empty|not a serialized).* give "
+    ) as caught:
+        Graph.from_hlo(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_hlo__zip_and_directory_and_nothing(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.pb", "w") as archive:
+        archive.writestr("x", "y" * 100)
+    with pytest.raises(HloError, match=r"a\.pb: not a serialized"):
+        Graph.from_hlo(tmp_path / "a.pb")
+    with pytest.raises(HloError, match=r"b\.pb: cannot be read \(No such file"):
+        Graph.from_hlo(tmp_path / "b.pb")
+    with pytest.raises(HloError, match="cannot be read"):
+        Graph.from_hlo(tmp_path)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_hlo__truncated(data):
+    """Every truncation: an error. The entry's id stands behind all computations in a file."""
+    content = small_module().SerializeToString()
+    with pytest.raises(HloError):
+        hlo.read_proto(content[: data.draw(st.integers(0, len(content) - 1))])
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.data())
+def test_hlo__one_byte_changed(data):
+    """An error or a graph, never another exception; a changed number cannot be told."""
+    content = bytearray(small_module().SerializeToString())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        assert len(hlo.read_proto(bytes(content)).opcode)
+    except HloError as error:
+        assert "\n" not in str(error)
+
+
+def test_hlo__parameter_names():
+    arguments, paths = parse_names(
+        [
+            "params['a']['b/c']",
+            "params['a'][0]",
+            "state.mu['x']",
+            "state[1].nu",
+            "batch",
+            'k["q\'"]',
+        ]
+    )
+    assert arguments == [0, 0, 1, 1, 2, 3]
+    assert paths == ["a/b/c", "a/0", "mu/x", "1/nu", "batch", "q'"]
+
+
+def test_hlo__phases_by_hand():
+    """0 makes 1; 1 forward; 2 backward of 1; 3 from both; 4 only for 2; 5 for the update."""
+    names_ = ["x", "jvp(f)/a", "transpose(jvp(f))/a", "sub", "y", "z", "loop", "jvp(f)/inside"]
+    operands = [[], [0], [1, 4], [2, 5], [], [], [2], []]
+    results = [[0], [1], [2], [3], [4], [5], [6], [7]]
+    order = [0, 4, 5, 1, 2, 3, 6, 7]
+    found = phases(
+        [names_[i] for i in order],
+        [operands[i] for i in order],
+        [results[i] for i in order],
+        [-1] * 7 + [6],
+        8,
+    )
+    expected = dict(zip(order, found.tolist(), strict=True))
+    assert expected == {0: 0, 4: 1, 5: 2, 1: 0, 2: 1, 3: 2, 6: 2, 7: 2}
+
+
+# From here on, modules by JAX.
+
+
+def jax_graph(function, *args, **options):
+    pytest.importorskip("jax")
+    return Graph.from_jax(function, *args, **options)
+
+
+def f32(*sizes):
+    return pytest.importorskip("jax").ShapeDtypeStruct(sizes, np.float32)
+
+
+def test_hlo__truncated_jax_module():
+    pytest.importorskip("jax")
+    from jax_graphs import graph, proto
+
+    content = proto("decoder", "forward")
+    whole = graph("decoder", "forward").fingerprint
+    kept = 0
+    lengths = [*range(0, 300), *range(300, len(content) - 300, 997)]
+    for length in [*lengths, *range(len(content) - 300, len(content))]:
+        try:
+            assert hlo.read_proto(content[:length]).fingerprint == whole
+        except HloError:
+            continue
+        kept += 1  # what was lost stands behind the entry's id: nothing that is read
+    assert kept < 150
+
+
+def test_hlo__nested_calls_take_all_prefixes():
+    jax = pytest.importorskip("jax")
+
+    @jax.jit
+    def inner(x):
+        return jax.numpy.tanh(x)
+
+    @jax.jit
+    def outer(x):
+        with jax.named_scope("deep"):
+            return inner(x) * 2
+
+    def function(x):
+        with jax.named_scope("block"):
+            return outer(x) + inner(x)
+
+    found = {name for name in op_names(jax_graph(function, f32(3))) if name.endswith("tanh")}
+    assert found == {
+        "jit(function)/block/jit(outer)/deep/jit(inner)/tanh",
+        "jit(function)/block/jit(inner)/tanh",
+    }
+
+
+def test_hlo__tuples_are_flattened():
+    pytest.importorskip("jax")
+    from jax import lax
+
+    def function(x, y):
+        a, (b, c) = lax.cond(x[0] > 0, lambda: (x, (y, x * 2)), lambda: (-x, (y + 1, x)))
+        return {"c": c, "ab": (a, b)}
+
+    graph = jax_graph(function, f32(3), f32(5))
+    assert not {"tuple", "get-tuple-element", "call"} & set(graph.opcodes)
+    assert [graph.shape(t) for t in graph.outputs] == [(3,), (5,), (3,)]
+    index = names(graph).index("conditional")
+    results = graph.results[graph.result_offset[index] : graph.result_offset[index + 1]]
+    assert [graph.shape(t) for t in results] == [(3,), (5,), (3,)]
+    assert graph.outputs.tolist() == results.tolist()
+    nested = [n for n, p in zip(names(graph), graph.parent, strict=True) if p == index]
+    assert nested.count("return") == 2
+    assert {"multiply", "negate", "add"} <= set(nested)
+
+
+def test_hlo__loop_has_a_body_with_a_parent():
+    jax = pytest.importorskip("jax")
+
+    def function(params, x):
+        def step(carry, w):
+            return jax.numpy.tanh(carry @ w), None
+
+        return jax.lax.scan(step, x, params)[0].sum()
+
+    graph = jax_graph(function, f32(6, 4, 4), f32(2, 4))
+    index = names(graph).index("while")
+    assert '"trip_count":6' in graph.strings[graph.attribute[index]]
+    inside = graph.parent == index
+    dots = [i for i, name in enumerate(names(graph)) if name == "dot"]
+    assert [bool(inside[i]) for i in dots] == [True]
+    assert (graph.parent[inside] < np.flatnonzero(inside)).all()
+    once = graph.flops[inside].sum()
+    assert graph.flops[index] == 6 * once
+    assert graph.flops[dots[0]] == 2 * 2 * 4 * 4
+    assert graph.total_flops == graph.flops[index] + 7  # and the final sum of eight numbers
+    assert not set(np.flatnonzero(inside)) & set(graph.pivots())
+    assert index in graph.pivots()
+
+
+def test_hlo__every_tensor_is_used():
+    """Reading called computations for their cost leaves nothing behind."""
+    pytest.importorskip("jax")
+    from jax_primitives import CASES
+
+    for name in ("cond", "reduce_custom", "rng_uniform", "max_pool_gradient", "argmax"):
+        function, args = CASES[name]
+        graph = jax_graph(function, *args)
+        made = np.concatenate([graph.results])
+        assert sorted(made.tolist()) == list(range(len(graph.element_type))), name
+        assert set(graph.opcode.tolist()) == set(range(len(graph.opcodes))), name
+
+
+def test_hlo__operands_are_made_before():
+    pytest.importorskip("jax")
+    from jax_graphs import graph
+
+    for kind in ("forward", "train"):
+        made = np.full(len(graph("t5", kind).element_type), 10**9)
+        g = graph("t5", kind)
+        for i in range(len(g.opcode)):
+            assert (made[g.operands[g.operand_offset[i] : g.operand_offset[i + 1]]] < i).all()
+            made[g.results[g.result_offset[i] : g.result_offset[i + 1]]] = i
+
+
+@pytest.mark.parametrize("name", ["vgg", "t5", "bert", "decoder", "resnet50"])
+def test_hlo__train_step_has_three_phases_in_turn(name):
+    pytest.importorskip("jax")
+    from jax_graphs import graph
+
+    train, forward = graph(name, "train"), graph(name, "forward")
+    work = np.flatnonzero((train.flops > 0) & ~train.free)
+    turns = train.phase[work]
+    assert (np.diff(turns.astype(int)) >= 0).mean() == 1  # forward, then backward, then update
+    assert set(turns.tolist()) == {Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE}
+    by_phase = [train.flops[(train.phase == p) & (train.parent < 0)].sum() for p in Phase]
+    assert by_phase[0] == pytest.approx(forward.total_flops, rel=0.02)
+    assert 1.6 < by_phase[1] / by_phase[0] < 2.4
+    parameters = train.parameter_bytes / 4
+    assert 9 * parameters < by_phase[2] < 20 * parameters  # Adam: some operations each
+    assert (forward.phase == Phase.FORWARD).all()
+
+
+def test_hlo__rematerialised_code_is_backward():
+    jax = pytest.importorskip("jax")
+
+    def loss(params, x):
+        @jax.checkpoint
+        def block(y):
+            return jax.numpy.sin(jax.numpy.sin(y @ params["w"]))
+
+        return block(x).sum()
+
+    def step(params, x):
+        grads = jax.grad(loss)(params, x)
+        return {"w": params["w"] - 0.1 * grads["w"]}
+
+    graph = jax_graph(step, {"w": f32(5, 5)}, f32(7, 5))
+    phase = {p: [] for p in Phase}
+    for opcode, p in zip(names(graph), graph.phase, strict=True):
+        phase[p].append(opcode)
+    assert phase[Phase.FORWARD].count("sine") <= 2
+    assert phase[Phase.BACKWARD].count("sine") >= 1  # run again
+    assert phase[Phase.BACKWARD].count("cosine") == 2
+    assert "subtract" in phase[Phase.UPDATE]
+    assert "subtract" not in phase[Phase.BACKWARD]
+
+
+@pytest.mark.parametrize("name", ["vgg", "t5", "bert"])
+def test_hlo__roles_of_a_train_step(name):
+    jax = pytest.importorskip("jax")
+    from jax_graphs import graph, model
+
+    from parenvs.datasets.models import train_step
+
+    found = graph(name, "train")
+    _, args = train_step(model(name))
+    leaves = [
+        (argument, jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for argument, tree in enumerate(args)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+    assert found.paths == [path for _, path, _ in leaves]
+    assert found.parameter_argument.tolist() == [argument for argument, _, _ in leaves]
+    assert [found.shape(t) for t in found.parameter_tensor] == [leaf.shape for *_, leaf in leaves]
+    expected = [
+        Role.VARIABLE
+        if argument == 0
+        else Role.SCALAR
+        if leaf.shape == ()
+        else (Role.OPTIMISER, Role.BATCH)[argument - 1]
+        for argument, _, leaf in leaves
+    ]
+    assert found.parameter_role.tolist() == expected
+    assert found.batch_size == model(name).batch_size
+    parameters = sum(np.prod(x.shape) for x in jax.tree.leaves(args[0]))
+    assert found.parameter_bytes == 4 * parameters
+
+
+def roles(*args, **options):
+    def function(batch, tables, extra):
+        return (batch["x"] @ tables["a"]["w"] + tables["b"]["w"]).sum() * extra
+
+    tables = {"a": {"w": f32(8, 4)}, "b": {"w": f32(4)}}
+    graph = jax_graph(function, {"x": f32(32, 8)}, tables, f32(), **options)
+    return {p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)}
+
+
+def test_hlo__variables_by_argument_and_by_glob():
+    rest = {"x": "BATCH", "extra": "SCALAR"}
+    both = {"a/w": "VARIABLE", "b/w": "VARIABLE"}
+    assert roles(variables=1) == {**both, **rest}
+    assert roles(variables="*/w") == {**both, **rest}
+    assert roles(variables=["a/*", "b/*"]) == {**both, **rest}
+    assert roles(variables="a/*") == {**both, **rest, "b/w": "BATCH"}
+    assert roles()["x"] == "VARIABLE"
+    with pytest.raises(HloError, match=r"variables='c/\*' matches no parameter path \(like x, a/w"):
+        roles(variables="c/*")
+    with pytest.raises(HloError, match="variables=3: the function has 3 arguments"):
+        roles(variables=3)
+
+
+def test_hlo__whole_numbers_are_no_variables_and_no_state():
+    jax = pytest.importorskip("jax")
+
+    def step(params, state, batch):
+        return (
+            params["w"] + batch.sum(),
+            {"m": state["m"] * 2, "seen": state["seen"] + 1},
+            params["ids"],
+        )
+
+    ints = jax.ShapeDtypeStruct((3,), np.int32)
+    args = {"ids": ints, "w": f32(4)}, {"m": f32(4), "seen": ints}, f32(7, 2)
+    graph = jax_graph(step, *args)
+    found = {p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)}
+    expected = {
+        "ids": "BATCH",
+        "w": "VARIABLE",
+        "m": "OPTIMISER",
+        "seen": "BATCH",
+        "batch": "BATCH",
+    }
+    assert found == expected
+
+
+def test_hlo__forward_pass_has_no_state():
+    """Activations shaped like the batch do not make it optimiser state."""
+
+    def function(params, x):
+        return x + params
+
+    graph = jax_graph(function, f32(4), f32(9, 4))
+    assert [Role(r).name for r in graph.parameter_role] == ["VARIABLE", "BATCH"]
+    assert graph.batch_size == 9
+
+
+def test_hlo__batch_size():
+    def function(params, batch):
+        return (batch["x"] @ params).sum() + batch["y"].sum() + batch["table"].sum()
+
+    batch = {"x": f32(32, 8), "y": f32(32), "table": f32(100)}
+    assert jax_graph(function, f32(8, 4), batch).batch_size == 32
+    assert jax_graph(function, f32(8, 4), batch, batch_size=5).batch_size == 5
+    assert jax_graph(lambda p: p + 1, f32(8)).batch_size == 1
+
+
+def test_hlo__free_tensors():
+    jax = pytest.importorskip("jax")
+
+    def function(params, batch, rate):
+        positions = jax.numpy.arange(8.0) * 2 + rate
+        mask = jax.numpy.tril(jax.numpy.ones((8, 8)))
+        noise = jax.random.normal(jax.random.wrap_key_data(batch["key"]), (8,))
+        return (params * positions) @ mask + noise
+
+    key = jax.ShapeDtypeStruct((2,), np.uint32)
+    graph = jax_graph(function, f32(8), {"key": key}, f32())
+    assert (np.diff(graph.result_offset)[graph.opcode != graph.opcodes.index("return")] > 0).all()
+    rows = np.repeat(np.arange(len(graph.opcode)), np.diff(graph.result_offset))
+    owner = dict(zip(graph.results.tolist(), rows.tolist(), strict=True))
+    dot = names(graph).index("dot")
+    product, mask = graph.operands[
+        graph.operand_offset[dot] : graph.operand_offset[dot + 1]
+    ].tolist()
+    assert graph.free[owner[mask]]
+    assert not graph.free[owner[product]]
+    start = graph.operand_offset[owner[product]]
+    params, positions = graph.operands[start : start + 2].tolist()
+    assert graph.free[owner[positions]]
+    assert not graph.free[owner[params]]
+    assert not graph.free[names(graph).index("while")]  # the random bits depend on the batch
+
+
+def test_hlo__from_jax_takes_jitted_functions():
+    jax = pytest.importorskip("jax")
+
+    def function(params, unused):
+        return params * 2
+
+    plain = jax_graph(function, f32(3), f32(4))
+    assert len(plain.parameter_tensor) == 2  # kept although it is not used
+    assert (
+        jax_graph(jax.jit(function, keep_unused=True), f32(3), f32(4)).fingerprint
+        == plain.fingerprint
+    )
+    assert len(jax_graph(jax.jit(function), f32(3), f32(4)).parameter_tensor) == 1
+    arrays = np.ones(3, np.float32), np.ones(4, np.float32)
+    assert jax_graph(function, *arrays, name="mine").fingerprint == plain.fingerprint
+
+
+def test_hlo__pb_and_npz_are_one(tmp_path):
+    pytest.importorskip("jax")
+    from jax_graphs import graph, proto
+
+    (tmp_path / "a.pb").write_bytes(proto("bert", "train"))
+    found = Graph.from_hlo(tmp_path / "a.pb")
+    found.save(tmp_path / "a.npz")
+    assert Graph.from_hlo(tmp_path / "a.npz").fingerprint == found.fingerprint
+    assert found.fingerprint == graph("bert", "train").fingerprint
+    np.testing.assert_array_equal(
+        found.tensor_bytes[found.parameter_tensor],
+        [4 * np.prod(found.shape(t)) for t in found.parameter_tensor],
+    )

@@ -1,0 +1,400 @@
+"""Entries that nobody vouches for: every mutant is refused with a reason that names the field."""
+
+import copy
+import json
+import os
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parenvs import cluster
+from parenvs.errors import ParenvsError
+from parenvs.judging import judge
+from parenvs.leaderboard import reading
+from parenvs.leaderboard.check import check, check_file, judged
+from parenvs.leaderboard.entry import Entry, load_entry
+from parenvs.leaderboard.problem import KINDS
+from parenvs.leaderboard.reading import EntryError, parse_json
+from parenvs.leaderboard.submit import submission
+from parenvs.leaderboard.tasks import tasks
+
+PIPELINE, PARTITION = "vgg-19-B-3", "vgg-19-shardy-8"
+
+
+def entry_of(task, problem, **changes):
+    plan = changes.pop("plan")
+    return Entry(
+        task=task,
+        entry="mine",
+        authors=("Ada Lovelace",),
+        method="By hand.",
+        plans={problem: plan},
+        seconds={problem: 1.5},
+        seeds=(0, 7),
+        link="https://example.org/mine",
+        search_budget="none",
+        hardware="an abacus",
+        **changes,
+    )
+
+
+@pytest.fixture(scope="module")
+def bases():
+    """A sound entry of a pipeline and one of a partition, as JSON types."""
+    cut = tasks().task("pipeline-cut").problems[PIPELINE]
+    split = tasks().task("operator-partition-step-time").problems[PARTITION]
+    partition = {"fc1/kernel": 1, "fc1/bias": 0, "fc2/kernel": 0}
+    return {
+        PIPELINE: entry_of(
+            "pipeline-cut", PIPELINE, plan=cut.pipeline_plan([59, 88], [13, 21]).to_json()
+        ).to_json(),
+        PARTITION: entry_of(
+            "operator-partition-step-time",
+            PARTITION,
+            plan=split.partition_plan(partition).to_json(),
+            learned=True,
+            trained_on=("the problem itself", "other: hand-made graphs"),
+        ).to_json(),
+    }
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "entry.json"
+
+
+def refusal(path, content):
+    """Every reason for refusing a file; each is one printable line."""
+    if not isinstance(content, bytes):
+        content = content if isinstance(content, str) else json.dumps(content)
+        content = content.encode()
+    path.write_bytes(content)
+    try:
+        reasons = check_file(path).reasons
+    except EntryError as error:
+        reasons = error.reasons
+        assert str(error).startswith(str(path))
+    for reason in reasons:
+        assert reason.isprintable()
+        assert len(reason) <= 400
+    return reasons
+
+
+@pytest.mark.parametrize("problem", [PIPELINE, PARTITION])
+def test_entry__sound(bases, path, problem):
+    assert refusal(path, bases[problem]) == ()
+    entry = load_entry(path)
+    assert entry.to_json() == bases[problem]
+    checked = check(entry)
+    assert checked.count("legal") == 1
+    assert checked.count("missing") == len(checked.verdicts) - 1
+    first = path.with_name("saved.json")
+    entry.save(first)
+    load_entry(first).save(path)
+    assert path.read_bytes() == first.read_bytes()
+
+
+# What may stand in no field of a kind, whatever the rest is.
+
+_NO_TEXT = [None, True, 3, 1.5, [], {}, [[]], "\x00", "\ud800", "\u202egnp.exe", " ", "a\nb"]
+_LONG = "x" * 100_000
+_NO_COUNT = [None, True, "8", 8.5, -1, 0, 10**19, 1e308, [], {}, [8], "NaN"]
+_NO_LIST = [None, True, 3, "x", {}, [None], [[]], [{"a": 1}], [1.5], [True]]
+_NO_OBJECT = [None, True, 3, "x", [], [1], ""]
+_PATHS = ["../../etc/passwd", "/dev/zero", "mine.json", "\\\\host\\share", "t5-3b.npz", "vgg-19/.."]
+_WRONG = {
+    "schema": [*_NO_COUNT, 2, "1"],
+    "tasks": [*_NO_COUNT, 2],
+    "task": [*_NO_TEXT, _LONG, *_PATHS, "pipeline-cuts", "", "Pipeline-Cut"],
+    "entry": [*_NO_TEXT, _LONG, *_PATHS[:2], "", "Mine", "a b", ".hidden", "a/b", "é"],
+    "authors": [*_NO_LIST, [], [""], ["x" * 101], ["\u202e"], ["x"] * 21],
+    "link": [*_NO_TEXT, _LONG, "javascript:alert(1)", "ftp://x", "https://x/ y", "https://x/)<b>"],
+    "method": [*_NO_TEXT, _LONG, ""],
+    "learned": [None, 0, 1, "true", [], {}],
+    "trained_on": [
+        *_NO_LIST,
+        ["t5-base"],
+        ["generated "],
+        ["other:x"],
+        ["other: "],
+        ["generated"] * 11,
+    ],
+    "seeds": [None, True, 3, "x", {}, [None], [1.5], [True], [-1], ["0"], [10**19], [0] * 1001],
+    "search_budget": [*_NO_TEXT, _LONG, ""],
+    "hardware": [*_NO_TEXT, _LONG, ""],
+    "seconds": [*_NO_OBJECT, {"nowhere": 1.0}, {PIPELINE: -1}, {PARTITION: -1}, {_LONG: 1}],
+    "plans": [*_NO_OBJECT, {}, {"t5-3b": {}}, {"../t5-3b": {}}, {_LONG: {}}, {"": {}}],
+}
+_CUTS = [
+    *_NO_LIST, [], [59], [88, 59], [59, 59], [0, 88], [59, 164], [-59, 88], [59, 10**19],
+    [59, 10**9], [1, 2], ["59", "88"], [59.0, 88.0], [59, 88, 102], list(range(1, 5000)),
+]  # fmt: skip
+_WRONG_PLAN = {
+    "schema": [*_NO_COUNT, 2],
+    "task": [*_NO_TEXT, _LONG, "data-parallel", "pipeline-plan"],
+    "instance": [*_NO_TEXT, _LONG, *_PATHS, "t5-base", "VGG-19"],
+    "fingerprint": [*_NO_TEXT, _LONG, "sha256:00", "sha256:" + "0" * 64],
+    "cluster": [*_NO_TEXT, _LONG, *_PATHS, "A", "C", {"servers": 1}, "3x8:v100,26Gbps"],
+    "unknown": [1],
+}
+_WRONG_PIPELINE = {
+    **_WRONG_PLAN,
+    "micro_batch": [*_NO_COUNT, 8],
+    "micro_batches": [*_NO_COUNT, 8],
+    "cuts": _CUTS,
+    "device_cuts": [*_CUTS[:-6], [13], [21, 13], [13, 13], [0, 21], [13, 24], [13, 10**19]],
+    "cut_after": [None, True, 3, "x", {}, [1], ["x", "y"], ["\ud800", _LONG], ["x"] * 3],
+}
+_WRONG_PARTITION = {
+    **_WRONG_PLAN,
+    "devices": [*_NO_COUNT, 4, 10**9],
+    "rules": [*_NO_TEXT, _LONG, "automap", "Shardy"],
+    "uneven": [*_NO_TEXT, _LONG, "forbid"],
+    "partition": [
+        *_NO_OBJECT, {"nope": 0}, {_LONG: 0}, {"\ud800": 0}, {"../x": 0}, {"fc1/kernel": -1},
+        {"fc1/kernel": True}, {"fc1/kernel": 1.0}, {"fc1/kernel": "1"}, {"fc1/kernel": 2},
+        {"fc1/kernel": 10**19}, {"fc1/kernel": None}, {"fc1/kernel": 1},
+        {"fc1/kernel": 0, "fc1/bias": 0}, {f"x{i}": 0 for i in range(5000)},
+        {"block1_conv1/kernel": 0},
+    ],
+}  # fmt: skip
+
+
+def whole_files(text):
+    """(what is said, bytes) of files that are wrong as a whole."""
+    deep = "[" * 100_000 + "]" * 100_000
+    return [
+        ("nested", deep),
+        ("nested", '{"plans": ' + '{"a":' * 5000 + "1" + "}" * 5000 + "}"),
+        ("'method': nested", text.replace('"By hand."', "[" * 12 + "]" * 12)),
+        ("NaN", text.replace("1.5", "NaN")),
+        ("Infinity", text.replace("1.5", "-Infinity")),
+        ("1e999", text.replace("1.5", "1e999")),
+        ("digits", text.replace("1.5", "9" * 5000)),
+        ("digits", text.replace("1.5", "-" + "9" * 21)),
+        ("'task' stands twice", text.replace('"task":', '"task": "x", "task":', 1)),
+        ("stands twice", text.replace('"instance":', '"instance": "x", "instance":', 1)),
+        ("no JSON", text[:-20]),
+        ("no JSON", text + "x"),
+        ("no JSON", "\ufeff" + text),
+        ("no JSON", ""),
+        ("no JSON", "\x00" * 100),
+        ("no JSON", text.encode("utf-16")),
+        ("no JSON", text.encode().replace(b"By hand", b"\xff\xfe")),
+        ("no JSON", b"\x80\x04\x95cos\nsystem\n."),
+        ("one JSON object", "[]"),
+        ("one JSON object", "3"),
+        ("file", "[" + "1," * 3_000_000 + "1]"),
+    ]
+
+
+@st.composite
+def mutants(draw):
+    """(base, what changes, where, value): one wrong field, a missing or an unknown one."""
+    base = draw(st.sampled_from([PIPELINE, PARTITION]))
+    plan = _WRONG_PIPELINE if base == PIPELINE else _WRONG_PARTITION
+    wrong = draw(st.sampled_from([_WRONG, plan]))
+    key = draw(st.sampled_from(list(wrong)))
+    what = draw(st.sampled_from(["replace"] * 8 + ["remove", "rename", "wrap"]))
+    return base, what, wrong is plan, key, draw(st.sampled_from(wrong[key]))
+
+
+@given(mutants())
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_entry__mutants_are_refused(bases, path, mutant):
+    refuse_mutant(bases, path, *mutant)
+
+
+@pytest.mark.parametrize("base", [PIPELINE, PARTITION])
+def test_entry__every_wrong_value_of_every_field(bases, path, base):
+    plan = _WRONG_PIPELINE if base == PIPELINE else _WRONG_PARTITION
+    for in_plan, wrong in ((False, _WRONG), (True, plan)):
+        for key, values in wrong.items():
+            for value in values:
+                refuse_mutant(bases, path, base, "replace", in_plan, key, value)
+
+
+def refuse_mutant(bases, path, base, what, in_plan, key, value):
+    content = copy.deepcopy(bases[base])
+    holder = content["plans"][base] if in_plan else content
+    if what == "replace" or key not in holder:
+        holder[key] = value
+    elif what == "remove":
+        del holder[key]
+    elif what == "rename":
+        holder[f"{key}_"] = holder.pop(key)
+    else:
+        holder[key] = [holder[key]]
+    reasons = refusal(path, content)
+    if what == "remove" and key in ("cut_after", "rules", "uneven"):
+        assert reasons == ()  # plan files may leave these out
+        return
+    assert reasons, (key, value)
+    named = (key, f"{key}_") if what == "rename" else (key,)
+    # What the judge says of a plan names its decisions by what they break.
+    named += (f"plans.{base}",) if key in ("cuts", "device_cuts", "partition") else ()
+    assert any(name in reason for name in named for reason in reasons), reasons
+    if in_plan:
+        assert all(f"plans.{base}" in reason for reason in reasons)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.data())
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_entry__anything_anywhere(bases, path, data):
+    """Whatever stands wherever: no crash, and what is accepted the judge finds legal by itself."""
+    base = data.draw(st.sampled_from([PIPELINE, PARTITION]))
+    content = copy.deepcopy(bases[base])
+    holder = data.draw(st.sampled_from([content, content["plans"][base], content["plans"]]))
+    key = data.draw(st.sampled_from(list(holder)) | st.text())
+    holder[key] = data.draw(_JSON)
+    if refusal(path, content) == ():
+        entry = load_entry(path)
+        problem = tasks().task(entry.task).problems[base]
+        plan = KINDS[problem.kind].from_json(entry.plans[base])
+        report = judge(plan, problem.target)
+        assert report.legal
+        verdict = next(v for v in check(entry).verdicts if v.problem is problem)
+        assert (verdict.state, verdict.cost) == ("legal", problem.cost(report))
+        assert verdict.score <= 1
+
+
+@pytest.mark.parametrize("case", range(21))
+def test_entry__files_that_are_wrong_as_a_whole(bases, path, case):
+    words, content = whole_files(json.dumps(bases[PIPELINE], indent=1))[case]
+    (reason,) = refusal(path, content)
+    assert words in reason
+    assert "field" in reason or "file" in reason or "JSON object" in reason
+
+
+def test_entry__files_that_are_none(path, tmp_path):
+    with path.open("wb") as stream:
+        stream.truncate(100 * 2**20)  # as large as it says, and empty
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    begin = time.perf_counter()
+    for place, words in (
+        (path, "at most 4,194,304"),
+        (pipe, "not a regular one"),
+        (tmp_path, "not a regular one"),
+        (tmp_path / "none.json", "no such file"),
+        ("/dev/zero", "not a regular one"),
+        ("a\0b", "file"),
+        ("x" * 5000, "file"),
+    ):
+        with pytest.raises(EntryError, match=words):
+            check_file(place)
+    assert time.perf_counter() - begin < 1
+    with pytest.raises(EntryError, match="more than"):
+        parse_json(b" " * (reading.MOST_BYTES + 1), "bytes")
+
+
+def test_entry__duplicates_in_a_long_object_take_no_time(path):
+    pairs = ",".join(f'"{i}":0' for i in range(300_000))
+    begin = time.perf_counter()
+    assert "stands twice" in refusal(path, f'{{{pairs},"299999":0}}')[0]
+    assert time.perf_counter() - begin < 5
+
+
+@pytest.mark.parametrize("key", ["instance", "cluster"])
+def test_entry__opens_no_path(bases, path, tmp_path, monkeypatch, key):
+    """A file that would fit, under a name in the plan, is not even looked at."""
+
+    def opened(*_):
+        raise AssertionError("a path of the entry was opened")
+
+    monkeypatch.setattr(cluster, "_from_file", opened)
+    place = tmp_path / "cluster.json"
+    place.write_text(json.dumps({"servers": 3}))
+    content = copy.deepcopy(bases[PIPELINE])
+    content["plans"][PIPELINE][key] = str(place)
+    (reason,) = refusal(path, content)
+    assert f"field {key!r} must be" in reason
+
+
+def test_entry__many_reasons_at_once(bases, path):
+    content = {**bases[PIPELINE], "learned": True, "entry": "A", "seeds": -1, "more": 1}
+    reasons = refusal(path, content)
+    assert len(reasons) == 4
+    for words in ("'learned' is true", "'entry' must", "'seeds' must", "unknown field 'more'"):
+        assert any(words in reason for reason in reasons), reasons
+
+
+def test_entry__stale_fingerprint(bases, path):
+    content = copy.deepcopy(bases[PIPELINE])
+    content["plans"][PIPELINE]["fingerprint"] = "sha256:" + "1" * 64
+    (reason,) = refusal(path, content)
+    assert "make the plan anew" in reason
+
+
+def test_entry__saving_what_is_not_sound_writes_nothing(bases, path):
+    entry = Entry.from_json({**bases[PIPELINE]})
+    bad = Entry(**{**vars(entry), "entry": "../escape"})
+    with pytest.raises(EntryError, match="'entry'"):
+        bad.save(path)
+    assert not path.exists()
+
+
+def test_entry__interrupted_writes_leave_the_old_file(bases, path, monkeypatch):
+    entry = Entry.from_json(bases[PIPELINE])
+    entry.save(path)
+    before = path.read_bytes()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Entry(**{**vars(entry), "method": "Another."}).save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_submission__leaves_out_what_is_not_legal():
+    """Plans without a stage, and planners that find none; a planner's own bug is not hidden."""
+    from parenvs.errors import InfeasibleError
+
+    def plan(problem):
+        if problem.instance != "vgg-19":
+            raise InfeasibleError("too large\nfor me")
+        return problem.pipeline_plan(*(([59, 88], [13, 21]) if problem.stages == 3 else ([0], [9])))
+
+    lines = []
+    made = submission(
+        "pipeline-cut", plan, entry="mine", authors=["me"], method="x", say=lines.append
+    )
+    assert list(made.plans) == list(made.seconds) == [PIPELINE]
+    assert len(lines) == len(tasks().task("pipeline-cut").problems)
+    assert not any("\n" in line for line in lines)
+    assert check(made).reasons == ()
+    with pytest.raises(ParenvsError, match="nothing to enter"):
+        submission(
+            "pipeline-cut",
+            lambda p: p.pipeline_plan([], []),
+            entry="mine",
+            authors=["me"],
+            method="x",
+        )
+    with pytest.raises(ZeroDivisionError):
+        submission("pipeline-cut", lambda p: 1 / 0, entry="mine", authors=["me"], method="x")
+
+
+def test_judged__plan_of_another_task(bases):
+    problem = tasks().task("data-parallel").problems[PARTITION]
+    verdict = judged(problem, bases[PARTITION]["plans"][PARTITION])
+    assert verdict.state == "illegal"
+    assert "field 'task' must be \"data-parallel\"" in verdict.reasons[0]
+    assert verdict.cost == problem.trivial

@@ -1,0 +1,361 @@
+"""The leaderboard's site: its pages, that nothing of an entry runs in them, and its folder."""
+
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from posixpath import dirname, join, normpath
+
+import pytest
+
+from parenvs.cli import app as cli
+from parenvs.errors import ParenvsError
+from parenvs.leaderboard.check import check, ranking
+from parenvs.leaderboard.entry import load_entry
+from parenvs.leaderboard.site import folder as site_folder
+from parenvs.leaderboard.site.entry import entry_page
+from parenvs.leaderboard.site.folder import ASSETS, site, write_site
+from parenvs.leaderboard.site.html import Markup, facts, markup, page, tag, web_link
+from parenvs.leaderboard.tasks import TaskList, tasks
+
+SUBMISSIONS = Path(__file__).parents[2] / "leaderboard" / "submissions"
+NAMES = (
+    "data-parallel/random", "data-parallel/replicate", "operator-partition-paper/expert",
+    "operator-partition-step-time/data-parallel", "pipeline-cut/even", "pipeline-cut/exact-full",
+)  # fmt: skip
+KEPT = {"operator-partition-paper": 3, "operator-partition-step-time": 3, "pipeline-cut": 5}
+"""Problems of these tasks that the small site has."""
+HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)> \u05e9\u05dc\u05d5\u05dd"
+VOID = {"br", "input", "link", "meta"}
+
+
+def small_list():
+    """The list of tasks with fewer problems, so that judging takes little time."""
+    known = tasks()
+    made = {
+        name: replace(task, problems=dict(list(task.problems.items())[: KEPT.get(name, 2)]))
+        for name, task in known.tasks.items()
+    }
+    return TaskList(known.version, known.revision, made)
+
+
+def small(entry, known):
+    """An entry, judged on these problems alone."""
+    task = known.tasks[entry.task]
+    plans = {name: plan for name, plan in entry.plans.items() if name in task.problems}
+    checked = check(replace(entry, plans=plans))
+    verdicts = tuple(v for v in checked.verdicts if v.problem.name in task.problems)
+    return replace(checked, task=task, verdicts=verdicts)
+
+
+@pytest.fixture(scope="module")
+def known():
+    return small_list()
+
+
+@pytest.fixture(scope="module")
+def entries(known):
+    return [small(load_entry(SUBMISSIONS / f"{name}.json"), known) for name in NAMES]
+
+
+@pytest.fixture(scope="module")
+def files(known, entries):
+    return site(known, entries)
+
+
+class Page(HTMLParser):
+    """Elements of a page, whose tags must be balanced."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.texts = [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        assert len(attributes) == len(attrs), f"{tag} has an attribute twice"
+        self.elements.append((tag, attributes))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        assert "svg" in self.open
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def all(self, name):
+        return [attributes for tag, attributes in self.elements if tag == name]
+
+
+def test_every_page_is_there_and_no_other(files, entries, known):
+    expected = {"index.html", *(f"assets/{name}" for name in ASSETS)}
+    expected |= {f"tasks/{name}.html" for name in known.tasks}
+    expected |= {f"entries/{e.task.name}/{e.entry.entry}.html" for e in entries}
+    assert set(files) == expected
+
+
+def test_pages_parse_and_have_what_a_reader_without_eyes_needs(files):
+    for name, text in files.items():
+        if not name.endswith(".html"):
+            continue
+        found = Page(text)
+        ids = [x["id"] for _, x in found.elements if "id" in x]
+        assert len(ids) == len(set(ids)), name
+        assert len(found.all("h1")) == len(found.all("main")) == len(found.all("title")) == 1
+        assert found.all("html") == [{"lang": "en"}]
+        assert len(found.all("table")) == len(found.all("caption"))
+        assert all(x["scope"] in ("col", "row") for x in found.all("th"))
+        for picture in found.all("svg"):
+            assert picture.get("aria-label") or picture.get("aria-hidden") == "true"
+
+
+def test_links_stay_inside_or_go_to_the_web(files):
+    for name, text in files.items():
+        if not name.endswith(".html"):
+            continue
+        found = Page(text)
+        ids = {x["id"] for _, x in found.elements if "id" in x}
+        for kind, x in found.elements:
+            address = x.get("href") or x.get("src")
+            if address is None:
+                continue
+            if kind == "a" and re.match("https?://", address):
+                assert x["rel"] == "noopener nofollow"
+            elif address.startswith("#"):
+                assert address[1:] in ids
+            else:
+                assert normpath(join(dirname(name), address)) in files, (name, address)
+
+
+def test_nothing_comes_from_elsewhere(files):
+    """No address but links to click, no inline script, no inline style: the policy forbids them."""
+    for name, text in files.items():
+        if not name.endswith(".html"):
+            assert not re.search(r"https?:|//\w+\.|@import|url\(", text), name
+            continue
+        found = Page(text)
+        assert all(x.get("src", "").endswith(".js") for x in found.all("script"))
+        assert not found.all("style") and not found.all("img") and not found.all("iframe")
+        for _, x in found.elements:
+            assert not [key for key in x if key == "style" or key.startswith("on")]
+        policy = next(x for x in found.all("meta") if "http-equiv" in x)["content"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy
+
+
+def test_what_needs_a_script_is_hidden_without_one(files):
+    found = Page(files["index.html"])
+    assert all("hidden" in x for x in found.all("form") + found.all("button"))
+    entry = Page(files["entries/pipeline-cut/even.html"])
+    assert all("hidden" in x for x in entry.all("button"))
+    assert all("open" in x for x in entry.all("details"))
+
+
+def test_plans_are_drawn(files, known):
+    cut = Page(files["entries/pipeline-cut/even.html"])
+    labels = [x["aria-label"] for x in cut.all("svg") if "aria-label" in x]
+    for problem in known.tasks["pipeline-cut"].problems:
+        assert sum(label.startswith(f"Chain of {problem} ") for label in labels) == 1
+        assert sum(label.startswith(f"Simulated schedule of {problem}:") for label in labels) == 1
+    split = Page(files["entries/operator-partition-paper/expert.html"])
+    labels = [x["aria-label"] for x in split.all("svg") if "aria-label" in x]
+    for problem in known.tasks["operator-partition-paper"].problems:
+        assert [label for label in labels if label.startswith(f"Partition map of {problem}, ")]
+    for name, text in files.items():
+        assert not re.search(r'[\s"=MHVh-](nan|inf)\b', "".join(re.findall(r"<path[^>]*>", text)))
+        assert name.endswith(".js") or "None<" not in text
+
+
+def test_scores_are_the_ranking(files, entries, known):
+    for name, task in known.tasks.items():
+        rows = re.findall(r"<tr data-learned=.*?</tr>", files[f"tasks/{name}.html"])
+        standings = ranking(task, entries)
+        assert len(rows) == len(standings)
+        for row, standing in zip(rows, standings, strict=True):
+            assert f">{standing.checked.entry.entry}</bdi>" in row
+            assert f">{standing.score:.4f}<" in row
+
+
+def test_missing_and_unproven_are_marked(files, entries):
+    page_ = files["entries/operator-partition-step-time/data-parallel.html"]
+    assert "1 missing" in files["index.html"]
+    assert ">no plan</span>" in page_ and "The entry has no plan of this problem." in page_
+    found = files["tasks/operator-partition-step-time.html"]
+    assert 'class="gone"' in found
+    entry = next(e for e in entries if e.entry.entry == "exact-full")
+    first = entry.verdicts[0]
+    reference = replace(
+        first.problem.reference, status="bound", bound=first.problem.reference.cost / 1.25
+    )
+    verdict = replace(first, problem=replace(first.problem, reference=reference))
+    standing = ranking(entry.task, [replace(entry, verdicts=(verdict,))])[0]
+    text = entry_page(standing, 1)
+    assert "best known, within 25.0 %" in text and ">equals the best known</span>" in text
+
+
+def test_illegal_plans_say_why(known, entries):
+    entry = next(e for e in entries if e.entry.entry == "even").entry
+    plans = dict(entry.plans)
+    problems = known.tasks["pipeline-cut"].problems
+    name, other, third, *_ = problems
+    variables = problems[third].pipeline.variable_sum
+    start = int((variables[1:] == variables[:-1]).nonzero()[0][9])
+    bare = [start, start + 1, start + 9]  # the stage between the first two has no variable
+    plans[name] = {**plans[name], "instance": "<b>x</b>"}
+    plans[other] = {**plans[other], "device_cuts": [2, 1]}
+    plans[third] = {**plans[third], "cuts": bare, "cut_after": []}
+    checked = small(replace(entry, plans=plans), known)
+    files = site(known, [checked])
+    text = files["entries/pipeline-cut/even.html"]
+    Page(text)
+    assert text.count(">illegal</span>") == 2 * checked.count("illegal") == 6
+    assert "3 illegal" in files["index.html"] and "illegal (0." in files["tasks/pipeline-cut.html"]
+    assert "&lt;b&gt;x" in text and "<b>x" not in text
+
+
+def test_hostile_words_are_words(known, entries):
+    """A name, an author, a method, each field: nothing of it becomes an element."""
+    checked = entries[0]
+    entry = replace(
+        checked.entry, authors=(HOSTILE, '" onclick="x'), method=HOSTILE, search_budget=HOSTILE,
+        hardware=HOSTILE, learned=True, trained_on=(f"other: {HOSTILE}",),
+    )  # fmt: skip
+    files = site(known, [replace(checked, entry=entry)])
+    texts = [text for name, text in files.items() if name.endswith(".html")]
+    named = replace(checked, entry=replace(entry, entry=HOSTILE, link="https://a/b"))
+    texts.append(entry_page(ranking(checked.task, [named])[0], 1))
+    seen = 0
+    for text in texts:
+        found = Page(text)
+        assert not found.all("img") and all("src" in x for x in found.all("script"))
+        assert not [x for _, x in found.elements if any(key.startswith("on") for key in x)]
+        seen += sum(HOSTILE in words for words in found.texts)
+    assert seen >= 6
+
+
+def test_a_name_that_leads_out_of_the_folder_is_refused(known, entries, tmp_path):
+    for name in ("../../x", "/x", "", "<b>", "x y", "a/../../b", ".hidden", "n" * 300):
+        checked = replace(entries[0], entry=replace(entries[0].entry, entry=name))
+        with pytest.raises(ParenvsError, match="is no name for a page"):
+            write_site(tmp_path / "site", known, [checked])
+    with pytest.raises(ParenvsError, match="two entries would be"):
+        site(known, [entries[0], entries[0]])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("address", ["javascript:alert(1)", "data:text/html,x", "//a", "http:x"])
+def test_other_links_are_text(address):
+    assert web_link(address, "x") == "x"
+
+
+def test_markup_escapes_all_but_markup():
+    assert tag("p", "<&\"'", title="<&\"'") == (
+        '<p title="&lt;&amp;&quot;&#x27;">&lt;&amp;&quot;&#x27;</p>'
+    )
+    assert (
+        tag("input", hidden=True, value=None, id=False, data_n=1.5) == '<input hidden data-n="1.5">'
+    )
+    assert markup("<", Markup("<"), None, 1, ["&", (tag("b"),)]) == "&lt;<1&amp;<b></b>"
+    assert "&lt;b&gt;" in facts([("<b>", "x")])
+    assert "<title>&lt;x&gt;</title>" in page("<x>", [], 0)
+
+
+def test_equal_entries_give_equal_files(files, known, entries):
+    assert site(known, [small(e.entry, known) for e in reversed(entries)]) == files
+
+
+def test_an_empty_leaderboard_has_a_site(known):
+    text = site(known, [])["index.html"]
+    assert text.count("No entry yet.") == len(known.tasks)
+
+
+def test_an_interruption_leaves_the_old_folder(known, entries, tmp_path, monkeypatch):
+    folder = tmp_path / "site"
+    write_site(folder, known, entries[:1])
+
+    def content():
+        return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+    old, real = content(), Path.rename
+    for stop in range(1, 8):
+        with monkeypatch.context() as patch:
+            left = [stop]
+
+            def write(path, data, left=left, real=Path.write_bytes):
+                left[0] -= 1
+                if not left[0]:
+                    raise KeyboardInterrupt
+                return real(path, data)
+
+            patch.setattr(Path, "write_bytes", write)
+            with pytest.raises(KeyboardInterrupt):
+                write_site(folder, known, entries)
+        assert content() == old and list(tmp_path.iterdir()) == [folder]
+    for stop in ("old", "new"):  # before the old folder is moved away, and after
+
+        def rename(path, target, stop=stop):
+            if path.name == "new" or stop == "old":
+                raise OSError("no room")
+            return real(path, target)
+
+        calls = []
+
+        def once(path, target, rename=rename, calls=calls):
+            calls.append(path)
+            return real(path, target) if path.name == "old" else rename(path, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", once)
+            with pytest.raises(OSError, match="no room"):
+                write_site(folder, known, entries)
+        assert calls and content() == old and list(tmp_path.iterdir()) == [folder]
+    write_site(folder, known, entries)
+    assert len(content()) > len(old) and list(tmp_path.iterdir()) == [folder]
+
+
+def test_only_a_site_is_replaced(tmp_path):
+    files = {"index.html": page("x", [], 0)}
+    folder = tmp_path / "home"
+    folder.mkdir()
+    site_folder.write_folder(folder, files)  # empty before
+    site_folder.write_folder(folder, files)
+    (folder / "thesis.tex").write_text("x")
+    with pytest.raises(ParenvsError, match=r"'thesis.tex', which is no part of a site"):
+        site_folder.write_folder(folder, files)
+    (folder / "thesis.tex").unlink()
+    (folder / "index.html").write_text("<p>mine")
+    with pytest.raises(ParenvsError, match="is not a site"):
+        site_folder.write_folder(folder, files)
+    assert (folder / "index.html").read_text() == "<p>mine"
+    with pytest.raises(ParenvsError, match="is a file"):
+        site_folder.write_folder(folder / "index.html", files)
+
+
+def test_command(monkeypatch, capfd, tmp_path):
+    source = tmp_path / "in" / "data-parallel"
+    source.mkdir(parents=True)
+    text = (SUBMISSIONS / "data-parallel" / "ones.json").read_text()
+    (source / "ones.json").write_text(text)
+
+    def run():
+        arguments = ["site", "--folder", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+        monkeypatch.setattr(sys, "argv", ["parenvs", "leaderboard", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code or 0, capfd.readouterr()
+
+    status, printed = run()
+    assert status == 0 and "open index.html" in printed.out
+    assert (tmp_path / "out" / "entries" / "data-parallel" / "ones.html").is_file()
+    (source / "ones.json").write_text(text.replace('"inputs": 0', '"inputs": 7'))
+    before = (tmp_path / "out" / "index.html").read_bytes()
+    status, printed = run()
+    assert status != 0 and "parenvs leaderboard check gives all reasons" in printed.err
+    assert (tmp_path / "out" / "index.html").read_bytes() == before

@@ -1,0 +1,293 @@
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import toys
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from second_writing import slow_length, slow_memory, slow_times
+
+from parenvs import load_graph
+from parenvs.cluster import PRESETS, Cluster
+from parenvs.errors import ParenvsError
+from parenvs.judging import judge
+from parenvs.pipeline.judge import make_plan, plan_values
+from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.profile import StageProfile
+from parenvs.pipeline.simulate import simulate
+
+DENSE, BALANCED = toys.dense(), toys.balanced()
+
+
+def plan_of(toy, cuts=None, device_cuts=None, **changes):
+    """The toy's best plan, or another one; ``changes`` alter its fields."""
+    cuts = toy.cuts if cuts is None else cuts
+    device_cuts = toy.device_cuts if device_cuts is None else device_cuts
+    legal = make_plan(toy.pipeline, toy.cuts, toy.device_cuts)
+    return replace(
+        legal,
+        cuts=tuple(cuts),
+        device_cuts=tuple(device_cuts),
+        **{"cut_after": (), **changes},
+    )
+
+
+def strict(report):
+    """The report's JSON, read back."""
+    return json.loads(json.dumps(report.to_json(), allow_nan=False))
+
+
+@pytest.mark.parametrize("toy", [DENSE, BALANCED, toys.balanced(2, 2, 1)])
+def test_judge__known_optimum(toy):
+    plan = make_plan(toy.pipeline, toy.cuts, toy.device_cuts)
+    for target in (toy.pipeline, toy.profile):
+        report = judge(plan, target)
+        assert report.legal
+        assert report.reasons == ()
+        assert report.length_seconds == pytest.approx(float(toy.length), rel=1e-14)
+        assert report.value == pytest.approx(float(toy.value), rel=1e-14)
+
+
+def test_judge__make_plan():
+    plan = make_plan(DENSE.pipeline, np.array([5]), np.array([3]), instance="here")
+    assert (plan.instance, plan.cuts, plan.device_cuts) == ("here", (5,), (3,))
+    assert plan.cut_after == ("p4",)
+    assert plan.fingerprint == DENSE.profile.fingerprint
+    assert plan.cluster == DENSE.pipeline.cluster
+    assert (plan.micro_batch, plan.micro_batches) == (16, 2)
+    assert make_plan(DENSE.pipeline, [5], [3]).instance == "dense"
+    assert all(type(x) is int for x in (*plan.cuts, *plan.device_cuts))
+
+
+def test_judge__stages_by_hand():
+    report = judge(plan_of(DENSE), DENSE.pipeline)
+    first, last = report.stages
+    assert (first.first, first.end, first.last_name) == (0, 5, "p4")
+    assert (last.first, last.end, last.last_name) == (5, 6, "p5")
+    assert (first.device_first, first.device_end) == (0, 3)
+    assert (last.device_first, last.device_end) == (3, 4)
+    assert first.forward_seconds == pytest.approx(5 / 3)
+    assert first.backward_seconds == pytest.approx(5 / 3)
+    assert (first.transfer_seconds, last.transfer_seconds) == (3, 0)
+    assert first.all_reduce_seconds == pytest.approx(20 / 3)
+    assert last.all_reduce_seconds == 0
+    assert (first.parameter_bytes, last.parameter_bytes) == (5, 64)
+    assert first.memory_bytes == pytest.approx(2 * 5 + 9 / 3)  # copies; largest cut over 3 devices
+    assert last.memory_bytes == 2 * 64 + 3  # K = min(1, 2) micro-batches of 3 bytes enter
+    assert first.efficiency == pytest.approx(2 * (10 / 3) / report.simulated_seconds)
+    assert last.efficiency == pytest.approx(2 * 2 / report.simulated_seconds)
+    assert report.memory_limit_bytes == 900_000
+    assert report.bubble_free_seconds == 6
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_judge__against_the_design(data):
+    """Legality, cost and value of any well-formed plan, as the text of the design has them."""
+    pipeline = data.draw(toys.pipelines())
+    cuts, device_cuts = data.draw(toys.plans(pipeline))
+    plan = make_plan(pipeline, cuts, device_cuts)
+    report = judge(plan, pipeline)
+    length = slow_length(pipeline, cuts, device_cuts)
+    memory = slow_memory(pipeline, cuts, device_cuts)
+    bounds = [0, *cuts, len(pipeline.profile)]
+    empty = [
+        s
+        for s in range(len(bounds) - 1)
+        if not (pipeline.profile.parameter_bytes[bounds[s] : bounds[s + 1]] > 0).any()
+    ]
+    full = [s for s, x in enumerate(memory) if x > 0.9 * pipeline.cluster.device.memory_bytes]
+    assert report.length_seconds == pytest.approx(length, rel=1e-12)
+    assert len(report.reasons) == len(empty) + len(full)
+    for s in empty:
+        assert any(x.startswith(f"stage {s}: no variable") for x in report.reasons)
+    for s in full:
+        assert any(x.startswith(f"stage {s}: ") and "allowed" in x for x in report.reasons)
+    assert report.legal == (not empty and not full)
+    share = pipeline.bubble_free / length
+    assert report.value == pytest.approx(share if report.legal else -1, rel=1e-12)
+    value = float(plan_values(pipeline, cuts, device_cuts))
+    assert value == pytest.approx(-1 if full else share, rel=1e-12)
+    assert report.simulated_seconds == simulate(report.times, pipeline.micro_batches).length
+    assert report.timetable.length == report.simulated_seconds
+    assert report.times.forward.tolist() == pytest.approx(
+        slow_times(pipeline, cuts, device_cuts)[0]
+    )
+    assert [stage.memory_bytes for stage in report.stages] == pytest.approx(memory)
+    assert strict(report)["value"] == report.value
+
+
+def test_judge__memory_excess_is_exact():
+    """133 bytes on the device of the last stage; the limit is 0.9 of the memory."""
+    cluster = Cluster.parse(toys.shape(2, 2, 4.0, 1.0, memory_bytes=120.0))
+    report = judge(plan_of(DENSE, cluster=cluster), replace(DENSE.pipeline, cluster=cluster))
+    assert report.reasons == ("stage 1: 131 bytes on each device, 23 more than the 108 allowed",)
+    assert not report.legal
+    assert report.value == -1
+    assert report.length_seconds == pytest.approx(22)  # costs are known all the same
+    assert len(report.stages) == 2
+
+
+def test_judge__memory_limit_may_be_met_exactly():
+    for memory, legal in ((131.0, True), (np.nextafter(131.0, 0), False)):
+        cluster = Cluster.parse(toys.shape(2, 2, 4.0, 1.0, memory_bytes=1e6))
+        pipeline = replace(DENSE.pipeline, cluster=cluster)
+        object.__setattr__(
+            pipeline.cluster, "device", replace(cluster.device, memory_bytes=memory / 0.9)
+        )
+        assert pipeline.memory_limit == memory
+        report = judge(plan_of(DENSE, cluster=pipeline.cluster), pipeline)
+        assert report.legal == legal
+        assert (plan_values(pipeline, np.array([5]), np.array([3])) > 0) == legal
+
+
+def test_judge__both_stages_too_full():
+    cluster = Cluster.parse(toys.shape(2, 2, 4.0, 1.0, memory_bytes=10.0))
+    report = judge(plan_of(DENSE, cluster=cluster), replace(DENSE.pipeline, cluster=cluster))
+    assert report.reasons == (
+        "stage 0: 13 bytes on each device, 4 more than the 9 allowed",
+        "stage 1: 131 bytes on each device, 122 more than the 9 allowed",
+    )
+
+
+def test_judge__stage_without_variable():
+    profile = toys.chain([1] * 6, [1] * 6, [1] * 6, [0, 1, 0, 0, 0, 1])
+    cluster = PRESETS["A"]
+    pipeline = Pipeline(profile, cluster)
+    report = judge(make_plan(pipeline, [2, 4], [4, 8]), pipeline)
+    assert report.reasons == ("stage 1: no variable in pivots 2..3",)
+    assert report.value == -1
+    report = judge(make_plan(pipeline, [1, 5], [4, 8]), pipeline)
+    assert report.reasons == ("stage 0: no variable in pivots 0..0",)
+
+
+MALFORMED = [
+    ((), (), ["no cuts: a pipeline has at least two stages"]),
+    ((3,), (), ["1 cuts but 0 device cuts"]),
+    ((), (1,), ["0 cuts but 1 device cuts", "no cuts"]),
+    ((2, 4), (1,), ["2 cuts but 1 device cuts"]),
+    ((0,), (2,), ["cuts: 0 is outside 1..5 (6 pivots)"]),
+    ((6,), (2,), ["cuts: 6 is outside 1..5 (6 pivots)"]),
+    ((-1,), (2,), ["cuts: -1 is outside 1..5 (6 pivots)"]),
+    ((2**31 - 1,), (2,), ["cuts: 2147483647 is outside 1..5 (6 pivots)"]),
+    ((3,), (0,), ["device_cuts: 0 is outside 1..3 (4 devices)"]),
+    ((3,), (4,), ["device_cuts: 4 is outside 1..3 (4 devices)"]),
+    ((3,), (-2,), ["device_cuts: -2 is outside 1..3 (4 devices)"]),
+    ((4, 2), (1, 2), ["cuts: [4, 2] do not increase"]),
+    ((2, 2), (1, 2), ["cuts: [2, 2] do not increase"]),
+    ((2, 4), (2, 1), ["device_cuts: [2, 1] do not increase"]),
+    ((2, 4), (2, 2), ["device_cuts: [2, 2] do not increase"]),
+    ((4, 2), (9, 2, 1), ["2 cuts but 3 device cuts", "cuts: [4, 2]", "device_cuts: 9 is outside"]),
+]
+
+
+@pytest.mark.parametrize(("cuts", "device_cuts", "words"), MALFORMED)
+def test_judge__malformed_plans_have_no_cost(cuts, device_cuts, words):
+    report = judge(plan_of(DENSE, cuts, device_cuts), DENSE.pipeline)
+    assert len(report.reasons) == len(words)
+    for reason, start in zip(report.reasons, words, strict=True):
+        assert reason.startswith(start)
+    assert report.value == -1
+    assert not report.legal
+    assert report.length_seconds == report.simulated_seconds == math.inf
+    assert report.stages == ()
+    content = strict(report)
+    assert content["length_seconds"] is None
+    assert content["simulated_seconds"] is None
+    assert content["value"] == -1
+    assert content["reasons"] == list(report.reasons)
+
+
+OTHER = "sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"fingerprint": OTHER}, "fingerprint: the plan is for sha256:000000000000..., but dense"),
+        ({"cluster": PRESETS["A"]}, "cluster: the plan is for A (2x8 v100), not 2x2 toy"),
+        ({"micro_batch": 8}, "micro_batch: the plan is for 8, not 16"),
+        ({"micro_batches": 16}, "micro_batches: the plan is for 16, not 2"),
+        ({"cut_after": ("p3",)}, "cut_after: the pivot before cut 5 is 'p4', not 'p3'"),
+        ({"cut_after": ("p4", "p5")}, "cut_after: 2 names for 1 cuts"),
+    ],
+)
+def test_judge__plans_for_something_else(changes, words):
+    report = judge(plan_of(DENSE, **changes), DENSE.pipeline)
+    assert len(report.reasons) == 1
+    assert report.reasons[0].startswith(words)
+    assert report.value == -1
+    assert report.length_seconds == pytest.approx(22)
+
+
+def test_judge__all_reasons_together():
+    profile = toys.chain([1] * 6, [1] * 6, [9] * 6, [1, 0, 0, 0, 0, 500])
+    cluster = Cluster.parse(toys.shape(2, 2, 4.0, 1.0, memory_bytes=100.0))
+    pipeline = Pipeline(profile, cluster, 2)
+    plan = replace(
+        make_plan(pipeline, [2, 4], [1, 2]),
+        fingerprint=OTHER,
+        cluster=PRESETS["C"],
+        micro_batch=3,
+        micro_batches=5,
+        cut_after=("p0", "p3", "p9"),
+    )
+    reasons = judge(plan, pipeline).reasons
+    for start in (
+        "fingerprint: ",
+        "cluster: ",
+        "micro_batch: ",
+        "micro_batches: ",
+        "cut_after: 3 names",
+        "cut_after: the pivot before cut 2 is 'p1', not 'p0'",
+        "stage 1: no variable in pivots 2..3",
+        "stage 2: 1,0",
+    ):
+        assert sum(reason.startswith(start) for reason in reasons) == 1
+    assert len(reasons) == 8
+
+
+def test_judge__malformed_plans_for_something_else():
+    """Cuts that are out of range because the plan is another model's: both are said."""
+    plan = plan_of(DENSE, (4, 9), (1, 2), fingerprint=OTHER, cut_after=("p0", "p8"))
+    reasons = judge(plan, DENSE.pipeline).reasons
+    assert [reason.split(":")[0] for reason in reasons] == ["cuts", "fingerprint", "cut_after"]
+
+
+def test_judge__bigger_cluster_of_the_plan_does_not_count():
+    """The devices are those of the problem, not those that the plan was made for."""
+    plan = plan_of(DENSE, (3, 5), (2, 20), cluster=PRESETS["C"])
+    report = judge(plan, DENSE.pipeline)
+    assert report.stages == ()
+    assert report.reasons[0] == "device_cuts: 20 is outside 1..3 (4 devices)"
+    assert report.reasons[1].startswith("cluster: ")
+
+
+def test_judge__cluster_argument():
+    plan = plan_of(DENSE)
+    assert judge(plan, DENSE.profile, DENSE.pipeline.cluster).legal
+    report = judge(plan, DENSE.profile, PRESETS["A"])
+    assert report.pipeline.cluster == PRESETS["A"]
+    assert any(reason.startswith("cluster: ") for reason in report.reasons)
+
+
+def test_judge__graph_is_its_chain():
+    graph, cluster = load_graph("vgg-19", "forward"), PRESETS["B"]
+    profile = StageProfile.from_graph(graph, cluster.device, 8)
+    pipeline = Pipeline(profile, cluster, 4)
+    plan = make_plan(pipeline, [40, 120], [6, 20])
+    report, same = judge(plan, graph), judge(plan, pipeline)
+    assert report.reasons == same.reasons
+    assert report.value == same.value
+    assert 0 < report.value <= 1
+    assert report.pipeline.micro_batches == 4
+    assert report.pipeline.profile.micro_batch == 8
+
+
+def test_judge__refuses_a_target_that_cannot_be_judged():
+    with pytest.raises(ParenvsError, match="two devices"):
+        judge(plan_of(DENSE, cluster=Cluster.parse("1x1:v100")), DENSE.profile)
+    with pytest.raises(ParenvsError, match="micro_batches"):  # the simulation would never end
+        judge(plan_of(DENSE, micro_batches=2**31 - 1), DENSE.profile)

@@ -1,0 +1,185 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import toys
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from second_writing import (
+    slow_length,
+    slow_memory,
+    slow_times,
+)
+
+from parenvs.cluster import Cluster
+from parenvs.errors import InfeasibleError
+from parenvs.pipeline.problem import Pipeline, StageTimes, core_and_tail, pipeline_length
+
+
+@given(st.data())
+@settings(max_examples=250, deadline=None)
+def test_pipeline__closed_form_against_the_design(data):
+    pipeline = data.draw(toys.pipelines())
+    cuts, device_cuts = data.draw(toys.plans(pipeline))
+    times = pipeline.stage_times(cuts, device_cuts)
+    forward, backward, reduce = slow_times(pipeline, cuts, device_cuts)
+    np.testing.assert_allclose(times.forward, forward, rtol=1e-12)
+    np.testing.assert_allclose(times.backward, backward, rtol=1e-12)
+    np.testing.assert_allclose(times.all_reduce, reduce, rtol=1e-12)
+    length = slow_length(pipeline, cuts, device_cuts)
+    np.testing.assert_allclose(pipeline.length(cuts, device_cuts), length, rtol=1e-12)
+    np.testing.assert_allclose(pipeline_length(times, pipeline.micro_batches), length, rtol=1e-12)
+
+
+@given(st.data())
+@settings(max_examples=250, deadline=None)
+def test_pipeline__memory_against_the_design(data):
+    pipeline = data.draw(toys.pipelines())
+    plan = data.draw(toys.plans(pipeline))
+    memory = slow_memory(pipeline, *plan)
+    np.testing.assert_allclose(pipeline.stage_memory(*plan), memory, rtol=1e-12, atol=1e-12)
+    limit = 0.9 * pipeline.cluster.device.memory_bytes
+    assert pipeline.memory_limit == pytest.approx(limit, rel=1e-15)
+    np.testing.assert_allclose(
+        pipeline.excess_bytes(*plan), max(memory) - limit, rtol=1e-12, atol=1e-9
+    )
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_pipeline__vectorised_is_one_by_one(data):
+    pipeline = data.draw(toys.pipelines(least=4))
+    stages = data.draw(st.integers(2, min(4, pipeline.cluster.devices)))
+    drawn = [data.draw(toys.plans(pipeline, stages)) for _ in range(6)]
+    cuts = np.array([c for c, _ in drawn]).reshape(2, 3, stages - 1)
+    groups = np.array([d for _, d in drawn]).reshape(2, 3, stages - 1)
+    times, memory = pipeline.stage_times(cuts, groups), pipeline.stage_memory(cuts, groups)
+    length, excess = pipeline.length(cuts, groups), pipeline.excess_bytes(cuts, groups)
+    assert times.forward.shape == (2, 3, 2 * stages - 1)
+    assert memory.shape == (2, 3, stages)
+    assert length.shape == excess.shape == (2, 3)
+    for at in np.ndindex(2, 3):
+        one = pipeline.stage_times(cuts[at], groups[at])
+        for key in ("forward", "backward", "all_reduce"):
+            assert np.array_equal(getattr(times, key)[at], getattr(one, key))
+        assert length[at] == pipeline.length(cuts[at], groups[at])
+        assert excess[at] == pipeline.excess_bytes(cuts[at], groups[at])
+        assert np.array_equal(memory[at], pipeline.stage_memory(cuts[at], groups[at]))
+
+
+def test_pipeline__server_boundaries():
+    """Two servers of three devices: who talks over the network depends on both groups."""
+    pipeline = Pipeline(
+        toys.chain([1] * 6, [1] * 6, [60] * 6, [30] * 6), Cluster.parse(toys.shape(2, 3, 10.0, 1.0))
+    )
+    times = pipeline.stage_times(np.array([1, 2, 3]), np.array([1, 3, 5]))
+    # Groups {0}, {1,2}, {3,4}, {5}: the first pair and the last are each inside a server.
+    assert times.forward[1::2].tolist() == [6.0, 60.0, 6.0]
+    assert times.backward[1::2].tolist() == [6.0, 60.0, 6.0]
+    assert times.all_reduce[::2].tolist() == [0.0, 3.0, 3.0, 0.0]
+    crossing = pipeline.stage_times(np.array([1, 2]), np.array([2, 4]))
+    # Groups {0,1}, {2,3}, {4,5}: the middle one crosses, and so does each of its links.
+    assert crossing.forward[1::2].tolist() == [60.0, 60.0]
+    assert crossing.all_reduce[::2].tolist() == [3.0, 30.0, 12.0]
+
+
+def test_pipeline__core_and_tail_by_hand():
+    times = StageTimes(
+        np.array([2.0, 1.0, 3.0]), np.array([4.0, 1.0, 5.0]), np.array([3.0, 0.0, 10.0])
+    )
+    core, tail = core_and_tail(times, 2)
+    assert (core, tail) == (6 + 2 + 8 + 8, 10 - 4 - 1)
+    core, tail = core_and_tail(times, 1)
+    assert (core, tail) == (16, 5)
+    # An all-reduce that earlier backward passes hide leaves nothing; it never shortens a step.
+    hidden = StageTimes(times.forward, times.backward, np.array([0.0, 0.0, 2.0]))
+    assert core_and_tail(hidden, 2)[1] == 0
+
+
+def test_pipeline__transfer_can_be_the_pivot_stage():
+    times = StageTimes(np.array([1.0, 9.0, 1.0]), np.array([1.0, 9.0, 1.0]), np.zeros(3))
+    assert core_and_tail(times, 5)[0] == 2 + 18 + 4 * 18
+
+
+def test_pipeline__toys_have_their_optimum():
+    for toy in (toys.balanced(), toys.balanced(4, 2, 8), toys.dense()):
+        length = float(toy.pipeline.length(np.array(toy.cuts), np.array(toy.device_cuts)))
+        assert length == pytest.approx(float(toy.length), rel=1e-14)
+        assert toy.pipeline.bubble_free / length == pytest.approx(float(toy.value), rel=1e-14)
+
+
+def test_pipeline__prefix_sums():
+    pipeline = Pipeline(
+        toys.chain([1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 0, 2], [3, 4, 5]), Cluster.parse("A")
+    )
+    assert pipeline.seconds_sum.tolist() == [0, 5, 12, 21]
+    assert pipeline.parameter_sum.tolist() == [0, 1, 1, 3]
+    assert pipeline.variable_sum.tolist() == [0, 1, 1, 2]
+    assert pipeline.resident_sum.tolist() == [0, 3, 7, 12]
+    assert pipeline.cut_before.tolist() == [0, 7, 8, 0]  # nothing crosses the ends
+
+
+def test_pipeline__bubble_free():
+    pipeline = Pipeline(
+        toys.chain([1, 2], [3, 4], [5, 0], [1, 1]), Cluster.parse(toys.shape(1, 4, 1.0, 1.0)), 3
+    )
+    assert pipeline.bubble_free == 3 * 10 / 4
+
+
+@given(toys.profiles(most=40), st.data())
+@settings(max_examples=60, deadline=None)
+def test_pipeline__largest_cut(profile, data):
+    pipeline = Pipeline(profile, Cluster.parse("A"))
+    n = len(profile)
+    crossing = [*profile.cut_bytes[:-1], 0.0]
+    ranges = [(a, b) for a in range(n) for b in range(a + 1, n + 1)]
+    first, end = np.array(ranges).T
+    assert pipeline.largest_cut(first, end).tolist() == [max(crossing[a:b]) for a, b in ranges]
+    a, b = data.draw(st.sampled_from(ranges))
+    assert pipeline.largest_cut(a, b) == max(crossing[a:b])
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_pipeline__cut_features_by_the_whole_plan(data):
+    """The features of a candidate are those of the plan in which the rest is one last stage."""
+    pipeline = data.draw(toys.pipelines(least=3))
+    cuts, device_cuts = data.draw(toys.plans(pipeline))
+    settled = data.draw(st.integers(0, len(cuts) - 1))
+    cuts, device_cuts = cuts[:settled], device_cuts[:settled]
+    start, device = (cuts[-1], device_cuts[-1]) if settled else (0, 0)
+    pivots = np.arange(start + 1, len(pipeline.profile))
+    devices = np.array(
+        [data.draw(st.integers(device + 1, pipeline.cluster.devices - 1)) for _ in pivots]
+    )
+    if not (np.diff(pipeline.seconds_sum[[0, *cuts]]) > 0).all():
+        return  # a settled stage takes no time; see the test below
+    with np.errstate(invalid="ignore"):  # a new stage and the rest that both take none
+        features = pipeline.cut_features(cuts, device_cuts, pivots, devices)
+    assert features.shape == (len(pivots), 3)
+    for row, p, d in zip(features, pivots, devices, strict=True):
+        times = pipeline.stage_times(np.append(cuts, p), np.append(device_cuts, d))
+        seconds = (times.forward + times.backward)[::2]
+        assert row[0] == pytest.approx(times.all_reduce.max(), rel=1e-12)
+        assert row[1] == pytest.approx(times.forward[1::2].max(), rel=1e-12)
+        assert row[2] == pytest.approx(seconds.min() / seconds.max(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings_", "words"),
+    [
+        ({"micro_batches": 0}, "micro_batches must be from 1"),
+        ({"micro_batches": -1}, "micro_batches must be from 1"),
+        ({"micro_batches": 2**31 - 1}, "micro_batches must be from 1"),
+        ({"recompute": "some"}, "recompute must be 'full' or 'none'"),
+        ({"recompute": "none"}, "no resident_bytes"),
+    ],
+)
+def test_pipeline__refuses_settings(settings_, words):
+    with pytest.raises(InfeasibleError, match=words):
+        replace(toys.balanced().pipeline, **settings_)
+
+
+def test_pipeline__refuses_one_device():
+    with pytest.raises(InfeasibleError, match="two devices"):
+        Pipeline(toys.balanced().profile, Cluster.parse(toys.shape(1, 1, 1.0, 1.0)))

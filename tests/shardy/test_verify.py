@@ -1,0 +1,339 @@
+"""Plans against Shardy: legal ones agree, illegal ones are found out, wrong sources are refused."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from parenvs import Graph, ParenvsError, load_graph
+from parenvs.agents.exact.partition import exact_partition
+from parenvs.cluster import choose_cluster
+from parenvs.errors import UnknownInstanceError
+from parenvs.instances import load_partitioning
+from parenvs.partitioning.judge import make_partition_plan
+from parenvs.partitioning.problem import Partitioning
+from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan
+from parenvs.shardy import verify
+from parenvs.shardy.verify import verify_plan
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+
+from parenvs.datasets.models import MODELS, vgg  # noqa: E402
+from parenvs.graph.proto import Module, Wrapper  # noqa: E402
+from parenvs.shardy.module import proto_of  # noqa: E402
+
+
+def shape(*sizes):
+    return jax.ShapeDtypeStruct(sizes, jnp.float32)
+
+
+def lower(function, *args):
+    return jax.jit(function, keep_unused=True).lower(*args)
+
+
+def mlp(params, momentum, batch):
+    """One step with momentum, in which every variable has a state of the same path."""
+
+    def loss(params):
+        hidden = jnp.square(batch["x"] @ params["up"] + params["up_bias"])
+        return jnp.sum(jnp.square(hidden @ params["down"] + params["down_bias"]))
+
+    momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, jax.grad(loss)(params))
+    return jax.tree.map(jnp.subtract, params, momentum), momentum
+
+
+def mlp_args(width=8):
+    params = {
+        "up": shape(6, width),
+        "up_bias": shape(width),
+        "down": shape(width, 4),
+        "down_bias": shape(4),
+    }
+    return params, params, {"x": shape(10, 6)}
+
+
+HIDDEN = {"up": 1, "up_bias": 0, "down": 0}
+
+
+@pytest.fixture(scope="module")
+def lowered():
+    return lower(mlp, *mlp_args())
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return Graph.from_jax(mlp, *mlp_args())
+
+
+def plan_of(graph, partition, kind=PartitionPlan, devices=8, instance="mlp", rules="shardy"):
+    cluster = choose_cluster(devices=devices)
+    return kind(instance, graph.fingerprint, cluster, partition, rules)
+
+
+def test_verify__a_legal_plan_agrees(graph, lowered):
+    found = graph.verify(plan_of(graph, HIDDEN), lowered)
+    assert found.agrees and found.legal
+    assert (found.mesh, found.decided, found.compared) == (8, 1, 9)
+    assert not (found.disagreements or found.reshards or found.not_compared)
+    assert found.collectives == {"all_reduce": 1} and found.predicted_all_reduces == 1
+    assert "Shardy agrees" in found.text() and "9 of 9 inputs" in found.text()
+    assert "1 all-reduce, as predicted" in found.text()
+    assert json.loads(json.dumps(found.to_json()))["agrees"] is True
+
+
+def test_verify__a_batch_plan_agrees(graph, lowered):
+    found = graph.verify(plan_of(graph, {"x": 0}, BatchPlan), lowered)
+    assert found.agrees and found.mesh == 2  # 10 samples
+    assert found.all_reduces == found.predicted_all_reduces == 4
+    spread = graph.verify(plan_of(graph, {"x": 1}, BatchPlan), lowered)
+    assert spread.agrees  # "up" follows, unnamed
+
+
+def test_verify__a_missing_variable_is_found(graph, lowered):
+    found = graph.verify(plan_of(graph, {"up": 1}), lowered)
+    assert not found.agrees and not found.legal
+    assert {(x.path, x.ours, x.shardy) for x in found.disagreements} == {
+        ("up_bias", (), (0,)),
+        ("down", (), (0,)),
+    }
+    assert "7 of 9 inputs" in found.text() and "down (plan: none; Shardy: 0)" in found.text()
+    assert found.to_json()["disagreements"][0] == {"path": "down", "ours": [], "shardy": [0]}
+
+
+def test_verify__a_conflict_is_resharded(graph, lowered):
+    found = graph.verify(plan_of(graph, {**HIDDEN, "down_bias": 0}), lowered)
+    assert found.reshards and not found.agrees and not found.legal
+    assert found.mesh == 4 and "Shardy disagrees" in found.text() and "Resharded: " in found.text()
+    alone = graph.verify(plan_of(graph, {"down": 1, "down_bias": 0}), lowered)
+    assert alone.agrees and not alone.reshards
+
+
+def test_verify__every_kind_of_source_gives_the_same(graph, lowered, tmp_path):
+    data = proto_of(lowered)
+    (tmp_path / "a.pb").write_bytes(data)
+    wrapper = Wrapper(module=Module.FromString(data))
+    (tmp_path / "b.pb").write_bytes(wrapper.SerializeToString())
+    text = tmp_path / "c.txt"
+    text.write_text(lowered.compiler_ir("hlo").as_hlo_text(), encoding="utf-8")
+    plan = plan_of(graph, HIDDEN)
+    expected = graph.verify(plan, lowered)
+    assert graph.verify(plan, tmp_path / "a.pb") == expected
+    assert graph.verify(plan, str(tmp_path / "b.pb")) == expected
+    for path in (tmp_path / "a.pb", text):  # the plan's own instance
+        own = plan_of(load_graph(path), HIDDEN, instance=str(path))
+        assert replace(verify_plan(own), instance="mlp") == expected
+    assert verify_plan(plan, lowered) == expected
+
+
+def test_verify__tuples_among_the_parameters_are_flattened(tmp_path):
+    path = tmp_path / "tuples.txt"
+    path.write_text(
+        """HloModule m
+
+ENTRY main {
+  p = (f32[4,6]{1,0}, (f32[6,8]{0,1}, s32[])) parameter(0)
+  x = f32[4,8] parameter(1)
+  w = f32[4,6] get-tuple-element(p), index=0
+  q = (f32[6,8], s32[]) get-tuple-element(p), index=1
+  v = f32[6,8] get-tuple-element(q), index=0
+  d = f32[4,8] dot(w, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  c = f32[4,8] copy(d)
+  y = f32[4,8] add(c, x)
+  ROOT t = ((f32[4,6], f32[4,8]), f32[4,8]) tuple(q2, y)
+}
+""".replace("  ROOT", "  q2 = (f32[4,6], f32[4,8]) tuple(w, d)\n  ROOT"),
+        encoding="utf-8",
+    )
+    graph = load_graph(path)
+    second = graph.paths[1]
+    plan = plan_of(graph, {second: 1, graph.paths[3]: 1}, instance=str(path))
+    found = graph.verify(plan)  # to x through a copy, of which Shardy knows nothing
+    assert found.agrees and found.compared == 3
+    wrong = graph.verify(replace(plan, partition={second: 0}))
+    assert [(x.path, x.shardy) for x in wrong.disagreements] == [(graph.paths[0], (1,))]
+
+
+def test_verify__what_is_named_when_reading_does_not_matter(lowered):
+    graph = Graph.from_jax(mlp, *mlp_args(), variables=1, batch_size=5)
+    plan = plan_of(graph, HIDDEN)
+    assert graph.verify(plan, lowered).agrees
+    with pytest.raises(ParenvsError, match="fingerprint"):
+        verify_plan(plan, lowered)  # read with the defaults
+
+
+def test_verify__classes_that_no_mesh_divides_are_left_out():
+    def function(params, batch):
+        return params["odd"].reshape(4, 9).sum(0), batch["x"] @ params["even"]
+
+    args = {"odd": shape(9, 4), "even": shape(6, 8)}, {"x": shape(4, 6)}
+    graph, lowered = Graph.from_jax(function, *args), lower(function, *args)
+    both = graph.verify(plan_of(graph, {"odd": 0, "even": 1}), lowered)
+    assert both.agrees and both.legal and both.mesh == 8
+    assert (both.decided, both.compared) == (1, 2)
+    assert both.not_compared == {"dimension 0 of odd": "size 4 in its class is no multiple of 8"}
+    assert "Not compared: dimension 0 of odd" in both.text()
+    assert both.all_reduces == both.predicted_all_reduces == 0  # the sum is left out as well
+    alone = graph.verify(plan_of(graph, {"odd": 0}), lowered)
+    assert not alone.agrees and alone.decided == 0  # nothing was checked
+
+
+def test_verify__conflicts_show_as_reshards_alone_too():
+    args = {"w": shape(9, 12)}, {"x": shape(15, 9)}
+
+    def function(params, batch):
+        return batch["x"] @ params["w"]
+
+    graph, lowered = Graph.from_jax(function, *args), lower(function, *args)
+    found = graph.verify(plan_of(graph, {"w": 1, "x": 0}), lowered)
+    assert found.reshards and not found.disagreements and not found.legal
+    assert not found.agrees and not found.not_compared
+    assert found.mesh == 3  # no divisor of 8 divides both
+    contracted = graph.verify(plan_of(graph, {"w": 0}), lowered)
+    assert contracted.agrees and contracted.mesh == 3
+
+
+def test_verify__the_mesh_divides_what_can_be_divided():
+    mesh = verify._mesh
+    assert mesh(8, [64, 24]) == 8
+    assert mesh(8, [12, 768]) == 4
+    assert mesh(8, [3, 6]) == 3  # no divisor of 8 divides both
+    assert mesh(8, [3, 4, 8]) == 4
+    assert mesh(7, [35, 10]) == 5
+    assert mesh(6, []) == 6
+    assert mesh(6, [1]) == 6
+
+
+def test_verify__all_reduces_count_as_the_judge_does():
+    inner = jax.jit(lambda x, w: jnp.tanh(x @ w @ w.T))
+
+    def function(params, batch):
+        x = inner(inner(batch["x"], params["w"]), params["w"])
+        return lax.scan(lambda c, _: (jnp.tanh(c @ params["w"] @ params["w"].T), None), x, length=5)
+
+    args = {"w": shape(6, 8)}, {"x": shape(4, 6)}
+    graph = Graph.from_jax(function, *args)
+    found = graph.verify(plan_of(graph, {"w": 1}), lower(function, *args))
+    assert found.agrees
+    assert found.all_reduces == found.predicted_all_reduces == 3  # two calls and a loop
+
+    def largest(params, batch):
+        return jnp.argmax(batch["x"] @ params["w"], axis=1)
+
+    graph = Graph.from_jax(largest, *args)
+    found = graph.verify(plan_of(graph, {"w": 1}), lower(largest, *args))
+    assert (found.all_reduces, found.predicted_all_reduces) == (2, 1)
+    assert "2 all-reduces, 1 were predicted" in found.text()
+
+
+@pytest.mark.parametrize("rules", ["shardy", "automap"])
+def test_verify__exact_plan_of_a_shipped_graph_agrees(rules):
+    problem = load_partitioning("vgg-19", choose_cluster(devices=8), rules)
+    answer = exact_partition(problem, "paper", "variables")
+    plan = make_partition_plan(problem, answer.chosen, "operator-partition", "paper")
+    found = verify_plan(plan)
+    assert found.agrees and found.mesh == 8 and found.compared == 116
+    assert found.all_reduces == found.predicted_all_reduces > 0
+    some = dict(sorted(plan.partition.items())[1:])
+    assert not problem.graph.verify(replace(plan, partition=some)).agrees
+
+
+def test_verify__random_legal_plans_agree(graph, lowered):
+    problem = Partitioning.build(graph, choose_cluster(devices=2))
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        chosen = np.zeros(len(problem.classes), dtype=bool)
+        for one in rng.permutation(problem.decidable("all")):
+            chosen[one] = not chosen[problem.classes.rivals(one)].any()
+        plan = make_partition_plan(problem, chosen, "operator-partition", "step_time", "mlp")
+        found = graph.verify(plan, lowered)
+        assert found.agrees and found.decided
+        assert found.all_reduces == found.predicted_all_reduces
+
+
+def test_verify__a_source_of_another_module(graph, tmp_path):
+    other = lower(mlp, *mlp_args(width=16))
+    plan = plan_of(graph, HIDDEN)
+    with pytest.raises(ParenvsError, match="the lowered function: not the module that the plan's"):
+        graph.verify(plan, other)
+    path = tmp_path / "other.pb"
+    path.write_bytes(proto_of(other))
+    with pytest.raises(ParenvsError, match=r"other\.pb: not the module"):
+        graph.verify(plan, path)
+    with pytest.raises(ParenvsError, match="fingerprint: the plan is for"):
+        Graph.from_hlo(path).verify(plan, lowered)
+    with pytest.raises(ParenvsError, match="fingerprint: the plan is for"):
+        verify_plan(plan, path)
+
+
+def test_verify__a_shipped_model_that_lowers_differently(monkeypatch):
+    from parenvs.shardy import module
+
+    graph = load_graph("vgg-19")
+    plan = plan_of(graph, {}, instance="vgg-19")
+    module._shipped.cache_clear()
+    monkeypatch.setitem(MODELS, "vgg-19", vgg(((1, 8),), 16, 10, 8, 4))
+    try:
+        with pytest.raises(ParenvsError, match=r"lowered again with JAX .* pip install jax=="):
+            verify_plan(plan)
+    finally:
+        module._shipped.cache_clear()
+
+
+def test_verify__sources_that_are_none(graph, lowered, tmp_path):
+    path = tmp_path / "mlp.npz"
+    graph.save(path)
+    plan = plan_of(graph, HIDDEN, instance=str(path))
+    with pytest.raises(ParenvsError, match=r"mlp\.npz: holds arrays only.*\.pb or \.txt"):
+        verify_plan(plan)
+    assert verify_plan(plan, lowered).agrees
+    with pytest.raises(UnknownInstanceError, match="mlp"):
+        graph.verify(plan_of(graph, HIDDEN))
+    with pytest.raises(ParenvsError, match=r"source: give what .* not 3"):
+        graph.verify(plan, 3)
+
+
+def test_verify__plans_that_cannot_be_verified(graph, lowered):
+    pipeline = PipelinePlan("mlp", graph.fingerprint, choose_cluster(devices=2), (1,), (1,))
+    with pytest.raises(ParenvsError, match="not one of task 'pipeline-cut'"):
+        graph.verify(pipeline, lowered)
+    with pytest.raises(ParenvsError, match="no variable or batch input 'upp'"):
+        graph.verify(plan_of(graph, {"upp": 1}), lowered)
+    with pytest.raises(ParenvsError, match="has no dimension 2"):
+        graph.verify(plan_of(graph, {"up": 2}), lowered)
+    args = {"w": shape(1, 4)}, {"x": shape(4)}
+
+    def flat(params, batch):
+        return params["w"] + batch["x"]
+
+    graph = Graph.from_jax(flat, *args)
+    with pytest.raises(ParenvsError, match="has size 1"):
+        graph.verify(plan_of(graph, {"w": 0}), lower(flat, *args))
+
+
+def test_verify__optimised_modules_are_refused(lowered, tmp_path):
+    path = tmp_path / "optimised.txt"
+    path.write_text(lowered.compile().as_text(), encoding="utf-8")
+    graph = load_graph(path)
+    with pytest.raises(ParenvsError, match=r"mhlo\.fusion, of which Shardy knows nothing"):
+        graph.verify(plan_of(graph, {}, instance=str(path)))
+
+
+def test_verify__without_jax(graph, lowered, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    plan = plan_of(graph, HIDDEN)
+    for call in (lambda: graph.verify(plan, lowered), lambda: verify_plan(plan)):
+        with pytest.raises(ParenvsError, match=r"needs the extra 'jax'.*pip install 'parenvs\[jax"):
+            call()
+
+
+def test_verify__with_a_jax_that_is_too_old(graph, lowered, monkeypatch):
+    import jax.extend.mlir
+
+    monkeypatch.delattr(jax.extend.mlir, "hlo_to_stablehlo")
+    with pytest.raises(ParenvsError, match=r"has no jax\.extend.mlir\.hlo_to_stablehlo"):
+        graph.verify(plan_of(graph, HIDDEN), lowered)
