@@ -1,60 +1,113 @@
-"""What every pipeline planner returns.
-
-JOINED: What every planner of partitions returns.
-"""
+"""What every planner returns: a plan with what the planner knows of its quality."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from parenvs.partitioning.judge import PartitionReport
+from parenvs.partitioning.problem import Partitioning
+from parenvs.pipeline.judge import Report
+from parenvs.pipeline.problem import Pipeline
+from parenvs.plan import PartitionPlan, PipelinePlan
 
-@dataclass(frozen=True)
-class Answer:
-    """A plan with what its planner knows of its quality.
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Answer(ABC):
+    """A planner's answer to a problem of any task.
 
     Attributes:
-        cuts: (S-1,) int64, first pivot of each stage but the first.
-        device_cuts: (S-1,) int64.
-        length: closed-form seconds per step, ``Pipeline.length``.
         method: name of the planner.
-        status: ``"optimal"`` (proven over the planner's search space) or ``"feasible"``.
-        bound: proven lower bound of the length over the search space, seconds; 0 if none.
-        evaluations: plans or labels that were looked at.
+        proven: whether the plan is proven optimal over the planner's search space.
+        bound: proven bound over that space, or None: a lower bound of the seconds of a step for
+            pipelines, an upper bound of the return for partitions.
+        evaluations: plans, labels or search nodes that were looked at.
         seconds: wall time.
     """
 
-    cuts: np.ndarray
-    device_cuts: np.ndarray
-    length: float
-    method: str
-    status: str = "feasible"
-    bound: float = 0.0
-    evaluations: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class PartitionAnswer:
-    """Classes to partition, with what their planner knows of their quality.
-
-    Attributes:
-        chosen: (C,) bool.
-        value: return of the episode that partitions them.
-        reward: ``"paper"`` or ``"step_time"``.
-        method: name of the planner.
-        status: ``"optimal"`` (proven) or ``"feasible"``.
-        bound: proven upper bound of the return over all legal choices, or None.
-        evaluations: choices or search nodes that were looked at.
-        seconds: wall time.
-    """
-
-    chosen: np.ndarray
-    value: float
-    reward: str
-    method: str
-    status: str = "feasible"
+    method: str = ""
+    proven: bool = False
     bound: float | None = None
     evaluations: int = 0
     seconds: float = 0.0
+
+    @property
+    @abstractmethod
+    def plan(self) -> Any:
+        """The plan, as it is saved."""
+
+    @property
+    @abstractmethod
+    def report(self) -> Any:
+        """What the judge says of the plan."""
+
+    @property
+    def status(self) -> str:
+        """``"optimal"`` where that is proven, else ``"feasible"``."""
+        return "optimal" if self.proven else "feasible"
+
+    def __str__(self) -> str:
+        """The planner, what it proved, and the report."""
+        proof = "proven optimal" if self.proven else "not proven"
+        return f"{self.method} ({proof}, {self.seconds:.3g} s)\n{self.report}"
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineAnswer(Answer):
+    """Cuts of a pipeline.
+
+    Attributes:
+        problem: the pipeline.
+        cuts: (S-1,) int64, first pivot of each stage but the first.
+        device_cuts: (S-1,) int64, first device of each stage but the first.
+        length: closed-form seconds per step, ``Pipeline.length``.
+    """
+
+    problem: Pipeline
+    cuts: np.ndarray
+    device_cuts: np.ndarray
+    length: float
+
+    @cached_property
+    def plan(self) -> PipelinePlan:
+        """The plan, as it is saved."""
+        return self.problem.plan(self.cuts, self.device_cuts)
+
+    @cached_property
+    def report(self) -> Report:
+        """What the judge says of the plan."""
+        return self.problem.report(self.plan)
+
+    @cached_property
+    def value(self) -> float:
+        """``1/L`` in units of the bubble-free time, or -1 where memory is exceeded."""
+        return float(self.problem.values(self.cuts, self.device_cuts))
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionAnswer(Answer):
+    """Classes to partition.
+
+    Attributes:
+        problem: the graph on its devices, with task and reward.
+        chosen: (C,) bool, the classes of the graph that are partitioned.
+        value: return of the episode that partitions them.
+    """
+
+    problem: Partitioning
+    chosen: np.ndarray
+    value: float
+
+    @cached_property
+    def plan(self) -> PartitionPlan:
+        """The plan, as it is saved."""
+        return self.problem.plan(self.chosen)
+
+    @cached_property
+    def report(self) -> PartitionReport:
+        """What the judge says of the plan."""
+        return self.problem.report(self.plan)

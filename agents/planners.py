@@ -1,29 +1,118 @@
-"""Every planner of pipelines by name: what ``parenvs plan --agent`` offers."""
+"""Every planner by name, and what one is asked: behind ``solve`` and the ``parenvs`` command."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.agents.answer import Answer
+from parenvs.agents.answer import Answer, PartitionAnswer, PipelineAnswer
+from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_full, exact_pruned
+from parenvs.agents.exact.points import exact_points
+from parenvs.agents.heuristics import partition as partition_heuristics
 from parenvs.agents.heuristics.beam import beam
 from parenvs.agents.heuristics.pipedream import pipedream
 from parenvs.agents.heuristics.pipeline import even_cut, random_search
-from parenvs.agents.optimum import optimum
+from parenvs.agents.names import ENVIRONMENTS, REFINED, STEPS, TRAINED
 from parenvs.agents.pretrained.planner import pretrained
-from parenvs.agents.request import TRAINED, Request
-from parenvs.errors import ParenvsError
-from parenvs.judging import judge
-from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.judge import Report, make_plan
+from parenvs.agents.reference import optimum, target
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
+from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.space import PartitionSpace
+from parenvs.pipeline.cuts import RADIUS, CutSpace
 from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.problem import Pipeline
 
-REFINED = "pretrained-refined"
+SECONDS = 20.0
+"""Default time limit of each search of the planner ``exact`` for pipelines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(ABC):
+    """A problem, and how much may be done to solve it.
+
+    Attributes:
+        seed: seed of planners that draw numbers.
+        steps: environment steps of planners that learn; random search judges as many plans as
+            those steps make episodes.
+        progress: whether planners that learn show a progress bar.
+    """
+
+    seed: int = 0
+    steps: int = STEPS
+    progress: bool = False
+
+    planners: ClassVar[Mapping[str, Callable[[Any], Answer]]]
+    """Every planner of the task by name; each takes the request and gives an answer."""
+
+    @property
+    @abstractmethod
+    def env_id(self) -> str:
+        """Id of the environment in which agents train for the task."""
+
+    @property
+    @abstractmethod
+    def env_kwargs(self) -> dict[str, Any]:
+        """The problem as arguments of the environment, JSON types if it was loaded by name."""
+
+    @property
+    @abstractmethod
+    def space(self) -> Any:
+        """The search space of that environment."""
+
+    @property
+    @abstractmethod
+    def compared(self) -> tuple[str, ...]:
+        """Planners that ``parenvs compare`` runs."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Words for a folder's name: what sets this problem apart from others of the instance."""
+
+    def optimum(self) -> float:
+        """Return of the best episode of the environment, proven."""
+        return optimum(self.space)
+
+    def target(self, best: float) -> float:
+        """The return from which an episode reaches the optimum, whose return is ``best``."""
+        return target(str(self.env_kwargs.get("reward", "1/L")), best)
+
+    def run(self, agent: str) -> Answer:
+        """The answer of one planner, with its wall time.
+
+        Raises:
+            ParenvsError: unknown planner, or no plan exists.
+        """
+        if agent not in self.planners:
+            raise ParenvsError(
+                f"unknown agent {agent!r}{did_you_mean(agent, self.planners)}; "
+                f"known: {', '.join(self.planners)}"
+            )
+        begin = time.perf_counter()
+        answer = self.planners[agent](self)
+        return replace(answer, method=agent, seconds=time.perf_counter() - begin)
+
+    def train(self, agent: str) -> Any:
+        """The result of training an agent on the problem.
+
+        Raises:
+            ParenvsError: the extra ``agents`` is not installed.
+        """
+        try:
+            from parenvs.agents.train.run import Config, train
+        except ImportError as error:
+            raise ParenvsError(
+                f"agent {agent!r} needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
+            ) from None
+        config = Config(self.env_id, self.env_kwargs, agent, self.seed, self.steps)
+        return train(config, progress=self.progress)[0]
 
 
 @dataclass(frozen=True)
@@ -31,66 +120,237 @@ class PipelineRequest(Request):
     """A pipeline to be planned.
 
     Attributes:
-        space: the problem with its pruned candidates.
+        problem: the pipeline.
+        radius, candidates: the candidates of the environment, see ``CutSpace.build``; planners that
+            search elsewhere do not look at them.
+        time_limit: seconds for each search of the exact planners (None: ``SECONDS`` for ``exact``,
+            no limit for the others).
     """
 
-    space: CutSpace = field(kw_only=True)
+    problem: Pipeline
+    radius: int = RADIUS
+    candidates: str = "minima"
+    time_limit: float | None = None
 
-    env_id: ClassVar[str] = "PipelineCut-v0"
+    @property
+    def env_id(self) -> str:
+        """Id of the environment in which agents train for the task."""
+        return ENVIRONMENTS["pipeline-cut"]
+
+    @property
+    def env_kwargs(self) -> dict[str, Any]:
+        """The problem as arguments of the environment."""
+        problem = self.problem
+        return {
+            "instance": problem.instance,
+            "cluster": problem.cluster.to_json(),
+            "stages": problem.stages,
+            "micro_batch": problem.profile.micro_batch,
+            "micro_batches": problem.micro_batches,
+            **problem.options,
+            "radius": self.radius,
+            "candidates": self.candidates,
+        }
+
+    @cached_property
+    def space(self) -> CutSpace:
+        """The candidates of the environment."""
+        return CutSpace.build(self.problem, self.radius, self.candidates)
+
+    @cached_property
+    def points(self) -> PlanSpace:
+        """The problem over at most 128 points and 64 units."""
+        return PlanSpace.build(self.problem)
 
     @property
     def compared(self) -> tuple[str, ...]:
         """Planners that ``parenvs compare`` runs."""
-        return ("ppo", "even", "pipedream", "random", "pretrained", "exact", "exact-full")
+        return ("ppo", "even", "pipedream", "random", "pretrained", "exact-pruned", "exact")
 
     @property
     def label(self) -> str:
         """The cluster."""
-        cluster = self.space.pipeline.cluster
+        cluster = self.problem.cluster
         return cluster.name or f"{cluster.devices}-devices"
 
+
+@dataclass(frozen=True)
+class PartitionRequest(Request):
+    """Variables or batch inputs to be partitioned.
+
+    Attributes:
+        problem: the graph on its devices; its task and reward say what is asked for.
+        memory_limit: bytes that a device may use, for the planner ``exact`` (None: no limit).
+    """
+
+    problem: Partitioning
+    memory_limit: float | None = None
+
+    @property
+    def env_id(self) -> str:
+        """Id of the task's environment."""
+        return ENVIRONMENTS[self.problem.task]
+
+    @property
+    def env_kwargs(self) -> dict[str, Any]:
+        """The problem as arguments of the environment."""
+        problem = self.problem
+        return {
+            "instance": problem.instance,
+            "cluster": problem.cluster.to_json(),
+            "rules": problem.rules,
+            "uneven": problem.uneven,
+            "reward": problem.reward,
+        }
+
     @cached_property
-    def points(self) -> PlanSpace:
-        """The problem over 128 points and 64 units, at most."""
-        return PlanSpace.build(self.space.pipeline, self.space.stages)
+    def space(self) -> PartitionSpace:
+        """The decisions of the environment."""
+        return PartitionSpace.of(self.problem, linkage=self.problem.task == "operator-partition")
 
-    def report(self, answer: Answer) -> Report:
-        """What the judge says of an answer."""
-        pipeline = self.space.pipeline
-        return judge(make_plan(pipeline, answer.cuts, answer.device_cuts, self.instance), pipeline)
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Planners that ``parenvs compare`` runs: those whose plan the task can name."""
+        named = {"variables": ("expert",), "inputs": ("data-parallel",)}
+        both = named.get(self.problem.scope, ("data-parallel", "expert"))
+        return ("ppo", "replicate", *both, "ones", "greedy", "random", "exact")
 
-    def optimum(self) -> float:
-        """1/L of the best plan among the candidates."""
-        return optimum(self.space)
+    @property
+    def label(self) -> str:
+        """The task, the reward and the devices."""
+        problem = self.problem
+        where = problem.cluster.name or f"{problem.cluster.devices}-devices"
+        return f"{problem.task}-{problem.reward}-{where}"
 
 
-def _random(request: PipelineRequest) -> Answer:
+def request_of(problem: Pipeline | Partitioning, **options: Any) -> Request:
+    """The request of a problem.
+
+    Args:
+        problem: what to plan.
+        **options: ``seed``, ``steps``, ``progress``; for pipelines ``radius``, ``candidates`` and
+            ``time_limit``; for partitions ``memory_limit``.
+
+    Raises:
+        ParenvsError: no problem, or an option that the task does not have.
+    """
+    kind: type[PipelineRequest] | type[PartitionRequest]
+    if isinstance(problem, Pipeline):
+        kind = PipelineRequest
+    elif isinstance(problem, Partitioning):
+        kind = PartitionRequest
+    else:
+        raise ParenvsError(
+            f"solve takes a problem, not {shown(problem)}; make one with parenvs.problem(name), "
+            "Graph.pipeline(cluster) or Graph.partitioning(cluster)"
+        )
+    known = [field.name for field in fields(kind) if field.name != "problem"]
+    for name in options:
+        if name not in known:
+            raise ParenvsError(
+                f"{name!r} is not an option of solve for this problem"
+                f"{did_you_mean(name, known)}; known: {', '.join(known)}"
+            )
+    return kind(problem, **options)
+
+
+def solve(problem: Pipeline | Partitioning, agent: str = "exact", **options: Any) -> Answer:
+    """Plan a problem of any task with any planner.
+
+    Args:
+        problem: made by ``parenvs.problem``, ``Graph.pipeline`` or ``Graph.partitioning``.
+        agent: name of the planner; ``parenvs list`` shows all.
+        **options: see ``request_of``.
+
+    Returns:
+        The answer: ``plan``, ``report``, ``bound``, ``proven``.
+
+    Raises:
+        InfeasibleError: no plan fits the memory.
+        ParenvsError: an unknown planner or option.
+
+    >>> import parenvs
+    >>> answer = parenvs.solve(parenvs.problem("vgg-19", cluster="A"))
+    >>> answer.proven, answer.report.legal
+    (True, True)
+    """
+    return request_of(problem, **options).run(agent)
+
+
+def _exact_pipeline(request: PipelineRequest) -> PipelineAnswer:
+    """All pivots while time allows; else the better of that and the points, with the bound."""
+    limit = SECONDS if request.time_limit is None else request.time_limit
+    answer = exact_full(request.problem, time_limit=limit)
+    if answer.proven:
+        return answer
+    try:
+        points = exact_points(request.points, answer, limit)
+    except InfeasibleError:  # more stages than points have
+        return answer
+    shorter = min(answer, points, key=lambda found: found.length)
+    return replace(shorter, proven=False, bound=answer.bound)
+
+
+def _random_pipeline(request: PipelineRequest) -> PipelineAnswer:
     episodes = request.steps // (request.space.stages - 1)
     return random_search(request.space, episodes, np.random.default_rng(request.seed))
 
 
-def _trained(agent: str, request: PipelineRequest) -> Answer:
+def _trained_pipeline(agent: str, request: PipelineRequest) -> PipelineAnswer:
     result = request.train(agent)
     if result.value < 0:
         exact_pruned(request.space)  # raises, and says by how much the best plan misses
         raise ParenvsError(f"{agent} found no plan within memory; give it more --steps")
     cuts, device_cuts = request.space.plan(result.actions)
-    length = float(request.space.pipeline.length(cuts, device_cuts))
-    return Answer(cuts, device_cuts, length, agent, evaluations=result.episodes)
+    length = float(request.problem.length(cuts, device_cuts))
+    return PipelineAnswer(
+        request.problem, cuts, device_cuts, length, method=agent, evaluations=result.episodes
+    )
 
 
-PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
-    "exact": lambda r: exact_pruned(r.space),
-    "exact-full": lambda r: exact_full(r.space.pipeline, r.space.stages),
-    "even": lambda r: even_cut(r.space.pipeline, r.space.stages),
-    "pipedream": lambda r: pipedream(r.space.pipeline, r.space.stages),
+def _random_partition(request: PartitionRequest) -> PartitionAnswer:
+    episodes = max(request.steps // len(request.space.questions), 1)
+    rng = np.random.default_rng(request.seed)
+    return partition_heuristics.random_search(request.space, episodes, rng)
+
+
+def _trained_partition(agent: str, request: PartitionRequest) -> PartitionAnswer:
+    result = request.train(agent)
+    from parenvs.agents.train.run import play
+
+    env = play(request.env_id, request.env_kwargs, result.actions, request.seed)
+    chosen = request.problem.chosen(env.get_wrapper_attr("plan")().partition)
+    return PartitionAnswer(
+        request.problem, chosen, result.value, method=agent, evaluations=result.episodes
+    )
+
+
+PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], PipelineAnswer]] = {
+    "exact": _exact_pipeline,
+    "exact-full": lambda r: exact_full(r.problem, time_limit=r.time_limit),
+    "exact-points": lambda r: exact_points(r.points, time_limit=r.time_limit),
+    "exact-pruned": lambda r: exact_pruned(r.space),
+    "even": lambda r: even_cut(r.problem),
+    "pipedream": lambda r: pipedream(r.problem),
     "beam": lambda r: beam(r.points),
     "pretrained": lambda r: pretrained(r.points, seed=r.seed),
     REFINED: lambda r: pretrained(r.points, refine=True, seed=r.seed),
-    "random": _random,
-    **{agent: partial(_trained, agent) for agent in TRAINED},
+    "random": _random_pipeline,
+    **{agent: partial(_trained_pipeline, agent) for agent in TRAINED},
 }
-"""``exact`` searches the environment's candidates, ``exact-full`` all pivots and device cuts."""
-GENERAL = ("pretrained", REFINED)
-"""Planners that were trained on other problems, so that one wants to know what they missed."""
-PipelineRequest.planners = PLANNERS
+"""``exact-full`` searches all pivots and device cuts, ``exact-points`` 128 points and 64 units,
+``exact-pruned`` the candidates of ``PipelineCut-v0``; ``exact`` is the first within a time limit,
+and then the second."""
+PARTITION_PLANNERS: dict[str, Callable[[PartitionRequest], PartitionAnswer]] = {
+    "exact": lambda r: exact_partition(r.problem, r.memory_limit),
+    "greedy": lambda r: partition_heuristics.greedy(r.space),
+    "ones": lambda r: partition_heuristics.partition_all(r.space),
+    "expert": lambda r: partition_heuristics.expert(r.space),
+    "data-parallel": lambda r: partition_heuristics.data_parallel(r.space),
+    "replicate": lambda r: partition_heuristics.replicate(r.space),
+    "random": _random_partition,
+    **{agent: partial(_trained_partition, agent) for agent in TRAINED},
+}
+"""``ones`` is the constant action 1; ``expert`` is Megatron's plan, or a CNN's dense layers."""
+PipelineRequest.planners = PIPELINE_PLANNERS
+PartitionRequest.planners = PARTITION_PLANNERS

@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env.base_vec_env import (
     VecEnvStepReturn,
 )
 
-OWN = ("instance", "pipeline", "space")
+OWN = ("problem", "space")
 """Attributes that differ where each environment of a batch has a problem of its own."""
 
 

@@ -29,7 +29,6 @@ from parenvs.bench.machine import cores, counted, processor, versions  # noqa: E
 from parenvs.bench.machine import table as table  # noqa: E402
 from parenvs.errors import InfeasibleError  # noqa: E402
 from parenvs.instances import names  # noqa: E402
-from parenvs.pipeline.judge import make_plan  # noqa: E402
 
 PROFILES = ROOT.parent / "shared" / "profiles"
 """Measured profiles; not part of the repository, and what needs them is left out without them."""
@@ -93,7 +92,7 @@ def solve(pipeline: Pipeline, planner: Callable[[], Answer]) -> Solved:
     except InfeasibleError as error:
         return Solved("infeasible", time.perf_counter() - begin, message=str(error))
     spent = time.perf_counter() - begin
-    plan = make_plan(pipeline, answer.cuts, answer.device_cuts)
+    plan = pipeline.plan(answer.cuts, answer.device_cuts)
     report = judge(plan, pipeline)
     if not report.legal:
         raise AssertionError(f"{answer.method}: {report.reasons}")

@@ -10,7 +10,7 @@ import numpy as np
 from common import INSTANCES, parser, percent, progress, publish, table
 
 import parenvs  # noqa: F401 (registers the environments)
-from parenvs.agents.optimum import optimum
+from parenvs.agents.reference import optimum
 
 ENVIRONMENTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("OperatorPartition-v0", {}),

@@ -33,7 +33,7 @@ HEADER = (
 def case(instance: str, cluster: str, stages: int, limit: float | None) -> dict[str, Any]:
     """Both planners on one problem; ``limit`` is the full one's, seconds."""
     pipeline = problem(instance, cluster)
-    space = CutSpace.build(pipeline, stages)
+    space = CutSpace.build(pipeline.with_stages(stages))
     return {
         "instance": instance,
         "cluster": cluster,

@@ -52,7 +52,7 @@ REAL_HEADER = (
 def measure(pipeline: Pipeline, stages: int, limit: float) -> dict[str, Any]:
     """One problem: processor seconds of its space and its optimum, and the gap to the bound."""
     begin = time.process_time()
-    space = PlanSpace.build(pipeline, stages)
+    space = PlanSpace.build(pipeline.with_stages(stages))
     built = time.process_time()
     solved = solve(pipeline, partial(exact_points, space, time_limit=limit))
     return {
@@ -114,7 +114,7 @@ def real(instance: str, cluster: str, stages: int, limit: float) -> dict[str, An
         raw |= measure(pipeline, stages, limit)
     except InfeasibleError as error:
         return {**raw, "stages": stages, "infeasible": str(error)}
-    space = PlanSpace.build(pipeline, stages)
+    space = PlanSpace.build(pipeline.with_stages(stages))
     known = exact_points(space, time_limit=limit)
     full = solve(pipeline, partial(exact_full, pipeline, stages, known, limit))
     return {**raw, "pivots": len(pipeline.profile), "full": full}
@@ -153,7 +153,9 @@ def main() -> None:
     options.add_argument("--stages", nargs="+", type=int, default=(2, 3, 4, 8), help="of those")
     options.add_argument("--limit", type=float, default=30.0, help="seconds for each proof")
     chosen = options.parse_args()
-    exact_points(PlanSpace.build(problem("vgg-19", "A"), 4))  # pays for the first use of everything
+    exact_points(
+        PlanSpace.build(problem("vgg-19", "A").with_stages(4))
+    )  # pays for the first use of everything
     rows, data, late = [], {}, []
     for stages, devices in SHAPES if chosen.count else ():
         found = generated(chosen.count, stages, devices, chosen.limit)

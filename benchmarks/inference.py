@@ -53,8 +53,8 @@ PLANNERS: dict[str, Callable[[PlanSpace], Answer]] = {
     MAIN: pretrained,
     REFINED: lambda space: pretrained(space, refine=True),
     f"beam search, {BEAM}": lambda space: beam(space, BEAM),
-    "even cut": lambda space: even_cut(space.pipeline, space.stages),
-    "PipeDream": lambda space: pipedream(space.pipeline, space.stages),
+    "even cut": lambda space: even_cut(space.pipeline),
+    "PipeDream": lambda space: pipedream(space.pipeline),
 }
 SETS = {"plan-test": "inside the range of training", "plan-outside": "outside of it"}
 PROFILES = ("bert-24", "bert-48", "gnmt-16", "resnet-50", "vgg-16", "vgg-19")
@@ -79,7 +79,7 @@ def measure(space: PlanSpace, limit: float, full: bool = False) -> dict[str, Any
         "planners": {},
     }
     if full:
-        every, spent = timed(lambda: exact_full(space.pipeline, space.stages, best, limit))
+        every, spent = timed(lambda: exact_full(space.pipeline, best, limit))
         raw["full"] = every.length
         raw["full_bound"] = every.length if every.status == "optimal" else every.bound
         raw["full_seconds"] = spent
@@ -129,7 +129,7 @@ def real(limit: float, clusters: Sequence[str]) -> list[dict[str, Any]]:
             pipeline = problem(instance, cluster)
             for stages in dict.fromkeys((max(pipeline.cluster.servers, 2), 4)):
                 try:
-                    space = PlanSpace.build(pipeline, stages)
+                    space = PlanSpace.build(pipeline.with_stages(stages))
                 except InfeasibleError:
                     continue
                 measured = name.endswith(".csv")
@@ -159,7 +159,9 @@ def main() -> None:
     options.add_argument("--devices", nargs="*", type=int, default=(16, 32, 64, 128, 256, 512))
     options.add_argument("--stages", nargs="*", type=int, default=(2, 4, 6, 8))
     chosen = options.parse_args()
-    measure(PlanSpace.build(problem("vgg-19", "A"), 4), 1.0)  # pays for the first use of everything
+    measure(
+        PlanSpace.build(problem("vgg-19", "A").with_stages(4)), 1.0
+    )  # pays for the first use of everything
     data: dict[str, Any] = {}
     sections = [
         "Length over the proven optimum of the same problem of at most 128 points and 64 units "

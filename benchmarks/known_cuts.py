@@ -116,7 +116,7 @@ def measured(label: str, path: str, cluster: str) -> tuple[list[str], dict[str, 
     pipeline = problem(path, cluster)
     space = CutSpace.build(pipeline)
     pruned = solve(pipeline, lambda: exact_pruned(space))
-    full = solve(pipeline, lambda: exact_full(pipeline, space.stages))
+    full = solve(pipeline, lambda: exact_full(pipeline.with_stages(space.stages)))
     row = [label, cluster, str(space.stages)]
     for found in (pruned, full):
         if found.status == "infeasible":
@@ -131,7 +131,11 @@ def measured(label: str, path: str, cluster: str) -> tuple[list[str], dict[str, 
 
 
 def _excess(pipeline: Pipeline, space: CutSpace, pruned: bool) -> float:
-    return least_excess_pruned(space)[2] if pruned else least_excess(pipeline, space.stages)[2]
+    return (
+        least_excess_pruned(space)[2]
+        if pruned
+        else least_excess(pipeline.with_stages(space.stages))[2]
+    )
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from common import INSTANCES, parser, percent, progress, publish, table
 from runs import append, reached, read, run_all
 
 from parenvs.agents.heuristics.partition import greedy, partition_all, random_search
-from parenvs.agents.optimum import optimum, target
+from parenvs.agents.reference import optimum, target
 from parenvs.judging import OPTIMAL
 from parenvs.partitioning.space import PartitionSpace
 

@@ -40,7 +40,7 @@ def check(kind: str, seed: int) -> str:
         pipeline, stages = bf.random_pipeline(rng)
         plans = bf.all_plans(pipeline, stages)
         best = bf.best_of(pipeline, plans)
-        excess = least_excess(pipeline, stages)[2]
+        excess = least_excess(pipeline.with_stages(stages))[2]
     else:
         space = bf.random_space(rng)
         pipeline = space.pipeline
@@ -51,7 +51,7 @@ def check(kind: str, seed: int) -> str:
     try:
         if kind == "full":
             # Every other case starts from some plan, so that the bounds have something to cut.
-            answer = exact_full(pipeline, stages, _some_plan(pipeline, plans, rng))
+            answer = exact_full(pipeline.with_stages(stages), _some_plan(pipeline, plans, rng))
         else:
             answer = exact_pruned(space)
     except InfeasibleError:

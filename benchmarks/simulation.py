@@ -38,7 +38,7 @@ def episodes(
     pipeline: Pipeline, stages: int, count: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """(count, S-1) cuts and device cuts of random episodes of ``PipelineCut-v0``."""
-    space = CutSpace.build(pipeline, stages)
+    space = CutSpace.build(pipeline.with_stages(stages))
     return space.plan(random_episodes(space, count, rng))
 
 

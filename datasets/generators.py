@@ -46,13 +46,16 @@ class PlanProblem:
 
     Attributes:
         family: what the chain is like, a key of ``FAMILIES``.
-        pipeline: profile, cluster and micro-batches.
-        stages: S.
+        pipeline: the problem.
     """
 
     family: str
     pipeline: Pipeline
-    stages: int
+
+    @property
+    def stages(self) -> int:
+        """S."""
+        return self.pipeline.stages
 
     @property
     def name(self) -> str:
@@ -66,7 +69,7 @@ class PlanProblem:
         Raises:
             InfeasibleError: no plan fits the memory.
         """
-        return PlanSpace.build(self.pipeline, self.stages)
+        return PlanSpace.build(self.pipeline)
 
 
 class Ratios(NamedTuple):
@@ -212,7 +215,7 @@ def generated(
     """A problem from its numbers: forward, backward, cut bytes and parameter bytes, (n,) each."""
     pivots = np.array([f"pivot_{i}" for i in range(len(arrays[0]))], dtype=object)
     profile = StageProfile(name, pivots, *arrays)
-    return PlanProblem(family, Pipeline(profile, cluster, micro_batches), stages)
+    return PlanProblem(family, Pipeline(profile, cluster, stages, micro_batches))
 
 
 def generated_cluster(

@@ -8,9 +8,9 @@ from typing import Any
 from parenvs.agents.answer import Answer
 from parenvs.agents.exact.pipeline import exact_full
 from parenvs.agents.exact.points import even_plan, exact_points
+from parenvs.agents.names import STEPS, TRAINED
 from parenvs.agents.partition_planners import PartitionRequest
 from parenvs.agents.planners import PLANNERS, PipelineRequest
-from parenvs.agents.request import STEPS, TRAINED
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.leaderboard.problem import Problem
 from parenvs.leaderboard.tasks import Task
@@ -174,19 +174,19 @@ def shortest(problem: Problem, seconds: float = SECONDS) -> Answer:
     Raises:
         InfeasibleError: no plan fits the memory.
     """
-    space = PlanSpace.build(problem.pipeline, problem.stages)
+    space = PlanSpace.build(problem.pipeline)
     points = exact_points(space, time_limit=seconds)
-    return exact_full(problem.pipeline, problem.stages, points, time_limit=seconds)
+    return exact_full(problem.pipeline, points, time_limit=seconds)
 
 
 def _even_points(problem: Problem) -> Answer:
-    space = PlanSpace.build(problem.pipeline, problem.stages)
+    space = PlanSpace.build(problem.pipeline)
     cuts, device_cuts = space.plan(*even_plan(space))
     return Answer(cuts, device_cuts, float(problem.pipeline.length(cuts, device_cuts)), "even")
 
 
 def _exact_points(problem: Problem) -> Answer:
-    return exact_points(PlanSpace.build(problem.pipeline, problem.stages))
+    return exact_points(PlanSpace.build(problem.pipeline))
 
 
 def _cut(problem: Problem, answer: Answer) -> Plan:
@@ -194,7 +194,7 @@ def _cut(problem: Problem, answer: Answer) -> Plan:
 
 
 def _pipeline_request(problem: Problem, seed: int, steps: int) -> PipelineRequest:
-    space = CutSpace.build(problem.pipeline, problem.stages)
+    space = CutSpace.build(problem.pipeline)
     return PipelineRequest(_env_kwargs(problem), seed, steps, space=space)
 
 

@@ -87,7 +87,7 @@ class Problem:
         if self.kind == PipelinePlan.task:
             profile = load_profile(self.instance, self.cluster, settings["micro_batch"])
             found, fingerprint = (
-                Pipeline(profile, self.cluster, settings["micro_batches"]),
+                Pipeline(profile, self.cluster, self.stages, settings["micro_batches"]),
                 profile.fingerprint,
             )
         else:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parenvs.agents.request import STEPS, TRAINED
+from parenvs.agents.names import STEPS, TRAINED
 from parenvs.bench.machine import cores, counted, processor
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.leaderboard.baselines import ONE, Planner, agents, learned_from, planner

@@ -9,7 +9,9 @@ Importing the package registers its environments with Gymnasium:
 True
 """
 
+from importlib import import_module as _import_module
 from pathlib import Path as _Path
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from gymnasium.envs.registration import register as _register
 
@@ -22,7 +24,7 @@ if __name__ == "parenvs" and (_Path(__file__).parent.parent / "setup.cfg").is_fi
 from parenvs.cluster import Cluster, Device
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
-from parenvs.instances import load_graph, load_partitioning, load_profile
+from parenvs.instances import load_graph, load_profile, problem
 from parenvs.judging import judge
 from parenvs.partitioning.judge import PartitionReport
 from parenvs.partitioning.problem import Partitioning
@@ -30,6 +32,10 @@ from parenvs.pipeline.judge import Report
 from parenvs.pipeline.problem import Pipeline
 from parenvs.pipeline.profile import StageProfile
 from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan, load_plan
+
+if _TYPE_CHECKING:
+    from parenvs.agents.evaluate import evaluate
+    from parenvs.agents.planners import solve
 
 __all__ = [
     "BatchPlan",
@@ -44,12 +50,24 @@ __all__ = [
     "PipelinePlan",
     "Report",
     "StageProfile",
+    "evaluate",
     "judge",
     "load_graph",
-    "load_partitioning",
     "load_plan",
     "load_profile",
+    "problem",
+    "solve",
 ]
+
+_LAZY = {"evaluate": "parenvs.agents.evaluate", "solve": "parenvs.agents.planners"}
+"""Public names of modules that take their time to import."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'parenvs' has no attribute {name!r}")
+    return getattr(_import_module(_LAZY[name]), name)
+
 
 for _id, _single, _many in (
     ("DataParallel-v0", "partition:DataParallelEnv", "partition_vector:DataParallelVectorEnv"),

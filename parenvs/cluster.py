@@ -22,6 +22,8 @@ MEMORY_FRACTION = 0.9
 """Share of a device's memory that a plan may fill; ours, as the paper gives none."""
 EFFICIENCY = 0.5
 """Share of the peak that an instruction reaches; a constant of the cost model (not measured)."""
+SYNC_METHODS = ("allreduce", "parameter-server", "sharded-parameter-server")
+"""Ways to synchronise gradients, see ``Cluster.sync_seconds``."""
 DEFAULT_DEVICES = 8
 """Devices of the one server on which partitions are planned unless a cluster is given."""
 
@@ -208,7 +210,6 @@ class Cluster:
         return _made(f"cluster {shown(text)}", int(match[1]), int(match[2]), device, intra, inter)
 
 
-SYNC_METHODS = ("allreduce", "parameter-server", "sharded-parameter-server")
 _LIMIT = 100_000
 _CLUSTER_KEYS = ("servers", "devices_per_server", "intra_bw", "inter_bw")
 _DEVICE_KEYS = ("name", "peak_flops", "memory_bw", "memory_bytes")

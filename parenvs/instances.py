@@ -1,4 +1,4 @@
-"""Instances by name or path: the shipped graphs and the user's own files."""
+"""Instances by name or path: graphs, chains and problems, shipped or the user's own files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from parenvs.cluster import Cluster, Device
-from parenvs.errors import UnknownInstanceError, did_you_mean
+from parenvs.cluster import Cluster, Device, choose_cluster
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.graph.graph import Graph
 from parenvs.partitioning.problem import Partitioning
-from parenvs.pipeline.profile import MICRO_BATCH, StageProfile
+from parenvs.pipeline.problem import Pipeline, check_stages, stages_on
+from parenvs.pipeline.profile import StageProfile
+from parenvs.plan import MICRO_BATCH, BatchPlan, PartitionPlan, PipelinePlan
 
 GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo")
+PIPELINE_OPTIONS = ("stages", "micro_batch", "micro_batches", "copies", "recompute", "sync")
+"""Options of ``problem`` for pipelines."""
+PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward")
+"""Options of ``problem`` for partitions."""
 KINDS = ("train", "forward")
 """A training step with Adam, and the forward pass alone (from which pipelines are made)."""
 
@@ -35,6 +41,97 @@ def manifest() -> dict[str, Any]:
 def names() -> list[str]:
     """Names of the shipped instances."""
     return list(manifest()["instances"])
+
+
+TASKS = tuple(kind.task for kind in (PipelinePlan, PartitionPlan, BatchPlan))
+"""Tasks of which plans are made: ``"pipeline-cut"``, ``"operator-partition"``, ..."""
+
+
+def problem(
+    instance: str | os.PathLike[str],
+    cluster: str | dict[str, Any] | Cluster | None = None,
+    task: str = PipelinePlan.task,
+    **options: Any,
+) -> Any:
+    """The problem of planning a model on a cluster.
+
+    Args:
+        instance: shipped name, or path of a graph or of a ``.csv`` profile.
+        cluster: preset, short form, ``.json`` path or object, see ``Cluster.parse`` (default:
+            ``"C"`` for pipelines, one server of 8 V100 for partitions).
+        task: ``"pipeline-cut"``, ``"operator-partition"`` or ``"data-parallel"``.
+        **options: for pipelines ``stages``, ``micro_batch``, ``micro_batches``, ``copies``,
+            ``recompute`` and ``sync``; for partitions ``devices`` (instead of a cluster),
+            ``rules``, ``uneven`` and ``reward``.
+
+    Returns:
+        A ``Pipeline`` or a ``Partitioning``.
+
+    Raises:
+        UnknownInstanceError: neither a shipped name nor a file.
+        ParenvsError: an unknown task or option, or a problem that no plan can solve.
+
+    >>> import parenvs
+    >>> parenvs.problem("t5-3b", cluster="C").stages
+    4
+    """
+    if task not in TASKS:
+        raise ParenvsError(
+            f"unknown task {shown(task)}{did_you_mean(str(task), TASKS)}; known: {', '.join(TASKS)}"
+        )
+    known = PIPELINE_OPTIONS if task == PipelinePlan.task else PARTITION_OPTIONS
+    for name in options:
+        if name not in known:
+            raise ParenvsError(
+                f"{name!r} is not an option of task {task}{did_you_mean(name, known)}; "
+                f"known: {', '.join(known)}"
+            )
+    if task == PipelinePlan.task:
+        return _pipeline(instance, "C" if cluster is None else cluster, **options)
+    where = choose_cluster(cluster, options.pop("devices", None))
+    return load_partitioning(instance, where, task=task, **options)
+
+
+def _pipeline(
+    instance: str | os.PathLike[str],
+    cluster: str | dict[str, Any] | Cluster,
+    stages: int | None = None,
+    micro_batch: int = MICRO_BATCH,
+    **options: Any,
+) -> Pipeline:
+    devices = Cluster.parse(cluster)
+    profile = load_profile(instance, devices, micro_batch)
+    made = Pipeline(
+        profile, devices, stages_on(devices, stages), instance=os.fspath(instance), **options
+    )
+    check_stages(made)
+    return made
+
+
+def pipeline_of(
+    graph: Graph,
+    cluster: str | dict[str, Any] | Cluster,
+    stages: int | None = None,
+    micro_batch: int = MICRO_BATCH,
+    **options: Any,
+) -> Pipeline:
+    """The problem of cutting a graph's chain into stages; see ``problem`` for the options.
+
+    The training step of a shipped instance stands for its forward pass, from which chains are made.
+    """
+    devices = Cluster.parse(cluster)
+    profile = StageProfile.from_graph(forward_of(graph), devices.device, micro_batch)
+    made = Pipeline(profile, devices, stages_on(devices, stages), **options)
+    check_stages(made)
+    return made
+
+
+def forward_of(graph: Graph) -> Graph:
+    """The forward pass of a shipped training step, by its fingerprint; any other graph itself."""
+    for name, entry in manifest()["instances"].items():
+        if entry["graphs"]["train"]["fingerprint"] == graph.fingerprint:
+            return _shipped(name, "forward")
+    return graph
 
 
 def load_graph(instance: str | os.PathLike[str], kind: str = "train") -> Graph:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, overload
 
 from parenvs.cluster import Cluster
+from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
+from parenvs.instances import forward_of, load_graph, load_profile
 from parenvs.partitioning.judge import PartitionReport, judge_partition
 from parenvs.partitioning.problem import Partitioning
 from parenvs.pipeline.judge import Report, judge_pipeline
@@ -19,34 +21,77 @@ OPTIMAL = 1e-3
 
 @overload
 def judge(
-    plan: PipelinePlan, target: Graph | StageProfile | Pipeline, cluster: Cluster | None = None
+    plan: PipelinePlan,
+    target: Graph | StageProfile | Pipeline | None = None,
+    cluster: str | Cluster | None = None,
 ) -> Report: ...
 
 
 @overload
 def judge(
-    plan: PartitionPlan, target: Graph | Partitioning, cluster: Cluster | None = None
+    plan: PartitionPlan,
+    target: Graph | Partitioning | None = None,
+    cluster: str | Cluster | None = None,
 ) -> PartitionReport: ...
 
 
-def judge(plan: Any, target: Any, cluster: Cluster | None = None) -> Any:
+def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
     """Judge a plan of any task on what it is for.
 
     Args:
         plan: the plan.
-        target: the graph, or the problem made of it; for pipelines also a chain.
-        cluster: the cluster it must be for (default: the plan's own).
+        target: the problem, or the graph that it is made of; for pipelines also a chain. By default
+            it is loaded by the plan's own ``instance``, a shipped name or a path.
+        cluster: the cluster that the plan must be for (default: the plan's own).
 
     Returns:
         ``Report`` for pipelines, ``PartitionReport`` for partitions.
+
+    Raises:
+        UnknownInstanceError: no target is given, and the plan's instance is neither a shipped name
+            nor a file.
+        ParenvsError: the target is for another device than the cluster's, or no target of plans.
     """
     if isinstance(plan, PipelinePlan):
-        cluster = plan.cluster if cluster is None else cluster
-        if isinstance(target, Graph):
-            target = StageProfile.from_graph(target, cluster.device, plan.micro_batch)
-        if isinstance(target, StageProfile):
-            target = Pipeline(target, cluster, plan.micro_batches)
+        return _judge_pipeline(plan, target, cluster)
+    if not isinstance(plan, PartitionPlan):
+        raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
+    if isinstance(target, Partitioning):
+        return judge_partition(plan, target)
+    where = plan.cluster if cluster is None else Cluster.parse(cluster)
+    if target is None:
+        target = load_graph(plan.instance)
+    if not isinstance(target, Graph):
+        raise ParenvsError(
+            f"a plan of task {plan.task} is judged on a Graph or a Partitioning, not on "
+            f"{shown(target)}"
+        )
+    return judge_partition(plan, Partitioning.build(target, where, plan.rules, plan.uneven))
+
+
+def _judge_pipeline(plan: PipelinePlan, target: Any, cluster: Any) -> Report:
+    if isinstance(target, Pipeline):
         return judge_pipeline(plan, target)
-    if isinstance(target, Graph):
-        target = Partitioning.build(target, cluster or plan.cluster, plan.rules, plan.uneven)
-    return judge_partition(plan, target)
+    where = plan.cluster if cluster is None else Cluster.parse(cluster)
+    if target is None:
+        target = load_profile(plan.instance, where, plan.micro_batch)
+    elif isinstance(target, Graph):
+        # A plan for the very graph that is given is judged on it; else a shipped training step
+        # stands for its forward pass, as it does where pipelines are made.
+        graph = target if plan.fingerprint == target.fingerprint else forward_of(target)
+        target = StageProfile.from_graph(graph, where.device, plan.micro_batch)
+    if not isinstance(target, StageProfile):
+        raise ParenvsError(
+            "a pipeline plan is judged on a Graph, a StageProfile or a Pipeline, not on "
+            f"{shown(target)}"
+        )
+    problem = Pipeline(
+        target,
+        where,
+        micro_batches=plan.micro_batches,
+        copies=plan.copies,
+        recompute=plan.recompute,
+        sync=plan.sync,
+        instance=plan.instance,
+    )
+    return judge_pipeline(plan, problem, any_stages=True)

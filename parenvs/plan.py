@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from parenvs.cluster import Cluster
+from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.errors import PlanError, did_you_mean, shown
 from parenvs.files import write_text
 
@@ -23,6 +23,20 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """Version of the plan files."""
+ILLEGAL = -1.0
+"""Value of a plan that breaks a rule or the memory (arXiv 2007.04069)."""
+MICRO_BATCH = 16
+"""Samples per micro-batch (arXiv 2007.04069 says 16 without saying of what; here both)."""
+MICRO_BATCHES = 16
+"""Micro-batches per step (arXiv 2007.04069)."""
+COPIES = 2
+"""Copies of a stage's parameters held by each device: weight and gradient."""
+RECOMPUTE = ("full", "none")
+"""What of a stage is recomputed in the backward pass: its activations, or nothing."""
+RULE_SETS = ("shardy", "automap")
+"""Factor rules; ``automap`` also forbids to partition a reduced dimension."""
+UNEVEN = ("pad", "forbid")
+"""What becomes of dimensions that are no multiple of the devices."""
 
 
 class Plan(ABC):
@@ -72,6 +86,9 @@ class PipelinePlan(Plan):
         device_cuts: (S-1) first device of every stage but the first.
         micro_batch: samples per micro-batch.
         micro_batches: micro-batches per step.
+        copies: copies of the parameters on each device of a stage.
+        recompute: ``"full"`` or ``"none"``.
+        sync: how gradients are synchronised, see ``Cluster.sync_seconds``.
         cut_after: (S-1) name of the last pivot before each cut, for people; may be empty.
     """
 
@@ -80,19 +97,27 @@ class PipelinePlan(Plan):
     cluster: Cluster
     cuts: tuple[int, ...]
     device_cuts: tuple[int, ...]
-    micro_batch: int = 16
-    micro_batches: int = 16
+    micro_batch: int = MICRO_BATCH
+    micro_batches: int = MICRO_BATCHES
+    copies: float = COPIES
+    recompute: str = RECOMPUTE[0]
+    sync: str = SYNC_METHODS[0]
     cut_after: tuple[str, ...] = field(default=(), compare=False)
 
     task: ClassVar[str] = "pipeline-cut"
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as an object of JSON types, schema version first."""
+        """The plan as an object of JSON types, schema version first.
+
+        Copies, recomputation and synchronisation stand there only where they are not the defaults.
+        """
+        options = {"copies": COPIES, "recompute": RECOMPUTE[0], "sync": SYNC_METHODS[0]}
         content: dict[str, Any] = {
             **self._head(),
             "cluster": self.cluster.to_json(),
             "micro_batch": self.micro_batch,
             "micro_batches": self.micro_batches,
+            **{key: value for key in options if (value := getattr(self, key)) != options[key]},
             "cuts": list(self.cuts),
             "device_cuts": list(self.device_cuts),
         }
@@ -105,7 +130,7 @@ class PipelinePlan(Plan):
         """See ``Plan.from_json``."""
         numbers = {"micro_batch", "micro_batches"}
         needed = {*_HEAD, "cluster", *numbers, "cuts", "device_cuts"}
-        _check_keys(content, needed, {"cut_after"}, where)
+        _check_keys(content, needed, {"copies", "recompute", "sync", "cut_after"}, where)
         return cls(
             instance=_text(content, "instance", where),
             fingerprint=_text(content, "fingerprint", where),
@@ -114,6 +139,9 @@ class PipelinePlan(Plan):
             device_cuts=_integers(content, "device_cuts", where),
             micro_batch=_count(content, "micro_batch", where),
             micro_batches=_count(content, "micro_batches", where),
+            copies=_number(content, "copies", COPIES, where),
+            recompute=_choice(content, "recompute", RECOMPUTE, where),
+            sync=_choice(content, "sync", SYNC_METHODS, where),
             cut_after=_texts(content, "cut_after", where) if "cut_after" in content else (),
         )
 
@@ -267,6 +295,14 @@ def _count(content: Mapping[str, Any], key: str, where: str) -> int:
     return value
 
 
+def _number(content: Mapping[str, Any], key: str, default: float, where: str) -> float:
+    """A number from 0; ``default`` if the key is missing."""
+    value = content.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _LARGEST:
+        raise PlanError(f"{where}: field {key!r} must be a number from 0, not {shown(value)}")
+    return value
+
+
 def _integers(content: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:
     """A list of whole numbers."""
     value = content[key]
@@ -327,14 +363,3 @@ def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def no_constant(text: str) -> float:
     """Refuses NaN and Infinity, for ``json.loads``."""
     raise PlanError(f"{text} is not a JSON number")
-
-
-RULE_SETS = ("shardy", "automap")
-"""``automap`` (arXiv 2007.04069): a reduced dimension cannot be partitioned."""
-
-
-UNEVEN = ("pad", "forbid")
-
-
-ILLEGAL = -1.0
-"""Value of a plan that breaks a rule or the memory (arXiv 2007.04069)."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from parenvs.pipeline.cuts import CutSpace, check_stages
-from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.cuts import CutSpace
+from parenvs.pipeline.problem import Pipeline, check_stages
 
 
 class RangeMinimum:
@@ -112,7 +112,7 @@ def least_excess_pruned(space: CutSpace) -> Plan:
     return cuts, device_cuts, float(pipeline.excess_bytes(cuts, device_cuts))
 
 
-def least_excess(pipeline: Pipeline, stages: int) -> Plan:
+def least_excess(pipeline: Pipeline) -> Plan:
     """The plan over all pivots and device cuts whose fullest stage needs the least memory.
 
     Bisects the memory: each test finds a plan within it or proves that there is none, so that the
@@ -124,7 +124,8 @@ def least_excess(pipeline: Pipeline, stages: int) -> Plan:
     Raises:
         InfeasibleError: more stages than variables or devices.
     """
-    check_stages(pipeline, stages)
+    check_stages(pipeline)
+    stages = pipeline.stages
     # The stages together hold all parameters.
     low = pipeline.copies * float(pipeline.parameter_sum[-1]) / stages * (1 - 1e-12)
     probe, best = max(low, 1.0), None

@@ -10,14 +10,14 @@ import time
 
 import numpy as np
 
-from parenvs.agents.answer import Answer
+from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.exact.bounds import SLACK
 from parenvs.agents.exact.label_search import LabelSearch, Targets
 from parenvs.agents.exact.least_memory import least_excess, least_excess_pruned, plan_within
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.cuts import CutSpace, check_stages
+from parenvs.pipeline.cuts import CutSpace
 from parenvs.pipeline.points import coarse_pivots, distinct_pivots
-from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.problem import Pipeline, check_stages
 
 Plan = tuple[np.ndarray, np.ndarray]
 """Cuts and device cuts."""
@@ -27,7 +27,7 @@ _MANY = 200  # pivots from which the better bounds repay their cost
 _GRID = 200_000  # plans of one step of the local search
 
 
-def exact_pruned(space: CutSpace) -> Answer:
+def exact_pruned(space: CutSpace) -> PipelineAnswer:
     """The shortest plan that ``space`` admits and that fits the memory, with proof.
 
     Raises:
@@ -54,15 +54,13 @@ def pruned_targets(space: CutSpace) -> Targets:
 
 def exact_full(
     pipeline: Pipeline,
-    stages: int,
-    incumbent: Answer | None = None,
+    incumbent: PipelineAnswer | None = None,
     time_limit: float | None = None,
-) -> Answer:
+) -> PipelineAnswer:
     """The shortest plan over all pivots and all device cuts that fits the memory.
 
     Args:
         pipeline: the problem.
-        stages: S; every stage gets at least one variable and one device.
         incumbent: a plan to start from; one that breaks the memory is ignored.
         time_limit: seconds after which the best plan found is returned without proof
             (``status="feasible"``, with a valid ``bound``); the time it takes to find a first plan
@@ -74,7 +72,8 @@ def exact_full(
     """
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
-    check_stages(pipeline, stages)
+    check_stages(pipeline)
+    stages = pipeline.stages
     pivots = distinct_pivots(pipeline)
     best = usable(pipeline, stages, incumbent)
     evaluations = 0
@@ -91,7 +90,7 @@ def exact_full(
     if best is None:
         best = plan_within(pipeline, stages, pipeline.memory_limit)
         if best is None:
-            raise _infeasible(pipeline, stages, least_excess(pipeline, stages)[2])
+            raise _infeasible(pipeline, stages, least_excess(pipeline)[2])
         best = improve(pipeline, best, deadline=deadline)
     search = _search(pipeline, stages, pivots, best, deadline)
     best = search.best if search.best is not None else best
@@ -145,7 +144,7 @@ def improve(
     return ends[1:-1], edges[1:-1]
 
 
-def usable(pipeline: Pipeline, stages: int, incumbent: Answer | None) -> Plan | None:
+def usable(pipeline: Pipeline, stages: int, incumbent: PipelineAnswer | None) -> Plan | None:
     """The incumbent's plan if it is legal and fits the memory."""
     if incumbent is None or len(incumbent.cuts) != stages - 1:
         return None
@@ -178,16 +177,17 @@ def _answer(
     evaluations: int,
     begin: float,
     bound: float | None = None,
-) -> Answer:
+) -> PipelineAnswer:
     """The plan as an answer; without a bound it is proven."""
     cuts, device_cuts = (np.asarray(x, dtype=np.int64) for x in plan)
     length = float(pipeline.length(cuts, device_cuts))
-    return Answer(
+    return PipelineAnswer(
+        pipeline,
         cuts,
         device_cuts,
         length,
-        method,
-        status="optimal" if bound is None else "feasible",
+        method=method,
+        proven=bound is None,
         bound=length if bound is None else min(bound, length),
         evaluations=evaluations,
         seconds=time.perf_counter() - begin,

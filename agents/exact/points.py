@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from parenvs.agents.answer import Answer
+from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.exact.pipeline import improve, usable
 from parenvs.agents.exact.point_search import PointSearch, SpaceTables
 from parenvs.pipeline.points import PlanSpace, coarse_pivots
@@ -30,8 +30,8 @@ _CHEAP = 4  # one in so many points of a few is where the fewest bytes cross
 
 
 def exact_points(
-    space: PlanSpace, incumbent: Answer | None = None, time_limit: float | None = None
-) -> Answer:
+    space: PlanSpace, incumbent: PipelineAnswer | None = None, time_limit: float | None = None
+) -> PipelineAnswer:
     """The shortest plan of ``space``, with proof.
 
     Args:
@@ -45,12 +45,13 @@ def exact_points(
     run.start(incumbent)
     proven = run.steps() or run.refine()
     cuts, device_cuts = space.plan(*run.best)
-    return Answer(
+    return PipelineAnswer(
+        space.pipeline,
         cuts,
         device_cuts,
         run.upper,
-        "exact-points",
-        status="optimal" if proven else "feasible",
+        method="exact-points",
+        proven=proven,
         bound=run.upper if proven else min(run.bound, run.upper),
         evaluations=run.evaluations,
         seconds=time.perf_counter() - begin,
@@ -104,7 +105,7 @@ class _Run:
         self.bound, self.evaluations = space.pipeline.bubble_free, 0
         self._tables = SpaceTables(space)
 
-    def start(self, incumbent: Answer | None) -> None:
+    def start(self, incumbent: PipelineAnswer | None) -> None:
         """Begin with a local search around the even plan or the incumbent."""
         space = self.space
         known = usable(space.pipeline, space.stages, incumbent)

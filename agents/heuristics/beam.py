@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from parenvs.agents.answer import Answer
+from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.pretrained.features import lookahead
 from parenvs.agents.pretrained.policy import Episodes
 from parenvs.agents.pretrained.situation import Situation
@@ -15,7 +15,7 @@ from parenvs.pipeline.points import POINTS, STAGES, UNITS, PlanSpace
 WIDTH = 16
 
 
-def beam(space: PlanSpace, width: int = WIDTH) -> Answer:
+def beam(space: PlanSpace, width: int = WIDTH) -> PipelineAnswer:
     """The shortest plan that a beam of that width finds; it fits the memory.
 
     Beginnings are compared by ``lookahead``: the length, if the rest can be balanced
@@ -48,7 +48,9 @@ def beam(space: PlanSpace, width: int = WIDTH) -> Answer:
     plan = space.plan(cuts[best, :last], units[best, :last])
     length = float(space.pipeline.length(*plan))
     seconds = time.perf_counter() - begin
-    return Answer(*plan, length, "beam", evaluations=evaluations, seconds=seconds)
+    return PipelineAnswer(
+        space.pipeline, *plan, length, method="beam", evaluations=evaluations, seconds=seconds
+    )
 
 
 def _situation(episodes: Episodes, cuts: np.ndarray, units: np.ndarray, stage: int) -> Situation:

@@ -20,11 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.answer import Answer
+from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.exact.least_memory import least_of_worse
 from parenvs.agents.heuristics.pipeline import even_cut
-from parenvs.pipeline.cuts import check_stages
-from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.problem import Pipeline, check_stages
 from parenvs.pipeline.profile import StageProfile
 
 
@@ -86,8 +85,8 @@ def pipedream_objective(profile: StageProfile, devices: int, bandwidth: float) -
     return Steady(float(best[-1][-1]), data_parallel, tuple(cuts), tuple(machines))
 
 
-def pipedream(pipeline: Pipeline, stages: int) -> Answer:
-    """The plan of exactly ``stages`` stages on all devices that is best by PipeDream's objective.
+def pipedream(pipeline: Pipeline) -> PipelineAnswer:
+    """The plan of exactly S stages on all devices that is best by PipeDream's objective.
 
     Groups and links have the cluster's bandwidth. The memory limit is not looked at, as published:
     the plan may break it. The answer's ``length`` is our closed form.
@@ -96,12 +95,13 @@ def pipedream(pipeline: Pipeline, stages: int) -> Answer:
         InfeasibleError: more stages than variables or devices.
     """
     begin = time.perf_counter()
-    check_stages(pipeline, stages)
+    check_stages(pipeline)
+    stages = pipeline.stages
     cluster, devices = pipeline.cluster, pipeline.cluster.devices
     server = cluster.devices_per_server
     n, variables = len(pipeline.profile), pipeline.variable_sum
     seconds, evaluations = pipeline.seconds_sum, 0
-    even = even_cut(pipeline, stages)
+    even = even_cut(pipeline)
     # Rounding must not cut off a plan that is exactly as good.
     upper = _objective(pipeline, even.cuts, even.device_cuts) * (1 + 1e-9)
     # value[a, inside]: best prefix that ends before each pivot and before device a, its last group
@@ -148,7 +148,10 @@ def pipedream(pipeline: Pipeline, stages: int) -> Answer:
     cuts, device_cuts = np.array(bounds[-2::-1], dtype=np.int64).T.copy()
     length = float(pipeline.length(cuts, device_cuts))
     spent = time.perf_counter() - begin
-    return Answer(cuts, device_cuts, length, "pipedream", evaluations=evaluations, seconds=spent)
+    return PipelineAnswer(
+        pipeline, cuts, device_cuts, length,
+        method="pipedream", evaluations=evaluations, seconds=spent,
+    )  # fmt: skip
 
 
 def _objective(pipeline: Pipeline, cuts: np.ndarray, device_cuts: np.ndarray) -> float:

@@ -6,14 +6,14 @@ import time
 
 import numpy as np
 
-from parenvs.agents.answer import Answer
-from parenvs.pipeline.cuts import CutSpace, check_stages
-from parenvs.pipeline.problem import Pipeline
+from parenvs.agents.answer import PipelineAnswer
+from parenvs.pipeline.cuts import CutSpace
+from parenvs.pipeline.problem import Pipeline, check_stages
 
 _BATCH = 4096  # episodes drawn at once
 
 
-def even_cut(pipeline: Pipeline, stages: int) -> Answer:
+def even_cut(pipeline: Pipeline) -> PipelineAnswer:
     """Equal shares of devices and of forward plus backward seconds, as GPipe (arXiv 1811.06965).
 
     Device cut k is ``round(k D / S)``; cut k is the pivot nearest to k/S of all seconds, moved as
@@ -24,7 +24,8 @@ def even_cut(pipeline: Pipeline, stages: int) -> Answer:
         InfeasibleError: more stages than variables or devices.
     """
     begin = time.perf_counter()
-    check_stages(pipeline, stages)
+    check_stages(pipeline)
+    stages = pipeline.stages
     k = np.arange(1, stages)
     device_cuts = np.rint(k * pipeline.cluster.devices / stages).astype(np.int64)
     seconds, variables = pipeline.seconds_sum, pipeline.variable_sum
@@ -38,17 +39,7 @@ def even_cut(pipeline: Pipeline, stages: int) -> Answer:
     return _answer(pipeline, np.array(cuts), device_cuts, "even-cut", 1, begin)
 
 
-def random_plan(space: CutSpace, rng: np.random.Generator) -> Answer:
-    """One episode with a uniform choice among the legal candidates at each step.
-
-    Memory is never masked: the plan may break the limit.
-    """
-    begin = time.perf_counter()
-    cuts, device_cuts = space.plan(random_episodes(space, 1, rng)[0])
-    return _answer(space.pipeline, cuts, device_cuts, "random", 1, begin)
-
-
-def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -> Answer:
+def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -> PipelineAnswer:
     """The shortest of ``evaluations`` random episodes that fits the memory.
 
     If none fits, the one that exceeds the memory least.
@@ -94,12 +85,13 @@ def _answer(
     method: str,
     evaluations: int,
     begin: float,
-) -> Answer:
-    return Answer(
+) -> PipelineAnswer:
+    return PipelineAnswer(
+        pipeline,
         np.asarray(cuts, dtype=np.int64),
         np.asarray(device_cuts, dtype=np.int64),
         float(pipeline.length(cuts, device_cuts)),
-        method,
+        method=method,
         evaluations=evaluations,
         seconds=time.perf_counter() - begin,
     )

@@ -13,7 +13,6 @@ from parenvs.agents.heuristics.pipeline import even_cut
 from parenvs.agents.pretrained.examples import Labelled
 from parenvs.datasets.instance_sets import load_set
 from parenvs.pipeline.batch import PlanBatch
-from parenvs.pipeline.judge import plan_values
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PlanSpace
 
 VALIDATION = "plan-validation"
@@ -76,12 +75,12 @@ class Exam:
 
     def even(self) -> np.ndarray:
         """(b,) the same of the even cut, which knows no memory."""
-        answers = [even_cut(space.pipeline, space.stages) for space in self.spaces]
+        answers = [even_cut(space.pipeline) for space in self.spaces]
         return self._judged([(answer.cuts, answer.device_cuts) for answer in answers])
 
     def _judged(self, plans: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         pairs = zip(self.spaces, plans, strict=True)
-        values = np.array([float(plan_values(space.pipeline, *plan)) for space, plan in pairs])
+        values = np.array([float(space.pipeline.values(*plan)) for space, plan in pairs])
         return np.where(values > 0, 1 / np.abs(values), np.inf) / self.lengths
 
 

@@ -13,7 +13,7 @@ from importlib import resources
 
 import numpy as np
 
-from parenvs.agents.answer import Answer
+from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.exact.pipeline import exact_full, improve
 from parenvs.agents.exact.point_search import PointSearch, SpaceTables
 from parenvs.agents.exact.points import exact_points, few_points
@@ -41,7 +41,9 @@ def policy() -> PlanPolicy:
         return PlanPolicy(dict(np.load(stream)))
 
 
-def pretrained(space: PlanSpace, draws: int = DRAWS, refine: bool = False, seed: int = 0) -> Answer:
+def pretrained(
+    space: PlanSpace, draws: int = DRAWS, refine: bool = False, seed: int = 0
+) -> PipelineAnswer:
     """The shortest of some plans that the network draws; it fits the memory.
 
     Args:
@@ -60,7 +62,9 @@ def pretrained(space: PlanSpace, draws: int = DRAWS, refine: bool = False, seed:
     length = float(space.pipeline.length(*plan))
     method = "pretrained-refined" if refine else "pretrained"
     seconds = time.perf_counter() - begin
-    return Answer(*plan, length, method, evaluations=looked, seconds=seconds)
+    return PipelineAnswer(
+        space.pipeline, *plan, length, method=method, evaluations=looked, seconds=seconds
+    )
 
 
 def refined(space: PlanSpace, drawn: Draws) -> tuple[tuple[np.ndarray, np.ndarray], int]:
@@ -129,7 +133,7 @@ class Gap:
         return f"{words}, found in {self.seconds:.2f} s"
 
 
-def gaps(space: PlanSpace, answer: Answer, seconds: float = AFFORDABLE) -> list[Gap]:
+def gaps(space: PlanSpace, answer: PipelineAnswer, seconds: float = AFFORDABLE) -> list[Gap]:
     """Gaps to the proven optimum over the points and, if that is another problem, over all pivots.
 
     Args:
@@ -141,13 +145,12 @@ def gaps(space: PlanSpace, answer: Answer, seconds: float = AFFORDABLE) -> list[
     exact = exact_points(space, time_limit=seconds)
     found = [_gap(f"{points} points and {units} units", answer, exact)]
     if points < len(pipeline.profile) or units < pipeline.cluster.devices:
-        exact = exact_full(pipeline, space.stages, exact, seconds)
+        exact = exact_full(pipeline, exact, seconds)
         every = f"all {len(pipeline.profile)} pivots and {pipeline.cluster.devices} devices"
         found.append(_gap(every, answer, exact))
     return found
 
 
-def _gap(over: str, answer: Answer, exact: Answer) -> Gap:
-    proven = exact.status == "optimal"
-    bound = exact.length if proven else exact.bound
-    return Gap(over, bound, proven, answer.length / bound, exact.seconds)
+def _gap(over: str, answer: PipelineAnswer, exact: PipelineAnswer) -> Gap:
+    bound = exact.length if exact.proven else float(exact.bound or 0.0)
+    return Gap(over, bound, exact.proven, answer.length / bound, exact.seconds)

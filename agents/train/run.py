@@ -16,7 +16,7 @@ from stable_baselines3.common.logger import configure
 from tqdm import TqdmExperimentalWarning
 
 import parenvs
-from parenvs.agents.request import STEPS
+from parenvs.agents.names import STEPS
 from parenvs.agents.train.best_plan import BestPlan
 from parenvs.agents.train.checkpoint import Checkpoints, load_checkpoint
 from parenvs.agents.train.learners import learner

@@ -18,15 +18,14 @@ import numpy as np
 
 from parenvs.agents.heuristics import partition as partition_heuristics
 from parenvs.agents.heuristics import pipeline as heuristics
-from parenvs.agents.optimum import optimum, target
-from parenvs.agents.partition_planners import ENVIRONMENTS
+from parenvs.agents.names import ENVIRONMENTS
+from parenvs.agents.reference import optimum, target
 from parenvs.bench.machine import cores, counted, processor
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.files import write_text
 from parenvs.judging import OPTIMAL
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.judge import plan_values
 from parenvs.plan import ILLEGAL
 
 PIPELINES = "pipeline-cut"
@@ -229,7 +228,7 @@ def random_value(problem: Problem, episodes: int, seed: int) -> float:
     if isinstance(space, PartitionSpace):
         return partition_heuristics.random_search(space, episodes, rng).value
     answer = heuristics.random_search(space, episodes, rng)
-    return float(plan_values(space.pipeline, answer.cuts, answer.device_cuts))
+    return float(space.pipeline.values(answer.cuts, answer.device_cuts))
 
 
 def reached(record: Mapping[str, Any]) -> bool:
@@ -290,8 +289,8 @@ def _problem(task: str, setting: str, kwargs: dict[str, Any]) -> Problem:
     else:
         source, reward = space.pipeline.profile.fingerprint, "1/L"
         cluster, steps = space.pipeline.cluster, space.stages - 1
-        even = heuristics.even_cut(space.pipeline, space.stages)
-        references = {"even": float(plan_values(space.pipeline, even.cuts, even.device_cuts))}
+        even = heuristics.even_cut(space.pipeline)
+        references = {"even": float(space.pipeline.values(even.cuts, even.device_cuts))}
     name, where = kwargs["instance"], asdict(cluster)
     return Problem(task, setting, name, kwargs, steps, source, where, reward, best, references)
 

@@ -67,7 +67,10 @@ def parts(graph: str, solved: str, full: str) -> Iterator[Part]:
     pipeline = Pipeline(load_profile(solved, cluster), cluster)
     yield Part("candidates", solved, partial(CutSpace.build, pipeline, STAGES))
     yield Part("128 points", solved, partial(PlanSpace.build, pipeline, STAGES))
-    space, points = CutSpace.build(pipeline, STAGES), PlanSpace.build(pipeline, STAGES)
+    space, points = (
+        CutSpace.build(pipeline.with_stages(STAGES)),
+        PlanSpace.build(pipeline.with_stages(STAGES)),
+    )
     yield Part("exact, of the candidates", solved, partial(exact_pruned, space))
     yield Part("exact, of the 128 points", solved, partial(exact_points, points))
     problem = load_partitioning(solved, server)

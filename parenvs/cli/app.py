@@ -31,7 +31,7 @@ from parenvs.cli.train import add_training
 from parenvs.errors import InfeasibleError, ParenvsError
 
 if TYPE_CHECKING:
-    from parenvs.agents.request import Request
+    from parenvs.agents.planners import Request
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -59,13 +59,13 @@ def _main(
 @app.command("list")
 def list_() -> None:
     """List shipped instances, clusters, environments and agents."""
-    from parenvs.agents import partition_planners, planners
+    from parenvs.agents.planners import PARTITION_PLANNERS, PIPELINE_PLANNERS
 
     out.print(tables.instances())
     out.print(tables.clusters())
     out.print("environments: " + ", ".join(tables.environments()))
-    out.print("agents of pipelines:  " + ", ".join(planners.PLANNERS))
-    out.print("agents of partitions: " + ", ".join(partition_planners.PLANNERS))
+    out.print("agents of pipelines:  " + ", ".join(PIPELINE_PLANNERS))
+    out.print("agents of partitions: " + ", ".join(PARTITION_PLANNERS))
 
 
 @app.command()
@@ -73,20 +73,20 @@ def show(
     instance: Instance,
     cluster: ClusterText = None,
     stages: Stages = None,
-    micro_batch: MicroBatch = 16,
+    micro_batch: MicroBatch = None,
 ) -> None:
     """Show a graph or profile: its chain of pivots on a cluster, and its dimension classes."""
-    from parenvs.cluster import Cluster
-    from parenvs.instances import load_graph, load_partitioning, load_profile
+    from parenvs.instances import load_graph, load_partitioning, problem
     from parenvs.pipeline.cuts import CutSpace
-    from parenvs.pipeline.problem import Pipeline
 
-    devices = Cluster.parse("C" if cluster is None else cluster)
-    profile = load_profile(instance, devices, micro_batch)
+    options = {"stages": stages, "micro_batch": micro_batch}
+    given = {name: value for name, value in options.items() if value is not None}
+    pipeline = problem(instance, cluster, **given)
+    devices = pipeline.cluster
     graph = None if instance.endswith(".csv") else load_graph(instance)
     if graph is not None:
         out.print(tables.graph(graph))
-    out.print(tables.chain(CutSpace.build(Pipeline(profile, devices), stages)))
+    out.print(tables.chain(CutSpace.build(pipeline)))
     if graph is not None and len(graph.variables) and devices.devices > 1:
         out.print(tables.classes(load_partitioning(instance, devices)))
 
@@ -109,7 +109,7 @@ def plan(
     if refine:
         agent = _refined(agent)
     answer = request.run(agent)
-    report = request.report(answer)
+    report = answer.report
     gaps = _gaps(request, answer)
     if as_json:
         content = {"plan": report.plan.to_json(), "report": report.to_json()}
@@ -147,7 +147,7 @@ def compare(
                 raise
             out.print(f"{name}: {error}", markup=False)
             continue
-        rows.append((answer, request.report(answer)))
+        rows.append((answer, answer.report))
     out.print(tables.comparison(rows))
     first = rows[0][1]
     refuse_illegal(first, f"the plan of {rows[0][0].method!r} is illegal")
@@ -220,7 +220,7 @@ def verify(
 
 def _refined(agent: str) -> str:
     """The planner that searches around the answer of this one."""
-    from parenvs.agents.planners import GENERAL, REFINED
+    from parenvs.agents.names import GENERAL, REFINED
 
     if agent not in GENERAL:
         raise ParenvsError(f"--refine is an option of --agent {GENERAL[0]}, not of {agent!r}")
@@ -229,7 +229,8 @@ def _refined(agent: str) -> str:
 
 def _gaps(request: Request, answer: Any) -> list[Any]:
     """What a planner that proves nothing and was trained on other problems may have missed."""
-    from parenvs.agents.planners import GENERAL, PipelineRequest
+    from parenvs.agents.names import GENERAL
+    from parenvs.agents.planners import PipelineRequest
     from parenvs.agents.pretrained.planner import gaps
 
     if not isinstance(request, PipelineRequest) or answer.method not in GENERAL:
@@ -241,14 +242,14 @@ def _judged(file: Path, instance: str | None) -> Any:
     """What the judge says of a plan file, on its own instance or another."""
     from parenvs.instances import load_graph, load_profile
     from parenvs.judging import judge
-    from parenvs.plan import PartitionPlan, PipelinePlan, load_plan
+    from parenvs.plan import PipelinePlan, load_plan
 
     made = load_plan(file)
-    name = instance or made.instance
+    if instance is None:
+        return judge(made)
     if isinstance(made, PipelinePlan):
-        return judge(made, load_profile(name, made.cluster, made.micro_batch))
-    assert isinstance(made, PartitionPlan)
-    return judge(made, load_graph(name))
+        return judge(made, load_profile(instance, made.cluster, made.micro_batch))
+    return judge(made, load_graph(instance))
 
 
 add_training(app)

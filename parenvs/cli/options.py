@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.errors import ParenvsError, did_you_mean
+from parenvs.errors import ParenvsError
+from parenvs.instances import TASKS
 
 if TYPE_CHECKING:
-    from parenvs.agents.request import Request
+    from parenvs.agents.planners import Request
 
 Instance = Annotated[str, typer.Argument(help="Shipped name, or path of a graph or .csv profile.")]
-TASKS = ("pipeline-cut", "operator-partition", "data-parallel")
 _KNOWN = ", ".join(TASKS)
 ClusterText = Annotated[
     str | None,
@@ -28,7 +28,7 @@ ClusterText = Annotated[
 ]
 Stages = Annotated[int | None, typer.Option(help="Pipeline stages (default: one a server).")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
-MicroBatch = Annotated[int, typer.Option(help="Samples in a micro-batch.")]
+MicroBatch = Annotated[int | None, typer.Option(help="Samples in a micro-batch (default: 16).")]
 PlanFile = Annotated[Path, typer.Argument(help="A plan file.")]
 OtherInstance = Annotated[
     str | None, typer.Option("--instance", help="Judge on this instance instead of the plan's own.")
@@ -53,14 +53,31 @@ def read_request(
         int, typer.Option(help="Environment steps of agents that learn or draw.")
     ] = 60_000,
     stages: Stages = None,
-    micro_batch: MicroBatch = 16,
-    micro_batches: Annotated[int, typer.Option(help="Micro-batches in a step.")] = 16,
+    micro_batch: MicroBatch = None,
+    micro_batches: Annotated[
+        int | None, typer.Option(help="Micro-batches in a step (default: 16).")
+    ] = None,
+    copies: Annotated[
+        float | None, typer.Option(help="Copies of the parameters on a device (default: 2).")
+    ] = None,
+    recompute: Annotated[
+        str | None, typer.Option(help="Activations recomputed: full (default) or none.")
+    ] = None,
+    sync: Annotated[
+        str | None,
+        typer.Option(help="allreduce (default), parameter-server or sharded-parameter-server."),
+    ] = None,
     radius: Annotated[
-        int, typer.Option(help="Distance of device cuts from the centre solution.")
-    ] = 3,
-    candidates: Annotated[str, typer.Option(help="Pivots that may be cut: minima or all.")] = (
-        "minima"
-    ),
+        int | None,
+        typer.Option(help="Distance of device cuts from the centre solution (default: 3)."),
+    ] = None,
+    candidates: Annotated[
+        str | None, typer.Option(help="Pivots that may be cut: minima (default) or all.")
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(help="Seconds of each search of exact agents (exact: 20, others: no limit)."),
+    ] = None,
     rules: Annotated[str | None, typer.Option(help="shardy (default) or automap.")] = None,
     uneven: Annotated[str | None, typer.Option(help="pad (default) or forbid.")] = None,
     reward: Annotated[str | None, typer.Option(help="paper (default) or step_time.")] = None,
@@ -71,92 +88,45 @@ def read_request(
 ) -> Request:
     """The problem of one command, as every planner takes it."""
     check_range("--steps", steps, 1)
-    check_range("--micro-batch", micro_batch, 1)
+    if micro_batch is not None:
+        check_range("--micro-batch", micro_batch, 1)
     check_range("--seed", seed, 0)
-    if task not in TASKS:
-        raise ParenvsError(f"unknown task {task!r}{did_you_mean(task, TASKS)}; known: {_KNOWN}")
-    of_pipelines = {"--stages": stages}
-    of_partitions = {
-        "--devices": devices,
-        "--rules": rules,
-        "--uneven": uneven,
-        "--reward": reward,
-        "--memory-limit": memory_limit,
-    }
-    for option, value in (of_partitions if task == TASKS[0] else of_pipelines).items():
-        if value is not None:
-            raise ParenvsError(f"{option} is not an option of --task {task}")
-    common = {"seed": seed, "steps": steps}
-    if task == TASKS[0]:
-        where = "C" if cluster is None else cluster
-        return _pipeline(
-            instance, where, stages, micro_batch, micro_batches, radius, candidates, common
-        )
-    choices = (rules or "shardy", uneven or "pad", reward or "paper")
-    return _partition(instance, task, cluster, devices, *choices, memory_limit, common)
+    from parenvs.agents.planners import request_of
+    from parenvs.instances import PARTITION_OPTIONS, PIPELINE_OPTIONS, problem
 
-
-def _pipeline(
-    instance: str,
-    cluster: str,
-    stages: int | None,
-    micro_batch: int,
-    micro_batches: int,
-    radius: int,
-    candidates: str,
-    common: dict[str, int],
-) -> Request:
-    from parenvs.agents.planners import PipelineRequest
-    from parenvs.cluster import Cluster
-    from parenvs.instances import load_profile
-    from parenvs.pipeline.cuts import CutSpace
-    from parenvs.pipeline.problem import Pipeline
-
-    devices = Cluster.parse(cluster)
-    profile = load_profile(instance, devices, micro_batch)
-    space = CutSpace.build(Pipeline(profile, devices, micro_batches), stages, radius, candidates)
-    env_kwargs = {
-        "instance": instance,
-        "cluster": devices.to_json(),
-        "stages": space.stages,
+    pipelines = task == "pipeline-cut"
+    given = {
+        "stages": stages,
         "micro_batch": micro_batch,
         "micro_batches": micro_batches,
-        "radius": radius,
-        "candidates": candidates,
-    }
-    return PipelineRequest(env_kwargs, **common, space=space)
-
-
-def _partition(
-    instance: str,
-    task: str,
-    cluster: str | None,
-    devices: int | None,
-    rules: str,
-    uneven: str,
-    reward: str,
-    memory_limit: str | None,
-    common: dict[str, int],
-) -> Request:
-    from parenvs.agents.partition_planners import PartitionRequest
-    from parenvs.cluster import choose_cluster
-    from parenvs.instances import load_partitioning
-    from parenvs.partitioning.space import PartitionSpace
-
-    where = choose_cluster(cluster, devices)
-    problem = load_partitioning(instance, where, rules, uneven)
-    space = PartitionSpace.of(problem, task, reward, linkage=task == "operator-partition")
-    limit = None
-    if memory_limit is not None:
-        limit = problem.memory_limit if memory_limit == "device" else _gigabytes(memory_limit)
-    env_kwargs = {
-        "instance": instance,
-        "cluster": where.to_json(),
+        "copies": copies,
+        "recompute": recompute,
+        "sync": sync,
+        "devices": devices,
         "rules": rules,
         "uneven": uneven,
         "reward": reward,
     }
-    return PartitionRequest(env_kwargs, **common, space=space, memory_limit=limit)
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given if task in TASKS else ():  # of an unknown task, problem() tells
+        if name not in (PIPELINE_OPTIONS if pipelines else PARTITION_OPTIONS):
+            raise ParenvsError(f"{_option(name)} is not an option of --task {task}")
+    made = problem(instance, cluster, task, **given)
+    options: dict[str, Any] = {"seed": seed, "steps": steps}
+    search = {"radius": radius, "candidates": candidates, "time_limit": time_limit}
+    search = {name: value for name, value in search.items() if value is not None}
+    if pipelines and memory_limit is not None:
+        raise ParenvsError(f"--memory-limit is not an option of --task {task}")
+    if not pipelines and search:
+        raise ParenvsError(f"{_option(next(iter(search)))} is not an option of --task {task}")
+    if memory_limit is not None:
+        own = made.memory_limit if memory_limit == "device" else _gigabytes(memory_limit)
+        options["memory_limit"] = own
+    return request_of(made, **options, **search)
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _gigabytes(text: str) -> float:

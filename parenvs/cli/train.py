@@ -13,7 +13,7 @@ from parenvs.cli.report import out
 from parenvs.errors import ParenvsError
 
 if TYPE_CHECKING:
-    from parenvs.agents.request import Request
+    from parenvs.agents.planners import Request
 
 
 def add_training(app: typer.Typer) -> None:
@@ -37,7 +37,7 @@ def train(
     """Train an agent on one instance: checkpoints, logs, the model and its best plan."""
     trainer = _trainer()
     best = request.optimum()
-    name = Path(request.instance).stem
+    name = Path(request.problem.instance).stem
     place = folder or Path("runs") / f"{name}-{request.label}-{agent}-{request.seed}"
     config = trainer.Config(
         request.env_id, request.env_kwargs, agent=agent, seed=request.seed, steps=request.steps
@@ -65,7 +65,7 @@ def evaluate(
     check_range("--episodes", episodes, 1)
     check_range("--seed", seed, 0)
     _trainer()
-    from parenvs.agents.optimum import optimum
+    from parenvs.agents.reference import optimum
     from parenvs.agents.train.evaluate import evaluate_folder
     from parenvs.agents.train.run import load_config, play
 

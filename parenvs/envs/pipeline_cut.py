@@ -8,15 +8,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.cluster import Cluster
+from parenvs import instances
+from parenvs.cluster import SYNC_METHODS
 from parenvs.envs.pipeline_cut_kernel import NOTHING, Settled, kernel_of
-from parenvs.instances import load_profile
-from parenvs.judging import judge
 from parenvs.pipeline.cuts import RADIUS, CutSpace
-from parenvs.pipeline.judge import make_plan
-from parenvs.pipeline.problem import MICRO_BATCHES, Pipeline
-from parenvs.pipeline.profile import MICRO_BATCH
-from parenvs.plan import ILLEGAL, PipelinePlan
+from parenvs.pipeline.judge import judge_pipeline
+from parenvs.pipeline.problem import Pipeline
+from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, PipelinePlan
 
 
 class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
@@ -61,8 +59,12 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
     * ``cluster``: preset, short form, ``.json`` path or object, see ``Cluster.parse``.
     * ``stages``: S (default: one stage a server).
     * ``micro_batch``, ``micro_batches``: samples in a micro-batch, micro-batches in a step.
+    * ``copies``, ``recompute``, ``sync``: copies of the parameters on each device, recomputation of
+      activations and synchronisation of gradients, see ``parenvs.Pipeline``.
     * ``radius``: largest distance of a device cut from the centre solution.
     * ``candidates``: ``"minima"``, pivots at which fewest bytes cross, or ``"all"``.
+    * ``problem``: a ``parenvs.Pipeline``, in place of all the above but ``radius`` and
+      ``candidates``.
 
     ## Many at Once
     ``gym.make_vec("PipelineCut-v0", num_envs=1024)``, see ``PipelineCutVectorEnv``.
@@ -90,19 +92,31 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         stages: int | None = None,
         micro_batch: int = MICRO_BATCH,
         micro_batches: int = MICRO_BATCHES,
+        copies: float = COPIES,
+        recompute: str = RECOMPUTE[0],
+        sync: str = SYNC_METHODS[0],
         radius: int = RADIUS,
         candidates: str = "minima",
+        problem: Pipeline | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Load the instance and find its candidates; see the class for the arguments."""
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode must be one of {self.metadata['render_modes']}")
         self.render_mode = render_mode
-        self.instance = instance
-        devices = Cluster.parse(cluster)
-        profile = load_profile(instance, devices, micro_batch)
-        self.pipeline = Pipeline(profile, devices, micro_batches)
-        self.space = CutSpace.build(self.pipeline, stages, radius, candidates)
+        if problem is None:
+            problem = instances.problem(
+                instance,
+                cluster,
+                stages=stages,
+                micro_batch=micro_batch,
+                micro_batches=micro_batches,
+                copies=copies,
+                recompute=recompute,
+                sync=sync,
+            )
+        self.problem: Pipeline = problem
+        self.space = CutSpace.build(problem, radius, candidates)
         count, cuts = len(self.space.pivots), self.space.stages - 1
         self.action_space = spaces.Discrete(count)
         self.observation_space = spaces.Dict(
@@ -154,14 +168,14 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
 
     def plan(self) -> PipelinePlan:
         """The plan built so far (the rest of the chain is its last stage)."""
-        return make_plan(self.pipeline, *self.space.plan(self._chain[1:]), instance=self.instance)
+        return self.problem.plan(*self.space.plan(self._chain[1:]))
 
     def render(self) -> Any:
         """The chain with its cuts and the schedule, as text or as an (h, w, 3) uint8 picture."""
         if self.render_mode is None:
             gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
             return None
-        return picture(self.render_mode, self.pipeline, self.plan())
+        return picture(self.render_mode, self.problem, self.plan())
 
     @property
     def episode_steps(self) -> int:
@@ -206,7 +220,7 @@ def picture(mode: str, pipeline: Pipeline, plan: PipelinePlan) -> Any:
     """A plan in a render mode; before the first cut, the chain alone."""
     from parenvs.viewer import pipeline_figure as viewer
 
-    report = judge(plan, pipeline) if plan.cuts else None
+    report = judge_pipeline(plan, pipeline, any_stages=True) if plan.cuts else None
     if mode == "ansi":
         return viewer.text(pipeline, report)
     return viewer.rgb_array(pipeline, report)

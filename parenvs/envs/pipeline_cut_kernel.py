@@ -21,7 +21,6 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.judge import plan_values
 from parenvs.plan import ILLEGAL
 
 MOST_BYTES = 16 << 20
@@ -422,7 +421,7 @@ class CutKernel(CutTables):
         """(m,) float64, values of whole plans, chains (S+1, m), as the judge has them."""
         if not self.tabulated:
             cuts = chains[1:-1].T
-            return plan_values(self.space.pipeline, self.pivot[cuts], self.device[cuts])
+            return self.space.pipeline.values(self.pivot[cuts], self.device[cuts])
         most, last = np.maximum.reduce, chains[1:-1]
         pair = chains[:-1] * self.columns[:, None]
         pair += chains[1:]

@@ -10,7 +10,6 @@ from gymnasium.vector import AutoresetMode
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks
 from parenvs.envs.pipeline_cut import PipelineCutEnv, picture
 from parenvs.envs.pipeline_cut_kernel import MOST_BYTES_VECTOR, kernel_of
-from parenvs.pipeline.judge import make_plan
 from parenvs.plan import ILLEGAL, PipelinePlan
 
 
@@ -28,7 +27,7 @@ class PipelineCutVectorEnv(BatchedEnv):
     env: PipelineCutEnv
 
     def _set_up(self) -> None:
-        n, self.space, self.pipeline = self.num_envs, self.env.space, self.env.pipeline
+        n, self.space, self.problem = self.num_envs, self.env.space, self.env.problem
         known = self.env.kernel
         self.kernel = kernel = (
             known if known.tabulated else kernel_of(self.space, MOST_BYTES_VECTOR)
@@ -53,10 +52,10 @@ class PipelineCutVectorEnv(BatchedEnv):
     def plan(self, index: int) -> PipelinePlan:
         """The plan that environment ``index`` has built so far (the rest is its last stage)."""
         chosen = self._chains[1 : 1 + self._made[index], index]
-        return make_plan(self.pipeline, *self.space.plan(chosen), instance=self.env.instance)
+        return self.problem.plan(*self.space.plan(chosen))
 
     def _picture(self, mode: str, index: int) -> Any:
-        return picture(mode, self.pipeline, self.plan(index))
+        return picture(mode, self.problem, self.plan(index))
 
     def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         step, rewards = self._common, np.zeros(self.num_envs)

@@ -11,16 +11,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.cluster import Cluster
+from parenvs import instances
+from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.datasets import generators, instance_sets
 from parenvs.errors import ParenvsError, did_you_mean
-from parenvs.instances import load_profile
-from parenvs.judging import judge
-from parenvs.pipeline.judge import make_plan, plan_values
+from parenvs.pipeline.judge import judge_pipeline
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PlanSpace
-from parenvs.pipeline.problem import MICRO_BATCHES, Pipeline
-from parenvs.pipeline.profile import MICRO_BATCH
-from parenvs.plan import ILLEGAL, PipelinePlan
+from parenvs.pipeline.problem import Pipeline, stages_on
+from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, PipelinePlan
 
 MOST_MICRO_BATCHES = 64
 """More look the same."""
@@ -73,7 +71,7 @@ def observe(space: PlanSpace) -> dict[str, np.ndarray]:
 
 
 RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
-OPTIONS = ("instance", "cluster", "stages", "micro_batch", "micro_batches")
+OPTIONS = ("instance", "cluster", *instances.PIPELINE_OPTIONS)
 """Keys of ``reset(options=...)``."""
 
 
@@ -126,8 +124,10 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
       set (``"plan-validation"``, ``"plan-test"``, ``"plan-outside"``) draws from it; a problem of
       a set (``"plan-test/cnn-003"``), a shipped name, or the path of a ``.csv`` profile or of a
       graph is that problem at every reset. ``reset(options={"instance": ...})`` is for one episode.
-    * ``cluster``, ``stages``, ``micro_batch``, ``micro_batches``: of named instances and files, as
-      in ``PipelineCut-v0``; also keys of ``options``. Drawn problems and sets bring their own.
+    * ``cluster``, ``stages``, ``micro_batch``, ``micro_batches``, ``copies``, ``recompute``,
+      ``sync``: of named instances and files, as in ``PipelineCut-v0``; also keys of ``options``.
+      Drawn problems and sets bring their own.
+    * ``problem``: a ``parenvs.Pipeline``, in place of all the above.
     * ``family``: generate problems of this family only.
     * ``ranges``: ``"inside"``, what agents train on, or ``"outside"``, larger problems.
     * ``repeat``: episodes of each drawn problem before the next is drawn (the paper: 50).
@@ -151,9 +151,13 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         stages: int | None = None,
         micro_batch: int = MICRO_BATCH,
         micro_batches: int = MICRO_BATCHES,
+        copies: float = COPIES,
+        recompute: str = RECOMPUTE[0],
+        sync: str = SYNC_METHODS[0],
         family: str | None = None,
         ranges: str = "inside",
         repeat: int = 1,
+        problem: Pipeline | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Load what can be loaded; see the class for the arguments."""
@@ -170,21 +174,30 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
             raise ParenvsError(f"repeat must be >= 1, not {repeat}")
         self.render_mode = render_mode
         self.family, self.ranges, self.repeat = family, ranges, repeat
-        self._settings: dict[str, Any] = dict(
-            zip(OPTIONS, (instance, cluster, stages, micro_batch, micro_batches), strict=True)
-        )
+        self._settings: dict[str, Any] = {
+            "instance": instance,
+            "cluster": cluster,
+            "stages": stages,
+            "micro_batch": micro_batch,
+            "micro_batches": micro_batches,
+            "copies": copies,
+            "recompute": recompute,
+            "sync": sync,
+        }
         self._fixed: PlanSpace | None = None
         self._points: list[int]
         self._units: list[int]
         self._over: bool
         self._legal: np.ndarray
-        if instance is not None and instance not in instance_sets.SETS:
+        if problem is not None:
+            self._fixed = PlanSpace.build(problem)
+        elif instance is not None and instance not in instance_sets.SETS:
             self._fixed = self._named(self._settings)
         self._left = 0  # episodes until the next problem is drawn
         if self._fixed is not None:
-            self._use(self._fixed, instance)
+            self._use(self._fixed)
         else:  # something to show before the first reset
-            self._use(*self._drawn(np.random.default_rng(0)))
+            self._use(self._drawn(np.random.default_rng(0)))
         self.action_space = spaces.Discrete(POINTS + UNITS)
         self.observation_space = spaces.Dict(
             {
@@ -208,14 +221,14 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         if seed is not None:
             self._left = 0
         if options:
-            self._use(*self._asked(options))
+            self._use(self._asked(options))
             self._left = 0
         elif self._fixed is not None:
-            self._use(self._fixed, str(self._settings["instance"]))
+            self._use(self._fixed)
         elif self._left:
             self._left -= 1
         else:
-            self._use(*self._drawn(self.np_random))
+            self._use(self._drawn(self.np_random))
             self._left = self.repeat - 1
         self._start()
         return self._observation(), self._info()
@@ -234,7 +247,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
             if len(self._units) == self.space.stages:
                 self._over = True
                 plans = self.space.plan(np.array(self._points[1:]), np.array(self._units[1:]))
-                reward = float(plan_values(self.pipeline, *plans))
+                reward = float(self.problem.values(*plans))
         self._legal = np.ones_like(self._legal) if self._over else self._mask()
         return self._observation(), reward, self._over, False, self._info()
 
@@ -248,7 +261,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         cuts, device_cuts = self.space.plan(
             np.array(self._points[1:count], dtype=int), np.array(self._units[1:], dtype=int)
         )
-        return make_plan(self.pipeline, cuts, device_cuts, instance=self.instance)
+        return self.problem.plan(cuts, device_cuts)
 
     def render(self) -> Any:
         """The chain with its cuts and the schedule, as text or as an (h, w, 3) uint8 picture."""
@@ -257,10 +270,12 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
             return None
         from parenvs.viewer import pipeline_figure as viewer
 
-        report = judge(self.plan(), self.pipeline) if len(self._units) > 1 else None
+        report = None
+        if len(self._units) > 1:
+            report = judge_pipeline(self.plan(), self.problem, any_stages=True)
         if self.render_mode == "ansi":
-            return viewer.text(self.pipeline, report)
-        return viewer.rgb_array(self.pipeline, report)
+            return viewer.text(self.problem, report)
+        return viewer.rgb_array(self.problem, report)
 
     @property
     def episode_steps(self) -> int:
@@ -297,10 +312,9 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
     def _info(self) -> dict[str, Any]:
         return {"action_mask": self._legal.astype(np.int8)}
 
-    def _use(self, space: PlanSpace, instance: str | None) -> None:
+    def _use(self, space: PlanSpace) -> None:
         """Make this the problem."""
-        self.space, self.pipeline = space, space.pipeline
-        self.instance = instance
+        self.space, self.problem = space, space.pipeline
         self._constant = observe(space)
         self._start()
 
@@ -308,17 +322,17 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         self._points, self._units, self._over = [0], [0], False
         self._legal = self._mask()
 
-    def _drawn(self, rng: np.random.Generator) -> tuple[PlanSpace, str | None]:
+    def _drawn(self, rng: np.random.Generator) -> PlanSpace:
         name = self._settings["instance"]
         if name is None:
             problem = generators.draw(rng, self.family, RANGES[self.ranges])
-            return problem.space, problem.name
+            return problem.space
         problems = instance_sets.load_set(name)
         problem = problems[int(rng.integers(len(problems)))]
         # Not its own space, which would be kept as long as the set is.
-        return PlanSpace.build(problem.pipeline, problem.stages), problem.name
+        return PlanSpace.build(problem.pipeline)
 
-    def _asked(self, options: dict[str, Any]) -> tuple[PlanSpace, str | None]:
+    def _asked(self, options: dict[str, Any]) -> PlanSpace:
         for key in options:
             if key not in OPTIONS:
                 raise ParenvsError(
@@ -328,13 +342,14 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         settings = {**self._settings, **options}
         if settings["instance"] is None or settings["instance"] in instance_sets.SETS:
             raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
-        return self._named(settings), settings["instance"]
+        return self._named(settings)
 
     def _named(self, settings: dict[str, Any]) -> PlanSpace:
-        instance, cluster, stages, micro_batch, micro_batches = (settings[k] for k in OPTIONS)
+        instance = settings["instance"]
         if instance.split("/")[0] in instance_sets.SETS:
             problem = instance_sets.find(instance)
-            return PlanSpace.build(problem.pipeline, problem.stages)
-        devices = Cluster.parse(cluster)
-        profile = load_profile(instance, devices, micro_batch)
-        return PlanSpace.build(Pipeline(profile, devices, micro_batches), stages)
+            return PlanSpace.build(problem.pipeline)
+        settings = {**settings, "cluster": Cluster.parse(settings["cluster"])}
+        if settings["stages"] is None:
+            settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
+        return PlanSpace.build(instances.problem(**settings))

@@ -15,34 +15,30 @@ from parenvs.pipeline.points import PlanSpace
 from parenvs.pipeline.problem import Pipeline
 
 
-class Problem(NamedTuple):
+class PlacedProblem(NamedTuple):
     """What is kept of a problem besides arrays; a ``PlanSpace`` would be hundreds of kilobytes.
 
     Attributes:
-        instance: its name.
-        pipeline: profile, cluster and micro-batches.
-        stages: S.
+        problem: the problem itself.
         pivots, devices: boundaries of the points and of the units, see ``PlanSpace``.
     """
 
-    instance: str | None
-    pipeline: Pipeline
-    stages: int
+    problem: Pipeline
     pivots: np.ndarray
     devices: np.ndarray
 
     @property
     def space(self) -> PlanSpace:
         """The problem as a ``PlanSpace``, built anew."""
-        return PlanSpace.build(self.pipeline, self.stages)
+        return PlanSpace.build(self.problem)
 
 
 class Shared:
     """One problem that all have, with the tables that only many episodes of it are worth."""
 
-    def __init__(self, space: PlanSpace, instance: str | None) -> None:
+    def __init__(self, space: PlanSpace) -> None:
         self.space, self.tables = space, PlanTables(space)
-        self.problem = _problem(space, instance)
+        self.problem = _problem(space)
         self.constant = {key: value[None] for key, value in observe(space).items()}
 
 
@@ -67,7 +63,7 @@ class PlanProblems:
     def __init__(self, env: PipelinePlanEnv, count: int) -> None:
         self.env, self.count = env, count
         self.stages = np.zeros(count, dtype=np.int64)
-        self._home = Shared(env.space, env.instance)
+        self._home = Shared(env.space)
         self._share(self._home)
         self._away = np.zeros(count, dtype=np.bool_)  # has a problem of ``options``
         self._left = np.zeros(count, dtype=np.int64)  # episodes until the next problem is drawn
@@ -91,7 +87,7 @@ class PlanProblems:
         if asked is None:
             self.advance(who)
         else:
-            self._ask(who, *asked)
+            self._ask(who, asked)
 
     def generator(self, row: int) -> np.random.Generator:
         """That of one environment, made when it is asked for: making it takes longer than a step.
@@ -116,7 +112,7 @@ class PlanProblems:
         if self.env._fixed is None:
             rows = np.arange(self.count)[who]
             for row in rows[self._left[rows] == 0].tolist():
-                self._put(np.array([row]), *self.env._drawn(self.generator(row)))
+                self._put(np.array([row]), self.env._drawn(self.generator(row)))
                 self._left[row] = self.env.repeat
             self._left[rows] -= 1
         elif who is EVERY:
@@ -126,7 +122,7 @@ class PlanProblems:
         else:
             back = who[self._away[who]]
             if back.size:
-                self._put(back, self._home.space, self._home.problem.instance)
+                self._put(back, self._home.space)
                 self._away[back] = False
 
     def observed(self, copy: bool) -> dict[str, np.ndarray]:
@@ -144,12 +140,12 @@ class PlanProblems:
         rows = rows if self._shared is None else np.zeros_like(rows)
         return {key: value[rows] for key, value in self.constant.items()}
 
-    def _ask(self, who: Any, space: PlanSpace, instance: str | None) -> None:
+    def _ask(self, who: Any, space: PlanSpace) -> None:
         """Give ``who`` this problem for one episode."""
         if who is EVERY:
-            self._share(Shared(space, instance))
+            self._share(Shared(space))
         else:
-            self._put(who, space, instance)
+            self._put(who, space)
         self._away[who], self._left[who] = True, 0
 
     def _share(self, shared: Shared) -> None:
@@ -160,9 +156,9 @@ class PlanProblems:
         self.of = [shared.problem] * self.count
         self.stages[:] = shared.space.stages
 
-    def _put(self, rows: np.ndarray, space: PlanSpace, instance: str | None) -> None:
+    def _put(self, rows: np.ndarray, space: PlanSpace) -> None:
         """Give some environments another problem."""
-        problem, constant = _problem(space, instance), observe(space)
+        problem, constant = _problem(space), observe(space)
         if isinstance(self.dynamics, PlanTables):  # from now on, each has a row of its own
             everybody = np.zeros(self.count, dtype=np.int64)
             self.dynamics = self.dynamics.batch.take(everybody)
@@ -196,8 +192,8 @@ def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | 
     return list(seed)
 
 
-def _problem(space: PlanSpace, instance: str | None) -> Problem:
-    return Problem(instance, space.pipeline, space.stages, space.pivots, space.devices)
+def _problem(space: PlanSpace) -> PlacedProblem:
+    return PlacedProblem(space.pipeline, space.pivots, space.devices)
 
 
 def _rows(values: np.ndarray, count: int) -> np.ndarray:

@@ -11,7 +11,6 @@ from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
 from parenvs.envs.pipeline_cut import picture
 from parenvs.envs.pipeline_plan import PipelinePlanEnv
 from parenvs.envs.pipeline_plan_problems import PlanProblems
-from parenvs.pipeline.judge import make_plan
 from parenvs.pipeline.points import POINTS, STAGES, UNITS
 from parenvs.plan import ILLEGAL, PipelinePlan
 
@@ -60,7 +59,7 @@ class PipelinePlanVectorEnv(BatchedEnv):
         problem, cuts = self.problems.of[index], slice(1, 1 + int(self._made[index]) // 2)
         pivots = problem.pivots[self._points[cuts, index]]
         devices = problem.devices[self._units[cuts, index]]
-        return make_plan(problem.pipeline, pivots, devices, instance=problem.instance)
+        return problem.problem.plan(pivots, devices)
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
@@ -73,7 +72,7 @@ class PipelinePlanVectorEnv(BatchedEnv):
         return tuple(map(self.problems.seed_of, range(self.num_envs)))
 
     def _picture(self, mode: str, index: int) -> Any:
-        return picture(mode, self.problems.of[index].pipeline, self.plan(index))
+        return picture(mode, self.problems.of[index].problem, self.plan(index))
 
     def _reset(
         self, who: Any, seed: int | Sequence[int | None] | None, options: dict[str, Any]

@@ -22,7 +22,10 @@ from parenvs.errors import HloError
 from parenvs.files import replacing
 from parenvs.graph.proto import ELEMENT_TYPES
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for the doors: pipeline, partitioning and verify
+    from parenvs.cluster import Cluster
+    from parenvs.partitioning.problem import Partitioning
+    from parenvs.pipeline.problem import Pipeline
     from parenvs.plan import Plan
     from parenvs.shardy.verify import Verification
 
@@ -323,6 +326,40 @@ class Graph:
             if len(array) and not (array.min() >= low and array.max() < high):
                 return key
         return ""
+
+    def pipeline(
+        self, cluster: str | dict[str, Any] | Cluster, stages: int | None = None, **options: Any
+    ) -> Pipeline:
+        """The problem of cutting the forward pass into pipeline stages on a cluster.
+
+        Args:
+            cluster: preset, short form, ``.json`` path or object, see ``Cluster.parse``.
+            stages: S (default: one stage a server, at least two).
+            **options: ``micro_batch``, ``micro_batches``, ``copies``, ``recompute`` and ``sync``,
+                see ``parenvs.Pipeline``.
+        """
+        from parenvs.instances import pipeline_of
+
+        return pipeline_of(self, cluster, stages, **options)
+
+    def partitioning(
+        self,
+        cluster: str | dict[str, Any] | Cluster | None = None,
+        reward: str = "paper",
+        **options: Any,
+    ) -> Partitioning:
+        """The problem of partitioning the variables over all devices of a cluster.
+
+        Args:
+            cluster: as for ``pipeline`` (default: one server of 8 V100).
+            reward: ``"paper"`` or ``"step_time"``.
+            **options: ``task`` (``"operator-partition"`` or ``"data-parallel"``), ``rules`` and
+                ``uneven``, see ``parenvs.Partitioning``.
+        """
+        from parenvs.cluster import choose_cluster
+        from parenvs.partitioning.problem import Partitioning
+
+        return Partitioning.build(self, choose_cluster(cluster), reward=reward, **options)
 
     def verify(self, plan: Plan, source: Any = None) -> Verification:
         """Check a partition plan with XLA's own partitioner, Shardy (extra ``jax``).

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.problem import Pipeline, check_stages
 
 RADIUS = 3
 """Default distance of a device cut from the centre solution."""
@@ -56,7 +56,6 @@ class CutSpace:
 
     Attributes:
         pipeline: the problem.
-        stages: S; a plan has S-1 cuts.
         radius: the radius in force (wider than asked for where nothing fitted).
         pivots: (c,) int64, candidate pivots, ascending.
         devices: (c,) int64, their device cuts.
@@ -64,7 +63,6 @@ class CutSpace:
     """
 
     pipeline: Pipeline
-    stages: int
     radius: int
     pivots: np.ndarray
     devices: np.ndarray
@@ -75,19 +73,22 @@ class CutSpace:
     def build(
         cls,
         pipeline: Pipeline,
-        stages: int | None = None,
         radius: int = RADIUS,
         candidates: str = "minima",
     ) -> CutSpace:
-        """The space with ``stages`` stages (default: one a server, at least two).
+        """The candidates of a problem.
 
-        The radius is widened by one until a plan exists.
+        Args:
+            pipeline: the problem.
+            radius: largest distance of a device cut from the centre solution; it is widened by one
+                until a plan exists.
+            candidates: ``"minima"``, pivots at which fewest bytes cross, or ``"all"``.
 
         Raises:
             InfeasibleError: no plan exists even with every device cut allowed.
         """
-        stages = max(pipeline.cluster.servers, 2) if stages is None else stages
-        check_stages(pipeline, stages)
+        check_stages(pipeline)
+        stages = pipeline.stages
         if candidates not in PRUNINGS:
             raise InfeasibleError(
                 f"candidates must be one of {', '.join(PRUNINGS)}, not {candidates!r}"
@@ -120,13 +121,17 @@ class CutSpace:
         keep = allowed.any(axis=0)
         return cls(
             pipeline,
-            stages,
             width,
             pivots[keep],
             devices[keep],
             allowed[:, keep],
             variables[pivots[keep]],
         )
+
+    @property
+    def stages(self) -> int:
+        """S; a plan has S-1 cuts."""
+        return self.pipeline.stages
 
     def legal(self, chosen: np.ndarray | list[int]) -> np.ndarray:
         """(c,) bool, the candidates that may come after the ``chosen`` candidate indices."""
@@ -161,28 +166,6 @@ class CutSpace:
         """``(cuts, device_cuts)`` of candidate indices of shape (..., k)."""
         index = np.asarray(chosen, dtype=np.int64)
         return self.pivots[index], self.devices[index]
-
-
-def check_stages(pipeline: Pipeline, stages: int) -> None:
-    """Refuse a stage count that no plan can have.
-
-    Raises:
-        InfeasibleError: below two, or more than devices or pivots with variables.
-    """
-    name = pipeline.profile.name
-    if stages < 2:
-        raise InfeasibleError(f"{name}: a pipeline needs at least 2 stages, not {stages}")
-    holders = int(pipeline.variable_sum[-1])
-    if stages > holders:
-        raise InfeasibleError(
-            f"{name}: {stages} stages asked for, but only {holders} pivots hold variables and "
-            f"every stage needs one; ask for at most {holders}"
-        )
-    if stages > pipeline.cluster.devices:
-        raise InfeasibleError(
-            f"{name}: {stages} stages asked for, but cluster {pipeline.cluster} has only "
-            f"{pipeline.cluster.devices} devices"
-        )
 
 
 def _has_successor(devices: np.ndarray, variables: np.ndarray, later: np.ndarray) -> np.ndarray:

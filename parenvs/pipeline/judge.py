@@ -9,7 +9,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,19 +18,12 @@ from parenvs.pipeline.simulate import Timetable, simulate
 from parenvs.plan import ILLEGAL, PipelinePlan
 
 
-def plan_values(pipeline: Pipeline, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
-    """Value of well-formed plans, shape (...): ``1/L``, or -1 where memory is exceeded.
+class Bounded(Protocol):
+    """What a plan's gap is measured against: an answer of a planner."""
 
-    L is in units of the bubble-free time ``M sum(F+B) / D``, so that the value lies in (0, 1] and
-    reads as the share of time that the devices compute.
-
-    Args:
-        pipeline: the problem.
-        cuts: (..., S-1) int.
-        device_cuts: (..., S-1) int.
-    """
-    share = pipeline.bubble_free / pipeline.length(cuts, device_cuts)
-    return np.where(pipeline.excess_bytes(cuts, device_cuts) <= 0, share, ILLEGAL)
+    @property
+    def bound(self) -> float | None:
+        """Proven bound of what the task minimises or maximises."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +93,39 @@ class Report:
         """``1/L`` in units of the bubble-free time, or -1: what the environment pays."""
         return self.bubble_free_seconds / self.length_seconds if self.legal else ILLEGAL
 
+    def gap(self, answer: Bounded) -> float | None:
+        """Share by which the length may exceed the best one: ``L / bound - 1``.
+
+        Args:
+            answer: an answer to the same problem, whose bound is proven.
+
+        Returns:
+            At most zero where the plan is as good as the bound; None if the plan is illegal or
+            nothing is proven.
+        """
+        if not (self.legal and answer.bound):
+            return None
+        return self.length_seconds / answer.bound - 1
+
+    def __str__(self) -> str:
+        """The verdict and the stages in a few lines; ``parenvs.viewer.text`` shows more."""
+        if not self.stages:
+            return "\n".join(["malformed plan", *(f"  {reason}" for reason in self.reasons)])
+        lines = [
+            f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {len(self.stages)} stages, "
+            f"L {self.length_seconds:.6g} s a step (simulated {self.simulated_seconds:.6g} s), "
+            f"value {self.value:.4f}" + ("" if self.legal else ", ILLEGAL"),
+            *(f"  {reason}" for reason in self.reasons),
+        ]
+        for number, stage in enumerate(self.stages):
+            lines.append(
+                f"  stage {number}: devices {stage.device_first} to {stage.device_end - 1}, pivots "
+                f"{stage.first} to {stage.end - 1} (ends with {stage.last_name}), "
+                f"{stage.forward_seconds + stage.backward_seconds:.4g} s a micro-batch, "
+                f"{stage.memory_bytes / 1e9:.3g} of {self.memory_limit_bytes / 1e9:.3g} GB"
+            )
+        return "\n".join(lines)
+
     @cached_property
     def times(self) -> StageTimes:
         """Seconds of every stage and transfer."""
@@ -124,10 +150,20 @@ class Report:
         }
 
 
-def judge_pipeline(plan: PipelinePlan, target: Pipeline) -> Report:
-    """Judge a plan on the problem that it is for."""
+def judge_pipeline(plan: PipelinePlan, target: Pipeline, any_stages: bool = False) -> Report:
+    """Judge a plan on the problem that it is for.
+
+    Args:
+        plan: the plan.
+        target: the problem.
+        any_stages: whether the plan may have another number of stages than the problem asks for, as
+            a plan that is still being built.
+    """
     malformed = _malformed(plan, target)
     reasons = malformed + _mismatches(plan, target)
+    stage_count = len(plan.cuts) + 1
+    if not (malformed or any_stages or stage_count == target.stages):
+        reasons.append(f"stages: the plan has {stage_count}, the problem asks for {target.stages}")
     stages: tuple[Stage, ...] = ()
     length = simulated = math.inf
     if not malformed:
@@ -147,24 +183,6 @@ def judge_pipeline(plan: PipelinePlan, target: Pipeline) -> Report:
         bubble_free_seconds=target.bubble_free,
         memory_limit_bytes=target.memory_limit,
         stages=stages,
-    )
-
-
-def make_plan(
-    pipeline: Pipeline, cuts: np.ndarray, device_cuts: np.ndarray, instance: str | None = None
-) -> PipelinePlan:
-    """The plan object of one pair of cut arrays (S-1,) on a problem."""
-    profile = pipeline.profile
-    positions = [int(p) for p in cuts]
-    return PipelinePlan(
-        instance=instance or profile.name,
-        fingerprint=profile.fingerprint,
-        cluster=pipeline.cluster,
-        cuts=tuple(positions),
-        device_cuts=tuple(int(d) for d in device_cuts),
-        micro_batch=profile.micro_batch,
-        micro_batches=pipeline.micro_batches,
-        cut_after=tuple(str(profile.names[p - 1]) for p in positions),
     )
 
 
@@ -201,6 +219,9 @@ def _mismatches(plan: PipelinePlan, pipeline: Pipeline) -> list[str]:
     for key, mine, asked in (
         ("micro_batch", plan.micro_batch, profile.micro_batch),
         ("micro_batches", plan.micro_batches, pipeline.micro_batches),
+        ("copies", plan.copies, pipeline.copies),
+        ("recompute", plan.recompute, pipeline.recompute),
+        ("sync", plan.sync, pipeline.sync),
     ):
         if mine != asked:
             reasons.append(f"{key}: the plan is for {mine}, not {asked}")

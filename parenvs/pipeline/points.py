@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.cuts import check_stages
-from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.problem import Pipeline, check_stages
 
 POINTS = 128
 """Points of a chain in ``PipelinePlan-v0`` (arXiv 2007.04069, section 3.5)."""
@@ -80,7 +79,6 @@ class PlanSpace:
 
     Attributes:
         pipeline: the problem.
-        stages: S.
         pivots: (m+1,) int64, boundaries of the points: 0, the pivots to cut at, n.
         devices: (u+1,) int64, boundaries of the units: 0, the devices to cut at, D.
         latest: (S+1, m+1, m+1) int16; ``latest[k, i, j]``: the last unit from which a stage of the
@@ -89,25 +87,23 @@ class PlanSpace:
     """
 
     pipeline: Pipeline
-    stages: int
     pivots: np.ndarray
     devices: np.ndarray
     latest: np.ndarray
 
     @classmethod
-    def build(cls, pipeline: Pipeline, stages: int | None = None, most: int = POINTS) -> PlanSpace:
-        """The space with ``stages`` stages (default: one a server, at least two, at most 8).
+    def build(cls, pipeline: Pipeline, most: int = POINTS) -> PlanSpace:
+        """The points and units of a problem.
 
         Args:
             pipeline: the problem.
-            stages: S.
             most: points at most.
 
         Raises:
             InfeasibleError: a stage count that no plan can have, or no plan fits the memory.
         """
-        stages = min(max(pipeline.cluster.servers, 2), STAGES) if stages is None else stages
-        check_stages(pipeline, stages)
+        check_stages(pipeline)
+        stages = pipeline.stages
         devices = units(pipeline)
         if stages > min(STAGES, len(devices) - 1):
             raise InfeasibleError(
@@ -122,7 +118,12 @@ class PlanSpace:
                 f"{len(pivots) - 1} points fits the memory of {pipeline.memory_limit:,.0f} bytes; "
                 "try more devices, another number of stages or a smaller micro-batch"
             )
-        return cls(pipeline, stages, pivots, devices, latest)
+        return cls(pipeline, pivots, devices, latest)
+
+    @property
+    def stages(self) -> int:
+        """S; a plan has S-1 cuts."""
+        return self.pipeline.stages
 
     def legal_points(self, stage: int, point: int, unit: int) -> np.ndarray:
         """(m+1,) bool: before which points stage ``stage`` (from 0) may end.

@@ -7,21 +7,24 @@ here is vectorised over plans: ``cuts`` and ``device_cuts`` have the shape (...,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parenvs.cluster import Cluster
-from parenvs.errors import InfeasibleError
+from parenvs.cluster import SYNC_METHODS, Cluster
+from parenvs.errors import InfeasibleError, ProfileError
 from parenvs.pipeline.profile import StageProfile
+from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCHES, RECOMPUTE, PipelinePlan
 
-MICRO_BATCHES = 16
-"""Micro-batches per step (arXiv 2007.04069)."""
+if TYPE_CHECKING:
+    from parenvs.pipeline.judge import Report
+
 MOST_MICRO_BATCHES = 10_000
-"""Largest number of them; the simulation walks through every one."""
-COPIES = 2
-"""Copies of a stage's parameters held by each device: weight and gradient."""
+"""Largest number of micro-batches; the simulation walks through every one."""
+MOST_COPIES = 1_000
+"""Largest number of copies of the parameters."""
 
 
 @dataclass(frozen=True)
@@ -59,41 +62,98 @@ def pipeline_length(times: StageTimes, micro_batches: int) -> np.ndarray:
     return core + tail
 
 
+def stages_on(cluster: Cluster, stages: int | None = None) -> int:
+    """The number of stages given, or the default: one stage a server, at least two."""
+    return max(cluster.servers, 2) if stages is None else stages
+
+
 @dataclass(frozen=True)
 class Pipeline:
-    """A chain on a cluster: everything about a pipeline problem except the plan.
+    """A chain to be cut into S stages on a cluster: everything about a problem except the plan.
+
+    Arrays of cuts may have any number of stages; ``stages`` is the number that solvers, search
+    spaces and the judge ask for.
+
+    >>> import parenvs
+    >>> problem = parenvs.problem("vgg-19", cluster="A")
+    >>> problem.stages, problem.length([20], [8]).shape
+    (2, ())
 
     Attributes:
-        profile: the chain.
-        cluster: the devices.
+        profile: the chain, n pivots.
+        cluster: the devices; text, as ``Cluster.parse`` takes it, is parsed.
+        stages: S (default: one stage a server, at least two).
         micro_batches: M, micro-batches per step.
         copies: copies of the parameters that each device of a stage holds.
         recompute: ``"full"``: activations inside a stage are recomputed in the backward pass;
             ``"none"``: they are kept (needs ``profile.resident_bytes``).
         sync: how gradients are synchronised, see ``Cluster.sync_seconds``.
+        instance: name or path that plans carry (default: the profile's name).
     """
 
     profile: StageProfile
     cluster: Cluster
+    stages: int = None  # type: ignore[assignment]  # resolved in __post_init__
     micro_batches: int = MICRO_BATCHES
     copies: float = COPIES
-    recompute: str = "full"
-    sync: str = "allreduce"
+    recompute: str = RECOMPUTE[0]
+    sync: str = SYNC_METHODS[0]
+    instance: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse settings that mean nothing."""
+        """Fill in defaults and refuse settings that no plan can have."""
+        fill = object.__setattr__
+        fill(self, "cluster", Cluster.parse(self.cluster))
+        fill(self, "instance", self.instance or self.profile.name)
+        made_for = self.profile.device
+        device = self.cluster.device
+        if made_for is not None and (made_for.peak_flops, made_for.memory_bw) != (
+            device.peak_flops,
+            device.memory_bw,
+        ):
+            raise ProfileError(
+                f"profile {self.profile.name}: its seconds are those of a {made_for.name}, but "
+                f"{self.cluster} has {device.name} devices; make the chain anew with "
+                "StageProfile.from_graph(graph, cluster.device) or Graph.pipeline(cluster)"
+            )
         if not 1 <= self.micro_batches <= MOST_MICRO_BATCHES:
             raise InfeasibleError(
                 f"micro_batches must be from 1 to {MOST_MICRO_BATCHES}, not {self.micro_batches}"
             )
-        if self.recompute not in ("full", "none"):
-            raise InfeasibleError(f"recompute must be 'full' or 'none', not {self.recompute!r}")
+        if self.recompute not in RECOMPUTE:
+            raise InfeasibleError(
+                f"recompute must be one of {', '.join(RECOMPUTE)}, not {self.recompute!r}"
+            )
         if self.recompute == "none" and self.profile.resident_bytes is None:
             raise InfeasibleError(
                 f"profile {self.profile.name} has no resident_bytes: recompute='none' needs them"
             )
+        if self.sync not in SYNC_METHODS:
+            raise InfeasibleError(
+                f"sync must be one of {', '.join(SYNC_METHODS)}, not {self.sync!r}"
+            )
+        if not 0 <= self.copies <= MOST_COPIES:
+            raise InfeasibleError(f"copies must be from 0 to {MOST_COPIES}, not {self.copies}")
         if self.cluster.devices < 2:
             raise InfeasibleError("a pipeline needs at least two devices")
+        if self.stages is None:
+            fill(self, "stages", stages_on(self.cluster))
+        if not isinstance(self.stages, int) or isinstance(self.stages, bool) or self.stages < 2:
+            raise InfeasibleError(
+                f"{self.profile.name}: a pipeline needs at least 2 stages, not {self.stages!r}"
+            )
+
+    def with_stages(self, stages: int) -> Pipeline:
+        """The same problem with another number of stages; prefix sums are shared."""
+        other = replace(self, stages=stages)
+        for name, value in vars(self).items():
+            vars(other).setdefault(name, value)  # what cached properties have computed so far
+        return other
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What of the cost model is a choice, by the names that plans and environments use."""
+        return {"copies": self.copies, "recompute": self.recompute, "sync": self.sync}
 
     # Prefix sums: entry p is the sum over the pivots before p, shape (n+1,).
 
@@ -216,6 +276,41 @@ class Pipeline:
         """Bytes by which the fullest stage exceeds the memory limit, shape (...); <= 0 fits."""
         return self.stage_memory(cuts, device_cuts).max(axis=-1) - self.memory_limit
 
+    def values(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
+        """Value of well-formed plans, shape (...): ``1/L``, or -1 where memory is exceeded.
+
+        L is in units of the bubble-free time ``M sum(F+B) / D``, so that the value lies in (0, 1]
+        and reads as the share of time that the devices compute.
+        """
+        share = self.bubble_free / self.length(cuts, device_cuts)
+        return np.where(self.excess_bytes(cuts, device_cuts) <= 0, share, ILLEGAL)
+
+    def plan(self, cuts: np.ndarray, device_cuts: np.ndarray) -> PipelinePlan:
+        """The plan object of one pair of cuts.
+
+        Args:
+            cuts: (S-1,) int, first pivot of each stage but the first.
+            device_cuts: (S-1,) int, first device of each stage but the first.
+        """
+        positions = [int(p) for p in cuts]
+        return PipelinePlan(
+            instance=self.instance,
+            fingerprint=self.profile.fingerprint,
+            cluster=self.cluster,
+            cuts=tuple(positions),
+            device_cuts=tuple(int(d) for d in device_cuts),
+            micro_batch=self.profile.micro_batch,
+            micro_batches=self.micro_batches,
+            **self.options,
+            cut_after=tuple(str(self.profile.names[p - 1]) for p in positions),
+        )
+
+    def report(self, plan: PipelinePlan) -> Report:
+        """What the judge says of a plan of this problem."""
+        from parenvs.pipeline.judge import judge_pipeline
+
+        return judge_pipeline(plan, self)
+
     def cut_features(
         self,
         cuts: np.ndarray,
@@ -264,6 +359,26 @@ class Pipeline:
         return (
             _with_ends(np.asarray(cuts), len(self.profile)),
             _with_ends(np.asarray(device_cuts), self.cluster.devices),
+        )
+
+
+def check_stages(pipeline: Pipeline) -> None:
+    """Refuse a problem that asks for a number of stages that no plan can have.
+
+    Raises:
+        InfeasibleError: more stages than devices or pivots with variables.
+    """
+    name, stages = pipeline.profile.name, pipeline.stages
+    holders = int(pipeline.variable_sum[-1])
+    if stages > holders:
+        raise InfeasibleError(
+            f"{name}: {stages} stages asked for, but only {holders} pivots hold variables and "
+            f"every stage needs one; ask for at most {holders}"
+        )
+    if stages > pipeline.cluster.devices:
+        raise InfeasibleError(
+            f"{name}: {stages} stages asked for, but cluster {pipeline.cluster} has only "
+            f"{pipeline.cluster.devices} devices"
         )
 
 

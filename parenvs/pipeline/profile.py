@@ -20,6 +20,7 @@ import numpy as np
 from parenvs.cluster import EFFICIENCY
 from parenvs.errors import ProfileError
 from parenvs.files import replacing
+from parenvs.plan import MICRO_BATCH
 
 if TYPE_CHECKING:
     from parenvs.cluster import Device
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 BACKWARD_RATIO = 2.0
 """Backward time over forward time of a chain made from a forward-only graph."""
-MICRO_BATCH = 16
-"""Samples per micro-batch (arXiv 2007.04069 says 16 without saying of what; here both)."""
 
 _COLUMNS = ("forward_ms", "backward_ms", "cut_bytes", "parameter_bytes")
 _OPTIONAL = "resident_bytes"
@@ -49,6 +48,7 @@ class StageProfile:
         resident_bytes: (n,) float64, activation bytes kept for the backward pass, or None.
         micro_batch: samples per micro-batch.
         source: fingerprint of the graph that the chain was made from, empty for a measured one.
+        device: the device whose seconds these are; None where it is not known (measured chains).
     """
 
     name: str
@@ -60,6 +60,7 @@ class StageProfile:
     resident_bytes: np.ndarray | None = None
     micro_batch: int = MICRO_BATCH
     source: str = ""
+    device: Device | None = None
 
     def __post_init__(self) -> None:
         """Freeze the arrays and refuse lengths that differ and values that cannot be."""
@@ -145,6 +146,7 @@ class StageProfile:
             resident_bytes=graph.tensor_bytes_of(pivots) * scale,
             micro_batch=micro_batch,
             source=graph.fingerprint,
+            device=device,
         )
 
     @classmethod

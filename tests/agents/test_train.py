@@ -17,7 +17,7 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs import load_plan, load_profile
-from parenvs.agents.request import TRAINED
+from parenvs.agents.names import TRAINED
 from parenvs.agents.train import learners as ppo
 from parenvs.agents.train import run as trainer
 from parenvs.agents.train.best_plan import BestPlan

@@ -235,7 +235,7 @@ def test_attributes(setting):
 def test_space__of_problems_that_are_drawn():
     env = make_env("PipelinePlan-v0", {}, 0, 3)
     seen = env.reset()
-    spaces, pipelines = env.get_attr("space"), env.get_attr("pipeline")
+    spaces, pipelines = env.get_attr("space"), env.get_attr("problem")
     assert [space.stages for space in spaces] == np.round(8 * seen["numbers"][:, 0]).tolist()
     for space, pipeline in zip(spaces, pipelines, strict=True):
         assert space.pipeline is pipeline

@@ -169,7 +169,7 @@ def test_pipeline_cut__known_optimum(toy, candidates, tmp_path):
     assert tuple(answer.device_cuts) == toy.device_cuts
     assert answer.length == pytest.approx(float(toy.length), rel=1e-14)
     assert answer.status == "optimal"
-    assert exact_full(env.pipeline, toy.stages).length <= answer.length * (1 + 1e-12)
+    assert exact_full(env.problem.with_stages(toy.stages)).length <= answer.length * (1 + 1e-12)
 
 
 def test_pipeline_cut__all_plans_of_the_toy(env):
@@ -189,7 +189,7 @@ def test_pipeline_cut__memory_is_judged_at_the_last_cut(tmp_path):
         observation, reward, done, truncated, _ = env.step(actions[cuts[-1]])
         assert (reward, done, truncated) == (-1, True, False)
         assert env.observation_space.contains(observation)
-        assert judge(env.plan(), env.pipeline).legal == fits
+        assert judge(env.plan(), env.problem).legal == fits
         assert env.plan().cuts == cuts
 
 
@@ -273,7 +273,7 @@ def test_pipeline_cut__observation_follows_the_cuts(env):
     for cut, action in enumerate((2, 8)):
         legal = env.action_masks()
         assert env.space.pivots[legal].tolist() == list([range(1, 6), range(6, 12)][cut])
-        raw = env.pipeline.cut_features(
+        raw = env.problem.cut_features(
             np.array([3][:cut]),
             np.array([1][:cut]),
             env.space.pivots[legal],
@@ -371,7 +371,7 @@ def test_pipeline_cut__spec_round_trip(kwargs):
     again = gym.make(EnvSpec.from_json(env.spec.to_json()))
     assert again.spec.kwargs == json.loads(json.dumps(env.spec.kwargs))
     one, other = env.unwrapped, again.unwrapped
-    assert one.pipeline.cluster == other.pipeline.cluster == Cluster.parse(kwargs["cluster"])
+    assert one.problem.cluster == other.problem.cluster == Cluster.parse(kwargs["cluster"])
     assert one.space.pivots.tolist() == other.space.pivots.tolist()
     assert play(one, np.random.default_rng(0)) == play(other, np.random.default_rng(0))
     assert one.plan() == other.plan()

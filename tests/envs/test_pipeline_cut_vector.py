@@ -18,7 +18,6 @@ from parenvs.envs.pipeline_cut_kernel import NOTHING, CutKernel, kernel_of
 from parenvs.envs.pipeline_cut_vector import PipelineCutVectorEnv
 from parenvs.errors import InfeasibleError
 from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.judge import plan_values
 
 PROBLEMS = [
     {"instance": "vgg-19", "cluster": "B"},
@@ -100,7 +99,9 @@ def spaces(draw):
     stages = draw(st.integers(2, 5))
     try:
         return CutSpace.build(
-            pipeline, stages, draw(st.integers(0, 4)), draw(st.sampled_from(["all", "minima"]))
+            pipeline.with_stages(stages),
+            draw(st.integers(0, 4)),
+            draw(st.sampled_from(["all", "minima"])),
         )
     except InfeasibleError:
         assume(False)
@@ -151,7 +152,7 @@ def test_cut_kernel__equals_the_pipeline(data, tabulated):
             peaks, paces = kernel.settle(step, chains, peaks, paces)
             assert [*peaks[0], *paces[0]] == list(settled)
         chain.append(cut)
-    value = float(plan_values(space.pipeline, *space.plan(chain[1:])))
+    value = float(space.pipeline.values(*space.plan(chain[1:])))
     assert kernel.value([*chain, kernel.end]) == value
     chains = np.array([[*chain, kernel.end]] * count).T
     assert_same(kernel.values(chains), np.full(count, value))
@@ -177,7 +178,7 @@ def test_vector__rewards_are_the_judges():
         _, rewards, terminated, _, infos = batched.step(drawn(infos["action_mask"], rng))
     assert terminated.all()
     for i in range(0, 40, 8):
-        report = judge(batched.plan(i), batched.pipeline)
+        report = judge(batched.plan(i), batched.problem)
         assert rewards[i] == pytest.approx(report.value, rel=1e-12)
     assert rewards.max() > 0
 

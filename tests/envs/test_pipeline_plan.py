@@ -66,7 +66,7 @@ def test_episodes__end_with_what_the_judge_says(kwargs):
         rewards = play(env, rng, **({"seed": 5} if episode == 0 else {}))
         assert len(rewards) == 2 * (env.space.stages - 1) <= env.episode_steps
         assert rewards[:-1] == [0.0] * (len(rewards) - 1)
-        report = judge(env.plan(), env.pipeline)
+        report = judge(env.plan(), env.problem)
         assert report.legal, report.reasons  # memory is masked
         assert rewards[-1] == report.value
         assert 0 < rewards[-1] <= 1
@@ -97,18 +97,18 @@ def test_options__for_one_episode():
     env = make()
     env.reset(seed=0)
     observation, _ = env.reset(options={"instance": "bert-48", "cluster": "B", "stages": 2})
-    assert env.pipeline.profile.name == "bert-48"
+    assert env.problem.profile.name == "bert-48"
     assert env.space.stages == 2
-    assert env.instance == "bert-48"
+    assert env.problem.instance == "bert-48"
     assert play(env, np.random.default_rng(0), options={"instance": "t5-base"})
-    assert env.pipeline.cluster == Cluster.parse("C")
+    assert env.problem.cluster == Cluster.parse("C")
     env.reset()
-    assert env.instance.startswith("generated/")
+    assert env.problem.instance.startswith("generated/")
     fixed = make(instance="t5-base", cluster="A")
     base, _ = fixed.reset()
     assert not np.array_equal(base["chain"], observation["chain"])
     fixed.reset(options={"instance": "bert-48"})
-    assert fixed.pipeline.cluster == Cluster.parse("A")
+    assert fixed.problem.cluster == Cluster.parse("A")
     again, _ = fixed.reset()
     assert np.array_equal(again["chain"], base["chain"])
 
@@ -116,11 +116,11 @@ def test_options__for_one_episode():
 def test_sets():
     env = make(instance="plan-validation")
     env.reset(seed=0)
-    assert env.instance.startswith("plan-validation/")
+    assert env.problem.instance.startswith("plan-validation/")
     problem = instance_sets.load_set("plan-test")[17]
     named = make(instance=problem.name)
     named.reset()
-    assert named.pipeline.profile.fingerprint == problem.pipeline.profile.fingerprint
+    assert named.problem.profile.fingerprint == problem.pipeline.profile.fingerprint
     assert named.space.stages == problem.stages
 
 
@@ -128,7 +128,7 @@ def test_observation__of_a_known_chain(toy):
     """Every figure of the observation, by hand."""
     env = make(**toy)
     observation, _ = env.reset()
-    pipeline, cluster = env.pipeline, env.pipeline.cluster
+    pipeline, cluster = env.problem, env.problem.cluster
     n = len(pipeline.profile)
     profile = pipeline.profile
     seconds = np.cumsum(profile.forward + profile.backward)
@@ -184,7 +184,7 @@ def test_illegal_actions__end_the_episode(toy, action):
 
 def test_chains_of_few_pivots__are_not_stretched(toy):
     env = make(**toy)
-    assert env.space.pivots.tolist() == list(range(len(env.pipeline.profile) + 1))
+    assert env.space.pivots.tolist() == list(range(len(env.problem.profile) + 1))
 
 
 @pytest.mark.parametrize(
@@ -288,5 +288,5 @@ def test_points__cost_little():
     play(env, np.random.default_rng(0))
     cluster = Cluster.parse("C")
     pipeline = Pipeline(load_profile("t5-3b", cluster), cluster)
-    assert judge(env.plan(), pipeline).value == judge(env.plan(), env.pipeline).value
+    assert judge(env.plan(), pipeline).value == judge(env.plan(), env.problem).value
     assert len(env.space.pivots) <= POINTS + 1

@@ -18,7 +18,6 @@ from parenvs import Cluster, Pipeline, judge
 from parenvs.envs.pipeline_plan_vector import PipelinePlanVectorEnv
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.pipeline.batch import PlanBatch, PlanTables
-from parenvs.pipeline.judge import plan_values
 from parenvs.pipeline.points import PlanSpace
 
 FIXED = [
@@ -79,7 +78,9 @@ def test_vector__draws_what_single_ones_draw(kwargs, mode):
         assert_same(batched.reset(seed=seed), single.reset(seed=seed))
         ended += compare(batched, single, rng, 16, illegal=0.02, resets=0.01)
     assert ended > 15
-    assert len({problem.instance for problem in batched.problems.of}) > 1 or "family" in kwargs
+    assert (
+        len({problem.problem.instance for problem in batched.problems.of}) > 1 or "family" in kwargs
+    )
 
 
 @pytest.mark.parametrize("kwargs", [FIXED[0], DRAWN[0]], ids=named)
@@ -97,7 +98,7 @@ def test_vector__options(kwargs, mode):
     compare(batched, single, rng, 10, illegal=0.05)
     assert_same(batched.reset(), single.reset())
     compare(batched, single, rng, 10)
-    assert {problem.instance for problem in batched.problems.of} != {"bert-48"}
+    assert {problem.problem.instance for problem in batched.problems.of} != {"bert-48"}
 
 
 def test_vector__options_that_are_wrong_change_nothing():
@@ -157,7 +158,7 @@ def chance(space, rng):
 def check_dynamics(space, rng):
     """Tables and batches against the space and the judge, at every step of a random plan."""
     points, units, seen = chance(space, rng)
-    last, value = space.stages - 1, plan_values(space.pipeline, *space.plan(points, units))
+    last, value = space.stages - 1, space.pipeline.values(*space.plan(points, units))
     batch = PlanBatch.stack([space, space]).take(np.array([1, 0]))
     for dynamics in (PlanTables(space), batch):
         for rows in (np.array([1, 0, 1]), np.array([1])):
@@ -180,7 +181,7 @@ def test_dynamics__equal_space_and_judge(pipeline, stages, seed):
     """On any pipeline; many press against the memory."""
     pipeline = replace(pipeline, recompute="full", sync="allreduce")
     try:
-        space = PlanSpace.build(pipeline, stages)
+        space = PlanSpace.build(pipeline.with_stages(stages))
     except InfeasibleError:
         assume(False)
     check_dynamics(space, np.random.default_rng(seed))
@@ -195,7 +196,7 @@ def test_dynamics__of_large_clusters(shape):
         cluster = Cluster(*shape, replace(device, memory_bytes=memory), 8e9, 1e9)
         profile = toys.chain(rng.random(n), rng.random(n), 1e8 * rng.random(n), 1e8 * rng.random(n))
         try:
-            space = PlanSpace.build(Pipeline(profile, cluster), 5)
+            space = PlanSpace.build(Pipeline(profile, cluster, 5))
         except InfeasibleError:
             continue
         for _ in range(10):
@@ -210,7 +211,7 @@ def test_vector__rewards_are_the_judges():
     assert terminated.all()
     assert len(set(rewards)) > 30
     for index in range(40):
-        report = judge(batched.plan(index), batched.problems.of[index].pipeline)
+        report = judge(batched.plan(index), batched.problems.of[index].problem)
         assert rewards[index] == report.value > 0
 
 

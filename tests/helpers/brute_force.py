@@ -106,7 +106,9 @@ def random_space(rng: np.random.Generator) -> CutSpace:
         pipeline, stages = random_pipeline(rng)
         try:
             return CutSpace.build(
-                pipeline, stages, int(rng.integers(0, 4)), str(rng.choice(["minima", "all"]))
+                pipeline.with_stages(stages),
+                int(rng.integers(0, 4)),
+                str(rng.choice(["minima", "all"])),
             )
         except InfeasibleError:
             continue

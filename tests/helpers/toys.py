@@ -28,7 +28,7 @@ class Toy:
 
     @property
     def pipeline(self):
-        return Pipeline(self.profile, Cluster.parse(self.cluster), self.micro_batches)
+        return Pipeline(self.profile, Cluster.parse(self.cluster), self.stages, self.micro_batches)
 
     def kwargs(self, folder):
         """Arguments of ``PipelineCut-v0``; the chain is written as a CSV file into the folder."""
@@ -157,10 +157,10 @@ def pipelines(draw, **options):
     return Pipeline(
         draw(profiles(**options)),
         draw(clusters()),
-        draw(st.sampled_from([1, 2, 3, 5, 16])),
-        draw(st.sampled_from([0.0, 1.0, 2.0, 4.0])),
-        draw(st.sampled_from(["full", "none"])),
-        draw(st.sampled_from(SYNC_METHODS)),
+        micro_batches=draw(st.sampled_from([1, 2, 3, 5, 16])),
+        copies=draw(st.sampled_from([0.0, 1.0, 2.0, 4.0])),
+        recompute=draw(st.sampled_from(["full", "none"])),
+        sync=draw(st.sampled_from(SYNC_METHODS)),
     )
 
 

@@ -4,7 +4,6 @@ import pytest
 from parenvs.datasets import generators
 from parenvs.errors import ParenvsError
 from parenvs.pipeline.batch import PlanBatch
-from parenvs.pipeline.judge import plan_values
 from parenvs.pipeline.points import PlanSpace
 from parenvs.pipeline.problem import Pipeline
 
@@ -15,7 +14,7 @@ RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
 def spaces(request):
     rng = np.random.default_rng(1)
     drawn = [generators.draw(rng, ranges=RANGES[request.param]) for _ in range(60)]
-    return [PlanSpace.build(p.pipeline, p.stages) for p in drawn]
+    return [PlanSpace.build(p.pipeline) for p in drawn]
 
 
 def padded(row, length):
@@ -50,7 +49,7 @@ def test_batch__plays_as_the_single_spaces_do(spaces, seed):
     lengths = batch.lengths(cuts, units)
     for k, space in enumerate(spaces):
         last = space.stages - 1
-        value = plan_values(space.pipeline, *space.plan(cuts[k, :last], units[k, :last]))
+        value = space.pipeline.values(*space.plan(cuts[k, :last], units[k, :last]))
         assert value == pytest.approx(1 / lengths[k], rel=1e-12)
 
 
@@ -67,4 +66,4 @@ def test_batch__other_cost_models_are_refused(spaces):
         pipeline.profile, pipeline.cluster, pipeline.micro_batches, sync="parameter-server"
     )
     with pytest.raises(ParenvsError, match="sync"):
-        PlanBatch.stack([PlanSpace.build(other, spaces[0].stages)])
+        PlanBatch.stack([PlanSpace.build(other.with_stages(spaces[0].stages))])

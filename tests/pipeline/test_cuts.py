@@ -67,9 +67,9 @@ def slow_space(pipeline, stages, radius, candidates):
     return None, []
 
 
-def made(pipeline, *arguments):
+def made(pipeline, stages, *arguments):
     try:
-        return CutSpace.build(pipeline, *arguments)
+        return CutSpace.build(pipeline.with_stages(stages), *arguments)
     except InfeasibleError:
         return None
 
@@ -147,7 +147,7 @@ def test_candidates__window_around_the_centre():
     profile = toys.chain([1] * 8, [1] * 8, [1] * 8, [1] * 8)
     pipeline = Pipeline(profile, Cluster.parse(toys.shape(1, 8, 1.0, 1.0)))
     for radius, pivots in ((0, [4]), (1, [3, 4, 5]), (3, [1, 2, 3, 4, 5, 6, 7])):
-        space = CutSpace.build(pipeline, 2, radius, "all")
+        space = CutSpace.build(pipeline.with_stages(2), radius, "all")
         assert space.pivots.tolist() == pivots
         assert space.radius == radius
 
@@ -156,7 +156,7 @@ def test_candidates__radius_widens_until_a_plan_fits():
     """A first pivot of 90 % of the seconds: its device cut, 7, is 3 away from the centre, 4."""
     profile = toys.chain([18, 1, 1], [0, 0, 0], [1, 1, 1], [1, 1, 1])
     pipeline = Pipeline(profile, Cluster.parse(toys.shape(1, 8, 1.0, 1.0)))
-    space = CutSpace.build(pipeline, 2, 0, "all")
+    space = CutSpace.build(pipeline.with_stages(2), 0, "all")
     assert space.radius == 3
     assert space.pivots.tolist() == [1, 2]
 
@@ -164,7 +164,7 @@ def test_candidates__radius_widens_until_a_plan_fits():
 def test_candidates__widening_is_quick_on_a_huge_cluster():
     profile = toys.chain([18, 1, 1], [0, 0, 0], [1, 1, 1], [1, 1, 1])
     pipeline = Pipeline(profile, Cluster.parse(toys.shape(100_000, 100_000, 1.0, 1.0)))
-    space = CutSpace.build(pipeline, 2, 3, "all")
+    space = CutSpace.build(pipeline.with_stages(2), 3, "all")
     assert space.radius == 4 * 10**9
     assert space.pivots.tolist() == [1]
 
@@ -178,7 +178,7 @@ def test_candidates__default_stages():
 
 def test_candidates__default_is_minima_at_radius_3():
     toy = toys.balanced()
-    space = CutSpace.build(toy.pipeline, toy.stages)
+    space = CutSpace.build(toy.pipeline)
     assert space.radius == 3
     assert space.pivots.tolist() == [2, 4, 6, 8, 10]
 
@@ -198,7 +198,8 @@ def test_candidates__default_is_minima_at_radius_3():
 def test_candidates__errors(arguments, words):
     toy = toys.balanced()
     with pytest.raises(InfeasibleError, match=words):
-        CutSpace.build(toy.pipeline, **{"stages": 3, **arguments})
+        stages = arguments.pop("stages", 3)
+        CutSpace.build(toy.pipeline.with_stages(stages), **arguments)
 
 
 def test_candidates__no_plan_at_any_radius():
@@ -206,4 +207,4 @@ def test_candidates__no_plan_at_any_radius():
     profile = toys.chain([8, 0, 0, 0], [0] * 4, [1] * 4, [1] * 4)
     pipeline = Pipeline(profile, Cluster.parse(toys.shape(1, 4, 1.0, 1.0)))
     with pytest.raises(InfeasibleError, match="the candidates allow no 3 stages"):
-        CutSpace.build(pipeline, 3, 3, "all")
+        CutSpace.build(pipeline.with_stages(3), 3, "all")

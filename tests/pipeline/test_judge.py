@@ -1,6 +1,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from second_writing import slow_length, slow_memory, slow_times
 
+import parenvs
 from parenvs import load_graph
 from parenvs.cluster import PRESETS, Cluster
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, ProfileError, UnknownInstanceError
 from parenvs.judging import judge
-from parenvs.pipeline.judge import make_plan, plan_values
 from parenvs.pipeline.problem import Pipeline
 from parenvs.pipeline.profile import StageProfile
 from parenvs.pipeline.simulate import simulate
@@ -25,7 +26,7 @@ def plan_of(toy, cuts=None, device_cuts=None, **changes):
     """The toy's best plan, or another one; ``changes`` alter its fields."""
     cuts = toy.cuts if cuts is None else cuts
     device_cuts = toy.device_cuts if device_cuts is None else device_cuts
-    legal = make_plan(toy.pipeline, toy.cuts, toy.device_cuts)
+    legal = toy.pipeline.plan(toy.cuts, toy.device_cuts)
     return replace(
         legal,
         cuts=tuple(cuts),
@@ -41,7 +42,7 @@ def strict(report):
 
 @pytest.mark.parametrize("toy", [DENSE, BALANCED, toys.balanced(2, 2, 1)])
 def test_judge__known_optimum(toy):
-    plan = make_plan(toy.pipeline, toy.cuts, toy.device_cuts)
+    plan = toy.pipeline.plan(toy.cuts, toy.device_cuts)
     for target in (toy.pipeline, toy.profile):
         report = judge(plan, target)
         assert report.legal
@@ -50,14 +51,14 @@ def test_judge__known_optimum(toy):
         assert report.value == pytest.approx(float(toy.value), rel=1e-14)
 
 
-def test_judge__make_plan():
-    plan = make_plan(DENSE.pipeline, np.array([5]), np.array([3]), instance="here")
+def test_pipeline__plan():
+    plan = replace(DENSE.pipeline, instance="here").plan(np.array([5]), np.array([3]))
     assert (plan.instance, plan.cuts, plan.device_cuts) == ("here", (5,), (3,))
     assert plan.cut_after == ("p4",)
     assert plan.fingerprint == DENSE.profile.fingerprint
     assert plan.cluster == DENSE.pipeline.cluster
     assert (plan.micro_batch, plan.micro_batches) == (16, 2)
-    assert make_plan(DENSE.pipeline, [5], [3]).instance == "dense"
+    assert DENSE.pipeline.plan([5], [3]).instance == "dense"
     assert all(type(x) is int for x in (*plan.cuts, *plan.device_cuts))
 
 
@@ -88,7 +89,8 @@ def test_judge__against_the_design(data):
     """Legality, cost and value of any well-formed plan, as the text of the design has them."""
     pipeline = data.draw(toys.pipelines())
     cuts, device_cuts = data.draw(toys.plans(pipeline))
-    plan = make_plan(pipeline, cuts, device_cuts)
+    pipeline = pipeline.with_stages(len(cuts) + 1)
+    plan = pipeline.plan(cuts, device_cuts)
     report = judge(plan, pipeline)
     length = slow_length(pipeline, cuts, device_cuts)
     memory = slow_memory(pipeline, cuts, device_cuts)
@@ -108,7 +110,7 @@ def test_judge__against_the_design(data):
     assert report.legal == (not empty and not full)
     share = pipeline.bubble_free / length
     assert report.value == pytest.approx(share if report.legal else -1, rel=1e-12)
-    value = float(plan_values(pipeline, cuts, device_cuts))
+    value = float(pipeline.values(cuts, device_cuts))
     assert value == pytest.approx(-1 if full else share, rel=1e-12)
     assert report.simulated_seconds == simulate(report.times, pipeline.micro_batches).length
     assert report.timetable.length == report.simulated_seconds
@@ -140,7 +142,7 @@ def test_judge__memory_limit_may_be_met_exactly():
         assert pipeline.memory_limit == memory
         report = judge(plan_of(DENSE, cluster=pipeline.cluster), pipeline)
         assert report.legal == legal
-        assert (plan_values(pipeline, np.array([5]), np.array([3])) > 0) == legal
+        assert (pipeline.values(np.array([5]), np.array([3])) > 0) == legal
 
 
 def test_judge__both_stages_too_full():
@@ -155,11 +157,11 @@ def test_judge__both_stages_too_full():
 def test_judge__stage_without_variable():
     profile = toys.chain([1] * 6, [1] * 6, [1] * 6, [0, 1, 0, 0, 0, 1])
     cluster = PRESETS["A"]
-    pipeline = Pipeline(profile, cluster)
-    report = judge(make_plan(pipeline, [2, 4], [4, 8]), pipeline)
+    pipeline = Pipeline(profile, cluster, 3)
+    report = judge(pipeline.plan([2, 4], [4, 8]), pipeline)
     assert report.reasons == ("stage 1: no variable in pivots 2..3",)
     assert report.value == -1
-    report = judge(make_plan(pipeline, [1, 5], [4, 8]), pipeline)
+    report = judge(pipeline.plan([1, 5], [4, 8]), pipeline)
     assert report.reasons == ("stage 0: no variable in pivots 0..0",)
 
 
@@ -225,13 +227,16 @@ def test_judge__plans_for_something_else(changes, words):
 def test_judge__all_reasons_together():
     profile = toys.chain([1] * 6, [1] * 6, [9] * 6, [1, 0, 0, 0, 0, 500])
     cluster = Cluster.parse(toys.shape(2, 2, 4.0, 1.0, memory_bytes=100.0))
-    pipeline = Pipeline(profile, cluster, 2)
+    pipeline = Pipeline(profile, cluster, 4, micro_batches=2)
     plan = replace(
-        make_plan(pipeline, [2, 4], [1, 2]),
+        pipeline.plan([2, 4], [1, 2]),
         fingerprint=OTHER,
         cluster=PRESETS["C"],
         micro_batch=3,
         micro_batches=5,
+        copies=3,
+        recompute="none",
+        sync="parameter-server",
         cut_after=("p0", "p3", "p9"),
     )
     reasons = judge(plan, pipeline).reasons
@@ -240,13 +245,17 @@ def test_judge__all_reasons_together():
         "cluster: ",
         "micro_batch: ",
         "micro_batches: ",
+        "copies: the plan is for 3, not 2",
+        "recompute: the plan is for none, not full",
+        "sync: the plan is for parameter-server, not allreduce",
+        "stages: the plan has 3, the problem asks for 4",
         "cut_after: 3 names",
         "cut_after: the pivot before cut 2 is 'p1', not 'p0'",
         "stage 1: no variable in pivots 2..3",
         "stage 2: 1,0",
     ):
         assert sum(reason.startswith(start) for reason in reasons) == 1
-    assert len(reasons) == 8
+    assert len(reasons) == 12
 
 
 def test_judge__malformed_plans_for_something_else():
@@ -273,11 +282,83 @@ def test_judge__cluster_argument():
     assert any(reason.startswith("cluster: ") for reason in report.reasons)
 
 
+def test_judge__plan_alone():
+    """The plan names what it is for: a shipped instance or a file."""
+    problem = parenvs.problem("vgg-19", "B", micro_batch=8, micro_batches=4)
+    plan = problem.plan([40, 120], [6, 20])
+    assert judge(plan).reasons == problem.report(plan).reasons == ()
+    assert judge(plan).value == float(problem.values([40, 120], [6, 20]))
+    with pytest.raises(UnknownInstanceError, match="'nothing'"):
+        judge(replace(plan, instance="nothing"))
+
+
+def test_judge__plan_alone_of_a_file(tmp_path):
+    DENSE.profile.to_csv(tmp_path / "dense.csv")
+    problem = parenvs.problem(tmp_path / "dense.csv", DENSE.cluster, stages=2, micro_batches=2)
+    problem.plan(DENSE.cuts, DENSE.device_cuts).save(tmp_path / "plan.json")
+    assert judge(parenvs.load_plan(tmp_path / "plan.json")).value == float(DENSE.value)
+
+
+def test_judge__options_travel_with_the_plan(tmp_path):
+    settings = {"copies": 4, "recompute": "none", "sync": "parameter-server"}
+    problem = parenvs.problem("vgg-19", "A", **settings)
+    plain = parenvs.problem("vgg-19", "A").plan([40], [8])
+    plan = problem.plan([40], [8])
+    plan.save(tmp_path / "plan.json")
+    content = json.loads((tmp_path / "plan.json").read_text())
+    assert {key: content[key] for key in settings} == settings
+    assert not settings.keys() & plain.to_json().keys()
+    again = judge(parenvs.load_plan(tmp_path / "plan.json"))
+    assert again.length_seconds == float(problem.length([40], [8])) != judge(plain).length_seconds
+
+
+def test_judge__shipped_training_step_stands_for_its_forward_pass():
+    """``load_graph`` gives the training step by default; chains are made of the forward pass."""
+    problem = parenvs.problem("vgg-19", "B")
+    plan = problem.plan([40, 120], [6, 20])
+    assert judge(plan, load_graph("vgg-19")).reasons == ()
+    assert load_graph("vgg-19").pipeline("B").plan([40, 120], [6, 20]) == plan
+    other = judge(plan, load_graph("t5-base")).reasons
+    assert any(reason.startswith("fingerprint: ") for reason in other)
+
+
+def test_judge__chain_of_another_device():
+    profile = StageProfile.from_graph(load_graph("vgg-19", "forward"), PRESETS["B"].device)
+    with pytest.raises(ProfileError, match="seconds are those of a v100, but .* has a100"):
+        judge(Pipeline(profile, PRESETS["B"]).plan([40, 120], [6, 20]), profile, "a100-2")
+    with pytest.raises(ProfileError, match="make the chain anew"):
+        Pipeline(profile, "a100-2")
+
+
+def test_judge__refuses_what_is_no_plan_or_no_problem():
+    with pytest.raises(ParenvsError, match=r"judge takes a plan, not .*load_plan"):
+        judge("plan.json")
+    with pytest.raises(ParenvsError, match="judged on a Graph, a StageProfile or a Pipeline"):
+        judge(plan_of(DENSE), "dense")
+
+
+def test_report__gap():
+    """The share by which L exceeds the bound; nothing to tell of what is illegal or unproven."""
+    best, bound = judge(plan_of(DENSE), DENSE.pipeline), float(DENSE.length)
+    worse = judge(plan_of(DENSE, (4,), DENSE.device_cuts), DENSE.pipeline)
+    assert best.gap(SimpleNamespace(bound=bound)) == pytest.approx(0, abs=1e-12)
+    assert worse.gap(SimpleNamespace(bound=bound)) == worse.length_seconds / bound - 1 > 0
+    assert best.gap(SimpleNamespace(bound=None)) is None
+    assert judge(plan_of(DENSE, (9,), (1,)), DENSE.pipeline).gap(best) is None
+
+
+def test_report__as_text():
+    text = str(judge(plan_of(DENSE), DENSE.pipeline))
+    assert text.startswith("dense on 1x4 toy: 2 stages, L ")
+    assert len(text.splitlines()) == 3
+    assert str(judge(plan_of(DENSE, (99,), (1,)), DENSE.pipeline)).startswith("malformed plan")
+
+
 def test_judge__graph_is_its_chain():
     graph, cluster = load_graph("vgg-19", "forward"), PRESETS["B"]
     profile = StageProfile.from_graph(graph, cluster.device, 8)
-    pipeline = Pipeline(profile, cluster, 4)
-    plan = make_plan(pipeline, [40, 120], [6, 20])
+    pipeline = Pipeline(profile, cluster, 3, micro_batches=4)
+    plan = pipeline.plan([40, 120], [6, 20])
     report, same = judge(plan, graph), judge(plan, pipeline)
     assert report.reasons == same.reasons
     assert report.value == same.value

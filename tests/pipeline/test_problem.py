@@ -121,7 +121,9 @@ def test_pipeline__prefix_sums():
 
 def test_pipeline__bubble_free():
     pipeline = Pipeline(
-        toys.chain([1, 2], [3, 4], [5, 0], [1, 1]), Cluster.parse(toys.shape(1, 4, 1.0, 1.0)), 3
+        toys.chain([1, 2], [3, 4], [5, 0], [1, 1]),
+        Cluster.parse(toys.shape(1, 4, 1.0, 1.0)),
+        micro_batches=3,
     )
     assert pipeline.bubble_free == 3 * 10 / 4
 
@@ -171,13 +173,29 @@ def test_pipeline__cut_features_by_the_whole_plan(data):
         ({"micro_batches": 0}, "micro_batches must be from 1"),
         ({"micro_batches": -1}, "micro_batches must be from 1"),
         ({"micro_batches": 2**31 - 1}, "micro_batches must be from 1"),
-        ({"recompute": "some"}, "recompute must be 'full' or 'none'"),
+        ({"recompute": "some"}, "recompute must be one of full, none, not 'some'"),
+        ({"sync": "some"}, "sync must be one of allreduce"),
+        ({"copies": -1}, "copies must be from 0"),
+        ({"stages": 1}, "at least 2 stages, not 1"),
+        ({"stages": 2.0}, "at least 2 stages, not 2.0"),
         ({"recompute": "none"}, "no resident_bytes"),
     ],
 )
 def test_pipeline__refuses_settings(settings_, words):
     with pytest.raises(InfeasibleError, match=words):
         replace(toys.balanced().pipeline, **settings_)
+
+
+def test_pipeline__with_stages_shares_what_has_been_computed():
+    pipeline = toys.balanced().pipeline
+    sums, other = pipeline.seconds_sum, pipeline.with_stages(3)
+    assert (other.stages, other.profile, other.seconds_sum is sums) == (3, pipeline.profile, True)
+    assert pipeline.stages == toys.balanced().stages
+
+
+def test_pipeline__takes_clusters_as_text():
+    pipeline = Pipeline(toys.balanced().profile, "4x8:v100,25Gbps")
+    assert (pipeline.cluster, pipeline.stages) == (Cluster.parse("C"), 4)
 
 
 def test_pipeline__refuses_one_device():

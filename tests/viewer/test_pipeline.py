@@ -12,7 +12,6 @@ import pytest
 import parenvs
 from parenvs.judging import judge
 from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.judge import make_plan
 from parenvs.viewer import pipeline_figure as viewer
 from parenvs.viewer import pipeline_text
 from parenvs.viewer import words as viewer_text
@@ -36,7 +35,7 @@ def problem(cluster="2x4:v100", micro_batches=6, pivots=40, weight=1e7, name="to
 
 
 def report_of(pipeline, cuts, device_cuts):
-    return judge(make_plan(pipeline, np.array(cuts), np.array(device_cuts)), pipeline)
+    return judge(pipeline.plan(np.array(cuts), np.array(device_cuts)), pipeline)
 
 
 LEGAL = ((12, 22, 31), (3, 4, 6))
@@ -59,7 +58,7 @@ def too_large():
 
 @pytest.fixture
 def malformed(pipeline):
-    plan = make_plan(pipeline, np.array([12, 22, 31]), np.array([3, 4, 6]))
+    plan = pipeline.plan(np.array([12, 22, 31]), np.array([3, 4, 6]))
     return judge(dataclasses.replace(plan, cuts=(12, 5, 31), device_cuts=(3, 4, 99)), pipeline)
 
 
@@ -379,11 +378,11 @@ def test_figure__is_drawn_in_time():
     import time
 
     big = problem("8x8:v100", micro_batches=64, pivots=6000)
-    space = CutSpace.build(big, 8)
+    space = CutSpace.build(big.with_stages(8))
     chosen: list[int] = []
     while len(chosen) < 7:
         chosen.append(int(np.flatnonzero(space.legal(chosen))[0]))
-    plan = make_plan(big, *space.plan(chosen))
+    plan = big.plan(*space.plan(chosen))
     report = judge(plan, big)
     viewer.rgb_array(big, report)
     begin = time.perf_counter()

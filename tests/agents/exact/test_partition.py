@@ -7,7 +7,7 @@ import partition_toys as toys
 import pytest
 
 from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.optimum import optimum
+from parenvs.agents.reference import optimum
 from parenvs.errors import InfeasibleError
 
 SETTINGS = (("paper", "variables"), ("step_time", "all"), ("paper", "inputs"), ("paper", "all"))

@@ -74,13 +74,13 @@ def test_exact_full__equals_brute_force(seed, coarse, monkeypatch):
     for case in range(seed, seed + 10):
         pipeline, stages = bf.random_pipeline(np.random.default_rng([case, 2]))
         best = bf.best_of(pipeline, bf.all_plans(pipeline, stages))
-        assert least_excess(pipeline, stages)[2] == pytest.approx(best.excess, abs=0.5)
+        assert least_excess(pipeline.with_stages(stages))[2] == pytest.approx(best.excess, abs=0.5)
         assert (plan_within(pipeline, stages, pipeline.memory_limit) is None) == (best.excess > 0)
         if best.length == np.inf:
             with pytest.raises(InfeasibleError, match="no plan fits the memory"):
-                exact_full(pipeline, stages)
+                exact_full(pipeline.with_stages(stages))
         else:
-            check(exact_full(pipeline, stages), pipeline, best)
+            check(exact_full(pipeline.with_stages(stages)), pipeline, best)
 
 
 @settings(max_examples=60, deadline=None)
@@ -113,9 +113,9 @@ def test_distinct_pivots__hold_an_optimum(seed):
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_exact_full__is_no_worse_than_pruned_and_local_search(stages):
     pipeline = Pipeline(chain(), Cluster.parse("C"))
-    pruned = exact_pruned(CutSpace.build(pipeline, stages))
-    full = exact_full(pipeline, stages, incumbent=pruned)
-    alone = exact_full(pipeline, stages)
+    pruned = exact_pruned(CutSpace.build(pipeline.with_stages(stages)))
+    full = exact_full(pipeline.with_stages(stages), incumbent=pruned)
+    alone = exact_full(pipeline.with_stages(stages))
     assert full.status == alone.status == "optimal"
     assert full.length == pytest.approx(alone.length, rel=1e-12)
     better = improve(pipeline, (pruned.cuts, pruned.device_cuts))
@@ -124,19 +124,19 @@ def test_exact_full__is_no_worse_than_pruned_and_local_search(stages):
 
 def test_exact_full__ignores_an_incumbent_that_is_no_plan():
     pipeline = Pipeline(chain(layers=6), Cluster.parse("A"))
-    best = exact_full(pipeline, 3)
+    best = exact_full(pipeline.with_stages(3))
     for cuts in ([1, 2], [30, 20], [20], [4, 300]):
         bad = Answer(np.array(cuts), np.array([5, 9])[: len(cuts)], 1e-9, "bad")
-        assert exact_full(pipeline, 3, incumbent=bad).length == pytest.approx(
+        assert exact_full(pipeline.with_stages(3), incumbent=bad).length == pytest.approx(
             best.length, rel=1e-12
         )
 
 
 def test_exact_full__time_limit_gives_a_plan_and_a_valid_bound():
     pipeline = Pipeline(chain(), Cluster.parse("C"))
-    best = exact_full(pipeline, 4)
+    best = exact_full(pipeline.with_stages(4))
     for limit in (0.0, 0.05):
-        answer = exact_full(pipeline, 4, time_limit=limit)
+        answer = exact_full(pipeline.with_stages(4), time_limit=limit)
         assert answer.bound <= best.length * (1 + 1e-12) <= answer.length * (1 + 1e-9)
         assert answer.bound >= pipeline.bubble_free
         assert (answer.status == "optimal") == (answer.bound == answer.length)
@@ -147,36 +147,36 @@ def test_exact__infeasible_says_by_how_much():
     profile = chain(parameters=1e9, name="heavy")
     pipeline = Pipeline(profile, cluster)
     # 30 GB of parameters, twice, in two stages: 15 layers each, and activations on top.
-    excess = least_excess(pipeline, 2)[2]
+    excess = least_excess(pipeline.with_stages(2))[2]
     assert 0 < 30e9 - pipeline.memory_limit < excess < 30.1e9 - pipeline.memory_limit
     message = (
         f"heavy on A (2x8 v100) with 2 stages: no plan fits the memory; the best one needs "
         f"{excess:,.0f} bytes more than the 28,800,000,000 allowed on its fullest stage"
     )
     with pytest.raises(InfeasibleError) as full:
-        exact_full(pipeline, 2)
+        exact_full(pipeline.with_stages(2))
     assert str(full.value) == message
-    space = CutSpace.build(pipeline, 2)
+    space = CutSpace.build(pipeline.with_stages(2))
     with pytest.raises(InfeasibleError, match=r"heavy on A .* bytes more than the 28,800,000,000"):
         exact_pruned(space)
     assert least_excess_pruned(space)[2] >= excess - 0.5
-    assert exact_full(pipeline, 3).status == "optimal"
+    assert exact_full(pipeline.with_stages(3)).status == "optimal"
 
 
 def test_exact_full__takes_a_memory_limit_that_a_single_plan_meets():
     pipeline = Pipeline(chain(parameters=1e9), Cluster.parse("A"))
-    cuts, device_cuts, excess = least_excess(pipeline, 4)
+    cuts, device_cuts, excess = least_excess(pipeline.with_stages(4))
     size = (excess + pipeline.memory_limit) * (1 + 1e-9) / 0.9
     device = replace(pipeline.cluster.device, memory_bytes=size)
     pipeline = replace(pipeline, cluster=replace(pipeline.cluster, device=device))
-    answer = exact_full(pipeline, 4)
+    answer = exact_full(pipeline.with_stages(4))
     assert answer.status == "optimal"
     assert answer.length <= pipeline.length(cuts, device_cuts)
 
 
 def test_exact__refuses_more_stages_than_variables():
     with pytest.raises(InfeasibleError, match="ask for at most 2"):
-        exact_full(Pipeline(chain(layers=2), Cluster.parse("A")), 3)
+        exact_full(Pipeline(chain(layers=2), Cluster.parse("A"), 3))
 
 
 @needs_profiles
@@ -186,6 +186,6 @@ def test_exact__refuses_more_stages_than_variables():
 )
 def test_exact_pruned__known_cuts_of_the_bert_48_profile(cluster, cuts, layers):
     pipeline = Pipeline(StageProfile.from_csv(PROFILES / "bert-48.csv"), Cluster.parse(cluster))
-    answer = exact_pruned(CutSpace.build(pipeline, len(cuts) + 1))
+    answer = exact_pruned(CutSpace.build(pipeline.with_stages(len(cuts) + 1)))
     assert list(answer.device_cuts) == cuts
     assert [pipeline.profile.names[p - 1] for p in answer.cuts] == layers

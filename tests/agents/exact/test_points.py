@@ -14,12 +14,11 @@ from parenvs.agents.exact import points as module
 from parenvs.agents.exact.pipeline import exact_full
 from parenvs.agents.exact.point_search import PointSearch, SpaceTables
 from parenvs.agents.exact.points import even_plan, exact_points, few_points
-from parenvs.agents.optimum import optimum
+from parenvs.agents.reference import optimum
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.judging import judge
 from parenvs.pipeline import points as plan_space
-from parenvs.pipeline.judge import make_plan, plan_values
 from parenvs.pipeline.points import PlanSpace
 from parenvs.pipeline.problem import Pipeline
 
@@ -75,13 +74,13 @@ def every_plan(pipeline, stages, most):
 def build(pipeline, stages, most):
     """The space, or None where every plan breaks the memory."""
     try:
-        return PlanSpace.build(pipeline, stages, most)
+        return PlanSpace.build(pipeline.with_stages(stages), most)
     except InfeasibleError:
         return None
 
 
 def check(answer, space, best):
-    plan = make_plan(space.pipeline, answer.cuts, answer.device_cuts)
+    plan = space.pipeline.plan(answer.cuts, answer.device_cuts)
     assert judge(plan, space.pipeline).legal
     assert np.isin(answer.cuts, space.pivots).all()
     assert np.isin(answer.device_cuts, space.devices).all()
@@ -178,7 +177,7 @@ def test_even_plan__is_legal(seed):
         space = build(*draw(seed, patch))
     if space is not None:
         cuts, device_cuts = space.plan(*even_plan(space))
-        assert judge(make_plan(space.pipeline, cuts, device_cuts), space.pipeline).legal
+        assert judge(space.pipeline.plan(cuts, device_cuts), space.pipeline).legal
 
 
 def layers(n, seed=0, cluster="C", per_layer=6):
@@ -193,26 +192,26 @@ def layers(n, seed=0, cluster="C", per_layer=6):
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
 def test_exact_points__on_128_points(stages):
-    space = PlanSpace.build(layers(700), stages)
+    space = PlanSpace.build(layers(700).with_stages(stages))
     assert 100 < len(space.pivots) <= 129
     answer = exact_points(space)
     check(answer, space, answer.length)
-    full = exact_full(space.pipeline, stages, incumbent=answer, time_limit=1.0)
+    full = exact_full(space.pipeline.with_stages(stages), incumbent=answer, time_limit=1.0)
     assert full.bound <= answer.length
-    value = plan_values(space.pipeline, answer.cuts, answer.device_cuts)
+    value = space.pipeline.values(answer.cuts, answer.device_cuts)
     assert optimum(space) == pytest.approx(float(value), rel=1e-9)
 
 
 def test_exact_points__equals_exact_full_where_the_points_are_all_pivots():
     for seed, stages in ((1, 3), (2, 4), (3, 5)):
         pipeline = layers(60, seed)
-        space = PlanSpace.build(pipeline, stages)
-        check(exact_points(space), space, exact_full(pipeline, stages).length)
+        space = PlanSpace.build(pipeline.with_stages(stages))
+        check(exact_points(space), space, exact_full(pipeline.with_stages(stages)).length)
 
 
 def test_exact_points__cuts_large_clusters_at_servers():
     pipeline = layers(200, cluster=Cluster.parse("16x8:v100"))
-    space = PlanSpace.build(pipeline, 4)
+    space = PlanSpace.build(pipeline.with_stages(4))
     assert set(np.diff(space.devices)) == {16} or set(np.diff(space.devices)) == {8}
     answer = exact_points(space)
     check(answer, space, answer.length)
@@ -220,10 +219,10 @@ def test_exact_points__cuts_large_clusters_at_servers():
 
 @pytest.mark.parametrize("limit", [0.0, 0.02, 0.1])
 def test_exact_points__time_limit_gives_a_plan_and_a_valid_bound(limit):
-    space = PlanSpace.build(layers(128, cluster="4x8:v100,1Gbps"), 7)
+    space = PlanSpace.build(layers(128, cluster="4x8:v100,1Gbps").with_stages(7))
     best = exact_points(space)
     answer = exact_points(space, time_limit=limit)
-    assert judge(make_plan(space.pipeline, answer.cuts, answer.device_cuts), space.pipeline).legal
+    assert judge(space.pipeline.plan(answer.cuts, answer.device_cuts), space.pipeline).legal
     assert space.pipeline.bubble_free <= answer.bound <= best.length * (1 + 1e-12)
     assert best.length <= answer.length * (1 + 1e-12)
     assert (answer.status == "optimal") == (answer.bound == answer.length)
@@ -232,7 +231,7 @@ def test_exact_points__time_limit_gives_a_plan_and_a_valid_bound(limit):
 
 
 def test_exact_points__ignores_an_incumbent_that_is_no_plan_of_the_space():
-    space = PlanSpace.build(layers(300, cluster="A"), 3)
+    space = PlanSpace.build(layers(300, cluster="A").with_stages(3))
     best = exact_points(space)
     between = np.setdiff1d(np.arange(1, 300), space.pivots)
     for cuts in (between[[10, 20]], [30, 20], [20], [4, 500]):
@@ -242,18 +241,18 @@ def test_exact_points__ignores_an_incumbent_that_is_no_plan_of_the_space():
 
 def test_exact_points__takes_a_memory_limit_that_hardly_a_plan_meets():
     pipeline = layers(60, cluster="A")
-    space = PlanSpace.build(pipeline, 3)
+    space = PlanSpace.build(pipeline.with_stages(3))
     cuts, device_cuts = space.plan(*even_plan(space))
     size = float(pipeline.stage_memory(cuts, device_cuts).max()) * (1 + 1e-9) / 0.9
     device = replace(pipeline.cluster.device, memory_bytes=size)
     tight = replace(pipeline, cluster=replace(pipeline.cluster, device=device))
-    space = PlanSpace.build(tight, 3)
+    space = PlanSpace.build(tight.with_stages(3))
     best = float(tight.length(*space.plan(*all_plans(space))).min())
     check(exact_points(space), space, best)
 
 
 def test_few_points__are_inner_points_in_order():
-    space = PlanSpace.build(layers(700), 4)
+    space = PlanSpace.build(layers(700).with_stages(4))
     for most in (4, 16, 32, 500):
         some = few_points(space, most)
         assert len(some) <= most and (np.diff(some) > 0).all()

@@ -19,7 +19,7 @@ def small(count):
         pipeline, stages = bf.random_pipeline(rng)
         pipeline = replace(pipeline, recompute="full", sync="allreduce")
         with contextlib.suppress(InfeasibleError):
-            found.append(PlanSpace.build(pipeline, min(stages, 4)))
+            found.append(PlanSpace.build(pipeline.with_stages(min(stages, 4))))
     return found
 
 

@@ -15,8 +15,8 @@ from parenvs.agents.heuristics.partition import (
     random_search,
     replicate,
 )
+from parenvs.agents.names import TRAINED
 from parenvs.agents.partition_planners import PLANNERS, PartitionRequest
-from parenvs.agents.request import TRAINED
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.partitioning.judge import judge_partition, make_partition_plan
 

@@ -48,7 +48,7 @@ def assert_legal(answer, pipeline, stages):
 
 
 def test_even_cut__equal_pivots():
-    answer = even_cut(Pipeline(flat(), Cluster.parse("B")), 3)
+    answer = even_cut(Pipeline(flat(), Cluster.parse("B"), 3))
     assert list(answer.cuts) == [4, 8] and list(answer.device_cuts) == [8, 16]
     assert (answer.status, answer.bound) == ("feasible", 0.0)
 
@@ -60,22 +60,22 @@ def test_even_cut__moves_a_cut_to_leave_each_stage_a_variable():
     profile = StageProfile(
         "late", profile.names, profile.forward, profile.backward, profile.cut_bytes, late
     )
-    assert list(even_cut(Pipeline(profile, Cluster.parse("B")), 3).cuts) == [10, 11]
+    assert list(even_cut(Pipeline(profile, Cluster.parse("B"), 3)).cuts) == [10, 11]
 
 
 @settings(max_examples=80, deadline=None)
 @given(seed=seeds)
 def test_even_cut_and_pipedream__legal(seed):
     pipeline, stages = bf.random_pipeline(np.random.default_rng(seed))
-    assert_legal(even_cut(pipeline, stages), pipeline, stages)
-    assert_legal(pipedream(pipeline, stages), pipeline, stages)
+    assert_legal(even_cut(pipeline.with_stages(stages)), pipeline, stages)
+    assert_legal(pipedream(pipeline.with_stages(stages)), pipeline, stages)
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds)
 def test_pipedream__best_of_all_plans_by_its_objective(seed):
     pipeline, stages = bf.random_pipeline(np.random.default_rng(seed))
-    answer = pipedream(pipeline, stages)
+    answer = pipedream(pipeline.with_stages(stages))
     plans = zip(*bf.all_plans(pipeline, stages), strict=True)
     values = [_objective(pipeline, cuts, groups) for cuts, groups in plans]
     value = _objective(pipeline, answer.cuts, answer.device_cuts)
@@ -135,7 +135,7 @@ def test_random_plan__every_step_is_legal(seed):
 
 
 def test_random_plan__uniform_over_the_legal_candidates_of_each_step():
-    space = CutSpace.build(Pipeline(flat(), Cluster.parse("4x2:v100")), 3, candidates="all")
+    space = CutSpace.build(Pipeline(flat(), Cluster.parse("4x2:v100"), 3), candidates="all")
     episodes = random_episodes(space, 20_000, np.random.default_rng(0))
     first = np.bincount(episodes[:, 0], minlength=len(space.pivots))
     legal = np.flatnonzero(space.legal([]))
@@ -166,7 +166,7 @@ def test_random_search__no_better_than_the_optimum_and_fits_if_it_can(seed):
 
 
 def test_random_search__is_reproducible_and_improves():
-    space = CutSpace.build(Pipeline(flat(60), Cluster.parse("C")), 4, candidates="all")
+    space = CutSpace.build(Pipeline(flat(60), Cluster.parse("C"), 4), candidates="all")
     one, more, again = (random_search(space, n, np.random.default_rng(5)) for n in (1, 9000, 9000))
     assert more.length <= one.length
     assert list(more.cuts) == list(again.cuts)

@@ -16,7 +16,6 @@ from parenvs.agents.pretrained.situation import CONTEXT, Situation
 from parenvs.cluster import Cluster
 from parenvs.datasets import generators
 from parenvs.instances import load_profile
-from parenvs.pipeline.judge import plan_values
 from parenvs.pipeline.points import PlanSpace
 from parenvs.pipeline.problem import Pipeline
 
@@ -24,7 +23,7 @@ from parenvs.pipeline.problem import Pipeline
 def spaces(count, seed=0, ranges=generators.INSIDE):
     rng = np.random.default_rng(seed)
     drawn = [generators.draw(rng, ranges=ranges) for _ in range(count)]
-    return [PlanSpace.build(p.pipeline, p.stages) for p in drawn]
+    return [PlanSpace.build(p.pipeline) for p in drawn]
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +143,7 @@ def test_features__of_the_environment_are_those_of_the_batch(episodes):
         assert np.allclose(Situation(one).context(), turn.context, atol=1e-6)
         observation, reward, *_, info = env.step(int(action))
     assert reward == pytest.approx(
-        float(plan_values(space.pipeline, *space.plan(cuts[0, :3], units[0, :3])))
+        float(space.pipeline.values(*space.plan(cuts[0, :3], units[0, :3])))
     )
 
 
@@ -152,7 +151,7 @@ def test_point_features__by_hand():
     """Two equal servers of two devices, four equal points: a cut in the middle is balanced."""
     chain = toys.chain([1.0] * 4, [1.0] * 4, [8.0] * 4, [3.0] * 4)
     cluster = Cluster.parse(toys.shape(2, 2, 100.0, 10.0))
-    space = PlanSpace.build(Pipeline(chain, cluster, 4), 2)
+    space = PlanSpace.build(Pipeline(chain, cluster, 2, 4))
     episodes = Episodes.of([space])
     seen = []
     episodes.play(lambda turn: (seen.append(turn), turn.masks.argmax(axis=1))[1])
@@ -181,7 +180,7 @@ def test_outlook__least_bottleneck_of_all_plans():
         n = int(rng.integers(4, 8))
         chain = toys.chain(*rng.uniform(0.1, 1.0, (2, n)), rng.uniform(0, 30, n), [1.0] * n)
         cluster = Cluster.parse(toys.shape(int(rng.integers(3, 6)), 1, 100.0, 10.0))
-        space = PlanSpace.build(Pipeline(chain, cluster, 4), 3)
+        space = PlanSpace.build(Pipeline(chain, cluster, 3, 4))
         observation = {key: value[0] for key, value in Episodes.of([space]).constant.items()}
         table, units, pipeline = outlook(observation), cluster.devices, space.pipeline
         second = pipeline.seconds_sum[-1] / units
@@ -224,9 +223,7 @@ def test_lookahead__of_two_stages_is_the_length():
     for lengths in lookahead(situation, np.arange(len(found)), end):
         for row, space in enumerate(found):
             for unit in range(1, len(space.devices) - 1):
-                value = plan_values(
-                    space.pipeline, *space.plan(end[row : row + 1], np.array([unit]))
-                )
+                value = space.pipeline.values(*space.plan(end[row : row + 1], np.array([unit])))
                 if value > 0:
                     assert units[row, unit]
                     assert lengths[row, unit] == pytest.approx(1 / float(value), rel=1e-3)

@@ -1,23 +1,36 @@
-"""The proven optimum of an environment, whatever the task."""
+"""The reference of an environment: the proven best of what its episodes can build."""
 
 from __future__ import annotations
 
+from parenvs.agents.answer import Answer
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_pruned
 from parenvs.agents.exact.points import exact_points
 from parenvs.judging import OPTIMAL
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.judge import plan_values
 from parenvs.pipeline.points import PlanSpace
 
+Space = CutSpace | PlanSpace | PartitionSpace
+"""The search space of an environment: its attribute ``space``."""
 
-def optimum(space: CutSpace | PlanSpace | PartitionSpace) -> float:
-    """Return of the best episode of the environment whose ``space`` this is."""
-    if isinstance(space, (CutSpace, PlanSpace)):
-        answer = exact_pruned(space) if isinstance(space, CutSpace) else exact_points(space)
-        return float(plan_values(space.pipeline, answer.cuts, answer.device_cuts))
-    return exact_partition(space.problem, space.reward, space.scope).value
+
+def reference(space: Space) -> Answer:
+    """The best plan that an episode can build, with its proof.
+
+    Raises:
+        InfeasibleError: no plan fits the memory.
+    """
+    if isinstance(space, CutSpace):
+        return exact_pruned(space)
+    if isinstance(space, PlanSpace):
+        return exact_points(space)
+    return exact_partition(space.problem)
+
+
+def optimum(space: Space) -> float:
+    """The return of the best episode."""
+    return float(reference(space).value)
 
 
 def target(reward: str, best: float) -> float:

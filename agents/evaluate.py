@@ -1,0 +1,134 @@
+"""How good a policy is on an environment: its return, its plan, its gap to the reference."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from parenvs.agents.answer import Answer
+from parenvs.agents.reference import reference
+from parenvs.errors import ParenvsError, shown
+from parenvs.plan import Plan
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a policy does without further training.
+
+    Attributes:
+        value: return of the greedy episode.
+        plan: the plan that it built.
+        report: what the judge says of the plan.
+        reference: the proven best answer to the environment's problem.
+        gap: share by which the plan may fall short of the reference; None if the plan is illegal.
+        returns: (episodes,) float64, returns of the sampled episodes.
+        best_value: the best return, the greedy one included.
+        best_plan: the plan of that episode.
+    """
+
+    value: float
+    plan: Plan
+    report: Any
+    reference: Answer
+    gap: float | None
+    returns: np.ndarray
+    best_value: float
+    best_plan: Plan
+
+    def __str__(self) -> str:
+        """Return, gap and report in a few lines."""
+        gap = "illegal" if self.gap is None else f"{self.gap:.3%} from the optimum"
+        lines = [f"return {self.value:.4f} ({gap})"]
+        if len(self.returns):
+            lines.append(
+                f"{len(self.returns)} sampled episodes: {self.returns.mean():.4f} +- "
+                f"{self.returns.std():.4f}, best {self.best_value:.4f}"
+            )
+        return "\n".join([*lines, str(self.report)])
+
+
+def evaluate(
+    model: Any, env: gym.Env[Any, Any], episodes: int = 0, seed: int | None = None
+) -> Evaluation:
+    """Play the greedy policy once, and the sampled policy ``episodes`` times, with masks.
+
+    Args:
+        model: anything with ``predict(observation, action_masks=..., deterministic=...)``, as the
+            algorithms of Stable-Baselines3 have it (those without masks are asked without), or a
+            function of observation and mask that gives an action.
+        env: an environment of this suite, wrapped or not.
+        episodes: sampled episodes.
+        seed: seed of the environment and of the sampling.
+
+    Raises:
+        ParenvsError: an environment or a model of another kind.
+
+    >>> import gymnasium as gym, parenvs
+    >>> env = gym.make("OperatorPartition-v0", instance="vgg-19")
+    >>> parenvs.evaluate(lambda observation, mask: mask.argmax(), env).value < 29
+    True
+    """
+    if not isinstance(env, gym.Env) or not hasattr(env.unwrapped, "space"):
+        raise ParenvsError(
+            f"evaluate takes an environment of parenvs, made by gym.make, not {shown(env)}"
+        )
+    choose = _chooser(model)
+    if seed is not None and hasattr(model, "set_random_seed"):
+        model.set_random_seed(seed)
+    value = _play(env, choose, True, seed)
+    plan: Plan = env.get_wrapper_attr("plan")()
+    problem, space = (env.get_wrapper_attr(name) for name in ("problem", "space"))
+    best_value, best_plan, returns = value, plan, []
+    for _ in range(episodes):
+        returns.append(_play(env, choose, False))
+        if returns[-1] > best_value:
+            best_value, best_plan = returns[-1], env.get_wrapper_attr("plan")()
+    answer, report = reference(space), problem.report(plan)
+    return Evaluation(
+        value,
+        plan,
+        report,
+        answer,
+        report.gap(answer) if value > 0 or report.legal else None,
+        np.array(returns),
+        best_value,
+        best_plan,
+    )
+
+
+Choose = Callable[[Any, np.ndarray, bool], int]
+"""The action for an observation and a mask, greedy or sampled."""
+
+
+def _chooser(model: Any) -> Choose:
+    predict = getattr(model, "predict", None)
+    if predict is None:
+        if not callable(model):
+            raise ParenvsError(
+                f"a model needs predict(observation, ...) or must be a function, not {shown(model)}"
+            )
+        return lambda observation, mask, greedy: int(model(observation, mask))
+    masked = "action_masks" in inspect.signature(predict).parameters
+
+    def choose(observation: Any, mask: np.ndarray, greedy: bool) -> int:
+        masks = {"action_masks": mask} if masked else {}
+        return int(predict(observation, deterministic=greedy, **masks)[0])
+
+    return choose
+
+
+def _play(env: gym.Env[Any, Any], choose: Choose, greedy: bool, seed: int | None = None) -> float:
+    """The return of one episode."""
+    observation, info = env.reset(seed=seed)
+    total, done = 0.0, False
+    while not done:
+        action = choose(observation, info["action_mask"].astype(bool), greedy)
+        observation, reward, terminated, truncated, info = env.step(action)
+        total += float(reward)
+        done = terminated or truncated
+    return total
