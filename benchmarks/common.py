@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from parenvs import Cluster, Pipeline, judge, load_profile  # noqa: E402
-from parenvs.agents.answer import Answer  # noqa: E402
+from parenvs.agents.answer import PipelineAnswer  # noqa: E402
 from parenvs.bench.machine import cores, counted, processor, versions  # noqa: E402
 from parenvs.bench.machine import table as table  # noqa: E402
 from parenvs.errors import InfeasibleError  # noqa: E402
@@ -84,7 +84,7 @@ def profiles(*wanted: str) -> list[Path]:
     return [path for path in paths if path.exists()]
 
 
-def solve(pipeline: Pipeline, planner: Callable[[], Answer]) -> Solved:
+def solve(pipeline: Pipeline, planner: Callable[[], PipelineAnswer]) -> Solved:
     """Run a planner and judge its plan."""
     begin = time.perf_counter()
     try:

@@ -32,7 +32,7 @@ from inference_tables import (
     scaling_rows,
 )
 
-from parenvs.agents.answer import Answer
+from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.exact.pipeline import exact_full
 from parenvs.agents.exact.points import exact_points
 from parenvs.agents.heuristics.beam import beam
@@ -48,7 +48,7 @@ BEAM = 64
 """Width of the beam search; it takes as long as the network."""
 MOST_DEVICES = 64
 """PipeDream's program takes a minute or more on larger clusters, and is left out there."""
-PLANNERS: dict[str, Callable[[PlanSpace], Answer]] = {
+PLANNERS: dict[str, Callable[[PlanSpace], PipelineAnswer]] = {
     "network, 1 plan": lambda space: pretrained(space, draws=1),
     MAIN: pretrained,
     REFINED: lambda space: pretrained(space, refine=True),
@@ -98,7 +98,7 @@ def measure(space: PlanSpace, limit: float, full: bool = False) -> dict[str, Any
     return raw
 
 
-def timed(call: Callable[[], Answer]) -> tuple[Answer, float]:
+def timed(call: Callable[[], PipelineAnswer]) -> tuple[PipelineAnswer, float]:
     """The answer and its processor seconds."""
     begin = time.process_time()
     answer = call()

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 import brute_force as bf
 
-from parenvs.agents.answer import Answer
+from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.exact import bounds as prefixes
 from parenvs.agents.exact import pipeline as exact
 from parenvs.agents.exact.least_memory import least_excess, least_excess_pruned
@@ -25,12 +25,12 @@ from parenvs.pipeline.problem import Pipeline
 
 def _some_plan(
     pipeline: Pipeline, plans: tuple[np.ndarray, np.ndarray], rng: np.random.Generator
-) -> Answer | None:
+) -> PipelineAnswer | None:
     if rng.random() < 0.5:
         return None
     i = rng.integers(len(plans[0]))
     cuts, device_cuts = plans[0][i], plans[1][i]
-    return Answer(cuts, device_cuts, float(pipeline.length(cuts, device_cuts)), "some plan")
+    return PipelineAnswer(pipeline, cuts, device_cuts, float(pipeline.length(cuts, device_cuts)))
 
 
 def check(kind: str, seed: int) -> str:

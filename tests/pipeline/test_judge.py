@@ -324,7 +324,7 @@ def test_judge__shipped_training_step_stands_for_its_forward_pass():
 
 def test_judge__chain_of_another_device():
     profile = StageProfile.from_graph(load_graph("vgg-19", "forward"), PRESETS["B"].device)
-    with pytest.raises(ProfileError, match="seconds are those of a v100, but .* has a100"):
+    with pytest.raises(ProfileError, match=r"seconds are those of a v100, but .* has a100"):
         judge(Pipeline(profile, PRESETS["B"]).plan([40, 120], [6, 20]), profile, "a100-2")
     with pytest.raises(ProfileError, match="make the chain anew"):
         Pipeline(profile, "a100-2")
@@ -349,7 +349,7 @@ def test_report__gap():
 
 def test_report__as_text():
     text = str(judge(plan_of(DENSE), DENSE.pipeline))
-    assert text.startswith("dense on 1x4 toy: 2 stages, L ")
+    assert text.startswith(f"dense on {DENSE.pipeline.cluster}: 2 stages, L ")
     assert len(text.splitlines()) == 3
     assert str(judge(plan_of(DENSE, (99,), (1,)), DENSE.pipeline)).startswith("malformed plan")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parenvs.agents.answer import Answer
+from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.exact import bounds as prefixes
 from parenvs.agents.exact import pipeline as exact
 from parenvs.agents.exact.label_search import LabelSearch
@@ -40,7 +40,7 @@ def chain(layers=30, per_layer=8, parameters=3e6, cut=3e7, name="chain"):
     )
 
 
-def check(answer: Answer, pipeline: Pipeline, best: bf.Best):
+def check(answer: PipelineAnswer, pipeline: Pipeline, best: bf.Best):
     assert answer.status == "optimal"
     assert answer.length == float(pipeline.length(answer.cuts, answer.device_cuts))
     assert pipeline.excess_bytes(answer.cuts, answer.device_cuts) <= 0
@@ -126,7 +126,7 @@ def test_exact_full__ignores_an_incumbent_that_is_no_plan():
     pipeline = Pipeline(chain(layers=6), Cluster.parse("A"))
     best = exact_full(pipeline.with_stages(3))
     for cuts in ([1, 2], [30, 20], [20], [4, 300]):
-        bad = Answer(np.array(cuts), np.array([5, 9])[: len(cuts)], 1e-9, "bad")
+        bad = PipelineAnswer(pipeline, np.array(cuts), np.array([5, 9])[: len(cuts)], 1e-9)
         assert exact_full(pipeline.with_stages(3), incumbent=bad).length == pytest.approx(
             best.length, rel=1e-12
         )

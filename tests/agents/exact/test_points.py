@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import chain
 
-from parenvs.agents.answer import Answer
+from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.exact import point_search as suffixes
 from parenvs.agents.exact import points as module
 from parenvs.agents.exact.pipeline import exact_full
@@ -68,7 +68,7 @@ def every_plan(pipeline, stages, most):
     """Points and units of the plans, without a ``PlanSpace``."""
     pivots, devices = plan_space.points(pipeline, most), plan_space.units(pipeline)
     none = np.zeros((0, 0, 0))
-    return all_plans(PlanSpace(pipeline, stages, pivots, devices, none))
+    return all_plans(PlanSpace(pipeline.with_stages(stages), pivots, devices, none))
 
 
 def build(pipeline, stages, most):
@@ -108,7 +108,7 @@ def test_exact_points__equals_full_enumeration(effort, monkeypatch):
         check(exact_points(space), space, best)
         rng = np.random.default_rng(seed)
         some = space.plan(*(x[rng.integers(len(x))] for x in plans))
-        known = Answer(*some, float(pipeline.length(*some)), "some plan")
+        known = PipelineAnswer(pipeline, *some, float(pipeline.length(*some)))
         check(exact_points(space, incumbent=known), space, best)
     assert infeasible and coarse_units
 
@@ -235,7 +235,7 @@ def test_exact_points__ignores_an_incumbent_that_is_no_plan_of_the_space():
     best = exact_points(space)
     between = np.setdiff1d(np.arange(1, 300), space.pivots)
     for cuts in (between[[10, 20]], [30, 20], [20], [4, 500]):
-        bad = Answer(np.array(cuts), np.array([5, 9])[: len(cuts)], 1e-9, "bad")
+        bad = PipelineAnswer(space.pipeline, np.array(cuts), np.array([5, 9])[: len(cuts)], 1e-9)
         assert exact_points(space, incumbent=bad).length == pytest.approx(best.length, rel=1e-12)
 
 

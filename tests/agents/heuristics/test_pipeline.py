@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parenvs.agents.exact.least_memory import RangeMinimum, least_of_worse
 from parenvs.agents.exact.pipeline import exact_pruned
 from parenvs.agents.heuristics.pipedream import _objective, pipedream, pipedream_objective
-from parenvs.agents.heuristics.pipeline import even_cut, random_episodes, random_plan, random_search
+from parenvs.agents.heuristics.pipeline import even_cut, random_episodes, random_search
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.pipeline.cuts import CutSpace
@@ -50,7 +50,7 @@ def assert_legal(answer, pipeline, stages):
 def test_even_cut__equal_pivots():
     answer = even_cut(Pipeline(flat(), Cluster.parse("B"), 3))
     assert list(answer.cuts) == [4, 8] and list(answer.device_cuts) == [8, 16]
-    assert (answer.status, answer.bound) == ("feasible", 0.0)
+    assert (answer.status, answer.bound) == ("feasible", None)
 
 
 def test_even_cut__moves_a_cut_to_leave_each_stage_a_variable():
@@ -124,17 +124,15 @@ def test_pipedream_objective__reproduces_their_optimizer(row):
 
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds)
-def test_random_plan__every_step_is_legal(seed):
+def test_random_episodes__every_step_is_legal(seed):
     rng = np.random.default_rng(seed)
     space = bf.random_space(rng)
-    answer = random_plan(space, rng)
-    assert_legal(answer, space.pipeline, space.stages)
     for chosen in random_episodes(space, 20, rng):
         for step, candidate in enumerate(chosen):
             assert space.legal(chosen[:step])[candidate]
 
 
-def test_random_plan__uniform_over_the_legal_candidates_of_each_step():
+def test_random_episodes__uniform_over_the_legal_candidates_of_each_step():
     space = CutSpace.build(Pipeline(flat(), Cluster.parse("4x2:v100"), 3), candidates="all")
     episodes = random_episodes(space, 20_000, np.random.default_rng(0))
     first = np.bincount(episodes[:, 0], minlength=len(space.pivots))

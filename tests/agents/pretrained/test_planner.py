@@ -1,10 +1,10 @@
+from dataclasses import replace
 from importlib import resources
 
 import numpy as np
 import pytest
 import toys
 
-from parenvs.agents.answer import Answer
 from parenvs.agents.exact.points import even_plan, exact_points
 from parenvs.agents.pretrained.planner import WEIGHTS, gaps, policy, pretrained, refined
 from parenvs.agents.pretrained.policy import Draws
@@ -46,7 +46,7 @@ def test_network__ships_and_is_small():
 def test_pretrained__real_graphs(name):
     space = real(name)
     answer = pretrained(space)
-    report = judge(space.pipeline.plan(answer.cuts, answer.device_cuts), space.pipeline)
+    report = judge(answer.plan)  # which names the instance
     assert report.legal
     assert report.length_seconds == pytest.approx(answer.length)
     greedy, around = pretrained(space, draws=1), pretrained(space, refine=True)
@@ -153,7 +153,7 @@ def test_gaps__of_points_and_of_all_pivots():
     assert not bounded.proven
     assert bounded.text().startswith("at most ")
     assert bounded.length <= best.length
-    longer = Answer(best.cuts, best.device_cuts, 1.25 * best.length, "none")
+    longer = replace(best, length=1.25 * best.length)
     assert gaps(space, longer)[0].text().startswith("25.000% above the optimum over")
 
 
