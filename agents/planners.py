@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -33,20 +33,22 @@ SECONDS = 20.0
 """Default time limit of each search of the planner ``exact`` for pipelines."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Request(ABC):
     """A problem, and how much may be done to solve it.
 
     Attributes:
+        problem: what to plan.
         seed: seed of planners that draw numbers.
         steps: environment steps of planners that learn; random search judges as many plans as
             those steps make episodes.
         progress: whether planners that learn show a progress bar.
     """
 
-    seed: int = 0
-    steps: int = STEPS
-    progress: bool = False
+    problem: Any
+    seed: int = field(default=0, kw_only=True)
+    steps: int = field(default=STEPS, kw_only=True)
+    progress: bool = field(default=False, kw_only=True)
 
     planners: ClassVar[Mapping[str, Callable[[Any], Answer]]]
     """Every planner of the task by name; each takes the request and gives an answer."""
@@ -59,7 +61,12 @@ class Request(ABC):
     @property
     @abstractmethod
     def env_kwargs(self) -> dict[str, Any]:
-        """The problem as arguments of the environment, JSON types if it was loaded by name."""
+        """The problem as arguments of the environment in JSON types; it was loaded by name."""
+
+    @property
+    def object_kwargs(self) -> dict[str, Any]:
+        """The problem as arguments of the environment: the object itself, whatever its name."""
+        return {"problem": self.problem}
 
     @property
     @abstractmethod
@@ -111,7 +118,7 @@ class Request(ABC):
             raise ParenvsError(
                 f"agent {agent!r} needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
             ) from None
-        config = Config(self.env_id, self.env_kwargs, agent, self.seed, self.steps)
+        config = Config(self.env_id, self.object_kwargs, agent, self.seed, self.steps)
         return train(config, progress=self.progress)[0]
 
 
@@ -151,6 +158,12 @@ class PipelineRequest(Request):
             "radius": self.radius,
             "candidates": self.candidates,
         }
+
+    @property
+    def object_kwargs(self) -> dict[str, Any]:
+        """The problem as arguments of the environment: the object itself, whatever its name."""
+        choices = {"radius": self.radius, "candidates": self.candidates}
+        return {"problem": self.problem, **choices}
 
     @cached_property
     def space(self) -> CutSpace:
@@ -318,7 +331,7 @@ def _trained_partition(agent: str, request: PartitionRequest) -> PartitionAnswer
     result = request.train(agent)
     from parenvs.agents.train.run import play
 
-    env = play(request.env_id, request.env_kwargs, result.actions, request.seed)
+    env = play(request.env_id, request.object_kwargs, result.actions, request.seed)
     chosen = request.problem.chosen(env.get_wrapper_attr("plan")().partition)
     return PartitionAnswer(
         request.problem, chosen, result.value, method=agent, evaluations=result.episodes

@@ -1,0 +1,113 @@
+"""``evaluate``: return, plan and gap to the reference, for any model and environment."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import parenvs
+from parenvs.agents.reference import optimum, reference
+from parenvs.errors import ParenvsError
+from parenvs.wrappers import MaskInObservation
+
+
+def first_legal(observation, mask):
+    return int(mask.argmax())
+
+
+def optimal_actions(env):
+    """The actions of the proven optimum of ``PipelineCut-v0``, one after the other."""
+    space = env.unwrapped.space
+    best = reference(space)
+    return [
+        int(np.flatnonzero((space.pivots == p) & (space.devices == d))[0])
+        for p, d in zip(best.cuts, best.device_cuts, strict=True)
+    ]
+
+
+def test_evaluate__optimal_policy_has_no_gap():
+    env = gym.make("PipelineCut-v0", instance="vgg-19", cluster="B")
+    actions = iter(optimal_actions(env))
+    found = parenvs.evaluate(lambda observation, mask: next(actions), env)
+    assert found.gap == pytest.approx(0, abs=1e-12)
+    assert found.value == pytest.approx(optimum(env.unwrapped.space), rel=1e-12)
+    assert found.plan == found.reference.plan == found.best_plan
+    assert found.report.legal and len(found.returns) == 0
+    assert "0.000% from the optimum" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs"),
+    [
+        ("PipelineCut-v0", {"instance": "vgg-19", "cluster": "B"}),
+        ("PipelinePlan-v0", {"instance": "plan-validation/cnn-000"}),
+        ("PipelinePlan-v0", {}),
+        ("OperatorPartition-v0", {"instance": "vgg-19"}),
+        ("OperatorPartition-v0", {"instance": "vgg-19", "reward": "step_time"}),
+        ("DataParallel-v0", {"instance": "vgg-19"}),
+    ],
+)
+def test_evaluate__every_environment(env_id, kwargs):
+    env = gym.make(env_id, **kwargs)
+    found = parenvs.evaluate(first_legal, env, seed=3)
+    report = found.report
+    value = report.value if env_id.startswith("Pipeline") else report.value(env.unwrapped.reward)
+    assert found.value == pytest.approx(value, rel=1e-9)
+    assert found.value <= optimum(env.unwrapped.space) * (1 + 1e-9)
+    assert found.gap >= -1e-9
+    again = parenvs.evaluate(first_legal, MaskInObservation(gym.make(env_id, **kwargs)), seed=3)
+    assert (again.value, again.plan) == (found.value, found.plan)
+
+
+def test_evaluate__illegal_episode():
+    env = gym.make("PipelineCut-v0", instance="vgg-19", cluster="B")
+    found = parenvs.evaluate(lambda observation, mask: mask.argmin(), env)
+    assert (found.value, found.gap) == (-1.0, None)
+    assert "illegal" in str(found)
+
+
+class Model:
+    """A model as SB3 has them; ``masked`` ones take masks."""
+
+    def __init__(self):
+        self.asked = []
+
+    def set_random_seed(self, seed):
+        self.rng = np.random.default_rng(seed)
+
+    def predict(self, observation, deterministic=False, action_masks=None):
+        self.asked.append(deterministic)
+        legal = np.flatnonzero(action_masks)
+        return (legal[0] if deterministic else self.rng.choice(legal)), None
+
+
+def test_evaluate__sampled_episodes():
+    env = gym.make("PipelineCut-v0", instance="vgg-19", cluster="B")
+    model = Model()
+    found = parenvs.evaluate(model, env, episodes=20, seed=0)
+    assert model.asked == [True] * 2 + [False] * 40
+    assert found.returns.shape == (20,)
+    assert found.best_value == max(found.value, found.returns.max())
+    best = parenvs.judge(found.best_plan).value
+    assert best == pytest.approx(found.best_value) or found.best_value == -1
+    np.testing.assert_array_equal(
+        parenvs.evaluate(Model(), env, episodes=20, seed=0).returns, found.returns
+    )
+    assert "20 sampled episodes" in str(found)
+
+
+def test_evaluate__model_without_masks():
+    class Blind:
+        def predict(self, observation, deterministic=False):
+            return np.int64(0), None
+
+    env = gym.make("OperatorPartition-v0", instance="vgg-19")
+    assert parenvs.evaluate(Blind(), env).value > 0
+
+
+def test_evaluate__errors():
+    with pytest.raises(ParenvsError, match="evaluate takes an environment of parenvs"):
+        parenvs.evaluate(first_legal, gym.make("CartPole-v1"))
+    with pytest.raises(ParenvsError, match="evaluate takes an environment of parenvs"):
+        parenvs.evaluate(first_legal, "PipelineCut-v0")
+    with pytest.raises(ParenvsError, match="a model needs predict"):
+        parenvs.evaluate(3, gym.make("PipelineCut-v0"))

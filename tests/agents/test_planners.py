@@ -1,0 +1,133 @@
+"""``solve`` and its answers: the same for every task and planner."""
+
+import numpy as np
+import pytest
+import toys
+
+import parenvs
+from parenvs import Pipeline, StageProfile
+from parenvs.agents import planners
+from parenvs.agents.names import TRAINED
+from parenvs.agents.planners import PARTITION_PLANNERS, PIPELINE_PLANNERS, request_of, solve
+from parenvs.errors import InfeasibleError, ParenvsError
+
+
+def untrained(names):
+    return [name for name in names if name not in TRAINED]
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return parenvs.problem("vgg-19", cluster="B")
+
+
+@pytest.mark.parametrize("agent", untrained(PIPELINE_PLANNERS))
+def test_solve__every_planner_of_pipelines(pipeline, agent):
+    answer = solve(pipeline, agent, steps=600)
+    assert (answer.method, answer.plan.instance) == (agent, "vgg-19")
+    assert answer.report.plan == answer.plan
+    assert answer.report.length_seconds == pytest.approx(answer.length)
+    assert answer.proven == agent.startswith("exact")
+    assert (answer.bound == answer.length) if answer.proven else (answer.bound is None)
+    if answer.report.legal:
+        assert answer.value == answer.report.value
+    assert agent in str(answer)
+
+
+@pytest.mark.parametrize("task", ["operator-partition", "data-parallel"])
+@pytest.mark.parametrize("reward", ["paper", "step_time"])
+def test_solve__every_planner_of_partitions(task, reward):
+    problem = parenvs.problem("vgg-19", task=task, reward=reward)
+    best = solve(problem)
+    assert best.proven
+    for agent in untrained(PARTITION_PLANNERS):
+        if agent in ("expert", "data-parallel") and agent not in request_of(problem).compared:
+            continue
+        answer = solve(problem, agent, steps=600)
+        assert (answer.method, answer.plan.task) == (agent, task)
+        assert answer.report.legal
+        assert answer.report.value(reward) == pytest.approx(answer.value, rel=1e-12)
+        assert answer.report.gap(best) >= -1e-12
+        assert (answer.report.gap(best) < 1e-9) == (answer.value == pytest.approx(best.value))
+
+
+def test_solve__default_searches_all_pivots(pipeline):
+    """The pruned candidates hold no good plan of a CNN, and the default must not stop there."""
+    best, pruned = solve(pipeline), solve(pipeline, "exact-pruned")
+    assert best.length == solve(pipeline, "exact-full").length < 0.9 * pruned.length
+    assert pruned.report.gap(best) == pruned.length / best.length - 1
+    assert best.report.gap(best) == 0
+
+
+def test_solve__unproven_after_the_limit(pipeline, monkeypatch):
+    """Out of time: the better plan of both searches, and the bound of the larger one."""
+    monkeypatch.setattr(
+        planners, "exact_full", lambda problem, time_limit: even(problem, bound=0.1)
+    )
+
+    def even(problem, bound):
+        answer = solve(problem, "even")
+        return type(answer)(problem, answer.cuts, answer.device_cuts, answer.length, bound=bound)
+
+    answer = solve(pipeline, time_limit=0.5)
+    assert (answer.proven, answer.status, answer.bound) == (False, "feasible", 0.1)
+    assert answer.length == solve(pipeline, "exact-points").length < solve(pipeline, "even").length
+
+
+def test_solve__own_objects():
+    """A problem that no name leads to."""
+    toy = toys.dense()
+    answer = solve(toy.pipeline)
+    assert (answer.plan.cuts, answer.plan.device_cuts) == (toy.cuts, toy.device_cuts)
+    assert answer.value == pytest.approx(float(toy.value))
+
+
+def test_solve__agents_train_on_own_objects():
+    pytest.importorskip("sb3_contrib")
+    toy = toys.dense()
+    answer = solve(toy.pipeline, "ppo", steps=512)
+    assert answer.report.legal
+    assert answer.length <= solve(toy.pipeline, "even").length * (1 + 1e-12)
+
+
+def test_solve__needs_no_candidates_for_what_does_not_use_them():
+    """All seconds in one pivot: the candidates allow no plan, other planners find one."""
+    profile = StageProfile(
+        "peak", np.array(list("abcd"), dtype=object), [8.0, 0, 0, 0], [0.0] * 4, [1.0] * 4, [1.0] * 4
+    )
+    problem = Pipeline(profile, "1x4:v100", 3)
+    with pytest.raises(InfeasibleError, match="the candidates allow no 3 stages"):
+        solve(problem, "exact-pruned")
+    assert solve(problem).proven
+    assert solve(problem, "even").report.legal
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        (("exat",), {}, "unknown agent 'exat'.*did you mean 'exact'.*known: exact, "),
+        ((), {"time_limt": 1}, "'time_limt' is not an option.*did you mean 'time_limit'"),
+        ((), {"memory_limit": 1e9}, "'memory_limit' is not an option of solve for this problem"),
+    ],
+)
+def test_solve__errors(pipeline, arguments, options, words):
+    with pytest.raises(ParenvsError, match=words):
+        solve(pipeline, *arguments, **options)
+
+
+def test_solve__refuses_what_is_no_problem():
+    with pytest.raises(ParenvsError, match="solve takes a problem, not 't5-3b'; make one with"):
+        solve("t5-3b")
+
+
+def test_problem__errors():
+    for arguments, options, words in (
+        (("t5-3c",), {}, "unknown instance 't5-3c'.*did you mean 't5-3b'"),
+        (("t5-3b", "C", "pipeline"), {}, "unknown task 'pipeline'.*pipeline-cut"),
+        (("t5-3b",), {"stage": 3}, "'stage' is not an option of task pipeline-cut.*stages"),
+        (("t5-3b",), {"stages": 1}, "at least 2 stages, not 1"),
+        (("t5-3b",), {"stages": 99}, "only 32 devices"),
+        (("t5-3b", None, "data-parallel"), {"stages": 3}, "not an option of task data-parallel"),
+    ):
+        with pytest.raises(ParenvsError, match=words):
+            parenvs.problem(*arguments, **options)

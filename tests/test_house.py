@@ -1,0 +1,206 @@
+"""What holds the house up: layers without a circle, rooms of a readable size, names with a docstring.
+
+A module imports from layers below its own, or from its own folder. Imports inside functions and
+under ``TYPE_CHECKING`` count. The only ways up are the doors that ``DOORS`` lists.
+"""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import parenvs
+
+ROOT = Path(__file__).parents[1]
+LAYERS = (
+    ("errors", "files"),
+    ("cluster",),
+    ("plan",),
+    ("graph",),
+    ("pipeline", "partitioning"),
+    ("instances",),
+    ("judging", "datasets"),
+    ("diff", "viewer", "shardy"),
+    ("envs", "wrappers"),
+    ("agents",),
+    ("leaderboard", "bench"),
+    ("cli",),
+    ("__main__",),
+)
+"""Folders and modules of ``parenvs``, from the bottom to the top; beside each other: no import."""
+DOORS = {
+    ("graph.graph", "shardy.verify"),
+    ("graph.graph", "instances"),
+    ("graph.graph", "cluster"),
+    ("graph.graph", "partitioning.problem"),
+    ("graph.graph", "pipeline.problem"),
+    ("graph.graph", "plan"),
+}
+"""Methods of ``Graph`` that lead up: ``pipeline``, ``partitioning``, ``verify``, ..."""
+WITHIN = {("graph.graph", "graph.reader")}
+"""``Graph.from_hlo`` and ``Graph.from_jax``: doors to a module of the same folder that makes graphs."""
+LARGEST_FOLDER, LONGEST_FILE = 14, 520
+
+
+def module_files():
+    """Dotted names below ``parenvs`` -> files; a package stands for its ``__init__``."""
+    found = {}
+    for base in ("parenvs", "agents", "datasets", "leaderboard"):
+        for path in sorted((ROOT / base).rglob("*.py")):
+            parts = list(path.relative_to(ROOT).with_suffix("").parts)
+            parts = parts[1:] if base == "parenvs" else parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            found[".".join(parts)] = path
+    return found
+
+
+FILES = module_files()
+
+
+def imports(name):
+    """Modules of the package that a module imports, wherever the import stands."""
+    package = name.split(".") if FILES[name].name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = node.module or ""
+            if node.level:
+                parts = ["parenvs", *package[: len(package) - node.level + 1], node.module or ""]
+                start = ".".join(part for part in parts if part)
+            targets = [f"{start}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            if target.split(".")[0] == "parenvs":
+                inner = target.split(".")[1:]
+                while inner and ".".join(inner) not in FILES:
+                    inner.pop()
+                yield ".".join(inner)
+
+
+EDGES = {name: sorted(set(imports(name)) - {name}) for name in FILES}
+
+
+def layer(name):
+    room = name.split(".")[0]
+    return next(i for i, rooms in enumerate(LAYERS) if room in rooms)
+
+
+def test_house__every_module_has_a_layer():
+    rooms = {room for rooms in LAYERS for room in rooms}
+    assert {name.split(".")[0] for name in FILES if name} == rooms
+
+
+def test_house__nothing_imports_upward():
+    """The package itself is the top: only its version may be asked for below."""
+    wrong = []
+    for name in FILES:
+        for target in EDGES[name] if name else ():
+            same_room = name.split(".")[0] == target.split(".")[0]
+            if target == "":
+                text = FILES[name].read_text(encoding="utf-8")
+                taken = re.findall(r"^ *from parenvs import (.*)$", text, re.M)
+                if any(words != "__version__" for words in taken):
+                    wrong.append((name, "parenvs"))
+            elif not same_room and layer(target) >= layer(name) and (name, target) not in DOORS:
+                wrong.append((name, target))
+    assert wrong == []
+
+
+def test_house__doors_are_in_use_and_inside_functions():
+    """A door that nobody uses goes; one at the top of a module would be no door."""
+    text = FILES["graph.graph"].read_text(encoding="utf-8")
+    top = [n for n in ast.parse(text).body if isinstance(n, (ast.Import, ast.ImportFrom))]
+    for name, target in DOORS | WITHIN:
+        assert target in EDGES[name], (name, target)
+        assert f"parenvs.{target}" not in {getattr(node, "module", "") for node in top}
+
+
+def test_house__no_circle():
+    edges = {
+        name: [t for t in targets if (name, t) not in DOORS | WITHIN and t]
+        for name, targets in EDGES.items()
+        if name
+    }
+    state, path = {}, []
+
+    def visit(name):
+        state[name] = "open"
+        path.append(name)
+        for target in edges[name]:
+            if state.get(target) == "open":
+                pytest.fail(" -> ".join([*path[path.index(target) :], target]))
+            if target not in state:
+                visit(target)
+        path.pop()
+        state[name] = "done"
+
+    for name in edges:
+        if name not in state:
+            visit(name)
+
+
+def test_house__rooms_can_be_overlooked():
+    folders = {}
+    for path in FILES.values():
+        folders.setdefault(path.parent, []).append(path.name)
+    crowded = {str(f.relative_to(ROOT)): len(n) for f, n in folders.items()}
+    assert {f: n for f, n in crowded.items() if n > LARGEST_FOLDER} == {}
+    lengths = {str(p): len(p.read_text(encoding="utf-8").splitlines()) for p in FILES.values()}
+    assert {p: n for p, n in lengths.items() if n > LONGEST_FILE} == {}
+
+
+def test_house__tests_mirror_the_rooms():
+    rooms = {str(path.parent.relative_to(ROOT)) for path in FILES.values()}
+    rooms = {room.removeprefix("parenvs/") for room in rooms} | {"helpers"}
+    for folder in (ROOT / "tests").rglob("*"):
+        if folder.is_dir() and folder.name != "__pycache__":
+            assert str(folder.relative_to(ROOT / "tests")) in rooms
+
+
+PUBLIC = (
+    "BatchPlan", "Cluster", "Device", "Graph", "ParenvsError", "PartitionPlan", "PartitionReport",
+    "Partitioning", "Pipeline", "PipelinePlan", "Report", "StageProfile", "evaluate", "judge",
+    "load_graph", "load_plan", "load_profile", "problem", "solve",
+)  # fmt: skip
+"""Everything that ``import parenvs`` offers; the list stands in ``parenvs/__init__.py`` too."""
+
+
+def test_house__public_names():
+    assert tuple(parenvs.__all__) == PUBLIC
+    assert all(hasattr(parenvs, name) for name in PUBLIC)
+    with pytest.raises(AttributeError, match="'nothing'"):
+        parenvs.nothing  # noqa: B018
+
+
+def public_objects():
+    """Modules, and the public classes, functions, methods and properties that they define."""
+    for info in pkgutil.walk_packages(parenvs.__path__, "parenvs."):
+        name = info.name.removeprefix("parenvs.")
+        if name not in FILES or name.endswith("__main__"):
+            continue
+        try:
+            module = importlib.import_module(info.name)
+        except ImportError:  # an extra that is not installed
+            continue
+        yield info.name, module
+        for key, value in vars(module).items():
+            if key.startswith("_") or getattr(value, "__module__", None) != info.name:
+                continue
+            if inspect.isclass(value) or inspect.isfunction(value):
+                yield f"{info.name}.{key}", value
+            if inspect.isclass(value):
+                for inner, member in vars(value).items():
+                    member = getattr(member, "fget", member)
+                    if not inner.startswith("_") and inspect.isfunction(member):
+                        yield f"{info.name}.{key}.{inner}", member
+
+
+def test_house__every_public_name_is_documented():
+    missing = [name for name, value in public_objects() if not inspect.getdoc(value)]
+    assert missing == []
