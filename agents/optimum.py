@@ -17,7 +17,7 @@ def optimum(space: CutSpace | PlanSpace | PartitionSpace) -> float:
     if isinstance(space, (CutSpace, PlanSpace)):
         answer = exact_pruned(space) if isinstance(space, CutSpace) else exact_points(space)
         return float(plan_values(space.pipeline, answer.cuts, answer.device_cuts))
-    return exact_partition(space.problem, space.reward, space.scope).value
+    return exact_partition(space.problem).value
 
 
 def target(reward: str, best: float) -> float:

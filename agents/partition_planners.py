@@ -20,7 +20,7 @@ from parenvs.agents.heuristics.partition import (
 )
 from parenvs.agents.optimum import optimum
 from parenvs.agents.request import TRAINED, Request
-from parenvs.partitioning.judge import PartitionReport, judge_partition, make_partition_plan
+from parenvs.partitioning.problem import PartitionReport
 from parenvs.partitioning.space import PartitionSpace
 
 
@@ -57,11 +57,8 @@ class PartitionRequest(Request):
 
     def report(self, answer: PartitionAnswer) -> PartitionReport:
         """What the judge says of an answer, with the bound that it proved."""
-        space = self.space
-        plan = make_partition_plan(
-            space.problem, answer.chosen, space.task, space.reward, self.instance
-        )
-        return judge_partition(plan, space.problem).certified(answer)
+        problem = self.space.problem
+        return problem.report(problem.plan(answer.chosen)).certified(answer)
 
     def optimum(self) -> float:
         """Return of the best episode."""
@@ -69,8 +66,7 @@ class PartitionRequest(Request):
 
 
 def _exact(request: PartitionRequest) -> PartitionAnswer:
-    space = request.space
-    return exact_partition(space.problem, space.reward, space.scope, request.memory_limit)
+    return exact_partition(request.space.problem, request.memory_limit)
 
 
 def _random(request: PartitionRequest) -> PartitionAnswer:

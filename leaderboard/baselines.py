@@ -14,7 +14,6 @@ from parenvs.agents.request import STEPS, TRAINED
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.leaderboard.problem import Problem
 from parenvs.leaderboard.tasks import Task
-from parenvs.partitioning.judge import make_partition_plan
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import CutSpace
 from parenvs.pipeline.points import PlanSpace
@@ -200,11 +199,9 @@ def _pipeline_request(problem: Problem, seed: int, steps: int) -> PipelineReques
 
 def _partition(problem: Problem, agent: str, seed: int, steps: int) -> Plan:
     linkage = problem.kind == "operator-partition"
-    space = PartitionSpace.of(problem.partitioning, problem.kind, problem.reward, linkage)
+    space = PartitionSpace.of(problem.partitioning, linkage)
     answer = PartitionRequest(_env_kwargs(problem), seed, steps, space=space).run(agent)
-    return make_partition_plan(
-        problem.partitioning, answer.chosen, problem.kind, problem.reward, problem.instance
-    )
+    return problem.partitioning.plan(answer.chosen)
 
 
 def _env_kwargs(problem: Problem) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from typing import Any, overload
 
 from parenvs.cluster import Cluster
 from parenvs.graph.graph import Graph
-from parenvs.partitioning.judge import PartitionReport, judge_partition
-from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.judge import Report, judge_pipeline
 from parenvs.pipeline.problem import Pipeline
 from parenvs.pipeline.profile import StageProfile
@@ -48,5 +47,6 @@ def judge(plan: Any, target: Any, cluster: Cluster | None = None) -> Any:
             target = Pipeline(target, cluster, plan.micro_batches)
         return judge_pipeline(plan, target)
     if isinstance(target, Graph):
-        target = Partitioning.build(target, cluster or plan.cluster, plan.rules, plan.uneven)
-    return judge_partition(plan, target)
+        where = plan.cluster if cluster is None else cluster
+        target = Partitioning.build(target, where, plan.rules, plan.uneven, plan.task)
+    return target.report(plan)

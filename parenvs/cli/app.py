@@ -180,13 +180,14 @@ def explain(
     instance: OtherInstance = None,
 ) -> None:
     """Tell for each variable of a partition plan why it is partitioned or not."""
-    from parenvs.partitioning import explain as explain_plan
-    from parenvs.partitioning.judge import PartitionReport
+    from parenvs.partitioning.problem import PartitionReport
+    from parenvs.viewer.partition_explanation import explain as explained
+    from parenvs.viewer.partition_explanation import explanation_text
 
     report = _judged(file, instance)
     if not isinstance(report, PartitionReport):
         raise ParenvsError(f"{file}: explain takes plans of partitions, not {report.plan.task}")
-    words = explain_plan.explanation_text(explain_plan.explain(report, variable))
+    words = explanation_text(explained(report, variable))
     out.print(words, markup=False, soft_wrap=True)
     refuse_illegal(report, f"{file}: illegal")
 

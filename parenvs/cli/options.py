@@ -144,8 +144,8 @@ def _partition(
     from parenvs.partitioning.space import PartitionSpace
 
     where = choose_cluster(cluster, devices)
-    problem = load_partitioning(instance, where, rules, uneven)
-    space = PartitionSpace.of(problem, task, reward, linkage=task == "operator-partition")
+    problem = load_partitioning(instance, where, rules, uneven, task, reward)
+    space = PartitionSpace.of(problem, linkage=task == "operator-partition")
     limit = None
     if memory_limit is not None:
         limit = problem.memory_limit if memory_limit == "device" else _gigabytes(memory_limit)
