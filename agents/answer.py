@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.partitioning.judge import PartitionReport
-from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.judge import Report
 from parenvs.pipeline.problem import Pipeline
 from parenvs.plan import PartitionPlan, PipelinePlan
@@ -109,5 +108,10 @@ class PartitionAnswer(Answer):
 
     @cached_property
     def report(self) -> PartitionReport:
-        """What the judge says of the plan."""
-        return self.problem.report(self.plan)
+        """What the judge says of the plan, with the bound that the planner proved."""
+        return self.problem.report(self.plan).certified(self)
+
+    @property
+    def reward(self) -> str:
+        """Whose return ``value`` and ``bound`` are: ``"paper"`` or ``"step_time"``."""
+        return self.problem.reward

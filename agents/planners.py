@@ -247,7 +247,7 @@ def request_of(problem: Pipeline | Partitioning, **options: Any) -> Request:
     Raises:
         ParenvsError: no problem, or an option that the task does not have.
     """
-    kind: type[PipelineRequest] | type[PartitionRequest]
+    kind: Any
     if isinstance(problem, Pipeline):
         kind = PipelineRequest
     elif isinstance(problem, Partitioning):

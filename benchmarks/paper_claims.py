@@ -52,11 +52,11 @@ def agents(problem_: Problem, runs: Runs) -> list[str]:
     return [found(problem_, runs.get((problem_.name, agent), [])) for agent in TRAINED]
 
 
-def optimum_of(instance: str, rules: str, scope: str) -> str:
+def optimum_of(instance: str, rules: str, task: str) -> str:
     """What the proven optimum of the paper's reward partitions."""
-    target = load_partitioning(instance, choose_cluster(), rules)
-    best = target.partition(exact_partition(target, "paper", scope).chosen, scope)
-    if scope == "inputs":
+    target = load_partitioning(instance, choose_cluster(), rules, task=task)
+    best = target.partition(exact_partition(target).chosen)
+    if target.scope == "inputs":
         return ", ".join(f"{path} {d}" for path, d in sorted(best.items()))
     return f"{len(best)} variables"
 
@@ -72,11 +72,11 @@ def lines(problems: Sequence[Problem], runs: Runs) -> Iterable[tuple[str, list[s
     for p in problems:
         if p.task == "operator-partition" and p.setting.startswith("paper"):
             if p.instance in PARTITIONS:
-                best = optimum_of(p.instance, p.env_kwargs["rules"], "variables")
+                best = optimum_of(p.instance, p.env_kwargs["rules"], "operator-partition")
                 said = [p.instance, p.env_kwargs["rules"], PARTITIONS[p.instance], best]
                 yield p.task, [*said, *agents(p, runs)]
         elif p.task == "data-parallel" and p.instance in BATCHES:
-            best = optimum_of(p.instance, "shardy", "inputs")
+            best = optimum_of(p.instance, "shardy", "data-parallel")
             yield p.task, [p.instance, "shardy", BATCHES[p.instance], best, *agents(p, runs)]
         elif p.task == "pipeline-cut":
             said = PAPER.get((p.instance, p.setting), "")

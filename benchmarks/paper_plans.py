@@ -14,8 +14,7 @@ from parenvs import Graph
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.heuristics.partition import expert_dimensions
 from parenvs.cluster import choose_cluster
-from parenvs.partitioning.judge import PartitionReport, judge_partition
-from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.plan import RULE_SETS
 
 """arXiv 2007.04069: the search for an operator partitioning."""
@@ -89,7 +88,7 @@ def expert_of_t5(problem: Partitioning, best: Mapping[str, int]) -> tuple[Row, d
     """All rows of Table 3 together, against the optimum."""
     named = matching(problem.graph, TABLE_3)
     report = judged(problem, named)
-    alone = judge_partition(replace(report.plan, partition=named), problem)
+    alone = problem.report(replace(report.plan, partition=named))
     kept = sum(best.get(path) == dimension for path, dimension in named.items())
     more = {path: d for path, d in best.items() if path not in named}
     label = problem.graph.name
@@ -157,7 +156,7 @@ def megatron(problem: Partitioning, best: Mapping[str, int]) -> tuple[Row, dict[
 def table_6(problem: Partitioning) -> tuple[Row, dict[str, Any]]:
     """The optimum of ``DataParallel-v0``, against the first dimension of every batch input."""
     graph = problem.graph
-    answer = exact_partition(problem, "paper", "inputs")
+    answer = exact_partition(replace(problem, task="data-parallel"))
     best = problem.partition(answer.chosen, "inputs")
     batch = {graph.paths[i]: 0 for i in problem.inputs.tolist()}
     row: Row = [graph.name, problem.rules, len(batch), kinds(best) or "nothing"]

@@ -18,8 +18,7 @@ from parenvs import Graph
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.instances import data_folder, manifest
-from parenvs.partitioning.judge import PartitionReport, judge_partition, make_partition_plan
-from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.plan import RULE_SETS
 
 SIX = "t5 6+6"
@@ -83,7 +82,7 @@ def optimum(name: str, load: Callable[[], Graph], rules: str, repeats: int) -> d
         "value": report.value(),
         "status": answer.status,
         "bound": answer.bound,
-        "gap": report.gap,
+        "gap": report.gap(answer),
         "nodes": answer.evaluations,
         "expected": EXPECTED[name][RULE_SETS.index(rules)],
         "load_s": None if name == SIX else load_s,
@@ -96,8 +95,8 @@ def optimum(name: str, load: Callable[[], Graph], rules: str, repeats: int) -> d
 
 def judged(problem: Partitioning, named: Mapping[str, int]) -> PartitionReport:
     """What the judge says of these variables together with what belongs to their classes."""
-    plan = make_partition_plan(problem, problem.chosen(named), "operator-partition", "paper")
-    return judge_partition(replace(plan, partition={**named, **plan.partition, **named}), problem)
+    plan = problem.plan(problem.chosen(named))
+    return problem.report(replace(plan, partition={**named, **plan.partition, **named}))
 
 
 def kinds(partition: Mapping[str, int]) -> str:

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 from common import CLUSTERS, INSTANCES, parser, percent, progress, publish, table
 
-from parenvs import Cluster
 from parenvs.agents.answer import PartitionAnswer
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.heuristics.partition import data_parallel, expert, greedy, replicate
 from parenvs.errors import InfeasibleError
 from parenvs.instances import load_partitioning
-from parenvs.partitioning.judge import PartitionReport, judge_partition, make_partition_plan
-from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.partitioning.space import PartitionSpace
 
 SERVER = "1x8:v100"
@@ -46,8 +44,7 @@ Row = list[object]
 
 def judged(problem: Partitioning, answer: PartitionAnswer) -> PartitionReport:
     """What the judge says of an answer; it has to be legal."""
-    plan = make_partition_plan(problem, answer.chosen, "operator-partition", "step_time")
-    report = judge_partition(plan, problem).certified(answer)
+    report = problem.report(problem.plan(answer.chosen)).certified(answer)
     if not report.legal or not np.array_equal(report.chosen, answer.chosen):
         raise AssertionError(f"{answer.method}: {report.reasons}")
     return report
@@ -64,7 +61,7 @@ def figures(report: PartitionReport) -> dict[str, Any]:
 def within(problem: Partitioning, scope: str, limit: float) -> PartitionReport | float:
     """The exact plan under a memory limit, or the bytes of the smallest one that was found."""
     try:
-        return judged(problem, exact_partition(problem, "step_time", scope, limit))
+        return judged(problem, exact_partition(problem, limit, scope))
     except InfeasibleError as error:
         found = re.search(r"needs ([\d,]+)", str(error))
         if found is None:
@@ -74,12 +71,12 @@ def within(problem: Partitioning, scope: str, limit: float) -> PartitionReport |
 
 def case(instance: str, cluster: str) -> dict[str, Any]:
     """Every planner on one problem."""
-    problem = load_partitioning(instance, Cluster.parse(cluster))
-    space = PartitionSpace.of(problem, "operator-partition", "step_time", True)
-    exact = exact_partition(problem, "step_time", "all")
+    problem = load_partitioning(instance, cluster, reward="step_time")
+    space = PartitionSpace.of(problem)
+    exact = exact_partition(problem)
     plans = {
         "exact": exact,
-        "exact, variables only": exact_partition(problem, "step_time", "variables"),
+        "exact, variables only": exact_partition(problem, scope="variables"),
     }
     plans |= {name: planner(space) for name, planner in OTHERS.items()}
     limited = within(problem, "all", problem.memory_limit)
@@ -140,8 +137,8 @@ def limits(instance: str, cluster: str, scope: str) -> list[dict[str, Any]]:
 
     The last ones are the least memory that was found, and the first limit that no plan keeps.
     """
-    problem = load_partitioning(instance, Cluster.parse(cluster))
-    free = judged(problem, exact_partition(problem, "step_time", scope))
+    problem = load_partitioning(instance, cluster, reward="step_time")
+    free = judged(problem, exact_partition(problem, scope=scope))
     peak = free.memory.peak
     head = {"instance": instance, "cluster": cluster, "scope": scope}
     raws = []

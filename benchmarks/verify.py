@@ -19,17 +19,16 @@ from parenvs import Graph
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
-from parenvs.partitioning.judge import judge_partition, make_partition_plan
 from parenvs.partitioning.problem import Partitioning
 from parenvs.plan import RULE_SETS, PartitionPlan
 from parenvs.shardy.verify import Verification
 
 DEVICES = 8
-KINDS = {  # task, reward, scope
-    "exact, paper's reward": ("operator-partition", "paper", "variables"),
-    "exact, step time": ("operator-partition", "step_time", "all"),
-    "exact batch, paper's reward": ("data-parallel", "paper", "inputs"),
-    "exact batch, step time": ("data-parallel", "step_time", "inputs"),
+KINDS = {  # task, reward
+    "exact, paper's reward": ("operator-partition", "paper"),
+    "exact, step time": ("operator-partition", "step_time"),
+    "exact batch, paper's reward": ("data-parallel", "paper"),
+    "exact batch, step time": ("data-parallel", "step_time"),
 }
 KEPT = 0.8
 """Share of the classes that a random plan tries to partition."""
@@ -73,11 +72,11 @@ class Row:
 
 def exact_rows(instance: str, rules: str) -> list[Row]:
     """A row for each exact plan of a shipped graph."""
-    problem = load_partitioning(instance, choose_cluster(devices=DEVICES), rules)
     rows = []
-    for kind, (task, reward, scope) in KINDS.items():
-        answer = exact_partition(problem, reward, scope)
-        plan = make_partition_plan(problem, answer.chosen, task, reward)
+    for kind, (task, reward) in KINDS.items():
+        cluster = choose_cluster(devices=DEVICES)
+        problem = load_partitioning(instance, cluster, rules, task=task, reward=reward)
+        plan = problem.plan(exact_partition(problem).chosen)
         rows.append(verified(problem, kind, [plan], None))
     return rows
 
@@ -91,7 +90,7 @@ def random_rows(name: str, model: Any, rules: str, count: int) -> list[Row]:
     function, args = train_step(model)
     lowered = jax.jit(function, keep_unused=True).lower(*args)
     graph = Graph.from_jax(function, *args, name=name)
-    problem = Partitioning.build(graph, choose_cluster(devices=DEVICES), rules)
+    problem = Partitioning.build(graph, choose_cluster(devices=DEVICES), rules, reward="step_time")
     rows = []
     for kind, conflict in (("random, legal", False), ("random, a conflict added", True)):
         plans = random_plans(problem, count, conflict)
@@ -110,9 +109,9 @@ def random_plans(problem: Partitioning, count: int, conflict: bool) -> list[Part
             rivals = [x for one in np.flatnonzero(chosen) for x in problem.classes.rivals(one)]
             rivals = np.intersect1d(rivals, problem.decidable("all"))
             chosen[rng.choice(rivals, size=min(len(rivals), 1))] = True
-        plan = make_partition_plan(problem, chosen, "operator-partition", "step_time")
+        plan = problem.plan(chosen)
         # A plan names one dimension of each input: what is added cannot always be said.
-        if len(plans) < count and judge_partition(plan, problem).legal != conflict:
+        if len(plans) < count and problem.report(plan).legal != conflict:
             plans.append(plan)
     return plans
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from parenvs.agents.answer import Answer
+from parenvs.agents.answer import Answer, PipelineAnswer
 from parenvs.agents.exact.pipeline import exact_full
 from parenvs.agents.exact.points import even_plan, exact_points
 from parenvs.agents.names import STEPS, TRAINED
-from parenvs.agents.partition_planners import PartitionRequest
-from parenvs.agents.planners import PLANNERS, PipelineRequest
+from parenvs.agents.planners import solve
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.leaderboard.problem import Problem
 from parenvs.leaderboard.tasks import Task
-from parenvs.partitioning.judge import make_partition_plan
-from parenvs.partitioning.space import PartitionSpace
-from parenvs.pipeline.cuts import CutSpace
 from parenvs.pipeline.points import PlanSpace
 from parenvs.plan import PipelinePlan, Plan
 
@@ -108,16 +103,15 @@ _TRAINED: dict[str, tuple[str, str, str]] = {
     )
     for agent in TRAINED
 }
-_POINTS = ("even-points", "exact-points", "exact-full")
-"""Agents of pipelines that are made here."""
+_PLANNERS = {"exact": "exact-pruned"}
+"""Id of an entry -> the planner that makes it, where the two differ: entries keep their ids."""
 _GENERAL = ("generated", "plan-validation")
 
 
 def agents(task: Task) -> dict[str, tuple[str, str, str]]:
     """Every agent of a task -> method, link, search budget (with ``{steps}``)."""
     if task.kind == PipelinePlan.task:
-        known = {*_POINTS, *PLANNERS}
-        return {**{k: words for k, words in _PIPELINES.items() if k in known}, **_TRAINED}
+        return {**_PIPELINES, **_TRAINED}
     named = dict(_PARTITIONS)
     if (task.kind, task.reward) == ("operator-partition", "paper"):
         del named["data-parallel"]  # it decides no variable
@@ -156,15 +150,14 @@ def planner(task: Task, agent: str, seed: int = 0, steps: int = STEPS) -> Planne
             f"task {task.name!r} has no agent {agent!r}{did_you_mean(agent, known)}; "
             f"known: {', '.join(known)}"
         )
-    if task.kind != PipelinePlan.task:
-        return lambda problem: _partition(problem, agent, seed, steps)
-    points = {"even-points": _even_points, "exact-points": _exact_points, "exact-full": shortest}
-    if agent in points:
-        return lambda problem: _cut(problem, points[agent](problem))
-    return lambda problem: _cut(problem, _pipeline_request(problem, seed, steps).run(agent))
+    made_here = {"even-points": _even_points, "exact-full": shortest}
+    if agent in made_here:
+        return lambda problem: _plan(problem, made_here[agent](problem))
+    name = _PLANNERS.get(agent, agent) if task.kind == PipelinePlan.task else agent
+    return lambda problem: _plan(problem, solve(problem.target, name, seed=seed, steps=steps))
 
 
-def shortest(problem: Problem, seconds: float = SECONDS) -> Answer:
+def shortest(problem: Problem, seconds: float = SECONDS) -> PipelineAnswer:
     """The best pipeline plan that the project can find, with what is proven of it.
 
     Args:
@@ -174,40 +167,18 @@ def shortest(problem: Problem, seconds: float = SECONDS) -> Answer:
     Raises:
         InfeasibleError: no plan fits the memory.
     """
-    space = PlanSpace.build(problem.pipeline)
-    points = exact_points(space, time_limit=seconds)
+    points = exact_points(PlanSpace.build(problem.pipeline), time_limit=seconds)
     return exact_full(problem.pipeline, points, time_limit=seconds)
 
 
-def _even_points(problem: Problem) -> Answer:
+def _even_points(problem: Problem) -> PipelineAnswer:
     space = PlanSpace.build(problem.pipeline)
     cuts, device_cuts = space.plan(*even_plan(space))
-    return Answer(cuts, device_cuts, float(problem.pipeline.length(cuts, device_cuts)), "even")
+    length = float(problem.pipeline.length(cuts, device_cuts))
+    return PipelineAnswer(problem.pipeline, cuts, device_cuts, length, method="even-points")
 
 
-def _exact_points(problem: Problem) -> Answer:
-    return exact_points(PlanSpace.build(problem.pipeline))
-
-
-def _cut(problem: Problem, answer: Answer) -> Plan:
-    return problem.pipeline_plan(answer.cuts.tolist(), answer.device_cuts.tolist())
-
-
-def _pipeline_request(problem: Problem, seed: int, steps: int) -> PipelineRequest:
-    space = CutSpace.build(problem.pipeline)
-    return PipelineRequest(_env_kwargs(problem), seed, steps, space=space)
-
-
-def _partition(problem: Problem, agent: str, seed: int, steps: int) -> Plan:
-    linkage = problem.kind == "operator-partition"
-    space = PartitionSpace.of(problem.partitioning, problem.kind, problem.reward, linkage)
-    answer = PartitionRequest(_env_kwargs(problem), seed, steps, space=space).run(agent)
-    return make_partition_plan(
-        problem.partitioning, answer.chosen, problem.kind, problem.reward, problem.instance
-    )
-
-
-def _env_kwargs(problem: Problem) -> dict[str, Any]:
-    """The problem as arguments of its environment, for agents that train."""
-    kwargs = {"instance": problem.instance, **problem.settings}
-    return {**kwargs, "reward": problem.reward} if problem.reward else kwargs
+def _plan(problem: Problem, answer: Answer) -> Plan:
+    if isinstance(answer, PipelineAnswer):
+        return problem.pipeline_plan(answer.cuts.tolist(), answer.device_cuts.tolist())
+    return answer.plan

@@ -17,7 +17,7 @@ from parenvs.leaderboard.entry import Entry, load_entry
 from parenvs.leaderboard.problem import KINDS, TOLERANCE, Problem, Reference
 from parenvs.leaderboard.reading import cleaned
 from parenvs.leaderboard.tasks import Task, tasks
-from parenvs.partitioning.judge import PartitionReport
+from parenvs.partitioning.problem import PartitionReport
 from parenvs.pipeline.judge import Report
 from parenvs.plan import PartitionPlan, PipelinePlan, Plan
 

@@ -11,8 +11,7 @@ from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
 from parenvs.instances import load_partitioning, load_profile
 from parenvs.judging import judge
-from parenvs.partitioning.judge import PartitionReport
-from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.judge import Report
 from parenvs.pipeline.problem import Pipeline
 from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan, Plan
@@ -92,7 +91,12 @@ class Problem:
             )
         else:
             found = load_partitioning(
-                self.instance, self.cluster, settings["rules"], settings["uneven"]
+                self.instance,
+                self.cluster,
+                settings["rules"],
+                settings["uneven"],
+                self.kind,
+                self.reward,
             )
             fingerprint = found.graph.fingerprint
         if fingerprint != self.fingerprint:

@@ -24,8 +24,6 @@ from parenvs.instances import load_graph, names
 from parenvs.leaderboard.baselines import SECONDS, shortest
 from parenvs.leaderboard.problem import TOLERANCE, Problem, Reference
 from parenvs.leaderboard.tasks import Task, TaskList, read_tasks, tasks_file
-from parenvs.partitioning.judge import make_partition_plan
-from parenvs.partitioning.problem import scope_of
 from parenvs.plan import PipelinePlan
 
 COMMAND = "python -m parenvs.leaderboard.references"
@@ -141,9 +139,8 @@ def solved(problem: Problem, seconds: float = SECONDS) -> Problem:
         proven, bound, method = answer.status == "optimal", answer.bound, "exact-full"
     else:
         partitioning, reward = problem.partitioning, problem.reward
-        task = problem.kind
-        found = exact_partition(partitioning, reward, scope_of(task, reward))
-        plan = make_partition_plan(partitioning, found.chosen, task, reward, problem.instance)
+        found = exact_partition(partitioning)
+        plan = partitioning.plan(found.chosen)
         worst = problem.cost(problem.judge(problem.partition_plan({})))
         proven, method = found.status == "optimal", "exact"
         assert found.bound is not None

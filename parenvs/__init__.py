@@ -26,8 +26,7 @@ from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph, load_profile, problem
 from parenvs.judging import judge
-from parenvs.partitioning.judge import PartitionReport
-from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.judge import Report
 from parenvs.pipeline.problem import Pipeline
 from parenvs.pipeline.profile import StageProfile

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -198,11 +199,23 @@ def _unknown(text: str) -> UnknownInstanceError:
 
 def load_partitioning(
     instance: str | os.PathLike[str],
-    cluster: Cluster,
+    cluster: Cluster | str | os.PathLike[str] | dict[str, Any],
     rules: str = "shardy",
     uneven: str = "pad",
+    task: str = PartitionPlan.task,
+    reward: str = "paper",
 ) -> Partitioning:
     """The problem of a shipped instance or a graph file; the same arguments give the same object.
+
+    Problems that differ in task or reward only share the graph and its classes.
+
+    Args:
+        instance: the name or path, which plans carry.
+        cluster: the devices, in any form that ``Cluster.parse`` takes.
+        rules: ``"shardy"`` or ``"automap"``.
+        uneven: ``"pad"`` or ``"forbid"``.
+        task: ``"operator-partition"`` or ``"data-parallel"``.
+        reward: ``"paper"`` or ``"step_time"``.
 
     Raises:
         UnknownInstanceError: neither a shipped name nor a file.
@@ -213,11 +226,25 @@ def load_partitioning(
     if text not in manifest()["instances"]:
         with contextlib.suppress(OSError, ValueError):  # no file; loading says so
             stamp = Path(text).stat().st_mtime_ns
-    return _load(text, stamp, cluster, rules, uneven)
+    return _load(text, stamp, Cluster.parse(cluster), rules, uneven, task, reward)
+
+
+@lru_cache(maxsize=64)
+def _load(
+    instance: str,
+    stamp: int | None,
+    cluster: Cluster,
+    rules: str,
+    uneven: str,
+    task: str,
+    reward: str,
+) -> Partitioning:
+    problem = _load_classes(instance, stamp, cluster, rules, uneven)
+    return replace(problem, task=task, reward=reward)
 
 
 @lru_cache(maxsize=16)
-def _load(
+def _load_classes(
     instance: str, stamp: int | None, cluster: Cluster, rules: str, uneven: str
 ) -> Partitioning:
-    return Partitioning.build(load_graph(instance), cluster, rules, uneven)
+    return Partitioning.build(load_graph(instance), cluster, rules, uneven, instance=instance)

@@ -8,8 +8,7 @@ from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
 from parenvs.instances import forward_of, load_graph, load_profile
-from parenvs.partitioning.judge import PartitionReport, judge_partition
-from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.judge import Report, judge_pipeline
 from parenvs.pipeline.problem import Pipeline
 from parenvs.pipeline.profile import StageProfile
@@ -57,7 +56,7 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
     if not isinstance(plan, PartitionPlan):
         raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
     if isinstance(target, Partitioning):
-        return judge_partition(plan, target)
+        return target.report(plan)
     where = plan.cluster if cluster is None else Cluster.parse(cluster)
     if target is None:
         target = load_graph(plan.instance)
@@ -66,7 +65,10 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
             f"a plan of task {plan.task} is judged on a Graph or a Partitioning, not on "
             f"{shown(target)}"
         )
-    return judge_partition(plan, Partitioning.build(target, where, plan.rules, plan.uneven))
+    problem = Partitioning.build(
+        target, where, plan.rules, plan.uneven, plan.task, instance=plan.instance
+    )
+    return problem.report(plan)
 
 
 def _judge_pipeline(plan: PipelinePlan, target: Any, cluster: Any) -> Report:

@@ -11,39 +11,37 @@ from parenvs.errors import InfeasibleError
 from parenvs.partitioning.problem import Partitioning
 
 _ROUNDS = 200
+"""Most solutions whose memory is looked at."""
 _TOLERANCE = 1.0
 """Bytes by which rounding may exceed the memory limit."""
 
 
 def exact_partition(
-    problem: Partitioning,
-    reward: str = "paper",
-    scope: str = "variables",
-    memory_limit: float | None = None,
+    problem: Partitioning, memory_limit: float | None = None, scope: str | None = None
 ) -> PartitionAnswer:
-    """The partition of the highest return, with its proof.
+    """The partition of the highest return of a problem's reward, with its proof.
 
     The memory limit holds at every instruction. There are tens of thousands of them, so only those
     that a solution exceeds become constraints, until none is exceeded.
 
     Args:
-        problem: the problem.
-        reward: ``"paper"`` or ``"step_time"``.
-        scope: ``"variables"``, ``"inputs"`` or ``"all"``: what may be decided.
+        problem: the problem, with its reward.
         memory_limit: bytes that a device may use at most (default: no limit).
+        scope: ``"variables"``, ``"inputs"`` or ``"all"``: what may be decided (default: the
+            problem's scope).
 
     Raises:
         InfeasibleError: no partition keeps the memory limit; says by how much the best one misses.
     """
     begin = time.perf_counter()
-    base, weights = problem.weights(reward, scope)
-    program = _Program(problem, problem.decidable(scope))
+    classes, base, weights = problem.decidable(scope), *problem.returns
+    program = _Program(problem, classes)
     nodes = 0
     for _ in range(_ROUNDS):
         chosen, bound, explored = program.maximise(weights)
         nodes += explored
         if chosen is None:
-            raise InfeasibleError(_least_memory(problem, scope, memory_limit or 0.0))
+            raise InfeasibleError(_least_memory(problem, classes, memory_limit or 0.0))
         if memory_limit is None:
             break
         memory = problem.footprint.memory(chosen)
@@ -52,13 +50,13 @@ def exact_partition(
         program.limit_memory(memory.at, memory_limit, chosen)
     else:
         raise InfeasibleError(f"no partition within memory after {_ROUNDS} rounds")
-    value = float(problem.value(chosen, reward, scope))
+    value = float(problem.value(chosen))
     return PartitionAnswer(
-        chosen=chosen,
-        value=value,
-        reward=reward,
+        problem,
+        chosen,
+        value,
         method="exact",
-        status="optimal",
+        proven=True,
         bound=max(base + bound, value),  # the solver's own rounding aside
         evaluations=nodes,
         seconds=time.perf_counter() - begin,
@@ -66,7 +64,7 @@ def exact_partition(
 
 
 class _Program:
-    """The integer program: one binary a class, at most one of each pair that conflicts."""
+    """The integer program: a binary for each class, at most one of each pair that conflicts."""
 
     def __init__(self, problem: Partitioning, classes: np.ndarray) -> None:
         from scipy.sparse import coo_array
@@ -108,7 +106,7 @@ class _Program:
         if not len(self.classes):
             return (None if max(self.needed, default=0.0) > 0 else chosen), 0.0, 0
         worth = weights[self.classes]
-        found = milp(
+        solution = milp(
             -worth,
             integrality=np.ones(len(self.classes)),
             bounds=Bounds(0, 1),
@@ -116,29 +114,33 @@ class _Program:
             # The presolve of SciPy 1.11 to 1.15 took a broken constraint for an optimum.
             options={"mip_rel_gap": 0.0, "presolve": False},
         )
-        if found.x is None:
+        if solution.x is None:
             return None, 0.0, 0
-        chosen[self.classes] = found.x > 0.5
+        chosen[self.classes] = solution.x > 0.5
         if not self.problem.legal(chosen):
             raise RuntimeError("the solver broke a constraint; install a newer SciPy")
-        bound = -found.fun if found.mip_dual_bound is None else -found.mip_dual_bound
-        return chosen, float(bound), int(found.mip_node_count or 0)
+        bound = -solution.fun if solution.mip_dual_bound is None else -solution.mip_dual_bound
+        return chosen, float(bound), int(solution.mip_node_count or 0)
 
 
-def _least_memory(problem: Partitioning, scope: str, limit: float) -> str:
-    """What to say if no partition keeps the limit: a partition that needs little memory."""
-    program = _Program(problem, problem.decidable(scope))
+def _least_memory(problem: Partitioning, classes: np.ndarray, limit: float) -> str:
+    """The error where no partition of the classes keeps the limit: by how much it is missed.
+
+    The memory at one instruction after the other is minimised; this finds a partition that needs
+    little memory, not always the least.
+    """
+    program = _Program(problem, classes)
     at = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool)).at
-    least = np.inf
-    for _ in range(_ROUNDS):  # minimises the memory at one instruction after the other
+    smallest = np.inf
+    for _ in range(_ROUNDS):
         chosen, _, _ = program.maximise(problem.footprint.saved_at(at)[1])
         assert chosen is not None
         memory = problem.footprint.memory(chosen)
-        least = min(least, memory.peak)
+        smallest = min(smallest, memory.peak)
         if memory.at == at:
             break
         at = memory.at
     return (
         f"{problem.graph.name} on {problem.cluster}: no partition fits {limit:,.0f} bytes a device;"
-        f" the smallest found needs {least:,.0f}, {least - limit:,.0f} more"
+        f" the smallest found needs {smallest:,.0f}, {smallest - limit:,.0f} more"
     )

@@ -35,7 +35,7 @@ DENSE: tuple[tuple[str, int], ...] = (
 
 
 def replicate(space: PartitionSpace) -> PartitionAnswer:
-    """Every device does everything."""
+    """The plan in which every device does everything."""
     return _answer(space, np.zeros(len(space.problem.classes), dtype=bool), "replicate")
 
 
@@ -57,8 +57,7 @@ def greedy(space: PartitionSpace) -> PartitionAnswer:
     1 / (rivals + 1) of each class's weight in all.
     """
     begin = time.perf_counter()
-    _, weights = space.problem.weights(space.reward, space.scope)
-    worth = weights[space.classes]
+    worth = space.problem.returns.weights[space.classes]
     open_ = worth > 0
     known = np.zeros(len(worth), dtype=int)
     while open_.any():
@@ -91,7 +90,7 @@ def random_search(
     evaluations = max(evaluations, 1)
     for start in range(0, evaluations, _BATCH):
         chosen = space.chosen(random_episodes(space, min(_BATCH, evaluations - start), rng))
-        values = problem.value(chosen, space.reward, space.scope)
+        values = problem.value(chosen)
         i = int(values.argmax())
         if best is None or values[i] > best[0]:
             best = float(values[i]), chosen[i]
@@ -100,7 +99,7 @@ def random_search(
 
 
 def data_parallel(space: PartitionSpace) -> PartitionAnswer:
-    """The first dimension of every batch input, and nothing else.
+    """The plan that splits the first dimension of every batch input, and nothing else.
 
     Raises:
         InfeasibleError: it cannot be partitioned, or the inputs do not share it.
@@ -128,13 +127,13 @@ def expert(space: PartitionSpace) -> PartitionAnswer:
     names = expert_dimensions(problem.graph)
     chosen = np.zeros(len(problem.classes), dtype=bool)
     for path, dimension in names.items():
-        one = problem.chosen({path: dimension})
-        if problem.legal(chosen | one):
-            chosen |= one
+        named = problem.chosen({path: dimension})
+        if problem.legal(chosen | named):
+            chosen |= named
     if not chosen.any():
         raise InfeasibleError(
             f"{problem.graph.name}: no expert plan is known for variables named like these; "
-            "see MEGATRON and DENSE in parenvs.agents.partition_heuristics"
+            "see MEGATRON and DENSE in parenvs.agents.heuristics.partition"
         )
     return _answer(space, chosen, "expert")
 
@@ -142,13 +141,13 @@ def expert(space: PartitionSpace) -> PartitionAnswer:
 def expert_dimensions(graph: Graph) -> dict[str, int]:
     """Path -> dimension that an expert partitions, of the variables whose names are known."""
     for patterns in (MEGATRON, DENSE):
-        found = {
+        matches = {
             graph.paths[i]: _matched(
                 graph.paths[i], patterns, len(graph.shape(graph.parameter_tensor[i]))
             )
             for i in graph.variables
         }
-        known = {path: d for path, d in found.items() if d is not None}
+        known = {path: d for path, d in matches.items() if d is not None}
         if known:
             return known
     return {}
@@ -173,9 +172,9 @@ def _answer(
 ) -> PartitionAnswer:
     now = time.perf_counter()
     return PartitionAnswer(
-        chosen=chosen,
-        value=float(space.problem.value(chosen, space.reward, space.scope)),
-        reward=space.reward,
+        space.problem,
+        chosen,
+        float(space.problem.value(chosen)),
         method=method,
         evaluations=evaluations,
         seconds=0.0 if begin is None else now - begin,

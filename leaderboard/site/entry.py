@@ -28,7 +28,7 @@ from parenvs.leaderboard.site.tables import (
     seconds_field,
     table,
 )
-from parenvs.partitioning.judge import PartitionReport
+from parenvs.partitioning.problem import PartitionReport
 from parenvs.pipeline.judge import Report
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from parenvs.leaderboard.site.html import Child, Markup, badge, facts, markup, scrolling, tag
 from parenvs.leaderboard.site.pipeline import label
 from parenvs.leaderboard.site.tables import Column, Field, Row, number, table
-from parenvs.partitioning.judge import PartitionReport
+from parenvs.partitioning.problem import PartitionReport
 from parenvs.plan import BatchPlan
 from parenvs.viewer.partition_grid import (
     BLOCKED,

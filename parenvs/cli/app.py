@@ -80,7 +80,7 @@ def show(
     from parenvs.pipeline.cuts import CutSpace
 
     options = {"stages": stages, "micro_batch": micro_batch}
-    given = {name: value for name, value in options.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     pipeline = problem(instance, cluster, **given)
     devices = pipeline.cluster
     graph = None if instance.endswith(".csv") else load_graph(instance)
@@ -180,13 +180,14 @@ def explain(
     instance: OtherInstance = None,
 ) -> None:
     """Tell for each variable of a partition plan why it is partitioned or not."""
-    from parenvs.partitioning import explain as explain_plan
-    from parenvs.partitioning.judge import PartitionReport
+    from parenvs.partitioning.problem import PartitionReport
+    from parenvs.viewer.partition_explanation import explain as explained
+    from parenvs.viewer.partition_explanation import explanation_text
 
     report = _judged(file, instance)
     if not isinstance(report, PartitionReport):
         raise ParenvsError(f"{file}: explain takes plans of partitions, not {report.plan.task}")
-    words = explain_plan.explanation_text(explain_plan.explain(report, variable))
+    words = explanation_text(explained(report, variable))
     out.print(words, markup=False, soft_wrap=True)
     refuse_illegal(report, f"{file}: illegal")
 
@@ -244,7 +245,7 @@ def _judged(file: Path, instance: str | None) -> Any:
     from parenvs.judging import judge
     from parenvs.plan import PipelinePlan, load_plan
 
-    made = load_plan(file)
+    made: Any = load_plan(file)
     if instance is None:
         return judge(made)
     if isinstance(made, PipelinePlan):

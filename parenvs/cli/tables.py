@@ -12,8 +12,7 @@ from rich.table import Table
 from parenvs.cluster import PRESETS
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.instances import manifest
-from parenvs.partitioning.judge import PartitionReport
-from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.cuts import CutSpace
 from parenvs.plan import RULE_SETS
 

@@ -1,8 +1,7 @@
-"""What operator partitioning and data-parallel detection share: one decision a step.
+"""``OperatorPartition-v0`` and ``DataParallel-v0``: which dimensions are split over the devices.
 
-JOINED: ``OperatorPartition-v0``: which dimension of each variable is split over the devices.
-
-JOINED: ``DataParallel-v0``: which dimension of each batch input is the batch.
+Both decide one dimension or class a step and differ in what they ask: see the class docstrings,
+which specify them. Rewards are ``parenvs.partitioning.formulas``', tabulated by the space.
 """
 
 from __future__ import annotations
@@ -14,20 +13,21 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import choose_cluster
+from parenvs.errors import ParenvsError
 from parenvs.instances import load_partitioning
-from parenvs.partitioning.judge import judge_partition, make_partition_plan
-from parenvs.partitioning.problem import PARTITIONED, REPLICATED
+from parenvs.partitioning.formulas import paper_reward
+from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import OPEN, PARTITION, REPLICATE, STAKES, PartitionSpace
 from parenvs.plan import ILLEGAL, BatchPlan, PartitionPlan
 
 
 class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
-    """Asks for one dimension or class after the other.
+    """An episode over a ``PartitionSpace``: one question, for a dimension or a class, a step.
 
     Args:
-        space: what is asked, and what the answers settle and pay.
-        instance: name or path, for the plan.
-        masked: the mask forbids what contradicts earlier decisions; else nothing.
+        space: the questions, and what the answers settle and pay.
+        masked: whether the mask forbids what contradicts earlier decisions; else it forbids
+            nothing.
         render_mode: ``"ansi"``, ``"rgb_array"`` or None.
     """
 
@@ -36,14 +36,12 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
         "render_fps": 4,
     }
 
-    def __init__(
-        self, space: PartitionSpace, instance: str, masked: bool, render_mode: str | None
-    ) -> None:
+    def __init__(self, space: PartitionSpace, masked: bool, render_mode: str | None) -> None:
         """Set up the spaces."""
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode must be one of {self.metadata['render_modes']}")
         self.render_mode = render_mode
-        self.space, self.instance, self.masked = space, instance, masked
+        self.space, self.masked = space, masked
         self.action_space = spaces.Discrete(2)
         self.observation_space = spaces.Dict(
             {
@@ -57,6 +55,11 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
         self._position = 0
         self._over = False
         self._start()
+
+    @property
+    def problem(self) -> Partitioning:
+        """What is to be partitioned."""
+        return self.space.problem
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -90,11 +93,7 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
 
     def plan(self) -> PartitionPlan:
         """The plan built so far; what is undecided is replicated."""
-        space = self.space
-        chosen = space.chosen(self._known)
-        return make_partition_plan(
-            space.problem, chosen, space.task, space.reward, instance=self.instance
-        )
+        return self.space.problem.plan(self.space.chosen(self._known))
 
     def render(self) -> Any:
         """What is partitioned so far, as text or as an (h, w, 3) uint8 picture."""
@@ -105,7 +104,7 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
         from parenvs.viewer import partition_text
 
         problem = self.space.problem
-        report = judge_partition(self.plan(), problem)
+        report = problem.report(self.plan())
         if self.render_mode == "ansi":
             return partition_text.text(report, undecided=self.undecided())
         return viewer_partition.rgb_array(problem, report, undecided=self.undecided())
@@ -125,7 +124,8 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
     @property
     def largest_return(self) -> float:
         """An upper bound of the return, to scale it by."""
-        return PARTITIONED * len(self.space.dimensions) if self.space.reward == "paper" else 1.0
+        space = self.space
+        return paper_reward(PARTITION, len(space.dimensions)) if space.reward == "paper" else 1.0
 
     def _start(self) -> None:
         space = self.space
@@ -145,9 +145,7 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
         """Decide a class and what that excludes, and go on to the next open one."""
         space, known = self.space, self._known
         label = space.question_class[self._position]
-        reward = space.paid[label][choice]
-        if self._position == 0:
-            reward += space.initial
+        reward = space.question_paid[self._position][choice]
         known[label] = choice
         self._decisions[space.members[label]] = choice
         if choice:
@@ -166,16 +164,16 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
         """Decide one dimension; what follows from it is known but not paid."""
         space, known = self.space, self._known
         label = space.question_class[self._position]
+        reward = space.question_paid[self._position][choice]
         self._decisions[space.questions[self._position]] = choice
         self._position += 1
-        news = label >= 0 and known[label] == OPEN
-        if news:
+        if label >= 0 and known[label] == OPEN:
             known[label] = choice
             for rival in space.rivals[label] if choice else ():
                 known[rival] = REPLICATE
-        if space.reward == "paper":
-            return PARTITIONED if choice else REPLICATED
-        return space.paid[label][choice] if news else 0.0
+        elif space.pays_once:
+            return 0.0
+        return reward
 
     def _observation(self) -> dict[str, Any]:
         return {
@@ -195,8 +193,8 @@ class OperatorPartitionEnv(PartitionEnv):
     A training step is a graph of instructions. Dimensions that instructions tie together form a
     class: it is partitioned over all N devices as a whole, or not at all. Some classes can never
     be, and some exclude each other, as an instruction may split at most one of its factors
-    (arXiv 2007.04069, sections 3.3 and 4.2; the rules are in ``parenvs.partitioning.rules``). Each step decides
-    one class, and with it all classes that it excludes.
+    (arXiv 2007.04069, sections 3.3 and 4.2; the rules are in ``parenvs.partitioning.rules``).
+    Each step decides one class, and with it all classes that it excludes.
 
     ## Action Space
     ``Discrete(2)``: 0 replicates, 1 partitions what is at stake. With ``linkage`` both are always
@@ -242,6 +240,8 @@ class OperatorPartitionEnv(PartitionEnv):
     * ``linkage``: False is the ablation: one dimension at a time, nothing is inferred, and a
       decision that contradicts an earlier one is a conflict.
     * ``masked``: without linkage, let the mask forbid contradictions.
+    * ``problem``: a ``parenvs.Partitioning`` of this task, in place of all the above but
+      ``linkage`` and ``masked``.
 
     ## Version History
     * v0: first version.
@@ -257,12 +257,16 @@ class OperatorPartitionEnv(PartitionEnv):
         reward: str = "paper",
         linkage: bool = True,
         masked: bool = False,
+        problem: Partitioning | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
-        problem = load_partitioning(instance, choose_cluster(cluster, devices), rules, uneven)
-        space = PartitionSpace.of(problem, PartitionPlan.task, reward, linkage)
-        super().__init__(space, instance, masked, render_mode)
+        if problem is None:
+            where = choose_cluster(cluster, devices)
+            problem = load_partitioning(instance, where, rules, uneven, PartitionPlan.task, reward)
+        super().__init__(
+            PartitionSpace.of(_of(problem, PartitionPlan), linkage), masked, render_mode
+        )
 
 
 class DataParallelEnv(PartitionEnv):
@@ -300,6 +304,8 @@ class DataParallelEnv(PartitionEnv):
     * ``instance``, ``devices``, ``cluster``, ``rules``, ``uneven``, ``reward``: as in
       ``OperatorPartition-v0``.
     * ``masked``: False lets the mask forbid nothing.
+    * ``problem``: a ``parenvs.Partitioning`` of this task, in place of all the above but
+      ``masked``.
 
     ## Version History
     * v0: first version.
@@ -314,9 +320,23 @@ class DataParallelEnv(PartitionEnv):
         uneven: str = "pad",
         reward: str = "paper",
         masked: bool = True,
+        problem: Partitioning | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
-        problem = load_partitioning(instance, choose_cluster(cluster, devices), rules, uneven)
-        space = PartitionSpace.of(problem, BatchPlan.task, reward, linkage=False)
-        super().__init__(space, instance, masked, render_mode)
+        if problem is None:
+            where = choose_cluster(cluster, devices)
+            problem = load_partitioning(instance, where, rules, uneven, BatchPlan.task, reward)
+        space = PartitionSpace.of(_of(problem, BatchPlan), linkage=False)
+        super().__init__(space, masked, render_mode)
+
+
+def _of(problem: Partitioning, kind: type[PartitionPlan]) -> Partitioning:
+    """The problem, if plans of this kind are asked for.
+
+    Raises:
+        ParenvsError: it is a problem of another task.
+    """
+    if problem.task != kind.task:
+        raise ParenvsError(f"problem: is of task {problem.task}, not of {kind.task}")
+    return problem

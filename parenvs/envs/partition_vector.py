@@ -10,7 +10,7 @@ import numpy as np
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, without
 from parenvs.envs.partition import DataParallelEnv, OperatorPartitionEnv, PartitionEnv
 from parenvs.partitioning.space import OPEN
-from parenvs.partitioning.transitions import answers_of
+from parenvs.partitioning.transitions import transitions_of
 from parenvs.plan import ILLEGAL, PartitionPlan
 
 MASKS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.int8)
@@ -30,12 +30,12 @@ class PartitionVectorEnv(BatchedEnv):
 
     def _set_up(self) -> None:
         n, self.space = self.num_envs, self.env.space
-        self.answers = answers_of(self.space)
+        self.transitions = transitions_of(self.space)
         # The mask forbids something only where a question may be for what is known already.
         self._strict = not self.space.linkage
         self._hints = self._strict and self.env.masked
-        self._decisions = np.tile(self.answers.first_decisions, (n, 1))
-        self._known = np.tile(self.answers.first_known, (n, 1))
+        self._decisions = np.tile(self.transitions.first_decisions, (n, 1))
+        self._known = np.tile(self.transitions.first_known, (n, 1))
         self._row = np.arange(n) * self._known.shape[1]
         self._position = np.zeros(n, dtype=np.int64)
         self._stake = np.zeros(n, dtype=np.int64)  # what is known of the class at stake
@@ -68,24 +68,24 @@ class PartitionVectorEnv(BatchedEnv):
         self._over = without(self._over, who, self.num_envs)
 
     def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        answers, over = self.answers, self._over
+        transitions, over = self.transitions, self._over
         wrong = self._wrong(actions)
         codes = self._position + self._position
         codes += actions
         self._position += self._one
         if wrong.size:
-            codes[wrong] = len(answers.paid) - 1
+            codes[wrong] = len(transitions.paid) - 1
         if over.size:
-            codes[over] = len(answers.paid) - 1
-        rewards = answers.paid.take(codes)
-        if answers.once:
+            codes[over] = len(transitions.paid) - 1
+        rewards = transitions.paid.take(codes)
+        if self.space.pays_once:
             rewards = np.where(self._stake == OPEN, rewards, 0.0)
-        elif answers.varies is not None:
-            rows = answers.varies.take(codes).nonzero()[0]
+        elif transitions.varies is not None:
+            rows = transitions.varies.take(codes).nonzero()[0]
             if rows.size:
-                rewards[rows] = answers.varying(self._known[rows], codes[rows])
-        answers.decisions.write(self._decisions, codes)
-        answers.known.write(self._known, codes)
+                rewards[rows] = transitions.varying(self._known[rows], codes[rows])
+        transitions.decisions.write(self._decisions, codes)
+        transitions.known.write(self._known, codes)
         if wrong.size:
             rewards[wrong] = ILLEGAL
             self._position[wrong] -= 1
@@ -93,7 +93,7 @@ class PartitionVectorEnv(BatchedEnv):
             rewards[over] = 0.0
             self._start(over)
         self._look()
-        terminated = answers.last.take(self._position)
+        terminated = transitions.last.take(self._position)
         if wrong.size:
             terminated[wrong] = True
             terminated[over] = False  # what was asked of them did not count
@@ -116,7 +116,7 @@ class PartitionVectorEnv(BatchedEnv):
     def _look(self) -> None:
         """Find what is known of the class at stake; with linkage go on to the next open one."""
         if self._strict:
-            column = self.answers.column.take(self._position)
+            column = self.transitions.column.take(self._position)
             self._stake = self._known.take(self._row + column).astype(np.int64)  # an index
             return
         stake = self._known.take(self._row + self._position)
@@ -126,11 +126,11 @@ class PartitionVectorEnv(BatchedEnv):
 
     def _start(self, who: Any) -> None:
         """Start episodes anew with nothing decided."""
-        self._decisions[who] = self.answers.first_decisions
-        self._known[who] = self.answers.first_known
+        self._decisions[who] = self.transitions.first_decisions
+        self._known[who] = self.transitions.first_known
         self._position[who] = 0
         if self._strict:
-            self._stake[who] = self.answers.first_known[self.answers.column[0]]
+            self._stake[who] = self.transitions.first_known[self.transitions.column[0]]
 
     def _observation(self) -> dict[str, Any]:
         if self.copy:

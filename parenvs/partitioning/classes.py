@@ -11,15 +11,26 @@ class that conflicts with it to "replicate"; that is the whole closure.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from parenvs.errors import ParenvsError
-from parenvs.graph.graph import Graph
+from parenvs.graph.graph import Graph, Role
 from parenvs.partitioning.factors import Factors
-from parenvs.plan import RULE_SETS, UNEVEN
+from parenvs.plan import RULE_SETS, UNEVEN, BatchPlan
+
+SCOPES = ("variables", "inputs", "all")
+"""Entry parameters that can be decided: trainable variables, batch inputs, or both."""
+
+
+def scope_of(task: str, reward: str) -> str:
+    """What a task decides: batch inputs, variables, or, for the step time, both."""
+    if task == BatchPlan.task:
+        return "inputs"
+    return "variables" if reward == "paper" else "all"
 
 
 @dataclass(frozen=True)
@@ -53,18 +64,34 @@ class DimensionClasses:
         return len(self.blocked)
 
     @cached_property
-    def variable_dimensions(self) -> np.ndarray:
-        """(V,) int64, positions in ``graph.dims`` of the variables' dimensions, in their order."""
-        return self.dimensions_of(self.graph.variables)
+    def inputs(self) -> np.ndarray:
+        """Indices into the parameter arrays of the batch inputs, in parameter order."""
+        return np.flatnonzero(self.graph.parameter_role == Role.BATCH)
+
+    def parameters(self, scope: str) -> np.ndarray:
+        """Indices into the parameter arrays of a scope's entry parameters, variables first."""
+        both = (self.graph.variables, self.inputs)
+        return np.concatenate({"variables": both[:1], "inputs": both[1:], "all": both}[scope])
+
+    @cached_property
+    def tensor(self) -> dict[str, int]:
+        """Tensor of each variable and batch input, by path."""
+        tensors = self.graph.parameter_tensor
+        return {self.graph.paths[i]: int(tensors[i]) for i in self.parameters("all").tolist()}
 
     def dimensions_of(self, parameters: np.ndarray) -> np.ndarray:
-        """(n,) int64, positions in ``graph.dims`` of the dimensions of some entry parameters."""
+        """(n,) int64, positions in ``graph.dims`` of the dimensions of entry parameters."""
         graph = self.graph
         tensors = graph.parameter_tensor[parameters]
         return np.concatenate(
             [np.arange(graph.dim_offset[t], graph.dim_offset[t + 1]) for t in tensors]
             or [np.zeros(0, dtype=np.int64)]
         )
+
+    @cached_property
+    def variable_dimensions(self) -> np.ndarray:
+        """(V,) int64, positions in ``graph.dims`` of the variables' dimensions, in their order."""
+        return self.dimensions_of(self.graph.variables)
 
     def counts(self, dimensions: np.ndarray) -> np.ndarray:
         """(C,) number of the given dimensions, of those larger than 1, in each class."""
@@ -85,6 +112,30 @@ class DimensionClasses:
         """Classes that conflict with a class: what partitioning it forces to replicate."""
         first, second = self.conflicts.T
         return np.sort(np.concatenate([second[first == chosen], first[second == chosen]]))
+
+    def legal(self, chosen: np.ndarray) -> bool:
+        """Whether the classes ``chosen``, (C,) bool, can be partitioned together."""
+        first, second = self.conflicts.T
+        return not (chosen & self.blocked).any() and not (chosen[first] & chosen[second]).any()
+
+    def chosen(self, partition: Mapping[str, int]) -> np.ndarray:
+        """(C,) bool, the classes of the partitioned dimensions of entry parameters, by path."""
+        chosen = np.zeros(len(self), dtype=bool)
+        for path, dimension in partition.items():
+            chosen[self.label[self.graph.dim_offset[self.tensor[path]] + dimension]] = True
+        return chosen
+
+    def partition(self, chosen: np.ndarray, scope: str) -> dict[str, int]:
+        """Partitioned dimension of each entry parameter of a scope that has one, by path."""
+        graph = self.graph
+        partition: dict[str, int] = {}
+        for index in self.parameters(scope).tolist():
+            tensor = int(graph.parameter_tensor[index])
+            start, end = graph.dim_offset[tensor : tensor + 2].tolist()
+            split = chosen[self.label[start:end]] & (graph.dims[start:end] > 1)
+            if split.any():
+                partition[graph.paths[index]] = int(split.argmax())
+        return partition
 
 
 def dimension_classes(
@@ -115,28 +166,28 @@ def dimension_classes(
     blocked_by = np.full(count, -1, dtype=np.int32)
     for instruction, dimension in factors.untouchable[::-1].tolist():
         blocked_by[label[dimension]] = instruction
-    found: dict[tuple[int, int], int] = {}
+    first_conflict: dict[tuple[int, int], int] = {}  # pair of classes -> instruction
     for instruction, classes in _exclusive(factors, label):
-        for i, one in enumerate(classes):
-            for other in classes[i + 1 :]:
-                if one == other:
-                    if blocked_by[one] < 0:
-                        blocked_by[one] = instruction
+        for i, lower in enumerate(classes):
+            for upper in classes[i + 1 :]:
+                if lower == upper:
+                    if blocked_by[lower] < 0:
+                        blocked_by[lower] = instruction
                 else:
-                    found.setdefault((one, other), instruction)
+                    first_conflict.setdefault((lower, upper), instruction)
     blocked = blocked_by >= 0
     if uneven == "forbid":
         odd = (graph.dims > 1) & (graph.dims % max(devices, 1) != 0)
         blocked[label[odd]] = True
-    keys = sorted(found)
+    pairs = sorted(first_conflict)
     return DimensionClasses(
         graph=graph,
         factors=factors,
         label=label.astype(np.int32),
         blocked=blocked,
         blocked_by=blocked_by,
-        conflicts=np.array(keys, dtype=np.int32).reshape(-1, 2),
-        conflict_at=np.array([found[key] for key in keys], dtype=np.int32),
+        conflicts=np.array(pairs, dtype=np.int32).reshape(-1, 2),
+        conflict_at=np.array([first_conflict[pair] for pair in pairs], dtype=np.int32),
         devices=devices,
     )
 

@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -62,6 +63,11 @@ class Factors:
             np.array([kind for _, _, kind in reader.factors], dtype=np.uint8),
             np.array(reader.untouchable, dtype=np.int64).reshape(-1, 2),
         )
+
+    @cached_property
+    def partial(self) -> np.ndarray:
+        """(F,) bool, whether splitting a factor leaves a partial result, to be all-reduced."""
+        return self.kind != Kind.KEPT
 
 
 class _Reader:

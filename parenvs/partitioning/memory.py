@@ -54,11 +54,11 @@ class Footprint:
     Args:
         graph: the graph; T tensors, I instructions.
         label: (N,) class of each dimension.
-        kept: (C,) largest share of a tensor that a device holds if a class is partitioned.
+        share: (C,) largest share of a dimension that a device holds if its class is split.
     """
 
-    def __init__(self, graph: Graph, label: np.ndarray, kept: np.ndarray) -> None:
-        self.graph, self.label, self.kept = graph, label, kept
+    def __init__(self, graph: Graph, label: np.ndarray, share: np.ndarray) -> None:
+        self.graph, self.label, self.share = graph, label, share
         count, steps = len(graph.element_type), len(graph.opcode)
         made_by = np.repeat(np.arange(steps), np.diff(graph.result_offset))
         read_by = np.repeat(np.arange(steps), np.diff(graph.operand_offset))
@@ -93,9 +93,9 @@ class Footprint:
 
     def scale(self, chosen: np.ndarray) -> np.ndarray:
         """(T,) share of each tensor on a device if the classes ``chosen``, (C,) bool, are split."""
-        split = np.flatnonzero((chosen & (self.kept < 1))[self.label])
+        split = np.flatnonzero((chosen & (self.share < 1))[self.label])
         scale = np.ones(len(self.bytes))
-        np.multiply.at(scale, self._owner[split], self.kept[self.label[split]])
+        np.multiply.at(scale, self._owner[split], self.share[self.label[split]])
         return scale
 
     def alive(self, chosen: np.ndarray) -> np.ndarray:
@@ -131,8 +131,8 @@ class Footprint:
         there[self.parameters] = True
         dims = np.flatnonzero(there[self._owner] & (self.graph.dims > 1))
         label = self.label[dims]
-        saved = self.bytes[self._owner[dims]] * (1 - self.kept[label])
-        return float(self.bytes[there].sum()), np.bincount(label, saved, len(self.kept))
+        saved = self.bytes[self._owner[dims]] * (1 - self.share[label])
+        return float(self.bytes[there].sum()), np.bincount(label, saved, len(self.share))
 
     def _carry(self) -> None:
         """Keep what a loop or branch reads until the last instruction in it."""

@@ -1,40 +1,42 @@
-"""The problem of partitioning: a graph's dimension classes on a cluster, with their worth.
+"""The problem of partitioning, and the judge of its plans.
 
-One mesh axis over all N devices. An instruction has at most one partitioned factor; it then takes
-``kept`` of its time, and an all-reduce of its result if that factor is contracted, reduced or
-indexed. So the step time is linear in the decisions of the classes, and so is the paper's return.
-
-
-JOINED: Seconds of instructions on one device: a roofline over FLOPs and memory traffic.
+``Partitioning`` is a graph on a cluster together with what is asked of it: a task and a reward. Its
+costs come from ``parenvs.partitioning.formulas`` (seconds, returns) and ``memory`` (bytes), its
+rules from ``classes`` and ``legality``. ``PartitionReport`` is what it says of a plan.
 """
 
 from __future__ import annotations
 
-import json
+import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from parenvs.cluster import EFFICIENCY, Cluster, Device
-from parenvs.errors import ParenvsError
-from parenvs.graph.graph import Graph, Role
-from parenvs.partitioning.classes import DimensionClasses, dimension_classes
-from parenvs.partitioning.memory import Footprint
-from parenvs.partitioning.rules import Kind
+from parenvs.cluster import Cluster
+from parenvs.errors import ParenvsError, shown
+from parenvs.graph.graph import Graph
+from parenvs.partitioning import formulas
+from parenvs.partitioning.classes import DimensionClasses, dimension_classes, scope_of
+from parenvs.partitioning.explain import Explainer
+from parenvs.partitioning.formulas import LinearReturn
+from parenvs.partitioning.legality import verdict
+from parenvs.partitioning.memory import Footprint, Memory
+from parenvs.plan import ILLEGAL, BatchPlan, PartitionPlan
 
 REWARDS = ("paper", "step_time")
-SCOPES = ("variables", "inputs", "all")
-PARTITIONED, REPLICATED = 0.4, 0.1
-"""What a dimension pays in the paper (arXiv 2007.04069, section 3.3)."""
+PLANS: dict[str, type[PartitionPlan]] = {kind.task: kind for kind in (PartitionPlan, BatchPlan)}
+"""Class of the plans of each task."""
 
 
 @dataclass(frozen=True, eq=False)
 class Partitioning:
     """A graph to be partitioned over the devices of a cluster. C dimension classes.
+
+    Another task or reward on the same classes: ``dataclasses.replace(problem, reward=...)``.
 
     Attributes:
         graph: the graph.
@@ -42,6 +44,12 @@ class Partitioning:
         rules: ``"shardy"`` or ``"automap"``.
         uneven: ``"pad"`` or ``"forbid"``, for dimensions that are no multiple of the devices.
         classes: the dimension classes.
+        task: ``"operator-partition"`` or ``"data-parallel"``.
+        reward: ``"paper"`` or ``"step_time"``, what ``value`` and the environments pay.
+        instance: name or path that plans carry (default: the graph's name).
+
+    Raises:
+        ParenvsError: unknown task or reward.
     """
 
     graph: Graph
@@ -49,17 +57,46 @@ class Partitioning:
     rules: str
     uneven: str
     classes: DimensionClasses
+    task: str = PartitionPlan.task
+    reward: str = "paper"
+    instance: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse unknown tasks and rewards; take the graph's name where no instance is given."""
+        if self.task not in PLANS:
+            raise ParenvsError(f"task must be one of {tuple(PLANS)}, not {shown(self.task)}")
+        if self.reward not in REWARDS:
+            raise ParenvsError(f"reward must be one of {REWARDS}, not {shown(self.reward)}")
+        if not self.instance:
+            object.__setattr__(self, "instance", self.graph.name)
 
     @classmethod
     def build(
-        cls, graph: Graph, cluster: Cluster, rules: str = "shardy", uneven: str = "pad"
+        cls,
+        graph: Graph,
+        cluster: Cluster | str | os.PathLike[str] | dict[str, Any],
+        rules: str = "shardy",
+        uneven: str = "pad",
+        task: str = PartitionPlan.task,
+        reward: str = "paper",
+        instance: str = "",
     ) -> Partitioning:
         """Find the classes of a graph.
 
+        Args:
+            graph: the graph.
+            cluster: the devices, in any form that ``Cluster.parse`` takes.
+            rules: ``"shardy"`` or ``"automap"``.
+            uneven: ``"pad"`` or ``"forbid"``.
+            task: ``"operator-partition"`` or ``"data-parallel"``.
+            reward: ``"paper"`` or ``"step_time"``.
+            instance: name or path that plans carry (default: the graph's name).
+
         Raises:
             ParenvsError: one device only, no trainable variable, paths that are not unique,
-                unknown rules.
+                unknown rules, task or reward.
         """
+        cluster = Cluster.parse(cluster)
         if cluster.devices < 2:
             raise ParenvsError(
                 f"devices: partitioning needs at least 2, the cluster {cluster} has 1"
@@ -71,7 +108,7 @@ class Partitioning:
                 "paths, save it as .npz and give that"
             )
         classes = dimension_classes(graph, rules, uneven, cluster.devices)
-        problem = cls(graph, cluster, rules, uneven, classes)
+        problem = cls(graph, cluster, rules, uneven, classes, task, reward, instance)
         paths = [graph.paths[i] for i in problem.parameters("all").tolist()]
         twice = [path for path, count in Counter(paths).items() if count > 1]
         if twice:
@@ -85,24 +122,50 @@ class Partitioning:
         """Itself: nothing in it changes, and environments that are forked share it."""
         return self
 
-    @cached_property
-    def kept(self) -> np.ndarray:
-        """(C,) largest share of a dimension that one device holds if the class is partitioned.
+    # What is decided
 
-        1/N, or more where padding leaves devices idle: 12 heads over 8 devices make 2/12. The worst
-        dimension of the class decides.
-        """
-        size = self.graph.dims
-        share = np.ceil(size / self.cluster.devices) / np.maximum(size, 1)
-        kept = np.full(len(self.classes), 1 / self.cluster.devices)
-        wide = size > 1
-        np.maximum.at(kept, self.classes.label[wide], share[wide])
-        return kept
+    @property
+    def scope(self) -> str:
+        """``"variables"``, ``"inputs"`` or ``"all"``: the entry parameters that are decided."""
+        return scope_of(self.task, self.reward)
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """Indices into the parameter arrays of the batch inputs, in parameter order."""
+        return self.classes.inputs
+
+    @property
+    def tensor(self) -> dict[str, int]:
+        """Tensor of each variable and batch input, by path."""
+        return self.classes.tensor
+
+    def parameters(self, scope: str | None = None) -> np.ndarray:
+        """Indices of the entry parameters of a scope (default: the problem's)."""
+        return self.classes.parameters(scope or self.scope)
+
+    def dimensions(self, scope: str | None = None) -> np.ndarray:
+        """(V,) positions in ``graph.dims`` of the dimensions of a scope (default: its own)."""
+        return self.classes.dimensions_of(self.parameters(scope))
+
+    def counts(self, scope: str | None = None) -> np.ndarray:
+        """(C,) dimensions of a scope, of those larger than 1, in each class."""
+        return self.classes.counts(self.dimensions(scope))
+
+    def decidable(self, scope: str | None = None) -> np.ndarray:
+        """(k,) classes that hold dimensions of a scope and can be partitioned, ascending."""
+        return np.flatnonzero((self.counts(scope) > 0) & ~self.classes.blocked)
+
+    # What it costs and pays
+
+    @cached_property
+    def device_share(self) -> np.ndarray:
+        """(C,) largest share of a dimension that one device holds if its class is partitioned."""
+        return formulas.device_share(self.classes, self.cluster.devices)
 
     @cached_property
     def seconds(self) -> np.ndarray:
         """(I,) seconds of each instruction on one device."""
-        return instruction_seconds(self.graph, self.cluster.device)
+        return formulas.instruction_seconds(self.graph, self.cluster.device)
 
     @property
     def replicate_seconds(self) -> float:
@@ -112,23 +175,12 @@ class Partitioning:
     @cached_property
     def saved_seconds(self) -> np.ndarray:
         """(C,) seconds of computation that partitioning a class saves in a step."""
-        factors, label = self.classes.factors, self.classes.factor_class
-        whole = np.bincount(label, self.seconds[factors.instruction], len(self.classes))
-        return whole * (1 - self.kept)
-
-    @cached_property
-    def partial(self) -> np.ndarray:
-        """(F,) bool, the factors of ``classes.factors`` that leave a partial result."""
-        return self.classes.factors.kind != Kind.KEPT
+        return formulas.saved_seconds(self.classes, self.seconds, self.device_share)
 
     @cached_property
     def all_reduce_seconds(self) -> np.ndarray:
         """(C,) seconds of all-reduces that partitioning a class costs in a step."""
-        graph, factors = self.graph, self.classes.factors
-        where = factors.instruction[self.partial]
-        size = graph.tensor_bytes_of(where) * runs(graph, self.seconds)[where]
-        whole = self.cluster.sync_seconds(size, np.array(0), np.array(self.cluster.devices))
-        return np.bincount(self.classes.factor_class[self.partial], whole, len(self.classes))
+        return formulas.all_reduce_seconds(self.classes, self.seconds, self.cluster)
 
     @cached_property
     def gain_seconds(self) -> np.ndarray:
@@ -137,140 +189,222 @@ class Partitioning:
 
     def step_seconds(self, chosen: np.ndarray) -> np.ndarray:
         """Seconds of a step, (...), if the classes ``chosen``, (..., C) bool, are partitioned."""
-        return self.replicate_seconds - chosen @ self.gain_seconds
+        return formulas.step_seconds(self.replicate_seconds, self.gain_seconds, chosen)
+
+    @cached_property
+    def returns(self) -> LinearReturn:
+        """The return of the problem's reward: its base, and (C,) what each class adds."""
+        return self.returns_of(self.reward, self.scope)
+
+    def returns_of(self, reward: str, scope: str) -> LinearReturn:
+        """The return of any reward over any scope.
+
+        Args:
+            reward: ``"paper"``: 0.1 a dimension, 0.3 more if it is partitioned. ``"step_time"``:
+                the share of the replicated step's seconds that is saved.
+            scope: whose dimensions the paper's reward counts.
+
+        Raises:
+            ParenvsError: unknown reward.
+        """
+        if reward == "paper":
+            return formulas.paper_return(len(self.dimensions(scope)), self.counts(scope))
+        if reward == "step_time":
+            return formulas.step_time_return(self.replicate_seconds, self.gain_seconds)
+        raise ParenvsError(f"reward must be one of {REWARDS}, not {shown(reward)}")
+
+    def value(self, chosen: np.ndarray) -> np.ndarray:
+        """Return of the complete episodes that partition the classes ``chosen``, (..., C) bool."""
+        return self.returns.value(chosen)
 
     @cached_property
     def footprint(self) -> Footprint:
         """Memory on each device."""
-        return Footprint(self.graph, self.classes.label, self.kept)
+        return Footprint(self.graph, self.classes.label, self.device_share)
 
     @property
     def memory_limit(self) -> float:
         """Bytes that a plan may use on each device."""
         return self.cluster.memory_limit
 
-    @cached_property
-    def inputs(self) -> np.ndarray:
-        """Indices into the parameter arrays of the batch inputs, in parameter order."""
-        return np.flatnonzero(self.graph.parameter_role == Role.BATCH)
-
-    def parameters(self, scope: str) -> np.ndarray:
-        """Indices of the entry parameters that a task decides: ``variables``, ``inputs``, both."""
-        both = (self.graph.variables, self.inputs)
-        chosen = {"variables": both[:1], "inputs": both[1:], "all": both}[scope]
-        return np.concatenate(chosen)
-
-    def dimensions(self, scope: str) -> np.ndarray:
-        """(V,) positions in ``graph.dims`` of the dimensions that a task decides."""
-        return self.classes.dimensions_of(self.parameters(scope))
-
-    def decidable(self, scope: str) -> np.ndarray:
-        """(k,) classes that hold dimensions of the scope and can be partitioned, ascending."""
-        return np.flatnonzero((self.counts(scope) > 0) & ~self.classes.blocked)
-
-    def counts(self, scope: str) -> np.ndarray:
-        """(C,) dimensions of the scope, of those larger than 1, in each class."""
-        return self.classes.counts(self.dimensions(scope))
-
-    def weights(self, reward: str, scope: str) -> tuple[float, np.ndarray]:
-        """Return of an episode that partitions nothing, and (C,) what each class adds.
-
-        ``"paper"``: 0.1 a dimension, 0.3 more if it is partitioned. ``"step_time"``: the share of
-        the replicated step's seconds that is saved.
-        """
-        if reward == "paper":
-            counts = self.counts(scope)
-            return REPLICATED * len(self.dimensions(scope)), (PARTITIONED - REPLICATED) * counts
-        if reward == "step_time":
-            return 0.0, self.gain_seconds / self.replicate_seconds
-        raise ParenvsError(f"reward must be one of {REWARDS}, not {reward!r}")
-
-    def value(self, chosen: np.ndarray, reward: str, scope: str) -> np.ndarray:
-        """Return of the complete episodes that partition the classes ``chosen``, (..., C) bool."""
-        base, weights = self.weights(reward, scope)
-        return base + chosen @ weights
+    # Choices, plans and reports
 
     def legal(self, chosen: np.ndarray) -> bool:
-        """Whether the classes, (C,) bool, can be partitioned together."""
-        first, second = self.classes.conflicts.T
-        return not (chosen & self.classes.blocked).any() and not (
-            (chosen[first] & chosen[second]).any()
-        )
+        """Whether the classes ``chosen``, (C,) bool, can be partitioned together."""
+        return self.classes.legal(chosen)
 
     def chosen(self, partition: Mapping[str, int]) -> np.ndarray:
         """(C,) bool, the classes of the partitioned dimensions of entry parameters, by path."""
-        chosen = np.zeros(len(self.classes), dtype=bool)
-        for path, dimension in partition.items():
-            tensor = self.tensor[path]
-            chosen[self.classes.label[self.graph.dim_offset[tensor] + dimension]] = True
-        return chosen
+        return self.classes.chosen(partition)
 
-    def partition(self, chosen: np.ndarray, scope: str) -> dict[str, int]:
+    def partition(self, chosen: np.ndarray, scope: str | None = None) -> dict[str, int]:
         """Partitioned dimension of each entry parameter of a scope that has one, by path."""
-        graph, found = self.graph, {}
-        for index in self.parameters(scope).tolist():
-            tensor = int(graph.parameter_tensor[index])
-            start, end = graph.dim_offset[tensor : tensor + 2].tolist()
-            split = chosen[self.classes.label[start:end]] & (graph.dims[start:end] > 1)
-            if split.any():
-                found[graph.paths[index]] = int(split.argmax())
-        return found
+        return self.classes.partition(chosen, scope or self.scope)
+
+    def plan(self, chosen: np.ndarray) -> PartitionPlan:
+        """The plan that partitions the classes ``chosen``, (C,) bool; a ``BatchPlan`` for inputs.
+
+        It names what the problem's scope decides: under the step time, batch inputs too.
+        """
+        return PLANS[self.task](
+            instance=self.instance,
+            fingerprint=self.graph.fingerprint,
+            cluster=self.cluster,
+            partition=self.partition(chosen),
+            rules=self.rules,
+            uneven=self.uneven,
+        )
+
+    def report(self, plan: PartitionPlan) -> PartitionReport:
+        """Judge a plan of any task on this graph and cluster.
+
+        What the plan has to name follows from its own task, not from the problem's.
+        """
+        classes, dims = self.classes, self.graph.dims
+        chosen, reasons = verdict(plan, classes, self.cluster, self.rules, self.uneven)
+        dimensions = self.dimensions(scope_of(plan.task, "paper"))
+        split = chosen[classes.label[dimensions]] & (dims[dimensions] > 1)
+        compute, communication = formulas.step_parts(
+            self.replicate_seconds, self.saved_seconds, self.all_reduce_seconds, chosen
+        )
+        return PartitionReport(
+            plan=plan,
+            problem=self,
+            reasons=reasons,
+            chosen=chosen,
+            variables=len(self.partition(chosen, "variables")),
+            dimensions=len(dimensions),
+            partitioned_dimensions=int(split.sum()),
+            compute_seconds=compute,
+            communication_seconds=communication,
+            all_reduces=formulas.all_reduces(classes, chosen),
+            replicate_seconds=self.replicate_seconds,
+            memory=self.footprint.memory(chosen),
+        )
+
+
+class Bounded(Protocol):
+    """Something with a proven upper bound of a problem's return, as a planner's answer."""
+
+    @property
+    def bound(self) -> float | None:
+        """The bound over all legal plans, or None."""
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """What the judge says of a partition plan. C dimension classes.
+
+    Attributes:
+        plan: the plan.
+        problem: what it was judged on.
+        reasons: every rule that it breaks, in words; empty if it is legal.
+        chosen: (C,) bool, the classes that it partitions.
+        variables: variables that are partitioned (the paper's PC counts these).
+        dimensions: dimensions that the plan's task decides, size 1 included.
+        partitioned_dimensions: those of them that are partitioned.
+        compute_seconds: of a step.
+        communication_seconds: of a step, all-reduces of partial results.
+        all_reduces: number of these.
+        replicate_seconds: of a step in which every device does everything.
+        memory: bytes on each device when most is in use.
+        reward: the reward that a planner was asked for, which is printed alone; or an empty
+            string: both are printed.
+        bound: proven upper bound of that reward's return over all legal plans, or None; printed.
+    """
+
+    plan: PartitionPlan
+    problem: Partitioning
+    reasons: tuple[str, ...]
+    chosen: np.ndarray
+    variables: int
+    dimensions: int
+    partitioned_dimensions: int
+    compute_seconds: float
+    communication_seconds: float
+    all_reduces: int
+    replicate_seconds: float
+    memory: Memory
+    reward: str = ""
+    bound: float | None = None
+
+    @property
+    def legal(self) -> bool:
+        """Whether the plan breaks no rule."""
+        return not self.reasons
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step."""
+        return self.compute_seconds + self.communication_seconds
+
+    @property
+    def utilisation(self) -> float:
+        """Average device utilisation, in [0, 1]: useful FLOPs / (N * peak * step time)."""
+        cluster = self.problem.cluster
+        peak = cluster.devices * cluster.device.peak_flops
+        return self.problem.graph.total_flops / (peak * self.step_seconds)
+
+    @property
+    def fits(self) -> bool:
+        """Whether a device's memory holds the peak, within the share that plans may use."""
+        return self.memory.peak <= self.problem.memory_limit
+
+    def value(self, reward: str | None = None) -> float:
+        """Return of the episode that makes this plan, or -1 if it is illegal.
+
+        Args:
+            reward: ``"paper"``, 0.1 a dimension of the plan's task and 0.3 more if partitioned, or
+                ``"step_time"``, the share of the replicated step's seconds that is saved
+                (default: the problem's).
+        """
+        if not self.legal:
+            return ILLEGAL
+        reward = reward or self.problem.reward
+        returns = self.problem.returns_of(reward, scope_of(self.plan.task, reward))
+        return float(returns.value(self.chosen))
+
+    def gap(self, answer: Bounded) -> float | None:
+        """Share by which the return of the problem's reward may fall short of the best one.
+
+        Args:
+            answer: what a planner gave for the same problem; the plan's own, or any with a bound.
+
+        Returns:
+            0 for an optimum; None without a bound, or if this plan is illegal.
+        """
+        if answer.bound is None or not self.legal:
+            return None
+        return max(answer.bound - self.value(), 0.0) / max(abs(answer.bound), 1e-12)
+
+    def certified(self, answer: Bounded) -> PartitionReport:
+        """The same report, to be printed with the problem's reward and the bound of an answer."""
+        return replace(self, reward=self.problem.reward, bound=answer.bound)
 
     @cached_property
-    def tensor(self) -> dict[str, int]:
-        """Tensor of each variable and batch input, by path."""
-        tensors = self.graph.parameter_tensor
-        return {self.graph.paths[i]: int(tensors[i]) for i in self.parameters("all").tolist()}
+    def explainer(self) -> Explainer:
+        """Puts reasons into words."""
+        return Explainer(self.problem.classes)
 
-
-def scope_of(task: str, reward: str) -> str:
-    """What a task decides: batch inputs, variables, or, for the step time, both."""
-    if task == "data-parallel":
-        return "inputs"
-    return "variables" if reward == "paper" else "all"
-
-
-STRUCTURE = ("parameter", "return", "while", "conditional")
-"""Opcodes that take no time of their own; what is inside a loop or branch does."""
-
-
-def instruction_seconds(graph: Graph, device: Device, efficiency: float = EFFICIENCY) -> np.ndarray:
-    """(I,) seconds of each instruction in one run of the module, on one device.
-
-    The larger of FLOPs / (efficiency * peak) and bytes / memory bandwidth, times the number of
-    runs. Nothing for free instructions: a compiler folds them into what uses them. The HLO is
-    unfused, so that elementwise instructions pay for reading and writing all of their operands and
-    results.
-    """
-    compute = graph.flops / (efficiency * device.peak_flops)
-    seconds = np.maximum(compute, graph.bytes_accessed / device.memory_bw)
-    seconds[graph.free | np.isin(graph.opcode, _codes(graph, STRUCTURE))] = 0.0
-    return seconds * runs(graph, seconds)
-
-
-def runs(graph: Graph, seconds: np.ndarray) -> np.ndarray:
-    """(I,) how often each instruction runs: loops by their trip counts, one branch of several.
-
-    Of a conditional's branches the one that takes longest counts, by the instructions' own
-    ``seconds`` (I,) and those of the loops and branches in it.
-    """
-    once = np.array(seconds, dtype=np.float64)  # of one run, with what is inside
-    own = np.ones(len(once))  # runs for one run of the parent
-    outers = np.unique(graph.parent[graph.parent >= 0])
-    for outer in outers[::-1].tolist():  # what is inside comes later
-        inside = np.flatnonzero(graph.parent == outer)
-        if graph.opcodes[graph.opcode[outer]] == "while":
-            own[inside] = json.loads(graph.strings[graph.attribute[outer]])["trip_count"]
-        else:
-            returns = np.isin(graph.opcode[inside], _codes(graph, ("return",)))
-            branch: np.ndarray = np.cumsum(returns) - returns  # a branch ends with its return
-            own[inside] = branch == np.bincount(branch, once[inside]).argmax()
-        once[outer] = (once * own)[inside].sum()
-    times = own.copy()
-    for outer in outers.tolist():
-        times[graph.parent == outer] *= times[outer]
-    return times
-
-
-def _codes(graph: Graph, opcodes: tuple[str, ...]) -> list[int]:
-    return [graph.opcodes.index(name) for name in opcodes if name in graph.opcodes]
+    def to_json(self) -> dict[str, Any]:
+        """The report as an object of JSON types (seconds and bytes)."""
+        return {
+            "legal": self.legal,
+            "reasons": list(self.reasons),
+            "values": {reward: self.value(reward) for reward in REWARDS},
+            "reward": self.reward or None,
+            "bound": self.bound,
+            "gap": self.gap(self),
+            "partitioned_variables": self.variables,
+            "dimensions": self.dimensions,
+            "partitioned_dimensions": self.partitioned_dimensions,
+            "step_seconds": self.step_seconds,
+            "compute_seconds": self.compute_seconds,
+            "communication_seconds": self.communication_seconds,
+            "all_reduces": self.all_reduces,
+            "replicate_seconds": self.replicate_seconds,
+            "utilisation": self.utilisation,
+            "memory_bytes": {**vars(self.memory), "peak": self.memory.peak},
+            "memory_limit_bytes": self.problem.memory_limit,
+            "fits": self.fits,
+        }

@@ -25,8 +25,8 @@ import numpy as np
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
-from parenvs.partitioning.judge import PartitionReport, judge_partition
-from parenvs.partitioning.problem import Partitioning, scope_of
+from parenvs.partitioning.classes import scope_of
+from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.plan import PartitionPlan, Plan
 from parenvs.shardy.module import module_of, need_jax
 from parenvs.shardy.oracle import ShardyOracle
@@ -196,7 +196,7 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
 def _compare(plan: PartitionPlan, problem: Partitioning, proto: bytes) -> Verification:
     """Tell Shardy one dimension of each class of a plan, and compare all inputs."""
     graph, label = problem.graph, problem.classes.label
-    report = judge_partition(plan, problem)
+    report = problem.report(plan)
     number = {graph.paths[k]: k for k in problem.parameters("all").tolist()}
     first: dict[int, tuple[int, int]] = {}  # class -> its first input and dimension in the plan
     for path, dimension in sorted(plan.partition.items()):
@@ -215,7 +215,7 @@ def _compare(plan: PartitionPlan, problem: Partitioning, proto: bytes) -> Verifi
             for path, d in plan.partition.items()
             if int(label[_start(graph, number[path]) + d]) not in left_out
         }
-        compared = judge_partition(replace(plan, partition=rest), problem)
+        compared = problem.report(replace(plan, partition=rest))
     decided = [pair for one, pair in first.items() if one not in left_out]
     found = ShardyOracle(proto, mesh).propagate(decided)
     theirs: list[list[int]] = [[] for _ in graph.paths]

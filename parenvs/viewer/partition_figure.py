@@ -24,8 +24,7 @@ from parenvs.viewer.words import duration, printable, size
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from parenvs.partitioning.judge import PartitionReport
-    from parenvs.partitioning.problem import Partitioning
+    from parenvs.partitioning.problem import Partitioning, PartitionReport
 
 if TYPE_CHECKING:
     from parenvs.partitioning.memory import Memory

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parenvs.partitioning.problem import Partitioning, scope_of
+from parenvs.partitioning.classes import scope_of
+from parenvs.partitioning.problem import Partitioning
 
 if TYPE_CHECKING:
-    from parenvs.partitioning.judge import PartitionReport
+    from parenvs.partitioning.problem import PartitionReport
 
 REPLICATED, BLOCKED, UNDECIDED = -1, -2, -3
 """States of a variable that has no partitioned dimension."""

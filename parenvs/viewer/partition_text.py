@@ -11,8 +11,7 @@ from parenvs.viewer.partition_grid import BLOCKED, REPLICATED, UNDECIDED, Cell, 
 from parenvs.viewer.words import duration, printable, size
 
 if TYPE_CHECKING:
-    from parenvs.partitioning.judge import PartitionReport
-    from parenvs.partitioning.problem import Partitioning
+    from parenvs.partitioning.problem import Partitioning, PartitionReport
 
 WIDTH = 110
 """Columns of the text."""
@@ -100,9 +99,10 @@ def verdict(
 
 def quality(report: PartitionReport) -> str:
     """How near the return is to its proven bound: ``, optimal``; empty without a bound."""
-    if report.gap is None:
+    gap = report.gap(report)
+    if gap is None:
         return ""
-    return ", optimal" if report.gap < OPTIMAL else f", at most {report.gap:.2%} below the best"
+    return ", optimal" if gap < OPTIMAL else f", at most {gap:.2%} below the best"
 
 
 def _counts(report: PartitionReport) -> str:

@@ -46,7 +46,7 @@ def test_solve__every_planner_of_partitions(task, reward):
         answer = solve(problem, agent, steps=600)
         assert (answer.method, answer.plan.task) == (agent, task)
         assert answer.report.legal
-        assert answer.report.value(reward) == pytest.approx(answer.value, rel=1e-12)
+        assert answer.report.value() == pytest.approx(answer.value, rel=1e-12)
         assert answer.report.gap(best) >= -1e-12
         assert (answer.report.gap(best) < 1e-9) == (answer.value == pytest.approx(best.value))
 
@@ -93,7 +93,12 @@ def test_solve__agents_train_on_own_objects():
 def test_solve__needs_no_candidates_for_what_does_not_use_them():
     """All seconds in one pivot: the candidates allow no plan, other planners find one."""
     profile = StageProfile(
-        "peak", np.array(list("abcd"), dtype=object), [8.0, 0, 0, 0], [0.0] * 4, [1.0] * 4, [1.0] * 4
+        "peak",
+        np.array(list("abcd"), dtype=object),
+        [8.0, 0, 0, 0],
+        [0.0] * 4,
+        [1.0] * 4,
+        [1.0] * 4,
     )
     problem = Pipeline(profile, "1x4:v100", 3)
     with pytest.raises(InfeasibleError, match="the candidates allow no 3 stages"):

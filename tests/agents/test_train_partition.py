@@ -57,7 +57,7 @@ def test_train__returns_are_those_of_the_judge(reward):
 
 def test_train__reaches_the_optimum_and_stops():
     problem = load_partitioning("vgg-19", choose_cluster(), "automap")
-    best = exact_partition(problem, "paper").value
+    best = exact_partition(problem).value
     config = config_of(20_000, reward="paper")
     result, _ = train(config, target=best * 0.999, stop_at_target=True)
     assert result.value == pytest.approx(best, rel=1e-6)

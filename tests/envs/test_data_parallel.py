@@ -113,7 +113,7 @@ def test_data_parallel__every_episode(name, reward):
             complete[actions] = total
             assert judge(env.plan(), problem).value(reward) == pytest.approx(total)
     assert complete
-    best = exact_partition(problem, reward, "inputs").value
+    best = exact_partition(env.space.problem).value
     assert max(complete.values()) == pytest.approx(best)
     sets = toys.independent_sets(problem, "inputs")
     assert len(complete) == len(sets)
@@ -145,7 +145,7 @@ def test_data_parallel__the_optimum_is_the_batch(name):
     ranks = [len(problem.graph.shape(problem.graph.parameter_tensor[i])) for i in problem.inputs]
     plan = env.plan()
     assert plan.partition == {problem.graph.paths[i]: 0 for i in problem.inputs}
-    found = exact_partition(problem, "paper", "inputs")
+    found = exact_partition(env.space.problem)
     assert total == pytest.approx(found.value)
     assert total == pytest.approx(0.1 * sum(ranks) + 0.3 * len(ranks))
 
@@ -275,7 +275,7 @@ def test_data_parallel__spec_round_trip(kwargs):
     assert again.spec.kwargs == json.loads(json.dumps(env.spec.kwargs))
     one, other = env.unwrapped, again.unwrapped
     assert one.space is other.space
-    assert (one.masked, one.instance) == (other.masked, kwargs["instance"])
+    assert (one.masked, one.plan().instance) == (other.masked, kwargs["instance"])
     rewards = [play(e, by_mask(np.random.default_rng(0))) for e in (one, other)]
     assert rewards[0] == rewards[1]
     assert one.plan() == other.plan()

@@ -259,7 +259,7 @@ def test_operator_partition__playing_everything_finds_the_optimum(mlp, reward):
     walk([])
     problem = env.space.problem
     assert len(found) == len(toys.independent_sets(problem, SCOPE[reward]))
-    answer = exact_partition(problem, reward, SCOPE[reward])
+    answer = exact_partition(problem)
     assert max(found.values()) == pytest.approx(answer.value)
 
 
@@ -291,7 +291,7 @@ def test_operator_partition__step_time_is_harder():
     """There, on T5-base under automap or VGG, the optimum is not simply everything."""
     env = make(instance="vgg-19", rules="automap", reward="step_time")
     ones = sum(play(env, lambda mask: 1))
-    best = exact_partition(env.space.problem, "step_time", "all").value
+    best = exact_partition(env.space.problem).value
     assert ones < best - 1e-3
 
 

@@ -14,8 +14,8 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from parenvs.envs.partition_vector import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.errors import ParenvsError
-from parenvs.partitioning import transitions as partition_answers
-from parenvs.partitioning.transitions import Changes, answers_of
+from parenvs.partitioning import transitions
+from parenvs.partitioning.transitions import Changes, transitions_of
 
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
 CLASSES = {OPERATOR: OperatorPartitionVectorEnv, BATCH: DataParallelVectorEnv}
@@ -108,12 +108,12 @@ def test_vector__equals_single_environments_on_random_programs(tmp_path, seed):
         for setting in SETTINGS[:5]:
             mode = str(rng.choice(MODES))
             envs, singles = both(setting, 9, mode, **kwargs)
-            varied += envs.answers.varies is not None
+            varied += envs.transitions.varies is not None
             assert compare(envs, singles, 40, seed, wrong=0.05) > 9
             with pytest.MonkeyPatch.context() as patch:
                 limit = rng.choice(["TABLE_BYTES", "BLOCK_BYTES"])
-                patch.setattr(partition_answers, str(limit), 1)
-                envs.answers = answers_of.__wrapped__(envs.space)
+                patch.setattr(transitions, str(limit), 1)
+                envs.transitions = transitions_of.__wrapped__(envs.space)
                 compare(envs, singles, 20, seed)
     assert varied or seed  # rewards that depend on what is open do occur
 
@@ -123,12 +123,12 @@ def test_vector__table_or_list_of_changes(setting):
     """What does not fit a table is changed by lists, with the same result."""
     name, own = setting
     envs = gym.make_vec(name, num_envs=50, instance="vgg-19", **own)
-    rng, answers = np.random.default_rng(0), envs.answers
+    rng, tables = np.random.default_rng(0), envs.transitions
     for changes, first in (
-        (answers.decisions, answers.first_decisions),
-        (answers.known, answers.first_known),
+        (tables.decisions, tables.first_decisions),
+        (tables.known, tables.first_known),
     ):
-        codes = rng.integers(0, len(answers.paid), 50)
+        codes = rng.integers(0, len(tables.paid), 50)
         listed = copy.copy(changes)
         listed.table = None
         rows = [np.tile(first, (50, 1)) for _ in range(2)]
@@ -141,7 +141,7 @@ def test_vector__table_or_list_of_changes(setting):
 @pytest.mark.parametrize("name", toys.INSTANCES)
 def test_vector__rewards_that_depend_on_what_is_open(name):
     """They take longer; the shipped graphs have none."""
-    assert OperatorPartitionVectorEnv(instance=name).answers.varies is None
+    assert OperatorPartitionVectorEnv(instance=name).transitions.varies is None
 
 
 def test_vector__many_whole_episodes():
@@ -155,7 +155,7 @@ def test_vector__many_whole_episodes():
         total += rewards * running
         for index in np.flatnonzero(done & running)[:5].tolist():
             chosen = problem.chosen(envs.plan(index).partition)
-            assert total[index] == pytest.approx(problem.value(chosen, "step_time", "all"))
+            assert total[index] == pytest.approx(problem.value(chosen))
         running &= ~done
     assert len(np.unique(total.round(9))) > 100
 

@@ -3,6 +3,8 @@
 import json
 import math
 from collections import Counter
+from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -142,15 +144,26 @@ def toy_cluster(devices=2, memory_bytes=1e6):
     }
 
 
-def shipped(name, rules="shardy", uneven="pad"):
+def shipped(name, rules="shardy", uneven="pad", task="operator-partition", reward="paper"):
     """A shipped instance over 8 devices; the same object each time."""
-    return load_partitioning(name, choose_cluster(), rules, uneven)
+    return load_partitioning(name, choose_cluster(), rules, uneven, task, reward)
+
+
+@lru_cache(maxsize=256)
+def asked(problem, task="operator-partition", reward="paper"):
+    """The problem under another task or reward; the same object each time."""
+    return replace(problem, task=task, reward=reward)
+
+
+def timed(problem):
+    """The problem under the step time."""
+    return asked(problem, problem.task, "step_time")
 
 
 def space_of(problem, task="operator-partition", reward="paper", linkage=True):
     """The decisions of a task, None if there are none."""
     try:
-        return PartitionSpace.of(problem, task, reward, linkage)
+        return PartitionSpace.of(asked(problem, task, reward), linkage)
     except InfeasibleError:
         return None
 
@@ -411,7 +424,7 @@ def slow_seconds(graph, device, efficiency=0.5):
     return np.array(once) * slow_runs(graph, once)
 
 
-def slow_kept(problem):
+def slow_share(problem):
     """Class -> largest share of a dimension that a device holds."""
     kept, devices = {}, problem.cluster.devices
     for label, size in zip(
@@ -450,7 +463,7 @@ def factor_labels(problem):
 def slow_step(problem, chosen):
     """(compute seconds, communication seconds, all-reduces) of a step, one by one."""
     graph, cluster = problem.graph, problem.cluster
-    seconds, kept = slow_seconds(graph, cluster.device), slow_kept(problem)
+    seconds, kept = slow_seconds(graph, cluster.device), slow_share(problem)
     times = slow_runs(graph, seconds)
     bandwidth = cluster.intra_bw if cluster.servers == 1 else cluster.inter_bw
     labels = factor_labels(problem)
@@ -523,7 +536,7 @@ class Simulation:
             and graph.phase[born[t]] == Phase.BACKWARD
             and graph.phase[i] == Phase.UPDATE
         }
-        self.kept = slow_kept(problem)
+        self.kept = slow_share(problem)
         self.sizes = {}
 
     def bytes(self, tensor, chosen):

@@ -1,215 +1,17 @@
-"""Why dimensions are partitioned or not: the words against the classes of small and real graphs."""
+"""The words for classes: chains of links, against the graph."""
 
-import dataclasses
-import re
 from collections import deque
 
-import numpy as np
+import partition_toys as toys
 import pytest
 
-from parenvs import Graph, ParenvsError, judge
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.cluster import choose_cluster
-from parenvs.instances import load_partitioning
-from parenvs.partitioning.explain import Explainer, explain, explanation_text
-from parenvs.partitioning.judge import make_partition_plan
-from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.explain import Explainer
 
 
-def mlp(rules="shardy"):
-    """``softmax(tanh(x @ w1) @ w2)`` with x (16, 24), w1 (24, 40), w2 (40, 56)."""
-    jax = pytest.importorskip("jax")
-    shapes = {"w1": (24, 40), "w2": (40, 56)}
-    args = {k: jax.ShapeDtypeStruct(s, np.float32) for k, s in shapes.items()}
-    graph = Graph.from_jax(
-        lambda p, x: jax.nn.softmax(jax.numpy.tanh(x @ p["w1"]) @ p["w2"]),
-        args,
-        jax.ShapeDtypeStruct((16, 24), np.float32),
-        name="mlp",
-    )
-    return Partitioning.build(graph, choose_cluster(devices=8), rules)
-
-
-def judged(problem, partition, task="operator-partition"):
-    plan = make_partition_plan(problem, np.zeros(len(problem.classes), bool), task, "paper")
-    return judge(dataclasses.replace(plan, partition=partition), problem)
-
-
-def by_path(explanations):
-    """``{(path, dimension): reason}``."""
-    return {(e.paths[0], d.dimension): d for e in explanations for d in e.dimensions}
-
-
-@pytest.fixture(scope="module")
-def vgg():
-    problem = load_partitioning("vgg-19", choose_cluster(devices=8))
-    answer = exact_partition(problem)
-    plan = make_partition_plan(problem, answer.chosen, "operator-partition", "paper")
-    return judge(plan, problem).certified(answer)
-
-
-def test_explain__small_graph_by_hand():
-    report = judged(mlp(), {"w1": 1, "w2": 0})
-    assert report.legal
-    found = by_path(explain(report))
-    assert {key: d.state for key, d in found.items()} == {
-        ("w1", 0): "replicated",
-        ("w1", 1): "partitioned",
-        ("w2", 0): "partitioned",
-        ("w2", 1): "replicated",
-        ("x", 0): "replicated",
-        ("x", 1): "replicated",
-    }
-    assert {key: d.members for key, d in found.items()} == {
-        ("w1", 0): 1, ("w1", 1): 2, ("w2", 0): 2, ("w2", 1): 1, ("x", 0): 0, ("x", 1): 1,
-    }  # fmt: skip
-    # The hidden width excludes the input width, the output width and the batch.
-    decided = found["w1", 1].reason
-    assert decided.startswith("decided; it excludes 3 classes (2 variable dimensions), for example")
-    assert re.search(r"instruction \d+, dot \(.*dot_general\) would split both", decided)
-    tied = found["w2", 0].reason
-    assert tied.startswith("tied to dimension 1 of w1 by instruction ")
-    assert re.findall(r"instruction \d+, (\w+)", tied) == ["dot", "tanh", "dot"]
-    for key in (("w1", 0), ("w2", 1), ("x", 0)):
-        label = found["w1", 1].label
-        assert found[key].reason.startswith(f"excluded by class {label}, dimension 1 of w1, which")
-    # f32[16,40] @ w2: both the hidden width and the output width would be split.
-    assert re.search(r"\d+, dot .* both dimension 1 of w2 and", found["w2", 1].reason)
-    assert found["x", 1].label == found["w1", 0].label
-
-
-def test_explain__blocked_names_the_instruction():
-    """Automap's rules forbid to split what the softmax reduces."""
-    found = by_path(explain(judged(mlp("automap"), {"w1": 1, "w2": 0})))
-    blocked = found["w2", 1]
-    assert blocked.state == "blocked"
-    assert re.match(r"instruction \d+, reduce \(.*\) cannot split dimension 1 of f32\[16,56\]$",
-                    blocked.reason)  # fmt: skip
-
-
-def test_explain__what_nothing_forbids_says_what_it_would_change():
-    problem = mlp()
-    found = by_path(explain(judged(problem, {})))
-    for (path, dimension), one in found.items():
-        assert one.state == "replicated"
-        assert one.reason.startswith("nothing forbids it")
-        weight = float(re.search(r"would add ([\d.]+) to", one.reason)[1])
-        assert weight == pytest.approx(0.3 * one.members), (path, dimension)
-        gain = problem.gain_seconds[one.label]
-        verb, digits, unit = re.search(
-            r"and (\w+) the step by ([\d.]+) (\w+)$", one.reason
-        ).groups()
-        assert verb == ("shorten" if gain > 0 else "lengthen")
-        scale = {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
-        assert float(digits) * scale == pytest.approx(abs(gain), rel=1e-3)
-    assert {problem.gain_seconds[one.label] > 0 for one in found.values()} == {True, False}
-
-
-def test_explain__data_parallel_ties_everything_to_the_inputs():
-    problem = mlp()
-    report = judged(problem, {"x": 1}, "data-parallel")
-    assert report.legal
-    found = by_path(explain(report))
-    assert found["x", 1].reason.startswith("decided")
-    assert found["w1", 0].reason.startswith("tied to dimension 1 of x by instruction")
-
-
-def test_explain__illegal_plans():
-    report = judged(mlp("automap"), {"w1": 0, "w2": 1})
-    assert not report.legal
-    found = by_path(explain(report))
-    assert found["w2", 1].state == "partitioned"
-    assert re.match("against the rules: instruction .* cannot split", found["w2", 1].reason)
-    report = judged(mlp(), {"w1": 1, "w2": 1})
-    assert by_path(explain(report))["w1", 1].reason.startswith("against the rules: excluded by")
-
-
-def test_explain__vgg_bias_is_excluded_as_in_table_4(vgg):
-    """Arxiv 2007.04069, Table 4: with fc1 split by columns, fc2's bias stays whole."""
-    partition = {"fc1/kernel": 1, "fc1/bias": 0, "fc2/kernel": 0}
-    report = judged(vgg.problem, partition)
-    assert report.legal
-    found = by_path(explain(report, "fc*"))
-    assert found["fc1/bias", 0].reason.startswith("decided")
-    assert found["fc2/kernel", 0].reason.startswith("tied to dimension 0 of fc1/bias by")
-    bias = found["fc2/bias", 0]
-    assert bias.state == "replicated"
-    assert "excluded by" in bias.reason and "dimension 0 of fc1/bias" in bias.reason
-    assert re.search(r"instruction \d+, dot \(jit\(step\)/jvp\(fc2\)/dot_general\)", bias.reason)
-    assert "dimension 1 of fc2/kernel" in bias.reason
-
-
-@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
-def test_explain__every_state_follows_from_the_classes(name):
-    problem = load_partitioning(name, choose_cluster(devices=8), rules="automap")
-    answer = exact_partition(problem)
-    plan = make_partition_plan(problem, answer.chosen, "operator-partition", "paper")
-    report = judge(plan, problem)
-    merged, single = explain(report), explain(report, "*")
-    graph, classes = problem.graph, problem.classes
-    assert [e.paths for e in single] == [(graph.paths[i],) for i in problem.parameters("all")]
-    assert sorted(p for e in merged for p in e.paths) == sorted(e.name for e in single)
-    assert len(merged) < (45 if name == "t5-base" else 35)
-    alone = {e.name: e for e in single}
-    for entry in merged:
-        first = alone[entry.paths[0]]
-        assert [d.reason for d in first.dimensions] == [d.reason for d in entry.dimensions]
-        for path in entry.paths:
-            assert alone[path].shape == entry.shape
-            states = [d.state for d in alone[path].dimensions]
-            assert states == [d.state for d in entry.dimensions]
-    for (path, dimension), one in by_path(single).items():
-        position = graph.dim_offset[problem.tensor[path]] + dimension
-        label = classes.label[position]
-        assert one.label == label
-        assert one.size == graph.dims[position] > 1
-        if plan.partition.get(path) == dimension:
-            assert one.state == "partitioned"
-        else:
-            assert one.state == ("blocked" if classes.blocked[label] else "replicated")
-
-
-def test_explain__unknown_pattern(vgg):
-    with pytest.raises(ParenvsError, match=r"vgg-19: .* matches 'fc2/bais' \(did you mean"):
-        explain(vgg, "fc2/bais")
-
-
-def test_explanation_text__names_every_entry_and_gives_each_reason_once(vgg):
-    entries = explain(vgg)
-    shown = explanation_text(entries)
-    assert max(map(len, shown.splitlines())) <= 110
-    flat = re.sub(r"\s+", " ", shown)
-    for entry in entries:
-        assert f"{entry.name} {entry.shape}" in flat
-    for reason in {d.reason for e in entries for d in e.dimensions}:
-        assert flat.count(reason) == 1
-    assert (
-        "block3_conv{1,3}/bias f32[256] (2 variables) dimension 0 of size 256 partitioned" in flat
-    )
-    assert "images f32[64,224,224,3] (batch input)" in flat
-
-
-def test_explanation_text__control_characters_reach_no_terminal(vgg):
-    entry = dataclasses.replace(explain(vgg, "fc1/bias")[0], name="a\x1b[2Jb")
-    assert "a?[2Jb" in explanation_text([entry]) and "\x1b" not in explanation_text([entry])
-
-
-def test_explain__is_fast():
-    import time
-
-    problem = load_partitioning("t5-11b", choose_cluster(devices=8), rules="automap")
-    answer = exact_partition(problem)
-    plan = make_partition_plan(problem, answer.chosen, "operator-partition", "paper")
-    report = judge(plan, problem)
-    begin = time.perf_counter()
-    found = explain(report)
-    assert time.perf_counter() - begin < 2  # 0.1 s here
-    assert len(found) < 45
-
-
-def test_chain__is_a_shortest_one(vgg):
+def test_explainer__chain_is_a_shortest_one():
     """Against a breadth-first search written out, and its instructions tie the dimensions."""
-    classes = vgg.problem.classes
+    problem = toys.shipped("vgg-19")
+    classes = problem.classes
     links, at = classes.factors.links.tolist(), classes.factors.link_at.tolist()
     near: dict[int, list[int]] = {}
     pairs: dict[frozenset, set[int]] = {}
@@ -217,9 +19,9 @@ def test_chain__is_a_shortest_one(vgg):
         near.setdefault(one, []).append(other)
         near.setdefault(other, []).append(one)
         pairs.setdefault(frozenset((one, other)), set()).add(instruction)
-    graph, words = vgg.problem.graph, Explainer(classes)
-    start = int(graph.dim_offset[vgg.problem.tensor["fc1/bias"]])
-    end = int(graph.dim_offset[vgg.problem.tensor["fc2/kernel"]])
+    graph, words = problem.graph, Explainer(classes)
+    start = int(graph.dim_offset[problem.tensor["fc1/bias"]])
+    end = int(graph.dim_offset[problem.tensor["fc2/kernel"]])
     far, queue = {start: 0}, deque([start])
     while queue:
         here = queue.popleft()
@@ -241,4 +43,4 @@ def test_chain__is_a_shortest_one(vgg):
     assert end in reached
     assert words.chain(start, start) == []
     with pytest.raises(ValueError, match="different classes"):
-        words.chain(start, int(graph.dim_offset[vgg.problem.tensor["images"]]))
+        words.chain(start, int(graph.dim_offset[problem.tensor["images"]]))

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import partition_toys as toys
@@ -11,8 +12,13 @@ import pytest
 from parenvs import BatchPlan, ParenvsError, PartitionPlan, judge, load_graph
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import Cluster
-from parenvs.partitioning.judge import judge_partition, make_partition_plan
 from parenvs.partitioning.problem import Partitioning
+
+
+class Bound(NamedTuple):
+    """A planner's answer, as far as a report looks at it."""
+
+    bound: float | None
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +44,7 @@ def reasons(problem, partition, kind=PartitionPlan, **changes):
     report = judge(plan_of(problem, partition, kind, **changes), problem)
     assert not report.legal
     assert report.value("paper") == report.value("step_time") == -1
-    assert report.gap is None
+    assert report.gap(Bound(1.0)) is None
     assert all("\n" not in reason for reason in report.reasons)
     return report.reasons
 
@@ -78,9 +84,7 @@ def test_judge_partition__inputs_may_be_named_or_not(mlp):
     assert batch.legal  # y 0 belongs to it, which need not be said
     assert batch.value() == pytest.approx(0.4)
     assert batch.variables == 0
-    assert batch.value("step_time") == pytest.approx(
-        float(mlp.value(batch.chosen, "step_time", "all"))
-    )
+    assert batch.value("step_time") == pytest.approx(float(toys.timed(mlp).value(batch.chosen)))
 
 
 def test_judge_partition__unknown_path(mlp):
@@ -359,8 +363,8 @@ def test_judge_partition__figures_on_random_programs(seed):
     for _ in range(4):
         chosen = toys.random_choice(problem, rng)
         for task, reward in (("operator-partition", "step_time"), ("data-parallel", "paper")):
-            plan = make_partition_plan(problem, chosen, task, reward)
-            report = judge_partition(plan, problem)
+            asked = toys.asked(problem, task, reward)
+            report = asked.report(asked.plan(chosen))
             assert report.legal, report.reasons
             peak = simulation.peaks(report.chosen[None])[0]
             assert report.memory.peak == pytest.approx(peak)
@@ -374,15 +378,14 @@ def test_judge_partition__figures_on_random_programs(seed):
             ]
             assert report.dimensions == len(split)
             assert report.partitioned_dimensions == sum(split)
-            assert report.value() == pytest.approx(0.1 * len(split) + 0.3 * sum(split))
+            assert report.value("paper") == pytest.approx(0.1 * len(split) + 0.3 * sum(split))
 
 
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
 def test_judge_partition__figures_on_shipped_graphs(name):
-    problem = toys.shipped(name)
-    answer = exact_partition(problem, "step_time", "all")
-    plan = make_partition_plan(problem, answer.chosen, "operator-partition", "step_time")
-    report = judge(plan, problem)
+    problem = toys.shipped(name, reward="step_time")
+    answer = exact_partition(problem)
+    report = problem.report(problem.plan(answer.chosen))
     assert np.array_equal(report.chosen, answer.chosen)
     figures(report)
 
@@ -391,7 +394,7 @@ def test_judge_partition__figures_on_shipped_graphs(name):
 def test_judge_partition__graph_and_problem_agree(name):
     problem, rng = toys.shipped(name), np.random.default_rng(0)
     chosen = toys.random_choice(problem, rng)
-    plan = make_partition_plan(problem, chosen, "operator-partition", "step_time")
+    plan = toys.timed(problem).plan(chosen)
     one, other = judge(plan, problem), judge(plan, load_graph(name))
     assert one.legal
     assert one.to_json() == other.to_json()
@@ -453,30 +456,45 @@ def test_judge_partition__to_json(mlp, partition):
 def test_judge_partition__certified(mlp):
     """The gap of a plan to a proven bound."""
     answer = exact_partition(mlp)
-    best = make_partition_plan(mlp, answer.chosen, "operator-partition", "paper")
-    report = judge(best, mlp).certified(answer)
+    best = mlp.report(mlp.plan(answer.chosen))
+    assert best.gap(answer) == pytest.approx(0, abs=1e-12)
+    assert (best.reward, best.bound) == ("", None)
+    report = best.certified(answer)
     assert (report.reward, report.bound) == ("paper", answer.bound)
-    assert report.gap == pytest.approx(0, abs=1e-12)
+    assert report.gap(report) == best.gap(answer)
     worse = judge(plan_of(mlp, {"w1": 0}), mlp)
-    assert worse.gap is None
-    assert worse.certified(answer).gap == pytest.approx((1.0 - 0.7) / 1.0)
+    assert worse.gap(Bound(None)) is None
+    assert worse.gap(answer) == pytest.approx((1.0 - 0.7) / 1.0)
     content = json.loads(json.dumps(worse.certified(answer).to_json(), allow_nan=False))
     assert (content["reward"], content["bound"]) == ("paper", answer.bound)
-    illegal = judge(plan_of(mlp, {"w1": 1}), mlp).certified(answer)
-    assert illegal.gap is None
+    assert content["gap"] == worse.gap(answer)
+    illegal = judge(plan_of(mlp, {"w1": 1}), mlp)
+    assert illegal.gap(answer) is None
+    assert illegal.certified(answer).to_json()["gap"] is None
 
 
-def test_judge_partition__make_partition_plan(mlp):
-    chosen = mlp.chosen({"x": 1})
-    plan = make_partition_plan(mlp, chosen, "operator-partition", "paper")
-    assert type(plan) is PartitionPlan
-    assert plan.partition == {"w1": 0}
-    assert (plan.instance, plan.fingerprint) == ("toy", mlp.graph.fingerprint)
-    assert (plan.cluster, plan.rules, plan.uneven) == (mlp.cluster, "shardy", "pad")
-    both = make_partition_plan(mlp, chosen, "operator-partition", "step_time", "here")
-    assert both.partition == {"w1": 0, "x": 1}
-    assert both.instance == "here"
-    batch = make_partition_plan(mlp, chosen, "data-parallel", "paper")
-    assert type(batch) is BatchPlan
-    assert batch.partition == {"x": 1}
-    assert all(type(d) is int for d in both.partition.values())
+def test_judge_partition__gap_is_of_the_problems_own_reward(mlp):
+    """A report on a problem of the step time compares seconds, not dimensions."""
+    timed = toys.timed(mlp)
+    answer = exact_partition(timed)
+    report = timed.report(timed.plan(np.zeros(len(mlp.classes), dtype=bool)))
+    assert report.value() == report.value("step_time") == 0
+    assert answer.bound > 0
+    assert report.gap(answer) == pytest.approx(1.0)
+    assert report.certified(answer).to_json()["reward"] == "step_time"
+
+
+@pytest.mark.parametrize("task", ["operator-partition", "data-parallel"])
+@pytest.mark.parametrize("reward", ["paper", "step_time"])
+@pytest.mark.parametrize("seed", range(6))
+def test_judge_partition__value_is_the_problems(task, reward, seed):
+    """Of every choice that a plan can say: the judge's value is ``Partitioning.value``."""
+    problem = toys.asked(toys.random_problem(seed, steps=12), task, reward)
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        chosen = toys.random_choice(problem, rng, problem.scope)
+        report = problem.report(problem.plan(chosen))
+        assert report.legal
+        assert np.array_equal(report.chosen, chosen)
+        assert report.value() == float(problem.value(chosen))
+        assert report.step_seconds == pytest.approx(float(problem.step_seconds(chosen)), rel=1e-12)

@@ -277,7 +277,7 @@ def test_footprint__gradients_are_what_backward_makes_and_the_update_reads():
     """Without an update there are none; then all are activations."""
     problem = toys.problem_of(toys.MLP)
     graph = replace(problem.graph, phase=np.minimum(problem.graph.phase, 1))
-    other = Footprint(graph, problem.classes.label, problem.kept)
+    other = Footprint(graph, problem.classes.label, problem.device_share)
     one, two = problem.footprint.memory(none(problem)), other.memory(none(problem))
     assert one.gradients == 48
     assert two.gradients == 0

@@ -13,7 +13,6 @@ from parenvs.agents.heuristics.partition import expert_dimensions
 from parenvs.cluster import choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.instances import data_folder, load_partitioning, names
-from parenvs.partitioning.judge import judge_partition, make_partition_plan
 from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.plan import RULE_SETS
@@ -78,9 +77,9 @@ def partition_of(name, rules="shardy"):
 def judged(problem, partition, complete=True):
     """What the judge says of variables, with what belongs to their classes if ``complete``."""
     chosen = problem.chosen(partition)
-    plan = make_partition_plan(problem, chosen, "operator-partition", "paper")
+    plan = problem.plan(chosen)
     whole = {**partition, **(plan.partition if complete else {}), **partition}
-    return judge_partition(replace(plan, partition=whole), problem)
+    return problem.report(replace(plan, partition=whole))
 
 
 def table_3(problem):
@@ -101,10 +100,10 @@ def test_optimum__partitioned_dimensions(name, rules):
     assert answer.status == "optimal"
     assert answer.value == pytest.approx(0.1 * dims + 0.3 * split)
     assert answer.bound == pytest.approx(answer.value)
-    report = judged(problem(name, rules), partition_of(name, rules)).certified(answer)
+    report = judged(problem(name, rules), partition_of(name, rules))
     assert report.legal
     assert report.partitioned_dimensions == report.variables == split
-    assert report.gap == pytest.approx(0, abs=1e-9)
+    assert report.gap(answer) == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", T5)
@@ -209,20 +208,20 @@ def test_bert__optimum_contains_megatron(rules):
 
 @pytest.mark.parametrize("name", [*names(), SIX])
 def test_table_6__the_batch_dimension_of_every_input(name):
-    one = problem(name)
-    answer = exact_partition(one, "paper", "inputs")
+    one = replace(problem(name), task="data-parallel")
+    answer = exact_partition(one)
     inputs = {one.graph.paths[i]: 0 for i in one.inputs}
-    assert one.partition(answer.chosen, "inputs") == inputs
-    plan = make_partition_plan(one, answer.chosen, "data-parallel", "paper")
+    assert one.partition(answer.chosen) == inputs
+    plan = one.plan(answer.chosen)
     assert plan.partition == inputs
-    assert judge_partition(plan, one).legal
+    assert one.report(plan).legal
 
 
 @pytest.mark.parametrize("name", ["t5-base", "bert-48"])
 def test_table_6__automap_has_no_batch_dimension(name):
     """The loss is a mean over the batch, a reduce."""
     with pytest.raises(InfeasibleError, match="no dimension of any batch input"):
-        PartitionSpace.of(problem(name, "automap"), "data-parallel", "paper", False)
+        PartitionSpace.of(replace(problem(name, "automap"), task="data-parallel"), False)
 
 
 @pytest.mark.parametrize("name", ["t5-11b", "bert-48"])

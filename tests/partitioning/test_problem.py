@@ -1,17 +1,26 @@
 """The problem of partitioning: step time, returns, and choices as paths and back."""
 
 import copy
+import json
 from dataclasses import replace
 
 import numpy as np
 import partition_toys as toys
 import pytest
 
-from parenvs import ParenvsError, Partitioning, load_graph, load_partitioning
+from parenvs import (
+    BatchPlan,
+    ParenvsError,
+    Partitioning,
+    PartitionPlan,
+    load_graph,
+    load_partitioning,
+)
 from parenvs.cluster import Cluster, choose_cluster
-from parenvs.errors import UnknownInstanceError
-from parenvs.partitioning.problem import scope_of
+from parenvs.errors import ClusterError, UnknownInstanceError
+from parenvs.partitioning.classes import scope_of
 
+HIDDEN = {"w1": 1, "w2": 0}
 SCOPES = ("variables", "inputs", "all")
 
 
@@ -25,20 +34,22 @@ def label(problem, path, dimension):
     return int(problem.classes.label[problem.graph.dim_offset[tensor] + dimension])
 
 
-def test_partitioning__kept_share_with_padding():
+def test_partitioning__device_share_with_padding():
     """T5-base: 12 heads over 8 devices leave two of twelve on the fullest; 768 and 64 are even."""
     problem = toys.shipped("t5-base")
-    assert problem.kept[label(problem, "encoder/layer_0/self/q", 1)] == pytest.approx(2 / 12)
-    assert problem.kept[label(problem, "encoder/layer_0/conv1/kernel", 1)] == 1 / 8
+    share = problem.device_share
+    assert share[label(problem, "encoder/layer_0/self/q", 1)] == pytest.approx(2 / 12)
+    assert share[label(problem, "encoder/layer_0/conv1/kernel", 1)] == 1 / 8
     batch = problem.graph.paths[problem.inputs[0]]
-    assert problem.kept[label(problem, batch, 0)] == 1 / 8
+    assert share[label(problem, batch, 0)] == 1 / 8
 
 
-@pytest.mark.parametrize(("devices", "kept"), [(2, 1 / 2), (4, 2 / 6), (5, 2 / 6), (8, 1 / 6)])
-def test_partitioning__kept_share_of_six(devices, kept):
+@pytest.mark.parametrize(("devices", "hidden"), [(2, 1 / 2), (4, 2 / 6), (5, 2 / 6), (8, 1 / 6)])
+def test_partitioning__device_share_of_six(devices, hidden):
     problem = toys.problem_of(toys.MLP, devices)
-    assert problem.kept[label(problem, "w1", 1)] == pytest.approx(kept)
-    assert problem.kept[label(problem, "x", 0)] == {2: 1 / 2, 4: 1 / 4, 5: 2 / 8, 8: 1 / 8}[devices]
+    share, batch = problem.device_share, {2: 1 / 2, 4: 1 / 4, 5: 2 / 8, 8: 1 / 8}
+    assert share[label(problem, "w1", 1)] == pytest.approx(hidden)
+    assert share[label(problem, "x", 0)] == batch[devices]
 
 
 def test_partitioning__the_worst_dimension_of_a_class_counts():
@@ -50,13 +61,13 @@ def test_partitioning__the_worst_dimension_of_a_class_counts():
     )
     problem = toys.problem_of(text, devices=8)
     assert label(problem, "w", 0) == label(problem, "x", 0)
-    assert problem.kept[label(problem, "x", 0)] == 1 / 4
+    assert problem.device_share[label(problem, "x", 0)] == 1 / 4
 
 
-def test_partitioning__kept_equals_loop():
+def test_partitioning__device_share_equals_loop():
     for problem in (toys.shipped("t5-base"), *(toys.random_problem(s) for s in range(10))):
-        slow = toys.slow_kept(problem)
-        assert problem.kept.tolist() == pytest.approx([slow[c] for c in range(len(slow))])
+        slow = toys.slow_share(problem)
+        assert problem.device_share.tolist() == pytest.approx([slow[c] for c in range(len(slow))])
 
 
 def test_partitioning__by_hand(mlp):
@@ -133,10 +144,10 @@ def test_partitioning__all_reduces_in_a_loop_run_in_each_trip():
     # z is squared: its dimensions are tied to each other, and nothing can be split. Read the
     # seconds of an all-reduce of the product, as if it could.
     problem = toys.problem_of(text)
-    partial = problem.classes.factors.instruction[problem.partial].tolist()
+    partial = problem.classes.factors.instruction[problem.classes.factors.partial].tolist()
     names = [row[0] for row in toys.instructions(problem.graph)]
     assert [names[i] for i in partial] == ["dot"]
-    inner = problem.classes.factor_class[problem.partial][0]
+    inner = problem.classes.factor_class[problem.classes.factors.partial][0]
     assert problem.all_reduce_seconds[inner] == pytest.approx(5 * 2 * 64 * (1 / 2) / 5e8)
 
 
@@ -165,11 +176,13 @@ def test_partitioning__many_plans_at_once(name):
     assert both == pytest.approx(problem.step_seconds(first) + problem.step_seconds(second))
     for reward in ("paper", "step_time"):
         for scope in SCOPES:
-            values = problem.value(stacked, reward, scope)
+            returns = problem.returns_of(reward, scope)
+            values = returns.value(stacked)
             assert values.shape == (2, 3)
-            assert values.ravel() == pytest.approx(
-                [float(problem.value(row, reward, scope)) for row in table]
-            )
+            assert values.ravel() == pytest.approx([float(returns.value(row)) for row in table])
+        asked = toys.asked(problem, reward=reward)
+        values = asked.value(stacked)
+        assert values.ravel() == pytest.approx([float(asked.value(row)) for row in table])
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -185,9 +198,9 @@ def test_partitioning__returns_one_by_one(seed, scope):
             for c, stuck in zip(closure.label, closure.stuck, strict=True)
         )
         paper = 0.1 * (len(closure.label) - split) + 0.4 * split
-        assert problem.value(chosen, "paper", scope) == pytest.approx(paper)
+        assert problem.returns_of("paper", scope).value(chosen) == pytest.approx(paper)
         share = 1 - problem.step_seconds(chosen) / problem.replicate_seconds
-        assert problem.value(chosen, "step_time", scope) == pytest.approx(share)
+        assert problem.returns_of("step_time", scope).value(chosen) == pytest.approx(share)
 
 
 def test_partitioning__scopes(mlp):
@@ -210,16 +223,16 @@ def test_partitioning__scopes(mlp):
 
 
 def test_partitioning__weights_by_hand(mlp):
-    base, weights = mlp.weights("paper", "variables")
+    base, weights = mlp.returns
     assert base == pytest.approx(0.4)
     assert weights[label(mlp, "w1", 1)] == pytest.approx(0.6)
     assert weights[label(mlp, "w1", 0)] == pytest.approx(0.3)
     assert weights[label(mlp, "x", 0)] == 0
-    base, weights = mlp.weights("step_time", "all")
+    base, weights = toys.timed(mlp).returns
     assert base == 0
     assert weights == pytest.approx(mlp.gain_seconds / mlp.replicate_seconds)
     with pytest.raises(ParenvsError, match="reward must be one of"):
-        mlp.weights("speed", "all")
+        mlp.returns_of("speed", "all")
 
 
 def test_partitioning__legal(mlp):
@@ -249,6 +262,57 @@ def test_partitioning__partition_and_back(name, scope):
             shape = problem.graph.shape(problem.tensor[path])
             assert 0 <= d < len(shape)
             assert shape[d] > 1
+
+
+def test_partitioning__plan(mlp):
+    """What a plan names is the problem's scope; its class is the task's."""
+    chosen = mlp.chosen({"x": 1})
+    plan = mlp.plan(chosen)
+    assert type(plan) is PartitionPlan
+    assert plan.partition == {"w1": 0}
+    assert (plan.instance, plan.fingerprint) == ("toy", mlp.graph.fingerprint)
+    assert (plan.cluster, plan.rules, plan.uneven) == (mlp.cluster, "shardy", "pad")
+    both = replace(mlp, reward="step_time", instance="here").plan(chosen)
+    assert both.partition == {"w1": 0, "x": 1}
+    assert both.instance == "here"
+    batch = replace(mlp, task="data-parallel").plan(chosen)
+    assert type(batch) is BatchPlan
+    assert batch.partition == {"x": 1}
+    assert all(type(d) is int for d in both.partition.values())
+
+
+def test_partitioning__another_task_or_reward_shares_the_classes(mlp):
+    assert (mlp.task, mlp.reward, mlp.scope) == ("operator-partition", "paper", "variables")
+    timed, inputs = replace(mlp, reward="step_time"), replace(mlp, task="data-parallel")
+    assert timed.classes is inputs.classes is mlp.classes
+    assert (timed.scope, inputs.scope) == ("all", "inputs")
+    assert replace(inputs, reward="step_time").scope == "inputs"
+    for problem in (mlp, timed, inputs):
+        assert np.array_equal(problem.decidable(), problem.decidable(problem.scope))
+        assert np.array_equal(problem.parameters(), problem.parameters(problem.scope))
+    assert mlp.value(mlp.chosen(HIDDEN)) == pytest.approx(1.0)
+    share = mlp.gain_seconds[mlp.chosen(HIDDEN)][0] / mlp.replicate_seconds
+    assert timed.value(mlp.chosen(HIDDEN)) == pytest.approx(share)
+    assert inputs.value(mlp.chosen(HIDDEN)) == pytest.approx(0.4)
+    for key, value in (("task", "pipeline-cut"), ("reward", "speed")):
+        with pytest.raises(ParenvsError, match=f"{key} must be one of .* not '{value}'"):
+            replace(mlp, **{key: value})
+        with pytest.raises(ParenvsError, match=f"{key} must be one of .* not '{value}'"):
+            load_partitioning("vgg-19", "A", **{key: value})
+
+
+def test_partitioning__clusters_as_text(tmp_path):
+    """A preset's name, a short form, an object and a file say the same as a ``Cluster``."""
+    graph, server = load_graph("vgg-19"), Cluster.parse("1x4:v100")
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(server.to_json()))
+    for text in ("1x4:v100", server.to_json(), path, str(path), server):
+        assert Partitioning.build(graph, text).cluster == server
+        assert load_partitioning("vgg-19", text) is load_partitioning("vgg-19", server)
+    with pytest.raises(ClusterError, match="does not parse"):
+        Partitioning.build(graph, "Z")
+    with pytest.raises(ClusterError, match="does not parse"):
+        load_partitioning("vgg-19", "Z")
 
 
 PRODUCT = (
@@ -358,6 +422,13 @@ def test_partitioning__load():
     assert load_partitioning("vgg-19", choose_cluster("A"), "automap") is not problem
     assert load_partitioning("vgg-19", choose_cluster("A"), uneven="forbid") is not problem
     assert copy.deepcopy(problem) is problem
+    timed = load_partitioning("vgg-19", "A", reward="step_time")
+    assert timed is not problem
+    assert timed.classes is problem.classes
+    assert load_partitioning("vgg-19", "A", reward="step_time") is timed
+    inputs = load_partitioning("vgg-19", "A", task="data-parallel")
+    assert (inputs.task, inputs.classes is problem.classes) == ("data-parallel", True)
+    assert {p.instance for p in (problem, timed, inputs)} == {"vgg-19"}
 
 
 def test_partitioning__load_a_file_anew_when_it_changes(tmp_path):
@@ -366,6 +437,8 @@ def test_partitioning__load_a_file_anew_when_it_changes(tmp_path):
     problem = load_partitioning(path, choose_cluster(None, 2))
     assert load_partitioning(str(path), choose_cluster(None, 2)) is problem
     assert problem.graph.name == "mine"
+    assert problem.instance == str(path)  # a plan finds its file
+    assert problem.plan(np.zeros(len(problem.classes), dtype=bool)).instance == str(path)
     path.write_text(toys.MLP.replace("[8,", "[16,"))
     again = load_partitioning(path, choose_cluster(None, 2))
     assert again.graph.shape(again.tensor["x"]) == (16, 4)

@@ -7,7 +7,6 @@ import numpy as np
 import partition_toys as toys
 import pytest
 
-from parenvs import ParenvsError
 from parenvs.errors import InfeasibleError
 from parenvs.partitioning.space import PartitionSpace
 
@@ -171,24 +170,23 @@ def test_partition_space__by_hand():
 
 def test_partition_space__the_same_object():
     problem = toys.shipped("vgg-19")
-    one = PartitionSpace.of(problem, "operator-partition", "paper", True)
-    assert PartitionSpace.of(problem, "operator-partition", "paper", True) is one
-    assert PartitionSpace.of(problem, "operator-partition", "paper", False) is not one
+    one = PartitionSpace.of(problem, True)
+    assert PartitionSpace.of(problem, True) is one
+    assert PartitionSpace.of(problem, False) is not one
+    assert (one.task, one.reward, one.scope) == (problem.task, problem.reward, problem.scope)
     assert copy.deepcopy(one) is one
 
 
 def test_partition_space__errors():
-    with pytest.raises(ParenvsError, match=r"reward must be one of .* not 'speed'"):
-        toys.PartitionSpace.of(toys.shipped("vgg-19"), "operator-partition", "speed", True)
     with pytest.raises(
         InfeasibleError, match=r"t5-base: no dimension of any batch input .*automap"
     ):
-        PartitionSpace.of(toys.shipped("t5-base", "automap"), "data-parallel", "paper", False)
+        PartitionSpace.of(toys.shipped("t5-base", "automap", task="data-parallel"), False)
     text = toys.module(
         {"params__w__": "f32[4,4]{1,0}"}, [], "op.1 = f32[4,4]{1,0} tanh(params__w__.1)"
     )
     with pytest.raises(InfeasibleError, match="no dimension of any batch input"):
-        PartitionSpace.of(toys.problem_of(text), "data-parallel", "paper", False)
+        PartitionSpace.of(toys.asked(toys.problem_of(text), "data-parallel"), False)
     # A triangle is blocked: w + its transpose ties the two dimensions of one instruction.
     text = toys.module(
         {"params__w__": "f32[4,4]{1,0}"},
@@ -196,4 +194,4 @@ def test_partition_space__errors():
         "op.2 = f32[4,4]{1,0} add(op.1, params__w__.1)",
     )
     with pytest.raises(InfeasibleError, match="no dimension of any variable can be partitioned"):
-        PartitionSpace.of(toys.problem_of(text), "operator-partition", "paper", True)
+        PartitionSpace.of(toys.problem_of(text))

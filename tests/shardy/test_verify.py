@@ -12,7 +12,6 @@ from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import UnknownInstanceError
 from parenvs.instances import load_partitioning
-from parenvs.partitioning.judge import make_partition_plan
 from parenvs.partitioning.problem import Partitioning
 from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan
 from parenvs.shardy import verify
@@ -233,8 +232,7 @@ def test_verify__all_reduces_count_as_the_judge_does():
 @pytest.mark.parametrize("rules", ["shardy", "automap"])
 def test_verify__exact_plan_of_a_shipped_graph_agrees(rules):
     problem = load_partitioning("vgg-19", choose_cluster(devices=8), rules)
-    answer = exact_partition(problem, "paper", "variables")
-    plan = make_partition_plan(problem, answer.chosen, "operator-partition", "paper")
+    plan = problem.plan(exact_partition(problem).chosen)
     found = verify_plan(plan)
     assert found.agrees and found.mesh == 8 and found.compared == 116
     assert found.all_reduces == found.predicted_all_reduces > 0
@@ -243,13 +241,14 @@ def test_verify__exact_plan_of_a_shipped_graph_agrees(rules):
 
 
 def test_verify__random_legal_plans_agree(graph, lowered):
-    problem = Partitioning.build(graph, choose_cluster(devices=2))
+    cluster = choose_cluster(devices=2)
+    problem = Partitioning.build(graph, cluster, reward="step_time", instance="mlp")
     rng = np.random.default_rng(0)
     for _ in range(5):
         chosen = np.zeros(len(problem.classes), dtype=bool)
         for one in rng.permutation(problem.decidable("all")):
             chosen[one] = not chosen[problem.classes.rivals(one)].any()
-        plan = make_partition_plan(problem, chosen, "operator-partition", "step_time", "mlp")
+        plan = problem.plan(chosen)
         found = graph.verify(plan, lowered)
         assert found.agrees and found.decided
         assert found.all_reduces == found.predicted_all_reduces

@@ -11,9 +11,7 @@ import pytest
 
 from parenvs import judge
 from parenvs.agents.exact.partition import exact_partition
-from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
-from parenvs.partitioning.judge import make_partition_plan
 from parenvs.viewer import partition_figure as viewer_partition
 from parenvs.viewer import partition_text
 from parenvs.viewer.page import STAGE_COLOURS, Page, style
@@ -35,11 +33,9 @@ GREY, PALE, WHITE = "#D3D3D3", "#F5F5F5", "#FFFFFF"
 
 
 def best(name, rules="automap", task="operator-partition", reward="paper"):
-    problem = load_partitioning(name, choose_cluster(devices=8), rules=rules)
-    scope = "inputs" if task == "data-parallel" else "variables" if reward == "paper" else "all"
-    answer = exact_partition(problem, reward, scope)
-    plan = make_partition_plan(problem, answer.chosen, task, reward)
-    return judge(plan, problem).certified(answer)
+    problem = load_partitioning(name, "1x8:v100", rules, task=task, reward=reward)
+    answer = exact_partition(problem)
+    return problem.report(problem.plan(answer.chosen)).certified(answer)
 
 
 def changed(report, **entries):

@@ -18,7 +18,6 @@ from parenvs.agents.heuristics.partition import (
 from parenvs.agents.names import TRAINED
 from parenvs.agents.partition_planners import PLANNERS, PartitionRequest
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.partitioning.judge import judge_partition, make_partition_plan
 
 RULES = ("shardy", "automap")
 TASKS = [
@@ -32,8 +31,7 @@ TASKS = [
 def report_of(space, answer):
     """What the judge says of the answer's plan, whose return must be the answer's."""
     problem = space.problem
-    plan = make_partition_plan(problem, answer.chosen, space.task, space.reward)
-    report = judge_partition(plan, problem)
+    report = problem.report(problem.plan(answer.chosen))
     assert report.legal, report.reasons
     return report
 
@@ -50,7 +48,7 @@ def spaces(name, rules="shardy"):
 def test_partition_heuristics__none_beats_the_optimum(name, rules):
     """Legal, worth what they say, and at most the optimum."""
     for space in spaces(name, rules):
-        best = exact_partition(space.problem, space.reward, space.scope).value
+        best = exact_partition(space.problem).value
         rng = np.random.default_rng(0)
         for answer in (
             replicate(space),
@@ -147,7 +145,7 @@ def test_partition_heuristics__greedy(name, rules):
     """It takes the best class per class that it costs, and keeps GWMIN's promise."""
     for space in spaces(name, rules):
         problem = space.problem
-        _, weights = problem.weights(space.reward, space.scope)
+        weights = problem.returns.weights
         worth = {int(c): float(weights[c]) for c in space.classes}
         rivals = {c: toys.rivals_of(problem)[c] & set(worth) for c in worth}
         answer = greedy(space)
@@ -155,7 +153,7 @@ def test_partition_heuristics__greedy(name, rules):
         open_ = {c for c in worth if worth[c] > 0}
         assert answer.chosen.any() == bool(open_)
         promise = sum(worth[c] / (len(rivals[c] & open_) + 1) for c in open_)
-        base, _ = problem.weights(space.reward, space.scope)
+        base = problem.returns.base
         assert answer.value - base >= promise - 1e-9
         chosen = set(np.flatnonzero(answer.chosen).tolist())
         assert chosen <= open_
@@ -165,9 +163,10 @@ def test_partition_heuristics__greedy(name, rules):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_partition_heuristics__greedy_step_by_step(seed):
-    problem = toys.random_problem(seed, steps=24, least=7, most=40)
-    space = toys.space_of(problem, reward=("paper", "step_time")[seed % 2])
-    _, weights = problem.weights(space.reward, space.scope)
+    drawn = toys.random_problem(seed, steps=24, least=7, most=40)
+    space = toys.space_of(drawn, reward=("paper", "step_time")[seed % 2])
+    problem = space.problem
+    weights = problem.returns.weights
     rivals, order = toys.rivals_of(problem), space.classes.tolist()
     open_, chosen = {c for c in order if weights[c] > 0}, set()
     while open_:
@@ -225,7 +224,7 @@ def test_partition_heuristics__random_search():
 def test_partition_heuristics__random_search_is_the_best_of_its_episodes():
     space = toys.space_of(toys.shipped("vgg-19"))
     episodes = random_episodes(space, 300, np.random.default_rng(3))
-    values = space.problem.value(space.chosen(episodes), space.reward, space.scope)
+    values = space.problem.value(space.chosen(episodes))
     answer = random_search(space, 300, np.random.default_rng(3))
     assert answer.value == pytest.approx(values.max())
 
@@ -261,7 +260,7 @@ def test_partition_heuristics__planners_by_name(task, reward):
             assert report.value(reward) == pytest.approx(answer.value, abs=1e-9)
         assert report.value(reward) <= best + 1e-9
         if name == "exact":
-            assert report.gap == pytest.approx(0, abs=1e-9)
+            assert report.gap(answer) == pytest.approx(0, abs=1e-9)
             assert answer.value == pytest.approx(best)
     with pytest.raises(ParenvsError, match=r"unknown agent 'greedi' \(did you mean 'greedy'"):
         request.run("greedi")

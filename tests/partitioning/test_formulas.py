@@ -8,7 +8,7 @@ import pytest
 
 from parenvs import load_graph
 from parenvs.cluster import DEVICES, Device
-from parenvs.partitioning.problem import instruction_seconds, runs
+from parenvs.partitioning.formulas import instruction_seconds, runs
 
 DEVICE = Device("toy", peak_flops=100.0, memory_bw=10.0, memory_bytes=1.0)
 
@@ -29,7 +29,7 @@ def small(lines, root="add.1 = f32[8,8]{1,0} add(dot.1, x.1)"):
 DOT = "dot.1 = f32[8,8]{1,0} dot(w.1, x.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
 
 
-def test_cost__roofline_by_hand():
+def test_formulas__roofline_by_hand():
     """A sum is bound by three times 256 bytes, the product by 2 8 8 8 FLOPs where they are slow."""
     graph = small([DOT])
     found = by_opcode(graph, instruction_seconds(graph, replace(DEVICE, peak_flops=10.0)))
@@ -40,7 +40,7 @@ def test_cost__roofline_by_hand():
     }
 
 
-def test_cost__the_larger_of_both():
+def test_formulas__the_larger_of_both():
     graph = small([DOT])
     for peak, bandwidth, dot, add in (
         (10.0, 100.0, 1024 / 5, 64 / 5),  # both by FLOPs: 7.68 for their bytes
@@ -53,7 +53,7 @@ def test_cost__the_larger_of_both():
         assert found["add"] == pytest.approx(add, rel=1e-14)
 
 
-def test_cost__efficiency():
+def test_formulas__efficiency():
     graph = small([DOT])
     device = replace(DEVICE, memory_bw=1e9)
     full = by_opcode(graph, instruction_seconds(graph, device, efficiency=1.0))
@@ -62,7 +62,7 @@ def test_cost__efficiency():
     assert half["dot"] == pytest.approx(2 * full["dot"])
 
 
-def test_cost__free_instructions_cost_nothing():
+def test_formulas__free_instructions_cost_nothing():
     lines = [
         "one.1 = f32[] constant(1)",
         "two.1 = f32[] add(one.1, one.1)",
@@ -80,7 +80,7 @@ def test_cost__free_instructions_cost_nothing():
     assert found["negate"] == pytest.approx(2 * 256 / 10)
 
 
-def test_cost__loops_count_their_trips():
+def test_formulas__loops_count_their_trips():
     """Seven times a product and a counter; the condition's comparison runs as often."""
     graph = toys.read(toys.LOOP)
     seconds = instruction_seconds(graph, DEVICE)
@@ -97,7 +97,7 @@ def test_cost__loops_count_their_trips():
     assert runs(graph, seconds).tolist() == toys.slow_runs(graph, seconds).tolist()
 
 
-def test_cost__loop_without_a_trip():
+def test_formulas__loop_without_a_trip():
     graph = toys.read(toys.LOOP.replace("constant(9)", "constant(2)"))
     found = by_opcode(graph, instruction_seconds(graph, DEVICE))
     assert found["dot"] == 0
@@ -132,7 +132,7 @@ NESTED = toys.LOOP.replace(
 )
 
 
-def test_cost__nested_loops_multiply():
+def test_formulas__nested_loops_multiply():
     graph = toys.read(NESTED)
     seconds = instruction_seconds(graph, DEVICE)
     found = by_opcode(graph, seconds)
@@ -141,7 +141,7 @@ def test_cost__nested_loops_multiply():
     np.testing.assert_allclose(seconds, toys.slow_seconds(graph, DEVICE), rtol=1e-14)
 
 
-def test_cost__conditional_takes_its_longest_branch():
+def test_formulas__conditional_takes_its_longest_branch():
     graph = toys.read(toys.BRANCHES)
     seconds = instruction_seconds(graph, DEVICE)
     found = by_opcode(graph, seconds)
@@ -171,7 +171,7 @@ def in_a_branch(trips):
 
 
 @pytest.mark.parametrize("trips", [1, 50])
-def test_cost__what_is_in_a_loop_counts_for_its_branch(trips):
+def test_formulas__what_is_in_a_loop_counts_for_its_branch(trips):
     """50 products in a loop take longer than one product and two sums; one product does not."""
     graph = toys.read(in_a_branch(trips))
     seconds = instruction_seconds(graph, DEVICE)
@@ -180,7 +180,7 @@ def test_cost__what_is_in_a_loop_counts_for_its_branch(trips):
     np.testing.assert_allclose(seconds, toys.slow_seconds(graph, DEVICE), rtol=1e-14)
 
 
-def test_cost__branches_in_a_loop():
+def test_formulas__branches_in_a_loop():
     """Each of the seven trips takes the longest branch."""
     branches = toys.BRANCHES.replace("HloModule branches\n", "").split("ENTRY")[0]
     text = toys.LOOP.replace("HloModule loop\n", f"HloModule both\n{branches}").replace(
@@ -200,7 +200,7 @@ def test_cost__branches_in_a_loop():
 
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
 @pytest.mark.parametrize("device", ["v100", "h100"])
-def test_cost__shipped_graphs(name, device):
+def test_formulas__shipped_graphs(name, device):
     graph, chip = load_graph(name), DEVICES[device]
     seconds = instruction_seconds(graph, chip)
     np.testing.assert_allclose(seconds, toys.slow_seconds(graph, chip), rtol=1e-13)
@@ -209,7 +209,7 @@ def test_cost__shipped_graphs(name, device):
     assert seconds.sum() > graph.total_flops / chip.peak_flops
 
 
-def test_cost__scan_of_a_jax_function():
+def test_formulas__scan_of_a_jax_function():
     """Twelve layers in a loop take as long as twelve layers, give or take what a loop adds."""
     jax = pytest.importorskip("jax")
     import jax.numpy as jnp
