@@ -7,7 +7,6 @@ under ``TYPE_CHECKING`` count. The only ways up are the doors that ``DOORS`` lis
 import ast
 import importlib
 import inspect
-import pkgutil
 import re
 from pathlib import Path
 
@@ -89,6 +88,13 @@ EDGES = {name: sorted(set(imports(name)) - {name}) for name in FILES}
 def layer(name):
     room = name.split(".")[0]
     return next(i for i, rooms in enumerate(LAYERS) if room in rooms)
+
+
+def test_house__contributing_draws_these_layers():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (picture,) = re.findall(r"```\n(cli .*?)```", text, re.S)
+    drawn = [tuple(re.split(r" {4,}", row)[0].split()) for row in picture.splitlines()]
+    assert drawn == [rooms for rooms in reversed(LAYERS) if rooms != ("__main__",)]
 
 
 def test_house__every_module_has_a_layer():
@@ -180,25 +186,25 @@ def test_house__public_names():
 
 def public_objects():
     """Modules, and the public classes, functions, methods and properties that they define."""
-    for info in pkgutil.walk_packages(parenvs.__path__, "parenvs."):
-        name = info.name.removeprefix("parenvs.")
-        if name not in FILES or name.endswith("__main__"):
+    for name in FILES:
+        if name.endswith("__main__"):
             continue
+        dotted = f"parenvs.{name}".rstrip(".")
         try:
-            module = importlib.import_module(info.name)
+            module = importlib.import_module(dotted)
         except ImportError:  # an extra that is not installed
             continue
-        yield info.name, module
+        yield dotted, module
         for key, value in vars(module).items():
-            if key.startswith("_") or getattr(value, "__module__", None) != info.name:
+            if key.startswith("_") or getattr(value, "__module__", None) != dotted:
                 continue
             if inspect.isclass(value) or inspect.isfunction(value):
-                yield f"{info.name}.{key}", value
+                yield f"{dotted}.{key}", value
             if inspect.isclass(value):
                 for inner, member in vars(value).items():
-                    member = getattr(member, "fget", member)
+                    member = getattr(member, "fget", getattr(member, "func", member))
                     if not inner.startswith("_") and inspect.isfunction(member):
-                        yield f"{info.name}.{key}.{inner}", member
+                        yield f"{dotted}.{key}.{inner}", member
 
 
 def test_house__every_public_name_is_documented():

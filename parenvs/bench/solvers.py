@@ -8,24 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs import (
-    Cluster,
-    Graph,
-    Partitioning,
-    Pipeline,
-    load_graph,
-    load_partitioning,
-    load_profile,
-)
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_full, exact_pruned
 from parenvs.agents.exact.points import exact_points
 from parenvs.agents.heuristics.pipeline import random_episodes, random_search
 from parenvs.bench.play import rate
-from parenvs.instances import data_folder, manifest
+from parenvs.cluster import Cluster
+from parenvs.graph.graph import Graph
+from parenvs.instances import data_folder, load_graph, load_partitioning, load_profile, manifest
 from parenvs.partitioning.classes import dimension_classes
+from parenvs.partitioning.problem import Partitioning
 from parenvs.pipeline.cuts import CutSpace
 from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.problem import Pipeline
 
 PLANS = 4096
 """Plans that are judged at once."""
@@ -70,8 +65,8 @@ def parts(graph: str, solved: str, full: str) -> Iterator[Part]:
     space, points = CutSpace.build(pipeline), PlanSpace.build(pipeline)
     yield Part("exact, of the candidates", solved, partial(exact_pruned, space))
     yield Part("exact, of the 128 points", solved, partial(exact_points, points))
-    problem = load_partitioning(solved, server)
-    yield Part("exact, of the partition", solved, partial(exact_partition, problem))
+    split = load_partitioning(solved, server)
+    yield Part("exact, of the partition", solved, lambda: exact_partition(split))
     whole = Pipeline(load_profile(full, cluster), cluster, STAGES)
     yield Part("exact, of all pivots", full, partial(exact_full, whole))
     plans = space.plan(random_episodes(space, PLANS, np.random.default_rng(0)))

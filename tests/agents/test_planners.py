@@ -8,12 +8,15 @@ import parenvs
 from parenvs import Pipeline, StageProfile
 from parenvs.agents import planners
 from parenvs.agents.names import TRAINED
-from parenvs.agents.planners import PARTITION_PLANNERS, PIPELINE_PLANNERS, request_of, solve
+from parenvs.agents.planners import PARTITION_PLANNERS, PIPELINE_PLANNERS, solve
 from parenvs.errors import InfeasibleError, ParenvsError
 
 
 def untrained(names):
     return [name for name in names if name not in TRAINED]
+
+
+TASKS = ("data-parallel", "operator-partition")
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +37,16 @@ def test_solve__every_planner_of_pipelines(pipeline, agent):
     assert agent in str(answer)
 
 
-@pytest.mark.parametrize("task", ["operator-partition", "data-parallel"])
+@pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("reward", ["paper", "step_time"])
 def test_solve__every_planner_of_partitions(task, reward):
     problem = parenvs.problem("vgg-19", task=task, reward=reward)
     best = solve(problem)
     assert best.proven
     for agent in untrained(PARTITION_PLANNERS):
-        if agent in ("expert", "data-parallel") and agent not in request_of(problem).compared:
-            continue
         answer = solve(problem, agent, steps=600)
+        if agent in ("expert", "data-parallel") and (task, reward) != (TASKS[1], "step_time"):
+            continue  # what they split is not all of it what the plan can name
         assert (answer.method, answer.plan.task) == (agent, task)
         assert answer.report.legal
         assert answer.report.value() == pytest.approx(answer.value, rel=1e-12)

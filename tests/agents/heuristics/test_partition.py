@@ -15,9 +15,7 @@ from parenvs.agents.heuristics.partition import (
     random_search,
     replicate,
 )
-from parenvs.agents.names import TRAINED
-from parenvs.agents.partition_planners import PLANNERS, PartitionRequest
-from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.errors import InfeasibleError
 
 RULES = ("shardy", "automap")
 TASKS = [
@@ -239,28 +237,3 @@ def test_partition_heuristics__partition_all_follows_the_order(name, rules):
                 taken.append(k)
         expected = {int(space.classes[k]) for k in taken}
         assert set(np.flatnonzero(partition_all(space).chosen).tolist()) == expected
-
-
-@pytest.mark.parametrize(("task", "reward"), TASKS)
-def test_partition_heuristics__planners_by_name(task, reward):
-    """Each by name, with the judge's report and, for the exact one, a bound."""
-    space = toys.space_of(toys.shipped("vgg-19"), task, reward)
-    request = PartitionRequest(env_kwargs={"instance": "vgg-19"}, steps=500, space=space)
-    best = request.optimum()
-    for name in PLANNERS:
-        if name in TRAINED:
-            continue
-        answer = request.run(name)
-        report = request.report(answer)
-        assert answer.method == name
-        if name in ("expert", "data-parallel") and task != "operator-partition":
-            continue  # of the inputs, only what belongs to the plan
-        assert report.legal, (name, report.reasons)
-        if (name, reward) not in (("data-parallel", "paper"), ("expert", "paper")):
-            assert report.value(reward) == pytest.approx(answer.value, abs=1e-9)
-        assert report.value(reward) <= best + 1e-9
-        if name == "exact":
-            assert report.gap(answer) == pytest.approx(0, abs=1e-9)
-            assert answer.value == pytest.approx(best)
-    with pytest.raises(ParenvsError, match=r"unknown agent 'greedi' \(did you mean 'greedy'"):
-        request.run("greedi")
