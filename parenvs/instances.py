@@ -156,20 +156,22 @@ def load_graph(instance: str | os.PathLike[str], kind: str = "train") -> Graph:
 
 
 def load_profile(
-    instance: str | os.PathLike[str], cluster: Cluster | Device, micro_batch: int = MICRO_BATCH
+    instance: str | os.PathLike[str],
+    cluster: str | dict[str, Any] | Cluster | Device,
+    micro_batch: int = MICRO_BATCH,
 ) -> StageProfile:
     """A chain by shipped name or by path (a graph's, or a ``.csv`` profile's).
 
-    Times of a graph's chain are those of the cluster's device; a measured profile keeps its own.
+    Times of a graph's chain are those of the device, the cluster's or the one given; a measured
+    profile keeps its own.
     """
     text = os.fspath(instance)
     if text.endswith(".csv"):
         if not _exists(text):
             raise _unknown(text)
         return StageProfile.from_csv(text, micro_batch)
-    device = cluster.device if isinstance(cluster, Cluster) else cluster
-    profile = StageProfile.from_graph(load_graph(text, "forward"), device, micro_batch)
-    return profile
+    device = cluster if isinstance(cluster, Device) else Cluster.parse(cluster).device
+    return StageProfile.from_graph(load_graph(text, "forward"), device, micro_batch)
 
 
 @lru_cache(maxsize=32)

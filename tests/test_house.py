@@ -16,7 +16,7 @@ import parenvs
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    ("errors", "files"),
+    ("errors", "files", "machine"),
     ("cluster",),
     ("plan",),
     ("graph",),
