@@ -26,7 +26,7 @@ from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
 from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import RADIUS, CutSpace
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 SECONDS = 20.0
@@ -171,9 +171,9 @@ class PipelineRequest(Request):
         return CutSpace.build(self.problem, self.radius, self.candidates)
 
     @cached_property
-    def points(self) -> PlanSpace:
+    def points(self) -> PointSpace:
         """The problem over at most 128 points and 64 units."""
-        return PlanSpace.build(self.problem)
+        return PointSpace.build(self.problem)
 
     @property
     def compared(self) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from parenvs.agents.exact.points import exact_points
 from parenvs.judging import OPTIMAL
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 
-Space = CutSpace | PlanSpace | PartitionSpace
+Space = CutSpace | PointSpace | PartitionSpace
 """The search space of an environment: its attribute ``space``."""
 
 
@@ -23,7 +23,7 @@ def reference(space: Space) -> Answer:
     """
     if isinstance(space, CutSpace):
         return exact_pruned(space)
-    if isinstance(space, PlanSpace):
+    if isinstance(space, PointSpace):
         return exact_points(space)
     return exact_partition(space.problem)
 

@@ -12,7 +12,7 @@ from parenvs.agents.planners import solve
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.leaderboard.problem import Problem
 from parenvs.leaderboard.tasks import Task
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 from parenvs.plan import PipelinePlan, Plan
 
 Planner = Callable[[Problem], Plan]
@@ -167,12 +167,12 @@ def shortest(problem: Problem, seconds: float = SECONDS) -> PipelineAnswer:
     Raises:
         InfeasibleError: no plan fits the memory.
     """
-    points = exact_points(PlanSpace.build(problem.pipeline), time_limit=seconds)
+    points = exact_points(PointSpace.build(problem.pipeline), time_limit=seconds)
     return exact_full(problem.pipeline, points, time_limit=seconds)
 
 
 def _even_points(problem: Problem) -> PipelineAnswer:
-    space = PlanSpace.build(problem.pipeline)
+    space = PointSpace.build(problem.pipeline)
     cuts, device_cuts = space.plan(*even_plan(space))
     length = float(problem.pipeline.length(cuts, device_cuts))
     return PipelineAnswer(problem.pipeline, cuts, device_cuts, length, method="even-points")

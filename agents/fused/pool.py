@@ -1,6 +1,6 @@
 """Problems of ``PipelinePlan-v0`` that wait on a device for episodes, and where new ones come from.
 
-Making a problem takes milliseconds of NumPy (``PlanSpace`` and ``plan_outlook``), far more than an
+Making a problem takes milliseconds of NumPy (``PointSpace`` and ``plan_outlook``), far more than an
 episode on a device does; so each is played often, and other processes make the next ones meanwhile.
 """
 
@@ -18,7 +18,7 @@ import torch
 from parenvs.agents.fused.tensors import PlanTensors, on
 from parenvs.agents.pretrained.policy import Episodes
 from parenvs.datasets import generators
-from parenvs.pipeline.batch import PlanBatch
+from parenvs.pipeline.batch import PointBatch
 from parenvs.pipeline.points import STAGES
 
 
@@ -85,10 +85,10 @@ def drawn(seed: int, number: int, count: int, family: str | None = None) -> Epis
 def joined(some: Sequence[Episodes]) -> Episodes:
     """The problems of several parts, in their order."""
     batch = {
-        f.name: np.concatenate([getattr(x.batch, f.name) for x in some]) for f in fields(PlanBatch)
+        f.name: np.concatenate([getattr(x.batch, f.name) for x in some]) for f in fields(PointBatch)
     }
     constant = {k: np.concatenate([x.constant[k] for x in some]) for k in some[0].constant}
-    return Episodes(PlanBatch(**batch), constant, np.concatenate([x.outlooks for x in some]))
+    return Episodes(PointBatch(**batch), constant, np.concatenate([x.outlooks for x in some]))
 
 
 def parts(

@@ -1,4 +1,4 @@
-"""``PlanBatch`` in torch: the dynamics of ``PipelinePlan-v0`` as tensors on one device."""
+"""``PointBatch`` in torch: the dynamics of ``PipelinePlan-v0`` as tensors on one device."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from parenvs.pipeline.batch import BOUNDARIES, PlanBatch
+from parenvs.pipeline.batch import BOUNDARIES, PointBatch
 from parenvs.pipeline.points import POINTS, STAGES, UNITS
 
 
 @dataclass(frozen=True)
 class PlanTensors:
-    """Problems stacked as ``PlanBatch`` stacks them, on a device.
+    """Problems stacked as ``PointBatch`` stacks them, on a device.
 
     Numbers are float64 there as well: what fits the memory is decided by the same operations on
     the same bits, in the same order, so that masks are equal on every device. Lengths are equal up
@@ -23,7 +23,7 @@ class PlanTensors:
     Methods take the state of k episodes, and ``rows``, (k,) int64, the problem of each. They are
     operations of tensors alone: nothing waits for the device, no number comes back from it.
 
-    Attributes are those of ``PlanBatch``.
+    Attributes are those of ``PointBatch``.
     """
 
     stages: torch.Tensor
@@ -47,7 +47,7 @@ class PlanTensors:
     starts: torch.Tensor
 
     @classmethod
-    def of(cls, batch: PlanBatch, device: torch.device) -> PlanTensors:
+    def of(cls, batch: PointBatch, device: torch.device) -> PlanTensors:
         """The problems of a batch, copied to a device."""
         return cls(**{f.name: on(getattr(batch, f.name), device) for f in fields(cls)})
 
@@ -60,7 +60,7 @@ class PlanTensors:
         """Where they are."""
         return self.stages.device
 
-    def put(self, first: int, batch: PlanBatch) -> None:
+    def put(self, first: int, batch: PointBatch) -> None:
         """Make those of ``batch`` the problems from place ``first`` on."""
         for f in fields(self):
             kept, new = getattr(self, f.name), getattr(batch, f.name)

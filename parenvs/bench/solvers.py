@@ -19,7 +19,7 @@ from parenvs.instances import data_folder, load_graph, load_partitioning, load_p
 from parenvs.partitioning.classes import dimension_classes
 from parenvs.partitioning.problem import Partitioning
 from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 PLANS = 4096
@@ -61,8 +61,8 @@ def parts(graph: str, solved: str, full: str) -> Iterator[Part]:
     yield Part("chain of pivots", graph, partial(load_profile, graph, cluster))
     pipeline = Pipeline(load_profile(solved, cluster), cluster, STAGES)
     yield Part("candidates", solved, partial(CutSpace.build, pipeline))
-    yield Part("128 points", solved, partial(PlanSpace.build, pipeline))
-    space, points = CutSpace.build(pipeline), PlanSpace.build(pipeline)
+    yield Part("128 points", solved, partial(PointSpace.build, pipeline))
+    space, points = CutSpace.build(pipeline), PointSpace.build(pipeline)
     yield Part("exact, of the candidates", solved, partial(exact_pruned, space))
     yield Part("exact, of the 128 points", solved, partial(exact_points, points))
     split = load_partitioning(solved, server)

@@ -16,7 +16,7 @@ from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.datasets import generators, instance_sets
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.pipeline.judge import judge_pipeline
-from parenvs.pipeline.points import POINTS, STAGES, UNITS, PlanSpace
+from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 from parenvs.pipeline.problem import Pipeline, stages_on
 from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, PipelinePlan
 
@@ -30,7 +30,7 @@ NUMBERS = (
 """Names of the observation's ``numbers``."""
 
 
-def observe(space: PlanSpace) -> dict[str, np.ndarray]:
+def observe(space: PointSpace) -> dict[str, np.ndarray]:
     """What does not change within an episode: ``chain``, ``topology`` and ``numbers``."""
     pipeline, cluster = space.pipeline, space.pipeline.cluster
     ends, count = space.pivots[1:], len(space.pivots) - 1
@@ -184,13 +184,13 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
             "recompute": recompute,
             "sync": sync,
         }
-        self._fixed: PlanSpace | None = None
+        self._fixed: PointSpace | None = None
         self._points: list[int]
         self._units: list[int]
         self._over: bool
         self._legal: np.ndarray
         if problem is not None:
-            self._fixed = PlanSpace.build(problem)
+            self._fixed = PointSpace.build(problem)
         elif instance is not None and instance not in instance_sets.SETS:
             self._fixed = self._named(self._settings)
         self._left = 0  # episodes until the next problem is drawn
@@ -312,7 +312,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
     def _info(self) -> dict[str, Any]:
         return {"action_mask": self._legal.astype(np.int8)}
 
-    def _use(self, space: PlanSpace) -> None:
+    def _use(self, space: PointSpace) -> None:
         """Make this the problem."""
         self.space, self.problem = space, space.pipeline
         self._constant = observe(space)
@@ -322,7 +322,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         self._points, self._units, self._over = [0], [0], False
         self._legal = self._mask()
 
-    def _drawn(self, rng: np.random.Generator) -> PlanSpace:
+    def _drawn(self, rng: np.random.Generator) -> PointSpace:
         name = self._settings["instance"]
         if name is None:
             problem = generators.draw(rng, self.family, RANGES[self.ranges])
@@ -330,9 +330,9 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         problems = instance_sets.load_set(name)
         problem = problems[int(rng.integers(len(problems)))]
         # Not its own space, which would be kept as long as the set is.
-        return PlanSpace.build(problem.pipeline)
+        return PointSpace.build(problem.pipeline)
 
-    def _asked(self, options: dict[str, Any]) -> PlanSpace:
+    def _asked(self, options: dict[str, Any]) -> PointSpace:
         for key in options:
             if key not in OPTIONS:
                 raise ParenvsError(
@@ -344,12 +344,12 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
             raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
         return self._named(settings)
 
-    def _named(self, settings: dict[str, Any]) -> PlanSpace:
+    def _named(self, settings: dict[str, Any]) -> PointSpace:
         instance = settings["instance"]
         if instance.split("/")[0] in instance_sets.SETS:
             problem = instance_sets.find(instance)
-            return PlanSpace.build(problem.pipeline)
+            return PointSpace.build(problem.pipeline)
         settings = {**settings, "cluster": Cluster.parse(settings["cluster"])}
         if settings["stages"] is None:
             settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
-        return PlanSpace.build(instances.problem(**settings))
+        return PointSpace.build(instances.problem(**settings))

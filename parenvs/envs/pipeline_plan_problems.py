@@ -10,17 +10,17 @@ from gymnasium.utils.seeding import np_random
 
 from parenvs.envs.batched import EVERY
 from parenvs.envs.pipeline_plan import PipelinePlanEnv, observe
-from parenvs.pipeline.batch import PlanBatch, PlanTables
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.batch import PointBatch, PointTables
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 
 class PlacedProblem(NamedTuple):
-    """What is kept of a problem besides arrays; a ``PlanSpace`` would be hundreds of kilobytes.
+    """What is kept of a problem besides arrays; a ``PointSpace`` would be hundreds of kilobytes.
 
     Attributes:
         problem: the problem itself.
-        pivots, devices: boundaries of the points and of the units, see ``PlanSpace``.
+        pivots, devices: boundaries of the points and of the units, see ``PointSpace``.
     """
 
     problem: Pipeline
@@ -28,16 +28,16 @@ class PlacedProblem(NamedTuple):
     devices: np.ndarray
 
     @property
-    def space(self) -> PlanSpace:
-        """The problem as a ``PlanSpace``, built anew."""
-        return PlanSpace.build(self.problem)
+    def space(self) -> PointSpace:
+        """The problem as a ``PointSpace``, built anew."""
+        return PointSpace.build(self.problem)
 
 
 class Shared:
     """One problem that all have, with the tables that only many episodes of it are worth."""
 
-    def __init__(self, space: PlanSpace) -> None:
-        self.space, self.tables = space, PlanTables(space)
+    def __init__(self, space: PointSpace) -> None:
+        self.space, self.tables = space, PointTables(space)
         self.problem = _problem(space)
         self.constant = {key: value[None] for key, value in observe(space).items()}
 
@@ -58,7 +58,7 @@ class PlanProblems:
         constant: (1, ...) or (n, ...), what ``observe`` says of the problem of all, or of each.
     """
 
-    dynamics: PlanTables | PlanBatch
+    dynamics: PointTables | PointBatch
 
     def __init__(self, env: PipelinePlanEnv, count: int) -> None:
         self.env, self.count = env, count
@@ -140,7 +140,7 @@ class PlanProblems:
         rows = rows if self._shared is None else np.zeros_like(rows)
         return {key: value[rows] for key, value in self.constant.items()}
 
-    def _ask(self, who: Any, space: PlanSpace) -> None:
+    def _ask(self, who: Any, space: PointSpace) -> None:
         """Give ``who`` this problem for one episode."""
         if who is EVERY:
             self._share(Shared(space))
@@ -156,10 +156,10 @@ class PlanProblems:
         self.of = [shared.problem] * self.count
         self.stages[:] = shared.space.stages
 
-    def _put(self, rows: np.ndarray, space: PlanSpace) -> None:
+    def _put(self, rows: np.ndarray, space: PointSpace) -> None:
         """Give some environments another problem."""
         problem, constant = _problem(space), observe(space)
-        if isinstance(self.dynamics, PlanTables):  # from now on, each has a row of its own
+        if isinstance(self.dynamics, PointTables):  # from now on, each has a row of its own
             everybody = np.zeros(self.count, dtype=np.int64)
             self.dynamics = self.dynamics.batch.take(everybody)
             self.constant = {key: value[everybody] for key, value in self.constant.items()}
@@ -192,7 +192,7 @@ def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | 
     return list(seed)
 
 
-def _problem(space: PlanSpace) -> PlacedProblem:
+def _problem(space: PointSpace) -> PlacedProblem:
     return PlacedProblem(space.pipeline, space.pivots, space.devices)
 
 

@@ -1,6 +1,6 @@
 """Many pipeline problems side by side: the dynamics of ``PipelinePlan-v0`` as arrays.
 
-JOINED: Tables of one pipeline problem, for many episodes of it: ``PlanBatch`` without arithmetic.
+JOINED: Tables of one pipeline problem, for many episodes of it: ``PointBatch`` without arithmetic.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from parenvs.errors import ParenvsError
-from parenvs.pipeline.points import POINTS, STAGES, UNITS, PlanSpace, least_devices
+from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace, least_devices
 
 BOUNDARIES, CUTS = POINTS + 1, UNITS + 1
 """Entries of arrays over the boundaries of points and of units."""
 
 
 @dataclass(frozen=True)
-class PlanBatch:
+class PointBatch:
     """Problems of at most 128 points, 64 units and 8 stages, padded to that.
 
-    Everything is computed as ``PlanSpace`` and the judge compute it of one problem, to the last
+    Everything is computed as ``PointSpace`` and the judge compute it of one problem, to the last
     bit, in seconds and bytes. Arrays over points have 129 entries, one for each boundary; beyond
     the chain's end they repeat it. Arrays over units have 65.
 
@@ -68,7 +68,7 @@ class PlanBatch:
     starts: np.ndarray
 
     @classmethod
-    def stack(cls, spaces: Sequence[PlanSpace]) -> PlanBatch:
+    def stack(cls, spaces: Sequence[PointSpace]) -> PointBatch:
         """The problems of these spaces, in their order.
 
         Raises:
@@ -86,11 +86,11 @@ class PlanBatch:
         """(b, 129) float64, prefix sums of forward plus backward seconds."""
         return self.forward + self.backward
 
-    def take(self, index: np.ndarray) -> PlanBatch:
+    def take(self, index: np.ndarray) -> PointBatch:
         """The problems of an index array."""
-        return PlanBatch(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        return PointBatch(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
-    def put(self, index: np.ndarray | int, space: PlanSpace) -> None:
+    def put(self, index: np.ndarray | int, space: PointSpace) -> None:
         """Make ``space`` the problem in these places."""
         for name, value in _row(space).items():
             getattr(self, name)[index] = value
@@ -206,7 +206,7 @@ class PlanBatch:
 
 
 def length(
-    batch: PlanBatch, points: np.ndarray, units: np.ndarray, rows: np.ndarray | int
+    batch: PointBatch, points: np.ndarray, units: np.ndarray, rows: np.ndarray | int
 ) -> np.ndarray:
     """(k,) seconds of a step, L, by the operations of ``parenvs.pipeline.problem`` in their order.
 
@@ -238,7 +238,7 @@ def length(
     return core + np.maximum(reduce.max(axis=0), 0.0)
 
 
-def _row(space: PlanSpace) -> dict[str, np.ndarray | float]:
+def _row(space: PointSpace) -> dict[str, np.ndarray | float]:
     """The arrays of one problem."""
     pipeline, cluster = space.pipeline, space.pipeline.cluster
     if pipeline.recompute != "full" or pipeline.sync != "allreduce":
@@ -288,21 +288,21 @@ SPANS = ((_first <= _unit) & (_unit < _end)).reshape(-1, UNITS)
 """(65 * 65, 64) bool: row ``65 * first + end`` are the units from ``first`` to before ``end``."""
 
 
-class PlanTables:
-    """What ``PlanBatch`` says of k episodes of one problem, looked up.
+class PointTables:
+    """What ``PointBatch`` says of k episodes of one problem, looked up.
 
-    Methods are those of ``PlanBatch``; as there is one problem, ``rows`` does not matter.
+    Methods are those of ``PointBatch``; as there is one problem, ``rows`` does not matter.
 
     Args:
         space: the problem.
 
     Raises:
-        ParenvsError: as ``PlanBatch.stack``.
+        ParenvsError: as ``PointBatch.stack``.
     """
 
-    def __init__(self, space: PlanSpace) -> None:
+    def __init__(self, space: PointSpace) -> None:
         self.stages, self.boundaries = space.stages, len(space.pivots)
-        self.batch = PlanBatch.stack([space])
+        self.batch = PointBatch.stack([space])
         shape = (space.stages + 1, self.boundaries)
         latest = np.full((*shape, POINTS), -1, dtype=np.int8)
         latest[:, :, : self.boundaries - 1] = space.latest[:, :, :-1]
@@ -324,7 +324,7 @@ class PlanTables:
         unit: np.ndarray,
         rows: np.ndarray | None = None,
     ) -> np.ndarray:
-        """(k, 128) bool, see ``PlanBatch.legal_points``."""
+        """(k, 128) bool, see ``PointBatch.legal_points``."""
         place = point + (self.stages - stage) * self.boundaries
         # Clipping changes nothing, but is the fastest mode.
         return self._latest.take(place, axis=0, mode="clip") >= unit.astype(np.int8)[:, None]
@@ -337,7 +337,7 @@ class PlanTables:
         end: np.ndarray,
         rows: np.ndarray | None = None,
     ) -> np.ndarray:
-        """(k, 64) bool, see ``PlanBatch.legal_units``; ``end`` must be legal."""
+        """(k, 64) bool, see ``PointBatch.legal_units``; ``end`` must be legal."""
         place = point + (self.stages - stage) * self.boundaries
         spans = self._spans.take(place * self.boundaries + end)
         return SPANS.take(spans + unit * ENDS, axis=0, mode="clip")
@@ -345,7 +345,7 @@ class PlanTables:
     def values(
         self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray | None = None
     ) -> np.ndarray:
-        """(k,) float64, see ``PlanBatch.values``."""
+        """(k,) float64, see ``PointBatch.values``."""
         shape = (self.stages + 1, cuts.shape[1])
         p, d = np.zeros((2, *shape), dtype=np.int64)
         p[1:-1], d[1:-1] = cuts[: self.stages - 1], units[: self.stages - 1]

@@ -74,7 +74,7 @@ STAGES = 8
 
 
 @dataclass(frozen=True)
-class PlanSpace:
+class PointSpace:
     """The points and device units of one pipeline problem, and what may be chosen when.
 
     Attributes:
@@ -92,7 +92,7 @@ class PlanSpace:
     latest: np.ndarray
 
     @classmethod
-    def build(cls, pipeline: Pipeline, most: int = POINTS) -> PlanSpace:
+    def build(cls, pipeline: Pipeline, most: int = POINTS) -> PointSpace:
         """The points and units of a problem.
 
         Args:
@@ -195,7 +195,7 @@ def least_devices(pipeline: Pipeline, pivots: np.ndarray, left: int) -> np.ndarr
 
 
 def _latest(pipeline: Pipeline, stages: int, pivots: np.ndarray, devices: np.ndarray) -> np.ndarray:
-    """``PlanSpace.latest``, from the last stage to the first: more devices never hurt."""
+    """``PointSpace.latest``, from the last stage to the first: more devices never hurt."""
     m = len(pivots) - 1
     latest = np.full((stages + 1, m + 1, m + 1), -1, dtype=np.int16)
     start = np.full(m + 1, -1)  # last unit from which the k-1 stages from each point on can run

@@ -21,7 +21,7 @@ from parenvs.agents.pretrained.policy import Episodes, PlanPolicy
 from parenvs.agents.vec_env import one_thread
 from parenvs.datasets import generators
 from parenvs.errors import ParenvsError
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
@@ -112,7 +112,7 @@ def test_env__the_same_as_the_native_batch(device, ranges, check, monkeypatch):
     seen, infos = batch.reset(seed=5)
     stages = np.rint(seen["numbers"][:, 0] * 8).astype(int).tolist()
     problems = zip(batch.problems.of, stages, strict=True)
-    spaces = [PlanSpace.build(problem.pipeline.with_stages(s)) for problem, s in problems]
+    spaces = [PointSpace.build(problem.pipeline.with_stages(s)) for problem, s in problems]
     env = FusedEnv(PlanPool(Episodes.of(spaces), device), n)
     keep_problems(env, monkeypatch)
     ended = 0

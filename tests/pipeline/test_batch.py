@@ -3,8 +3,8 @@ import pytest
 
 from parenvs.datasets import generators
 from parenvs.errors import ParenvsError
-from parenvs.pipeline.batch import PlanBatch
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.batch import PointBatch
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
@@ -14,7 +14,7 @@ RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
 def spaces(request):
     rng = np.random.default_rng(1)
     drawn = [generators.draw(rng, ranges=RANGES[request.param]) for _ in range(60)]
-    return [PlanSpace.build(p.pipeline) for p in drawn]
+    return [PointSpace.build(p.pipeline) for p in drawn]
 
 
 def padded(row, length):
@@ -23,7 +23,7 @@ def padded(row, length):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_batch__plays_as_the_single_spaces_do(spaces, seed):
-    batch, rng = PlanBatch.stack(spaces), np.random.default_rng(seed)
+    batch, rng = PointBatch.stack(spaces), np.random.default_rng(seed)
     b = len(batch)
     point, unit = np.zeros(b, int), np.zeros(b, int)
     cuts, units = np.zeros((b, 7), int), np.zeros((b, 7), int)
@@ -54,7 +54,7 @@ def test_batch__plays_as_the_single_spaces_do(spaces, seed):
 
 
 def test_batch__take(spaces):
-    batch = PlanBatch.stack(spaces)
+    batch = PointBatch.stack(spaces)
     some = batch.take(np.array([3, 3, 0]))
     assert len(some) == 3
     assert np.array_equal(some.seconds, batch.seconds[[3, 3, 0]])
@@ -66,4 +66,4 @@ def test_batch__other_cost_models_are_refused(spaces):
         pipeline.profile, pipeline.cluster, pipeline.micro_batches, sync="parameter-server"
     )
     with pytest.raises(ParenvsError, match="sync"):
-        PlanBatch.stack([PlanSpace.build(other.with_stages(spaces[0].stages))])
+        PointBatch.stack([PointSpace.build(other.with_stages(spaces[0].stages))])

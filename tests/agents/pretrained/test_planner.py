@@ -13,13 +13,13 @@ from parenvs.datasets.instance_sets import load_set
 from parenvs.errors import InfeasibleError
 from parenvs.instances import load_profile, names
 from parenvs.judging import judge
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 
 def real(name, cluster="C", stages=None):
     where = Cluster.parse(cluster)
-    return PlanSpace.build(Pipeline(load_profile(name, where), where, stages))
+    return PointSpace.build(Pipeline(load_profile(name, where), where, stages))
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_refined__keeps_what_it_cannot_better(some):
 def test_pretrained__short_chains_are_not_stretched():
     chain = toys.chain([1.0, 2.0, 1.0], [1.0, 1.0, 2.0], [4.0, 1.0, 4.0], [1.0, 1.0, 1.0])
     where = Cluster.parse(toys.shape(2, 2, 100.0, 10.0))
-    space = PlanSpace.build(Pipeline(chain, where, 3, 4))
+    space = PointSpace.build(Pipeline(chain, where, 3, 4))
     assert len(space.pivots) - 1 == 3
     answer = pretrained(space)
     assert answer.cuts.tolist() == [1, 2]
@@ -113,7 +113,7 @@ def test_pretrained__all_weight_in_one_pivot():
         np.where(heavy > 0, 5.0, 1e-3), np.where(heavy > 0, 9.0, 1e-3), np.ones(n), heavy + 1e-3
     )
     where = Cluster.parse(toys.shape(2, 4, 100.0, 10.0))
-    space = PlanSpace.build(Pipeline(chain, where, 2, 8))
+    space = PointSpace.build(Pipeline(chain, where, 2, 8))
     best = exact_points(space)
     assert pretrained(space, refine=True).length == pytest.approx(best.length)
     assert pretrained(space).length <= 1.2 * best.length
@@ -134,7 +134,7 @@ def test_pretrained__memory(some):
     where = Cluster.parse(toys.shape(2, 2, 100.0, 10.0, memory_bytes=1.0))
     chain = toys.chain([1.0] * 4, [1.0] * 4, [8.0] * 4, [3.0] * 4)
     with pytest.raises(InfeasibleError, match="fits the memory"):
-        PlanSpace.build(Pipeline(chain, where, 2, 4))
+        PointSpace.build(Pipeline(chain, where, 2, 4))
 
 
 def test_gaps__of_points_and_of_all_pivots():

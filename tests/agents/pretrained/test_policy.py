@@ -16,14 +16,14 @@ from parenvs.agents.pretrained.situation import CONTEXT, Situation
 from parenvs.cluster import Cluster
 from parenvs.datasets import generators
 from parenvs.instances import load_profile
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 
 def spaces(count, seed=0, ranges=generators.INSIDE):
     rng = np.random.default_rng(seed)
     drawn = [generators.draw(rng, ranges=ranges) for _ in range(count)]
-    return [PlanSpace.build(p.pipeline) for p in drawn]
+    return [PointSpace.build(p.pipeline) for p in drawn]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_features__of_the_environment_are_those_of_the_batch(episodes):
 
     kwargs = {"instance": "t5-base", "cluster": "C"}
     cluster = Cluster.parse("C")
-    space = PlanSpace.build(Pipeline(load_profile("t5-base", cluster), cluster))
+    space = PointSpace.build(Pipeline(load_profile("t5-base", cluster), cluster))
     seen, rng = [], np.random.default_rng(2)
     cuts, units = Episodes.of([space]).play(drawing(rng, seen))
     env = gym.make("PipelinePlan-v0", **kwargs)
@@ -151,7 +151,7 @@ def test_point_features__by_hand():
     """Two equal servers of two devices, four equal points: a cut in the middle is balanced."""
     chain = toys.chain([1.0] * 4, [1.0] * 4, [8.0] * 4, [3.0] * 4)
     cluster = Cluster.parse(toys.shape(2, 2, 100.0, 10.0))
-    space = PlanSpace.build(Pipeline(chain, cluster, 2, 4))
+    space = PointSpace.build(Pipeline(chain, cluster, 2, 4))
     episodes = Episodes.of([space])
     seen = []
     episodes.play(lambda turn: (seen.append(turn), turn.masks.argmax(axis=1))[1])
@@ -180,7 +180,7 @@ def test_outlook__least_bottleneck_of_all_plans():
         n = int(rng.integers(4, 8))
         chain = toys.chain(*rng.uniform(0.1, 1.0, (2, n)), rng.uniform(0, 30, n), [1.0] * n)
         cluster = Cluster.parse(toys.shape(int(rng.integers(3, 6)), 1, 100.0, 10.0))
-        space = PlanSpace.build(Pipeline(chain, cluster, 3, 4))
+        space = PointSpace.build(Pipeline(chain, cluster, 3, 4))
         observation = {key: value[0] for key, value in Episodes.of([space]).constant.items()}
         table, units, pipeline = outlook(observation), cluster.devices, space.pipeline
         second = pipeline.seconds_sum[-1] / units
