@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.pipeline import formulas
 from parenvs.pipeline.problem import Pipeline, StageTimes
 from parenvs.pipeline.simulate import Timetable, simulate
 from parenvs.plan import ILLEGAL, PipelinePlan
@@ -29,8 +30,8 @@ def plan_values(pipeline: Pipeline, cuts: np.ndarray, device_cuts: np.ndarray) -
         cuts: (..., S-1) int.
         device_cuts: (..., S-1) int.
     """
-    share = pipeline.bubble_free / pipeline.length(cuts, device_cuts)
-    return np.where(pipeline.excess_bytes(cuts, device_cuts) <= 0, share, ILLEGAL)
+    values = formulas.value(pipeline.length(cuts, device_cuts), pipeline.bubble_free)
+    return np.where(pipeline.excess_bytes(cuts, device_cuts) <= 0, values, ILLEGAL)
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,9 @@ class Report:
     @property
     def value(self) -> float:
         """``1/L`` in units of the bubble-free time, or -1: what the environment pays."""
-        return self.bubble_free_seconds / self.length_seconds if self.legal else ILLEGAL
+        if not self.legal:
+            return ILLEGAL
+        return float(formulas.value(self.length_seconds, self.bubble_free_seconds))
 
     @cached_property
     def times(self) -> StageTimes:

@@ -1,0 +1,36 @@
+"""What NumPy arrays and torch tensors do under different names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = Any
+"""A NumPy array or a torch tensor; where a function says so, a plain number too."""
+
+
+def namespace(values: Array) -> Any:
+    """The module with the functions for ``values``: NumPy, or the array API of a tensor's library.
+
+    Plain numbers are NumPy's. This is a fast path in front of ``array_api_compat``.
+    """
+    if isinstance(values, (np.ndarray, np.generic, float, int)):
+        return np
+    from array_api_compat import array_namespace
+
+    return array_namespace(values)
+
+
+def empty(values: Array, shape: tuple[int, ...]) -> Array:
+    """An array of that shape, not filled, of the type and on the device of ``values``."""
+    if isinstance(values, np.ndarray):
+        return np.empty(shape, values.dtype)
+    return values.new_empty(shape)
+
+
+def running_max(values: Array) -> Array:
+    """The largest value so far along the last axis."""
+    if isinstance(values, np.ndarray):
+        return np.maximum.accumulate(values, axis=-1)
+    return values.cummax(dim=-1).values
