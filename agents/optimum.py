@@ -9,12 +9,12 @@ from parenvs.judging import OPTIMAL
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import CutSpace
 from parenvs.pipeline.judge import plan_values
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 
 
-def optimum(space: CutSpace | PlanSpace | PartitionSpace) -> float:
+def optimum(space: CutSpace | PointSpace | PartitionSpace) -> float:
     """Return of the best episode of the environment whose ``space`` this is."""
-    if isinstance(space, (CutSpace, PlanSpace)):
+    if isinstance(space, (CutSpace, PointSpace)):
         answer = exact_pruned(space) if isinstance(space, CutSpace) else exact_points(space)
         return float(plan_values(space.pipeline, answer.cuts, answer.device_cuts))
     return exact_partition(space.problem, space.reward, space.scope).value

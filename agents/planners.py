@@ -21,7 +21,7 @@ from parenvs.errors import ParenvsError
 from parenvs.judging import judge
 from parenvs.pipeline.cuts import CutSpace
 from parenvs.pipeline.judge import Report, make_plan
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 
 REFINED = "pretrained-refined"
 
@@ -50,9 +50,9 @@ class PipelineRequest(Request):
         return cluster.name or f"{cluster.devices}-devices"
 
     @cached_property
-    def points(self) -> PlanSpace:
+    def points(self) -> PointSpace:
         """The problem over 128 points and 64 units, at most."""
-        return PlanSpace.build(self.space.pipeline, self.space.stages)
+        return PointSpace.build(self.space.pipeline, self.space.stages)
 
     def report(self, answer: Answer) -> Report:
         """What the judge says of an answer."""

@@ -29,7 +29,7 @@ from parenvs.datasets.families import FAMILIES
 from parenvs.datasets.generators import INSIDE, draw
 from parenvs.datasets.instance_sets import load_set
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.points import POINTS, PlanSpace
+from parenvs.pipeline.points import POINTS, PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 SHAPES = ((4, 32), (8, 32), (4, 64), (8, 64))
@@ -52,7 +52,7 @@ REAL_HEADER = (
 def measure(pipeline: Pipeline, stages: int, limit: float) -> dict[str, Any]:
     """One problem: processor seconds of its space and its optimum, and the gap to the bound."""
     begin = time.process_time()
-    space = PlanSpace.build(pipeline, stages)
+    space = PointSpace.build(pipeline, stages)
     built = time.process_time()
     solved = solve(pipeline, partial(exact_points, space, time_limit=limit))
     return {
@@ -114,7 +114,7 @@ def real(instance: str, cluster: str, stages: int, limit: float) -> dict[str, An
         raw |= measure(pipeline, stages, limit)
     except InfeasibleError as error:
         return {**raw, "stages": stages, "infeasible": str(error)}
-    space = PlanSpace.build(pipeline, stages)
+    space = PointSpace.build(pipeline, stages)
     known = exact_points(space, time_limit=limit)
     full = solve(pipeline, partial(exact_full, pipeline, stages, known, limit))
     return {**raw, "pivots": len(pipeline.profile), "full": full}
@@ -153,7 +153,7 @@ def main() -> None:
     options.add_argument("--stages", nargs="+", type=int, default=(2, 3, 4, 8), help="of those")
     options.add_argument("--limit", type=float, default=30.0, help="seconds for each proof")
     chosen = options.parse_args()
-    exact_points(PlanSpace.build(problem("vgg-19", "A"), 4))  # pays for the first use of everything
+    exact_points(PointSpace.build(problem("vgg-19", "A"), 4))  # pays for the first use of everything
     rows, data, late = [], {}, []
     for stages, devices in SHAPES if chosen.count else ():
         found = generated(chosen.count, stages, devices, chosen.limit)

@@ -42,13 +42,13 @@ from parenvs.agents.pretrained.planner import pretrained
 from parenvs.datasets.generators import INSIDE, draw
 from parenvs.datasets.instance_sets import load_set
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 
 BEAM = 64
 """Width of the beam search; it takes as long as the network."""
 MOST_DEVICES = 64
 """PipeDream's program takes a minute or more on larger clusters, and is left out there."""
-PLANNERS: dict[str, Callable[[PlanSpace], Answer]] = {
+PLANNERS: dict[str, Callable[[PointSpace], Answer]] = {
     "network, 1 plan": lambda space: pretrained(space, draws=1),
     MAIN: pretrained,
     REFINED: lambda space: pretrained(space, refine=True),
@@ -63,7 +63,7 @@ TARGETS = (
 )
 
 
-def measure(space: PlanSpace, limit: float, full: bool = False) -> dict[str, Any]:
+def measure(space: PointSpace, limit: float, full: bool = False) -> dict[str, Any]:
     """One problem: every planner's length over the optimum, and processor seconds."""
     best, spent = timed(lambda: exact_points(space, time_limit=limit))
     raw: dict[str, Any] = {
@@ -129,7 +129,7 @@ def real(limit: float, clusters: Sequence[str]) -> list[dict[str, Any]]:
             pipeline = problem(instance, cluster)
             for stages in dict.fromkeys((max(pipeline.cluster.servers, 2), 4)):
                 try:
-                    space = PlanSpace.build(pipeline, stages)
+                    space = PointSpace.build(pipeline, stages)
                 except InfeasibleError:
                     continue
                 measured = name.endswith(".csv")
@@ -159,7 +159,7 @@ def main() -> None:
     options.add_argument("--devices", nargs="*", type=int, default=(16, 32, 64, 128, 256, 512))
     options.add_argument("--stages", nargs="*", type=int, default=(2, 4, 6, 8))
     chosen = options.parse_args()
-    measure(PlanSpace.build(problem("vgg-19", "A"), 4), 1.0)  # pays for the first use of everything
+    measure(PointSpace.build(problem("vgg-19", "A"), 4), 1.0)  # pays for the first use of everything
     data: dict[str, Any] = {}
     sections = [
         "Length over the proven optimum of the same problem of at most 128 points and 64 units "

@@ -106,7 +106,7 @@ def main() -> None:
     sections = [
         tables.preface(seconds, repeats),
         tables.environments(rows),
-        "Problems that are drawn: most of the time goes into drawing them, or into `PlanSpace`. "
+        "Problems that are drawn: most of the time goes into drawing them, or into `PointSpace`. "
         "Steps a second in `step` and `reset`, as above; a set is read before.",
         table(
             ["problems", "by", "envs", "steps/s", "/ single"],

@@ -24,7 +24,7 @@ from parenvs.cluster import Cluster, Device
 from parenvs.datasets.families import FAMILIES, LEAST_PIVOTS, LEAST_VARIABLES
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean
 from parenvs.instances import load_profile, names
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import COPIES, Pipeline
 from parenvs.pipeline.profile import StageProfile
 
@@ -60,13 +60,13 @@ class PlanProblem:
         return self.pipeline.profile.name
 
     @cached_property
-    def space(self) -> PlanSpace:
+    def space(self) -> PointSpace:
         """What ``PipelinePlan-v0`` chooses from; kept, as making it takes as long as drawing does.
 
         Raises:
             InfeasibleError: no plan fits the memory.
         """
-        return PlanSpace.build(self.pipeline, self.stages)
+        return PointSpace.build(self.pipeline, self.stages)
 
 
 class Ratios(NamedTuple):

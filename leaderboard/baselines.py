@@ -17,7 +17,7 @@ from parenvs.leaderboard.tasks import Task
 from parenvs.partitioning.judge import make_partition_plan
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 from parenvs.plan import PipelinePlan, Plan
 
 Planner = Callable[[Problem], Plan]
@@ -174,19 +174,19 @@ def shortest(problem: Problem, seconds: float = SECONDS) -> Answer:
     Raises:
         InfeasibleError: no plan fits the memory.
     """
-    space = PlanSpace.build(problem.pipeline, problem.stages)
+    space = PointSpace.build(problem.pipeline, problem.stages)
     points = exact_points(space, time_limit=seconds)
     return exact_full(problem.pipeline, problem.stages, points, time_limit=seconds)
 
 
 def _even_points(problem: Problem) -> Answer:
-    space = PlanSpace.build(problem.pipeline, problem.stages)
+    space = PointSpace.build(problem.pipeline, problem.stages)
     cuts, device_cuts = space.plan(*even_plan(space))
     return Answer(cuts, device_cuts, float(problem.pipeline.length(cuts, device_cuts)), "even")
 
 
 def _exact_points(problem: Problem) -> Answer:
-    return exact_points(PlanSpace.build(problem.pipeline, problem.stages))
+    return exact_points(PointSpace.build(problem.pipeline, problem.stages))
 
 
 def _cut(problem: Problem, answer: Answer) -> Plan:

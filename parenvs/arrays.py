@@ -34,3 +34,36 @@ def running_max(values: Array) -> Array:
     if isinstance(values, np.ndarray):
         return np.maximum.accumulate(values, axis=-1)
     return values.cummax(dim=-1).values
+
+
+def counting(values: Array, count: int) -> Array:
+    """(count,) int64, 0, 1, 2, ..., where ``values`` are."""
+    if isinstance(values, np.ndarray):
+        return np.arange(count)
+    return namespace(values).arange(count, device=values.device)
+
+
+def as_index(values: Array) -> Array:
+    """Whole numbers of any size as int64."""
+    return values.astype(np.int64) if isinstance(values, np.ndarray) else values.long()
+
+
+def entries(values: Array, rows: Array, columns: Array) -> Array:
+    """(k, j) ``values[rows[i], columns[i, j]]`` of a contiguous matrix."""
+    if isinstance(values, np.ndarray):
+        return values.take(columns + (rows * values.shape[1])[:, None])
+    return values[rows].gather(1, columns)
+
+
+def masked(mask: Array, values: Array) -> Array:
+    """``values`` where ``mask`` is true, else 0."""
+    if isinstance(values, np.ndarray):
+        return values * mask  # the fastest way, for finite values
+    return values.where(mask, 0.0)
+
+
+def at_least(values: Array, least: float) -> Array:
+    """The greater of each value and ``least``."""
+    if isinstance(values, (np.ndarray, np.generic)):
+        return np.maximum(values, least)
+    return values.clamp(min=least)

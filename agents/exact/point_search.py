@@ -1,6 +1,6 @@
-"""What the label search over a ``PlanSpace`` works on: look-up tables, layers and their parts.
+"""What the label search over a ``PointSpace`` works on: look-up tables, layers and their parts.
 
-JOINED: The label search of ``parenvs.agents.exact.label_search`` over a ``PlanSpace``: few points, whole layers at once.
+JOINED: The label search of ``parenvs.agents.exact.label_search`` over a ``PointSpace``: few points, whole layers at once.
 
 Labels, recursion and bounds are the same. With at most 128 points nearly all the time of a search
 goes into starting array operations, so that here a layer is one ragged array: for each state (point
@@ -18,11 +18,11 @@ import numpy as np
 from parenvs.agents.exact.bounds import SLACK, Bounds, Columns, Prefixes
 from parenvs.agents.exact.label_search import OutOfTimeError
 from parenvs.agents.exact.labels import not_beaten, pareto
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 
 
 class SpaceTables:
-    """What every search of one ``PlanSpace`` looks up.
+    """What every search of one ``PointSpace`` looks up.
 
     Attributes:
         seconds: (m+1,) float64, prefix sum of seconds at the boundaries of the points.
@@ -36,7 +36,7 @@ class SpaceTables:
         reach: (S+1, m+1) int64, first unit at which the first s stages, up to each point, can end.
     """
 
-    def __init__(self, space: PlanSpace) -> None:
+    def __init__(self, space: PointSpace) -> None:
         """Look everything up once."""
         pipeline, devices = space.pipeline, space.devices
         cluster, server = pipeline.cluster, devices // pipeline.cluster.devices_per_server
@@ -150,7 +150,7 @@ _BLOCK = 25_000  # pairs of state and label handled at once: such arrays stay in
 
 
 class PointSearch:
-    """Finds the shortest plan of a ``PlanSpace`` below ``upper``, or proves that there is none.
+    """Finds the shortest plan of a ``PointSpace`` below ``upper``, or proves that there is none.
 
     Attributes:
         best: (points, units) of the cuts of the best plan found, each (S-1,), or None.
@@ -161,7 +161,7 @@ class PointSearch:
 
     def __init__(
         self,
-        space: PlanSpace,
+        space: PointSpace,
         tables: SpaceTables,
         points: np.ndarray,
         upper: float,

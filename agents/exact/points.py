@@ -1,4 +1,4 @@
-"""Proven optima over a ``PlanSpace``: the points of a chain and the units of a cluster.
+"""Proven optima over a ``PointSpace``: the points of a chain and the units of a cluster.
 
 A search is short where the plan that it starts from is good and where its bounds are tight, and
 both cost time. So this goes step by step and ends as soon as a search over all points does: a local
@@ -16,7 +16,7 @@ import numpy as np
 from parenvs.agents.answer import Answer
 from parenvs.agents.exact.pipeline import improve, usable
 from parenvs.agents.exact.point_search import PointSearch, SpaceTables
-from parenvs.pipeline.points import PlanSpace, coarse_pivots
+from parenvs.pipeline.points import PointSpace, coarse_pivots
 
 Plan = tuple[np.ndarray, np.ndarray]
 """Points and units of the cuts."""
@@ -30,7 +30,7 @@ _CHEAP = 4  # one in so many points of a few is where the fewest bytes cross
 
 
 def exact_points(
-    space: PlanSpace, incumbent: Answer | None = None, time_limit: float | None = None
+    space: PointSpace, incumbent: Answer | None = None, time_limit: float | None = None
 ) -> Answer:
     """The shortest plan of ``space``, with proof.
 
@@ -57,7 +57,7 @@ def exact_points(
     )
 
 
-def even_plan(space: PlanSpace) -> Plan:
+def even_plan(space: PointSpace) -> Plan:
     """The plan whose stages each take an even share of what is left, as near as is legal."""
     seconds, devices = space.pipeline.seconds_sum[space.pivots], space.devices
     points, units = [0], [0]
@@ -69,7 +69,7 @@ def even_plan(space: PlanSpace) -> Plan:
     return np.array(points[1:]), np.array(units[1:])
 
 
-def few_points(space: PlanSpace, most: int) -> np.ndarray:
+def few_points(space: PointSpace, most: int) -> np.ndarray:
     """At most ``most`` points to cut before: some even in work, others where few bytes cross."""
     inner = space.pivots[1:-1]
     if len(inner) <= most:
@@ -97,7 +97,7 @@ class _Run:
         evaluations: labels made.
     """
 
-    def __init__(self, space: PlanSpace, deadline: float) -> None:
+    def __init__(self, space: PointSpace, deadline: float) -> None:
         self.space, self.deadline = space, deadline
         self.best = even_plan(space)
         self.upper = self._length(self.best)

@@ -1,4 +1,4 @@
-"""Beam search over a ``PlanSpace``: stage by stage, the most promising plans are kept."""
+"""Beam search over a ``PointSpace``: stage by stage, the most promising plans are kept."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from parenvs.agents.answer import Answer
 from parenvs.agents.pretrained.features import lookahead
 from parenvs.agents.pretrained.policy import Episodes
 from parenvs.agents.pretrained.situation import Situation
-from parenvs.pipeline.points import POINTS, STAGES, UNITS, PlanSpace
+from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 
 WIDTH = 16
 
 
-def beam(space: PlanSpace, width: int = WIDTH) -> Answer:
+def beam(space: PointSpace, width: int = WIDTH) -> Answer:
     """The shortest plan that a beam of that width finds; it fits the memory.
 
     Beginnings are compared by ``lookahead``: the length, if the rest can be balanced

@@ -12,9 +12,9 @@ import numpy as np
 from parenvs.agents.heuristics.pipeline import even_cut
 from parenvs.agents.pretrained.examples import Labelled
 from parenvs.datasets.instance_sets import load_set
-from parenvs.pipeline.batch import PlanBatch
+from parenvs.pipeline.batch import PointBatch
 from parenvs.pipeline.judge import plan_values
-from parenvs.pipeline.points import POINTS, STAGES, UNITS, PlanSpace
+from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 
 VALIDATION = "plan-validation"
 Choose = Callable[[dict[str, np.ndarray], np.ndarray], np.ndarray]
@@ -32,13 +32,13 @@ class Exam:
         lengths: (b,) of the optima over points, in units of the bubble-free time.
     """
 
-    spaces: Sequence[PlanSpace]
-    batch: PlanBatch
+    spaces: Sequence[PointSpace]
+    batch: PointBatch
     constant: dict[str, np.ndarray]
     lengths: np.ndarray
 
     @classmethod
-    def of(cls, spaces: Sequence[PlanSpace]) -> Exam:
+    def of(cls, spaces: Sequence[PointSpace]) -> Exam:
         """Solve these problems."""
         solved = Labelled.of(spaces)
         return cls(spaces, solved.episodes.batch, solved.episodes.constant, solved.lengths)

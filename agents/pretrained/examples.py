@@ -17,7 +17,7 @@ from parenvs.agents.exact.points import exact_points
 from parenvs.agents.pretrained.policy import Episodes, Turn
 from parenvs.datasets import generators
 from parenvs.files import replacing
-from parenvs.pipeline.points import STAGES, PlanSpace
+from parenvs.pipeline.points import STAGES, PointSpace
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Labelled:
     lengths: np.ndarray
 
     @classmethod
-    def of(cls, spaces: Sequence[PlanSpace]) -> Labelled:
+    def of(cls, spaces: Sequence[PointSpace]) -> Labelled:
         """Solve the problems."""
         cuts, units = np.zeros((2, len(spaces), STAGES - 1), dtype=np.int64)
         for row, space in enumerate(spaces):
@@ -98,7 +98,7 @@ class Labelled:
         return cls._of_plans(spaces, cuts, units)
 
     @classmethod
-    def _of_plans(cls, spaces: Sequence[PlanSpace], cuts: np.ndarray, units: np.ndarray) -> Any:
+    def _of_plans(cls, spaces: Sequence[PointSpace], cuts: np.ndarray, units: np.ndarray) -> Any:
         episodes = Episodes.of(spaces)
         return cls(episodes, cuts, units, episodes.lengths(cuts, units))
 

@@ -18,7 +18,7 @@ from parenvs.agents.exact.pipeline import exact_full, improve
 from parenvs.agents.exact.point_search import PointSearch, SpaceTables
 from parenvs.agents.exact.points import exact_points, few_points
 from parenvs.agents.pretrained.policy import Draws, PlanPolicy
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 
 WEIGHTS = "data/plan-policy.npz"
 DRAWS = 32
@@ -41,7 +41,7 @@ def policy() -> PlanPolicy:
         return PlanPolicy(dict(np.load(stream)))
 
 
-def pretrained(space: PlanSpace, draws: int = DRAWS, refine: bool = False, seed: int = 0) -> Answer:
+def pretrained(space: PointSpace, draws: int = DRAWS, refine: bool = False, seed: int = 0) -> Answer:
     """The shortest of some plans that the network draws; it fits the memory.
 
     Args:
@@ -63,7 +63,7 @@ def pretrained(space: PlanSpace, draws: int = DRAWS, refine: bool = False, seed:
     return Answer(*plan, length, method, evaluations=looked, seconds=seconds)
 
 
-def refined(space: PlanSpace, drawn: Draws) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+def refined(space: PointSpace, drawn: Draws) -> tuple[tuple[np.ndarray, np.ndarray], int]:
     """A shorter plan in the neighbourhood of drawn ones, and the labels it took.
 
     An exact search over all units and the points that the plans cut at, the neighbours of the best
@@ -93,7 +93,7 @@ def refined(space: PlanSpace, drawn: Draws) -> tuple[tuple[np.ndarray, np.ndarra
 
 
 def _polished(
-    space: PlanSpace, plan: tuple[np.ndarray, np.ndarray]
+    space: PointSpace, plan: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     return improve(space.pipeline, plan, _ROUNDS, np.inf, space.pivots, space.devices)
 
@@ -129,7 +129,7 @@ class Gap:
         return f"{words}, found in {self.seconds:.2f} s"
 
 
-def gaps(space: PlanSpace, answer: Answer, seconds: float = AFFORDABLE) -> list[Gap]:
+def gaps(space: PointSpace, answer: Answer, seconds: float = AFFORDABLE) -> list[Gap]:
     """Gaps to the proven optimum over the points and, if that is another problem, over all pivots.
 
     Args:

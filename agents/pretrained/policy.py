@@ -12,8 +12,8 @@ from parenvs.agents.pretrained.features import point_features, unit_features
 from parenvs.agents.pretrained.outlook import outlook
 from parenvs.agents.pretrained.situation import Situation
 from parenvs.envs.pipeline_plan import observe
-from parenvs.pipeline.batch import PlanBatch
-from parenvs.pipeline.points import POINTS, STAGES, UNITS, PlanSpace
+from parenvs.pipeline.batch import PointBatch
+from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,16 @@ class Episodes:
         outlooks: (b, 8, 129, 65) int8.
     """
 
-    batch: PlanBatch
+    batch: PointBatch
     constant: dict[str, np.ndarray]
     outlooks: np.ndarray
 
     @classmethod
-    def of(cls, spaces: Sequence[PlanSpace]) -> Episodes:
+    def of(cls, spaces: Sequence[PointSpace]) -> Episodes:
         """The problems of these spaces."""
         seen = [observe(space) for space in spaces]
         constant = {key: np.stack([s[key] for s in seen]) for key in seen[0]}
-        return cls(PlanBatch.stack(spaces), constant, np.stack([outlook(s) for s in seen]))
+        return cls(PointBatch.stack(spaces), constant, np.stack([outlook(s) for s in seen]))
 
     def play(self, choose: Choose, problems: np.ndarray | None = None) -> tuple[Any, Any]:
         """(k, 7) points and (k, 7) units that ``choose`` chooses, one stage after the other.
@@ -202,7 +202,7 @@ class PlanPolicy:
 
         return choose
 
-    def plan(self, space: PlanSpace, draws: int, rng: np.random.Generator) -> Draws:
+    def plan(self, space: PointSpace, draws: int, rng: np.random.Generator) -> Draws:
         """The shortest of the best rated plan and others drawn from the network.
 
         Args:

@@ -25,7 +25,7 @@ from parenvs.bench.play import rate
 from parenvs.instances import data_folder, manifest
 from parenvs.partitioning.classes import dimension_classes
 from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 
 PLANS = 4096
 """Plans that are judged at once."""
@@ -66,8 +66,8 @@ def parts(graph: str, solved: str, full: str) -> Iterator[Part]:
     yield Part("chain of pivots", graph, partial(load_profile, graph, cluster))
     pipeline = Pipeline(load_profile(solved, cluster), cluster)
     yield Part("candidates", solved, partial(CutSpace.build, pipeline, STAGES))
-    yield Part("128 points", solved, partial(PlanSpace.build, pipeline, STAGES))
-    space, points = CutSpace.build(pipeline, STAGES), PlanSpace.build(pipeline, STAGES)
+    yield Part("128 points", solved, partial(PointSpace.build, pipeline, STAGES))
+    space, points = CutSpace.build(pipeline, STAGES), PointSpace.build(pipeline, STAGES)
     yield Part("exact, of the candidates", solved, partial(exact_pruned, space))
     yield Part("exact, of the 128 points", solved, partial(exact_points, points))
     problem = load_partitioning(solved, server)

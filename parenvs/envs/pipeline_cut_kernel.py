@@ -112,8 +112,8 @@ class CutKernel:
         self.pivot = np.append(space.pivots, [len(pipeline.profile), 0])
         self.device = np.append(space.devices, [cluster.devices, 0])
         # A group of devices is inside a server if that of its first device is that of its last.
-        first_server = server_of(self.device, cluster.devices_per_server)
-        last_server = server_of(self.device[: self.start] - 1, cluster.devices_per_server)
+        first_server: np.ndarray = server_of(self.device, cluster.devices_per_server)
+        last_server: np.ndarray = server_of(self.device[: self.start] - 1, cluster.devices_per_server)
         self.edge = np.searchsorted(last_server, first_server, side="right")
         self._seconds_sum = pipeline.seconds_sum[self.pivot]
         self._parameter_sum = pipeline.parameter_sum[self.pivot]

@@ -17,7 +17,7 @@ from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.instances import load_profile
 from parenvs.judging import judge
 from parenvs.pipeline.judge import make_plan, plan_values
-from parenvs.pipeline.points import POINTS, STAGES, UNITS, PlanSpace
+from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 from parenvs.pipeline.problem import MICRO_BATCHES, Pipeline
 from parenvs.pipeline.profile import MICRO_BATCH
 from parenvs.plan import ILLEGAL, PipelinePlan
@@ -32,7 +32,7 @@ NUMBERS = (
 """Names of the observation's ``numbers``."""
 
 
-def observe(space: PlanSpace) -> dict[str, np.ndarray]:
+def observe(space: PointSpace) -> dict[str, np.ndarray]:
     """What does not change within an episode: ``chain``, ``topology`` and ``numbers``."""
     pipeline, cluster = space.pipeline, space.pipeline.cluster
     ends, count = space.pivots[1:], len(space.pivots) - 1
@@ -173,7 +173,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         self._settings: dict[str, Any] = dict(
             zip(OPTIONS, (instance, cluster, stages, micro_batch, micro_batches), strict=True)
         )
-        self._fixed: PlanSpace | None = None
+        self._fixed: PointSpace | None = None
         self._points: list[int]
         self._units: list[int]
         self._over: bool
@@ -297,7 +297,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
     def _info(self) -> dict[str, Any]:
         return {"action_mask": self._legal.astype(np.int8)}
 
-    def _use(self, space: PlanSpace, instance: str | None) -> None:
+    def _use(self, space: PointSpace, instance: str | None) -> None:
         """Make this the problem."""
         self.space, self.pipeline = space, space.pipeline
         self.instance = instance
@@ -308,7 +308,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         self._points, self._units, self._over = [0], [0], False
         self._legal = self._mask()
 
-    def _drawn(self, rng: np.random.Generator) -> tuple[PlanSpace, str | None]:
+    def _drawn(self, rng: np.random.Generator) -> tuple[PointSpace, str | None]:
         name = self._settings["instance"]
         if name is None:
             problem = generators.draw(rng, self.family, RANGES[self.ranges])
@@ -316,9 +316,9 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         problems = instance_sets.load_set(name)
         problem = problems[int(rng.integers(len(problems)))]
         # Not its own space, which would be kept as long as the set is.
-        return PlanSpace.build(problem.pipeline, problem.stages), problem.name
+        return PointSpace.build(problem.pipeline, problem.stages), problem.name
 
-    def _asked(self, options: dict[str, Any]) -> tuple[PlanSpace, str | None]:
+    def _asked(self, options: dict[str, Any]) -> tuple[PointSpace, str | None]:
         for key in options:
             if key not in OPTIONS:
                 raise ParenvsError(
@@ -330,11 +330,11 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
             raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
         return self._named(settings), settings["instance"]
 
-    def _named(self, settings: dict[str, Any]) -> PlanSpace:
+    def _named(self, settings: dict[str, Any]) -> PointSpace:
         instance, cluster, stages, micro_batch, micro_batches = (settings[k] for k in OPTIONS)
         if instance.split("/")[0] in instance_sets.SETS:
             problem = instance_sets.find(instance)
-            return PlanSpace.build(problem.pipeline, problem.stages)
+            return PointSpace.build(problem.pipeline, problem.stages)
         devices = Cluster.parse(cluster)
         profile = load_profile(instance, devices, micro_batch)
-        return PlanSpace.build(Pipeline(profile, devices, micro_batches), stages)
+        return PointSpace.build(Pipeline(profile, devices, micro_batches), stages)

@@ -10,19 +10,19 @@ from gymnasium.utils.seeding import np_random
 
 from parenvs.envs.batched import EVERY
 from parenvs.envs.pipeline_plan import PipelinePlanEnv, observe
-from parenvs.pipeline.batch import PlanBatch, PlanTables
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.batch import PointBatch, PointTables
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 
 class Problem(NamedTuple):
-    """What is kept of a problem besides arrays; a ``PlanSpace`` would be hundreds of kilobytes.
+    """What is kept of a problem besides arrays; a ``PointSpace`` would be hundreds of kilobytes.
 
     Attributes:
         instance: its name.
         pipeline: profile, cluster and micro-batches.
         stages: S.
-        pivots, devices: boundaries of the points and of the units, see ``PlanSpace``.
+        pivots, devices: boundaries of the points and of the units, see ``PointSpace``.
     """
 
     instance: str | None
@@ -32,16 +32,16 @@ class Problem(NamedTuple):
     devices: np.ndarray
 
     @property
-    def space(self) -> PlanSpace:
-        """The problem as a ``PlanSpace``, built anew."""
-        return PlanSpace.build(self.pipeline, self.stages)
+    def space(self) -> PointSpace:
+        """The problem as a ``PointSpace``, built anew."""
+        return PointSpace.build(self.pipeline, self.stages)
 
 
 class Shared:
     """One problem that all have, with the tables that only many episodes of it are worth."""
 
-    def __init__(self, space: PlanSpace, instance: str | None) -> None:
-        self.space, self.tables = space, PlanTables(space)
+    def __init__(self, space: PointSpace, instance: str | None) -> None:
+        self.space, self.tables = space, PointTables(space)
         self.problem = _problem(space, instance)
         self.constant = {key: value[None] for key, value in observe(space).items()}
 
@@ -62,7 +62,7 @@ class PlanProblems:
         constant: (1, ...) or (n, ...), what ``observe`` says of the problem of all, or of each.
     """
 
-    dynamics: PlanTables | PlanBatch
+    dynamics: PointTables | PointBatch
 
     def __init__(self, env: PipelinePlanEnv, count: int) -> None:
         self.env, self.count = env, count
@@ -144,7 +144,7 @@ class PlanProblems:
         rows = rows if self._shared is None else np.zeros_like(rows)
         return {key: value[rows] for key, value in self.constant.items()}
 
-    def _ask(self, who: Any, space: PlanSpace, instance: str | None) -> None:
+    def _ask(self, who: Any, space: PointSpace, instance: str | None) -> None:
         """Give ``who`` this problem for one episode."""
         if who is EVERY:
             self._share(Shared(space, instance))
@@ -160,15 +160,15 @@ class PlanProblems:
         self.of = [shared.problem] * self.count
         self.stages[:] = shared.space.stages
 
-    def _put(self, rows: np.ndarray, space: PlanSpace, instance: str | None) -> None:
+    def _put(self, rows: np.ndarray, space: PointSpace, instance: str | None) -> None:
         """Give some environments another problem."""
         problem, constant = _problem(space, instance), observe(space)
-        if isinstance(self.dynamics, PlanTables):  # from now on, each has a row of its own
+        if isinstance(self.dynamics, PointTables):  # from now on, each has a row of its own
             everybody = np.zeros(self.count, dtype=np.int64)
             self.dynamics = self.dynamics.batch.take(everybody)
             self.constant = {key: value[everybody] for key, value in self.constant.items()}
             self._shared = None
-        self.dynamics.put(rows, space)
+        self.dynamics.put(rows, PointBatch.stack([space]))
         for key, value in constant.items():
             self.constant[key][rows] = value
         self.stages[rows] = space.stages
@@ -196,7 +196,7 @@ def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | 
     return list(seed)
 
 
-def _problem(space: PlanSpace, instance: str | None) -> Problem:
+def _problem(space: PointSpace, instance: str | None) -> Problem:
     return Problem(instance, space.pipeline, space.stages, space.pivots, space.devices)
 
 

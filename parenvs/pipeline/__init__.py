@@ -2,8 +2,8 @@
 
 from parenvs.pipeline.cuts import CutSpace
 from parenvs.pipeline.judge import Report
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 from parenvs.pipeline.profile import StageProfile
 
-__all__ = ["CutSpace", "Pipeline", "PlanSpace", "Report", "StageProfile"]
+__all__ = ["CutSpace", "Pipeline", "PointSpace", "Report", "StageProfile"]

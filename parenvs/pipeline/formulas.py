@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.arrays import Array, empty, namespace
+from parenvs.arrays import Array, at_least, empty, namespace
 from parenvs.cluster import sync_seconds
 
 
@@ -134,7 +134,7 @@ def core_and_tail(
     core = xp.max(through(seconds.cumsum(axis=0), seconds, micro_batches), axis=0)
     before = (backward.cumsum(axis=0) - backward)[::2]
     tail = xp.max(all_reduce - before, axis=0)
-    return core, tail.clip(min=0.0)
+    return core, at_least(tail, 0.0)
 
 
 def length(seconds: StageSeconds, micro_batches: Array) -> Array:

@@ -17,7 +17,7 @@ from parenvs.agents.rainbow.algorithm import Rainbow
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.datasets.instance_sets import load_set
 from parenvs.errors import ParenvsError
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_ppo__improves_on_sixteen_problems():
         env = make_env("PipelinePlan-v0", {"family": "uniform", "repeat": 10_000}, 0, 16)
         env.reset()
         problems = zip(env.get_attr("pipeline"), env.batch.problems.stages.tolist(), strict=True)
-        solved = Exam.of([PlanSpace.build(*problem) for problem in problems])
+        solved = Exam.of([PointSpace.build(*problem) for problem in problems])
         settings = {**plan_rl.ppo_settings(), "n_steps": 16, "batch_size": 128, "ent_coef": 0.0}
         model = MaskablePPO(ChainPolicy, env, seed=0, **settings)
 

@@ -27,7 +27,7 @@ from parenvs.datasets.generators import (
 from parenvs.datasets.instance_sets import SETS, find, load_set, make_set, save_set
 from parenvs.errors import ParenvsError, ProfileError, UnknownInstanceError
 from parenvs.instances import load_profile, names
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 ARRAYS = ("forward", "backward", "cut_bytes", "parameter_bytes")
@@ -308,7 +308,7 @@ def test_sets__are_valid_and_feasible(name):
     assert len({problem.name for problem in problems}) == count
     for problem in problems:
         pipeline, profile = problem.pipeline, problem.pipeline.profile
-        space = PlanSpace.build(pipeline, problem.stages)  # raises if no plan fits
+        space = PointSpace.build(pipeline, problem.stages)  # raises if no plan fits
         assert space.stages == problem.stages
         assert np.count_nonzero(profile.parameter_bytes) >= max(problem.stages, 8)
         assert profile.cut_bytes[-1] == 0

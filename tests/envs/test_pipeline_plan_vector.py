@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from parenvs import Cluster, Pipeline, judge
 from parenvs.envs.pipeline_plan_vector import PipelinePlanVectorEnv
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.pipeline.batch import PlanBatch, PlanTables
+from parenvs.pipeline.batch import PointBatch, PointTables
 from parenvs.pipeline.judge import plan_values
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 
 FIXED = [
     {"instance": "t5-base", "cluster": "C"},
@@ -142,7 +142,7 @@ def test_vector__seeds():
 
 
 def chance(space, rng):
-    """A random plan within the memory, by ``PlanSpace``; masks on the way, as (kind, where)."""
+    """A random plan within the memory, by ``PointSpace``; masks on the way, as (kind, where)."""
     points, units, seen = [0], [0], []
     for stage in range(space.stages - 1):
         legal = space.legal_points(stage, points[-1], units[-1])[:-1]
@@ -158,8 +158,8 @@ def check_dynamics(space, rng):
     """Tables and batches against the space and the judge, at every step of a random plan."""
     points, units, seen = chance(space, rng)
     last, value = space.stages - 1, plan_values(space.pipeline, *space.plan(points, units))
-    batch = PlanBatch.stack([space, space]).take(np.array([1, 0]))
-    for dynamics in (PlanTables(space), batch):
+    batch = PointBatch.stack([space, space]).take(np.array([1, 0]))
+    for dynamics in (PointTables(space), batch):
         for rows in (np.array([1, 0, 1]), np.array([1])):
             k = len(rows)
             for legal, (stage, *at) in seen:
@@ -169,8 +169,8 @@ def check_dynamics(space, rng):
                     found = kind(number, *places, rows=rows)
                     assert (found[:, : len(legal)] == legal).all()
                     assert not found[:, len(legal) :].any()
-            chosen = rng.integers(0, 9, (2, 7, k))  # what lies behind the last cut does not count
-            chosen[0, :last], chosen[1, :last] = np.array(points)[:, None], np.array(units)[:, None]
+            chosen = rng.integers(0, 9, (2, k, 7))  # what lies behind the last cut does not count
+            chosen[0, :, :last], chosen[1, :, :last] = points, units
             assert_same(dynamics.values(*chosen, rows), np.full(k, value))
 
 
@@ -180,7 +180,7 @@ def test_dynamics__equal_space_and_judge(pipeline, stages, seed):
     """On any pipeline; many press against the memory."""
     pipeline = replace(pipeline, recompute="full", sync="allreduce")
     try:
-        space = PlanSpace.build(pipeline, stages)
+        space = PointSpace.build(pipeline, stages)
     except InfeasibleError:
         assume(False)
     check_dynamics(space, np.random.default_rng(seed))
@@ -195,7 +195,7 @@ def test_dynamics__of_large_clusters(shape):
         cluster = Cluster(*shape, replace(device, memory_bytes=memory), 8e9, 1e9)
         profile = toys.chain(rng.random(n), rng.random(n), 1e8 * rng.random(n), 1e8 * rng.random(n))
         try:
-            space = PlanSpace.build(Pipeline(profile, cluster), 5)
+            space = PointSpace.build(Pipeline(profile, cluster), 5)
         except InfeasibleError:
             continue
         for _ in range(10):
@@ -239,7 +239,7 @@ def test_vector__without_copies(mode, kwargs):
 
 
 def test_vector__keeps_little_of_drawn_problems():
-    """Less than the 300 kB that a ``PlanSpace`` of 8 stages holds, and the bounds of the space."""
+    """Less than the 300 kB that a ``PointSpace`` of 8 stages holds, and the bounds of the space."""
     sizes = []
     for count in (2, 12):
         env = PipelinePlanVectorEnv(count, **DRAWN[1])

@@ -1,5 +1,7 @@
 """``parenvs.pipeline.formulas`` against an independent second writing and against itself."""
 
+import itertools
+
 import numpy as np
 import pytest
 import toys
@@ -108,7 +110,7 @@ def test_bytes__against_the_design(kind, problem):
         crossing = pipeline.cut_before
         largest = [
             [crossing[a + 1 : b + 1].max() for a, b in zip(row, after, strict=True)]
-            for row, after in zip(p[:-1], p[1:], strict=True)
+            for row, after in itertools.pairwise(p)
         ]
         entering = array(kind, crossing[p[:-1]])
         activations = formulas.recomputed_bytes(array(kind, largest), entering, flight)

@@ -20,7 +20,7 @@ from parenvs.errors import InfeasibleError
 from parenvs.judging import judge
 from parenvs.pipeline import points as plan_space
 from parenvs.pipeline.judge import make_plan, plan_values
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 CASES = 300
@@ -66,16 +66,16 @@ real_units = plan_space.units
 
 
 def every_plan(pipeline, stages, most):
-    """Points and units of the plans, without a ``PlanSpace``."""
+    """Points and units of the plans, without a ``PointSpace``."""
     pivots, devices = plan_space.points(pipeline, most), plan_space.units(pipeline)
     none = np.zeros((0, 0, 0))
-    return all_plans(PlanSpace(pipeline, stages, pivots, devices, none))
+    return all_plans(PointSpace(pipeline, stages, pivots, devices, none))
 
 
 def build(pipeline, stages, most):
     """The space, or None where every plan breaks the memory."""
     try:
-        return PlanSpace.build(pipeline, stages, most)
+        return PointSpace.build(pipeline, stages, most)
     except InfeasibleError:
         return None
 
@@ -193,7 +193,7 @@ def layers(n, seed=0, cluster="C", per_layer=6):
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
 def test_exact_points__on_128_points(stages):
-    space = PlanSpace.build(layers(700), stages)
+    space = PointSpace.build(layers(700), stages)
     assert 100 < len(space.pivots) <= 129
     answer = exact_points(space)
     check(answer, space, answer.length)
@@ -206,13 +206,13 @@ def test_exact_points__on_128_points(stages):
 def test_exact_points__equals_exact_full_where_the_points_are_all_pivots():
     for seed, stages in ((1, 3), (2, 4), (3, 5)):
         pipeline = layers(60, seed)
-        space = PlanSpace.build(pipeline, stages)
+        space = PointSpace.build(pipeline, stages)
         check(exact_points(space), space, exact_full(pipeline, stages).length)
 
 
 def test_exact_points__cuts_large_clusters_at_servers():
     pipeline = layers(200, cluster=Cluster.parse("16x8:v100"))
-    space = PlanSpace.build(pipeline, 4)
+    space = PointSpace.build(pipeline, 4)
     assert set(np.diff(space.devices)) == {16} or set(np.diff(space.devices)) == {8}
     answer = exact_points(space)
     check(answer, space, answer.length)
@@ -220,7 +220,7 @@ def test_exact_points__cuts_large_clusters_at_servers():
 
 @pytest.mark.parametrize("limit", [0.0, 0.02, 0.1])
 def test_exact_points__time_limit_gives_a_plan_and_a_valid_bound(limit):
-    space = PlanSpace.build(layers(128, cluster="4x8:v100,1Gbps"), 7)
+    space = PointSpace.build(layers(128, cluster="4x8:v100,1Gbps"), 7)
     best = exact_points(space)
     answer = exact_points(space, time_limit=limit)
     assert judge(make_plan(space.pipeline, answer.cuts, answer.device_cuts), space.pipeline).legal
@@ -232,7 +232,7 @@ def test_exact_points__time_limit_gives_a_plan_and_a_valid_bound(limit):
 
 
 def test_exact_points__ignores_an_incumbent_that_is_no_plan_of_the_space():
-    space = PlanSpace.build(layers(300, cluster="A"), 3)
+    space = PointSpace.build(layers(300, cluster="A"), 3)
     best = exact_points(space)
     between = np.setdiff1d(np.arange(1, 300), space.pivots)
     for cuts in (between[[10, 20]], [30, 20], [20], [4, 500]):
@@ -242,18 +242,18 @@ def test_exact_points__ignores_an_incumbent_that_is_no_plan_of_the_space():
 
 def test_exact_points__takes_a_memory_limit_that_hardly_a_plan_meets():
     pipeline = layers(60, cluster="A")
-    space = PlanSpace.build(pipeline, 3)
+    space = PointSpace.build(pipeline, 3)
     cuts, device_cuts = space.plan(*even_plan(space))
     size = float(pipeline.stage_memory(cuts, device_cuts).max()) * (1 + 1e-9) / 0.9
     device = replace(pipeline.cluster.device, memory_bytes=size)
     tight = replace(pipeline, cluster=replace(pipeline.cluster, device=device))
-    space = PlanSpace.build(tight, 3)
+    space = PointSpace.build(tight, 3)
     best = float(tight.length(*space.plan(*all_plans(space))).min())
     check(exact_points(space), space, best)
 
 
 def test_few_points__are_inner_points_in_order():
-    space = PlanSpace.build(layers(700), 4)
+    space = PointSpace.build(layers(700), 4)
     for most in (4, 16, 32, 500):
         some = few_points(space, most)
         assert len(some) <= most and (np.diff(some) > 0).all()

@@ -9,7 +9,7 @@ from parenvs.agents.exact.points import exact_points
 from parenvs.agents.heuristics.beam import beam
 from parenvs.datasets import generators
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 
 
 def small(count):
@@ -19,7 +19,7 @@ def small(count):
         pipeline, stages = bf.random_pipeline(rng)
         pipeline = replace(pipeline, recompute="full", sync="allreduce")
         with contextlib.suppress(InfeasibleError):
-            found.append(PlanSpace.build(pipeline, min(stages, 4)))
+            found.append(PointSpace.build(pipeline, min(stages, 4)))
     return found
 
 

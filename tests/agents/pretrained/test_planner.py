@@ -14,13 +14,13 @@ from parenvs.errors import InfeasibleError
 from parenvs.instances import load_profile, names
 from parenvs.judging import judge
 from parenvs.pipeline.judge import make_plan
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 
 def real(name, cluster="C", stages=None):
     where = Cluster.parse(cluster)
-    return PlanSpace.build(Pipeline(load_profile(name, where), where), stages)
+    return PointSpace.build(Pipeline(load_profile(name, where), where), stages)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_refined__keeps_what_it_cannot_better(some):
 def test_pretrained__short_chains_are_not_stretched():
     chain = toys.chain([1.0, 2.0, 1.0], [1.0, 1.0, 2.0], [4.0, 1.0, 4.0], [1.0, 1.0, 1.0])
     where = Cluster.parse(toys.shape(2, 2, 100.0, 10.0))
-    space = PlanSpace.build(Pipeline(chain, where, 4), 3)
+    space = PointSpace.build(Pipeline(chain, where, 4), 3)
     assert len(space.pivots) - 1 == 3
     answer = pretrained(space)
     assert answer.cuts.tolist() == [1, 2]
@@ -114,7 +114,7 @@ def test_pretrained__all_weight_in_one_pivot():
         np.where(heavy > 0, 5.0, 1e-3), np.where(heavy > 0, 9.0, 1e-3), np.ones(n), heavy + 1e-3
     )
     where = Cluster.parse(toys.shape(2, 4, 100.0, 10.0))
-    space = PlanSpace.build(Pipeline(chain, where, 8), 2)
+    space = PointSpace.build(Pipeline(chain, where, 8), 2)
     best = exact_points(space)
     assert pretrained(space, refine=True).length == pytest.approx(best.length)
     assert pretrained(space).length <= 1.2 * best.length
@@ -135,7 +135,7 @@ def test_pretrained__memory(some):
     where = Cluster.parse(toys.shape(2, 2, 100.0, 10.0, memory_bytes=1.0))
     chain = toys.chain([1.0] * 4, [1.0] * 4, [8.0] * 4, [3.0] * 4)
     with pytest.raises(InfeasibleError, match="fits the memory"):
-        PlanSpace.build(Pipeline(chain, where, 4), 2)
+        PointSpace.build(Pipeline(chain, where, 4), 2)
 
 
 def test_gaps__of_points_and_of_all_pivots():

@@ -17,14 +17,14 @@ from parenvs.cluster import Cluster
 from parenvs.datasets import generators
 from parenvs.instances import load_profile
 from parenvs.pipeline.judge import plan_values
-from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 
 def spaces(count, seed=0, ranges=generators.INSIDE):
     rng = np.random.default_rng(seed)
     drawn = [generators.draw(rng, ranges=ranges) for _ in range(count)]
-    return [PlanSpace.build(p.pipeline, p.stages) for p in drawn]
+    return [PointSpace.build(p.pipeline, p.stages) for p in drawn]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_features__of_the_environment_are_those_of_the_batch(episodes):
 
     kwargs = {"instance": "t5-base", "cluster": "C"}
     cluster = Cluster.parse("C")
-    space = PlanSpace.build(Pipeline(load_profile("t5-base", cluster), cluster))
+    space = PointSpace.build(Pipeline(load_profile("t5-base", cluster), cluster))
     seen, rng = [], np.random.default_rng(2)
     cuts, units = Episodes.of([space]).play(drawing(rng, seen))
     env = gym.make("PipelinePlan-v0", **kwargs)
@@ -152,7 +152,7 @@ def test_point_features__by_hand():
     """Two equal servers of two devices, four equal points: a cut in the middle is balanced."""
     chain = toys.chain([1.0] * 4, [1.0] * 4, [8.0] * 4, [3.0] * 4)
     cluster = Cluster.parse(toys.shape(2, 2, 100.0, 10.0))
-    space = PlanSpace.build(Pipeline(chain, cluster, 4), 2)
+    space = PointSpace.build(Pipeline(chain, cluster, 4), 2)
     episodes = Episodes.of([space])
     seen = []
     episodes.play(lambda turn: (seen.append(turn), turn.masks.argmax(axis=1))[1])
@@ -181,7 +181,7 @@ def test_outlook__least_bottleneck_of_all_plans():
         n = int(rng.integers(4, 8))
         chain = toys.chain(*rng.uniform(0.1, 1.0, (2, n)), rng.uniform(0, 30, n), [1.0] * n)
         cluster = Cluster.parse(toys.shape(int(rng.integers(3, 6)), 1, 100.0, 10.0))
-        space = PlanSpace.build(Pipeline(chain, cluster, 4), 3)
+        space = PointSpace.build(Pipeline(chain, cluster, 4), 3)
         observation = {key: value[0] for key, value in Episodes.of([space]).constant.items()}
         table, units, pipeline = outlook(observation), cluster.devices, space.pipeline
         second = pipeline.seconds_sum[-1] / units
