@@ -11,7 +11,6 @@ from common import INSTANCES, parser, percent, problem, progress, publish, table
 from parenvs import Pipeline
 from parenvs.agents.heuristics.pipeline import random_episodes
 from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.problem import pipeline_length
 from parenvs.pipeline.simulate import simulate
 
 STAGES = (2, 3, 4)
@@ -49,9 +48,9 @@ def compare(instance: str, draw: Any, count: int, seed: int) -> dict[str, Any]:
     ratio, without = [], []
     for stages, size in zip(STAGES, np.bincount(rng.integers(0, len(STAGES), count)), strict=True):
         times = pipeline.stage_times(*draw(pipeline, stages, int(size), rng))
-        ratio.append(simulate(times, m).length / pipeline_length(times, m) - 1)
+        ratio.append(simulate(times, m).length / times.length(m) - 1)
         times = replace(times, all_reduce=np.zeros_like(times.all_reduce))
-        without.append(simulate(times, m).length / pipeline_length(times, m) - 1)
+        without.append(simulate(times, m).length / times.length(m) - 1)
     everything, no_reduce = np.concatenate(ratio), np.concatenate(without)
     return {
         "instance": instance,

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.arrays import Array, namespace
 from parenvs.errors import ClusterError, ParenvsError, did_you_mean, shown
 
 MEMORY_FRACTION = 0.9
@@ -134,29 +135,25 @@ class Cluster:
         """Bytes that a plan may use on each device."""
         return MEMORY_FRACTION * self.device.memory_bytes
 
+    def same_server(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Whether each group of devices ``[first, end)`` lies in one server, elementwise bool."""
+        return same_server(first, end, self.devices_per_server)
+
     def bandwidth(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Bandwidth of the device groups ``[first, end)``, bytes/s, elementwise."""
-        same = first // self.devices_per_server == (end - 1) // self.devices_per_server
-        return np.where(same, self.intra_bw, self.inter_bw)
+        return group_bandwidth(self.same_server(first, end), self.intra_bw, self.inter_bw)
 
     def sync_seconds(
         self, size: np.ndarray, first: np.ndarray, end: np.ndarray, method: str = "allreduce"
     ) -> np.ndarray:
         """Seconds to synchronise ``size`` bytes of gradients over devices ``[first, end)``.
 
-        Methods: ``"allreduce"``, a ring, ``2 W (R-1) / (R bw)``; ``"parameter-server"``, central,
-        ``2 W R / bw``: every worker pushes and pulls all of it over one server's link;
-        ``"sharded-parameter-server"``, every worker owns 1/R: ``2 W (R-1) / (R bw)`` on full-duplex
-        links, the ring's time. Nothing to do for one device.
+        Elementwise; ``method`` is one of ``SYNC_METHODS``, see the function ``sync_bytes``.
+
+        Raises:
+            ClusterError: an unknown method.
         """
-        group = end - first
-        if method in ("allreduce", "sharded-parameter-server"):
-            volume = 2.0 * size * (group - 1) / group
-        elif method == "parameter-server":
-            volume = np.where(group > 1, 2.0 * size * group, 0.0)
-        else:
-            raise ClusterError(f"sync: unknown method {method!r}; known: {', '.join(SYNC_METHODS)}")
-        return volume / self.bandwidth(first, end)
+        return sync_seconds(size, end - first, self.bandwidth(first, end), method)
 
     def to_json(self) -> str | dict[str, Any]:
         """The preset's name, or an object with every figure."""
@@ -208,6 +205,65 @@ class Cluster:
         rates = [_bandwidth(part, text) for part in match[4].split(",")[1:]]
         inter, intra = (rates + [device.inter_bw, device.intra_bw][len(rates) :])[:2]
         return _made(f"cluster {shown(text)}", int(match[1]), int(match[2]), device, intra, inter)
+
+
+# The network as pure functions, elementwise over NumPy arrays or torch tensors.
+
+
+def server_of(device: Array, devices_per_server: Array) -> Array:
+    """Number of the server that a device is in."""
+    return device // devices_per_server
+
+
+def same_server(first: Array, end: Array, devices_per_server: Array) -> Array:
+    """Whether the devices ``[first, end)`` lie in one server; plain numbers are welcome."""
+    return server_of(first, devices_per_server) == server_of(end - 1, devices_per_server)
+
+
+def group_bandwidth(same: Array, intra_bw: Array, inter_bw: Array) -> Array:
+    """Bandwidth of groups of devices, bytes/s.
+
+    Args:
+        same: bool, whether a group lies in one server.
+        intra_bw: bytes/s inside a server.
+        inter_bw: bytes/s of a group that spans servers.
+    """
+    return namespace(same).where(same, intra_bw, inter_bw)
+
+
+def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
+    """Bytes that pass the narrowest link while gradients are synchronised.
+
+    Methods: ``"allreduce"``, a ring, ``2 W (R-1) / R``; ``"parameter-server"``, central,
+    ``2 W R``: every worker pushes and pulls all of it over one server's link;
+    ``"sharded-parameter-server"``, every worker owns 1/R: ``2 W (R-1) / R`` on full-duplex links,
+    the ring's volume. Nothing to do for one device.
+
+    Args:
+        size: W, bytes of the gradients.
+        group: R, devices that hold a copy.
+        method: one of ``SYNC_METHODS``.
+
+    Raises:
+        ClusterError: an unknown method.
+    """
+    if method in ("allreduce", "sharded-parameter-server"):
+        return 2.0 * size * (group - 1) / group
+    if method == "parameter-server":
+        return namespace(group).where(group > 1, 2.0 * size * group, 0.0)
+    raise ClusterError(f"sync: unknown method {method!r}; known: {', '.join(SYNC_METHODS)}")
+
+
+def sync_seconds(size: Array, group: Array, bandwidth: Array, method: str = "allreduce") -> Array:
+    """Seconds to synchronise ``size`` bytes of gradients over ``group`` devices.
+
+    Args:
+        size: bytes of the gradients.
+        group: number of devices.
+        bandwidth: bytes/s between them.
+        method: see ``sync_bytes``.
+    """
+    return sync_bytes(size, group, method) / bandwidth
 
 
 _LIMIT = 100_000

@@ -15,11 +15,15 @@ from multiprocessing import get_context
 import numpy as np
 import torch
 
-from parenvs.agents.fused.tensors import PlanTensors, on
 from parenvs.agents.pretrained.policy import Episodes
 from parenvs.datasets import generators
 from parenvs.pipeline.batch import PointBatch
 from parenvs.pipeline.points import STAGES
+
+
+def on(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """A copy of an array on a device."""
+    return torch.tensor(values, device=device)
 
 
 class PlanPool:
@@ -30,13 +34,15 @@ class PlanPool:
         device: where to keep them.
 
     Attributes:
-        tensors: their dynamics.
+        device: where they are.
+        tensors: their dynamics, as tensors.
         constant: what their observations hold throughout, by name, (b, ...) float32.
         outlooks: (8 b, 129, 65) int8: row ``8 i + k`` is problem i's ``plan_outlook`` of k stages.
     """
 
     def __init__(self, episodes: Episodes, device: torch.device) -> None:
-        self.tensors = PlanTensors.of(episodes.batch, device)
+        self.device = device
+        self.tensors = episodes.batch.map(lambda values: on(values, device))
         self.constant = {key: on(value, device) for key, value in episodes.constant.items()}
         self.outlooks = on(episodes.outlooks, device).flatten(0, 1)
         self._next = 0
@@ -44,11 +50,6 @@ class PlanPool:
     def __len__(self) -> int:
         """Number of problems."""
         return len(self.tensors)
-
-    @property
-    def device(self) -> torch.device:
-        """Where they are."""
-        return self.tensors.device
 
     def put(self, episodes: Episodes) -> None:
         """Replace the oldest problems; as many must divide all.
@@ -61,9 +62,10 @@ class PlanPool:
         count, first = len(episodes.batch), self._next
         if len(self) % count:
             raise ValueError(f"{count} problems do not divide {len(self)}")
-        self.tensors.put(first, episodes.batch)
+        replaced = slice(first, first + count)
+        self.tensors.put(replaced, episodes.batch.map(lambda values: on(values, self.device)))
         for key, value in episodes.constant.items():
-            self.constant[key][first : first + count] = on(value, self.device)
+            self.constant[key][replaced] = on(value, self.device)
         some = slice(STAGES * first, STAGES * (first + count))
         self.outlooks[some] = on(episodes.outlooks, self.device).flatten(0, 1)
         self._next = (first + count) % len(self)

@@ -10,7 +10,8 @@ from gymnasium import spaces
 
 from parenvs import instances
 from parenvs.cluster import SYNC_METHODS
-from parenvs.envs.pipeline_cut_kernel import NOTHING, Settled, kernel_of
+from parenvs.envs.pipeline_cut_kernel import NOTHING, SettledStages, kernel_of
+from parenvs.pipeline import formulas
 from parenvs.pipeline.cuts import RADIUS, CutSpace
 from parenvs.pipeline.judge import judge_pipeline
 from parenvs.pipeline.problem import Pipeline
@@ -25,7 +26,7 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
     stage k+1 among the candidates; the cut of the devices follows from it: each stage gets devices
     in proportion to its seconds. After S-1 cuts the judge computes the length of a training step,
     with all-reduces and transfers (arXiv 2007.04069, sections 3.5 and 4.4; the formula is in
-    ``parenvs.pipeline.problem``).
+    ``parenvs.pipeline.formulas``).
 
     ## Action Space
     ``Discrete(c)``: the index of a candidate; ``space.pivots[action]`` is its pivot. Legal are the
@@ -79,7 +80,7 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
     }
 
     _chain: list[int]  # the kernel's mark of the start, and the cuts made
-    _settled: Settled
+    _settled: SettledStages
     _cuts: np.ndarray  # as in the observation
     _over: bool
     _begin: int  # legal are the candidates [begin, end); none once the episode is over
@@ -128,6 +129,9 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         )
         self.kernel = kernel_of(self.space)
         self._counts = [np.int64(step) for step in range(cuts + 1)]
+        # Copies of these take less time than new arrays.
+        self._no_cuts = np.full(cuts, -1.0, dtype=np.float32)
+        self._any_action = np.ones(count, dtype=np.int8)
         self._start()
 
     def reset(
@@ -149,13 +153,17 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
             step = len(chain)  # the number of cuts after this one
             self._cuts[step - 1] = kernel.shares[action]
             if step < kernel.cuts:
-                self._settled = kernel.settled(chain, action, self._settled)
+                self._settled = kernel.settle_one(chain, action, self._settled)
                 chain.append(action)
                 self._begin = max(kernel.after[action], kernel.low[step])
                 self._end = kernel.high[step]
             else:
                 chain.append(action)
-                reward = kernel.value([*chain, kernel.end])
+                length, excess_bytes = kernel.length_and_excess_one([*chain, kernel.end])
+                if excess_bytes <= 0:
+                    reward = formulas.value(length, kernel.bubble_free)
+                else:
+                    reward = ILLEGAL
                 self._finish()
         else:  # illegal, or the episode is over and nothing is legal
             reward = ILLEGAL
@@ -191,7 +199,7 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         kernel = self.kernel
         self._chain = [kernel.start]
         self._settled = NOTHING
-        self._cuts = np.full(kernel.cuts, -1.0, dtype=np.float32)
+        self._cuts = self._no_cuts.copy()
         self._over = False
         self._begin = max(kernel.after[kernel.start], kernel.low[0])
         self._end = kernel.high[0]
@@ -204,13 +212,13 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         if self._over:
             features = np.zeros((self.kernel.end, 3), dtype=np.float32)
         else:
-            features = self.kernel.one(self._chain, self._begin, self._settled)
+            features = self.kernel.features_one(self._chain, self._begin, self._settled)
         step = self._counts[len(self._chain) - 1]
         return {"features": features, "cuts": self._cuts.copy(), "step": step}
 
     def _info(self) -> dict[str, Any]:
         if self._over:
-            return {"action_mask": np.ones(self.kernel.end, dtype=np.int8)}
+            return {"action_mask": self._any_action.copy()}
         mask = np.zeros(self.kernel.end, dtype=np.int8)
         mask[self._begin : self._end] = 1
         return {"action_mask": mask}

@@ -1,44 +1,71 @@
-"""Tables of stages, of which a plan of ``PipelineCut-v0`` is put together.
+"""What a step of ``PipelineCut-v0`` shows and pays, for one environment and for many at once.
 
-What a step shows and pays is made of figures of single stages, and a stage is a pair of
-neighbouring cuts: few enough to tabulate. All figures come from the pipeline's own functions.
+A step is made of figures of single stages, and a stage is a pair of neighbouring cuts: few enough
+to tabulate. ``parenvs.pipeline.formulas`` fills the tables and puts the stages of a plan together;
+nothing is computed by another rule. Lengths are bit for bit those of ``Pipeline.length``.
 
-
-JOINED: What a step of ``PipelineCut-v0`` shows and pays, for one environment and for many at once.
-
-Observations are bit for bit those of ``Pipeline.cut_features`` and values those of
-``judge.plan_values``: sums run in the same order, and everything else is maxima, minima, division
-by a positive scale and rounding to float32, which may be exchanged: they keep the order of numbers,
-so that the maximum of rounded figures is the rounded maximum.
+Features are maxima, minima, division by a positive scale and rounding to float32. These keep the
+order of numbers and so may be exchanged: the maximum of rounded figures is the rounded maximum.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
 
+from parenvs.cluster import server_of
+from parenvs.pipeline import formulas
 from parenvs.pipeline.cuts import CutSpace
-from parenvs.plan import ILLEGAL
 
 MOST_BYTES = 16 << 20
 """Size up to which one environment tabulates stages; beyond, they are computed in every step."""
 MOST_BYTES_VECTOR = 96 << 20
 """The same of many environments: tables that take longer to build pay off."""
+MOST_OPENINGS = 1 << 22
+"""Float32 numbers up to which the observations after the first cut are tabulated."""
+BLOCK = 1 << 14
+"""Pairs of environment and candidate worked on at a time, so that temporaries stay in the cache."""
 
 
-class CutTables:
-    """Figures of candidates and of the stages between them. Nothing in it changes.
+class SettledStages(NamedTuple):
+    """Extremes over the stages whose both ends are chosen: what features need of the past.
+
+    Attributes:
+        longest_all_reduce: scaled.
+        longest_transfer: scaled.
+        least_compute: seconds.
+        minus_greatest_compute: seconds, negated so that one minimum updates both.
+    """
+
+    longest_all_reduce: float
+    longest_transfer: float
+    least_compute: float
+    minus_greatest_compute: float
+
+
+NOTHING = SettledStages(0.0, 0.0, np.inf, np.inf)
+"""Before the first cut."""
+
+
+class CutKernel:
+    """Tables of a problem and what is made of them; the environments of a problem share one.
 
     Candidates are counted 0..c-1; as neighbours of a stage, ``end`` (c) stands for the end of the
-    chain and ``start`` (c+1) for its first pivot. Step k, 0..S-2, chooses cut k and so completes
-    stage k; stage S-1 goes on to the end. Figures of observations are *scaled*: over the instance's
-    maximum, at most 1, rounded to float32.
+    chain and ``start`` (c+1) for its first pivot. A *chain* is ``start``, the cuts made, and for a
+    whole plan ``end``. Step k, 0..S-2, chooses cut k and so completes stage k; stage S-1 goes on to
+    the end. Figures of observations are *scaled*: over the instance's maximum, at most 1, rounded
+    to float32. Nothing in a kernel changes once it is built.
+
+    Args:
+        space: the candidates.
+        most_bytes: tables of stages are built if they take no more than this.
 
     Attributes:
         space: the candidates.
+        bubble_free: ``Pipeline.bubble_free``, seconds.
         cuts: S-1, cuts of a plan.
         low: first candidate of each step's window.
         high: one past the last candidate of each step's window.
@@ -64,10 +91,14 @@ class CutTables:
         step_rows: of each step, all that ``rows`` can give.
         step_masks: of each step, (w, c) bool, the legal candidates after each cut of the window
             before (or ``start``).
+        first: (c, 3) float32, features before the first cut.
+        openings: (w, c, 3) float32, features after each candidate of the first window, or None
+            where there is no second cut or they are too many.
     """
 
     def __init__(self, space: CutSpace, most_bytes: int = MOST_BYTES) -> None:
-        """Build the tables, those of stages if they take no more than so many bytes."""
+        """Build the tables; ``kernel_of`` finds those that exist."""
+        self._most_bytes = most_bytes
         pipeline, cluster = space.pipeline, space.pipeline.cluster
         count, windows = len(space.pivots), space.windows()
         self.space = space
@@ -81,26 +112,37 @@ class CutTables:
         self.pivot = np.append(space.pivots, [len(pipeline.profile), 0])
         self.device = np.append(space.devices, [cluster.devices, 0])
         # A group of devices is inside a server if that of its first device is that of its last.
-        first_server = self.device // cluster.devices_per_server
-        end_server = (self.device[: self.start] - 1) // cluster.devices_per_server
-        self.edge = np.searchsorted(end_server, first_server, side="right")
+        first_server: np.ndarray = server_of(self.device, cluster.devices_per_server)
+        last_server: np.ndarray = server_of(
+            self.device[: self.start] - 1, cluster.devices_per_server
+        )
+        self.edge = np.searchsorted(last_server, first_server, side="right")
         self._seconds_sum = pipeline.seconds_sum[self.pivot]
         self._parameter_sum = pipeline.parameter_sum[self.pivot]
         crossing = pipeline.cut_before[self.pivot]
-        self.transfers = np.stack([crossing / cluster.inter_bw, crossing / cluster.intra_bw])
+        self.transfers = np.stack(
+            [formulas.transfer_seconds(crossing, x) for x in (cluster.inter_bw, cluster.intra_bw)]
+        )
+        self.bubble_free, self._limit = pipeline.bubble_free, pipeline.memory_limit
+        self._micro_batches = pipeline.micro_batches
 
         whole = (np.array(0), np.array(cluster.devices))
         reduce = float(cluster.sync_seconds(pipeline.parameter_sum[-1:], *whole)[0])
-        transfer = float(crossing[:count].max() / cluster.bandwidth(*whole))
-        self.scale = np.array([reduce or 1.0, transfer or 1.0, 1.0])
+        most_crossing = crossing[:count].max()
+        transfer = float(formulas.transfer_seconds(most_crossing, cluster.bandwidth(*whole)))
+        self._scale = np.array([reduce or 1.0, transfer or 1.0, 1.0])
         self.slow, self.fast = self._scaled(self.transfers, 1)
+        # Lists are faster than arrays where single numbers are looked up.
+        self._edges: list[int] = self.edge.tolist()
+        self._links: list[list[float]] = self.transfers.tolist()
+        self._scaled_links: list[list[float]] = [self.slow.tolist(), self.fast.tolist()]
 
         self._ahead = [np.array([self.start]), *(np.arange(*window) for window in windows)]
         self.overlaps = [
             bool((self.follower[last] > low).any())
             for last, low in zip(self._ahead, self.low, strict=False)
         ]
-        self._rest = self.computed(np.arange(count), np.array(self.end))
+        self._rest = self._compute_and_reduce(np.arange(count), np.array(self.end))
 
         # A transfer depends on the cut before and the cut after by way of the edge alone.
         before = [self._ahead[0], *self._ahead[:-1]]
@@ -120,160 +162,12 @@ class CutTables:
         if self.tabulated:
             self._tabulate_stages(after, sizes)
             self._tabulate_rows(before, edges)
-
-    def computed(self, last: np.ndarray, cut: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """``compute`` and ``reduce`` of the stages between two cuts, elementwise, no table used.
-
-        Pairs that are no stage give numbers that mean nothing.
-        """
-        first = self.device[last]
-        end = np.maximum(self.device[cut], first + 1)
-        seconds = (self._seconds_sum[cut] - self._seconds_sum[last]) / (end - first)
-        weights = self._parameter_sum[cut] - self._parameter_sum[last]
-        pipeline = self.space.pipeline
-        reduce = pipeline.cluster.sync_seconds(weights, first, end, pipeline.sync)
-        return seconds, self._scaled(reduce, 0)
-
-    def rows(
-        self, step: int, before: np.ndarray, last: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """What each candidate of a window would add, the rest being one last stage.
-
-        Args:
-            step: cuts made so far, at least 1.
-            before: (m,) the last but one of them, or ``start``.
-            last: (m,) the last of them.
-
-        Returns:
-            ``peaks`` (m, 3, w) float32: the longest scaled all-reduce and transfer, and whether the
-            candidate is legal, 1 or 0; ``paces`` (m, 2, w) float64: least compute seconds, and the
-            negative of the greatest; 0 and -1 where not legal. Fresh arrays.
-        """
-        if not self.tabulated:
-            return self._computed_rows(step, before, last)
-        peaks, paces = self.step_rows[step]
-        variant = self._variants[step].take(before) + last
-        return peaks.take(variant, axis=0), paces.take(last - self.low[step - 1], axis=0)
-
-    def row(self, step: int, before: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """``rows`` of one pair of cuts, (3, w) and (2, w), not to be written to."""
-        if self.tabulated:
-            peaks, paces = self.step_rows[step]
-            return peaks[self._variants[step].item(before) + last], paces[last - self.low[step - 1]]
-        found = self._computed_rows(step, np.array([before]), np.array([last]))
-        return found[0][0], found[1][0]
-
-    def _computed_rows(
-        self, step: int, before: np.ndarray, last: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        cut = np.arange(self.low[step], self.high[step])
-        mine = last[:, None]
-        legal = cut >= self.follower[mine]
-        compute, reduce = self.computed(mine, cut)
-        compute_last, reduce_last = (figure[cut] for figure in self._rest)
-        # Transfers over the last cut, which is settled by the candidate, and over the candidate.
-        link = np.where(cut < self.edge[before][:, None], self.fast[mine], self.slow[mine])
-        link_new = np.where(self.edge[mine] > self.end, self.fast[cut], self.slow[cut])
-        peaks = np.zeros((len(last), 3, len(cut)), dtype=np.float32)
-        np.maximum(reduce, reduce_last, out=peaks[:, 0], where=legal)
-        np.maximum(link, link_new, out=peaks[:, 1], where=legal)
-        peaks[:, 2] = legal
-        paces = np.zeros((len(last), 2, len(cut)))
-        paces[:, 1] = -1.0
-        np.minimum(compute, compute_last, out=paces[:, 0], where=legal)
-        np.minimum(-compute, -compute_last, out=paces[:, 1], where=legal)
-        return peaks, paces
-
-    def _tabulate_rows(self, before: list[np.ndarray], edges: list[np.ndarray]) -> None:
-        for step in range(self.cuts):
-            last, edge = self._ahead[step], edges[step]
-            numbers = np.arange(self.end)
-            legal = (numbers >= self.low[step]) & (numbers < self.high[step])
-            self.step_masks.append(legal & (numbers >= self.follower[last][:, None]))
-            if step == 0:
-                self.step_rows.append((np.empty(0), np.empty(0)))
-                self._variants.append(np.empty(0))
-                continue
-            # One cut of each edge stands for all.
-            mine = self.edge[before[step]].clip(self.low[step], self.high[step])
-            kinds = before[step][[int(np.flatnonzero(mine == x)[0]) for x in edge]]
-            tables = [self._computed_rows(step, np.full(len(last), x), last) for x in kinds]
-            peaks = np.concatenate([table for table, _ in tables])
-            self.step_rows.append((peaks, tables[0][1]))
-            rank = np.searchsorted(edge, self.edge.clip(edge[0], edge[-1]))
-            self._variants.append(rank * len(last) - last[0])
-
-    def _tabulate_stages(self, after: list[np.ndarray], sizes: list[int]) -> None:
-        pipeline = self.space.pipeline
-        offsets = np.cumsum([0, *sizes])
-        self.columns = np.array([len(cut) for cut in after])
-        starts = zip(self._ahead, after, strict=True)
-        self.bias = offsets[:-1] - [last[0] * len(cut) + cut[0] for last, cut in starts]
-        self.figures = np.empty((4, offsets[-1]))
-        self.paces = np.empty((offsets[-1], 2))
-        self.peaks = np.zeros((offsets[-1], 2), dtype=np.float32)
-        for stage, (rows, columns) in enumerate(zip(self._ahead, after, strict=True)):
-            here = slice(offsets[stage], offsets[stage + 1])
-            last, cut = np.repeat(rows, len(columns)), np.tile(columns, len(rows))
-            # Pairs that are no stage are made one, so that they do no harm; nobody looks there.
-            first, first_device = self.pivot[last], self.device[last]
-            end = np.maximum(self.pivot[cut], first + 1)
-            group = np.maximum(self.device[cut] - first_device, 1)
-            forward, backward = (
-                (total[end] - total[first]) / group
-                for total in (pipeline.forward_sum, pipeline.backward_sum)
-            )
-            weights = pipeline.parameter_sum[end] - pipeline.parameter_sum[first]
-            devices = (first_device, first_device + group)
-            self.figures[:, here] = (
-                forward + backward,
-                backward,
-                pipeline.cluster.sync_seconds(weights, *devices, pipeline.sync),
-                pipeline.memory_of(first, end, group, np.array(self.space.stages - stage)),
-            )
-            compute, self.peaks[here, 0] = self.computed(last, cut)
-            self.paces[here] = np.stack([compute, -compute], axis=-1)
-
-    def _scaled(self, figures: Any, feature: int) -> np.ndarray:
-        return np.minimum(figures / self.scale[feature], 1.0).astype(np.float32)
-
-
-MOST_OPENINGS = 1 << 22
-"""Float32 numbers up to which the observations after the first cut are tabulated."""
-BLOCK = 1 << 14
-"""Pairs of environment and candidate worked on at a time, so that temporaries stay in the cache."""
-
-Settled = tuple[float, float, float, float]
-"""Of the stages settled: longest scaled all-reduce, transfer, least seconds, minus the greatest."""
-NOTHING: Settled = (0.0, 0.0, np.inf, np.inf)
-"""Before the first cut."""
-
-
-class CutKernel(CutTables):
-    """The tables and what is made of them; one object is shared by the environments of a problem.
-
-    A *chain* is ``start``, the cuts made, and for a whole plan ``end``.
-
-    Attributes:
-        first: (c, 3) float32, features before the first cut.
-        openings: (w, c, 3) float32, features after each candidate of the first window, or None
-            where there is no second cut or they are too many.
-    """
-
-    def __init__(self, space: CutSpace, most_bytes: int = MOST_BYTES) -> None:
-        """Build the tables; ``kernel_of`` finds those that exist."""
-        super().__init__(space, most_bytes)
-        self._most_bytes = most_bytes
-        pipeline = space.pipeline
-        self._more = pipeline.micro_batches - 1
-        self._bubble_free, self._limit = pipeline.bubble_free, pipeline.memory_limit
-        if self.tabulated:
             self._scalars = list(zip(self.columns.tolist(), self.bias.tolist(), strict=True))
         self.first = self._first_features()
         self.openings = self._opening_features()
-        for value in vars(self).values():
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
+        for attribute in vars(self).values():
+            if isinstance(attribute, np.ndarray):
+                attribute.setflags(write=False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CutKernel:
         """Itself: nothing in it changes."""
@@ -285,7 +179,7 @@ class CutKernel(CutTables):
 
     # One environment: numbers are Python's, which are float64, too.
 
-    def settled(self, chain: list[int], cut: int, past: Settled) -> Settled:
+    def settle_one(self, chain: list[int], cut: int, past: SettledStages) -> SettledStages:
         """What is settled once ``cut`` follows the chain, ``past`` being so before."""
         step, last = len(chain) - 1, chain[-1]
         if self.tabulated:
@@ -293,20 +187,20 @@ class CutKernel(CutTables):
             pair = last * columns + cut + bias
             seconds, reduce = self.paces.item(pair, 0), self.peaks.item(pair, 0)
         else:
-            compute, scaled = self.computed(np.array(last), np.array(cut))
+            compute, scaled = self._compute_and_reduce(np.array(last), np.array(cut))
             seconds, reduce = float(compute), float(scaled)
         link = 0.0
         if step:
-            link = (self.fast if cut < self.edge.item(chain[-2]) else self.slow).item(last)
-        most_reduce, most_transfer, least, greatest = past
-        return (
-            max(most_reduce, reduce),
-            max(most_transfer, link),
+            link = self._scaled_links[cut < self._edges[chain[-2]]][last]
+        longest_all_reduce, longest_transfer, least, minus_greatest = past
+        return SettledStages(
+            max(longest_all_reduce, reduce),
+            max(longest_transfer, link),
             min(least, seconds),
-            min(greatest, -seconds),
+            min(minus_greatest, -seconds),
         )
 
-    def one(self, chain: list[int], begin: int, settled: Settled) -> np.ndarray:
+    def features_one(self, chain: list[int], begin: int, settled: SettledStages) -> np.ndarray:
         """(c, 3) float32, features after the cuts of a chain, the legal ones from ``begin`` on."""
         step, last = len(chain) - 1, chain[-1]
         if step == 0:
@@ -315,38 +209,32 @@ class CutKernel(CutTables):
             return self.openings[last - self.low[0]].copy()
         features = np.zeros((self.end, 3), dtype=np.float32)
         peaks, paces = self.row(step, chain[-2], last)
-        reduce, transfer, least, greatest = settled
+        reduce, transfer, least, minus_greatest = settled
         skip = begin - self.low[step]
         view = features[begin : self.high[step]]
         np.maximum(peaks[0, skip:], reduce, out=view[:, 0])
         np.maximum(peaks[1, skip:], transfer, out=view[:, 1])
         ratio = np.minimum(paces[0, skip:], least)
-        ratio /= np.minimum(paces[1, skip:], greatest)
+        ratio /= np.minimum(paces[1, skip:], minus_greatest)
         view[:, 2] = np.negative(ratio, out=ratio)
         return features
 
-    def value(self, chain: list[int]) -> float:
-        """Value of a whole plan as the judge has it."""
+    def length_and_excess_one(self, chain: list[int]) -> tuple[float, float]:
+        """``Pipeline.length`` and ``Pipeline.excess_bytes`` of a whole plan."""
         if not self.tabulated:
-            return float(self.values(np.array(chain)[:, None])[0])
-        more, figure, before = self._more, self.figures.item, 0
-        total = backward = core = tail = fullest = 0.0
+            length, excess = self.length_and_excess(np.array(chain)[:, None])
+            return float(length[0]), float(excess[0])
+        append, m, figure = formulas.append, self._micro_batches, self.figures.item
+        prefix, fullest, link, before = formulas.NOTHING, 0.0, 0.0, 0
         for stage, (columns, bias) in enumerate(self._scalars):
             last, cut = chain[stage], chain[stage + 1]
             if stage:
-                link = self.transfers.item(int(cut < self.edge.item(before)), last)
-                total += link + link
-                core = max(core, total + more * (link + link))
-                backward += link
+                link = self._links[cut < self._edges[before]][last]
             pair = last * columns + cut + bias
-            seconds, back = figure(0, pair), figure(1, pair)
-            total += seconds
-            core = max(core, total + more * seconds)
-            backward += back
-            tail = max(tail, figure(2, pair) - (backward - back))
+            prefix = append(prefix, link, figure(0, pair), figure(1, pair), figure(2, pair), m)
             fullest = max(fullest, figure(3, pair))
             before = last
-        return self._bubble_free / (core + tail) if fullest <= self._limit else ILLEGAL
+        return prefix.core + prefix.tail, fullest - self._limit
 
     # Many environments, arrays over them.
 
@@ -371,7 +259,7 @@ class CutKernel(CutTables):
             pair += self._scalars[step][1]
             new_peaks, new_paces = self.peaks.take(pair, axis=0), self.paces.take(pair, axis=0)
         else:
-            compute, reduce = self.computed(last, cut)
+            compute, reduce = self._compute_and_reduce(last, cut)
             new_peaks = np.stack([reduce, np.zeros_like(reduce)], axis=-1)
             new_paces = np.stack([compute, -compute], axis=-1)
         if step == 0:
@@ -417,43 +305,157 @@ class CutKernel(CutTables):
             ratio = np.divide(pace[:, 0], pace[:, 1])
             view[..., 2] = np.negative(ratio, out=ratio)
 
-    def values(self, chains: np.ndarray) -> np.ndarray:
-        """(m,) float64, values of whole plans, chains (S+1, m), as the judge has them."""
+    def length_and_excess(self, chains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """``Pipeline.length`` and ``Pipeline.excess_bytes``, (m,), of whole plans (S+1, m)."""
         if not self.tabulated:
-            cuts = chains[1:-1].T
-            return self.space.pipeline.values(self.pivot[cuts], self.device[cuts])
-        most, last = np.maximum.reduce, chains[1:-1]
+            inner, pipeline = chains[1:-1].T, self.space.pipeline
+            plans = self.pivot[inner], self.device[inner]
+            return pipeline.length(*plans), pipeline.excess_bytes(*plans)
+        last = chains[1:-1]
         pair = chains[:-1] * self.columns[:, None]
         pair += chains[1:]
         pair += self.bias[:, None]
-        stages = self.figures.take(pair, axis=1)
+        seconds, backward, all_reduce, memory = self.figures.take(pair, axis=1)
         link = self.transfers[0].take(last)
         if any(self.inside):
             near = chains[2:] < self.edge.take(chains[:-2])
             link = np.where(near, self.transfers[1].take(last), link)
-        # Both directions, and backward alone, of the stages and of the links between them.
-        seconds = np.empty((2, len(pair) + len(link), pair.shape[1]))
-        seconds[:, ::2] = stages[:2]
-        np.add(link, link, out=seconds[0, 1::2])
-        seconds[1, 1::2] = link
-        total = seconds.cumsum(axis=1)
-        both = seconds[0]
-        both *= self._more
-        core = most(np.add(total[0], both, out=both), axis=0)
-        before = total[1, ::2] - stages[1]
-        tail = most(np.subtract(stages[2], before, out=before), axis=0)
-        length = core + np.maximum(tail, 0.0, out=tail)
-        fits = most(stages[3], axis=0) <= self._limit
-        return np.where(fits, self._bubble_free / length, ILLEGAL)
+        core, tail = formulas.core_and_tail(
+            formulas.interleaved(seconds, link + link),
+            formulas.interleaved(backward, link),
+            all_reduce,
+            self._micro_batches,
+        )
+        return core + tail, memory.max(axis=0) - self._limit
+
+    # What each candidate of a window would add, the rest being one last stage.
+
+    def rows(
+        self, step: int, before: np.ndarray, last: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What each candidate of a window would add, the rest being one last stage.
+
+        Args:
+            step: cuts made so far, at least 1.
+            before: (m,) the last but one of them, or ``start``.
+            last: (m,) the last of them.
+
+        Returns:
+            ``peaks`` (m, 3, w) float32: the longest scaled all-reduce and transfer, and whether the
+            candidate is legal, 1 or 0; ``paces`` (m, 2, w) float64: least compute seconds, and the
+            negative of the greatest; 0 and -1 where not legal. Fresh arrays.
+        """
+        if not self.tabulated:
+            return self._computed_rows(step, before, last)
+        peaks, paces = self.step_rows[step]
+        variant = self._variants[step].take(before) + last
+        return peaks.take(variant, axis=0), paces.take(last - self.low[step - 1], axis=0)
+
+    def row(self, step: int, before: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        """``rows`` of one pair of cuts, (3, w) and (2, w), not to be written to."""
+        if self.tabulated:
+            peaks, paces = self.step_rows[step]
+            return peaks[self._variants[step].item(before) + last], paces[last - self.low[step - 1]]
+        peaks, paces = self._computed_rows(step, np.array([before]), np.array([last]))
+        return peaks[0], paces[0]
+
+    def _computed_rows(
+        self, step: int, before: np.ndarray, last: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """``rows`` without tables; of step 0 as well, where ``before`` and ``last`` are ``start``."""
+        cut, first = np.arange(self.low[step], self.high[step]), last[:, None]
+        legal = cut >= self.follower[first]
+        compute, reduce = self._compute_and_reduce(first, cut)
+        compute_last, reduce_last = (figure[cut] for figure in self._rest)
+        # Transfers over the last cut, which is settled by the candidate, and over the candidate.
+        link = np.where(cut < self.edge[before][:, None], self.fast[first], self.slow[first])
+        link_new = np.where(self.edge[first] > self.end, self.fast[cut], self.slow[cut])
+        peaks = np.zeros((len(last), 3, len(cut)), dtype=np.float32)
+        np.maximum(reduce, reduce_last, out=peaks[:, 0], where=legal)
+        np.maximum(link, link_new, out=peaks[:, 1], where=legal)
+        peaks[:, 2] = legal
+        paces = np.zeros((len(last), 2, len(cut)))
+        paces[:, 1] = -1.0
+        np.minimum(compute, compute_last, out=paces[:, 0], where=legal)
+        np.minimum(-compute, -compute_last, out=paces[:, 1], where=legal)
+        return peaks, paces
+
+    def _compute_and_reduce(
+        self, last: np.ndarray, cut: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Compute seconds and scaled all-reduce of the stages between two cuts, elementwise.
+
+        Pairs that are no stage give numbers that mean nothing.
+        """
+        first = self.device[last]
+        end = np.maximum(self.device[cut], first + 1)
+        work = self._seconds_sum[cut] - self._seconds_sum[last]
+        parameters = self._parameter_sum[cut] - self._parameter_sum[last]
+        pipeline = self.space.pipeline
+        reduce = pipeline.cluster.sync_seconds(parameters, first, end, pipeline.sync)
+        return formulas.compute_seconds(work, end - first), self._scaled(reduce, 0)
+
+    # How the tables are filled.
+
+    def _tabulate_rows(self, before: list[np.ndarray], edges: list[np.ndarray]) -> None:
+        for step in range(self.cuts):
+            last, edge = self._ahead[step], edges[step]
+            numbers = np.arange(self.end)
+            legal = (numbers >= self.low[step]) & (numbers < self.high[step])
+            self.step_masks.append(legal & (numbers >= self.follower[last][:, None]))
+            if step == 0:
+                self.step_rows.append((np.empty(0), np.empty(0)))
+                self._variants.append(np.empty(0))
+                continue
+            # One cut of each edge stands for all.
+            clipped = self.edge[before[step]].clip(self.low[step], self.high[step])
+            kinds = before[step][[int(np.flatnonzero(clipped == x)[0]) for x in edge]]
+            tables = [self._computed_rows(step, np.full(len(last), x), last) for x in kinds]
+            peaks = np.concatenate([table for table, _ in tables])
+            self.step_rows.append((peaks, tables[0][1]))
+            rank = np.searchsorted(edge, self.edge.clip(edge[0], edge[-1]))
+            self._variants.append(rank * len(last) - last[0])
+
+    def _tabulate_stages(self, after: list[np.ndarray], sizes: list[int]) -> None:
+        pipeline = self.space.pipeline
+        offsets = np.cumsum([0, *sizes])
+        self.columns = np.array([len(cut) for cut in after])
+        starts = zip(self._ahead, after, strict=True)
+        self.bias = offsets[:-1] - [last[0] * len(cut) + cut[0] for last, cut in starts]
+        self.figures = np.empty((4, offsets[-1]))
+        self.paces = np.empty((offsets[-1], 2))
+        self.peaks = np.zeros((offsets[-1], 2), dtype=np.float32)
+        for stage, (rows, columns) in enumerate(zip(self._ahead, after, strict=True)):
+            pairs = slice(offsets[stage], offsets[stage + 1])
+            last, cut = np.repeat(rows, len(columns)), np.tile(columns, len(rows))
+            # Pairs that are no stage get one pivot and one device, to avoid division by zero; they
+            # are never read.
+            first, first_device = self.pivot[last], self.device[last]
+            end = np.maximum(self.pivot[cut], first + 1)
+            end_device = np.maximum(self.device[cut], first_device + 1)
+            group = end_device - first_device
+            forward, backward = (
+                formulas.compute_seconds(total[end] - total[first], group)
+                for total in (pipeline.forward_sum, pipeline.backward_sum)
+            )
+            parameters = pipeline.parameter_sum[end] - pipeline.parameter_sum[first]
+            devices = (first_device, end_device)
+            self.figures[:, pairs] = (
+                forward + backward,
+                backward,
+                pipeline.cluster.sync_seconds(parameters, *devices, pipeline.sync),
+                pipeline.memory_of(first, end, group, np.array(self.space.stages - stage)),
+            )
+            compute, self.peaks[pairs, 0] = self._compute_and_reduce(last, cut)
+            self.paces[pairs] = np.stack([compute, -compute], axis=-1)
 
     def _first_features(self) -> np.ndarray:
-        space, nothing = self.space, np.empty(0, dtype=np.int64)
+        start = np.array([self.start])
+        peaks, paces = self._computed_rows(0, start, start)
         features = np.zeros((self.end, 3), dtype=np.float32)
-        legal = slice(max(self.follower.item(self.start), self.low[0]), self.high[0])
-        raw = space.pipeline.cut_features(
-            nothing, nothing, space.pivots[legal], space.devices[legal]
-        )
-        features[legal] = np.minimum(raw / self.scale, 1.0)
+        view = features[self.low[0] : self.high[0]]
+        view[:, :2] = peaks[0, :2].T
+        view[:, 2] = -(paces[0, 0] / paces[0, 1])
         return features
 
     def _opening_features(self) -> np.ndarray | None:
@@ -461,11 +463,14 @@ class CutKernel(CutTables):
         if self.cuts < 2 or 3 * self.end * len(cut) > MOST_OPENINGS:
             return None
         chains = np.stack([np.full(len(cut), self.start), cut])
-        nothing = np.empty(0)
-        peaks, paces = self.settle(0, chains, nothing, nothing)
+        unset = np.empty(0)
+        peaks, paces = self.settle(0, chains, unset, unset)
         result = np.zeros((len(cut), self.end, 3), dtype=np.float32)
         self.features(1, chains, peaks, paces, result)
         return result
+
+    def _scaled(self, figures: Any, feature: int) -> np.ndarray:
+        return np.minimum(figures / self._scale[feature], 1.0).astype(np.float32)
 
 
 _kernels: WeakValueDictionary[bytes, CutKernel] = WeakValueDictionary()
@@ -482,7 +487,7 @@ def kernel_of(space: CutSpace, most_bytes: int = MOST_BYTES) -> CutKernel:
     for array in (*arrays, space.pivots, space.devices, space.allowed):
         key.update(f"{array.shape}".encode())
         key.update(array.tobytes())
-    found = _kernels.get(key.digest())
-    if found is None:
-        found = _kernels[key.digest()] = CutKernel(space, most_bytes)
-    return found
+    kernel = _kernels.get(key.digest())
+    if kernel is None:
+        kernel = _kernels[key.digest()] = CutKernel(space, most_bytes)
+    return kernel

@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks
 from parenvs.envs.pipeline_cut import PipelineCutEnv, picture
 from parenvs.envs.pipeline_cut_kernel import MOST_BYTES_VECTOR, kernel_of
+from parenvs.pipeline import formulas
 from parenvs.plan import ILLEGAL, PipelinePlan
 
 
@@ -140,7 +141,9 @@ class PipelineCutVectorEnv(BatchedEnv):
         self._cuts[who, step] = kernel.shares.take(actions)
         self._made[who] = step + 1
         if step + 1 == kernel.cuts:
-            rewards[who] = kernel.values(chains[:, who])
+            length, excess_bytes = kernel.length_and_excess(chains[:, who])
+            values = formulas.value(length, kernel.bubble_free)
+            rewards[who] = np.where(excess_bytes <= 0, values, ILLEGAL)
             self._finish(who)
             return
         self._begin[who] = np.maximum(kernel.follower.take(actions), kernel.low[step + 1])

@@ -164,7 +164,7 @@ class PlanProblems:
             self.dynamics = self.dynamics.batch.take(everybody)
             self.constant = {key: value[everybody] for key, value in self.constant.items()}
             self._shared = None
-        self.dynamics.put(rows, space)
+        self.dynamics.put(rows, PointBatch.stack([space]))
         for key, value in constant.items():
             self.constant[key][rows] = value
         self.stages[rows] = space.stages

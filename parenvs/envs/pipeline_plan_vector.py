@@ -169,9 +169,9 @@ class PipelinePlanVectorEnv(BatchedEnv):
         if not ended.size:
             return NOBODY
         rows = ended if who is EVERY else who[ended]
-        some = EVERY if len(rows) == self.num_envs else rows
-        chosen = self._points[1:, some], self._units[1:, some]
-        rewards[rows] = self.problems.dynamics.values(*chosen, rows)
+        ending = EVERY if len(rows) == self.num_envs else rows
+        cuts, starts = self._points[1:, ending].T, self._units[1:, ending].T
+        rewards[rows] = self.problems.dynamics.values(cuts, starts, rows)
         return rows
 
     def _look(self) -> None:

@@ -1,16 +1,26 @@
-"""Many pipeline problems side by side: the dynamics of ``PipelinePlan-v0`` as arrays.
-
-JOINED: Tables of one pipeline problem, for many episodes of it: ``PointBatch`` without arithmetic.
-"""
+"""Many pipeline problems side by side: the dynamics of ``PipelinePlan-v0`` as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
+from parenvs.arrays import (
+    Array,
+    as_index,
+    at_least,
+    counting,
+    empty,
+    entries,
+    masked,
+    namespace,
+    running_max,
+)
+from parenvs.cluster import group_bandwidth, server_of
 from parenvs.errors import ParenvsError
+from parenvs.pipeline import formulas
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace, least_devices
 
 BOUNDARIES, CUTS = POINTS + 1, UNITS + 1
@@ -21,12 +31,15 @@ BOUNDARIES, CUTS = POINTS + 1, UNITS + 1
 class PointBatch:
     """Problems of at most 128 points, 64 units and 8 stages, padded to that.
 
-    Everything is computed as ``PointSpace`` and the judge compute it of one problem, to the last
-    bit, in seconds and bytes. Arrays over points have 129 entries, one for each boundary; beyond
-    the chain's end they repeat it. Arrays over units have 65.
+    Arrays are NumPy's, or torch tensors on any device (``map`` makes one of the other): all methods
+    work on both, by the formulas of ``parenvs.pipeline.formulas`` in float64. Masks and lengths are
+    those of ``PointSpace`` and ``Pipeline`` to the last bit; in torch, lengths are so up to the
+    order in which a device sums at most 15 numbers. With tensors, nothing waits for the device and
+    no number comes back from it.
 
-    Methods take ``rows``, (k,) int64, the problem of each of k episodes; by default there is one
-    episode of each problem, in their order.
+    Arrays over points have 129 entries, one for each boundary; beyond the chain's end they repeat
+    it. Arrays over units have 65. Methods take ``rows``, (k,) int64, the problem of each of k
+    episodes; by default there is one episode of each problem, in their order.
 
     Attributes:
         stages: (b,) int64, S.
@@ -47,29 +60,29 @@ class PointBatch:
         starts: (b, 9, 129) int16, last unit from which k stages from a point on can run; -1: none.
     """
 
-    stages: np.ndarray
-    micro_batches: np.ndarray
-    points: np.ndarray
-    units: np.ndarray
-    intra: np.ndarray
-    inter: np.ndarray
-    copies: np.ndarray
-    limit: np.ndarray
-    bubble_free: np.ndarray
-    forward: np.ndarray
-    backward: np.ndarray
-    parameters: np.ndarray
-    variables: np.ndarray
-    crossing: np.ndarray
-    inside: np.ndarray
-    devices: np.ndarray
-    server: np.ndarray
-    server_before: np.ndarray
-    starts: np.ndarray
+    stages: Array
+    micro_batches: Array
+    points: Array
+    units: Array
+    intra: Array
+    inter: Array
+    copies: Array
+    limit: Array
+    bubble_free: Array
+    forward: Array
+    backward: Array
+    parameters: Array
+    variables: Array
+    crossing: Array
+    inside: Array
+    devices: Array
+    server: Array
+    server_before: Array
+    starts: Array
 
     @classmethod
     def stack(cls, spaces: Sequence[PointSpace]) -> PointBatch:
-        """The problems of these spaces, in their order.
+        """The problems of these spaces, in their order, as NumPy arrays.
 
         Raises:
             ParenvsError: a problem of another cost model than recomputation and all-reduce.
@@ -82,26 +95,26 @@ class PointBatch:
         return len(self.stages)
 
     @property
-    def seconds(self) -> np.ndarray:
+    def seconds(self) -> Array:
         """(b, 129) float64, prefix sums of forward plus backward seconds."""
         return self.forward + self.backward
 
-    def take(self, index: np.ndarray) -> PointBatch:
-        """The problems of an index array."""
-        return PointBatch(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+    def map(self, convert: Callable[[Array], Array]) -> PointBatch:
+        """The batch with ``convert`` applied to every array."""
+        return PointBatch(**{f.name: convert(getattr(self, f.name)) for f in fields(self)})
 
-    def put(self, index: np.ndarray | int, space: PointSpace) -> None:
-        """Make ``space`` the problem in these places."""
-        for name, value in _row(space).items():
-            getattr(self, name)[index] = value
+    def take(self, index: Array) -> PointBatch:
+        """The problems of an index array."""
+        return self.map(lambda values: values[index])
+
+    def put(self, index: Array | slice, other: PointBatch) -> None:
+        """Make the problems of ``other``, one or as many as places, those in these places."""
+        for f in fields(self):
+            getattr(self, f.name)[index] = getattr(other, f.name)
 
     def legal_points(
-        self,
-        stage: int | np.ndarray,
-        point: np.ndarray,
-        unit: np.ndarray,
-        rows: np.ndarray | None = None,
-    ) -> np.ndarray:
+        self, stage: Array, point: Array, unit: Array, rows: Array | None = None
+    ) -> Array:
         """(k, 128) bool: before which points the stage that starts there may end.
 
         Args:
@@ -110,36 +123,31 @@ class PointBatch:
             unit: (k,) int64, where it starts.
             rows: see the class.
         """
-        every, rows = rows is None, np.arange(len(self)) if rows is None else rows
-        inside, parameters, variables = (
-            x if every else x.take(rows, axis=0)
-            for x in (self.inside, self.parameters, self.variables)
-        )
+        # Of a stage that ends before point j, the last point is j - 1; none ends before point 0.
+        inside, parameters, variables = self._of(rows, self.inside, self.parameters, self.variables)
+        rows = self._rows(rows)
+        start = rows * BOUNDARIES + point
         left = self.stages[rows] - stage
-        at = rows * BOUNDARIES + point
-        reach = self.starts[rows, np.maximum(left - 1, 0)].astype(np.int64)
-        some = self.devices.take(np.maximum(reach, 0) + (rows * CUTS)[:, None])
-        group = np.maximum(some - self.devices.take(rows * CUTS + unit)[:, None], 1.0)
-        # Before boundary j lie the points up to j - 1.
-        largest = np.zeros(inside.shape)
-        np.multiply(inside[:, :-1], np.arange(POINTS) >= point[:, None], out=largest[:, 1:])
-        np.maximum.accumulate(largest, axis=1, out=largest)
-        largest += self._entering(rows, at, left)[:, None]
-        weights = parameters - self.parameters.take(at)[:, None]
-        weights *= self.copies[rows][:, None]
-        fits = weights + largest / group <= self.limit[rows][:, None]
+        reach = as_index(self.starts[rows, at_least(left - 1, 0)])[:, 1:POINTS]
+        end_device = entries(self.devices, rows, at_least(reach, 0))
+        group = at_least(end_device - entries(self.devices, rows, unit[:, None]), 1.0)
+        held = counting(inside, POINTS - 1) >= point[:, None]
+        largest = running_max(masked(held, inside[:, : POINTS - 1]))
+        weights = formulas.weight_bytes(
+            parameters[:, 1:POINTS] - self.parameters.take(start)[:, None],
+            self.copies[rows][:, None],
+        )
+        activations = self._activations(largest, start[:, None], left[:, None], rows[:, None])
+        fits = formulas.stage_bytes(weights, activations, group) <= self.limit[rows][:, None]
         fits &= reach > unit[:, None]
-        fits &= variables > self.variables.take(at)[:, None]
-        return fits[:, :POINTS]
+        fits &= variables[:, 1:POINTS] > self.variables.take(start)[:, None]
+        legal = empty(fits, (len(rows), POINTS))
+        legal[:, 0], legal[:, 1:] = False, fits
+        return legal
 
     def legal_units(
-        self,
-        stage: int | np.ndarray,
-        point: np.ndarray,
-        unit: np.ndarray,
-        end: np.ndarray,
-        rows: np.ndarray | None = None,
-    ) -> np.ndarray:
+        self, stage: Array, point: Array, unit: Array, end: Array, rows: Array | None = None
+    ) -> Array:
         """(k, 64) bool: up to which units the stage of the points [point, end) may run.
 
         Args:
@@ -149,93 +157,91 @@ class PointBatch:
             end: (k,) int64, a point that is legal there.
             rows: see the class.
         """
-        every, rows = rows is None, np.arange(len(self)) if rows is None else rows
-        inside, devices = (
-            x if every else x.take(rows, axis=0) for x in (self.inside, self.devices)
-        )
+        inside, devices = self._of(rows, self.inside, self.devices)
+        rows = self._rows(rows)
         left = self.stages[rows] - stage
-        at, after = rows * BOUNDARIES + point, rows * BOUNDARIES + end
-        group = np.maximum(devices - self.devices.take(rows * CUTS + unit)[:, None], 1.0)
-        numbers = np.arange(BOUNDARIES)
+        group = at_least(devices - entries(self.devices, rows, unit[:, None]), 1.0)
+        numbers = counting(inside, BOUNDARIES)
         held = (numbers >= point[:, None]) & (numbers < end[:, None])
-        shared = (inside * held).max(axis=1) + self._entering(rows, at, left)
-        weights = self.copies[rows] * (self.parameters.take(after) - self.parameters.take(at))
-        fits = weights[:, None] + shared[:, None] / group <= self.limit[rows][:, None]
-        last = self.starts[rows, np.maximum(left - 1, 0), end]
-        fits &= (numbers[:CUTS] > unit[:, None]) & (numbers[:CUTS] <= last[:, None])
+        largest = namespace(inside).max(masked(held, inside), axis=1)
+        start, behind = rows * BOUNDARIES + point, rows * BOUNDARIES + end
+        weights = formulas.weight_bytes(
+            self.parameters.take(behind) - self.parameters.take(start), self.copies[rows]
+        )
+        activations = self._activations(largest, start, left, rows)
+        needed = formulas.stage_bytes(weights[:, None], activations[:, None], group)
+        fits = needed <= self.limit[rows][:, None]
+        last = self.starts[rows, at_least(left - 1, 0), end][:, None]
+        fits &= (numbers[:CUTS] > unit[:, None]) & (numbers[:CUTS] <= last)
         return fits[:, :UNITS]
 
-    def lengths(
-        self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray | None = None
-    ) -> np.ndarray:
-        """(k,) L in units of the bubble-free time.
+    def lengths(self, cuts: Array, units: Array, rows: Array | None = None) -> Array:
+        """(k,) float64, L in units of the bubble-free time.
 
         Args:
             cuts: (k, 7) int64, points; what lies behind the last cut of a problem does not count.
             units: (k, 7) int64.
             rows: see the class.
         """
-        rows = np.arange(len(self)) if rows is None else rows
-        return self._seconds(cuts.T, units.T, rows) / self.bubble_free[rows]
+        rows = self._rows(rows)
+        return self._seconds(cuts, units, rows) / self.bubble_free[rows]
 
-    def values(
-        self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray | None = None
-    ) -> np.ndarray:
-        """(k,) float64, the judge's values of plans that fit the memory, 1/L.
+    def values(self, cuts: Array, units: Array, rows: Array | None = None) -> Array:
+        """(k,) float64, 1/L: the judge's values of plans that fit the memory; see ``lengths``."""
+        rows = self._rows(rows)
+        return formulas.value(self._seconds(cuts, units, rows), self.bubble_free[rows])
 
-        Args:
-            cuts: (7, k) int64, points; what lies behind the last cut of a problem does not count.
-            units: (7, k) int64.
-            rows: see the class.
-        """
-        rows = np.arange(len(self)) if rows is None else rows
-        return self.bubble_free[rows] / self._seconds(cuts, units, rows)
+    def _rows(self, rows: Array | None) -> Array:
+        return counting(self.stages, len(self)) if rows is None else rows
 
-    def _entering(self, rows: np.ndarray, at: np.ndarray, left: np.ndarray) -> np.ndarray:
-        """(k,) bytes that enter stages whose first boundaries are ``at``, of all in flight."""
-        flight = np.minimum(2 * left - 1, self.micro_batches[rows])
-        return flight * self.crossing.take(at)
+    def _of(self, rows: Array | None, *arrays: Array) -> tuple[Array, ...]:
+        """The arrays of the episodes' problems; by default they are not copied."""
+        return arrays if rows is None else tuple(values[rows] for values in arrays)
 
-    def _seconds(self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """(k,) L of plans given as (7, k): ``parenvs.pipeline.problem``, with empty stages behind."""
-        behind = np.arange(STAGES - 1)[:, None] >= self.stages[rows] - 1
-        p = _bounds(np.where(behind, self.points[rows], cuts), self.points[rows])
-        d = _bounds(np.where(behind, self.units[rows], units), self.units[rows])
-        p, d = p + rows * BOUNDARIES, d + rows * CUTS
-        return length(self, p, d, rows)
+    def _activations(self, largest: Array, start: Array, left: Array, rows: Array) -> Array:
+        """Bytes of activations of stages with these largest cuts, that start at these places."""
+        flight = formulas.in_flight(left, self.micro_batches[rows])
+        return formulas.recomputed_bytes(largest, self.crossing.take(start), flight)
+
+    def _seconds(self, cuts: Array, units: Array, rows: Array) -> Array:
+        """(k,) seconds of a step of plans given as in ``lengths``; empty stages stand behind."""
+        stage = counting(self.stages, STAGES - 1)[:, None]
+        behind, choose = stage >= self.stages[rows] - 1, namespace(self.stages).where
+        points = _boundaries(choose(behind, self.points[rows], cuts.T), self.points[rows])
+        ends = _boundaries(choose(behind, self.units[rows], units.T), self.units[rows])
+        return step_seconds(self, points + rows * BOUNDARIES, ends + rows * CUTS, rows)
 
 
-def length(
-    batch: PointBatch, points: np.ndarray, units: np.ndarray, rows: np.ndarray | int
-) -> np.ndarray:
-    """(k,) seconds of a step, L, by the operations of ``parenvs.pipeline.problem`` in their order.
+def step_seconds(batch: PointBatch, points: Array, units: Array, rows: Array | int) -> Array:
+    """(k,) seconds of a step.
 
     Args:
         batch: problems.
         points: (S+1, k) int64, boundaries of the stages, as places in the arrays over points of
-            all problems, end to end.
+            all problems, end to end; stages may be empty.
         units: (S+1, k) int64, the same over units.
         rows: (k,) int64, the problem of each, or one for all.
     """
     devices = batch.devices.take(units)
-    group = np.maximum(devices[1:] - devices[:-1], 1.0)
-    server, before = batch.server.take(units), batch.server_before.take(units)
-    intra, inter, more = batch.intra[rows], batch.inter[rows], batch.micro_batches[rows] - 1.0
-    x, backward, reduce = np.zeros((3, 2 * len(group) - 1, points.shape[1]))
-    seconds = batch.backward.take(points)
-    backward[::2] = (seconds[1:] - seconds[:-1]) / group
-    seconds = batch.forward.take(points)
-    x[::2] = (seconds[1:] - seconds[:-1]) / group
-    x[::2] += backward[::2]
-    link = np.where(server[:-2] == before[2:], intra, inter)
-    backward[1::2] = batch.crossing.take(points[1:-1]) / link
-    x[1::2] = backward[1::2] + backward[1::2]
-    weights = batch.parameters.take(points)
-    link = np.where(server[:-1] == before[1:], intra, inter)
-    reduce[::2] = 2.0 * (weights[1:] - weights[:-1]) * (group - 1.0) / group / link
-    core = (np.cumsum(x, axis=0) + more * x).max(axis=0)
-    reduce -= np.cumsum(backward, axis=0) - backward
-    return core + np.maximum(reduce.max(axis=0), 0.0)
+    first_server, last_server = batch.server.take(units), batch.server_before.take(units)
+    intra, inter = batch.intra[rows], batch.inter[rows]
+    seconds = formulas.stage_seconds(
+        batch.forward.take(points),
+        batch.backward.take(points),
+        batch.parameters.take(points),
+        crossing=batch.crossing.take(points[1:-1]),
+        group=at_least(devices[1:] - devices[:-1], 1.0),
+        group_bandwidth=group_bandwidth(first_server[:-1] == last_server[1:], intra, inter),
+        link_bandwidth=group_bandwidth(first_server[:-2] == last_server[2:], intra, inter),
+    )
+    return formulas.length(seconds, batch.micro_batches[rows])
+
+
+def _boundaries(inner: Array, last: Array) -> Array:
+    """(s+2, k) boundaries: 0, the inner ones, the last."""
+    result = empty(last, (len(inner) + 2, len(last)))
+    result[0], result[1:-1], result[-1] = 0, inner, last
+    return result
 
 
 def _row(space: PointSpace) -> dict[str, np.ndarray | float]:
@@ -267,8 +273,8 @@ def _row(space: PointSpace) -> dict[str, np.ndarray | float]:
         "crossing": _padded(pipeline.cut_before[pivots], BOUNDARIES),
         "inside": _padded(inside, BOUNDARIES),
         "devices": _padded(devices.astype(float), CUTS),
-        "server": _padded(devices // cluster.devices_per_server, CUTS),
-        "server_before": _padded((devices - 1) // cluster.devices_per_server, CUTS),
+        "server": _padded(server_of(devices, cluster.devices_per_server), CUTS),
+        "server_before": _padded(server_of(devices - 1, cluster.devices_per_server), CUTS),
         "starts": starts,
     }
 
@@ -277,21 +283,16 @@ def _padded(values: np.ndarray, length: int) -> np.ndarray:
     return values.take(np.arange(length), mode="clip")  # repeats the last
 
 
-def _bounds(inner: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """(s+2, k) boundaries: 0, the inner ones, the last."""
-    return np.concatenate([np.zeros((1, len(last)), np.int64), inner, last[None]])
-
-
-ENDS = UNITS + 1
-_first, _end, _unit = np.ogrid[:ENDS, :ENDS, :UNITS]
+_first, _end, _unit = np.ogrid[:CUTS, :CUTS, :UNITS]
 SPANS = ((_first <= _unit) & (_unit < _end)).reshape(-1, UNITS)
 """(65 * 65, 64) bool: row ``65 * first + end`` are the units from ``first`` to before ``end``."""
 
 
 class PointTables:
-    """What ``PointBatch`` says of k episodes of one problem, looked up.
+    """The look-up twin of ``PointBatch``: what it says of k episodes of one problem, from tables.
 
-    Methods are those of ``PointBatch``; as there is one problem, ``rows`` does not matter.
+    The methods are those of ``PointBatch`` on NumPy arrays; ``rows`` is ignored, as there is one
+    problem. The tables are made by ``PointSpace`` and ``least_devices``.
 
     Args:
         space: the problem.
@@ -314,7 +315,7 @@ class PointTables:
         for left in range(1, space.stages + 1):
             need = np.ceil(least_devices(space.pipeline, space.pivots, left) / size)
             end = space.latest[left - 1].max(axis=1) + 1
-            spans[left] = np.minimum(need, UNITS).astype(np.int64) * ENDS + end
+            spans[left] = np.minimum(need, UNITS).astype(np.int64) * CUTS + end
         self._spans = spans.ravel()
 
     def legal_points(
@@ -340,14 +341,14 @@ class PointTables:
         """(k, 64) bool, see ``PointBatch.legal_units``; ``end`` must be legal."""
         place = point + (self.stages - stage) * self.boundaries
         spans = self._spans.take(place * self.boundaries + end)
-        return SPANS.take(spans + unit * ENDS, axis=0, mode="clip")
+        return SPANS.take(spans + unit * CUTS, axis=0, mode="clip")
 
     def values(
         self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray | None = None
     ) -> np.ndarray:
         """(k,) float64, see ``PointBatch.values``."""
-        shape = (self.stages + 1, cuts.shape[1])
-        p, d = np.zeros((2, *shape), dtype=np.int64)
-        p[1:-1], d[1:-1] = cuts[: self.stages - 1], units[: self.stages - 1]
-        p[-1], d[-1] = self.batch.points[0], self.batch.units[0]
-        return self.batch.bubble_free[0] / length(self.batch, p, d, 0)
+        batch, last = self.batch, self.stages - 1
+        places = np.zeros((2, self.stages + 1, len(cuts)), dtype=np.int64)
+        places[0, 1:-1], places[1, 1:-1] = cuts.T[:last], units.T[:last]
+        places[0, -1], places[1, -1] = batch.points[0], batch.units[0]
+        return np.asarray(formulas.value(step_seconds(batch, places[0], places[1], 0), batch.bubble_free[0]))

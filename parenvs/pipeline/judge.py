@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from parenvs.pipeline import formulas
 from parenvs.pipeline.problem import Pipeline, StageTimes
 from parenvs.pipeline.simulate import Timetable, simulate
 from parenvs.plan import ILLEGAL, PipelinePlan
@@ -91,7 +92,9 @@ class Report:
     @property
     def value(self) -> float:
         """``1/L`` in units of the bubble-free time, or -1: what the environment pays."""
-        return self.bubble_free_seconds / self.length_seconds if self.legal else ILLEGAL
+        if not self.legal:
+            return ILLEGAL
+        return float(formulas.value(self.length_seconds, self.bubble_free_seconds))
 
     def gap(self, answer: Bounded) -> float | None:
         """Share by which the length may exceed the best one: ``L / bound - 1``.

@@ -1,8 +1,6 @@
-"""Few pivots that stand for a long chain: where cuts are looked for first, or at all.
+"""The search space of ``PipelinePlan-v0``: points to cut before and units of devices to start on.
 
-JOINED: The search space of pipeline planning: which point may be cut next, and at which device.
-
-A plan of S stages takes turns: a point to cut before, then the device from which the next stage
+Points are few pivots that stand for a long chain. A plan of S stages takes turns: a point to cut before, then the device from which the next stage
 runs. Devices are cut at units: single ones, or whole servers where there are more than ``UNITS``
 devices. From every choice that is legal here, a plan within the memory can still be completed, and
 every such plan is legal all the way.
@@ -15,58 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from parenvs.errors import InfeasibleError
+from parenvs.pipeline import formulas
 from parenvs.pipeline.problem import Pipeline, check_stages
 
 POINTS = 128
-"""Points of a chain in ``PipelinePlan-v0`` (arXiv 2007.04069, section 3.5)."""
-
-
-def points(pipeline: Pipeline, most: int = POINTS) -> np.ndarray:
-    """(m+1,) int64 boundaries of m <= ``most`` points: 0, the pivots to cut at, n.
-
-    A chain of few pivots keeps them all; of a longer one ``coarse_pivots`` chooses. A point is what
-    lies between two boundaries, so that a plan of points is a plan of pivots, with the same times
-    and the same memory.
-    """
-    n = len(pipeline.profile)
-    pivots = np.arange(1, n)
-    if n > most:
-        pivots = distinct_pivots(pipeline)
-    if len(pivots) > most - 1:
-        pivots = coarse_pivots(pipeline, pivots, most - 1)
-    return np.concatenate([[0], pivots, [n]])
-
-
-def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
-    """Pivots at which a cut can be worth while: of a run of equal ones, the last.
-
-    Two neighbours are equal if all prefix sums and the bytes that cross are. The plan with the
-    later one has the same times, and no stage needs more memory: the earlier stage gains a cut as
-    large as one that it already holds, the later stage loses one.
-    """
-    p = np.arange(1, len(pipeline.profile))
-    same = np.ones(len(p), dtype=bool)
-    sums = [pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum]
-    sums += [pipeline.variable_sum, pipeline.cut_before]
-    if pipeline.recompute == "none":
-        sums.append(pipeline.resident_sum)
-    for values in sums:
-        same &= values[p] == values[p + 1]
-    same[-1] = False
-    return p[~same]
-
-
-def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndarray:
-    """At most ``most`` of the pivots, even in work, bytes and place, each the least cut near it."""
-    place = np.arange(len(pivots)) / len(pivots)
-    for values in (pipeline.seconds_sum, pipeline.parameter_sum):
-        place = place + values[pivots] / max(values[-1], 1.0 if values[-1] == 0 else 0.0)
-    bins = np.minimum((place / 3 * most).astype(np.int64), most - 1)
-    order = np.lexsort((pipeline.cut_before[pivots], bins))
-    first = np.append(True, np.diff(bins[order]) > 0)
-    return np.sort(pivots[order[first]])
-
-
+"""Most points of a chain (arXiv 2007.04069, section 3.5)."""
 UNITS = 64
 """Most units of a cluster."""
 STAGES = 8
@@ -149,6 +100,52 @@ class PointSpace:
         return self.pivots[next(chosen)], self.devices[next(chosen)]
 
 
+def points(pipeline: Pipeline, most: int = POINTS) -> np.ndarray:
+    """(m+1,) int64 boundaries of m <= ``most`` points: 0, the pivots to cut at, n.
+
+    A chain of few pivots keeps them all; of a longer one ``coarse_pivots`` chooses. A point is what
+    lies between two boundaries, so that a plan of points is a plan of pivots, with the same times
+    and the same memory.
+    """
+    n = len(pipeline.profile)
+    pivots = np.arange(1, n)
+    if n > most:
+        pivots = distinct_pivots(pipeline)
+    if len(pivots) > most - 1:
+        pivots = coarse_pivots(pipeline, pivots, most - 1)
+    return np.concatenate([[0], pivots, [n]])
+
+
+def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
+    """Pivots at which a cut can be worth while: of a run of equal ones, the last.
+
+    Two neighbours are equal if all prefix sums and the bytes that cross are. The plan with the
+    later one has the same times, and no stage needs more memory: the earlier stage gains a cut as
+    large as one that it already holds, the later stage loses one.
+    """
+    p = np.arange(1, len(pipeline.profile))
+    same = np.ones(len(p), dtype=bool)
+    sums = [pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum]
+    sums += [pipeline.variable_sum, pipeline.cut_before]
+    if pipeline.recompute == "none":
+        sums.append(pipeline.resident_sum)
+    for values in sums:
+        same &= values[p] == values[p + 1]
+    same[-1] = False
+    return p[~same]
+
+
+def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndarray:
+    """At most ``most`` of the pivots, even in work, bytes and place, each the least cut near it."""
+    place = np.arange(len(pivots)) / len(pivots)
+    for values in (pipeline.seconds_sum, pipeline.parameter_sum):
+        place = place + values[pivots] / max(values[-1], 1.0 if values[-1] == 0 else 0.0)
+    bins = np.minimum((place / 3 * most).astype(np.int64), most - 1)
+    order = np.lexsort((pipeline.cut_before[pivots], bins))
+    first = np.append(True, np.diff(bins[order]) > 0)
+    return np.sort(pivots[order[first]])
+
+
 def units(pipeline: Pipeline, most: int = UNITS) -> np.ndarray:
     """(u+1,) int64 boundaries of the units: devices, whole servers, or several servers each.
 
@@ -166,29 +163,27 @@ def units(pipeline: Pipeline, most: int = UNITS) -> np.ndarray:
 def least_devices(pipeline: Pipeline, pivots: np.ndarray, left: int) -> np.ndarray:
     """(m+1, m+1) float64: the fewest devices on which a stage of the points [i, j) fits.
 
+    Infinite where no number does, where j <= i, and where the stage holds no variable.
+
     Args:
         pipeline: the problem.
         pivots: (m+1,) boundaries of the points.
         left: stages from this one to the last, itself included.
-
-    Infinite where no number does, where j <= i, and where the stage holds no variable.
     """
     i, j = np.triu_indices(len(pivots), 1)
-    first, end = pivots[i], pivots[j]
-    some = np.flatnonzero(pipeline.variable_sum[end] > pipeline.variable_sum[first])
-    i, j, first, end = i[some], j[some], first[some], end[some]
-    one, stages = np.ones_like(first), np.full_like(first, left)
-    weights = pipeline.copies * (pipeline.parameter_sum[end] - pipeline.parameter_sum[first])
-    shared = pipeline.memory_of(first, end, one, stages) - weights
-    spare = pipeline.memory_limit - weights
-    group = np.full(len(first), np.inf)
-    np.divide(shared, spare, out=group, where=spare > 0)
+    variables = pipeline.variable_sum[pivots]
+    holds = np.flatnonzero(variables[j] > variables[i])
+    i, j = i[holds], j[holds]
+    weights, activations = pipeline.memory_parts(pivots[i], pivots[j], np.full_like(i, left))
+    spare, limit = pipeline.memory_limit - weights, pipeline.memory_limit
+    group = np.full(len(i), np.inf)
+    np.divide(activations, spare, out=group, where=spare > 0)
     group = np.clip(np.ceil(group), 1.0, pipeline.cluster.devices + 1.0)
-    # As the judge computes it, to the last bit: the quotient may be off by rounding.
-    for step in (-1.0, 1.0):
-        near = np.maximum(group + min(step, 0.0), 1.0)
-        fits = pipeline.memory_of(first, end, near, stages) <= pipeline.memory_limit
-        group = np.where(fits, near, group) if step < 0 else np.where(fits, group, group + 1.0)
+    # The quotient may be off by rounding; what fits is what the judge says, to the last bit.
+    fewer = np.maximum(group - 1.0, 1.0)
+    group = np.where(formulas.stage_bytes(weights, activations, fewer) <= limit, fewer, group)
+    fits = formulas.stage_bytes(weights, activations, group) <= limit
+    group = np.where(fits, group, group + 1.0)
     result = np.full((len(pivots), len(pivots)), np.inf)
     result[i, j] = np.where(group <= pipeline.cluster.devices, group, np.inf)
     return result

@@ -1,8 +1,8 @@
-"""Pipeline length: the closed form, memory and the observation features of a cut chain.
+"""A pipeline problem: a chain on a cluster, and what plans of it cost.
 
-A plan cuts a chain of n pivots into S stages and D devices into S consecutive groups. Stages are
-numbered 0..2S-2: the even ones compute, the odd ones are the transfers between them. Every function
-here is vectorised over plans: ``cuts`` and ``device_cuts`` have the shape (..., S-1).
+A plan cuts a chain of n pivots into S stages and D devices into S consecutive groups. Everything
+here is vectorised over plans: ``cuts`` and ``device_cuts`` have the shape (..., S-1). The formulas
+are those of ``parenvs.pipeline.formulas``; this module looks up what they need of a plan.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import numpy as np
 
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.errors import InfeasibleError, ProfileError
+from parenvs.pipeline import formulas
 from parenvs.pipeline.profile import StageProfile
+from parenvs.pipeline.ranges import RangeTable
 from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCHES, RECOMPUTE, PipelinePlan
 
 if TYPE_CHECKING:
@@ -41,25 +43,13 @@ class StageTimes:
     backward: np.ndarray
     all_reduce: np.ndarray
 
-
-def core_and_tail(times: StageTimes, micro_batches: int) -> tuple[np.ndarray, np.ndarray]:
-    """The two parts of the pipeline length, seconds, each of shape (...).
-
-    ``core = max_j [sum_{s<=j} x_s + (M-1) x_j]`` with ``x = F + B``; the arg max is the pivot
-    stage. ``tail = max(0, max_s [AR_s - sum_{a<s} B_a])``: an all-reduce overlaps the backward
-    passes of the stages before it.
-    """
-    x = times.forward + times.backward
-    core = (np.cumsum(x, axis=-1) + (micro_batches - 1) * x).max(axis=-1)
-    before = np.cumsum(times.backward, axis=-1) - times.backward
-    tail = np.maximum((times.all_reduce - before).max(axis=-1), 0.0)
-    return core, tail
-
-
-def pipeline_length(times: StageTimes, micro_batches: int) -> np.ndarray:
-    """Closed-form seconds of one training step, shape (...): ``core + tail``."""
-    core, tail = core_and_tail(times, micro_batches)
-    return core + tail
+    def length(self, micro_batches: int) -> np.ndarray:
+        """Closed-form seconds of one training step, shape (...)."""
+        forward, backward, all_reduce = (
+            np.moveaxis(row, -1, 0) for row in (self.forward, self.backward, self.all_reduce)
+        )
+        seconds = formulas.StageSeconds(forward, backward, all_reduce[::2])
+        return formulas.length(seconds, micro_batches)
 
 
 def stages_on(cluster: Cluster, stages: int | None = None) -> int:
@@ -196,15 +186,9 @@ class Pipeline:
         return cut
 
     @cached_property
-    def _range_max(self) -> np.ndarray:
-        """Sparse table of ``cut_bytes``: row j holds maxima of 2**j consecutive pivots."""
-        rows = [self.profile.cut_bytes.copy()]
-        rows[0][-1] = 0.0
-        while (width := 2 ** len(rows)) <= len(self.profile):
-            row = rows[-1].copy()
-            row[: len(row) - width // 2] = np.maximum(row[: -(width // 2)], row[width // 2 :])
-            rows.append(row)
-        return np.stack(rows)
+    def _cuts_after(self) -> RangeTable:
+        """Bytes that cross a cut right after each pivot."""
+        return RangeTable(self.cut_before[1:], greatest=True)
 
     @property
     def bubble_free(self) -> float:
@@ -218,37 +202,19 @@ class Pipeline:
 
     def largest_cut(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Largest ``cut_bytes`` of the pivots ``[first, end)``, elementwise; ``first < end``."""
-        first, end = np.asarray(first), np.asarray(end)
-        level = np.frexp(end - first)[1] - 1
-        width = 1 << level
-        return np.maximum(self._range_max[level, first], self._range_max[level, end - width])
+        return self._cuts_after.value(np.asarray(first), np.asarray(end))
 
     def stage_times(self, cuts: np.ndarray, device_cuts: np.ndarray) -> StageTimes:
         """Seconds of every stage and transfer of the plans, arrays of shape (..., 2S-1)."""
-        p, d = self._bounds(cuts, device_cuts)
-        first, end = d[..., :-1], d[..., 1:]
-        group = end - first
-        shape = (*group.shape[:-1], 2 * group.shape[-1] - 1)
-        forward, backward, all_reduce = np.empty(shape), np.empty(shape), np.zeros(shape)
-        forward[..., ::2] = np.diff(self.forward_sum[p]) / group
-        backward[..., ::2] = np.diff(self.backward_sum[p]) / group
-        weights = np.diff(self.parameter_sum[p])
-        all_reduce[..., ::2] = self.cluster.sync_seconds(weights, first, end, self.sync)
-        link = self.cluster.bandwidth(first[..., :-1], end[..., 1:])
-        forward[..., 1::2] = backward[..., 1::2] = self.cut_before[p[..., 1:-1]] / link
-        return StageTimes(forward, backward, all_reduce)
+        seconds = self._seconds(cuts, device_cuts)
+        all_reduce = np.zeros_like(seconds.forward)
+        all_reduce[::2] = seconds.all_reduce
+        rows = (seconds.forward, seconds.backward, all_reduce)
+        return StageTimes(*(np.moveaxis(row, 0, -1) for row in rows))
 
     def stage_memory(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
-        """Bytes on each device of every compute stage, shape (..., S).
-
-        ``copies W_s + (live_s + K_s A_in) / R_s`` with ``K_s = min(2(S-s)-1, M)`` micro-batches in
-        flight, ``A_in`` the bytes that enter the stage and ``live_s`` the largest cut inside it;
-        with ``recompute="none"``, ``K_s resident_s / R_s`` instead of the activations.
-        """
-        p, d = self._bounds(cuts, device_cuts)
-        stages = p.shape[-1] - 1
-        in_suffix = np.arange(stages, 0, -1)
-        return self.memory_of(p[..., :-1], p[..., 1:], np.diff(d), in_suffix)
+        """Bytes on each device of every compute stage, shape (..., S)."""
+        return np.moveaxis(self._memory(cuts, device_cuts), 0, -1)
 
     def memory_of(
         self, first: np.ndarray, end: np.ndarray, group: np.ndarray, stages_left: np.ndarray
@@ -261,20 +227,32 @@ class Pipeline:
             group: number of devices that share the stage.
             stages_left: stages from this one to the last, itself included (S - s).
         """
-        flight = np.minimum(2 * stages_left - 1, self.micro_batches)
-        weights = self.copies * (self.parameter_sum[end] - self.parameter_sum[first])
+        weights, activations = self.memory_parts(first, end, stages_left)
+        return formulas.stage_bytes(weights, activations, group)
+
+    def memory_parts(
+        self, first: np.ndarray, end: np.ndarray, stages_left: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes of the weights, and of the activations that a stage's devices share, elementwise.
+
+        Arguments are those of ``memory_of``.
+        """
+        flight = formulas.in_flight(stages_left, self.micro_batches)
+        parameters = self.parameter_sum[end] - self.parameter_sum[first]
+        weights = formulas.weight_bytes(parameters, self.copies)
         if self.recompute == "none":
-            return weights + flight * (self.resident_sum[end] - self.resident_sum[first]) / group
-        entering = flight * self.cut_before[first]
-        return weights + (self.largest_cut(first, end) + entering) / group
+            resident = self.resident_sum[end] - self.resident_sum[first]
+            return weights, formulas.kept_bytes(resident, flight)
+        largest, entering = self.largest_cut(first, end), self.cut_before[first]
+        return weights, formulas.recomputed_bytes(largest, entering, flight)
 
     def length(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
         """Closed-form seconds per step of the plans, shape (...), whether they fit or not."""
-        return pipeline_length(self.stage_times(cuts, device_cuts), self.micro_batches)
+        return formulas.length(self._seconds(cuts, device_cuts), self.micro_batches)
 
     def excess_bytes(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
         """Bytes by which the fullest stage exceeds the memory limit, shape (...); <= 0 fits."""
-        return self.stage_memory(cuts, device_cuts).max(axis=-1) - self.memory_limit
+        return self._memory(cuts, device_cuts).max(axis=0) - self.memory_limit
 
     def values(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
         """Value of well-formed plans, shape (...): ``1/L``, or -1 where memory is exceeded.
@@ -282,8 +260,8 @@ class Pipeline:
         L is in units of the bubble-free time ``M sum(F+B) / D``, so that the value lies in (0, 1]
         and reads as the share of time that the devices compute.
         """
-        share = self.bubble_free / self.length(cuts, device_cuts)
-        return np.where(self.excess_bytes(cuts, device_cuts) <= 0, share, ILLEGAL)
+        values = formulas.value(self.length(cuts, device_cuts), self.bubble_free)
+        return np.where(self.excess_bytes(cuts, device_cuts) <= 0, values, ILLEGAL)
 
     def plan(self, cuts: np.ndarray, device_cuts: np.ndarray) -> PipelinePlan:
         """The plan object of one pair of cuts.
@@ -311,51 +289,32 @@ class Pipeline:
 
         return judge_pipeline(plan, self)
 
-    def cut_features(
-        self,
-        cuts: np.ndarray,
-        device_cuts: np.ndarray,
-        pivots: np.ndarray,
-        pivot_devices: np.ndarray,
-    ) -> np.ndarray:
-        """What each candidate for the next cut would do, the rest being one last stage.
+    def _seconds(self, cuts: np.ndarray, device_cuts: np.ndarray) -> formulas.StageSeconds:
+        """Seconds of every resource, the stage axis first."""
+        p, d = self._boundaries(cuts, device_cuts)
+        first, end = d[:-1], d[1:]
+        return formulas.stage_seconds(
+            self.forward_sum.take(p),
+            self.backward_sum.take(p),
+            self.parameter_sum.take(p),
+            crossing=self.cut_before.take(p[1:-1]),
+            group=end - first,
+            group_bandwidth=self.cluster.bandwidth(first, end),
+            link_bandwidth=self.cluster.bandwidth(d[:-2], d[2:]),
+            sync=self.sync,
+        )
 
-        Args:
-            cuts: (k,) pivots cut so far.
-            device_cuts: (k,) their device cuts.
-            pivots: (c,) candidates, each after the last cut.
-            pivot_devices: (c,) device cut of each.
+    def _memory(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
+        """(S, ...) bytes on each device of every compute stage."""
+        p, d = self._boundaries(cuts, device_cuts)
+        stages = p.shape[0] - 1
+        stages_left = np.arange(stages, 0, -1).reshape(-1, *(1 for _ in p.shape[1:]))
+        return self.memory_of(p[:-1], p[1:], d[1:] - d[:-1], stages_left)
 
-        Returns:
-            (c, 3) float64: longest all-reduce, seconds; longest transfer, seconds; least over
-            greatest seconds of a compute stage.
-        """
-        p = np.concatenate([[0], cuts]).astype(np.int64)
-        d = np.concatenate([[0], device_cuts]).astype(np.int64)
-        devices = np.array(self.cluster.devices)
-        bandwidth, sync = self.cluster.bandwidth, self.cluster.sync_seconds
-        total, weight = self.seconds_sum, self.parameter_sum
-        # Settled stages are scalars; the new stage and the last one are arrays over candidates.
-        compute_new = (total[pivots] - total[p[-1]]) / (pivot_devices - d[-1])
-        compute_last = (total[-1] - total[pivots]) / (devices - pivot_devices)
-        new = weight[pivots] - weight[p[-1]]
-        reduce_new = sync(new, d[-1], pivot_devices, self.sync)
-        reduce_last = sync(weight[-1] - weight[pivots], pivot_devices, devices, self.sync)
-        transfer = self.cut_before[pivots] / bandwidth(d[-1], np.full_like(pivots, devices))
-        least, most = np.minimum(compute_new, compute_last), np.maximum(compute_new, compute_last)
-        reduce = np.maximum(reduce_new, reduce_last)
-        if len(p) > 1:
-            settled = np.diff(total[p]) / np.diff(d)
-            least, most = np.minimum(least, settled.min()), np.maximum(most, settled.max())
-            reduce = np.maximum(reduce, sync(np.diff(weight[p]), d[:-1], d[1:], self.sync).max())
-            before = self.cut_before[p[1:]]
-            if len(p) > 2:
-                transfer = np.maximum(transfer, (before[:-1] / bandwidth(d[:-2], d[2:])).max())
-            transfer = np.maximum(transfer, before[-1] / bandwidth(d[-2], pivot_devices))
-        return np.stack([reduce, transfer, least / most], axis=-1)
-
-    def _bounds(self, cuts: np.ndarray, device_cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(..., S+1) stage boundaries in pivots and in devices, both ends included."""
+    def _boundaries(
+        self, cuts: np.ndarray, device_cuts: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(S+1, ...) stage boundaries in pivots and in devices, both ends included."""
         return (
             _with_ends(np.asarray(cuts), len(self.profile)),
             _with_ends(np.asarray(device_cuts), self.cluster.devices),
@@ -387,6 +346,8 @@ def _prefix(values: np.ndarray) -> np.ndarray:
 
 
 def _with_ends(cuts: np.ndarray, end: int) -> np.ndarray:
-    bounds = np.empty((*cuts.shape[:-1], cuts.shape[-1] + 2), dtype=np.int64)
-    bounds[..., 0], bounds[..., 1:-1], bounds[..., -1] = 0, cuts, end
-    return bounds
+    """(S+1, ...) 0, the (..., S-1) cuts, the end."""
+    axes = (cuts.ndim - 1, *range(cuts.ndim - 1))
+    boundaries = np.empty((cuts.shape[-1] + 2, *cuts.shape[:-1]), dtype=np.int64)
+    boundaries[0], boundaries[1:-1], boundaries[-1] = 0, cuts.transpose(axes), end
+    return boundaries

@@ -15,7 +15,6 @@ from parenvs.agents.fused.env import ACTIONS, FusedEnv
 from parenvs.agents.fused.learner import OBJECTIVES, Learner, Settings, advantages
 from parenvs.agents.fused.policy import Choices, FusedPolicy, draw, greedy_lengths
 from parenvs.agents.fused.pool import PlanPool, drawn, joined, parts
-from parenvs.agents.fused.tensors import PlanTensors
 from parenvs.agents.pretrained.network import LOWEST
 from parenvs.agents.pretrained.policy import Episodes, PlanPolicy
 from parenvs.agents.vec_env import one_thread
@@ -56,48 +55,6 @@ def keep_problems(env, monkeypatch):
     """Episode i is always of problem i."""
     monkeypatch.setattr(env, "draw", lambda: torch.arange(env.count, device=env.device))
     env.reset()
-
-
-@pytest.mark.parametrize("ranges", RANGES)
-def test_tensors__thousands_of_episodes_as_the_batch_plays_them(device, ranges):
-    rng = np.random.default_rng(0)
-    spaces = [generators.draw(rng, ranges=RANGES[ranges]).space for _ in range(50)]
-    batch = Episodes.of(spaces).batch
-    tensors = PlanTensors.of(batch, device)
-    rows = rng.integers(0, len(batch), 2000)
-
-    def there(*arrays):
-        return (torch.tensor(x, device=device) for x in arrays)
-
-    cuts, units = np.zeros((2, len(rows), 7), dtype=np.int64)
-    point, unit = np.zeros((2, len(rows)), dtype=np.int64)
-    for stage in range(7):
-        active = np.flatnonzero(batch.stages[rows] - 1 > stage)
-        if not active.size:
-            break
-        # Numbers of stages that differ: those that are through ask about their last.
-        stages = np.minimum(stage, batch.stages[rows] - 2)
-        point = np.where(stages < stage, 0, point)
-        masks = batch.legal_points(stages, point, unit, rows)
-        assert np.array_equal(
-            masks, tensors.legal_points(*there(stages, point, unit, rows)).cpu().numpy()
-        )
-        end = random_choice(masks, rng)
-        masks = batch.legal_units(stages, point, unit, end, rows)
-        assert np.array_equal(
-            masks, tensors.legal_units(*there(stages, point, unit, end, rows)).cpu().numpy()
-        )
-        assert masks[active].any(axis=1).all()
-        after = random_choice(masks, rng)
-        point[active], unit[active] = end[active], after[active]
-        cuts[active, stage], units[active, stage] = point[active], unit[active]
-    behind = np.arange(7) >= batch.stages[rows, None] - 1
-    cuts[behind], units[behind] = rng.integers(0, 128, behind.sum()), 3  # must not count
-    lengths = tensors.lengths(*there(cuts, units, rows)).cpu().numpy()
-    assert lengths.dtype == np.float64
-    np.testing.assert_allclose(lengths, batch.lengths(cuts, units, rows), rtol=1e-12)
-    values = tensors.values(*there(cuts, units, rows)).cpu().numpy()
-    np.testing.assert_allclose(values, batch.values(cuts.T, units.T, rows), rtol=1e-12)
 
 
 @pytest.mark.parametrize("ranges", RANGES)

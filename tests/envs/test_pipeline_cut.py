@@ -11,6 +11,7 @@ import pytest
 import toys
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
+from second_writing import slow_features
 
 from parenvs import judge, load_profile
 from parenvs.agents.exact.pipeline import exact_full, exact_pruned
@@ -273,7 +274,8 @@ def test_pipeline_cut__observation_follows_the_cuts(env):
     for cut, action in enumerate((2, 8)):
         legal = env.action_masks()
         assert env.space.pivots[legal].tolist() == list([range(1, 6), range(6, 12)][cut])
-        raw = env.problem.cut_features(
+        raw = slow_features(
+            env.problem,
             np.array([3][:cut]),
             np.array([1][:cut]),
             env.space.pivots[legal],

@@ -11,6 +11,7 @@ from batches import MODES, assert_same, drawn, forks, modes, named
 from gymnasium.vector import AutoresetMode
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from second_writing import slow_features
 
 from parenvs import judge
 from parenvs.envs.pipeline_cut import PipelineCutEnv
@@ -108,7 +109,7 @@ def spaces(draw):
 
 
 def scaled(space, chosen, legal):
-    """Features by ``Pipeline.cut_features``, all of float64 until the end."""
+    """Features by the whole plans of the candidates, all of float64 until the end."""
     pipeline, cluster = space.pipeline, space.pipeline.cluster
     whole = (np.array(0), np.array(cluster.devices))
     scale = np.array(
@@ -119,7 +120,8 @@ def scaled(space, chosen, legal):
         ]
     )
     scale[scale == 0] = 1.0
-    raw = pipeline.cut_features(*space.plan(chosen), space.pivots[legal], space.devices[legal])
+    candidates = space.pivots[legal], space.devices[legal]
+    raw = slow_features(pipeline, *space.plan(chosen), *candidates)
     result = np.zeros((len(space.pivots), 3), dtype=np.float32)
     result[legal] = np.minimum(raw / scale, 1.0)
     return result
@@ -139,7 +141,7 @@ def test_cut_kernel__equals_the_pipeline(data, tabulated):
         begin, end = max(kernel.after[chain[-1]], kernel.low[step]), kernel.high[step]
         assert np.flatnonzero(legal).tolist() == list(range(begin, end))
         expected = scaled(space, chain[1:], legal)
-        assert_same(kernel.one(chain, begin, settled), expected)
+        assert_same(kernel.features_one(chain, begin, settled), expected)
         chains = np.array([chain] * count).T
         if step:
             found = np.zeros((count, *expected.shape), np.float32)
@@ -147,15 +149,17 @@ def test_cut_kernel__equals_the_pipeline(data, tabulated):
             assert_same(found, np.stack([expected] * count))
         cut = data.draw(st.integers(begin, end - 1))
         if step + 1 < kernel.cuts:
-            settled = kernel.settled(chain, cut, settled)
+            settled = kernel.settle_one(chain, cut, settled)
             chains = np.concatenate([chains, np.full((1, count), cut)])
             peaks, paces = kernel.settle(step, chains, peaks, paces)
             assert [*peaks[0], *paces[0]] == list(settled)
         chain.append(cut)
-    value = float(space.pipeline.values(*space.plan(chain[1:])))
-    assert kernel.value([*chain, kernel.end]) == value
-    chains = np.array([[*chain, kernel.end]] * count).T
-    assert_same(kernel.values(chains), np.full(count, value))
+    plan, chain = space.plan(chain[1:]), [*chain, kernel.end]
+    expected = float(space.pipeline.length(*plan)), float(space.pipeline.excess_bytes(*plan))
+    assert kernel.length_and_excess_one(chain) == expected
+    many = kernel.length_and_excess(np.array([chain] * count).T)
+    for figures, figure in zip(many, expected, strict=True):
+        assert_same(figures, np.full(count, figure))
 
 
 @given(spaces())

@@ -170,8 +170,8 @@ def check_dynamics(space, rng):
                     found = kind(number, *places, rows=rows)
                     assert (found[:, : len(legal)] == legal).all()
                     assert not found[:, len(legal) :].any()
-            chosen = rng.integers(0, 9, (2, 7, k))  # what lies behind the last cut does not count
-            chosen[0, :last], chosen[1, :last] = np.array(points)[:, None], np.array(units)[:, None]
+            chosen = rng.integers(0, 9, (2, k, 7))  # what lies behind the last cut does not count
+            chosen[0, :, :last], chosen[1, :, :last] = points, units
             assert_same(dynamics.values(*chosen, rows), np.full(k, value))
 
 

@@ -1,5 +1,7 @@
 """The pipeline length and memory of a plan written a second time, in scalars and loops."""
 
+import numpy as np
+
 
 def stages_of(pipeline, cuts, device_cuts):
     """(pivots, devices) of each compute stage, as ranges."""
@@ -65,3 +67,20 @@ def slow_memory(pipeline, cuts, device_cuts):
             activations = live + flight * entering
         total.append(weights + activations / len(devices))
     return total
+
+
+def slow_features(pipeline, cuts, device_cuts, pivots, devices):
+    """(c, 3) what each next cut (pivot, device) would do, the rest being one last stage.
+
+    Longest all-reduce and longest transfer, seconds; least over greatest compute seconds.
+    """
+    rows = []
+    for pivot, device in zip(pivots, devices, strict=True):
+        plan = np.append(cuts, pivot).astype(int), np.append(device_cuts, device).astype(int)
+        times = pipeline.stage_times(*plan)
+        p = np.array([0, *plan[0], len(pipeline.profile)])
+        d = np.array([0, *plan[1], pipeline.cluster.devices])
+        compute = np.diff(pipeline.seconds_sum[p]) / np.diff(d)
+        transfer = times.forward[1::2].max()
+        rows.append([times.all_reduce.max(), transfer, compute.min() / compute.max()])
+    return np.array(rows).reshape(-1, 3)

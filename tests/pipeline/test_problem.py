@@ -13,7 +13,7 @@ from second_writing import (
 
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.problem import Pipeline, StageTimes, core_and_tail, pipeline_length
+from parenvs.pipeline.problem import Pipeline
 
 
 @given(st.data())
@@ -28,7 +28,7 @@ def test_pipeline__closed_form_against_the_design(data):
     np.testing.assert_allclose(times.all_reduce, reduce, rtol=1e-12)
     length = slow_length(pipeline, cuts, device_cuts)
     np.testing.assert_allclose(pipeline.length(cuts, device_cuts), length, rtol=1e-12)
-    np.testing.assert_allclose(pipeline_length(times, pipeline.micro_batches), length, rtol=1e-12)
+    np.testing.assert_allclose(times.length(pipeline.micro_batches), length, rtol=1e-12)
 
 
 @given(st.data())
@@ -83,24 +83,6 @@ def test_pipeline__server_boundaries():
     assert crossing.all_reduce[::2].tolist() == [3.0, 30.0, 12.0]
 
 
-def test_pipeline__core_and_tail_by_hand():
-    times = StageTimes(
-        np.array([2.0, 1.0, 3.0]), np.array([4.0, 1.0, 5.0]), np.array([3.0, 0.0, 10.0])
-    )
-    core, tail = core_and_tail(times, 2)
-    assert (core, tail) == (6 + 2 + 8 + 8, 10 - 4 - 1)
-    core, tail = core_and_tail(times, 1)
-    assert (core, tail) == (16, 5)
-    # An all-reduce that earlier backward passes hide leaves nothing; it never shortens a step.
-    hidden = StageTimes(times.forward, times.backward, np.array([0.0, 0.0, 2.0]))
-    assert core_and_tail(hidden, 2)[1] == 0
-
-
-def test_pipeline__transfer_can_be_the_pivot_stage():
-    times = StageTimes(np.array([1.0, 9.0, 1.0]), np.array([1.0, 9.0, 1.0]), np.zeros(3))
-    assert core_and_tail(times, 5)[0] == 2 + 18 + 4 * 18
-
-
 def test_pipeline__toys_have_their_optimum():
     for toy in (toys.balanced(), toys.balanced(4, 2, 8), toys.dense()):
         length = float(toy.pipeline.length(np.array(toy.cuts), np.array(toy.device_cuts)))
@@ -139,32 +121,6 @@ def test_pipeline__largest_cut(profile, data):
     assert pipeline.largest_cut(first, end).tolist() == [max(crossing[a:b]) for a, b in ranges]
     a, b = data.draw(st.sampled_from(ranges))
     assert pipeline.largest_cut(a, b) == max(crossing[a:b])
-
-
-@given(st.data())
-@settings(max_examples=200, deadline=None)
-def test_pipeline__cut_features_by_the_whole_plan(data):
-    """The features of a candidate are those of the plan in which the rest is one last stage."""
-    pipeline = data.draw(toys.pipelines(least=3))
-    cuts, device_cuts = data.draw(toys.plans(pipeline))
-    settled = data.draw(st.integers(0, len(cuts) - 1))
-    cuts, device_cuts = cuts[:settled], device_cuts[:settled]
-    start, device = (cuts[-1], device_cuts[-1]) if settled else (0, 0)
-    pivots = np.arange(start + 1, len(pipeline.profile))
-    devices = np.array(
-        [data.draw(st.integers(device + 1, pipeline.cluster.devices - 1)) for _ in pivots]
-    )
-    if not (np.diff(pipeline.seconds_sum[[0, *cuts]]) > 0).all():
-        return  # a settled stage takes no time; see the test below
-    with np.errstate(invalid="ignore"):  # a new stage and the rest that both take none
-        features = pipeline.cut_features(cuts, device_cuts, pivots, devices)
-    assert features.shape == (len(pivots), 3)
-    for row, p, d in zip(features, pivots, devices, strict=True):
-        times = pipeline.stage_times(np.append(cuts, p), np.append(device_cuts, d))
-        seconds = (times.forward + times.backward)[::2]
-        assert row[0] == pytest.approx(times.all_reduce.max(), rel=1e-12)
-        assert row[1] == pytest.approx(times.forward[1::2].max(), rel=1e-12)
-        assert row[2] == pytest.approx(seconds.min() / seconds.max(), rel=1e-12)
 
 
 @pytest.mark.parametrize(

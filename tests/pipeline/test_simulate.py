@@ -4,7 +4,7 @@ import brute_force as bf
 import numpy as np
 import pytest
 
-from parenvs.pipeline.problem import StageTimes, pipeline_length
+from parenvs.pipeline.problem import StageTimes
 from parenvs.pipeline.simulate import BACKWARD, FORWARD, simulate
 
 PLANS = 1000
@@ -64,7 +64,7 @@ def test_simulate__never_below_the_closed_form_without_all_reduce():
     strict = 0
     for seed in range(PLANS // 2):
         times, m = random_times(seed, reduce=False)
-        length, simulated = pipeline_length(times, m), simulate(times, m).length
+        length, simulated = times.length(m), simulate(times, m).length
         assert length <= simulated * (1 + 1e-12)
         strict += simulated > length * (1 + 1e-9)
         rng = np.random.default_rng(seed)
@@ -74,7 +74,7 @@ def test_simulate__never_below_the_closed_form_without_all_reduce():
         times = pipeline.stage_times(np.sort(p), np.sort(d))
         times = StageTimes(times.forward, times.backward, np.zeros_like(times.forward))
         m = pipeline.micro_batches
-        assert pipeline_length(times, m) <= simulate(times, m).length * (1 + 1e-12)
+        assert times.length(m) <= simulate(times, m).length * (1 + 1e-12)
     assert strict > 50  # it is a second opinion, not the same number
 
 
@@ -84,7 +84,7 @@ def test_simulate__even_stages_meet_the_closed_form():
         forward = np.zeros(2 * stages - 1)
         forward[::2] = 1.0
         times = StageTimes(forward, 2 * forward, np.zeros_like(forward))
-        assert simulate(times, 8).length == pipeline_length(times, 8) == 3 * (8 + stages - 1)
+        assert simulate(times, 8).length == times.length(8) == 3 * (8 + stages - 1)
 
 
 @pytest.mark.parametrize("seed", range(40))
