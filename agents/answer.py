@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.pipeline.judge import Report
-from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.plan import PartitionPlan, PipelinePlan
 
 

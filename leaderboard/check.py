@@ -18,7 +18,7 @@ from parenvs.leaderboard.problem import KINDS, TOLERANCE, Problem, Reference
 from parenvs.leaderboard.reading import cleaned
 from parenvs.leaderboard.tasks import Task, tasks
 from parenvs.partitioning.problem import PartitionReport
-from parenvs.pipeline.judge import Report
+from parenvs.pipeline.problem import Report
 from parenvs.plan import PartitionPlan, PipelinePlan, Plan
 
 DIGITS = 6

@@ -12,8 +12,7 @@ from parenvs.errors import ParenvsError
 from parenvs.instances import load_partitioning, load_profile
 from parenvs.judging import judge
 from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.pipeline.judge import Report
-from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan, Plan
 
 TOLERANCE = 1e-6

@@ -27,8 +27,7 @@ from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph, load_profile, problem
 from parenvs.judging import judge
 from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.pipeline.judge import Report
-from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.pipeline.profile import StageProfile
 from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan, load_plan
 

@@ -9,8 +9,7 @@ from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
 from parenvs.instances import forward_of, load_graph, load_profile
 from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.pipeline.judge import Report, judge_pipeline
-from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.pipeline.profile import StageProfile
 from parenvs.plan import PartitionPlan, PipelinePlan
 
@@ -73,7 +72,7 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
 
 def _judge_pipeline(plan: PipelinePlan, target: Any, cluster: Any) -> Report:
     if isinstance(target, Pipeline):
-        return judge_pipeline(plan, target)
+        return target.report(plan)
     where = plan.cluster if cluster is None else Cluster.parse(cluster)
     if target is None:
         target = load_profile(plan.instance, where, plan.micro_batch)
@@ -96,4 +95,4 @@ def _judge_pipeline(plan: PipelinePlan, target: Any, cluster: Any) -> Report:
         sync=plan.sync,
         instance=plan.instance,
     )
-    return judge_pipeline(plan, problem, any_stages=True)
+    return problem.report(plan, any_stages=True)

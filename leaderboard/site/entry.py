@@ -29,7 +29,7 @@ from parenvs.leaderboard.site.tables import (
     table,
 )
 from parenvs.partitioning.problem import PartitionReport
-from parenvs.pipeline.judge import Report
+from parenvs.pipeline.problem import Report
 
 
 def entry_page(standing: Standing, entrants: int) -> str:

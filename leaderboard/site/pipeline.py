@@ -12,7 +12,7 @@ import numpy as np
 
 from parenvs.leaderboard.site.html import Child, Markup, markup, scrolling, tag
 from parenvs.leaderboard.site.tables import Column, Field, Row, number, table
-from parenvs.pipeline.judge import Report, Stage
+from parenvs.pipeline.problem import Report, Stage
 from parenvs.viewer.pipeline_text import device_range
 from parenvs.viewer.words import duration, short_name, size, time_unit
 

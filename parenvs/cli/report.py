@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.judge import Report
+from parenvs.pipeline.problem import Report
 
 out = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
 

@@ -13,7 +13,6 @@ from parenvs.cluster import SYNC_METHODS
 from parenvs.envs.pipeline_cut_kernel import NOTHING, SettledStages, kernel_of
 from parenvs.pipeline import formulas
 from parenvs.pipeline.cuts import RADIUS, CutSpace
-from parenvs.pipeline.judge import judge_pipeline
 from parenvs.pipeline.problem import Pipeline
 from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, PipelinePlan
 
@@ -228,7 +227,7 @@ def picture(mode: str, pipeline: Pipeline, plan: PipelinePlan) -> Any:
     """A plan in a render mode; before the first cut, the chain alone."""
     from parenvs.viewer import pipeline_figure as viewer
 
-    report = judge_pipeline(plan, pipeline, any_stages=True) if plan.cuts else None
+    report = pipeline.report(plan, any_stages=True) if plan.cuts else None
     if mode == "ansi":
         return viewer.text(pipeline, report)
     return viewer.rgb_array(pipeline, report)

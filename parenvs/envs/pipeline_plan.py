@@ -15,7 +15,6 @@ from parenvs import instances
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.datasets import generators, instance_sets
 from parenvs.errors import ParenvsError, did_you_mean
-from parenvs.pipeline.judge import judge_pipeline
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 from parenvs.pipeline.problem import Pipeline, stages_on
 from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, PipelinePlan
@@ -272,7 +271,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
 
         report = None
         if len(self._units) > 1:
-            report = judge_pipeline(self.plan(), self.problem, any_stages=True)
+            report = self.problem.report(self.plan(), any_stages=True)
         if self.render_mode == "ansi":
             return viewer.text(self.problem, report)
         return viewer.rgb_array(self.problem, report)

@@ -351,4 +351,6 @@ class PointTables:
         places = np.zeros((2, self.stages + 1, len(cuts)), dtype=np.int64)
         places[0, 1:-1], places[1, 1:-1] = cuts.T[:last], units.T[:last]
         places[0, -1], places[1, -1] = batch.points[0], batch.units[0]
-        return np.asarray(formulas.value(step_seconds(batch, places[0], places[1], 0), batch.bubble_free[0]))
+        return np.asarray(
+            formulas.value(step_seconds(batch, places[0], places[1], 0), batch.bubble_free[0])
+        )

@@ -7,49 +7,25 @@ are those of ``parenvs.pipeline.formulas``; this module looks up what they need 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.errors import InfeasibleError, ProfileError
-from parenvs.pipeline import formulas
+from parenvs.pipeline import formulas, legality
 from parenvs.pipeline.profile import StageProfile
 from parenvs.pipeline.ranges import RangeTable
+from parenvs.pipeline.simulate import StageTimes, Timetable, simulate
 from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCHES, RECOMPUTE, PipelinePlan
-
-if TYPE_CHECKING:
-    from parenvs.pipeline.judge import Report
 
 MOST_MICRO_BATCHES = 10_000
 """Largest number of micro-batches; the simulation walks through every one."""
 MOST_COPIES = 1_000
 """Largest number of copies of the parameters."""
-
-
-@dataclass(frozen=True)
-class StageTimes:
-    """Seconds of each stage for one micro-batch, and of its all-reduce for one step.
-
-    Attributes:
-        forward: (..., 2S-1) float64; transfers stand at the odd places.
-        backward: (..., 2S-1) float64.
-        all_reduce: (..., 2S-1) float64, zero for transfers and stages of one device.
-    """
-
-    forward: np.ndarray
-    backward: np.ndarray
-    all_reduce: np.ndarray
-
-    def length(self, micro_batches: int) -> np.ndarray:
-        """Closed-form seconds of one training step, shape (...)."""
-        forward, backward, all_reduce = (
-            np.moveaxis(row, -1, 0) for row in (self.forward, self.backward, self.all_reduce)
-        )
-        seconds = formulas.StageSeconds(forward, backward, all_reduce[::2])
-        return formulas.length(seconds, micro_batches)
 
 
 def stages_on(cluster: Cluster, stages: int | None = None) -> int:
@@ -283,11 +259,72 @@ class Pipeline:
             cut_after=tuple(str(self.profile.names[p - 1]) for p in positions),
         )
 
-    def report(self, plan: PipelinePlan) -> Report:
-        """What the judge says of a plan of this problem."""
-        from parenvs.pipeline.judge import judge_pipeline
+    def report(self, plan: PipelinePlan, any_stages: bool = False) -> Report:
+        """Judge a plan on this problem.
 
-        return judge_pipeline(plan, self)
+        Args:
+            plan: the plan.
+            any_stages: whether the plan may have another number of stages than the problem asks
+                for, as a plan that is still being built.
+        """
+        settings = {
+            "micro_batch": self.profile.micro_batch,
+            "micro_batches": self.micro_batches,
+            **self.options,
+        }
+        reasons = legality.malformed(plan, len(self.profile), self.cluster.devices)
+        computable = not reasons
+        reasons += legality.mismatches(plan, self.profile, self.cluster, settings)
+        stages: tuple[Stage, ...] = ()
+        length = simulated = math.inf
+        if computable:
+            count = len(plan.cuts) + 1
+            if not any_stages and count != self.stages:
+                reasons.append(f"stages: the plan has {count}, the problem asks for {self.stages}")
+            cuts, device_cuts = np.array(plan.cuts), np.array(plan.device_cuts)
+            times = self.stage_times(cuts, device_cuts)
+            length = float(self.length(cuts, device_cuts))
+            simulated = float(simulate(times, self.micro_batches).length)
+            stages = self._stages(plan, times, simulated)
+            bounds = [0, *plan.cuts, len(self.profile)]
+            reasons += legality.without_variable(bounds, self.variable_sum[bounds].tolist())
+            reasons += legality.over_memory([s.memory_bytes for s in stages], self.memory_limit)
+        return Report(
+            plan=plan,
+            pipeline=self,
+            reasons=tuple(reasons),
+            length_seconds=length,
+            simulated_seconds=simulated,
+            bubble_free_seconds=self.bubble_free,
+            memory_limit_bytes=self.memory_limit,
+            stages=stages,
+        )
+
+    def _stages(self, plan: PipelinePlan, times: StageTimes, simulated: float) -> tuple[Stage, ...]:
+        profile = self.profile
+        memory = self.stage_memory(np.array(plan.cuts), np.array(plan.device_cuts))
+        bounds = [0, *plan.cuts, len(profile)]
+        devices = [0, *plan.device_cuts, self.cluster.devices]
+        parameters = np.diff(self.parameter_sum[bounds])
+        transfer = np.append(times.forward[1::2], 0.0)
+        busy = self.micro_batches * (times.forward + times.backward)[::2]
+        return tuple(
+            Stage(
+                first=bounds[s],
+                end=bounds[s + 1],
+                last_name=str(profile.names[bounds[s + 1] - 1]),
+                device_first=devices[s],
+                device_end=devices[s + 1],
+                forward_seconds=float(times.forward[2 * s]),
+                backward_seconds=float(times.backward[2 * s]),
+                transfer_seconds=float(transfer[s]),
+                all_reduce_seconds=float(times.all_reduce[2 * s]),
+                memory_bytes=float(memory[s]),
+                parameter_bytes=float(parameters[s]),
+                efficiency=float(busy[s] / simulated),
+            )
+            for s in range(len(bounds) - 1)
+        )
 
     def _seconds(self, cuts: np.ndarray, device_cuts: np.ndarray) -> formulas.StageSeconds:
         """Seconds of every resource, the stage axis first."""
@@ -319,6 +356,140 @@ class Pipeline:
             _with_ends(np.asarray(cuts), len(self.profile)),
             _with_ends(np.asarray(device_cuts), self.cluster.devices),
         )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One compute stage of a judged plan.
+
+    Attributes:
+        first: its first pivot.
+        end: one past its last pivot.
+        last_name: name of its last pivot.
+        device_first: its first device.
+        device_end: one past its last device.
+        forward_seconds: per micro-batch.
+        backward_seconds: per micro-batch.
+        transfer_seconds: to the next stage, one direction, per micro-batch; 0 for the last.
+        all_reduce_seconds: per step.
+        memory_bytes: on each of its devices.
+        parameter_bytes: of its variables, one copy.
+        efficiency: share of the simulated step that its devices compute.
+    """
+
+    first: int
+    end: int
+    last_name: str
+    device_first: int
+    device_end: int
+    forward_seconds: float
+    backward_seconds: float
+    transfer_seconds: float
+    all_reduce_seconds: float
+    memory_bytes: float
+    parameter_bytes: float
+    efficiency: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the judge says of a plan.
+
+    Attributes:
+        plan: the plan.
+        pipeline: the problem it was judged on.
+        reasons: every rule that it breaks, in words; empty if it is legal.
+        length_seconds: closed-form seconds per step (inf if the plan is malformed).
+        simulated_seconds: the same by event simulation; never ranks.
+        bubble_free_seconds: seconds if all devices computed all the time.
+        memory_limit_bytes: what a stage may hold on each device.
+        stages: the compute stages (empty if the plan is malformed).
+    """
+
+    plan: PipelinePlan
+    pipeline: Pipeline
+    reasons: tuple[str, ...]
+    length_seconds: float
+    simulated_seconds: float
+    bubble_free_seconds: float
+    memory_limit_bytes: float
+    stages: tuple[Stage, ...]
+
+    @property
+    def legal(self) -> bool:
+        """Whether the plan breaks no rule."""
+        return not self.reasons
+
+    @property
+    def value(self) -> float:
+        """``1/L`` in units of the bubble-free time, or -1: what the environment pays."""
+        if not self.legal:
+            return ILLEGAL
+        return float(formulas.value(self.length_seconds, self.bubble_free_seconds))
+
+    def gap(self, answer: Bounded) -> float | None:
+        """Share by which the length may exceed the best one: ``L / bound - 1``.
+
+        Args:
+            answer: an answer to the same problem, whose bound is proven.
+
+        Returns:
+            At most zero where the plan is as good as the bound; None if the plan is illegal or
+            nothing is proven.
+        """
+        if not (self.legal and answer.bound):
+            return None
+        return self.length_seconds / answer.bound - 1
+
+    def __str__(self) -> str:
+        """The verdict and the stages in a few lines; ``parenvs.viewer.text`` shows more."""
+        if not self.stages:
+            return "\n".join(["malformed plan", *(f"  {reason}" for reason in self.reasons)])
+        lines = [
+            f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {len(self.stages)} stages, "
+            f"L {self.length_seconds:.6g} s a step (simulated {self.simulated_seconds:.6g} s), "
+            f"value {self.value:.4f}" + ("" if self.legal else ", ILLEGAL"),
+            *(f"  {reason}" for reason in self.reasons),
+        ]
+        for number, stage in enumerate(self.stages):
+            lines.append(
+                f"  stage {number}: devices {stage.device_first} to {stage.device_end - 1}, pivots "
+                f"{stage.first} to {stage.end - 1} (ends with {stage.last_name}), "
+                f"{stage.forward_seconds + stage.backward_seconds:.4g} s a micro-batch, "
+                f"{stage.memory_bytes / 1e9:.3g} of {self.memory_limit_bytes / 1e9:.3g} GB"
+            )
+        return "\n".join(lines)
+
+    @cached_property
+    def times(self) -> StageTimes:
+        """Seconds of every stage and transfer."""
+        return self.pipeline.stage_times(np.array(self.plan.cuts), np.array(self.plan.device_cuts))
+
+    @cached_property
+    def timetable(self) -> Timetable:
+        """The simulated schedule."""
+        return simulate(self.times, self.pipeline.micro_batches)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as an object of JSON types (seconds and bytes)."""
+        return {
+            "legal": self.legal,
+            "reasons": list(self.reasons),
+            "length_seconds": self.length_seconds if self.stages else None,
+            "simulated_seconds": self.simulated_seconds if self.stages else None,
+            "bubble_free_seconds": self.bubble_free_seconds,
+            "value": self.value,
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "stages": [vars(stage) for stage in self.stages],
+        }
+
+
+class Bounded(Protocol):
+    """What a plan's gap is measured against: an answer of a planner."""
+
+    @property
+    def bound(self) -> float | None:
+        """Proven bound of what the task minimises or maximises."""
 
 
 def check_stages(pipeline: Pipeline) -> None:

@@ -14,9 +14,32 @@ from functools import lru_cache
 
 import numpy as np
 
-from parenvs.pipeline.problem import StageTimes
+from parenvs.pipeline import formulas
 
 FORWARD, BACKWARD = 0, 1
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds of each stage for one micro-batch, and of its all-reduce for one step.
+
+    Attributes:
+        forward: (..., 2S-1) float64; transfers stand at the odd places.
+        backward: (..., 2S-1) float64.
+        all_reduce: (..., 2S-1) float64, zero for transfers and stages of one device.
+    """
+
+    forward: np.ndarray
+    backward: np.ndarray
+    all_reduce: np.ndarray
+
+    def length(self, micro_batches: int) -> np.ndarray:
+        """Closed-form seconds of one training step, shape (...)."""
+        forward, backward, all_reduce = (
+            np.moveaxis(row, -1, 0) for row in (self.forward, self.backward, self.all_reduce)
+        )
+        seconds = formulas.StageSeconds(forward, backward, all_reduce[::2])
+        return formulas.length(seconds, micro_batches)
 
 
 @dataclass(frozen=True)

@@ -43,12 +43,10 @@ from parenvs.viewer.words import printable, short_name, size
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from parenvs.pipeline.judge import Report
-    from parenvs.pipeline.problem import Pipeline
+    from parenvs.pipeline.problem import Pipeline, Report
 
 if TYPE_CHECKING:
-    from parenvs.pipeline.judge import Report, Stage
-    from parenvs.pipeline.problem import Pipeline
+    from parenvs.pipeline.problem import Pipeline, Report, Stage
 
 
 __all__ = ["ending", "figure", "rgb_array", "save", "text"]

@@ -28,7 +28,7 @@ from parenvs.viewer.words import duration, time_unit
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from parenvs.pipeline.judge import Report
+    from parenvs.pipeline.problem import Report
 
 _LENGTHS = 1.15  # inches beside the schedule, for the name of the later length
 

@@ -6,8 +6,7 @@ import textwrap
 
 import numpy as np
 
-from parenvs.pipeline.judge import Report, Stage
-from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.problem import Pipeline, Report, Stage
 from parenvs.viewer.words import clip, duration, printable, short_name, size
 
 WIDTH = 100

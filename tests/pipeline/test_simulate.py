@@ -4,8 +4,7 @@ import brute_force as bf
 import numpy as np
 import pytest
 
-from parenvs.pipeline.problem import StageTimes
-from parenvs.pipeline.simulate import BACKWARD, FORWARD, simulate
+from parenvs.pipeline.simulate import BACKWARD, FORWARD, StageTimes, simulate
 
 PLANS = 1000
 
