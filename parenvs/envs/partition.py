@@ -109,6 +109,11 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
         return {path for path, tensor in problem.tensor.items() if tensor in tensors}
 
     @property
+    def instance(self) -> str:
+        """Name or path of the instance, which plans carry."""
+        return self.space.problem.instance
+
+    @property
     def episode_steps(self) -> int:
         """Steps of the longest episode."""
         return len(self.space.questions)
