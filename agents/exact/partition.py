@@ -133,7 +133,7 @@ def _least_memory(problem: Partitioning, classes: np.ndarray, limit: float) -> s
     at = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool)).at
     smallest = np.inf
     for _ in range(_ROUNDS):
-        chosen, _, _ = program.maximise(problem.footprint.saved_at(at)[1])
+        chosen, _, _ = program.maximise(problem.footprint.saved_at(at).saved)
         assert chosen is not None
         memory = problem.footprint.memory(chosen)
         smallest = min(smallest, memory.peak)

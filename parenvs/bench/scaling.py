@@ -69,12 +69,12 @@ def classes(layers: int, count: int, folder: Path, seconds: float, repeats: int)
     """A batch of ``OperatorPartition-v0`` on a chain of dense layers."""
     kwargs = {"instance": dense(layers, folder)}
     envs, row = _grown(("OperatorPartition-v0", kwargs), count, seconds, repeats)
-    space = envs.answers.space
+    space = envs.space
     return {
         "layers": layers,
         "classes": len(space.classes),
         "dimensions": len(space.dimensions),
-        "tables": envs.answers.decisions.table is not None,
+        "tables": envs.transitions.decisions.table is not None,
         **row,
     }
 

@@ -72,7 +72,7 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
     def step(
         self, action: int | np.int64
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Partition (1) or replicate (0) what is at stake."""
+        """Partition (1) or replicate (0) the dimension or class at stake."""
         choice = int(action)
         if self._over or choice not in (REPLICATE, PARTITION) or self._fixed() == 1 - choice:
             self._over = True
@@ -96,18 +96,17 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
         return self.space.problem.plan(self.space.chosen(self._known))
 
     def render(self) -> Any:
-        """What is partitioned so far, as text or as an (h, w, 3) uint8 picture."""
+        """The plan so far with its judge's figures, as text or an (h, w, 3) uint8 picture."""
         if self.render_mode is None:
             gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
             return None
-        from parenvs.viewer import partition_figure as viewer_partition
-        from parenvs.viewer import partition_text
+        from parenvs.viewer import partition_figure, partition_text
 
         problem = self.space.problem
         report = problem.report(self.plan())
         if self.render_mode == "ansi":
             return partition_text.text(report, undecided=self.undecided())
-        return viewer_partition.rgb_array(problem, report, undecided=self.undecided())
+        return partition_figure.rgb_array(problem, report, undecided=self.undecided())
 
     def undecided(self) -> set[str]:
         """Paths of the entry parameters that have an undecided dimension."""
@@ -115,6 +114,11 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
         graph = problem.graph
         tensors = set((np.searchsorted(graph.dim_offset, open_, side="right") - 1).tolist())
         return {path for path, tensor in problem.tensor.items() if tensor in tensors}
+
+    @property
+    def instance(self) -> str:
+        """Name or path of the instance, which plans carry."""
+        return self.space.problem.instance
 
     @property
     def episode_steps(self) -> int:
@@ -137,7 +141,7 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
         self._over = False
 
     def _fixed(self) -> int:
-        """What the dimension at stake has to be, by what is known; ``OPEN`` if either will do."""
+        """The decision that earlier ones force on the class at stake; ``OPEN`` if none is."""
         label = self.space.question_class[self._position]
         return REPLICATE if label < 0 else self._known[label]
 

@@ -155,7 +155,10 @@ class PartitionVectorEnv(BatchedEnv):
     def _last(self, who: np.ndarray) -> list[dict[str, Any]]:
         at = self._position[who]
         rows = zip(self._decisions[who], at, self.space.stakes[at], strict=True)
-        return [{"decisions": one, "position": k, "stake": stake} for one, k, stake in rows]
+        return [
+            {"decisions": decisions, "position": position, "stake": stake}
+            for decisions, position, stake in rows
+        ]
 
 
 class OperatorPartitionVectorEnv(PartitionVectorEnv):

@@ -12,7 +12,7 @@ from parenvs.graph.proto import ELEMENT_TYPES
 from parenvs.partitioning.classes import DimensionClasses
 
 MOST_STEPS = 6
-"""Instructions of a chain of links that are named; the middle of a longer one is left out."""
+"""Most instructions of a chain of links that are named; the middle of a longer chain is not."""
 
 
 class Explainer:
@@ -56,35 +56,35 @@ class Explainer:
                 f"{classes.devices} devices (uneven=forbid)"
             )
         where, positions = classes.factors.untouchable.T
-        here = positions[(where == at) & (classes.label[positions] == label)]
-        if here.size:
-            return f"{self.instruction(at)} cannot split {self.dimension(int(here[0]))}"
-        one, other = self._members(at, (label,))[:2]
+        unsplittable = positions[(where == at) & (classes.label[positions] == label)]
+        if unsplittable.size:
+            return f"{self.instruction(at)} cannot split {self.dimension(int(unsplittable[0]))}"
+        first, second = self._members(at, (label,))[:2]
         return (
-            f"{self.instruction(at)} would split both {self.dimension(one)} and "
-            f"{self.dimension(other)}, which belong together"
+            f"{self.instruction(at)} would split both {self.dimension(first)} and "
+            f"{self.dimension(second)}, which belong together"
         )
 
-    def conflict(self, one: int, other: int) -> str:
+    def conflict(self, label: int, rival: int) -> str:
         """Why two classes cannot be partitioned together.
 
         Raises:
             ValueError: they can.
         """
-        pair = sorted((one, other))
+        pair = sorted((label, rival))
         row = np.flatnonzero((self.classes.conflicts == pair).all(axis=1))
         if not row.size:
-            raise ValueError(f"classes {one} and {other} do not conflict")
+            raise ValueError(f"classes {label} and {rival} do not conflict")
         at = int(self.classes.conflict_at[row[0]])
-        first = self._members(at, (one,))[0]
-        second = self._members(at, (other,))[0]
+        first = self._members(at, (label,))[0]
+        second = self._members(at, (rival,))[0]
         return (
             f"{self.instruction(at)} would split both {self.dimension(first)} and "
             f"{self.dimension(second)}"
         )
 
     def link(self, start: int, end: int) -> str:
-        """Through which instructions two dimensions of one class belong together."""
+        """The instructions through which two dimensions of one class belong together, in words."""
         steps = self.chain(start, end)
         words = [self.instruction(index) for index in steps]
         if len(words) > MOST_STEPS:
@@ -118,10 +118,10 @@ class Explainer:
         pairs, first = np.unique(low * len(self.graph.dims) + high, return_index=True)
         return pairs, self.classes.factors.link_at[first]
 
-    def _link_at(self, one: int, other: int) -> int:
+    def _link_at(self, first: int, second: int) -> int:
         """The first instruction that links two dimensions."""
         pairs, instruction = self._pairs
-        number = min(one, other) * len(self.graph.dims) + max(one, other)
+        number = min(first, second) * len(self.graph.dims) + max(first, second)
         return int(instruction[np.searchsorted(pairs, number)])
 
     @cached_property
@@ -145,8 +145,8 @@ class Explainer:
     def _members(self, instruction: int, labels: tuple[int, ...]) -> list[int]:
         """A dimension of each factor of an instruction that falls into the classes."""
         factors = self.classes.factors
-        here = (factors.instruction == instruction) & np.isin(self.classes.factor_class, labels)
-        return factors.member[here].tolist()
+        inside = (factors.instruction == instruction) & np.isin(self.classes.factor_class, labels)
+        return factors.member[inside].tolist()
 
 
 def shape_text(graph: Graph, tensor: int) -> str:

@@ -21,7 +21,7 @@ _SOURCES = ("parameter", "constant", "iota", "partition-id", "replica-id")
 
 @dataclass(frozen=True)
 class Factors:
-    """What the rules say of every instruction; dimensions are positions in ``graph.dims``.
+    """The factors and links of every instruction; dimensions are positions in ``graph.dims``.
 
     Attributes:
         graph: the graph.
@@ -71,7 +71,7 @@ class Factors:
 
 
 class _Reader:
-    """Goes over the instructions once and notes what each of them says."""
+    """Goes over the instructions once and collects the links and factors of each."""
 
     def __init__(self, graph: Graph, rules: str) -> None:
         self.graph, self.rules = graph, rules
@@ -93,18 +93,18 @@ class _Reader:
         for index, code in enumerate(graph.opcode.tolist()):
             opcode = graph.opcodes[code]
             read = operands[ins[index] : ins[index + 1]]
-            made = results[outs[index] : outs[index + 1]]
+            written = results[outs[index] : outs[index + 1]]
             if opcode in LINKED:
-                self.pass_through(index, opcode, read, made)
+                self.pass_through(index, opcode, read, written)
             elif opcode not in _SOURCES and opcode != "return" and not free[index]:
-                self.instruction(index, opcode, read, made)
+                self.instruction(index, opcode, read, written)
         self.entry_parameters()
 
-    def instruction(self, index: int, opcode: str, read: list[int], made: list[int]) -> None:
+    def instruction(self, index: int, opcode: str, read: list[int], written: list[int]) -> None:
         """Links and factors of one instruction, and the dimensions that are in none."""
-        slots = {**dict(enumerate(read)), **{-1 - k: t for k, t in enumerate(made)}}
-        held: set[int] = set()
-        for factor in self.factors_of(index, opcode, read, made):
+        slots = {**dict(enumerate(read)), **{-1 - k: t for k, t in enumerate(written)}}
+        linked: set[int] = set()
+        for factor in self.factors_of(index, opcode, read, written):
             if self.rules == "automap" and factor.kind == Kind.REDUCED and opcode == "reduce":
                 continue
             members = [
@@ -114,12 +114,12 @@ class _Reader:
             ]
             if members:
                 self.links += [((members[0], other), index) for other in members[1:]]
-                held.update(members)
+                linked.update(members)
                 self.factors.append((index, members[0], int(factor.kind)))
         for tensor in slots.values():
             if not self.free[tensor]:
                 for d, size in enumerate(self.shapes[tensor]):
-                    if size != 1 and self.offset[tensor] + d not in held:
+                    if size != 1 and self.offset[tensor] + d not in linked:
                         self.untouchable.append((index, self.offset[tensor] + d))
 
     def entry_parameters(self) -> None:
@@ -138,11 +138,11 @@ class _Reader:
                             self.factors.append((index, self.offset[tensor] + d, int(Kind.KEPT)))
 
     def factors_of(
-        self, index: int, opcode: str, read: Sequence[int], made: Sequence[int]
+        self, index: int, opcode: str, read: Sequence[int], written: Sequence[int]
     ) -> tuple[Factor, ...]:
         """Factors of one instruction: layers repeat, a few hundred kinds for tens of thousands."""
         operands = tuple(self.shapes[t] for t in read)
-        results = tuple(self.shapes[t] for t in made)
+        results = tuple(self.shapes[t] for t in written)
         attribute = int(self.graph.attribute[index])
         key = (opcode, attribute, operands, results)
         if key not in self.known:
@@ -168,10 +168,10 @@ class _Reader:
                 stacklevel=2,
             )
 
-    def pass_through(self, index: int, opcode: str, read: list[int], made: list[int]) -> None:
+    def pass_through(self, index: int, opcode: str, read: list[int], written: list[int]) -> None:
         """Values that go through an instruction as they are: carried state, branches, barriers."""
         graph = self.graph
-        groups = [made]
+        groups = [written]
         if opcode != "conditional":
             groups.append(read)
         inside = np.flatnonzero(graph.parent == index).tolist() if opcode in LINKED[:2] else []
@@ -188,7 +188,7 @@ class _Reader:
                     branches += len(values)
             elif name == "return":
                 out = graph.operands[graph.operand_offset[inner] : graph.operand_offset[inner + 1]]
-                if len(out) == len(made):  # not the condition's
+                if len(out) == len(written):  # not the condition's
                     groups.append(out.tolist())
         self.tie(index, groups)
 

@@ -1,10 +1,14 @@
-"""Memory of a step on each device: parameters, optimiser state, gradients, live activations."""
+"""Memory of a step on each device: parameters, optimiser state, gradients, live activations.
+
+The one place that counts bytes of partitions: reports, memory limits of the exact planner.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,6 +46,13 @@ class Memory:
     def peak(self) -> float:
         """Bytes in all."""
         return self.parameters + self.optimiser + self.inputs + self.gradients + self.activations
+
+
+class LinearBytes(NamedTuple):
+    """Bytes on each device at one instruction: ``whole`` minus ``saved`` of the split classes."""
+
+    whole: float  # if nothing is split
+    saved: np.ndarray  # (C,) what splitting each class saves
 
 
 class Footprint:
@@ -122,17 +133,18 @@ class Footprint:
             at=at,
         )
 
-    def saved_at(self, at: int) -> tuple[float, np.ndarray]:
-        """Bytes while an instruction runs if nothing is split, and (C,) what each class saves.
+    def saved_at(self, at: int) -> LinearBytes:
+        """Bytes while the instruction ``at`` runs, as a linear function of the split classes.
 
         Legal plans split at most one dimension of a tensor, so the savings add up.
         """
-        there = self._alive_at(at)
-        there[self.parameters] = True
-        dims = np.flatnonzero(there[self._owner] & (self.graph.dims > 1))
+        in_memory = self._alive_at(at)
+        in_memory[self.parameters] = True
+        dims = np.flatnonzero(in_memory[self._owner] & (self.graph.dims > 1))
         label = self.label[dims]
         saved = self.bytes[self._owner[dims]] * (1 - self.share[label])
-        return float(self.bytes[there].sum()), np.bincount(label, saved, len(self.share))
+        whole = float(self.bytes[in_memory].sum())
+        return LinearBytes(whole, np.bincount(label, saved, len(self.share)))
 
     def _carry(self) -> None:
         """Keep what a loop or branch reads until the last instruction in it."""

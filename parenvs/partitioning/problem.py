@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+import parenvs.partitioning.formulas as formulas
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
-from parenvs.partitioning import formulas
 from parenvs.partitioning.classes import DimensionClasses, dimension_classes, scope_of
 from parenvs.partitioning.explain import Explainer
 from parenvs.partitioning.formulas import LinearReturn

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+import parenvs.partitioning.formulas as formulas
 from parenvs.errors import InfeasibleError
-from parenvs.partitioning import formulas
 from parenvs.partitioning.problem import Partitioning
 
 STAKES = 5

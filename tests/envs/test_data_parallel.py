@@ -76,6 +76,7 @@ def test_data_parallel__random_episodes(name, reward):
         report = judge(plan, problem)
         assert report.legal, report.reasons
         assert sum(rewards) == pytest.approx(report.value(reward), abs=1e-9)
+        assert float(env.space.problem.value(report.chosen)) == report.value(reward)
 
 
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base"])

@@ -82,6 +82,7 @@ def test_operator_partition__random_episodes(name, setting):
         assert report.legal, report.reasons
         if free:
             assert sum(rewards) == pytest.approx(report.value(reward), abs=1e-9)
+            assert float(env.space.problem.value(report.chosen)) == report.value(reward)
             assert -1.0 not in rewards
             if not setting["linkage"]:
                 assert len(rewards) == env.episode_steps

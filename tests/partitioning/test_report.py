@@ -58,7 +58,7 @@ def only(problem, partition, kind=PartitionPlan, **changes):
 HIDDEN = {"w1": 1, "w2": 0}
 
 
-def test_judge_partition__legal(mlp):
+def test_report__legal(mlp):
     for partition in ({}, HIDDEN, {"w1": 0}, {"w2": 1}, {"w1": 0, "w2": 1}):
         for report in (judge(plan_of(mlp, partition), x) for x in (mlp, mlp.graph)):
             assert report.legal
@@ -73,7 +73,7 @@ def test_judge_partition__legal(mlp):
             assert report.fits
 
 
-def test_judge_partition__inputs_may_be_named_or_not(mlp):
+def test_report__inputs_may_be_named_or_not(mlp):
     """The input width has w1 0 and x 1, the output width w2 1 and y 1; the batch no variable."""
     plain = judge(plan_of(mlp, {"w1": 0}), mlp)
     named = judge(plan_of(mlp, {"w1": 0, "x": 1}), mlp)
@@ -87,7 +87,7 @@ def test_judge_partition__inputs_may_be_named_or_not(mlp):
     assert batch.value("step_time") == pytest.approx(float(toys.timed(mlp).value(batch.chosen)))
 
 
-def test_judge_partition__unknown_path(mlp):
+def test_report__unknown_path(mlp):
     words = only(mlp, {"w3": 0})
     assert re.fullmatch(
         r"partition: no variable or batch input 'w3' \(did you mean 'w[12]'\?\)", words
@@ -101,18 +101,18 @@ def test_judge_partition__unknown_path(mlp):
     assert "did you mean 'encoder/layer_0/self/q'" in words
 
 
-def test_judge_partition__dimension_out_of_range(mlp):
+def test_report__dimension_out_of_range(mlp):
     assert only(mlp, {"w1": 2}) == "partition: w1 is f32[4,6] and has no dimension 2"
     assert "has no dimension 2147483647" in only(mlp, {"w1": 2**31 - 1})
 
 
 @pytest.mark.parametrize("dimension", [-1, -2, -3])
-def test_judge_partition__negative_dimension(mlp, dimension):
+def test_report__negative_dimension(mlp, dimension):
     """A file cannot hold one, but a plan made in Python can."""
     assert f"w1 is f32[4,6] and has no dimension {dimension}" in only(mlp, {"w1": dimension})
 
 
-def test_judge_partition__dimension_of_size_one():
+def test_report__dimension_of_size_one():
     text = toys.module(
         {"params__w__": "f32[1,6]{1,0}", "batch__x__": "f32[1,6]{1,0}"},
         [],
@@ -123,7 +123,7 @@ def test_judge_partition__dimension_of_size_one():
     assert judge(plan_of(problem, {"w": 1}), problem).legal
 
 
-def test_judge_partition__fingerprint(mlp):
+def test_report__fingerprint(mlp):
     words = only(mlp, HIDDEN, fingerprint="sha256:0123456789abcdef0123")
     assert "fingerprint: the plan is for sha256:0123456789ab..., but toy is sha256:" in words
     assert "make the plan anew" in words
@@ -131,7 +131,7 @@ def test_judge_partition__fingerprint(mlp):
     assert "fingerprint" in judge(plan_of(mlp, HIDDEN), other).reasons[0]
 
 
-def test_judge_partition__made_for_something_else(mlp):
+def test_report__made_for_something_else(mlp):
     other = Cluster.parse("1x2:v100")
     words = only(mlp, HIDDEN, cluster=other)
     assert words == f"cluster: the plan is for {other}, not {mlp.cluster}"
@@ -145,7 +145,7 @@ def test_judge_partition__made_for_something_else(mlp):
     ]  # fmt: skip
 
 
-def test_judge_partition__a_graph_is_judged_with_the_plans_own_settings(mlp):
+def test_report__a_graph_is_judged_with_the_plans_own_settings(mlp):
     for changes in (
         {"cluster": Cluster.parse("A")},
         {"rules": "automap"},
@@ -177,7 +177,7 @@ TURNED = toys.module(
 )
 
 
-def test_judge_partition__blocked():
+def test_report__blocked():
     """The instruction, its opcode and name, and the dimension that it cannot split."""
     problem = toys.problem_of(SLICED)
     words = only(problem, {"w": 0})
@@ -191,7 +191,7 @@ def test_judge_partition__blocked():
     assert words.startswith("dimension 0 of x cannot be partitioned: instruction 2, slice")
 
 
-def test_judge_partition__blocked_by_itself():
+def test_report__blocked_by_itself():
     """The sum ties both dimensions, so that the transpose would split two of its factors."""
     words = only(toys.problem_of(TURNED), {"w": 0})
     match = re.fullmatch(
@@ -204,7 +204,7 @@ def test_judge_partition__blocked_by_itself():
     assert match[3] != match[4]
 
 
-def test_judge_partition__blocked_by_automap():
+def test_report__blocked_by_automap():
     """A reduction over a partitioned dimension, which shardy's rules allow."""
     text = "HloModule r\nplus {\n  a.1 = f32[] parameter(0)\n  b.1 = f32[] parameter(1)\n"
     text += "  ROOT c.1 = f32[] add(a.1, b.1)\n}\n" + toys.module(
@@ -222,7 +222,7 @@ def test_judge_partition__blocked_by_automap():
     )
 
 
-def test_judge_partition__uneven_forbid():
+def test_report__uneven_forbid():
     problem = toys.problem_of(toys.MLP, devices=4, uneven="forbid")
     words = only(problem, HIDDEN)
     assert words.startswith("dimension 1 of w1 cannot be partitioned: dimension ")
@@ -234,7 +234,7 @@ def test_judge_partition__uneven_forbid():
     assert "of size 12, is no multiple of 8 devices" in words
 
 
-def test_judge_partition__uneven_forbid_names_a_dimension_that_is_uneven():
+def test_report__uneven_forbid_names_a_dimension_that_is_uneven():
     """4 x 3 becomes 6 x 2: over four devices the six rows are uneven, the four are not."""
     text = toys.module(
         {"params__a__": "f32[4,3]{1,0}", "params__b__": "f32[6,2]{1,0}"},
@@ -249,7 +249,7 @@ def test_judge_partition__uneven_forbid_names_a_dimension_that_is_uneven():
     assert ", of size 6, is no multiple" in words
 
 
-def test_judge_partition__conflict(mlp):
+def test_report__conflict(mlp):
     """Both classes by the dimensions that the plan names, the instruction, its two dimensions."""
     words = only(mlp, {**HIDDEN, "x": 0})
     match = re.fullmatch(
@@ -267,7 +267,7 @@ def test_judge_partition__conflict(mlp):
     assert (len(operands), len(results)) == (2, 1)
 
 
-def test_judge_partition__several_conflicts(mlp):
+def test_report__several_conflicts(mlp):
     found = reasons(mlp, {"w1": 1, "w2": 1, "x": 0})
     pairs = {
         frozenset(re.findall(r"dimension \d of \w+", reason.split(" cannot both")[0]))
@@ -280,7 +280,7 @@ def test_judge_partition__several_conflicts(mlp):
     }
 
 
-def test_judge_partition__missing_linked_variable(mlp):
+def test_report__missing_linked_variable(mlp):
     """Named, with what it is linked to and the instruction that links them."""
     words = only(mlp, {"w1": 1})
     match = re.fullmatch(
@@ -297,7 +297,7 @@ def test_judge_partition__missing_linked_variable(mlp):
     assert tensors[1] in ends[1]
 
 
-def test_judge_partition__long_lists_are_cut_short():
+def test_report__long_lists_are_cut_short():
     """Of hundreds of missing variables, twenty are named; how many are left is true, if told."""
     problem = toys.shipped("t5-base")
     counts = problem.counts("variables")
@@ -314,13 +314,13 @@ def test_judge_partition__long_lists_are_cut_short():
     assert told[1] is None or int(told[1]) == len(names) - 1 - 20
 
 
-def test_judge_partition__many_wrong_names_are_cut_short(mlp):
+def test_report__many_wrong_names_are_cut_short(mlp):
     found = reasons(mlp, {f"nothing{k}": 0 for k in range(50)})
     assert len(found) == 21
     assert found[-1] == "and 30 more"
 
 
-def test_judge_partition__batch_plans(mlp):
+def test_report__batch_plans(mlp):
     """Inputs only; what is tied to a named one must be named; variables follow."""
     report = judge(plan_of(mlp, {"x": 0, "y": 0}, BatchPlan), mlp)
     assert report.legal
@@ -357,7 +357,7 @@ def figures(report):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_judge_partition__figures_on_random_programs(seed):
+def test_report__figures_on_random_programs(seed):
     problem, rng = toys.random_problem(seed, steps=12), np.random.default_rng(seed)
     simulation = toys.Simulation(problem)
     for _ in range(4):
@@ -382,7 +382,7 @@ def test_judge_partition__figures_on_random_programs(seed):
 
 
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
-def test_judge_partition__figures_on_shipped_graphs(name):
+def test_report__figures_on_shipped_graphs(name):
     problem = toys.shipped(name, reward="step_time")
     answer = exact_partition(problem)
     report = problem.report(problem.plan(answer.chosen))
@@ -391,7 +391,7 @@ def test_judge_partition__figures_on_shipped_graphs(name):
 
 
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
-def test_judge_partition__graph_and_problem_agree(name):
+def test_report__graph_and_problem_agree(name):
     problem, rng = toys.shipped(name), np.random.default_rng(0)
     chosen = toys.random_choice(problem, rng)
     plan = toys.timed(problem).plan(chosen)
@@ -404,7 +404,7 @@ def test_judge_partition__graph_and_problem_agree(name):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_judge_partition__illegal_exactly_where_the_rules_say_so(seed):
+def test_report__illegal_exactly_where_the_rules_say_so(seed):
     """Any entries for the variables: legal if and only if the closure of them is what they say."""
     rng = np.random.default_rng(seed)
     problem = toys.random_problem(seed, steps=10)
@@ -430,7 +430,7 @@ def test_judge_partition__illegal_exactly_where_the_rules_say_so(seed):
     assert False in seen or len(closure.names) < 4
 
 
-def test_judge_partition__memory_that_does_not_fit(mlp):
+def test_report__memory_that_does_not_fit(mlp):
     """It is said, and does not make a plan illegal."""
     problem = Partitioning.build(mlp.graph, Cluster.parse(toys.toy_cluster(2, 1000.0)))
     report = judge(plan_of(problem, {}), problem)
@@ -441,7 +441,7 @@ def test_judge_partition__memory_that_does_not_fit(mlp):
 
 
 @pytest.mark.parametrize("partition", [{}, HIDDEN, {"w1": 1}, {"zzz": 0}])
-def test_judge_partition__to_json(mlp, partition):
+def test_report__to_json(mlp, partition):
     report = judge(plan_of(mlp, partition), mlp)
     content = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert content["legal"] == report.legal
@@ -453,7 +453,7 @@ def test_judge_partition__to_json(mlp, partition):
     assert content["memory_limit_bytes"] == pytest.approx(0.9e6)
 
 
-def test_judge_partition__certified(mlp):
+def test_report__certified(mlp):
     """The gap of a plan to a proven bound."""
     answer = exact_partition(mlp)
     best = mlp.report(mlp.plan(answer.chosen))
@@ -473,7 +473,7 @@ def test_judge_partition__certified(mlp):
     assert illegal.certified(answer).to_json()["gap"] is None
 
 
-def test_judge_partition__gap_is_of_the_problems_own_reward(mlp):
+def test_report__gap_is_of_the_problems_own_reward(mlp):
     """A report on a problem of the step time compares seconds, not dimensions."""
     timed = toys.timed(mlp)
     answer = exact_partition(timed)
@@ -487,7 +487,7 @@ def test_judge_partition__gap_is_of_the_problems_own_reward(mlp):
 @pytest.mark.parametrize("task", ["operator-partition", "data-parallel"])
 @pytest.mark.parametrize("reward", ["paper", "step_time"])
 @pytest.mark.parametrize("seed", range(6))
-def test_judge_partition__value_is_the_problems(task, reward, seed):
+def test_report__value_is_the_problems(task, reward, seed):
     """Of every choice that a plan can say: the judge's value is ``Partitioning.value``."""
     problem = toys.asked(toys.random_problem(seed, steps=12), task, reward)
     rng = np.random.default_rng(seed)
