@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import choose_cluster
+from parenvs.envs.base import RENDER_MODES, PlanEnv
 from parenvs.instances import load_partitioning
-from parenvs.partitioning.judge import judge_partition, make_partition_plan
+from parenvs.partitioning.judge import PartitionReport, judge_partition, make_partition_plan
 from parenvs.partitioning.problem import PARTITIONED, REPLICATED
 from parenvs.partitioning.space import OPEN, PARTITION, REPLICATE, STAKES, PartitionSpace
 from parenvs.plan import ILLEGAL, BatchPlan, PartitionPlan
 
 
-class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
+class PartitionEnv(PlanEnv):
     """Asks for one dimension or class after the other.
 
     Args:
@@ -32,7 +32,7 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
-        "render_modes": ["ansi", "rgb_array"],
+        "render_modes": RENDER_MODES,
         "render_fps": 4,
     }
 
@@ -40,9 +40,7 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
         self, space: PartitionSpace, instance: str, masked: bool, render_mode: str | None
     ) -> None:
         """Set up the spaces."""
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode must be one of {self.metadata['render_modes']}")
-        self.render_mode = render_mode
+        super().__init__(render_mode)
         self.space, self.instance, self.masked = space, instance, masked
         self.action_space = spaces.Discrete(2)
         self.observation_space = spaces.Dict(
@@ -96,26 +94,15 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
             space.problem, chosen, space.task, space.reward, instance=self.instance
         )
 
-    def render(self) -> Any:
-        """What is partitioned so far, as text or as an (h, w, 3) uint8 picture."""
-        if self.render_mode is None:
-            gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
-            return None
-        from parenvs.viewer import partition_figure as viewer_partition
-        from parenvs.viewer import partition_text
-
-        problem = self.space.problem
-        report = judge_partition(self.plan(), problem)
-        if self.render_mode == "ansi":
-            return partition_text.text(report, undecided=self.undecided())
-        return viewer_partition.rgb_array(problem, report, undecided=self.undecided())
-
     def undecided(self) -> set[str]:
         """Paths of the entry parameters that have an undecided dimension."""
         problem, open_ = self.space.problem, self.space.dimensions[self._decisions == OPEN]
         graph = problem.graph
         tensors = set((np.searchsorted(graph.dim_offset, open_, side="right") - 1).tolist())
         return {path for path, tensor in problem.tensor.items() if tensor in tensors}
+
+    def _viewable(self) -> PartitionReport:
+        return judge_partition(self.plan(), self.space.problem)
 
     @property
     def episode_steps(self) -> int:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import Cluster
+from parenvs.envs.base import PlanEnv, pipeline_so_far
 from parenvs.envs.pipeline_cut_kernel import NOTHING, Settled, kernel_of
 from parenvs.instances import load_profile
-from parenvs.judging import judge
 from parenvs.pipeline.cuts import RADIUS, CutSpace
-from parenvs.pipeline.judge import make_plan
+from parenvs.pipeline.judge import Report, make_plan
 from parenvs.pipeline.problem import MICRO_BATCHES, Pipeline
 from parenvs.pipeline.profile import MICRO_BATCH
 from parenvs.plan import ILLEGAL, PipelinePlan
 
 
-class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
+class PipelineCutEnv(PlanEnv):
     """Cut a model into S pipeline stages so that a training step is as short as possible.
 
     ## Description
@@ -71,11 +70,6 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
     * v0: first version.
     """
 
-    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
-        "render_modes": ["ansi", "rgb_array"],
-        "render_fps": 1,
-    }
-
     _chain: list[int]  # the kernel's mark of the start, and the cuts made
     _settled: Settled
     _cuts: np.ndarray  # as in the observation
@@ -95,9 +89,7 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         render_mode: str | None = None,
     ) -> None:
         """Load the instance and find its candidates; see the class for the arguments."""
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode must be one of {self.metadata['render_modes']}")
-        self.render_mode = render_mode
+        super().__init__(render_mode)
         self.instance = instance
         devices = Cluster.parse(cluster)
         profile = load_profile(instance, devices, micro_batch)
@@ -156,12 +148,8 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         """The plan built so far (the rest of the chain is its last stage)."""
         return make_plan(self.pipeline, *self.space.plan(self._chain[1:]), instance=self.instance)
 
-    def render(self) -> Any:
-        """The chain with its cuts and the schedule, as text or as an (h, w, 3) uint8 picture."""
-        if self.render_mode is None:
-            gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
-            return None
-        return picture(self.render_mode, self.pipeline, self.plan())
+    def _viewable(self) -> Report | Pipeline:
+        return pipeline_so_far(self.plan(), self.pipeline)
 
     @property
     def episode_steps(self) -> int:
@@ -200,13 +188,3 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         mask = np.zeros(self.kernel.end, dtype=np.int8)
         mask[self._begin : self._end] = 1
         return {"action_mask": mask}
-
-
-def picture(mode: str, pipeline: Pipeline, plan: PipelinePlan) -> Any:
-    """A plan in a render mode; before the first cut, the chain alone."""
-    from parenvs.viewer import pipeline_figure as viewer
-
-    report = judge(plan, pipeline) if plan.cuts else None
-    if mode == "ansi":
-        return viewer.text(pipeline, report)
-    return viewer.rgb_array(pipeline, report)

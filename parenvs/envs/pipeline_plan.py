@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import Cluster
 from parenvs.datasets import generators, instance_sets
+from parenvs.envs.base import PlanEnv, pipeline_so_far
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.instances import load_profile
-from parenvs.judging import judge
-from parenvs.pipeline.judge import make_plan, plan_values
+from parenvs.pipeline.judge import Report, make_plan, plan_values
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PlanSpace
 from parenvs.pipeline.problem import MICRO_BATCHES, Pipeline
 from parenvs.pipeline.profile import MICRO_BATCH
@@ -77,7 +76,7 @@ OPTIONS = ("instance", "cluster", "stages", "micro_batch", "micro_batches")
 """Keys of ``reset(options=...)``."""
 
 
-class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
+class PipelinePlanEnv(PlanEnv):
     """Plan pipelines of many models: a policy trained here plans one that it has never seen.
 
     ## Description
@@ -139,11 +138,6 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
     * v0: first version.
     """
 
-    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
-        "render_modes": ["ansi", "rgb_array"],
-        "render_fps": 1,
-    }
-
     def __init__(
         self,
         instance: str | None = None,
@@ -157,8 +151,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         render_mode: str | None = None,
     ) -> None:
         """Load what can be loaded; see the class for the arguments."""
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode must be one of {self.metadata['render_modes']}")
+        super().__init__(render_mode)
         if family is not None and family not in generators.FAMILIES:
             raise ParenvsError(
                 f"unknown family {family!r}{did_you_mean(family, generators.FAMILIES)}; known: "
@@ -168,7 +161,6 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
             raise ParenvsError(f"ranges must be one of {', '.join(RANGES)}, not {ranges!r}")
         if repeat < 1:
             raise ParenvsError(f"repeat must be >= 1, not {repeat}")
-        self.render_mode = render_mode
         self.family, self.ranges, self.repeat = family, ranges, repeat
         self._settings: dict[str, Any] = dict(
             zip(OPTIONS, (instance, cluster, stages, micro_batch, micro_batches), strict=True)
@@ -250,17 +242,8 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         )
         return make_plan(self.pipeline, cuts, device_cuts, instance=self.instance)
 
-    def render(self) -> Any:
-        """The chain with its cuts and the schedule, as text or as an (h, w, 3) uint8 picture."""
-        if self.render_mode is None:
-            gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
-            return None
-        from parenvs.viewer import pipeline_figure as viewer
-
-        report = judge(self.plan(), self.pipeline) if len(self._units) > 1 else None
-        if self.render_mode == "ansi":
-            return viewer.text(self.pipeline, report)
-        return viewer.rgb_array(self.pipeline, report)
+    def _viewable(self) -> Report | Pipeline:
+        return pipeline_so_far(self.plan(), self.pipeline)
 
     @property
     def episode_steps(self) -> int:

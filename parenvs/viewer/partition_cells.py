@@ -1,7 +1,4 @@
-"""The cells of a partition picture: tables of layers, and lists of what is in no layer.
-
-JOINED: The lists of a partition picture: variables in no layer, and batch inputs.
-"""
+"""The cells of a partition picture: tables of layers, and lists of what is in no layer."""
 
 from __future__ import annotations
 
@@ -21,43 +18,43 @@ from parenvs.viewer.page import (
     ink_on,
     text_inches,
 )
-from parenvs.viewer.partition_grid import BLOCKED, REPLICATED, UNDECIDED, Cell, Group, Table
-from parenvs.viewer.words import printable
+from parenvs.viewer.partition_grid import (
+    BLOCKED,
+    REPLICATED,
+    STATE_NAMES,
+    UNDECIDED,
+    Cell,
+    Group,
+    Table,
+)
+from parenvs.viewer.words import clip_start
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-PLAIN = {REPLICATED: "#D3D3D3", BLOCKED: "#F5F5F5", UNDECIDED: "#FFFFFF"}
-NAMES = {
-    REPLICATED: "replicated",
-    BLOCKED: "cannot be partitioned",
-    UNDECIDED: "undecided",
-}
-_EDGE, _STROKE = "#8E8E8E", "#BDBDBD"
-PIXEL = 0.01  # inches
 FONT = 7.5
+"""Points of the words in and beside cells."""
+_FILLS = {REPLICATED: "#D3D3D3", BLOCKED: "#F5F5F5", UNDECIDED: "#FFFFFF"}
+_EDGE, _STROKE = "#8E8E8E", "#BDBDBD"
+_PIXEL = 0.01  # inches
 _TALL = 0.13  # inches of a cell that can hold words
 _TILT = 60  # degrees
 _HEAD = 0.05  # inches more between columns whose names begin differently
 _WIDEST, _NARROW = 1.8, 0.5  # inches, of cells with and without their shape
 _SHARE = 0.35  # of the width, at most, for the names of layers
+_LINE = 0.22  # inches from one line of a list to the next
+_PITCHES = (0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05)  # of cells without names, inches
 
 
 def colour_of(state: int) -> str:
     """Fill of a cell: one hue a dimension, greys for the other states."""
-    return PLAIN[state] if state < 0 else STAGE_COLOURS[state % len(STAGE_COLOURS)]
+    return _FILLS[state] if state < 0 else STAGE_COLOURS[state % len(STAGE_COLOURS)]
 
 
 def name_of(state: int) -> str:
     """``dimension 1``, ``replicated``, ..."""
-    return NAMES[state] if state < 0 else f"dimension {state}"
-
-
-def shortened(name: str, width: int) -> str:
-    """The end of a name, which tells more than its beginning, in at most ``width`` characters."""
-    name = printable(name)
-    return name if len(name) <= width else f"…{name[len(name) - max(width - 1, 1) :]}"
+    return STATE_NAMES[state] if state < 0 else f"dimension {state}"
 
 
 class Sheet:
@@ -103,7 +100,7 @@ class Sheet:
 
         for state, boxes in sorted(self._boxes.items()):
             empty = state == UNDECIDED
-            inset = 0.5 * PIXEL if empty else 0.0
+            inset = 0.5 * _PIXEL if empty else 0.0
             self.axes.add_collection(
                 PolyCollection(
                     [_corners(*box, inset) for box in boxes],
@@ -147,7 +144,7 @@ def _corners(
 
 def whole(inches: float) -> float:
     """Whole pixels, so that all cells are equally large and sharp."""
-    return int(inches / PIXEL + 1e-6) * PIXEL
+    return int(inches / _PIXEL + 1e-6) * _PIXEL
 
 
 def draw_tables(
@@ -159,10 +156,10 @@ def draw_tables(
     """
     most = max(int(width * _SHARE / len(tables) / text_inches("x", FONT, bold=True)), 4)
     margins = [
-        max(text_inches(shortened(label, most), FONT, bold=True) for label, _ in table.rows) + 0.1
+        max(text_inches(clip_start(label, most), FONT, bold=True) for label, _ in table.rows) + 0.1
         for table in tables
     ]
-    longest = max(text_inches(shortened(c, 24), FONT) for table in tables for c in table.columns)
+    longest = max(text_inches(clip_start(c, 24), FONT) for table in tables for c in table.columns)
     over = 0.5 * longest  # by which the slanted names stick out at the right
     gap = over + 0.12
     heads = sum(_heads(table)[-1] for table in tables) * _HEAD
@@ -179,7 +176,7 @@ def draw_tables(
     for table, margin in zip(tables, margins, strict=True):
         wide = pitch * len(table.columns) + _heads(table)[-1] * _HEAD
         chars = int((margin + wide) / text_inches("x", 9, bold=True))
-        words = shortened(table.title, max(chars, 6))
+        words = clip_start(table.title, max(chars, 6))
         sheet.text(x, top + 0.08, words, size=9, weight="bold")
         _draw_table(sheet, table, whole(x + margin), y, pitch, tall, most, shapes)
         x = whole(x + margin) + wide + gap
@@ -206,23 +203,23 @@ def _draw_table(
     shapes: bool,
 ) -> None:
     places = [left + k * pitch + head * _HEAD for k, head in enumerate(_heads(table))]
-    half = (pitch - PIXEL) / 2
+    half = (pitch - _PIXEL) / 2
     for x, name in zip(places, table.columns, strict=True):
         if pitch >= 0.115:
-            words = shortened(name, 24)
+            words = clip_start(name, 24)
             sheet.text(
                 x + half, top - 0.05, words, rotation=_TILT, rotation_mode="anchor", color=QUIET
             )
     every = next(k for k in (1, 2, 4, 5, 10, 20, 50, 100) if k * tall >= 0.125)
     for row, (label, held) in enumerate(table.rows):
         y = top + row * tall
-        middle = y + (tall - PIXEL) / 2
+        middle = y + (tall - _PIXEL) / 2
         if row % every == 0:
-            sheet.text(left - 0.06, middle, shortened(label, most), ha="right", color=QUIET)
+            sheet.text(left - 0.06, middle, clip_start(label, most), ha="right", color=QUIET)
         for x, some in zip(places, held, strict=True):
             if not some:
                 continue
-            sheet.cell(x, y, pitch - PIXEL, tall - PIXEL, some)
+            sheet.cell(x, y, pitch - _PIXEL, tall - _PIXEL, some)
             state = some[0].state
             if len(some) == 1 and (shapes or (state >= 0 and min(pitch, tall) >= _TALL)):
                 words = shape_words(some[0]) if shapes else f"{state}"
@@ -235,10 +232,6 @@ def shape_words(cell: Cell) -> str:
     """``3×3×64×[128]``, the partitioned dimension in brackets; ``scalar``."""
     words = [f"[{n}]" if d == cell.state else f"{n}" for d, n in enumerate(cell.shape)]
     return "×".join(words) or "scalar"
-
-
-_LINE = 0.22  # inches from one line to the next
-_PITCHES = (0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05)  # of cells without names, inches
 
 
 class Lists:
@@ -266,7 +259,7 @@ class Lists:
         named = [(group.title or "top level", list(group.cells)) for group in groups]
         last = [("batch inputs", [(cell.path, cell) for cell in inputs])] if inputs else []
         self.margin = min(
-            max((text_inches(shortened(t, 20), FONT) for t, _ in named + last), default=0) + 0.15,
+            max((text_inches(clip_start(t, 20), FONT) for t, _ in named + last), default=0) + 0.15,
             1.5,
         )
         self.lines: list[tuple[str, list[tuple[float, str, Cell]]]] = []
@@ -296,14 +289,14 @@ class Lists:
         for title, held in named:
             x = self.width
             for name, cell in held:
-                words = shortened(name, 30)
+                words = clip_start(name, 30)
                 wide = 0.2 + text_inches(words, FONT) + 0.2
                 if shapes:
                     wide += text_inches(f"  {shape_words(cell)}", FONT, bold=True)
                     words += f"  {shape_words(cell)}"
                 if x + wide > self.width:
                     first = not lines or x == self.width
-                    lines.append((shortened(title, 20) if first else "", []))
+                    lines.append((clip_start(title, 20) if first else "", []))
                     x = self.margin
                 lines[-1][1].append((x, words, cell))
                 x += wide
@@ -332,7 +325,7 @@ class Lists:
             for k, start in enumerate(starts):
                 down, across = divmod(k, self.across)
                 x = whole(left + self.margin) + across * self.pitch
-                side = self.pitch - PIXEL
+                side = self.pitch - _PIXEL
                 held = self.field[start : start + self.each]
                 sheet.cell(x, y + down * self.pitch, side, side, held)
             y = whole(top + self.height - len(self.lines) * _LINE)

@@ -1,4 +1,4 @@
-"""Variables in the order of a picture: what each is, by layer, with repeated names merged."""
+"""What a partition plan does to each variable, by layer, with repeated names merged."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 REPLICATED, BLOCKED, UNDECIDED = -1, -2, -3
 """States of a variable that has no partitioned dimension."""
+STATE_NAMES = {
+    UNDECIDED: "undecided",
+    REPLICATED: "replicated",
+    BLOCKED: "cannot be partitioned",
+}
 MOST_TABLES, MOST_COLUMNS, MOST_ROWS = 4, 48, 64
 """Beyond these, tables become lists, and rows stand for several layers."""
 _MOST_RANGES = 4
@@ -81,19 +86,19 @@ def cells(
         undecided: paths of the variables and inputs that an episode has not yet settled.
     """
     graph, classes = problem.graph, problem.classes
-    nothing = np.zeros(len(classes), dtype=bool)
-    chosen = nothing if report is None else report.chosen
-    wrong = nothing if report is None or report.legal else _wrong(problem, chosen)
-    missing = _missing(report)
+    no_class = np.zeros(len(classes), dtype=bool)
+    chosen = no_class if report is None else report.chosen
+    wrong = no_class if report is None or report.legal else _wrong(problem, chosen)
+    faulty = _faulty_paths(report)
     open_ = set(graph.paths) if report is None and undecided is None else set(undecided or ())
     scale = problem.footprint.scale(chosen)
 
     def cell(index: int) -> Cell:
         tensor, path = int(graph.parameter_tensor[index]), graph.paths[index]
         start, end = graph.dim_offset[tensor : tensor + 2].tolist()
-        wide = start + np.flatnonzero(graph.dims[start:end] > 1)
-        label = classes.label[wide]
-        split = wide[chosen[label]]
+        splittable = start + np.flatnonzero(graph.dims[start:end] > 1)
+        label = classes.label[splittable]
+        split = splittable[chosen[label]]
         state = REPLICATED
         if split.size:
             state = int(split[0]) - start
@@ -102,7 +107,7 @@ def cells(
         elif path in open_:
             state = UNDECIDED
         size = float(graph.tensor_bytes[tensor])
-        fault = bool(wrong[label].any()) or path in missing
+        fault = bool(wrong[label].any()) or path in faulty
         return Cell(path, graph.shape(tensor), state, fault, size, size * float(scale[tensor]))
 
     reader = np.repeat(np.arange(len(graph.opcode)), np.diff(graph.operand_offset))
@@ -124,19 +129,22 @@ def _wrong(problem: Partitioning, chosen: np.ndarray) -> np.ndarray:
     return wrong
 
 
-def _missing(report: PartitionReport | None) -> set[str]:
-    """Paths that an illegal plan leaves out although they are tied to what it names, or garbles."""
+def _faulty_paths(report: PartitionReport | None) -> set[str]:
+    """Paths of which an illegal plan names no dimension or a wrong one.
+
+    A variable that the plan leaves out is at fault if it is tied to what the plan names.
+    """
     if report is None or report.legal:
         return set()
     problem, named = report.problem, report.plan.partition
-    found = problem.partition(report.chosen, scope_of(report.plan.task, "paper"))
+    tied = problem.partition(report.chosen, scope_of(report.plan.task, "paper"))
     garbled = {
         path
         for path, d in named.items()
         if path in problem.tensor
         and (d >= len(shape := problem.graph.shape(problem.tensor[path])) or d < 0 or shape[d] == 1)
     }
-    return (set(found) - set(named)) | garbled
+    return (set(tied) - set(named)) | garbled
 
 
 def layers(paths: Sequence[str]) -> list[tuple[str, str]]:

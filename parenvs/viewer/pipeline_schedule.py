@@ -1,4 +1,4 @@
-"""The lower half of a picture: the simulated 1F1B schedule."""
+"""The lower half of a pipeline's picture: the simulated 1F1B schedule."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import numpy as np
 from parenvs.viewer.page import (
     DPI,
     INK,
-    LEFT,
     LINK,
     QUIET,
     RED,
-    RIGHT,
     TRACK,
     WIDTH,
     Page,
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
 
     from parenvs.pipeline.judge import Report
 
+LEFT, RIGHT = 1.75, 0.3
+"""Inches beside the axes of a pipeline's picture; the names of the rows stand at the left."""
 _LENGTHS = 1.15  # inches beside the schedule, for the name of the later length
 
 
