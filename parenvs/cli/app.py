@@ -26,7 +26,7 @@ from parenvs.cli.options import (
     Stages,
     with_request,
 )
-from parenvs.cli.report import out, print_report, refuse_illegal, write
+from parenvs.cli.report import out, print_report, proof, refuse_illegal, write
 from parenvs.cli.train import add_training
 from parenvs.errors import InfeasibleError, ParenvsError
 
@@ -63,9 +63,18 @@ def list_() -> None:
 
     out.print(tables.instances())
     out.print(tables.clusters())
-    out.print("environments: " + ", ".join(tables.environments()))
+    out.print("environments: " + ", ".join(_environments()))
     out.print("agents of pipelines:  " + ", ".join(planners.PLANNERS))
     out.print("agents of partitions: " + ", ".join(partition_planners.PLANNERS))
+
+
+def _environments() -> list[str]:
+    """Ids of the suite's environments."""
+    import gymnasium as gym
+
+    return sorted(
+        name for name, spec in gym.registry.items() if str(spec.entry_point).startswith("parenvs.")
+    )
 
 
 @app.command()
@@ -118,7 +127,7 @@ def plan(
         sys.stdout.write(json.dumps(content) + "\n")
     else:
         print_report(report)
-        out.print(tables.proof(answer), markup=False)
+        out.print(proof(answer), markup=False)
         for gap in gaps:
             out.print(gap.text(), markup=False, soft_wrap=True)
     refuse_illegal(report, f"the plan of {agent!r} is illegal")

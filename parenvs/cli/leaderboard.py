@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parenvs.cli import tables
 from parenvs.cli.options import Json, Seed, check_range
-from parenvs.cli.report import out
+from parenvs.cli.report import out, say, say_json, say_progress
 from parenvs.errors import ParenvsError
 from parenvs.files import write_text
 
@@ -75,11 +76,11 @@ def submit(
             seed=seed,
             steps=steps,
             hardware=hardware,
-            say=_say,
+            say=say_progress,
         )
         path = folder / of.name / f"{made.entry}.json"
         made.save(path)
-        out.print(f"entry written to {path}", markup=False, soft_wrap=True)
+        say(f"entry written to {path}")
 
 
 def check(
@@ -90,23 +91,23 @@ def check(
     begin = time.perf_counter()
     entries, refused = _checked(files)
     if as_json:
-        sys.stdout.write(json.dumps(_standings(entries)) + "\n")
+        say_json(_standings(entries))
     else:
-        out.print(_summary(entries))
+        out.print(tables.standings(entries))
         if len(entries) == 1:
-            out.print(_problems(entries[0]))
+            out.print(tables.verdicts(entries[0]))
     for name, reasons in refused.items():
         for reason in reasons:
-            _say(f"{name}: {reason}")
+            say_progress(f"{name}: {reason}")
     for checked in entries:
         for verdict in checked.verdicts:
             if verdict.improves:
-                _say(
+                say_progress(
                     f"{checked.entry.entry}: {verdict.problem.name}: cost {verdict.cost:.9g} is "
                     f"better than the reference {verdict.problem.reference.cost:.9g}, which is not "
                     "proven; parenvs leaderboard update takes it over"
                 )
-    _say(f"{len(files)} judged in {time.perf_counter() - begin:.1f} s")
+    say_progress(f"{len(files)} judged in {time.perf_counter() - begin:.1f} s")
     if refused:
         raise ParenvsError(f"{len(refused)} of {len(files)} refused: {', '.join(refused)}")
 
@@ -130,7 +131,7 @@ def table(
         sys.stdout.write(text)
     else:
         write_text(path, text)
-        out.print(f"table written to {path}", markup=False, soft_wrap=True)
+        say(f"table written to {path}")
 
 
 def site(
@@ -143,8 +144,7 @@ def site(
 
     files = write_site(path, tasks(), _accepted(_of_folder(folder)))
     total = sum(len(text.encode()) for text in files.values())
-    words = f"site written to {path}: {len(files)} files, {total / 1e6:.1f} MB; open index.html"
-    out.print(words, markup=False, soft_wrap=True)
+    say(f"site written to {path}: {len(files)} files, {total / 1e6:.1f} MB; open index.html")
 
 
 def update(files: Files) -> None:
@@ -156,16 +156,12 @@ def update(files: Files) -> None:
     for task, references in better.items():
         for name, new in references.items():
             old = tasks().task(task).problems[name].reference
-            out.print(
-                f"{task} {name}: {old.cost:.9g} ({old.method}) -> {new.cost:.9g} ({new.method})",
-                markup=False,
-                soft_wrap=True,
-            )
+            say(f"{task} {name}: {old.cost:.9g} ({old.method}) -> {new.cost:.9g} ({new.method})")
     if not better:
-        out.print("no reference is improved; nothing written")
+        say("no reference is improved; nothing written")
         return
     tasks().improved(better).save()
-    out.print(f"references written to {tasks_file()}", markup=False, soft_wrap=True)
+    say(f"references written to {tasks_file()}")
 
 
 def _checked(files: Iterable[Path]) -> tuple[list[Checked], dict[str, tuple[str, ...]]]:
@@ -232,48 +228,3 @@ def _standings(entries: list[Checked]) -> dict[str, Any]:
             for task in known.tasks.values()
         ],
     }
-
-
-def _summary(entries: list[Checked]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    from parenvs.leaderboard.check import ranking
-    from parenvs.leaderboard.tasks import tasks
-
-    view = Table(header_style="bold")
-    for title, side in (
-        ("task", "left"), ("entry", "left"), ("score", "right"), ("at the reference", "right"),
-        ("marked", "left"),
-    ):  # fmt: skip
-        view.add_column(title, justify=side)  # type: ignore[arg-type]
-    for task in tasks().tasks.values():
-        for standing in ranking(task, entries):
-            checked = standing.checked
-            words = (task.name, checked.entry.entry, f"{standing.score:.4f}")
-            reached = f"{standing.reached} of {len(checked.verdicts)}"
-            view.add_row(*map(Text, (*words, reached, standing.mark)))
-    return view
-
-
-def _problems(checked: Checked) -> Any:
-    """The verdicts on one entry."""
-    from rich.table import Table
-    from rich.text import Text
-
-    view = Table(header_style="bold")
-    for title in ("problem", "cost", "reference", "proof", "score", "verdict"):
-        left = title in ("problem", "proof", "verdict")
-        view.add_column(title, justify="left" if left else "right")
-    for verdict in checked.verdicts:
-        reference = verdict.problem.reference
-        figures = (f"{verdict.cost:.6g}", f"{reference.cost:.6g}", reference.status)
-        row = (verdict.problem.name, *figures, f"{verdict.score:.4f}", verdict.state)
-        view.add_row(*map(Text, row))
-    return view
-
-
-def _say(text: str) -> None:
-    """A line for the person who waits; not part of the output."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
