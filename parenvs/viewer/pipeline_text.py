@@ -10,6 +10,7 @@ from parenvs.viewer.words import (
     SEPARATOR,
     clip,
     duration,
+    milliseconds,
     paint,
     plural,
     printable,
@@ -119,20 +120,13 @@ def _table(report: Report, colour: bool) -> list[str]:
         compute = stage.forward_seconds + stage.backward_seconds
         row = (
             f"{device_range(stage):<10}{f'{stage.first}–{stage.end - 1}':<13}"
-            f"{short_name(stage.last_name, 22):<24}{_ms(compute):>9}"
-            f"{_ms(stage.transfer_seconds):>10}{_ms(stage.all_reduce_seconds):>11}"
+            f"{short_name(stage.last_name, 22):<24}{milliseconds(compute):>9}"
+            f"{milliseconds(stage.transfer_seconds):>10}{milliseconds(stage.all_reduce_seconds):>11}"
             f"{stage.memory_bytes / 1e9:>9.2f}"
             f"{stage.efficiency * 100:>7.1f}{' !' if stage.memory_bytes > limit else ''}"
         )
         lines.append(paint(f"{number:<5}", number, colour) + row)
     return lines
-
-
-def _ms(seconds: float) -> str:
-    value = seconds * 1e3
-    if not value:
-        return "0"
-    return f"{value:.3g}" if value >= 1e6 else f"{value:.{3 if value < 100 else 1}f}"
 
 
 def _gantt(report: Report, colour: bool) -> list[str]:

@@ -18,6 +18,14 @@ def duration(seconds: float) -> str:
     return f"{_digits(seconds / scale, 4)} {unit}"
 
 
+def milliseconds(seconds: float) -> str:
+    """A number of milliseconds for a table whose head gives the unit: ``12.345``, ``1234.5``."""
+    value = seconds * 1e3
+    if not value:
+        return "0"
+    return f"{value:.3g}" if value >= 1e6 else f"{value:.{3 if value < 100 else 1}f}"
+
+
 def time_unit(seconds: float) -> tuple[float, str]:
     """``(seconds in the unit, its name)`` of the largest unit in which ``seconds`` is over one."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
