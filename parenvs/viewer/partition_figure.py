@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parenvs.viewer.page import HEIGHT, INK, MARGIN, QUIET, RED, TRACK, WIDTH, Page, blank_figure
-from parenvs.viewer.partition_cells import Lists, Sheet, draw_tables, name_of
+from parenvs.viewer.partition_cells import Box, Lists, Sheet, draw_tables, name_of
 from parenvs.viewer.partition_grid import UNDECIDED, Cell, cells, grid
 from parenvs.viewer.partition_text import MEMORY_PARTS, title, verdict
 from parenvs.viewer.words import duration, printable, size
@@ -185,7 +185,7 @@ def _draw_key(
     count = Counter(cell.state for cell in variables)
     other = Counter(cell.state for cell in inputs)
     for state in sorted({*count, *other}, key=lambda s: (s < 0, abs(s))):
-        sheet.box(x, y, 0.22, 0.15, state)
+        sheet.box(Box(x, y, 0.22, 0.15), state)
         sheet.text(x + 0.3, y + 0.075, name_of(state), size=8.5)
         many = f"{count[state]:,}"
         if other[state]:
@@ -193,7 +193,7 @@ def _draw_key(
         sheet.text(x + width, y + 0.075, many, size=8.5, ha="right")
         y += _LINE + 0.02
     if any(cell.fault for cell in (*variables, *inputs)):
-        sheet.fault(x, y, 0.22, 0.15)
+        sheet.fault(Box(x, y, 0.22, 0.15))
         many = f"{sum(cell.fault for cell in variables):,}"
         sheet.text(x + 0.3, y + 0.075, "breaks a rule", size=8.5, color=RED)
         sheet.text(x + width, y + 0.075, many, size=8.5, ha="right")
