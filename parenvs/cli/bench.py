@@ -37,7 +37,7 @@ def agents(
         str | None, typer.Option(help="Instances (default: all that ship).", show_default=False)
     ] = None,
     clusters: Annotated[str, typer.Option(help="Preset clusters of the pipelines.")] = "A,B,C",
-    seeds: Annotated[int, typer.Option(help="Seeds 0 to this less one.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on.")] = 5,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -115,7 +115,8 @@ def agents(
 def speed(
     folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("bench"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Some seconds, smaller problems; not to compare.")
+        bool,
+        typer.Option("--quick", help="Smaller problems, a few seconds; no times to compare."),
     ] = False,
     repeats: Annotated[
         int | None,
@@ -128,9 +129,9 @@ def speed(
         ),
     ] = None,
 ) -> None:
-    """Time every environment beside CartPole, single and batched, and what else takes time.
+    """Time every environment beside CartPole, single and batched, solvers, readers and the judge.
 
-    Writes all runs, their medians as tables, and a short one. Run it alone on the machine.
+    Writes all runs, their medians as tables, and a short table. Nothing else should run meanwhile.
     """
     from parenvs.bench import speed as bench_speed
     from parenvs.bench.speed_table import markdown, summary
@@ -145,7 +146,9 @@ def speed(
         effort = replace(effort, seconds=seconds)
     data = bench_speed.measure(effort, say_progress)
     options = {"--quick": quick, f"--repeats {repeats}": repeats, f"--seconds {seconds}": seconds}
-    command = " ".join(["parenvs bench speed", *(one for one, given in options.items() if given)])
+    command = " ".join(
+        ["parenvs bench speed", *(option for option, given in options.items() if given)]
+    )
     short = summary(data, command)
     raw = json.dumps({"command": command, **data}, indent=1)
     write_text(folder / "bench_speed.json", raw + "\n")
@@ -160,21 +163,21 @@ def _several(option: str, text: str, known: Sequence[str]) -> list[str]:
     """The names in a list with commas, each once.
 
     Raises:
-        ParenvsError: an unknown one, or none.
+        ParenvsError: a name is not among the ``known`` ones, or there is no name.
     """
-    found = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-    for word in found:
+    names = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    for word in names:
         if word not in known:
             raise ParenvsError(
                 f"{option}: unknown {word!r}{did_you_mean(word, known)}; known: {', '.join(known)}"
             )
-    if not found:
+    if not names:
         raise ParenvsError(f"{option}: name at least one of {', '.join(known)}")
-    return found
+    return names
 
 
 def _line(record: dict[str, Any], reached: bool) -> str:
-    """What is said of a run that is done."""
+    """One line on a run that is done."""
     end = f"optimum after {record['target_steps']:,} steps" if reached else "optimum not reached"
     names = f"{record['problem']} {record['agent']} seed {record['seed']}"
     return f"{names}: {end}, {record['seconds']:.1f} s"

@@ -63,13 +63,13 @@ def submit(
     chosen = [known.task(name) for name in dict.fromkeys(task or known.tasks)]
     if entry is not None and len(agent or ()) != 1:
         raise ParenvsError("--entry names the entry of one agent; give --agent once")
-    pairs = [(of, name) for of in chosen for name in dict.fromkeys(agent or ready(of))]
-    for of, name in pairs:
-        if name not in agents(of):
-            planner(of, name)  # raises, and says which there are
-    for of, name in pairs:
-        made = agent_submission(
-            of.name,
+    pairs = [(task_, name) for task_ in chosen for name in dict.fromkeys(agent or ready(task_))]
+    for task_, name in pairs:
+        if name not in agents(task_):
+            planner(task_, name)  # raises, and says which there are
+    for task_, name in pairs:
+        submission = agent_submission(
+            task_.name,
             name,
             entry=entry,
             authors=author or ("parenvs",),
@@ -78,8 +78,8 @@ def submit(
             hardware=hardware,
             say=say_progress,
         )
-        path = folder / of.name / f"{made.entry}.json"
-        made.save(path)
+        path = folder / task_.name / f"{submission.entry}.json"
+        submission.save(path)
         say(f"entry written to {path}")
 
 
@@ -165,7 +165,10 @@ def update(files: Files) -> None:
 
 
 def _checked(files: Iterable[Path]) -> tuple[list[Checked], dict[str, tuple[str, ...]]]:
-    """What was judged, the refused among it or not, and file -> reasons of what is refused."""
+    """Judge entries: all that could be judged, and the reasons for refusing a file, by its name.
+
+    An entry that breaks a rule is in both; a file that is no entry is refused only.
+    """
     from parenvs.leaderboard.check import check_file
     from parenvs.leaderboard.reading import EntryError, cleaned
 
@@ -192,6 +195,11 @@ def _checked(files: Iterable[Path]) -> tuple[list[Checked], dict[str, tuple[str,
 
 
 def _accepted(files: Iterable[Path]) -> list[Checked]:
+    """The judged entries.
+
+    Raises:
+        ParenvsError: one is refused.
+    """
     entries, refused = _checked(files)
     for name, reasons in refused.items():
         raise ParenvsError(f"{name}: {reasons[0]}; parenvs leaderboard check gives all reasons")
@@ -206,12 +214,12 @@ def _of_folder(folder: Path) -> list[Path]:
     """
     from parenvs.leaderboard.entry import entry_files
 
-    found = entry_files(folder)
-    if not found:
+    paths = entry_files(folder)
+    if not paths:
         raise ParenvsError(
             f"{folder}: no entry TASK/ENTRY.json there; give --folder, or run in a checkout"
         )
-    return found
+    return paths
 
 
 def _standings(entries: list[Checked]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from parenvs.viewer.page import HEIGHT, INK, MARGIN, QUIET, RED, TRACK, WIDTH, P
 from parenvs.viewer.partition_cells import Box, Lists, Sheet, draw_tables, name_of
 from parenvs.viewer.partition_grid import UNDECIDED, Cell, cells, grid
 from parenvs.viewer.partition_text import MEMORY_PARTS, title, verdict
-from parenvs.viewer.words import duration, printable, size
+from parenvs.viewer.words import SEPARATOR, duration, plural, printable, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,7 +86,7 @@ def _draw_side(
     inputs: list[Cell],
     top: float,
 ) -> None:
-    """The column at the right; seconds and bytes of an illegal plan would mean nothing."""
+    """Draw the column at the right; seconds and bytes of an illegal plan would mean nothing."""
     x = WIDTH - MARGIN - _SIDE
     if report is None or report.legal:
         plan = (report.compute_seconds, report.communication_seconds) if report else (0.0, 0.0)
@@ -100,15 +100,18 @@ def _draw_side(
 def _draw_seconds(
     sheet: Sheet, x: float, y: float, width: float, replicate: float, plan: tuple[float, float]
 ) -> float:
-    """Seconds of a step, replicated and planned (compute, communication); returns the lower end.
+    """Draw the seconds of a step, replicated and planned (compute, communication).
 
     A plan of no seconds is left out.
+
+    Returns:
+        The lower end, inches from the top.
     """
     compute, communication = plan
     whole = compute + communication
     words = "step time"
     if whole > 0:
-        words += f"  ·  {replicate / whole:.2f} × as fast as replicated"
+        words += f"{SEPARATOR}{replicate / whole:.2f} × as fast as replicated"
     sheet.text(x, y + 0.08, words, size=9, color=QUIET)
     y += 0.26
     bars = [("replicated", replicate, 0.0)]
@@ -136,7 +139,7 @@ def _draw_seconds(
 def _draw_memory(
     sheet: Sheet, x: float, y: float, width: float, memory: Memory, limit: float
 ) -> float:
-    """What a device holds when most is in use, against the limit; returns the lower end."""
+    """Draw what a device holds when most is in use, against the limit; returns the lower end."""
     over = memory.peak > limit
     words = f"{size(memory.peak)} of {size(limit)}"
     sheet.text(x, y + 0.08, "memory per device", size=9, color=QUIET)
@@ -149,18 +152,18 @@ def _draw_memory(
     _bar(sheet, x, y, width, TRACK, "")
     begin = x
     for name, shade in zip(MEMORY_PARTS, _SHADES, strict=True):
-        wide = width * getattr(memory, name) / longest
-        _bar(sheet, begin, y, wide, shade, name)
-        begin += wide
-    at = x + width * limit / longest
+        part_width = width * getattr(memory, name) / longest
+        _bar(sheet, begin, y, part_width, shade, name)
+        begin += part_width
+    limit_x = x + width * limit / longest
     sheet.axes.plot(
-        [at, at], [y - 0.05, y + _BAR + 0.05], color=RED if over else INK, linewidth=1.3,
+        [limit_x, limit_x], [y - 0.05, y + _BAR + 0.05], color=RED if over else INK, linewidth=1.3,
         linestyle=(0, (3, 1.5)), gid="limit", zorder=5, solid_capstyle="butt",
     )  # fmt: skip
     y += 0.17
     right = limit > longest / 2
     sheet.text(
-        at, y + 0.14, "limit", size=8, color=RED if over else QUIET,
+        limit_x, y + 0.14, "limit", size=8, color=RED if over else QUIET,
         ha="right" if right else "left",
     )  # fmt: skip
     y += 0.27
@@ -178,25 +181,25 @@ def _draw_key(
     variables: Sequence[Cell],
     inputs: Sequence[Cell],
 ) -> float:
-    """The states that occur, each with its number of variables; returns the lower end."""
+    """Draw the states that occur, each with its number of variables; returns the lower end."""
     sheet.text(x, y + 0.08, "partitioned dimension", size=9, color=QUIET)
     sheet.text(x + width, y + 0.08, "variables", size=9, color=QUIET, ha="right")
     y += 0.27
-    count = Counter(cell.state for cell in variables)
-    other = Counter(cell.state for cell in inputs)
-    for state in sorted({*count, *other}, key=lambda s: (s < 0, abs(s))):
+    variable_count = Counter(cell.state for cell in variables)
+    input_count = Counter(cell.state for cell in inputs)
+    for state in sorted({*variable_count, *input_count}, key=lambda s: (s < 0, abs(s))):
         sheet.box(Box(x, y, 0.22, 0.15), state)
         sheet.text(x + 0.3, y + 0.075, name_of(state), size=8.5)
-        many = f"{count[state]:,}"
-        if other[state]:
-            many += f" + {other[state]:,} input{'s' if other[state] > 1 else ''}"
-        sheet.text(x + width, y + 0.075, many, size=8.5, ha="right")
+        counts = f"{variable_count[state]:,}"
+        if input_count[state]:
+            counts += f" + {plural(input_count[state], 'input')}"
+        sheet.text(x + width, y + 0.075, counts, size=8.5, ha="right")
         y += _LINE + 0.02
     if any(cell.fault for cell in (*variables, *inputs)):
         sheet.fault(Box(x, y, 0.22, 0.15))
-        many = f"{sum(cell.fault for cell in variables):,}"
+        faults = f"{sum(cell.fault for cell in variables):,}"
         sheet.text(x + 0.3, y + 0.075, "breaks a rule", size=8.5, color=RED)
-        sheet.text(x + width, y + 0.075, many, size=8.5, ha="right")
+        sheet.text(x + width, y + 0.075, faults, size=8.5, ha="right")
         y += _LINE + 0.02
     return y
 
@@ -204,7 +207,7 @@ def _draw_key(
 def _entry(
     sheet: Sheet, x: float, y: float, width: float, fill: str, name: str, value: str
 ) -> None:
-    """A line of a key: swatch, name, value."""
+    """Draw a line of a key: swatch, name, value."""
     _bar(sheet, x, y + 0.02, 0.15, fill, "", 0.12)
     sheet.text(x + 0.24, y + 0.08, name, size=8.5)
     sheet.text(x + width, y + 0.08, value, size=8.5, ha="right")
@@ -213,7 +216,7 @@ def _entry(
 def _bar(
     sheet: Sheet, x: float, y: float, width: float, fill: str, gid: str, height: float = _BAR
 ) -> None:
-    """A rectangle; hatched without a colour."""
+    """Draw a rectangle; hatched where ``fill`` is empty."""
     from matplotlib.patches import Rectangle
 
     if width <= 0:

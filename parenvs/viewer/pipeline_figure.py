@@ -22,7 +22,7 @@ from parenvs.viewer.page import (
     text_inches,
 )
 from parenvs.viewer.pipeline_schedule import LEFT, RIGHT, draw_schedule
-from parenvs.viewer.pipeline_text import device_range, title, verdict
+from parenvs.viewer.pipeline_text import device_range, device_words, title, verdict
 from parenvs.viewer.words import printable, short_name, size
 
 if TYPE_CHECKING:
@@ -102,11 +102,13 @@ def _reason_lines(reasons: tuple[str, ...]) -> list[str]:
 
 
 def _draw_cut_labels(page: Page, top: float, width: float, marks: list[tuple[float, str]]) -> float:
-    """Names above the chain, as a staircase so that none crosses another or its line.
+    """Write names above the chain, as a staircase so that none crosses another or its line.
 
     A label starts at its cut (in % of the chain) and stands above every label that begins within
-    its own width; where that is too high it is left out. Returns the lower end, inches from the
-    top.
+    its own width; where that is too high it is left out.
+
+    Returns:
+        The lower end, inches from the top.
     """
     placed: list[tuple[float, str, int]] = []
     for x, words in reversed(marks):
@@ -132,7 +134,7 @@ def _draw_strip(
     stages: tuple[Stage, ...],
     limit: float,
 ) -> None:
-    """The stages as a bar: number and devices where they fit; red where memory is exceeded."""
+    """Draw the stages as a bar: number and devices where they fit; red if memory is exceeded."""
     axes = page.axes(LEFT, top, width, 0.34)
     axes.set(xlim=(0, 100), ylim=(0, 1), xticks=[], yticks=[])
     for number, stage in enumerate(stages):
@@ -140,10 +142,13 @@ def _draw_strip(
         over = stage.memory_bytes > limit
         fill = RED if over else stage_colour(number)
         axes.axvspan(begin, end, color=fill, linewidth=0)
-        devices = device_range(stage)
-        word = "device" if stage.device_end - stage.device_first == 1 else "devices"
+        names = (
+            f"stage {number} · {device_words(stage)}",
+            f"{number} · {device_range(stage)}",
+            f"{number}",
+        )
         room = (end - begin) / 100 * width - 0.06
-        for words in (f"stage {number} · {word} {devices}", f"{number} · {devices}", f"{number}"):
+        for words in names:
             if text_inches(words, 9, bold=True) <= room:
                 axes.text(
                     (begin + end) / 2,
@@ -169,7 +174,7 @@ def _draw_chain(
     stages: tuple[Stage, ...],
     marks: list[float],
 ) -> None:
-    """Bytes that a cut after each pivot would send, over the share of compute seconds."""
+    """Draw the bytes that a cut after each pivot would send, over the share of compute seconds."""
     from matplotlib.ticker import FuncFormatter
 
     axes = page.axes(LEFT, top, width, height)
@@ -233,7 +238,7 @@ def _draw_chain(
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Three to five round numbers between two, if there are."""
+    """Three to five round numbers from ``low`` to ``high``, if there are as many."""
     decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)))
     ticks: list[float] = []
     for steps in ((1,), (1, 3), (1, 2, 5)):
@@ -260,7 +265,7 @@ def _envelope(place: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.nda
 def _draw_parameters(
     page: Page, top: float, width: float, height: float, pipeline: Pipeline
 ) -> None:
-    """Parameters that the chain holds before each share of the compute seconds."""
+    """Draw the parameters that the chain holds before each share of the compute seconds."""
     from matplotlib.ticker import FuncFormatter
 
     axes = page.axes(LEFT, top, width, height)
@@ -281,7 +286,7 @@ def _draw_parameters(
 
 
 def _draw_memory(page: Page, top: float, height: float, report: Report) -> None:
-    """Bytes on each device of every stage, and the limit."""
+    """Draw the bytes on each device of every stage, and the limit."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     stages, limit = report.stages, report.memory_limit_bytes

@@ -90,6 +90,12 @@ def device_range(stage: Stage) -> str:
     return f"{stage.device_first}–{last}" if last > stage.device_first else f"{last}"
 
 
+def device_words(stage: Stage) -> str:
+    """``device 3``, or ``devices 8–15``."""
+    count = stage.device_end - stage.device_first
+    return f"device{'s' if count > 1 else ''} {device_range(stage)}"
+
+
 def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], colour: bool) -> list[str]:
     """The chain in proportion to seconds, a ``┃`` at every cut."""
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1]
