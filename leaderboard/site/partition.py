@@ -15,6 +15,7 @@ from parenvs.viewer.partition_grid import (
     REPLICATED,
     Cell,
     Group,
+    NamedCell,
     Table,
     cells,
     grid,
@@ -45,7 +46,7 @@ def partition_figure(name: str, report: PartitionReport) -> Markup:
             _key([*variables, *inputs]),
             tag("div", maps, class_="maps") if maps else None,
             [_chips(group) for group in groups],
-            _chips(Group("batch inputs", tuple((cell.path, cell) for cell in inputs)))
+            _chips(Group("batch inputs", tuple(NamedCell(cell.path, cell) for cell in inputs)))
             if inputs
             else None,
             tag("figcaption", caption) if maps else None,

@@ -12,9 +12,17 @@ import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs.agents.names import TRAINED
-from parenvs.files import replacing
-from parenvs.viewer.page import DPI, INK, LINK, QUIET, TRACK, WIDTH, stage_colour, style
-from parenvs.viewer.pipeline_figure import METADATA, ending
+from parenvs.viewer.page import (
+    INK,
+    LINK,
+    QUIET,
+    TRACK,
+    WIDTH,
+    blank_figure,
+    stage_colour,
+    style,
+    write,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,11 +129,7 @@ def save(
     records: Sequence[Mapping[str, Any]],
 ) -> None:
     """Write the picture (``.png``, ``.svg`` or ``.pdf``); equal records give equal bytes."""
-    suffix = ending(path)
-    with style(), replacing(path) as stream:
-        _draw(problems, skipped, records).savefig(
-            stream, format=suffix[1:], dpi=1.5 * DPI, metadata=METADATA[suffix]
-        )
+    write(path, lambda: _draw(problems, skipped, records))
 
 
 def _draw(
@@ -133,15 +137,11 @@ def _draw(
     skipped: Mapping[str, str],
     records: Sequence[Mapping[str, Any]],
 ) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = list(dict.fromkeys((p.task, p.setting) for p in problems))
     there = [[p.instance for p in problems if (p.task, p.setting) == row] for row in rows]
     columns = list(dict.fromkeys(x for row in sorted(there, key=len, reverse=True) for x in row))
     height = TOP + ROW * len(rows) + BOTTOM
-    picture = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
-    FigureCanvasAgg(picture)
+    picture = blank_figure(height)
     _heading(picture, height, records)
     known = {p.name: p for p in problems}
     last = max([p[0] for r in records for p in r["points"]], default=10 * FIRST)

@@ -26,7 +26,7 @@ from parenvs.cli.options import (
     Stages,
     with_request,
 )
-from parenvs.cli.report import out, print_report, refuse_illegal, write
+from parenvs.cli.report import out, print_report, proof, refuse_illegal, say, say_json, write
 from parenvs.cli.train import add_training
 from parenvs.errors import InfeasibleError, ParenvsError
 
@@ -63,9 +63,18 @@ def list_() -> None:
 
     out.print(tables.instances())
     out.print(tables.clusters())
-    out.print("environments: " + ", ".join(tables.environments()))
+    out.print("environments: " + ", ".join(_environments()))
     out.print("agents of pipelines:  " + ", ".join(PIPELINE_PLANNERS))
     out.print("agents of partitions: " + ", ".join(PARTITION_PLANNERS))
+
+
+def _environments() -> list[str]:
+    """Ids of the suite's environments."""
+    import gymnasium as gym
+
+    return sorted(
+        name for name, spec in gym.registry.items() if str(spec.entry_point).startswith("parenvs.")
+    )
 
 
 @app.command()
@@ -118,7 +127,7 @@ def plan(
         sys.stdout.write(json.dumps(content) + "\n")
     else:
         print_report(report)
-        out.print(tables.proof(answer), markup=False)
+        out.print(proof(answer), markup=False)
         for gap in gaps:
             out.print(gap.text(), markup=False, soft_wrap=True)
     refuse_illegal(report, f"the plan of {agent!r} is illegal")
@@ -169,6 +178,32 @@ def judge_(
         print_report(report)
     write(report, None, plot, quiet=as_json)
     refuse_illegal(report, f"{file}: illegal")
+
+
+@app.command()
+def diff(
+    old: Annotated[Path, typer.Argument(metavar="A", help="A plan file.")],
+    new: Annotated[
+        Path, typer.Argument(metavar="B", help="Another plan file of the same problem.")
+    ],
+    instance: OtherInstance = None,
+    as_json: Json = False,
+) -> None:
+    """Tell what two plans of one problem decide differently, and what that costs, part by part.
+
+    Differences are B less A. Illegal plans are compared, too.
+    """
+    from parenvs.diff import difference, require_same_problem
+    from parenvs.plan import load_plan
+    from parenvs.viewer.diff_text import text
+
+    names = (str(old), str(new))
+    require_same_problem(load_plan(old), load_plan(new), names)
+    found = difference(_judged(old, instance), _judged(new, instance))
+    if as_json:
+        say_json(found.to_json())
+    else:
+        say(text(found, names))
 
 
 @app.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from parenvs.agents.names import TRAINED
+from parenvs.cli import tables
 from parenvs.cli.options import TASKS, check_range
-from parenvs.cli.report import out
+from parenvs.cli.report import out, say, say_progress
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean
 from parenvs.files import write_text
 
@@ -37,7 +37,7 @@ def agents(
         str | None, typer.Option(help="Instances (default: all that ship).", show_default=False)
     ] = None,
     clusters: Annotated[str, typer.Option(help="Preset clusters of the pipelines.")] = "A,B,C",
-    seeds: Annotated[int, typer.Option(help="Seeds 0 to this less one.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on.")] = 5,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -87,12 +87,12 @@ def agents(
     path = folder / "agents.jsonl"
     done = bench.read(path)
     missing = [run for run in runs if run.key not in done]
-    _say(f"{len(runs)} runs, of which {len(runs) - len(missing)} are in {path}")
+    say_progress(f"{len(runs)} runs, of which {len(runs) - len(missing)} are in {path}")
     if not render_only:
         try:
             for number, record in enumerate(bench.perform_all(missing, jobs), 1):
                 bench.append(path, {**record, "jobs": jobs})
-                _say(f"{number}/{len(missing)} {_line(record, bench.reached(record))}")
+                say_progress(f"{number}/{len(missing)} {_line(record, bench.reached(record))}")
         except KeyboardInterrupt:
             raise ParenvsError(f"interrupted; the same command continues {path}") from None
         done = bench.read(path)
@@ -107,15 +107,16 @@ def agents(
     write_text(folder / "agents.md", markdown(problems, skipped, records, chosen, command))
     write_text(folder / "agents_totals.md", summary(problems, records, chosen, command))
     curves.save(folder / "curves.png", problems, skipped, records)
-    out.print(_summary(totals(problems, records, chosen)))
+    out.print(tables.bench_totals(totals(problems, records, chosen)))
     files = "agents.jsonl, agents.md, agents_totals.md, curves.png"
-    out.print(f"written to {folder}: {files}", markup=False)
+    say(f"written to {folder}: {files}")
 
 
 def speed(
     folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("bench"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Some seconds, smaller problems; not to compare.")
+        bool,
+        typer.Option("--quick", help="Smaller problems, a few seconds; no times to compare."),
     ] = False,
     repeats: Annotated[
         int | None,
@@ -128,9 +129,9 @@ def speed(
         ),
     ] = None,
 ) -> None:
-    """Time every environment beside CartPole, single and batched, and what else takes time.
+    """Time every environment beside CartPole, single and batched, solvers, readers and the judge.
 
-    Writes all runs, their medians as tables, and a short one. Run it alone on the machine.
+    Writes all runs, their medians as tables, and a short table. Nothing else should run meanwhile.
     """
     from parenvs.bench import speed as bench_speed
     from parenvs.bench.speed_table import markdown, summary
@@ -143,57 +144,40 @@ def speed(
         if not 0 < seconds <= 3600:
             raise ParenvsError(f"--seconds must be over 0 and at most 3600, not {seconds:g}")
         effort = replace(effort, seconds=seconds)
-    data = bench_speed.measure(effort, _say)
+    data = bench_speed.measure(effort, say_progress)
     options = {"--quick": quick, f"--repeats {repeats}": repeats, f"--seconds {seconds}": seconds}
-    command = " ".join(["parenvs bench speed", *(one for one, given in options.items() if given)])
+    command = " ".join(
+        ["parenvs bench speed", *(option for option, given in options.items() if given)]
+    )
     short = summary(data, command)
     raw = json.dumps({"command": command, **data}, indent=1)
     write_text(folder / "bench_speed.json", raw + "\n")
     write_text(folder / "bench_speed.md", markdown(data, command))
     write_text(folder / "bench_speed_summary.md", short)
-    out.print(short, markup=False, soft_wrap=True)
+    say(short)
     files = "bench_speed.json, bench_speed.md, bench_speed_summary.md"
-    out.print(f"written to {folder}: {files}", markup=False)
+    say(f"written to {folder}: {files}")
 
 
 def _several(option: str, text: str, known: Sequence[str]) -> list[str]:
     """The names in a list with commas, each once.
 
     Raises:
-        ParenvsError: an unknown one, or none.
+        ParenvsError: a name is not among the ``known`` ones, or there is no name.
     """
-    found = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-    for word in found:
+    names = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    for word in names:
         if word not in known:
             raise ParenvsError(
                 f"{option}: unknown {word!r}{did_you_mean(word, known)}; known: {', '.join(known)}"
             )
-    if not found:
+    if not names:
         raise ParenvsError(f"{option}: name at least one of {', '.join(known)}")
-    return found
+    return names
 
 
 def _line(record: dict[str, Any], reached: bool) -> str:
-    """What is said of a run that is done."""
+    """One line on a run that is done."""
     end = f"optimum after {record['target_steps']:,} steps" if reached else "optimum not reached"
     names = f"{record['problem']} {record['agent']} seed {record['seed']}"
     return f"{names}: {end}, {record['seconds']:.1f} s"
-
-
-def _summary(rows: Sequence[Sequence[str]]) -> Any:
-    from rich.table import Table
-
-    from parenvs.bench.agents_table import TOTALS
-
-    table = Table(header_style="bold")
-    for index, title in enumerate(TOTALS):
-        table.add_column(title, justify="left" if index < 2 else "right", no_wrap=index < 2)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _say(text: str) -> None:
-    """A line for the person who waits; not part of the output."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()

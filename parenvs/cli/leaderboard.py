@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parenvs.cli import tables
 from parenvs.cli.options import Json, Seed, check_range
-from parenvs.cli.report import out
+from parenvs.cli.report import out, say, say_json, say_progress
 from parenvs.errors import ParenvsError
 from parenvs.files import write_text
 
@@ -62,24 +63,24 @@ def submit(
     chosen = [known.task(name) for name in dict.fromkeys(task or known.tasks)]
     if entry is not None and len(agent or ()) != 1:
         raise ParenvsError("--entry names the entry of one agent; give --agent once")
-    pairs = [(of, name) for of in chosen for name in dict.fromkeys(agent or ready(of))]
-    for of, name in pairs:
-        if name not in agents(of):
-            planner(of, name)  # raises, and says which there are
-    for of, name in pairs:
-        made = agent_submission(
-            of.name,
+    pairs = [(task_, name) for task_ in chosen for name in dict.fromkeys(agent or ready(task_))]
+    for task_, name in pairs:
+        if name not in agents(task_):
+            planner(task_, name)  # raises, and says which there are
+    for task_, name in pairs:
+        submission = agent_submission(
+            task_.name,
             name,
             entry=entry,
             authors=author or ("parenvs",),
             seed=seed,
             steps=steps,
             hardware=hardware,
-            say=_say,
+            say=say_progress,
         )
-        path = folder / of.name / f"{made.entry}.json"
-        made.save(path)
-        out.print(f"entry written to {path}", markup=False, soft_wrap=True)
+        path = folder / task_.name / f"{submission.entry}.json"
+        submission.save(path)
+        say(f"entry written to {path}")
 
 
 def check(
@@ -90,23 +91,23 @@ def check(
     begin = time.perf_counter()
     entries, refused = _checked(files)
     if as_json:
-        sys.stdout.write(json.dumps(_standings(entries)) + "\n")
+        say_json(_standings(entries))
     else:
-        out.print(_summary(entries))
+        out.print(tables.standings(entries))
         if len(entries) == 1:
-            out.print(_problems(entries[0]))
+            out.print(tables.verdicts(entries[0]))
     for name, reasons in refused.items():
         for reason in reasons:
-            _say(f"{name}: {reason}")
+            say_progress(f"{name}: {reason}")
     for checked in entries:
         for verdict in checked.verdicts:
             if verdict.improves:
-                _say(
+                say_progress(
                     f"{checked.entry.entry}: {verdict.problem.name}: cost {verdict.cost:.9g} is "
                     f"better than the reference {verdict.problem.reference.cost:.9g}, which is not "
                     "proven; parenvs leaderboard update takes it over"
                 )
-    _say(f"{len(files)} judged in {time.perf_counter() - begin:.1f} s")
+    say_progress(f"{len(files)} judged in {time.perf_counter() - begin:.1f} s")
     if refused:
         raise ParenvsError(f"{len(refused)} of {len(files)} refused: {', '.join(refused)}")
 
@@ -130,7 +131,7 @@ def table(
         sys.stdout.write(text)
     else:
         write_text(path, text)
-        out.print(f"table written to {path}", markup=False, soft_wrap=True)
+        say(f"table written to {path}")
 
 
 def site(
@@ -143,8 +144,7 @@ def site(
 
     files = write_site(path, tasks(), _accepted(_of_folder(folder)))
     total = sum(len(text.encode()) for text in files.values())
-    words = f"site written to {path}: {len(files)} files, {total / 1e6:.1f} MB; open index.html"
-    out.print(words, markup=False, soft_wrap=True)
+    say(f"site written to {path}: {len(files)} files, {total / 1e6:.1f} MB; open index.html")
 
 
 def update(files: Files) -> None:
@@ -156,20 +156,19 @@ def update(files: Files) -> None:
     for task, references in better.items():
         for name, new in references.items():
             old = tasks().task(task).problems[name].reference
-            out.print(
-                f"{task} {name}: {old.cost:.9g} ({old.method}) -> {new.cost:.9g} ({new.method})",
-                markup=False,
-                soft_wrap=True,
-            )
+            say(f"{task} {name}: {old.cost:.9g} ({old.method}) -> {new.cost:.9g} ({new.method})")
     if not better:
-        out.print("no reference is improved; nothing written")
+        say("no reference is improved; nothing written")
         return
     tasks().improved(better).save()
-    out.print(f"references written to {tasks_file()}", markup=False, soft_wrap=True)
+    say(f"references written to {tasks_file()}")
 
 
 def _checked(files: Iterable[Path]) -> tuple[list[Checked], dict[str, tuple[str, ...]]]:
-    """What was judged, the refused among it or not, and file -> reasons of what is refused."""
+    """Judge entries: all that could be judged, and the reasons for refusing a file, by its name.
+
+    An entry that breaks a rule is in both; a file that is no entry is refused only.
+    """
     from parenvs.leaderboard.check import check_file
     from parenvs.leaderboard.reading import EntryError, cleaned
 
@@ -196,6 +195,11 @@ def _checked(files: Iterable[Path]) -> tuple[list[Checked], dict[str, tuple[str,
 
 
 def _accepted(files: Iterable[Path]) -> list[Checked]:
+    """The judged entries.
+
+    Raises:
+        ParenvsError: one is refused.
+    """
     entries, refused = _checked(files)
     for name, reasons in refused.items():
         raise ParenvsError(f"{name}: {reasons[0]}; parenvs leaderboard check gives all reasons")
@@ -210,12 +214,12 @@ def _of_folder(folder: Path) -> list[Path]:
     """
     from parenvs.leaderboard.entry import entry_files
 
-    found = entry_files(folder)
-    if not found:
+    paths = entry_files(folder)
+    if not paths:
         raise ParenvsError(
             f"{folder}: no entry TASK/ENTRY.json there; give --folder, or run in a checkout"
         )
-    return found
+    return paths
 
 
 def _standings(entries: list[Checked]) -> dict[str, Any]:
@@ -232,48 +236,3 @@ def _standings(entries: list[Checked]) -> dict[str, Any]:
             for task in known.tasks.values()
         ],
     }
-
-
-def _summary(entries: list[Checked]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    from parenvs.leaderboard.check import ranking
-    from parenvs.leaderboard.tasks import tasks
-
-    view = Table(header_style="bold")
-    for title, side in (
-        ("task", "left"), ("entry", "left"), ("score", "right"), ("at the reference", "right"),
-        ("marked", "left"),
-    ):  # fmt: skip
-        view.add_column(title, justify=side)  # type: ignore[arg-type]
-    for task in tasks().tasks.values():
-        for standing in ranking(task, entries):
-            checked = standing.checked
-            words = (task.name, checked.entry.entry, f"{standing.score:.4f}")
-            reached = f"{standing.reached} of {len(checked.verdicts)}"
-            view.add_row(*map(Text, (*words, reached, standing.mark)))
-    return view
-
-
-def _problems(checked: Checked) -> Any:
-    """The verdicts on one entry."""
-    from rich.table import Table
-    from rich.text import Text
-
-    view = Table(header_style="bold")
-    for title in ("problem", "cost", "reference", "proof", "score", "verdict"):
-        left = title in ("problem", "proof", "verdict")
-        view.add_column(title, justify="left" if left else "right")
-    for verdict in checked.verdicts:
-        reference = verdict.problem.reference
-        figures = (f"{verdict.cost:.6g}", f"{reference.cost:.6g}", reference.status)
-        row = (verdict.problem.name, *figures, f"{verdict.score:.4f}", verdict.state)
-        view.add_row(*map(Text, row))
-    return view
-
-
-def _say(text: str) -> None:
-    """A line for the person who waits; not part of the output."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()

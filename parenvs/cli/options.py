@@ -168,7 +168,7 @@ def check_range(option: str, value: int, least: int) -> None:
 def _picture(path: Path | None) -> Path | None:
     """Notice a wrong ending before the work, not after it."""
     if path is not None:
-        from parenvs.viewer.pipeline_figure import ending
+        from parenvs.viewer import ending
 
         ending(path)
     return path

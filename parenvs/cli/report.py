@@ -1,29 +1,54 @@
-"""Printing, drawing and writing what the judge says, whatever the task."""
+"""What commands print, draw and write, whatever the task."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.problem import Report
+from parenvs.viewer import save, text
+
+if TYPE_CHECKING:
+    from parenvs.agents.answer import Answer
 
 out = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+"""Standard output, for rich tables; sentences go through ``say``."""
+
+
+def say(words: str) -> None:
+    """Print words to standard output as they are: no markup, no line broken."""
+    out.print(words, markup=False, soft_wrap=True)
+
+
+def say_progress(words: str) -> None:
+    """Print a line for the person who waits to standard error: it is no part of the output."""
+    sys.stderr.write(words + "\n")
+    sys.stderr.flush()
+
+
+def say_json(content: Any) -> None:
+    """Print an object of JSON types as one line."""
+    sys.stdout.write(json.dumps(content) + "\n")
 
 
 def print_report(report: Any) -> None:
-    """The report as text."""
-    from parenvs.viewer import partition_text
-    from parenvs.viewer import pipeline_text as viewer_text
+    """Print what the judge says of a plan."""
+    say(text(report, colour=out.is_terminal))
 
-    if isinstance(report, Report):
-        words = viewer_text.text(report.pipeline, report, colour=out.is_terminal)
-    else:
-        words = partition_text.text(report, colour=out.is_terminal)
-    out.print(words, markup=False, soft_wrap=True)
+
+def proof(answer: Answer) -> str:
+    """One line on what a planner knows of its answer."""
+    words = f"{answer.method}: {answer.status}"
+    if answer.bound:
+        side, unit = ("lower", " s") if hasattr(answer, "length") else ("upper", " of the return")
+        words += f", proven {side} bound {answer.bound:.6g}{unit}"
+    if answer.evaluations:
+        words += f"; {answer.evaluations:,} evaluations"
+    return f"{words}; {answer.seconds:.2f} s"
 
 
 def write(
@@ -33,17 +58,11 @@ def write(
     if path is not None:
         report.plan.save(path)
         if not quiet:
-            out.print(f"plan written to {path}", markup=False, soft_wrap=True)
+            say(f"plan written to {path}")
     if plot is not None:
-        from parenvs.viewer import partition_figure as viewer_partition
-        from parenvs.viewer import pipeline_figure as viewer
-
-        if isinstance(report, Report):
-            viewer.save(plot, report.pipeline, report)
-        else:
-            viewer_partition.save(plot, report.problem, report)
+        save(plot, report)
         if not quiet:
-            out.print(f"picture written to {plot}", markup=False, soft_wrap=True)
+            say(f"picture written to {plot}")
 
 
 def refuse_illegal(report: Any, what: str) -> None:

@@ -1,4 +1,4 @@
-"""What the command line prints, as rich tables."""
+"""The rich tables that commands print."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from parenvs.cluster import PRESETS
 from parenvs.graph.graph import Graph, Phase, Role
@@ -17,25 +18,10 @@ from parenvs.pipeline.cuts import CutSpace
 from parenvs.plan import RULE_SETS
 
 if TYPE_CHECKING:
-    from parenvs.agents.answer import Answer, PartitionAnswer
+    from parenvs.agents.answer import PartitionAnswer
     from parenvs.agents.train.evaluate import Evaluation
     from parenvs.agents.train.run import TrainResult
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right")
-    return table
-
-
-def environments() -> list[str]:
-    """Ids of the suite's environments."""
-    import gymnasium as gym
-
-    return sorted(
-        name for name, spec in gym.registry.items() if str(spec.entry_point).startswith("parenvs.")
-    )
+    from parenvs.leaderboard.check import Checked
 
 
 def instances() -> Table:
@@ -138,17 +124,6 @@ def classes(problem: Partitioning) -> Table:
         table.add_row(name, *(str(count(p)) for p in both))
     table.add_row("replicated step", *(f"{p.replicate_seconds:.4f} s" for p in both))
     return table
-
-
-def proof(answer: Answer | PartitionAnswer) -> str:
-    """One line on what a planner knows of its answer."""
-    words = f"{answer.method}: {answer.status}"
-    if answer.bound:
-        side, unit = ("lower", " s") if hasattr(answer, "length") else ("upper", " of the return")
-        words += f", proven {side} bound {answer.bound:.6g}{unit}"
-    if answer.evaluations:
-        words += f"; {answer.evaluations:,} evaluations"
-    return f"{words}; {answer.seconds:.2f} s"
 
 
 def comparison(rows: Sequence[tuple[Any, Any]]) -> Table:
@@ -254,4 +229,55 @@ def evaluation(result: Evaluation, best: float) -> Table:
     ):
         table.add_row(name, f"{value:.6f}", f"{100 * value / best:.2f} %")
     table.add_row("spread of samples", f"{result.std_value:.6f}", "")
+    return table
+
+
+def bench_totals(rows: Sequence[Sequence[str]]) -> Table:
+    """How often each agent reached the optimum; ``rows`` as of ``agents_table.totals``."""
+    from parenvs.bench.agents_table import TOTALS
+
+    table = _table("", *TOTALS, names=2)
+    for column in table.columns[:2]:
+        column.no_wrap = True
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def standings(entries: Sequence[Checked]) -> Table:
+    """The entries of every task of the leaderboard, best first."""
+    from parenvs.leaderboard.check import ranking
+    from parenvs.leaderboard.tasks import tasks
+
+    table = _table("", "task", "entry", "score", "at the reference", "marked", names=2)
+    table.columns[-1].justify = "left"
+    for task in tasks().tasks.values():
+        for standing in ranking(task, list(entries)):
+            checked = standing.checked
+            reached = f"{standing.reached} of {len(checked.verdicts)}"
+            row = (task.name, checked.entry.entry, f"{standing.score:.4f}", reached, standing.mark)
+            table.add_row(*map(Text, row))
+    return table
+
+
+def verdicts(entry: Checked) -> Table:
+    """The verdicts on one entry of the leaderboard, a row for each problem."""
+    table = _table("", "problem", "cost", "reference", "proof", "score", "verdict")
+    for index in (3, 5):
+        table.columns[index].justify = "left"
+    for verdict in entry.verdicts:
+        reference = verdict.problem.reference
+        figures = (f"{verdict.cost:.6g}", f"{reference.cost:.6g}", reference.status)
+        row = (verdict.problem.name, *figures, f"{verdict.score:.4f}", verdict.state)
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _table(title: str, *columns: str, names: int = 1) -> Table:
+    """An empty table; its first ``names`` columns are left-justified and the others right."""
+    table = Table(
+        title=title or None, title_justify="left", title_style="bold", header_style="bold"
+    )
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < names else "right")
     return table

@@ -9,7 +9,7 @@ import typer
 
 from parenvs.cli import tables
 from parenvs.cli.options import Seed, check_range, with_request
-from parenvs.cli.report import out
+from parenvs.cli.report import out, say
 from parenvs.errors import ParenvsError
 
 if TYPE_CHECKING:
@@ -91,9 +91,6 @@ def pretrain(
     _trainer()
     from parenvs.agents.pretrained.imitate import Recipe
     from parenvs.agents.pretrained.pretrain import CURVE, LOG, draw, pretrain
-
-    def say(line: str) -> None:
-        out.print(line, markup=False, soft_wrap=True)
 
     try:
         pretrain(Recipe(seed, parts, passes=passes), folder, workers, say)

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import choose_cluster
+from parenvs.envs.base import RENDER_MODES, PlanEnv
 from parenvs.errors import ParenvsError
 from parenvs.instances import load_partitioning
 from parenvs.partitioning.formulas import paper_reward
-from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.partitioning.space import OPEN, PARTITION, REPLICATE, STAKES, PartitionSpace
 from parenvs.plan import ILLEGAL, BatchPlan, PartitionPlan
 
 
-class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
+class PartitionEnv(PlanEnv):
     """An episode over a ``PartitionSpace``: one question, for a dimension or a class, a step.
 
     Args:
@@ -32,15 +32,13 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
-        "render_modes": ["ansi", "rgb_array"],
+        "render_modes": RENDER_MODES,
         "render_fps": 4,
     }
 
     def __init__(self, space: PartitionSpace, masked: bool, render_mode: str | None) -> None:
         """Set up the spaces."""
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode must be one of {self.metadata['render_modes']}")
-        self.render_mode = render_mode
+        super().__init__(render_mode)
         self.space, self.masked = space, masked
         self.action_space = spaces.Discrete(2)
         self.observation_space = spaces.Dict(
@@ -95,25 +93,15 @@ class PartitionEnv(gym.Env[dict[str, Any], np.int64]):
         """The plan built so far; what is undecided is replicated."""
         return self.space.problem.plan(self.space.chosen(self._known))
 
-    def render(self) -> Any:
-        """The plan so far with its judge's figures, as text or an (h, w, 3) uint8 picture."""
-        if self.render_mode is None:
-            gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
-            return None
-        from parenvs.viewer import partition_figure, partition_text
-
-        problem = self.space.problem
-        report = problem.report(self.plan())
-        if self.render_mode == "ansi":
-            return partition_text.text(report, undecided=self.undecided())
-        return partition_figure.rgb_array(problem, report, undecided=self.undecided())
-
     def undecided(self) -> set[str]:
         """Paths of the entry parameters that have an undecided dimension."""
         problem, open_ = self.space.problem, self.space.dimensions[self._decisions == OPEN]
         graph = problem.graph
         tensors = set((np.searchsorted(graph.dim_offset, open_, side="right") - 1).tolist())
         return {path for path, tensor in problem.tensor.items() if tensor in tensors}
+
+    def _viewable(self) -> PartitionReport:
+        return self.space.problem.report(self.plan())
 
     @property
     def instance(self) -> str:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from parenvs import instances
 from parenvs.cluster import SYNC_METHODS
+from parenvs.envs.base import PlanEnv, pipeline_so_far
 from parenvs.envs.pipeline_cut_kernel import NOTHING, SettledStages, kernel_of
 from parenvs.pipeline import formulas
 from parenvs.pipeline.cuts import RADIUS, CutSpace
-from parenvs.pipeline.problem import Pipeline
+from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, PipelinePlan
 
 
-class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
+class PipelineCutEnv(PlanEnv):
     """Cut a model into S pipeline stages so that a training step is as short as possible.
 
     ## Description
@@ -73,11 +73,6 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
     * v0: first version.
     """
 
-    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
-        "render_modes": ["ansi", "rgb_array"],
-        "render_fps": 1,
-    }
-
     _chain: list[int]  # the kernel's mark of the start, and the cuts made
     _settled: SettledStages
     _cuts: np.ndarray  # as in the observation
@@ -101,9 +96,7 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         render_mode: str | None = None,
     ) -> None:
         """Load the instance and find its candidates; see the class for the arguments."""
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode must be one of {self.metadata['render_modes']}")
-        self.render_mode = render_mode
+        super().__init__(render_mode)
         if problem is None:
             problem = instances.problem(
                 instance,
@@ -177,12 +170,8 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         """The plan built so far (the rest of the chain is its last stage)."""
         return self.problem.plan(*self.space.plan(self._chain[1:]))
 
-    def render(self) -> Any:
-        """The chain with its cuts and the schedule, as text or as an (h, w, 3) uint8 picture."""
-        if self.render_mode is None:
-            gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
-            return None
-        return picture(self.render_mode, self.problem, self.plan())
+    def _viewable(self) -> Report | Pipeline:
+        return pipeline_so_far(self.plan(), self.problem)
 
     @property
     def episode_steps(self) -> int:
@@ -221,13 +210,3 @@ class PipelineCutEnv(gym.Env[dict[str, Any], np.int64]):
         mask = np.zeros(self.kernel.end, dtype=np.int8)
         mask[self._begin : self._end] = 1
         return {"action_mask": mask}
-
-
-def picture(mode: str, pipeline: Pipeline, plan: PipelinePlan) -> Any:
-    """A plan in a render mode; before the first cut, the chain alone."""
-    from parenvs.viewer import pipeline_figure as viewer
-
-    report = pipeline.report(plan, any_stages=True) if plan.cuts else None
-    if mode == "ansi":
-        return viewer.text(pipeline, report)
-    return viewer.rgb_array(pipeline, report)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from parenvs.envs.base import pipeline_so_far, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks
-from parenvs.envs.pipeline_cut import PipelineCutEnv, picture
+from parenvs.envs.pipeline_cut import PipelineCutEnv
 from parenvs.envs.pipeline_cut_kernel import MOST_BYTES_VECTOR, kernel_of
 from parenvs.pipeline import formulas
 from parenvs.plan import ILLEGAL, PipelinePlan
@@ -56,7 +57,7 @@ class PipelineCutVectorEnv(BatchedEnv):
         return self.problem.plan(*self.space.plan(chosen))
 
     def _picture(self, mode: str, index: int) -> Any:
-        return picture(mode, self.problem, self.plan(index))
+        return rendered(mode, pipeline_so_far(self.plan(index), self.problem))
 
     def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         step, rewards = self._common, np.zeros(self.num_envs)

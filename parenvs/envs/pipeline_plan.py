@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from parenvs import instances
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.datasets import generators, instance_sets
+from parenvs.envs.base import PlanEnv, pipeline_so_far
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
-from parenvs.pipeline.problem import Pipeline, stages_on
+from parenvs.pipeline.problem import Pipeline, Report, stages_on
 from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, PipelinePlan
 
 MOST_MICRO_BATCHES = 64
@@ -74,7 +74,7 @@ OPTIONS = ("instance", "cluster", *instances.PIPELINE_OPTIONS)
 """Keys of ``reset(options=...)``."""
 
 
-class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
+class PipelinePlanEnv(PlanEnv):
     """Plan pipelines of many models: a policy trained here plans one that it has never seen.
 
     ## Description
@@ -138,11 +138,6 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
     * v0: first version.
     """
 
-    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
-        "render_modes": ["ansi", "rgb_array"],
-        "render_fps": 1,
-    }
-
     def __init__(
         self,
         instance: str | None = None,
@@ -160,8 +155,7 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         render_mode: str | None = None,
     ) -> None:
         """Load what can be loaded; see the class for the arguments."""
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode must be one of {self.metadata['render_modes']}")
+        super().__init__(render_mode)
         if family is not None and family not in generators.FAMILIES:
             raise ParenvsError(
                 f"unknown family {family!r}{did_you_mean(family, generators.FAMILIES)}; known: "
@@ -171,7 +165,6 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
             raise ParenvsError(f"ranges must be one of {', '.join(RANGES)}, not {ranges!r}")
         if repeat < 1:
             raise ParenvsError(f"repeat must be >= 1, not {repeat}")
-        self.render_mode = render_mode
         self.family, self.ranges, self.repeat = family, ranges, repeat
         self._settings: dict[str, Any] = {
             "instance": instance,
@@ -262,19 +255,8 @@ class PipelinePlanEnv(gym.Env[dict[str, Any], np.int64]):
         )
         return self.problem.plan(cuts, device_cuts)
 
-    def render(self) -> Any:
-        """The chain with its cuts and the schedule, as text or as an (h, w, 3) uint8 picture."""
-        if self.render_mode is None:
-            gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
-            return None
-        from parenvs.viewer import pipeline_figure as viewer
-
-        report = None
-        if len(self._units) > 1:
-            report = self.problem.report(self.plan(), any_stages=True)
-        if self.render_mode == "ansi":
-            return viewer.text(self.problem, report)
-        return viewer.rgb_array(self.problem, report)
+    def _viewable(self) -> Report | Pipeline:
+        return pipeline_so_far(self.plan(), self.problem)
 
     @property
     def episode_steps(self) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.envs.base import pipeline_so_far, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
-from parenvs.envs.pipeline_cut import picture
 from parenvs.envs.pipeline_plan import PipelinePlanEnv
 from parenvs.envs.pipeline_plan_problems import PlanProblems
 from parenvs.pipeline.points import POINTS, STAGES, UNITS
@@ -72,7 +72,7 @@ class PipelinePlanVectorEnv(BatchedEnv):
         return tuple(map(self.problems.seed_of, range(self.num_envs)))
 
     def _picture(self, mode: str, index: int) -> Any:
-        return picture(mode, self.problems.of[index].problem, self.plan(index))
+        return rendered(mode, pipeline_so_far(self.plan(index), self.problems.of[index].problem))
 
     def _reset(
         self, who: Any, seed: int | Sequence[int | None] | None, options: dict[str, Any]

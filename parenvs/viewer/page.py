@@ -1,11 +1,23 @@
-"""What all parts of a picture share: the page, its measures in inches, and the colours."""
+"""The page of every picture: its measures in inches, its colours and its heading.
+
+Matplotlib is imported when a picture is asked for, and pyplot never: figures are plain objects with
+an Agg canvas, so no display is needed and no global state is left changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parenvs.errors import ParenvsError
+from parenvs.files import replacing
+from parenvs.viewer.words import SEPARATOR, clip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,8 +28,16 @@ STAGE_COLOURS = (
 )  # fmt: skip
 """Told apart with every common colour blindness; red is kept for what breaks a rule."""
 INK, QUIET, TRACK, LINK, RED = "#222222", "#6B6B6B", "#F2F2F2", "#8A8A8A", "#C1121F"
-WIDTH, HEIGHT, DPI = 12.8, 8.0, 100  # inches; 1280 x 800 pixels
-LEFT, RIGHT, MEMORY = 1.75, 0.3, 2.35  # inches: margins, width of the memory panel
+WIDTH, HEIGHT, DPI = 12.8, 8.0, 100
+"""Inches and pixels an inch: 1280 x 800 pixels."""
+MARGIN = 0.3
+"""Inches at the left and the right of the heading."""
+_MOST_LETTERS = 120  # of the title
+_METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": None},
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+}
 _STYLE: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],
     "font.size": 9.0,
@@ -35,13 +55,58 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Matplotlib's defaults with ours on top, whatever the user has set; his return afterwards."""
+    """Use matplotlib's defaults with ours on top; the user's settings return afterwards."""
     import matplotlib
 
     keep = {"backend", "backend_fallback", "interactive", "toolbar", "timezone"}
     settings: dict[Any, Any] = {**matplotlib.rcParamsDefault, **_STYLE}
     with matplotlib.rc_context({k: v for k, v in settings.items() if k not in keep}):
         yield
+
+
+def blank_figure(height: float = HEIGHT) -> Figure:
+    """A white figure of ``WIDTH`` times ``height`` inches with an Agg canvas; needs ``style``."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def pixels(draw: Callable[[], Figure]) -> np.ndarray:
+    """What ``draw`` returns as a new array of shape (pixels down, pixels across, 3), uint8."""
+    with style():
+        canvas: Any = draw().canvas
+        canvas.draw()
+        return np.array(canvas.buffer_rgba())[..., :3].copy()
+
+
+def write(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
+    """Write what ``draw`` returns; equal figures give equal bytes, a failure leaves the old file.
+
+    Args:
+        path: ends in ``.png``, ``.svg`` or ``.pdf``.
+        draw: makes the figure.
+
+    Raises:
+        ParenvsError: another ending.
+    """
+    suffix = ending(path)
+    with style(), replacing(path) as stream:
+        draw().savefig(stream, format=suffix[1:], dpi=1.5 * DPI, metadata=_METADATA[suffix])
+
+
+def ending(path: str | os.PathLike[str]) -> str:
+    """``".png"``, ``".svg"`` or ``".pdf"``, in lower case.
+
+    Raises:
+        ParenvsError: another ending.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in _METADATA:
+        raise ParenvsError(f"{os.fspath(path)}: a picture ends in {', '.join(_METADATA)}")
+    return suffix
 
 
 @dataclass(frozen=True)
@@ -59,9 +124,52 @@ class Page:
         axes.tick_params(length=3, width=0.7, color=QUIET, labelcolor=QUIET, labelsize=8.5)
         return axes
 
-    def text(self, x: float, y: float, words: str, **style: Any) -> None:
-        """Words whose upper left corner is at (x, y)."""
-        self.figure.text(x / WIDTH, 1 - y / HEIGHT, words, va="top", **style)
+    def heading(
+        self,
+        title: str,
+        verdict: Sequence[str],
+        reasons: Sequence[str],
+        legal: bool,
+        font: float = 10.5,
+        gap: float = 0.34,
+        pitch: float = 0.19,
+    ) -> float:
+        """Write title, verdict and reasons from the upper left corner.
+
+        Args:
+            title: one line, cut where it is very long.
+            verdict: the parts of the next line; of the next lines where one is too narrow.
+            reasons: lines of their own, in red.
+            legal: False writes the verdict in red, too.
+            font: points of the verdict.
+            gap: inches from the last line of the verdict to what follows.
+            pitch: inches from one line of ``reasons`` to the next.
+
+        Returns:
+            Where the rest of the page may begin, inches from the top.
+        """
+        self._line(0.22, clip(title, _MOST_LETTERS), size=14, weight="bold", color=INK)
+        ink = INK if legal else RED
+        top, line = 0.56, ""
+        for part in verdict:
+            longer = f"{line}{SEPARATOR}{part}" if line else part
+            if line and text_inches(longer, font) > WIDTH - 2 * MARGIN:
+                self._line(top, line, size=font, color=ink)
+                top, longer = top + 0.23, part
+            line = longer
+        self._line(top, line, size=font, color=ink)
+        top += gap
+        for line in reasons:
+            self._line(top, line, size=9, color=RED)
+            top += pitch
+        return top + 0.12
+
+    def _line(self, top: float, words: str, size: float, **look: Any) -> None:
+        """Write a line from the left margin, in smaller letters where it would leave the page."""
+        place = (MARGIN / WIDTH, 1 - top / HEIGHT)
+        text = self.figure.text(*place, words, size=size, va="top", **look)
+        room = (WIDTH - 2 * MARGIN) * DPI
+        text.set_fontsize(size * min(1.0, 0.98 * room / max(text.get_window_extent().width, 1.0)))
 
 
 def text_inches(words: str, font: float, bold: bool = False) -> float:

@@ -1,14 +1,11 @@
-"""The cells of a partition picture: tables of layers, and lists of what is in no layer.
-
-JOINED: The lists of a partition picture: variables in no layer, and batch inputs.
-"""
+"""The cells of a partition picture: tables of layers, and lists of what is in no layer."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parenvs.viewer.page import (
     HEIGHT,
@@ -21,43 +18,59 @@ from parenvs.viewer.page import (
     ink_on,
     text_inches,
 )
-from parenvs.viewer.partition_grid import BLOCKED, REPLICATED, UNDECIDED, Cell, Group, Table
-from parenvs.viewer.words import printable
+from parenvs.viewer.partition_grid import (
+    BLOCKED,
+    REPLICATED,
+    STATE_NAMES,
+    UNDECIDED,
+    Cell,
+    Group,
+    NamedCell,
+    Table,
+)
+from parenvs.viewer.words import clip_start
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-PLAIN = {REPLICATED: "#D3D3D3", BLOCKED: "#F5F5F5", UNDECIDED: "#FFFFFF"}
-NAMES = {
-    REPLICATED: "replicated",
-    BLOCKED: "cannot be partitioned",
-    UNDECIDED: "undecided",
-}
-_EDGE, _STROKE = "#8E8E8E", "#BDBDBD"
-PIXEL = 0.01  # inches
 FONT = 7.5
+"""Points of the words in and beside cells."""
+_FILLS = {REPLICATED: "#D3D3D3", BLOCKED: "#F5F5F5", UNDECIDED: "#FFFFFF"}
+_EDGE, _STROKE = "#8E8E8E", "#BDBDBD"
+_PIXEL = 0.01  # inches
 _TALL = 0.13  # inches of a cell that can hold words
 _TILT = 60  # degrees
 _HEAD = 0.05  # inches more between columns whose names begin differently
 _WIDEST, _NARROW = 1.8, 0.5  # inches, of cells with and without their shape
 _SHARE = 0.35  # of the width, at most, for the names of layers
+_LINE = 0.22  # inches from one line of a list to the next
+_PITCHES = (0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05)  # of cells without names, inches
 
 
 def colour_of(state: int) -> str:
     """Fill of a cell: one hue a dimension, greys for the other states."""
-    return PLAIN[state] if state < 0 else STAGE_COLOURS[state % len(STAGE_COLOURS)]
+    return _FILLS[state] if state < 0 else STAGE_COLOURS[state % len(STAGE_COLOURS)]
 
 
 def name_of(state: int) -> str:
     """``dimension 1``, ``replicated``, ..."""
-    return NAMES[state] if state < 0 else f"dimension {state}"
+    return STATE_NAMES[state] if state < 0 else f"dimension {state}"
 
 
-def shortened(name: str, width: int) -> str:
-    """The end of a name, which tells more than its beginning, in at most ``width`` characters."""
-    name = printable(name)
-    return name if len(name) <= width else f"…{name[len(name) - max(width - 1, 1) :]}"
+class Box(NamedTuple):
+    """A rectangle in inches, y from the top."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def corners(self, inset: float) -> list[tuple[float, float]]:
+        """Its corners, each moved inwards by ``inset`` in both directions."""
+        left, top = self.x + inset, self.y + inset
+        right, bottom = self.x + self.width - inset, self.y + self.height - inset
+        return [(left, top), (right, top), (right, bottom), (left, bottom)]
 
 
 class Sheet:
@@ -71,31 +84,31 @@ class Sheet:
         self.axes: Axes = page.axes(0, 0, WIDTH, HEIGHT)
         self.axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0), xticks=[], yticks=[])
         self.axes.patch.set_visible(False)
-        self._boxes: dict[int, list[tuple[float, float, float, float]]] = {}
-        self._faults: list[tuple[float, float, float, float]] = []
+        self._boxes: dict[int, list[Box]] = {}
+        self._faults: list[Box] = []
 
     def text(self, x: float, y: float, words: str, **style: Any) -> None:
-        """Words at a place."""
+        """Write words, vertically centred on ``y``."""
         self.axes.text(x, y, words, **{"size": FONT, "color": INK, "va": "center", **style})
 
-    def cell(self, x: float, y: float, width: float, height: float, held: Sequence[Cell]) -> None:
-        """A cell; one that stands for several variables is cut up in proportion to their states."""
-        count = Counter(cell.state for cell in held)
-        begin = x
-        for state, many in sorted(count.items(), key=lambda item: (item[0] < 0, item[0])):
-            share = width * many / len(held)
-            self.box(begin, y, share, height, state)
-            begin += share
-        if any(cell.fault for cell in held):
-            self._faults.append((x, y, width, height))
+    def cell(self, box: Box, variables: Sequence[Cell]) -> None:
+        """Add a cell; that of several variables is cut up in proportion to their states."""
+        counts = Counter(variable.state for variable in variables)
+        x = box.x
+        for state, count in sorted(counts.items(), key=lambda item: (item[0] < 0, item[0])):
+            width = box.width * count / len(variables)
+            self.box(Box(x, box.y, width, box.height), state)
+            x += width
+        if any(variable.fault for variable in variables):
+            self.fault(box)
 
-    def box(self, x: float, y: float, width: float, height: float, state: int) -> None:
-        """A rectangle in the colours of a state."""
-        self._boxes.setdefault(state, []).append((x, y, width, height))
+    def box(self, box: Box, state: int) -> None:
+        """Add a rectangle in the colours of a state."""
+        self._boxes.setdefault(state, []).append(box)
 
-    def fault(self, x: float, y: float, width: float, height: float) -> None:
-        """The red frame of what breaks a rule."""
-        self._faults.append((x, y, width, height))
+    def fault(self, box: Box) -> None:
+        """Add the red frame of what breaks a rule."""
+        self._faults.append(box)
 
     def finish(self) -> None:
         """Draw the cells."""
@@ -103,10 +116,10 @@ class Sheet:
 
         for state, boxes in sorted(self._boxes.items()):
             empty = state == UNDECIDED
-            inset = 0.5 * PIXEL if empty else 0.0
+            inset = 0.5 * _PIXEL if empty else 0.0
             self.axes.add_collection(
                 PolyCollection(
-                    [_corners(*box, inset) for box in boxes],
+                    [box.corners(inset) for box in boxes],
                     facecolors=colour_of(state),
                     edgecolors=_EDGE if empty else "none",
                     linewidths=0.7 if empty else 0.0,
@@ -123,7 +136,7 @@ class Sheet:
         if self._faults:
             self.axes.add_collection(
                 PolyCollection(
-                    [_corners(*box, 0.006) for box in self._faults],
+                    [box.corners(0.006) for box in self._faults],
                     facecolors="none",
                     edgecolors=RED,
                     linewidths=1.5,
@@ -138,51 +151,65 @@ def _reach(width: float, height: float) -> float:
     return height if height >= _TALL and width > 3 * height else width
 
 
-def _corners(
-    x: float, y: float, width: float, height: float, inset: float
-) -> list[tuple[float, float]]:
-    left, top, right, low = x + inset, y + inset, x + width - inset, y + height - inset
-    return [(left, top), (right, top), (right, low), (left, low)]
-
-
 def whole(inches: float) -> float:
-    """Whole pixels, so that all cells are equally large and sharp."""
-    return int(inches / PIXEL + 1e-6) * PIXEL
+    """The inches cut to whole pixels, so that all cells are equally large and sharp."""
+    return int(inches / _PIXEL + 1e-6) * _PIXEL
+
+
+class _CellSize(NamedTuple):
+    """How large the cells of all tables are.
+
+    Attributes:
+        pitch: inches from one column to the next.
+        tall: inches from one row to the next.
+        letters: most letters of a row's name.
+        shapes: whether the shapes of variables stand in their cells.
+    """
+
+    pitch: float
+    tall: float
+    letters: int
+    shapes: bool
 
 
 def draw_tables(
     sheet: Sheet, tables: Sequence[Table], left: float, top: float, width: float, height: float
 ) -> float:
-    """Tables side by side; rows are layers, columns the variables within them.
+    """Draw tables side by side; rows are layers, columns the variables within them.
 
-    Returns the lower end, inches from the top.
+    Returns:
+        The lower end, inches from the top.
     """
-    most = max(int(width * _SHARE / len(tables) / text_inches("x", FONT, bold=True)), 4)
+    letters = max(int(width * _SHARE / len(tables) / text_inches("x", FONT, bold=True)), 4)
     margins = [
-        max(text_inches(shortened(label, most), FONT, bold=True) for label, _ in table.rows) + 0.1
+        max(text_inches(clip_start(row.label, letters), FONT, bold=True) for row in table.rows)
+        + 0.1
         for table in tables
     ]
-    longest = max(text_inches(shortened(c, 24), FONT) for table in tables for c in table.columns)
-    over = 0.5 * longest  # by which the slanted names stick out at the right
-    gap = over + 0.12
+    longest = max(text_inches(clip_start(c, 24), FONT) for table in tables for c in table.columns)
+    overhang = 0.5 * longest  # by which the slanted names stick out at the right
+    gap = overhang + 0.12
     heads = sum(_heads(table)[-1] for table in tables) * _HEAD
-    room = width - sum(margins) - gap * (len(tables) - 1) - over - heads
+    room = width - sum(margins) - gap * (len(tables) - 1) - overhang - heads
     header = 0.87 * longest + 0.12 + (0.24 if any(table.title for table in tables) else 0.0)
     rows = max(len(table.rows) for table in tables)
     tall = whole(min((height - header - 0.2) / rows, 0.28))
-    shown = [cell for table in tables for _, held in table.rows for some in held for cell in some]
-    shape = max(text_inches(shape_words(cell), 7, bold=True) for cell in shown) + 0.12
+    variables = [
+        cell for table in tables for row in table.rows for column in row.cells for cell in column
+    ]
+    shape = max(text_inches(shape_words(cell), 7, bold=True) for cell in variables) + 0.12
     pitch = room / sum(len(table.columns) for table in tables)
     shapes = pitch >= shape and tall >= _TALL
     pitch = whole(min(pitch, max(_WIDEST, shape) if shapes else _NARROW))
+    cell_size = _CellSize(pitch, tall, letters, shapes)
     x, y = whole(left), whole(top + header)
     for table, margin in zip(tables, margins, strict=True):
-        wide = pitch * len(table.columns) + _heads(table)[-1] * _HEAD
-        chars = int((margin + wide) / text_inches("x", 9, bold=True))
-        words = shortened(table.title, max(chars, 6))
-        sheet.text(x, top + 0.08, words, size=9, weight="bold")
-        _draw_table(sheet, table, whole(x + margin), y, pitch, tall, most, shapes)
-        x = whole(x + margin) + wide + gap
+        table_width = pitch * len(table.columns) + _heads(table)[-1] * _HEAD
+        title_letters = int((margin + table_width) / text_inches("x", 9, bold=True))
+        title = clip_start(table.title, max(title_letters, 6))
+        sheet.text(x, top + 0.08, title, size=9, weight="bold")
+        _draw_table(sheet, table, whole(x + margin), y, cell_size)
+        x = whole(x + margin) + table_width + gap
     return y + rows * tall
 
 
@@ -195,37 +222,32 @@ def _heads(table: Table) -> list[int]:
     return changes if len(set(heads)) < len(heads) else [0] * len(heads)
 
 
-def _draw_table(
-    sheet: Sheet,
-    table: Table,
-    left: float,
-    top: float,
-    pitch: float,
-    tall: float,
-    most: int,
-    shapes: bool,
-) -> None:
+def _draw_table(sheet: Sheet, table: Table, left: float, top: float, cell_size: _CellSize) -> None:
+    """Draw the names of columns and rows, and the cells."""
+    pitch, tall, letters, shapes = cell_size
     places = [left + k * pitch + head * _HEAD for k, head in enumerate(_heads(table))]
-    half = (pitch - PIXEL) / 2
+    half = (pitch - _PIXEL) / 2
     for x, name in zip(places, table.columns, strict=True):
         if pitch >= 0.115:
-            words = shortened(name, 24)
+            words = clip_start(name, 24)
             sheet.text(
                 x + half, top - 0.05, words, rotation=_TILT, rotation_mode="anchor", color=QUIET
             )
-    every = next(k for k in (1, 2, 4, 5, 10, 20, 50, 100) if k * tall >= 0.125)
-    for row, (label, held) in enumerate(table.rows):
-        y = top + row * tall
-        middle = y + (tall - PIXEL) / 2
-        if row % every == 0:
-            sheet.text(left - 0.06, middle, shortened(label, most), ha="right", color=QUIET)
-        for x, some in zip(places, held, strict=True):
-            if not some:
+    label_step = next(k for k in (1, 2, 4, 5, 10, 20, 50, 100) if k * tall >= 0.125)
+    for number, row in enumerate(table.rows):
+        y = top + number * tall
+        middle = y + (tall - _PIXEL) / 2
+        if number % label_step == 0:
+            label = clip_start(row.label, letters)
+            sheet.text(left - 0.06, middle, label, ha="right", color=QUIET)
+        for x, variables in zip(places, row.cells, strict=True):
+            if not variables:
                 continue
-            sheet.cell(x, y, pitch - PIXEL, tall - PIXEL, some)
-            state = some[0].state
-            if len(some) == 1 and (shapes or (state >= 0 and min(pitch, tall) >= _TALL)):
-                words = shape_words(some[0]) if shapes else f"{state}"
+            sheet.cell(Box(x, y, pitch - _PIXEL, tall - _PIXEL), variables)
+            state = variables[0].state
+            room_for_digit = state >= 0 and min(pitch, tall) >= _TALL
+            if len(variables) == 1 and (shapes or room_for_digit):
+                words = shape_words(variables[0]) if shapes else f"{state}"
                 font = min(7.0, tall * 72 * 0.6)
                 ink = ink_on(colour_of(state))
                 sheet.text(x + half, middle, words, size=font, ha="center", color=ink)
@@ -237,8 +259,19 @@ def shape_words(cell: Cell) -> str:
     return "×".join(words) or "scalar"
 
 
-_LINE = 0.22  # inches from one line to the next
-_PITCHES = (0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05)  # of cells without names, inches
+class _Item(NamedTuple):
+    """A variable in a line of a list, ``x`` inches from the left end of the list."""
+
+    x: float
+    words: str
+    cell: Cell
+
+
+class _Line(NamedTuple):
+    """A line of a list; the title is empty in all lines of a group but the first."""
+
+    title: str
+    items: list[_Item]
 
 
 class Lists:
@@ -251,7 +284,10 @@ class Lists:
         inputs: the batch inputs.
         width: inches.
         room: most inches of height.
-        rest: whether there are tables, too.
+        below_tables: whether there are tables of layers, too.
+
+    Attributes:
+        height: inches that the lists take.
     """
 
     def __init__(
@@ -260,27 +296,29 @@ class Lists:
         inputs: Sequence[Cell],
         width: float,
         room: float,
-        rest: bool,
+        below_tables: bool,
     ) -> None:
-        self.width, self.room = width, room
-        named = [(group.title or "top level", list(group.cells)) for group in groups]
-        last = [("batch inputs", [(cell.path, cell) for cell in inputs])] if inputs else []
+        self.width = width
+        variables = [Group(group.title or "top level", group.cells) for group in groups]
+        batch = [Group("batch inputs", tuple(NamedCell(c.path, c) for c in inputs))]
+        batch = batch if inputs else []
+        titles = [group.title for group in variables + batch]
         self.margin = min(
-            max((text_inches(shortened(t, 20), FONT) for t, _ in named + last), default=0) + 0.15,
+            max((text_inches(clip_start(title, 20), FONT) for title in titles), default=0) + 0.15,
             1.5,
         )
-        self.lines: list[tuple[str, list[tuple[float, str, Cell]]]] = []
+        self.lines: list[_Line] = []
         self.field: list[Cell] = []
-        self.title = "other variables" if rest else "variables"
+        self.title = "other variables" if below_tables else "variables"
         for shapes in (True, False):
-            self.lines = self._flow(named, shapes) + self._flow(last, shapes)
+            self.lines = self._flow(variables, shapes) + self._flow(batch, shapes)
             if len(self.lines) * _LINE <= room:
                 break
         else:
-            self.field = [cell for _, held in named for _, cell in held]
-            self.lines = self._flow(last, False)
+            self.field = [named.cell for group in variables for named in group.cells]
+            self.lines = self._flow(batch, False)
             if len(self.lines) > 3:
-                self.field += [cell for _, held in last for _, cell in held]
+                self.field += [named.cell for group in batch for named in group.cells]
                 self.title += " and inputs"
                 self.lines = []
             self.margin = max(self.margin, text_inches(self.title, FONT) + 0.15)
@@ -288,29 +326,27 @@ class Lists:
         if self.field:
             self.height += self._arrange(room - self.height - 0.15) + 0.15
 
-    def _flow(
-        self, named: list[tuple[str, list[tuple[str, Cell]]]], shapes: bool
-    ) -> list[tuple[str, list[tuple[float, str, Cell]]]]:
-        """Lines: title, and places, words and cells."""
-        lines: list[tuple[str, list[tuple[float, str, Cell]]]] = []
-        for title, held in named:
+    def _flow(self, groups: Sequence[Group], shapes: bool) -> list[_Line]:
+        """The groups in lines, with the variables' shapes behind their names if ``shapes``."""
+        lines: list[_Line] = []
+        for group in groups:
             x = self.width
-            for name, cell in held:
-                words = shortened(name, 30)
-                wide = 0.2 + text_inches(words, FONT) + 0.2
+            for name, cell in group.cells:
+                words = clip_start(name, 30)
+                item_width = 0.2 + text_inches(words, FONT) + 0.2
                 if shapes:
-                    wide += text_inches(f"  {shape_words(cell)}", FONT, bold=True)
+                    item_width += text_inches(f"  {shape_words(cell)}", FONT, bold=True)
                     words += f"  {shape_words(cell)}"
-                if x + wide > self.width:
+                if x + item_width > self.width:
                     first = not lines or x == self.width
-                    lines.append((shortened(title, 20) if first else "", []))
+                    lines.append(_Line(clip_start(group.title, 20) if first else "", []))
                     x = self.margin
-                lines[-1][1].append((x, words, cell))
-                x += wide
+                lines[-1].items.append(_Item(x, words, cell))
+                x += item_width
         return lines
 
     def _arrange(self, height: float) -> float:
-        """Pitch of the field, cells in a row, variables that one cell stands for; its height."""
+        """Choose the pitch of the field, cells in a row and variables a cell; return its height."""
         width, count = self.width - self.margin, len(self.field)
         for self.pitch in _PITCHES:
             self.across = int(width / self.pitch)
@@ -321,24 +357,27 @@ class Lists:
         return max(-(-count // (self.each * self.across)) * self.pitch, 3 * 0.16)
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
-        """Draw them."""
+        """Draw field and lines."""
         left, y = whole(left), whole(top)
         if self.field:
-            sheet.text(left, y + 0.08, self.title, color=QUIET)
-            sheet.text(left, y + 0.24, f"{len(self.field):,}", color=QUIET)
-            if self.each > 1:
-                sheet.text(left, y + 0.4, f"{self.each} a cell", color=QUIET)
-            starts = range(0, len(self.field), self.each)
-            for k, start in enumerate(starts):
-                down, across = divmod(k, self.across)
-                x = whole(left + self.margin) + across * self.pitch
-                side = self.pitch - PIXEL
-                held = self.field[start : start + self.each]
-                sheet.cell(x, y + down * self.pitch, side, side, held)
+            self._draw_field(sheet, left, y)
             y = whole(top + self.height - len(self.lines) * _LINE)
         for title, items in self.lines:
             sheet.text(left, y + 0.07, title, color=QUIET)
             for x, words, cell in items:
-                sheet.cell(whole(left + x), y, 0.14, 0.14, [cell])
+                sheet.cell(Box(whole(left + x), y, 0.14, 0.14), [cell])
                 sheet.text(left + x + 0.2, y + 0.07, words)
             y += _LINE
+
+    def _draw_field(self, sheet: Sheet, left: float, top: float) -> None:
+        """Draw the cells without names, and beside them how many variables there are."""
+        sheet.text(left, top + 0.08, self.title, color=QUIET)
+        sheet.text(left, top + 0.24, f"{len(self.field):,}", color=QUIET)
+        if self.each > 1:
+            sheet.text(left, top + 0.4, f"{self.each} a cell", color=QUIET)
+        side = self.pitch - _PIXEL
+        for k, start in enumerate(range(0, len(self.field), self.each)):
+            down, across = divmod(k, self.across)
+            x = whole(left + self.margin) + across * self.pitch
+            variables = self.field[start : start + self.each]
+            sheet.cell(Box(x, top + down * self.pitch, side, side), variables)

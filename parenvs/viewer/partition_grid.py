@@ -1,11 +1,11 @@
-"""Variables in the order of a picture: what each is, by layer, with repeated names merged."""
+"""What a partition plan does to each variable, by layer, with repeated names merged."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 REPLICATED, BLOCKED, UNDECIDED = -1, -2, -3
 """States of a variable that has no partitioned dimension."""
+STATE_NAMES = {
+    UNDECIDED: "undecided",
+    REPLICATED: "replicated",
+    BLOCKED: "cannot be partitioned",
+}
 MOST_TABLES, MOST_COLUMNS, MOST_ROWS = 4, 48, 64
 """Beyond these, tables become lists, and rows stand for several layers."""
 _MOST_RANGES = 4
@@ -44,6 +49,26 @@ class Cell:
     device_bytes: float
 
 
+class NamedCell(NamedTuple):
+    """A variable with its name within a layer or group."""
+
+    name: str
+    cell: Cell
+
+
+class Row(NamedTuple):
+    """A layer of a table, or several layers that share a row.
+
+    Attributes:
+        label: name of the layer, or of the first and the last: ``layer_0–15``.
+        cells: variables by column: none where the layer has no such variable, several where the
+            row stands for several layers.
+    """
+
+    label: str
+    cells: tuple[tuple[Cell, ...], ...]
+
+
 @dataclass(frozen=True)
 class Table:
     """Layers with the same variables.
@@ -51,21 +76,25 @@ class Table:
     Attributes:
         title: what the names of all layers begin with; may be empty.
         columns: names of the variables within a layer.
-        rows: name of each layer, and its cells by column: none where the layer has no such
-            variable, several where the row stands for several layers.
+        rows: the layers.
     """
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[tuple[Cell, ...], ...]], ...]
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Variables outside of any layer, with their names within the group."""
+    """Variables outside of any layer.
+
+    Attributes:
+        title: what their paths begin with; may be empty.
+        cells: the variables, with their names within the group.
+    """
 
     title: str
-    cells: tuple[tuple[str, Cell], ...]
+    cells: tuple[NamedCell, ...]
 
 
 def cells(
@@ -82,19 +111,19 @@ def cells(
         undecided: paths of the variables and inputs that an episode has not yet settled.
     """
     graph, classes = problem.graph, problem.classes
-    nothing = np.zeros(len(classes), dtype=bool)
-    chosen = nothing if report is None else report.chosen
-    wrong = nothing if report is None or report.legal else _wrong(problem, chosen)
-    missing = _missing(report)
+    no_class = np.zeros(len(classes), dtype=bool)
+    chosen = no_class if report is None else report.chosen
+    wrong = no_class if report is None or report.legal else _wrong(problem, chosen)
+    faulty = _faulty_paths(report)
     open_ = set(graph.paths) if report is None and undecided is None else set(undecided or ())
     scale = problem.footprint.scale(chosen)
 
     def cell(index: int) -> Cell:
         tensor, path = int(graph.parameter_tensor[index]), graph.paths[index]
         start, end = graph.dim_offset[tensor : tensor + 2].tolist()
-        wide = start + np.flatnonzero(graph.dims[start:end] > 1)
-        label = classes.label[wide]
-        split = wide[chosen[label]]
+        splittable = start + np.flatnonzero(graph.dims[start:end] > 1)
+        label = classes.label[splittable]
+        split = splittable[chosen[label]]
         state = REPLICATED
         if split.size:
             state = int(split[0]) - start
@@ -103,7 +132,7 @@ def cells(
         elif path in open_:
             state = UNDECIDED
         size = float(graph.tensor_bytes[tensor])
-        fault = bool(wrong[label].any()) or path in missing
+        fault = bool(wrong[label].any()) or path in faulty
         return Cell(path, graph.shape(tensor), state, fault, size, size * float(scale[tensor]))
 
     reader = np.repeat(np.arange(len(graph.opcode)), np.diff(graph.operand_offset))
@@ -125,19 +154,22 @@ def _wrong(problem: Partitioning, chosen: np.ndarray) -> np.ndarray:
     return wrong
 
 
-def _missing(report: PartitionReport | None) -> set[str]:
-    """Paths that an illegal plan leaves out although they are tied to what it names, or garbles."""
+def _faulty_paths(report: PartitionReport | None) -> set[str]:
+    """Paths of which an illegal plan names no dimension or a wrong one.
+
+    A variable that the plan leaves out is at fault if it is tied to what the plan names.
+    """
     if report is None or report.legal:
         return set()
     problem, named = report.problem, report.plan.partition
-    found = problem.partition(report.chosen, scope_of(report.plan.task, "paper"))
+    tied = problem.partition(report.chosen, scope_of(report.plan.task, "paper"))
     garbled = {
         path
         for path, d in named.items()
         if path in problem.tensor
         and (d >= len(shape := problem.graph.shape(problem.tensor[path])) or d < 0 or shape[d] == 1)
     }
-    return (set(found) - set(named)) | garbled
+    return (set(tied) - set(named)) | garbled
 
 
 def layers(paths: Sequence[str]) -> list[tuple[str, str]]:
@@ -214,49 +246,52 @@ def _ranges(numbers: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
 
 
-def grid(variables: Sequence[Cell]) -> tuple[list[Table], list[Group]]:
-    """Tables of the layers, and the variables outside of them by the first part of their path."""
-    rows: dict[str, dict[str, Cell]] = {}
-    loose: dict[str, list[tuple[str, Cell]]] = {}
-    for cell, (layer, name) in zip(variables, layers([x.path for x in variables]), strict=True):
-        if layer:
-            rows.setdefault(layer, {})[name] = cell
-        else:
-            head, _, tail = cell.path.partition("/")
-            title = head if tail else ""
-            loose.setdefault(title, []).append((tail or head, cell))
-    tables: dict[str, dict[str, dict[str, Cell]]] = {}
-    for layer in rows:
-        tables.setdefault(kind_of(layer), {})[layer] = rows[layer]
-    kinds = [
-        {layer: held[layer] for layer in sorted(held, key=natural)} for held in tables.values()
-    ]
-    blocks = _joined(kinds, loose)
-    small = sorted(blocks, key=lambda block: sum(map(len, block.values())))
-    while small and (
-        len(small) > MOST_TABLES or sum(len(_columns(block)) for block in small) > MOST_COLUMNS
-    ):
-        wide = [block for block in small if len(_columns(block)) > MOST_COLUMNS]
-        block = wide[0] if wide else small[0]
-        small.remove(block)
-        blocks.remove(block)
-        for layer, held in block.items():
-            loose[layer] = list(held.items())
-    groups = [Group(title, tuple(found)) for title, found in loose.items()]
-    return [_table(block) for block in blocks], groups
-
-
 Block = dict[str, dict[str, Cell]]
 """Layers of a table: name -> name within the layer -> cell."""
 
 
-def _joined(blocks: list[Block], loose: dict[str, list[tuple[str, Cell]]]) -> list[Block]:
-    """Kinds of layers with the same names in one table; groups that have no other names too."""
+def grid(variables: Sequence[Cell]) -> tuple[list[Table], list[Group]]:
+    """Tables of the layers, and the variables outside of them by the first part of their path."""
+    by_layer: Block = {}
+    loose: dict[str, list[NamedCell]] = {}
+    for cell, (layer, name) in zip(variables, layers([x.path for x in variables]), strict=True):
+        if layer:
+            by_layer.setdefault(layer, {})[name] = cell
+        else:
+            head, _, tail = cell.path.partition("/")
+            loose.setdefault(head if tail else "", []).append(NamedCell(tail or head, cell))
+    by_kind: dict[str, Block] = {}
+    for layer in by_layer:
+        by_kind.setdefault(kind_of(layer), {})[layer] = by_layer[layer]
+    kinds = [
+        {layer: block[layer] for layer in sorted(block, key=natural)} for block in by_kind.values()
+    ]
+    blocks = _joined(kinds, loose)
+    smallest_first = sorted(blocks, key=lambda block: sum(map(len, block.values())))
+    while smallest_first and (
+        len(smallest_first) > MOST_TABLES
+        or sum(len(_columns(block)) for block in smallest_first) > MOST_COLUMNS
+    ):
+        too_wide = [block for block in smallest_first if len(_columns(block)) > MOST_COLUMNS]
+        block = too_wide[0] if too_wide else smallest_first[0]
+        smallest_first.remove(block)
+        blocks.remove(block)
+        for layer, named in block.items():
+            loose[layer] = [NamedCell(*item) for item in named.items()]
+    groups = [Group(title, tuple(cells)) for title, cells in loose.items()]
+    return [_table(block) for block in blocks], groups
+
+
+def _joined(blocks: list[Block], loose: dict[str, list[NamedCell]]) -> list[Block]:
+    """The blocks, those with the same names joined.
+
+    Loose variables whose names are all among those of a block move from ``loose`` into it.
+    """
     joined: dict[frozenset[str], Block] = {}
     for block in blocks:
         joined.setdefault(frozenset(_columns(block)), {}).update(block)
     for title in [x for x in loose if x]:
-        names = {name for name, _ in loose[title]}
+        names = {named.name for named in loose[title]}
         home = next((block for columns, block in joined.items() if names <= columns), None)
         if home is not None:
             home[title] = dict(loose.pop(title))
@@ -266,12 +301,12 @@ def _joined(blocks: list[Block], loose: dict[str, list[tuple[str, Cell]]]) -> li
 def _columns(block: Block) -> list[str]:
     """Names within the layers, in the order of the layer that has most."""
     first = max(block.values(), key=len)
-    return list(dict.fromkeys([*first, *(name for held in block.values() for name in held)]))
+    return list(dict.fromkeys([*first, *(name for layer in block.values() for name in layer)]))
 
 
 def _table(block: Block) -> Table:
-    columns = _columns(block)
-    names = list(block)
+    """The table of a block; at most ``MOST_ROWS`` rows, so that one may hold several layers."""
+    columns, names = _columns(block), list(block)
     parts = [name.split("/") for name in names]
     shared = 0
     while all(len(x) > shared + 1 and x[shared] == parts[0][shared] for x in parts):
@@ -279,14 +314,14 @@ def _table(block: Block) -> Table:
     step = -(-len(names) // MOST_ROWS)
     rows = []
     for k in range(0, len(names), step):
-        some = names[k : k + step]
-        first, last = ("/".join(name.split("/")[shared:]) for name in (some[0], some[-1]))
+        together = names[k : k + step]
+        first, last = ("/".join(name.split("/")[shared:]) for name in (together[0], together[-1]))
         number = re.search(r"\d+$", last)
         end = number[0] if number and kind_of(first) == kind_of(last) else last
-        label = first if len(some) == 1 else f"{first}–{end}"
-        held = tuple(
-            tuple(block[name][column] for name in some if column in block[name])
+        label = first if len(together) == 1 else f"{first}–{end}"
+        cells = tuple(
+            tuple(block[name][column] for name in together if column in block[name])
             for column in columns
         )
-        rows.append((label, held))
+        rows.append(Row(label, cells))
     return Table("/".join(parts[0][:shared]), tuple(columns), tuple(rows))

@@ -1,4 +1,4 @@
-"""Partition plans in plain text, and the words that text and pictures of them share."""
+"""Partition plans in plain text: verdict, figures of a step, table of what is partitioned."""
 
 from __future__ import annotations
 
@@ -7,33 +7,41 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from parenvs.plan import BatchPlan
-from parenvs.viewer.partition_grid import BLOCKED, REPLICATED, UNDECIDED, Cell, cells, merged
-from parenvs.viewer.words import duration, printable, size
+from parenvs.viewer.partition_grid import STATE_NAMES, UNDECIDED, Cell, cells, merged
+from parenvs.viewer.words import (
+    SEPARATOR,
+    clip,
+    duration,
+    paint,
+    plural,
+    printable,
+    reason_lines,
+    size,
+)
 
 if TYPE_CHECKING:
     from parenvs.partitioning.problem import Partitioning, PartitionReport
 
 WIDTH = 110
 """Columns of the text."""
-_MOST_LINES = 60  # of the table
-_ANSI = (33, 214, 36, 133, 74, 143, 61, 180)  # 256-colour codes, in the order of the viewer's
-_NAMES = {
-    UNDECIDED: "undecided",
-    REPLICATED: "replicated",
-    BLOCKED: "cannot be partitioned",
-}
 MEMORY_PARTS = ("parameters", "optimiser", "inputs", "gradients", "activations")
-OPTIMAL = 1e-9
-"""A gap below this is none."""
+"""Fields of ``Memory`` in the order in which they are shown."""
+ROUNDING = 1e-9
+"""A gap below this is an error of rounding: the plan is the proven optimum itself."""
+_MOST_LINES = 60  # of the table
 
 
 def text(
-    report: PartitionReport, colour: bool = False, undecided: Collection[str] | None = None
+    problem: Partitioning,
+    report: PartitionReport | None,
+    colour: bool,
+    undecided: Collection[str] | None,
 ) -> str:
-    """A judged partition plan as text of at most 110 columns.
+    """A partition plan as text of at most 110 columns.
 
     Args:
-        report: what the judge says of the plan.
+        problem: the problem.
+        report: what the judge says of the plan; None where nothing is decided yet.
         colour: whether to colour dimensions with ANSI escapes.
         undecided: paths that an episode has not settled.
 
@@ -41,15 +49,17 @@ def text(
         Lines without a newline at the end: title, verdict or reasons, the figures, and a table of
         what is partitioned, equal layers merged.
     """
-    problem = report.problem
     variables, inputs = cells(problem, report, undecided)
     open_ = sum(cell.state == UNDECIDED for cell in (*variables, *inputs))
-    lines = [_clip(title(problem), WIDTH)]
-    lines += _wrapped("  ·  ".join(verdict(problem, report, open_)[:2]), "", "  ")
-    for reason in report.reasons:
-        lines += _wrapped(printable(reason), "  ! ", "    ")
-    if report.legal:
-        lines += ["", *_figures(report)]
+    parts = verdict(problem, report, open_)
+    if report is not None:
+        parts = parts[:2]  # the others are among the figures
+    lines = [clip(title(problem), WIDTH)]
+    lines += textwrap.wrap(SEPARATOR.join(parts), WIDTH, subsequent_indent="  ")
+    if report is not None:
+        lines += reason_lines(report.reasons, WIDTH)
+        if report.legal:
+            lines += ["", *_figures(report)]
     return "\n".join([*lines, "", *_table(variables, inputs, colour)])
 
 
@@ -60,7 +70,7 @@ def title(problem: Partitioning) -> str:
     parts.append(f"{problem.rules} rules")
     if problem.uneven != "pad":
         parts.append(f"uneven dimensions: {problem.uneven}")
-    return "  ·  ".join(parts)
+    return SEPARATOR.join(parts)
 
 
 def verdict(
@@ -68,49 +78,52 @@ def verdict(
     report: PartitionReport | None,
     undecided: int = 0,
 ) -> list[str]:
-    """What there is to say in one line, in parts: legality and the main figures."""
-    classes = problem.classes
+    """Legality and the main figures; without a plan, the size of the problem.
+
+    Args:
+        problem: the problem.
+        report: what the judge says of the plan, or None.
+        undecided: number of variables and inputs that an episode has not settled.
+    """
     if report is None:
-        count, dims = len(problem.graph.variables), len(classes.variable_dimensions)
-        free = len(problem.decidable("variables"))
+        dims = len(problem.classes.variable_dimensions)
         return [
             "nothing decided yet",
-            f"{_plural(count, 'variable')} with {_plural(dims, 'dimension')}",
-            f"{_plural(free, 'class', 'es')} that can be partitioned",
+            f"{plural(len(problem.graph.variables), 'variable')} with {plural(dims, 'dimension')}",
+            f"{plural(len(problem.decidable('variables')), 'class', 'es')} that can be partitioned",
             f"replicated step {duration(problem.replicate_seconds)}",
         ]
-    parts = [_counts(report)]
     if not report.legal:
-        return ["illegal", *parts]
-    if undecided:
-        parts.insert(0, f"{undecided:,} undecided")
-    else:
-        parts.insert(0, "legal")
-    step = f"step {duration(report.step_seconds)}"
-    step += f", {duration(report.communication_seconds)} of it communication"
+        return ["illegal", _counts(report)]
     memory = f"memory {size(report.memory.peak)} of {size(problem.memory_limit)}"
-    parts += [step, f"utilisation {report.utilisation:.1%}".replace("%", " %"), memory]
-    if not report.fits:
-        parts[-1] += ": does not fit"
+    parts = [
+        f"{undecided:,} undecided" if undecided else "legal",
+        _counts(report),
+        f"step {duration(report.step_seconds)}, "
+        f"{duration(report.communication_seconds)} of it communication",
+        f"utilisation {report.utilisation * 100:.1f} %",
+        memory if report.fits else f"{memory}: does not fit",
+    ]
     if report.reward:
-        parts.append(_return(report, report.reward) + quality(report))
+        value = report.value(report.reward)
+        parts.append(f"return {value:,.5g} ({report.reward}){_quality(report)}")
     return parts
 
 
-def quality(report: PartitionReport) -> str:
+def _quality(report: PartitionReport) -> str:
     """How near the return is to its proven bound: ``, optimal``; empty without a bound."""
     gap = report.gap(report)
     if gap is None:
         return ""
-    return ", optimal" if gap < OPTIMAL else f", at most {gap:.2%} below the best"
+    return ", optimal" if gap < ROUNDING else f", at most {gap:.2%} below the best"
 
 
 def _counts(report: PartitionReport) -> str:
     """``434 variables, 434 of 1,114 dimensions partitioned``."""
-    things = [_plural(report.variables, "variable")]
+    things = [plural(report.variables, "variable")]
     inputs = len(report.problem.partition(report.chosen, "inputs"))
     if inputs:
-        things.append(_plural(inputs, "batch input"))
+        things.append(plural(inputs, "batch input"))
     kind = "input dimensions" if isinstance(report.plan, BatchPlan) else "variable dimensions"
     return (
         f"{' and '.join(things)}, {report.partitioned_dimensions:,} of {report.dimensions:,} "
@@ -118,31 +131,27 @@ def _counts(report: PartitionReport) -> str:
     )
 
 
-def _return(report: PartitionReport, reward: str) -> str:
-    return f"return {report.value(reward):,.5g} ({reward})"
-
-
 def _figures(report: PartitionReport) -> list[str]:
-    """A figure a line, with what belongs to it."""
+    """The figures of a step, one a line."""
     memory = report.memory
-    faster = report.replicate_seconds / report.step_seconds
+    speedup = report.replicate_seconds / report.step_seconds
     rewards = [report.reward] if report.reward else ["paper", "step_time"]
-    returns = "  ·  ".join(f"{report.value(x):,.6g} ({x})" for x in rewards)
+    returns = SEPARATOR.join(f"{report.value(x):,.6g} ({x})" for x in rewards)
     if report.bound is not None:
-        returns += f"  ·  proven upper bound {report.bound:,.6g}{quality(report)}"
+        returns += f"{SEPARATOR}proven upper bound {report.bound:,.6g}{_quality(report)}"
     limit = size(report.problem.memory_limit)
-    parts = [f"{name} {size(getattr(memory, name))}" for name in MEMORY_PARTS]
+    memory_parts = [f"{name} {size(getattr(memory, name))}" for name in MEMORY_PARTS]
     rows = [
         (
             "step time",
             duration(report.step_seconds),
-            f"{faster:.2f} x as fast as replicated, {duration(report.replicate_seconds)}",
+            f"{speedup:.2f} x as fast as replicated, {duration(report.replicate_seconds)}",
         ),
         ("  compute", duration(report.compute_seconds), ""),
         (
             "  communication",
             duration(report.communication_seconds),
-            _plural(report.all_reduces, "all-reduce"),
+            plural(report.all_reduces, "all-reduce"),
         ),
         ("utilisation", f"{report.utilisation * 100:.1f} %", ""),
         (
@@ -150,8 +159,8 @@ def _figures(report: PartitionReport) -> list[str]:
             size(memory.peak),
             f"{'within' if report.fits else 'over'} the limit of {limit}",
         ),
-        ("", "", ", ".join(parts[:3])),
-        ("", "", ", ".join(parts[3:])),
+        ("", "", ", ".join(memory_parts[:3])),
+        ("", "", ", ".join(memory_parts[3:])),
         (
             "partitioned",
             f"{report.variables:,}",
@@ -167,50 +176,39 @@ def _table(variables: list[Cell], inputs: list[Cell], colour: bool) -> list[str]
     lines = [
         f"{'dimension':<11}{'variable':<50}{'shape':<20}{'count':>7}{'bytes':>10}{'a device':>10}"
     ]
-    for held, what in ((variables, ""), (inputs, " (batch input)")):
-        split = [cell for cell in held if cell.state >= 0]
+    for role_cells, role in ((variables, ""), (inputs, " (batch input)")):
+        split = [cell for cell in role_cells if cell.state >= 0]
         keys = [(cell.state, cell.shape, cell.fault) for cell in split]
         for name, indices in merged([cell.path for cell in split], keys):
-            some = [split[i] for i in indices]
-            lines.append(_row(printable(name) + what, some, colour))
+            lines.append(_row(printable(name) + role, [split[i] for i in indices], colour))
     if len(lines) == 1:
         lines = ["nothing is partitioned"]
     if len(lines) > _MOST_LINES + 1:
         lines[_MOST_LINES:] = [f"and {len(lines) - _MOST_LINES:,} lines more"]
-    for state, name in _NAMES.items():
-        some = [cell for cell in variables if cell.state == state]
-        others = [cell for cell in inputs if cell.state == state]
-        if some or others:
-            words = [_plural(len(some), "variable")] if some else []
-            words += [_plural(len(others), "batch input")] if others else []
-            lines.append(f"{name}: {' and '.join(words)}, {size(_bytes([*some, *others]))}")
+    for state, name in STATE_NAMES.items():
+        whole_variables = [cell for cell in variables if cell.state == state]
+        whole_inputs = [cell for cell in inputs if cell.state == state]
+        if whole_variables or whole_inputs:
+            counts = [plural(len(whole_variables), "variable")] if whole_variables else []
+            counts += [plural(len(whole_inputs), "batch input")] if whole_inputs else []
+            total = size(_bytes([*whole_variables, *whole_inputs]))
+            lines.append(f"{name}: {' and '.join(counts)}, {total}")
     return lines
 
 
-def _row(name: str, some: list[Cell], colour: bool) -> str:
-    state, fault = some[0].state, some[0].fault
-    digit = f"{state:<11}"
-    if colour:
-        digit = f"\x1b[38;5;{_ANSI[state % len(_ANSI)]}m{state}\x1b[0m{'':{11 - len(str(state))}}"
-    shape = "x".join(map(str, some[0].shape))
-    whole, each = _bytes(some), sum(cell.device_bytes for cell in some)
+def _row(name: str, equal: list[Cell], colour: bool) -> str:
+    """The line of variables with equal shape and state."""
+    first = equal[0]
+    dimension = f"{first.state}"
+    padding = " " * (11 - len(dimension))
+    shape = "x".join(map(str, first.shape))
+    device_bytes = sum(cell.device_bytes for cell in equal)
     return (
-        f"{digit}{_clip(name, 49):<50}{_clip(shape, 19):<20}{len(some):>7,}{size(whole):>10}"
-        f"{size(each):>10}{' !' if fault else ''}".rstrip()
+        f"{paint(dimension, first.state, colour)}{padding}{clip(name, 49):<50}"
+        f"{clip(shape, 19):<20}{len(equal):>7,}{size(_bytes(equal)):>10}{size(device_bytes):>10}"
+        f"{' !' if first.fault else ''}".rstrip()
     )
 
 
-def _bytes(some: Iterable[Cell]) -> float:
-    return sum(cell.bytes for cell in some)
-
-
-def _plural(count: int, noun: str, ending: str = "s") -> str:
-    return f"{count:,} {noun}{'' if count == 1 else ending}"
-
-
-def _wrapped(words: str, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(words, WIDTH, initial_indent=first, subsequent_indent=rest)
-
-
-def _clip(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 1] + "…"
+def _bytes(several: Iterable[Cell]) -> float:
+    return sum(cell.bytes for cell in several)

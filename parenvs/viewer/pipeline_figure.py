@@ -1,65 +1,43 @@
-"""Pictures of judged plans: the chain with its cuts, memory, and the simulated schedule.
-
-Matplotlib is imported when a picture is asked for, and pyplot never: figures are plain objects with
-an Agg canvas, so no display is needed and no global state is left changed.
-
-
-JOINED: The upper half of a picture: the chain with its cuts, parameters, and memory per device.
-"""
+"""Pictures of pipeline plans: the chain with its cuts, memory per device, and the schedule."""
 
 from __future__ import annotations
 
-import os
 import textwrap
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parenvs.errors import ParenvsError
-from parenvs.files import replacing
 from parenvs.viewer.page import (
-    DPI,
     HEIGHT,
     INK,
-    LEFT,
-    MEMORY,
     QUIET,
     RED,
-    RIGHT,
     STAGE_COLOURS,
     TRACK,
     WIDTH,
     Page,
+    blank_figure,
     ink_on,
     stage_colour,
-    style,
     text_inches,
 )
-from parenvs.viewer.pipeline_schedule import draw_schedule
-from parenvs.viewer.pipeline_text import device_range, text, title, verdict
+from parenvs.viewer.pipeline_schedule import LEFT, RIGHT, draw_schedule
+from parenvs.viewer.pipeline_text import device_range, device_words, title, verdict
 from parenvs.viewer.words import printable, short_name, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from parenvs.pipeline.problem import Pipeline, Report
-
-if TYPE_CHECKING:
     from parenvs.pipeline.problem import Pipeline, Report, Stage
 
-
-__all__ = ["ending", "figure", "rgb_array", "save", "text"]
-
-METADATA: dict[str, dict[str, Any]] = {
-    ".png": {"Software": None},
-    ".svg": {"Date": None},
-    ".pdf": {"CreationDate": None},
-}
+_MEMORY = 2.35  # inches of the memory panel
+_MOST_REASONS = 6  # lines
+_LEVEL, _LEVELS = 0.18, 8  # inches from one row of cut labels to the next, most rows
+_BINS = 900  # most points of the curves
 
 
-def figure(pipeline: Pipeline, report: Report | None) -> Figure:
-    """A picture of a plan.
+def draw(pipeline: Pipeline, report: Report | None) -> Figure:
+    """The picture of a plan; ``style`` has to be in force.
 
     Above, the chain: its width is the share of compute seconds, the curve is the bytes that a cut
     would send, the bands are the stages; beside it, memory per device against the limit. Below, the
@@ -70,112 +48,66 @@ def figure(pipeline: Pipeline, report: Report | None) -> Figure:
         pipeline: the problem.
         report: what the judge says of the plan, or None.
     """
-    with style():
-        return _draw(pipeline, report)
-
-
-def rgb_array(pipeline: Pipeline, report: Report | None) -> np.ndarray:
-    """The picture as a new array of shape (800, 1280, 3), uint8."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    with style():
-        canvas = FigureCanvasAgg(_draw(pipeline, report))
-        canvas.draw()
-        return np.array(canvas.buffer_rgba())[..., :3].copy()
-
-
-def save(path: str | os.PathLike[str], pipeline: Pipeline, report: Report | None) -> None:
-    """Write the picture; equal plans give equal bytes, and a failure leaves the old file.
-
-    Args:
-        path: ends in ``.png``, ``.svg`` or ``.pdf``.
-        pipeline: the problem.
-        report: what the judge says of the plan, or None.
-
-    Raises:
-        ParenvsError: another ending.
-    """
-    suffix = ending(path)
-    with style(), replacing(path) as stream:
-        _draw(pipeline, report).savefig(
-            stream, format=suffix[1:], dpi=1.5 * DPI, metadata=METADATA[suffix]
-        )
-
-
-def ending(path: str | os.PathLike[str]) -> str:
-    """``".png"``, ``".svg"`` or ``".pdf"``.
-
-    Raises:
-        ParenvsError: another ending.
-    """
-    suffix = Path(path).suffix.lower()
-    if suffix not in METADATA:
-        raise ParenvsError(f"{os.fspath(path)}: a picture ends in {', '.join(METADATA)}")
-    return suffix
-
-
-def _draw(pipeline: Pipeline, report: Report | None) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    page = Page(Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, facecolor="white"))
-    FigureCanvasAgg(page.figure)
-    top = _heading(page, pipeline, report)
-    stages = report.stages if report is not None else ()
-    width = WIDTH - LEFT - RIGHT
-    if report is None or not stages:
-        names = [str(x) for x in pipeline.profile.names]
-        share = pipeline.seconds_sum[1:] / pipeline.seconds_sum[-1]
-        places = [int(np.searchsorted(share, x)) for x in (0.0, 0.2, 0.4, 0.6, 0.8)]
-        marks = [(float(share[p]) * 100, short_name(names[p])) for p in places]
-        top = draw_cut_labels(page, top, width, marks)
-        half = (HEIGHT - top - 1.25) / 2
-        draw_chain(page, top, width, half, pipeline, stages, [x for x, _ in marks])
-        draw_parameters(page, top + half + 0.55, width, half, pipeline)
-        return page.figure
-    width -= MEMORY + 0.45
-    share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
-    marks = [(float(share[s.end]), f"after {short_name(s.last_name)}") for s in stages[:-1]]
-    top = draw_cut_labels(page, top, width, marks)
-    draw_strip(page, top, width, share, stages, report.memory_limit_bytes)
-    top += 0.42
-    height = max(0.26 * (HEIGHT - top), 0.9)
-    draw_chain(page, top, width, height, pipeline, stages, [])
-    draw_memory(page, top, height, report)
-    top += height + 1.05
-    draw_schedule(page, top, HEIGHT - top - 0.5, report)
+    page = Page(blank_figure())
+    legal = report is None or report.legal
+    reasons = _reason_lines(report.reasons if report is not None else ())
+    words = title(pipeline, report), verdict(pipeline, report)
+    top = page.heading(*words, reasons, legal, font=11, gap=0.36, pitch=0.2)
+    if report is None or not report.stages:
+        _draw_problem(page, top, pipeline)
+    else:
+        _draw_plan(page, top, pipeline, report)
     return page.figure
 
 
-def _heading(page: Page, pipeline: Pipeline, report: Report | None) -> float:
-    """Title, verdict and reasons; returns where the rest may begin, inches from the top."""
-    legal = report is None or report.legal
-    page.text(0.3, 0.22, title(pipeline, report), size=14, weight="bold", color=INK)
-    page.text(0.3, 0.56, verdict(pipeline, report), size=11, color=INK if legal else RED)
-    top = 0.92
+def _draw_problem(page: Page, top: float, pipeline: Pipeline) -> None:
+    """Draw the chain and its parameters, with the names of some pivots."""
+    width = WIDTH - LEFT - RIGHT
+    share = pipeline.seconds_sum[1:] / pipeline.seconds_sum[-1]
+    places = [int(np.searchsorted(share, x)) for x in (0.0, 0.2, 0.4, 0.6, 0.8)]
+    marks = [(float(share[p]) * 100, short_name(str(pipeline.profile.names[p]))) for p in places]
+    top = _draw_cut_labels(page, top, width, marks)
+    half = (HEIGHT - top - 1.25) / 2
+    _draw_chain(page, top, width, half, pipeline, (), [x for x, _ in marks])
+    _draw_parameters(page, top + half + 0.55, width, half, pipeline)
+
+
+def _draw_plan(page: Page, top: float, pipeline: Pipeline, report: Report) -> None:
+    """Draw the chain with its stages, memory, and the schedule below."""
+    stages, width = report.stages, WIDTH - LEFT - RIGHT - (_MEMORY + 0.45)
+    share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
+    marks = [(float(share[s.end]), f"after {short_name(s.last_name)}") for s in stages[:-1]]
+    top = _draw_cut_labels(page, top, width, marks)
+    _draw_strip(page, top, width, share, stages, report.memory_limit_bytes)
+    top += 0.42
+    height = max(0.26 * (HEIGHT - top), 0.9)
+    _draw_chain(page, top, width, height, pipeline, stages, [])
+    _draw_memory(page, top, height, report)
+    top += height + 1.05
+    draw_schedule(page, top, HEIGHT - top - 0.5, report)
+
+
+def _reason_lines(reasons: tuple[str, ...]) -> list[str]:
+    """The reasons, wrapped, as many as there is room for."""
     lines = [
         line
-        for reason in (report.reasons if report is not None else ())
+        for reason in reasons
         for line in textwrap.wrap(printable(reason), 150, subsequent_indent="   ")
     ]
-    if len(lines) > 6:
-        lines[5:] = [f"and {len(lines) - 5} lines more"]
-    for line in lines:
-        page.text(0.3, top, line, size=9, color=RED)
-        top += 0.2
-    return top + 0.12
+    if len(lines) > _MOST_REASONS:
+        rest = len(lines) - _MOST_REASONS + 1
+        lines[_MOST_REASONS - 1 :] = [f"and {rest} lines more"]
+    return lines
 
 
-_LEVEL, _LEVELS = 0.18, 8  # inches from one row of cut labels to the next, most rows
-_BINS = 900  # most points of the curves
-
-
-def draw_cut_labels(page: Page, top: float, width: float, marks: list[tuple[float, str]]) -> float:
-    """Names above the chain, as a staircase so that none crosses another or its line.
+def _draw_cut_labels(page: Page, top: float, width: float, marks: list[tuple[float, str]]) -> float:
+    """Write names above the chain, as a staircase so that none crosses another or its line.
 
     A label starts at its cut (in % of the chain) and stands above every label that begins within
-    its own width; where that is too high it is left out. Returns the lower end, inches from the
-    top.
+    its own width; where that is too high it is left out.
+
+    Returns:
+        The lower end, inches from the top.
     """
     placed: list[tuple[float, str, int]] = []
     for x, words in reversed(marks):
@@ -193,7 +125,7 @@ def draw_cut_labels(page: Page, top: float, width: float, marks: list[tuple[floa
     return top + height
 
 
-def draw_strip(
+def _draw_strip(
     page: Page,
     top: float,
     width: float,
@@ -201,7 +133,7 @@ def draw_strip(
     stages: tuple[Stage, ...],
     limit: float,
 ) -> None:
-    """The stages as a bar: number and devices where they fit; red where memory is exceeded."""
+    """Draw the stages as a bar: number and devices where they fit; red if memory is exceeded."""
     axes = page.axes(LEFT, top, width, 0.34)
     axes.set(xlim=(0, 100), ylim=(0, 1), xticks=[], yticks=[])
     for number, stage in enumerate(stages):
@@ -209,10 +141,13 @@ def draw_strip(
         over = stage.memory_bytes > limit
         fill = RED if over else stage_colour(number)
         axes.axvspan(begin, end, color=fill, linewidth=0)
-        devices = device_range(stage)
-        word = "device" if stage.device_end - stage.device_first == 1 else "devices"
+        names = (
+            f"stage {number} · {device_words(stage)}",
+            f"{number} · {device_range(stage)}",
+            f"{number}",
+        )
         room = (end - begin) / 100 * width - 0.06
-        for words in (f"stage {number} · {word} {devices}", f"{number} · {devices}", f"{number}"):
+        for words in names:
             if text_inches(words, 9, bold=True) <= room:
                 axes.text(
                     (begin + end) / 2,
@@ -229,7 +164,7 @@ def draw_strip(
         axes.axvline(share[stage.end], color="white", linewidth=1.5)
 
 
-def draw_chain(
+def _draw_chain(
     page: Page,
     top: float,
     width: float,
@@ -238,7 +173,7 @@ def draw_chain(
     stages: tuple[Stage, ...],
     marks: list[float],
 ) -> None:
-    """Bytes that a cut after each pivot would send, over the share of compute seconds."""
+    """Draw the bytes that a cut after each pivot would send, over the share of compute seconds."""
     from matplotlib.ticker import FuncFormatter
 
     axes = page.axes(LEFT, top, width, height)
@@ -256,10 +191,10 @@ def draw_chain(
             alpha=0.13,
             linewidth=0,
         )
-    least, most = _envelope(share[1:], crossing)
-    x = np.linspace(0, 100, len(least) + 1)
+    lowest, highest = _envelope(share[1:], crossing)
+    x = np.linspace(0, 100, len(lowest) + 1)
     axes.stairs(
-        np.maximum(most, floor),
+        np.maximum(highest, floor),
         x,
         baseline=floor,
         fill=True,
@@ -267,7 +202,7 @@ def draw_chain(
         alpha=0.45,
         linewidth=0,
     )
-    axes.stairs(np.maximum(least, floor), x, baseline=None, color="#3C4652", linewidth=0.9)
+    axes.stairs(np.maximum(lowest, floor), x, baseline=None, color="#3C4652", linewidth=0.9)
     for mark in marks:
         axes.axvline(mark, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)))
     for stage in stages[:-1]:
@@ -302,7 +237,7 @@ def draw_chain(
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Three to five round numbers between two, if there are."""
+    """Three to five round numbers from ``low`` to ``high``, if there are as many."""
     decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)))
     ticks: list[float] = []
     for steps in ((1,), (1, 3), (1, 2, 5)):
@@ -313,23 +248,23 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def _envelope(place: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Least and greatest value in equal bins of 0..100; an empty bin takes the value before it."""
+    """Lowest and highest value in equal bins of 0..100; an empty bin takes the value before it."""
     bins = np.minimum((place / 100 * _BINS).astype(int), _BINS - 1)
-    least, most = np.full(_BINS, np.inf), np.full(_BINS, -np.inf)
-    np.minimum.at(least, bins, values)
-    np.maximum.at(most, bins, values)
+    lowest, highest = np.full(_BINS, np.inf), np.full(_BINS, -np.inf)
+    np.minimum.at(lowest, bins, values)
+    np.maximum.at(highest, bins, values)
     # The value that holds where a bin begins: that of the last pivot at or before it.
     before = np.searchsorted(bins, np.arange(_BINS)) - 1
-    held = values[np.maximum(before, 0)]
-    empty = np.isinf(least)
-    least[empty] = most[empty] = held[empty]
-    return least, most
+    at_start = values[np.maximum(before, 0)]
+    empty = np.isinf(lowest)
+    lowest[empty] = highest[empty] = at_start[empty]
+    return lowest, highest
 
 
-def draw_parameters(
+def _draw_parameters(
     page: Page, top: float, width: float, height: float, pipeline: Pipeline
 ) -> None:
-    """Parameters that the chain holds before each share of the compute seconds."""
+    """Draw the parameters that the chain holds before each share of the compute seconds."""
     from matplotlib.ticker import FuncFormatter
 
     axes = page.axes(LEFT, top, width, height)
@@ -349,32 +284,32 @@ def draw_parameters(
     axes.set_xlabel("position in the chain, % of its compute seconds", color=QUIET, size=9)
 
 
-def draw_memory(page: Page, top: float, height: float, report: Report) -> None:
-    """Bytes on each device of every stage, and the limit."""
+def _draw_memory(page: Page, top: float, height: float, report: Report) -> None:
+    """Draw the bytes on each device of every stage, and the limit."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     stages, limit = report.stages, report.memory_limit_bytes
-    axes = page.axes(WIDTH - RIGHT - MEMORY, top, MEMORY, height)
+    axes = page.axes(WIDTH - RIGHT - _MEMORY, top, _MEMORY, height)
     row = height / len(stages)
-    most = max(limit, *(stage.memory_bytes for stage in stages)) * 1.06
-    axes.set(xlim=(0, most), ylim=(len(stages) - 0.5, -0.5), yticks=[])
+    longest = max(limit, *(stage.memory_bytes for stage in stages)) * 1.06
+    axes.set(xlim=(0, longest), ylim=(len(stages) - 0.5, -0.5), yticks=[])
     axes.set_title("memory per device", size=9, color=QUIET, loc="left", pad=21)
     for number, stage in enumerate(stages):
         used = stage.memory_bytes
         over = used > limit
-        axes.barh(number, most, 0.72, color=TRACK)
+        axes.barh(number, longest, 0.72, color=TRACK)
         axes.barh(number, used, 0.72, color=RED if over else stage_colour(number))
         if row < 0.13:
             continue
         font = min(8.5, row * 72 * 0.6)
         axes.text(
-            -0.03 * most, number, f"{number}", size=font, ha="right", va="center", color=QUIET
+            -0.03 * longest, number, f"{number}", size=font, ha="right", va="center", color=QUIET
         )
         words = size(used)
-        inside = used / most * MEMORY > text_inches(words, font) + 0.15
+        inside = used / longest * _MEMORY > text_inches(words, font) + 0.15
         fill = RED if over else stage_colour(number)
         axes.text(
-            used + (-0.02 if inside else 0.02) * most,
+            used + (-0.02 if inside else 0.02) * longest,
             number,
             words,
             size=font,
@@ -390,7 +325,7 @@ def draw_memory(page: Page, top: float, height: float, report: Report) -> None:
         size=8.5,
         color=INK,
         va="bottom",
-        ha="right" if limit > most / 2 else "left",
+        ha="right" if limit > longest / 2 else "left",
     )
     axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size(x, tick=True)))

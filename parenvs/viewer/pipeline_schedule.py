@@ -1,4 +1,4 @@
-"""The lower half of a picture: the simulated 1F1B schedule."""
+"""The lower half of a pipeline's picture: the simulated 1F1B schedule."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import numpy as np
 from parenvs.viewer.page import (
     DPI,
     INK,
-    LEFT,
     LINK,
     QUIET,
     RED,
-    RIGHT,
     TRACK,
     WIDTH,
     Page,
@@ -22,7 +20,7 @@ from parenvs.viewer.page import (
     stage_colour,
     text_inches,
 )
-from parenvs.viewer.pipeline_text import device_range
+from parenvs.viewer.pipeline_text import device_words
 from parenvs.viewer.words import duration, time_unit
 
 if TYPE_CHECKING:
@@ -30,11 +28,13 @@ if TYPE_CHECKING:
 
     from parenvs.pipeline.problem import Report
 
+LEFT, RIGHT = 1.75, 0.3
+"""Inches beside the axes of a pipeline's picture; the names of the rows stand at the left."""
 _LENGTHS = 1.15  # inches beside the schedule, for the name of the later length
 
 
 def draw_schedule(page: Page, top: float, height: float, report: Report) -> None:
-    """The simulated 1F1B schedule: a row per compute stage, a thinner one per link."""
+    """Draw the simulated 1F1B schedule: a row per compute stage, a thinner one per link."""
     from matplotlib.collections import PolyCollection
     from matplotlib.ticker import MaxNLocator
 
@@ -78,11 +78,9 @@ def draw_schedule(page: Page, top: float, height: float, report: Report) -> None
             continue
         stage = stages[number]
         over = stage.memory_bytes > limit
-        word = "device" if stage.device_end - stage.device_first == 1 else "devices"
-        devices = device_range(stage)
-        words = f"{number} · {word} {devices}\n{stage.efficiency:.1%} busy"
+        words = f"{number} · {device_words(stage)}\n{stage.efficiency:.1%} busy"
         if per_inch < 0.36:  # room for one line
-            words = f"{number} · {word} {devices} · {stage.efficiency:.0%}"
+            words = f"{number} · {device_words(stage)} · {stage.efficiency:.0%}"
         _label(axes, words, (low + high) / 2, per_inch, RED if over else INK)
         if stage.all_reduce_seconds > 0:
             begin, end = table.reduce_start[[row]] / scale, table.reduce_end[[row]] / scale
@@ -118,7 +116,7 @@ def draw_schedule(page: Page, top: float, height: float, report: Report) -> None
 
 
 def _boxes(begin: np.ndarray, end: np.ndarray, low: float, high: float) -> np.ndarray:
-    """(k, 4, 2) corners."""
+    """(k, 4, 2) corners of the boxes from ``begin`` to ``end``, each (k,)."""
     x = np.stack([begin, end, end, begin], axis=-1)
     y = np.broadcast_to([low, low, high, high], x.shape)
     return np.stack([x, y], axis=-1)
@@ -133,7 +131,7 @@ def _numbers(
     tall: float,
     colour: str,
 ) -> None:
-    """Micro-batch numbers, if the widest fits its box; ``inches`` per unit of time."""
+    """Write the micro-batch numbers if the widest fits its box; ``inches`` per unit of time."""
     room = float((end - begin).min()) * inches
     font = min(8.0, tall * 72 * 0.5)
     if font < 5 or room < text_inches(f"{len(begin) - 1}", font) + 0.02:
@@ -143,7 +141,7 @@ def _numbers(
 
 
 def _label(axes: Axes, words: str, y: float, tall: float, colour: str) -> None:
-    """The name of a row, in the left margin; none where the row is tiny."""
+    """Write the name of a row into the left margin; nothing where the row is tiny."""
     font = min(9.0, tall * 72 * 0.75)
     if font >= 4.5:
         axes.annotate(
@@ -162,7 +160,7 @@ def _label(axes: Axes, words: str, y: float, tall: float, colour: str) -> None:
 
 
 def _lengths(axes: Axes, report: Report, scale: float) -> None:
-    """Dashed lines at both lengths, their names above, turned away from each other."""
+    """Draw dashed lines at both lengths, with their names above, turned away from each other."""
     both = [
         ("L", report.length_seconds, (0, (5, 2))),
         ("simulated", report.simulated_seconds, (0, (1.5, 1.5))),

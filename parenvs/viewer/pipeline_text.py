@@ -1,34 +1,38 @@
-"""A judged pipeline plan in plain text."""
+"""Pipeline plans in plain text: verdict, chain, table of stages, coarse Gantt chart."""
 
 from __future__ import annotations
 
-import textwrap
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parenvs.pipeline.problem import Pipeline, Report, Stage
-from parenvs.viewer.words import clip, duration, printable, short_name, size
+from parenvs.viewer.words import (
+    SEPARATOR,
+    clip,
+    duration,
+    milliseconds,
+    paint,
+    plural,
+    printable,
+    reason_lines,
+    short_name,
+    size,
+)
+
+if TYPE_CHECKING:
+    from parenvs.pipeline.problem import Pipeline, Report, Stage
 
 WIDTH = 100
 """Columns of the text."""
-
-
 _TRACK = 90  # columns of the bar and of the Gantt chart
-
-
-_ANSI = (33, 214, 36, 133, 74, 143, 61, 180)  # 256-colour codes, in the order of the viewer's
-
-
 _MARKS = (" ·░█▓╱", " ·›‹↔ ")  # compute stage, link: idle, less than a quarter, F, B, F and B, AR
-
-
 _LEGEND = (
     "stage: ░ forward  █ backward  ▓ both  ╱ all-reduce   link: › forward  ‹ backward  ↔ both",
     "·  busy for less than a quarter of the column",
 )
 
 
-def text(pipeline: Pipeline, report: Report | None, colour: bool = False) -> str:
+def text(pipeline: Pipeline, report: Report | None, colour: bool) -> str:
     """A judged plan as text of at most 100 columns.
 
     Args:
@@ -40,12 +44,8 @@ def text(pipeline: Pipeline, report: Report | None, colour: bool = False) -> str
         Lines without a newline at the end: the verdict, the chain, and, unless the plan is
         malformed, a table of its stages and a coarse Gantt chart.
     """
-    lines = [clip(title(pipeline, report), WIDTH), verdict(pipeline, report)]
-    if report is not None:
-        for reason in report.reasons:
-            lines += textwrap.wrap(
-                printable(reason), WIDTH, initial_indent="  ! ", subsequent_indent="    "
-            )
+    lines = [clip(title(pipeline, report), WIDTH), SEPARATOR.join(verdict(pipeline, report))]
+    lines += reason_lines(report.reasons if report is not None else (), WIDTH)
     stages = report.stages if report is not None else ()
     lines += ["", *_bar(pipeline, stages, colour)]
     if report is not None and stages:
@@ -58,38 +58,41 @@ def title(pipeline: Pipeline, report: Report | None) -> str:
     parts = [f"{printable(pipeline.profile.name)} on {pipeline.cluster}"]
     if report is not None and report.stages:
         parts.append(f"{len(report.stages)} stages")
-    many = pipeline.micro_batches
-    parts.append(f"{many} micro-batch{'es' if many > 1 else ''} of {pipeline.profile.micro_batch}")
-    return "  ·  ".join(parts)
+    batches = plural(pipeline.micro_batches, "micro-batch", "es")
+    return SEPARATOR.join([*parts, f"{batches} of {pipeline.profile.micro_batch}"])
 
 
-def verdict(pipeline: Pipeline, report: Report | None) -> str:
-    """Both lengths and the value; without a plan, the size of the problem."""
+def verdict(pipeline: Pipeline, report: Report | None) -> list[str]:
+    """Legality, both lengths and the value; without a plan, the size of the problem."""
     if report is None:
-        return (
-            f"no cut yet  ·  {len(pipeline.profile):,} pivots  ·  "
-            f"{size(float(pipeline.parameter_sum[-1]))} of parameters  ·  "
-            f"bubble-free {duration(pipeline.bubble_free)}"
-        )
+        return [
+            "no cut yet",
+            f"{len(pipeline.profile):,} pivots",
+            f"{size(float(pipeline.parameter_sum[-1]))} of parameters",
+            f"bubble-free {duration(pipeline.bubble_free)}",
+        ]
     if not report.stages:
-        return f"illegal: malformed plan  ·  value {report.value:g}"
-    lengths = (
-        f"L {duration(report.length_seconds)}  ·  simulated {duration(report.simulated_seconds)}"
-    )
+        return ["illegal: malformed plan", f"value {report.value:g}"]
+    lengths = [
+        f"L {duration(report.length_seconds)}",
+        f"simulated {duration(report.simulated_seconds)}",
+    ]
     if not report.legal:
-        return f"illegal  ·  {lengths}  ·  value {report.value:g}"
+        return ["illegal", *lengths, f"value {report.value:g}"]
     free = duration(report.bubble_free_seconds)
-    return f"{lengths}  ·  value {report.value:.4f} = bubble-free {free} / L"
+    return [*lengths, f"value {report.value:.4f} = bubble-free {free} / L"]
 
 
 def device_range(stage: Stage) -> str:
-    """Its devices, both ends included: ``8–15``."""
+    """The devices of a stage, both ends included: ``8–15``."""
     last = stage.device_end - 1
     return f"{stage.device_first}–{last}" if last > stage.device_first else f"{last}"
 
 
-def _paint(line: str, stage: int, colour: bool) -> str:
-    return f"\x1b[38;5;{_ANSI[stage % len(_ANSI)]}m{line}\x1b[0m" if colour else line
+def device_words(stage: Stage) -> str:
+    """``device 3``, or ``devices 8–15``."""
+    count = stage.device_end - stage.device_first
+    return f"device{'s' if count > 1 else ''} {device_range(stage)}"
 
 
 def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], colour: bool) -> list[str]:
@@ -102,7 +105,7 @@ def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], colour: bool) -> list[st
         inside = max(int(end) - begin - (not last), 0)
         label = f" {number} " if stages else " no cut "
         segment = (label if len(label) <= inside else "").center(inside, "━")
-        line += _paint(segment, number, colour and bool(stages))
+        line += paint(segment, number, colour and bool(stages))
         if not last and end > begin:
             line += "┃"
         begin = max(begin, int(end))
@@ -122,20 +125,13 @@ def _table(report: Report, colour: bool) -> list[str]:
         compute = stage.forward_seconds + stage.backward_seconds
         row = (
             f"{device_range(stage):<10}{f'{stage.first}–{stage.end - 1}':<13}"
-            f"{short_name(stage.last_name, 22):<24}{_ms(compute):>9}"
-            f"{_ms(stage.transfer_seconds):>10}{_ms(stage.all_reduce_seconds):>11}"
+            f"{short_name(stage.last_name, 22):<24}{milliseconds(compute):>9}"
+            f"{milliseconds(stage.transfer_seconds):>10}{milliseconds(stage.all_reduce_seconds):>11}"
             f"{stage.memory_bytes / 1e9:>9.2f}"
             f"{stage.efficiency * 100:>7.1f}{' !' if stage.memory_bytes > limit else ''}"
         )
-        lines.append(_paint(f"{number:<5}", number, colour) + row)
+        lines.append(paint(f"{number:<5}", number, colour) + row)
     return lines
-
-
-def _ms(seconds: float) -> str:
-    value = seconds * 1e3
-    if not value:
-        return "0"
-    return f"{value:.3g}" if value >= 1e6 else f"{value:.{3 if value < 100 else 1}f}"
 
 
 def _gantt(report: Report, colour: bool) -> list[str]:
@@ -158,7 +154,7 @@ def _gantt(report: Report, colour: bool) -> list[str]:
         mark[busy <= 1e-9 * span] = 0
         track = "".join(_MARKS[link][k] for k in mark).rstrip()
         label = "  link" if link else f"stage {stage}"
-        lines.append(f"{label:<9}{_paint(track, stage, colour and not link)}".rstrip())
+        lines.append(f"{label:<9}{paint(track, stage, colour and not link)}".rstrip())
     end = duration(span)
     lines.append(f"{'':9}0{end:>{_TRACK - 1}}")
     lines += [f"{'':9}{line}" for line in _LEGEND]

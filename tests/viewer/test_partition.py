@@ -9,11 +9,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from parenvs import judge
+from parenvs import judge, viewer
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.instances import load_partitioning
-from parenvs.viewer import partition_figure as viewer_partition
-from parenvs.viewer import partition_text
 from parenvs.viewer.page import STAGE_COLOURS, Page, style
 from parenvs.viewer.partition_cells import Lists, Sheet
 from parenvs.viewer.partition_grid import (
@@ -188,7 +186,7 @@ def test_lists__show_every_variable_of_a_flat_graph(count):
 
 
 def test_text__holds_what_the_report_holds(report):
-    shown = partition_text.text(report)
+    shown = viewer.text(report)
     assert shown.startswith("vgg-19 on 1x8 v100  ·  8 devices  ·  automap rules\nlegal  ·  ")
     assert "27 variables, 27 of 89 variable dimensions" in shown
     figures = {line[:20].strip(): line[20:] for line in shown.splitlines()}
@@ -206,7 +204,7 @@ def test_text__holds_what_the_report_holds(report):
 
 
 def test_text__table_names_every_partitioned_variable(t5):
-    lines = partition_text.text(t5).splitlines()
+    lines = viewer.text(t5).splitlines()
     table = [x.split() for x in lines[lines.index("") :] if re.match(r"\d+ ", x)]
     assert sum(int(count) for _, _, _, count, *_ in table) == len(t5.plan.partition) == 218
     seen = Counter()
@@ -221,18 +219,27 @@ def test_text__table_names_every_partitioned_variable(t5):
 
 
 def test_text__inputs_and_undecided(report):
-    shown = partition_text.text(best("vgg-19", "shardy", "data-parallel"))
+    shown = viewer.text(best("vgg-19", "shardy", "data-parallel"))
     assert "0 variables and 2 batch inputs, 2 of 5 input dimensions" in shown
     assert re.search(r"0 +images \(batch input\) +64x224x224x3 +1 ", shown)
     some = {"fc2/bias", "predictions/kernel", "images"}
-    shown = partition_text.text(report, undecided=some)
+    shown = viewer.text(report, undecided=some)
     assert "\n3 undecided  ·  27 variables" in shown
     assert "\nundecided: 2 variables and 1 batch input," in shown
 
 
+def test_text__nothing_decided(report):
+    shown = viewer.text(report.problem)
+    flat = re.sub(r"\s+", " ", shown)
+    assert "nothing decided yet · 38 variables with 89 dimensions" in flat
+    assert f"replicated step {duration(report.replicate_seconds)} nothing is partitioned" in flat
+    count = sum(c.state == UNDECIDED for c in cells(report.problem, None)[0])
+    assert f"\nundecided: {count} variables and 1 batch input, " in shown
+
+
 def test_text__names_every_reason(illegal):
     assert illegal.reasons
-    shown = partition_text.text(illegal)
+    shown = viewer.text(illegal)
     flat = re.sub(r"\s+", " ", shown)
     assert (
         "illegal · 29 variables, 30 of 89 variable dimensions" in flat and "step time" not in shown
@@ -247,10 +254,10 @@ def test_text__fits_110_columns_and_colour_changes_no_word(report, t5, illegal):
     long = dataclasses.replace(t5.problem.graph, name="x\x1b" * 200)
     odd = dataclasses.replace(t5, problem=dataclasses.replace(t5.problem, graph=long))
     for some in (report, t5, illegal, odd):
-        plain = partition_text.text(some)
+        plain = viewer.text(some)
         assert max(map(len, plain.splitlines())) <= 110
         assert "\x1b" not in plain
-        painted = partition_text.text(some, colour=True)
+        painted = viewer.text(some, colour=True)
         assert "\x1b" in painted and ESCAPES.sub("", painted) == plain
 
 
@@ -259,7 +266,7 @@ def test_text__fits_110_columns_and_colour_changes_no_word(report, t5, illegal):
 
 def test_figure__has_a_cell_for_every_variable_and_input(report, t5):
     for some in (report, t5):
-        picture = viewer_partition.figure(some.problem, some)
+        picture = viewer.figure(some)
         graph, expected = some.problem.graph, Counter()
         blocked = blocked_paths(some.problem)
         roles = [*graph.variables.tolist(), *some.problem.inputs.tolist()]
@@ -283,8 +290,8 @@ def test_figure__has_a_cell_for_every_variable_and_input(report, t5):
 def test_rgb_array__colours_of_cells_correspond_to_the_plan(report):
     from matplotlib.text import Text
 
-    picture = viewer_partition.figure(report.problem, report)
-    image = viewer_partition.rgb_array(report.problem, report)
+    picture = viewer.figure(report)
+    image = viewer.rgb_array(report)
     place = {t.get_text(): t.get_position() for t in picture.findobj(Text)}
     blocked, seen = blocked_paths(report.problem), set()
     for index in report.problem.graph.variables:
@@ -297,14 +304,14 @@ def test_rgb_array__colours_of_cells_correspond_to_the_plan(report):
         assert pixel(image, x, y) == expected, path
         seen.add(expected)
     assert seen == {*STAGE_COLOURS[:4], GREY, PALE}
-    opened = viewer_partition.rgb_array(report.problem, report, {"fc2/bias"})
+    opened = viewer.rgb_array(report, {"fc2/bias"})
     x, y = place["bias"][0] + 0.75, place["fc2"][1]
     assert pixel(image, x, y) == GREY and pixel(opened, x, y) == WHITE
 
 
 def test_figure__says_what_the_report_holds(report, t5):
     for some in (report, t5):
-        shown = words(viewer_partition.figure(some.problem, some))
+        shown = words(viewer.figure(some))
         text = "\n".join(shown)
         faster = some.replicate_seconds / some.step_seconds
         assert f"step time  ·  {faster:.2f} × as fast as replicated" in shown
@@ -321,7 +328,7 @@ def test_figure__says_what_the_report_holds(report, t5):
 def test_figure__bars_are_in_proportion(report):
     from matplotlib.patches import Rectangle
 
-    picture = viewer_partition.figure(report.problem, report)
+    picture = viewer.figure(report)
     width = {}
     for bar in picture.findobj(Rectangle):
         width.setdefault(bar.get_gid(), []).append(bar.get_width())
@@ -340,7 +347,7 @@ def test_figure__memory_over_the_limit_is_red(report, t5):
     from matplotlib.text import Text
 
     def red(some):
-        picture = viewer_partition.figure(some.problem, some)
+        picture = viewer.figure(some)
         return [t.get_text() for t in picture.findobj(Text) if to_hex(t.get_color()) == "#c1121f"]
 
     assert red(report) == []
@@ -348,7 +355,7 @@ def test_figure__memory_over_the_limit_is_red(report, t5):
 
 
 def test_figure__of_an_illegal_plan(report, illegal):
-    picture = viewer_partition.figure(illegal.problem, illegal)
+    picture = viewer.figure(illegal)
     shown = "\n".join(words(picture))
     flat = re.sub(r"\s+", " ", shown)
     assert "illegal  ·  " in shown and "step time" not in shown
@@ -367,12 +374,12 @@ def test_figure__many_reasons_are_cut_short(t5):
     plan = dataclasses.replace(t5.plan, partition={p: t5.plan.partition[p] for p in paths})
     bad = judge(plan, t5.problem)
     assert len(bad.reasons) > 10
-    shown = words(viewer_partition.figure(bad.problem, bad))
+    shown = words(viewer.figure(bad))
     assert f"and {len(bad.reasons) - 3} more" in shown
 
 
 def test_figure__nothing_decided(report):
-    picture = viewer_partition.figure(report.problem, None)
+    picture = viewer.figure(report.problem)
     variables, inputs = cells(report.problem, None)
     assert {c.state for c in variables} == {BLOCKED, UNDECIDED}
     count = sum(c.state == UNDECIDED for c in (*variables, *inputs))
@@ -386,7 +393,7 @@ def test_figure__undecided_cells(t5):
     keep = {k: v for k, v in t5.plan.partition.items() if k.startswith("encoder")}
     part = judge(dataclasses.replace(t5.plan, partition=keep), t5.problem)
     rest = set(t5.plan.partition) - set(keep)
-    picture = viewer_partition.figure(part.problem, part, undecided=rest | {"embedding"})
+    picture = viewer.figure(part, undecided=rest | {"embedding"})
     # The embedding cannot be partitioned, so there is nothing to decide.
     assert len(boxes(picture, "undecided")) == len(rest) + 1
     assert f"{len(rest)} undecided  ·  {len(keep)} variables" in "\n".join(words(picture))
@@ -398,8 +405,8 @@ def test_figure__no_two_labels_overlap_or_leave_the_page(name):
 
     some = best(name)
     bad = changed(some, **{next(iter(some.plan.partition)).replace("/", "_"): None})
-    for given in (some, bad, None):
-        picture = viewer_partition.figure(some.problem, given)
+    for given in (some, bad, some.problem):
+        picture = viewer.figure(given)
         picture.canvas.draw()
         shown = [x for x in picture.findobj(Text) if x.get_text()]
         places = [(x, x.get_window_extent()) for x in shown]
@@ -421,7 +428,7 @@ def test_figure__long_and_odd_names_stay_on_the_page(t5):
     data = np.frombuffer("\n".join(strings).encode(), dtype=np.uint8).copy()
     odd = dataclasses.replace(graph, name="W" * 300, string_table=data)
     problem = dataclasses.replace(t5.problem, graph=odd)
-    picture = viewer_partition.figure(problem, None)
+    picture = viewer.figure(problem)
     picture.canvas.draw()
     for text in (x for x in picture.findobj(Text) if x.get_text()):
         box = text.get_window_extent()
@@ -432,24 +439,24 @@ def test_figure__long_and_odd_names_stay_on_the_page(t5):
 
 
 def test_rgb_array__is_fresh_and_depends_on_the_plan(report, illegal):
-    first = viewer_partition.rgb_array(report.problem, report)
+    first = viewer.rgb_array(report)
     assert first.shape == (800, 1280, 3) and first.dtype == np.uint8
     assert first.flags.owndata and first.flags.c_contiguous and first.flags.writeable
-    second = viewer_partition.rgb_array(report.problem, report)
+    second = viewer.rgb_array(report)
     np.testing.assert_array_equal(first, second)
     first[:] = 0
     assert second.any() and not np.shares_memory(first, second)
-    for other in (None, illegal):
-        assert (viewer_partition.rgb_array(report.problem, other) != second).any()
+    for other in (report.problem, illegal):
+        assert (viewer.rgb_array(other) != second).any()
 
 
 def test_rgb_array__does_not_depend_on_the_users_style_or_change_it(report):
     import matplotlib
 
-    plain = viewer_partition.rgb_array(report.problem, report)
+    plain = viewer.rgb_array(report)
     with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "axes.grid": True}):
         before = dict(matplotlib.rcParams)
-        np.testing.assert_array_equal(viewer_partition.rgb_array(report.problem, report), plain)
+        np.testing.assert_array_equal(viewer.rgb_array(report), plain)
         assert dict(matplotlib.rcParams) == before
 
 
@@ -458,9 +465,10 @@ def test_import__loads_no_matplotlib_and_drawing_no_pyplot():
 import sys
 from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
+from parenvs import viewer
 from parenvs.viewer import partition_figure, partition_text
 assert "matplotlib" not in sys.modules
-partition_figure.rgb_array(load_partitioning("vgg-19", choose_cluster()), None)
+viewer.rgb_array(load_partitioning("vgg-19", choose_cluster()))
 assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -474,9 +482,9 @@ assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
 )
 def test_save__is_deterministic(tmp_path, monkeypatch, report, suffix, begin):
     one, two = tmp_path / f"one{suffix}", tmp_path / "new" / f"two{suffix}"
-    viewer_partition.save(one, report.problem, report)
+    viewer.save(one, report)
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")  # what a date in the file would follow
-    viewer_partition.save(str(two), report.problem, report)
+    viewer.save(str(two), report)
     assert one.read_bytes().startswith(begin)
     assert one.read_bytes() == two.read_bytes()
 
@@ -493,12 +501,12 @@ def test_save__that_fails_leaves_the_old_file(tmp_path, monkeypatch, report):
 
     monkeypatch.setattr(Figure, "savefig", half)
     with pytest.raises(OSError, match="disk full"):
-        viewer_partition.save(path, report.problem, report)
+        viewer.save(path, report)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_save__refuses_other_endings(tmp_path, report):
     with pytest.raises(ValueError, match=r"plan\.jpg.*\.png, \.svg, \.pdf"):
-        viewer_partition.save(tmp_path / "plan.jpg", report.problem, report)
+        viewer.save(tmp_path / "plan.jpg", report)
     assert not list(tmp_path.iterdir())

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import parenvs
+from parenvs import viewer
 from parenvs.judging import judge
 from parenvs.pipeline.cuts import CutSpace
-from parenvs.viewer import pipeline_figure as viewer
 from parenvs.viewer import pipeline_text
-from parenvs.viewer import words as viewer_text
+from parenvs.viewer.words import duration, short_name, size
 
 ESCAPES = re.compile(r"\x1b\[[\d;]*m")
 
@@ -78,7 +78,7 @@ def boxes(picture, gid):
 
 
 def test_text__holds_what_the_report_holds(pipeline, report):
-    lines = viewer.text(pipeline, report).splitlines()
+    lines = viewer.text(report).splitlines()
     head = "\n".join(lines[:2])
     assert "toy" in head and "4 stages" in head and "6 micro-batches of 16" in head
     assert f"L {report.length_seconds * 1e3:.1f} ms" in head
@@ -106,7 +106,7 @@ def test_text__holds_what_the_report_holds(pipeline, report):
 
 
 def test_text__bar_is_in_proportion_to_seconds(pipeline, report):
-    bar = next(x for x in viewer.text(pipeline, report).splitlines() if x.startswith("chain"))[9:]
+    bar = next(x for x in viewer.text(report).splitlines() if x.startswith("chain"))[9:]
     ends = [i + 1 for i, x in enumerate(bar) if x == "┃"]
     share = pipeline.seconds_sum[list(LEGAL[0])] / pipeline.seconds_sum[-1]
     np.testing.assert_allclose(np.array(ends) / len(bar), share, atol=1 / len(bar))
@@ -114,7 +114,7 @@ def test_text__bar_is_in_proportion_to_seconds(pipeline, report):
 
 
 def test_text__gantt_shows_when_stages_are_busy(pipeline, report):
-    lines = viewer.text(pipeline, report).splitlines()
+    lines = viewer.text(report).splitlines()
     rows = [x for x in lines if x.startswith(("stage ", "  link"))]
     assert [x.split()[0] for x in rows] == ["stage", "link"] * 3 + ["stage"]
     table = report.timetable
@@ -129,30 +129,30 @@ def test_text__gantt_shows_when_stages_are_busy(pipeline, report):
 
 def test_text__names_every_reason(too_large, malformed):
     for bad in (too_large, malformed):
-        shown = re.sub(r"\s+", " ", viewer.text(bad.pipeline, bad))
+        shown = re.sub(r"\s+", " ", viewer.text(bad))
         assert bad.reasons and "illegal" in shown and "value -1" in shown
         for reason in bad.reasons:
             assert reason in shown
-    over = [x for x in viewer.text(too_large.pipeline, too_large).splitlines() if x.endswith(" !")]
+    over = [x for x in viewer.text(too_large).splitlines() if x.endswith(" !")]
     limit = too_large.memory_limit_bytes
     assert len(over) == sum(stage.memory_bytes > limit for stage in too_large.stages) > 0
 
 
 def test_text__without_a_plan_shows_no_stage(pipeline, malformed):
-    for nothing in (None, malformed):
-        shown = viewer.text(pipeline, nothing)
+    for nothing in (pipeline, malformed):
+        shown = viewer.text(nothing)
         assert "┃" not in shown and "no cut" in shown and "stage 0" not in shown
-    assert "40 pivots" in viewer.text(pipeline, None)
+    assert "40 pivots" in viewer.text(pipeline)
 
 
 def test_text__fits_100_columns_and_colour_changes_no_word(report, too_large, malformed):
     long = problem("16x8:v100", pivots=300, name="x" * 300)
     many = report_of(long, range(4, 260, 4), range(1, 65))
     for some in (report, too_large, malformed, many):
-        plain = viewer.text(some.pipeline, some)
+        plain = viewer.text(some)
         assert max(map(len, plain.splitlines())) <= 100
         assert "\x1b" not in plain
-        painted = viewer.text(some.pipeline, some, colour=True)
+        painted = viewer.text(some, colour=True)
         assert ESCAPES.sub("", painted) == plain
         assert ("\x1b" in painted) == bool(some.stages)
 
@@ -174,24 +174,24 @@ def test_text__control_characters_of_a_file_reach_no_terminal():
     ],
 )
 def test_short_name(name, short):
-    assert viewer_text.short_name(name) == short
+    assert short_name(name) == short
 
 
 def test_units():
-    assert viewer_text.duration(1.23456) == "1.235 s"
-    assert viewer_text.duration(0.05678) == "56.78 ms"
-    assert viewer_text.duration(3e-7) == "300.0 ns"
-    assert viewer_text.duration(0) == "0 s"
-    assert viewer_text.size(28.8e9) == "28.8 GB"
-    assert viewer_text.size(999.9e6) == "1.00 GB"
-    assert viewer_text.size(12) == "12 B"
+    assert duration(1.23456) == "1.235 s"
+    assert duration(0.05678) == "56.78 ms"
+    assert duration(3e-7) == "300.0 ns"
+    assert duration(0) == "0 s"
+    assert size(28.8e9) == "28.8 GB"
+    assert size(999.9e6) == "1.00 GB"
+    assert size(12) == "12 B"
 
 
 # figure
 
 
 def test_figure__has_a_box_for_every_pass_at_its_time(pipeline, report):
-    picture = viewer.figure(pipeline, report)
+    picture = viewer.figure(report)
     passes = boxes(picture, "passes")
     table, stages = report.timetable, len(report.stages)
     assert len(passes) == (2 * stages - 1) * 2 * pipeline.micro_batches
@@ -205,24 +205,24 @@ def test_figure__has_a_box_for_every_pass_at_its_time(pipeline, report):
 
 
 def test_figure__says_what_the_report_holds(pipeline, report):
-    shown = "\n".join(words(viewer.figure(pipeline, report)))
+    shown = "\n".join(words(viewer.figure(report)))
     assert "toy on 2x4 v100" in shown
-    assert f"L {viewer_text.duration(report.length_seconds)}" in shown
-    assert f"simulated {viewer_text.duration(report.simulated_seconds)}" in shown
+    assert f"L {duration(report.length_seconds)}" in shown
+    assert f"simulated {duration(report.simulated_seconds)}" in shown
     assert f"{report.value:.4f}" in shown
     for number, stage in enumerate(report.stages):
         plural = "s" if stage.device_end - stage.device_first > 1 else ""
         assert f"{number} · device{plural} {pipeline_text.device_range(stage)}" in shown
         assert f"{stage.efficiency:.1%} busy" in shown
-        assert viewer_text.size(stage.memory_bytes) in shown
+        assert size(stage.memory_bytes) in shown
     for stage in report.stages[:-1]:
-        assert f"after {viewer_text.short_name(stage.last_name)}" in shown
+        assert f"after {short_name(stage.last_name)}" in shown
 
 
 def test_figure__no_two_labels_overlap_or_leave_the_page(pipeline, report, too_large):
     close = report_of(pipeline, (2, 3, 4, 5, 6, 38, 39), (1, 2, 3, 4, 5, 6, 7))
     for some in (report, too_large, close):
-        picture = viewer.figure(some.pipeline, some)
+        picture = viewer.figure(some)
         picture.canvas.draw()
         from matplotlib.text import Text
 
@@ -248,8 +248,8 @@ def test_figure__marks_stages_over_the_memory_limit(report, too_large):
     def red(picture):
         return [x for x in picture.findobj(Patch) if to_hex(x.get_facecolor()) == "#c1121f"]
 
-    assert not red(viewer.figure(report.pipeline, report))
-    picture = viewer.figure(too_large.pipeline, too_large)
+    assert not red(viewer.figure(report))
+    picture = viewer.figure(too_large)
     over = sum(x.memory_bytes > too_large.memory_limit_bytes for x in too_large.stages)
     assert len(red(picture)) == 2 * over > 0  # in the strip and among the memory bars
     for reason in too_large.reasons:
@@ -257,7 +257,7 @@ def test_figure__marks_stages_over_the_memory_limit(report, too_large):
 
 
 def test_figure__of_a_malformed_plan_gives_the_reasons(pipeline, malformed):
-    picture = viewer.figure(pipeline, malformed)
+    picture = viewer.figure(malformed)
     assert set(malformed.reasons) <= set(words(picture))
     assert not boxes(picture, "passes")
 
@@ -265,40 +265,51 @@ def test_figure__of_a_malformed_plan_gives_the_reasons(pipeline, malformed):
 def test_figure__many_reasons_and_stages_and_one_micro_batch():
     many = problem("16x8:v100", micro_batches=1, pivots=300, weight=1e12)
     worst = report_of(many, range(4, 260, 4), range(1, 65))
-    picture = viewer.figure(many, worst)
+    picture = viewer.figure(worst)
     assert len(boxes(picture, "passes")) == 129 * 2
     assert any(re.fullmatch(r"and \d+ lines more", x) for x in words(picture))
 
 
+def test_figure__heading_of_a_long_name_stays_on_the_page():
+    from matplotlib.text import Text
+
+    odd = problem(name="W" * 300)
+    for some in (odd, report_of(odd, *LEGAL)):
+        picture = viewer.figure(some)
+        picture.canvas.draw()
+        (title,) = (x for x in picture.findobj(Text) if "WWW" in x.get_text())
+        assert title.get_window_extent().x1 <= 1280
+
+
 def test_figure__dollar_signs_are_no_formula():
     odd = problem(name="a $\\frac{$ b")
-    assert viewer.rgb_array(odd, report_of(odd, *LEGAL)).any()
+    assert viewer.rgb_array(report_of(odd, *LEGAL)).any()
 
 
 # rgb_array
 
 
 def test_rgb_array__is_fresh_and_depends_on_the_plan(pipeline, report, malformed):
-    first = viewer.rgb_array(pipeline, report)
+    first = viewer.rgb_array(report)
     assert first.shape == (800, 1280, 3) and first.dtype == np.uint8
     assert first.flags.owndata and first.flags.c_contiguous and first.flags.writeable
-    second = viewer.rgb_array(pipeline, report)
+    second = viewer.rgb_array(report)
     np.testing.assert_array_equal(first, second)
     first[:] = 0
     assert second.any() and not np.shares_memory(first, second)
-    others = [None, malformed, report_of(pipeline, (12, 22, 32), (3, 4, 6))]
+    others = [pipeline, malformed, report_of(pipeline, (12, 22, 32), (3, 4, 6))]
     for other in others:
-        picture = viewer.rgb_array(pipeline, other)
+        picture = viewer.rgb_array(other)
         assert picture.shape == second.shape and (picture != second).any()
 
 
 def test_rgb_array__does_not_depend_on_the_users_style_or_change_it(pipeline, report):
     import matplotlib
 
-    plain = viewer.rgb_array(pipeline, report)
+    plain = viewer.rgb_array(report)
     with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "axes.grid": True}):
         before = dict(matplotlib.rcParams)
-        np.testing.assert_array_equal(viewer.rgb_array(pipeline, report), plain)
+        np.testing.assert_array_equal(viewer.rgb_array(report), plain)
         assert dict(matplotlib.rcParams) == before
 
 
@@ -322,9 +333,9 @@ assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
 )
 def test_save__is_deterministic(tmp_path, monkeypatch, pipeline, report, suffix, begin):
     one, two = tmp_path / f"one{suffix}", tmp_path / "new" / f"two{suffix}"
-    viewer.save(one, pipeline, report)
+    viewer.save(one, report)
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")  # what a date in the file would follow
-    viewer.save(str(two), pipeline, report)
+    viewer.save(str(two), report)
     assert one.read_bytes().startswith(begin)
     assert one.read_bytes() == two.read_bytes()
 
@@ -341,14 +352,14 @@ def test_save__that_fails_leaves_the_old_file(tmp_path, monkeypatch, pipeline, r
 
     monkeypatch.setattr(Figure, "savefig", half)
     with pytest.raises(OSError, match="disk full"):
-        viewer.save(path, pipeline, report)
+        viewer.save(path, report)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_save__refuses_other_endings(tmp_path, pipeline, report):
     with pytest.raises(ValueError, match=r"plan\.jpg.*\.png, \.svg, \.pdf"):
-        viewer.save(tmp_path / "plan.jpg", pipeline, report)
+        viewer.save(tmp_path / "plan.jpg", report)
     assert not list(tmp_path.iterdir())
 
 
@@ -384,7 +395,7 @@ def test_figure__is_drawn_in_time():
         chosen.append(int(np.flatnonzero(space.legal(chosen))[0]))
     plan = big.plan(*space.plan(chosen))
     report = judge(plan, big)
-    viewer.rgb_array(big, report)
+    viewer.rgb_array(report)
     begin = time.perf_counter()
-    viewer.rgb_array(big, report)
+    viewer.rgb_array(report)
     assert time.perf_counter() - begin < 3  # 0.4 s here; some room for slow machines

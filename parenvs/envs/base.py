@@ -1,0 +1,75 @@
+"""What the environments share: an episode builds a plan, and the plan so far can be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+
+from parenvs.pipeline.problem import Pipeline, Report
+from parenvs.plan import PipelinePlan, Plan
+from parenvs.viewer import rgb_array, text
+
+if TYPE_CHECKING:
+    from parenvs.viewer import Viewable
+
+RENDER_MODES = ["ansi", "rgb_array"]
+
+
+class PlanEnv(gym.Env[dict[str, Any], np.int64]):
+    """An environment whose episodes build a plan step by step.
+
+    A subclass has ``plan`` and ``_viewable``, and where plans leave variables open, ``undecided``.
+
+    Args:
+        render_mode: ``"ansi"``, ``"rgb_array"`` or None.
+
+    Raises:
+        ValueError: another render mode.
+    """
+
+    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
+        "render_modes": RENDER_MODES,
+        "render_fps": 1,
+    }
+
+    def __init__(self, render_mode: str | None) -> None:
+        """Check the render mode."""
+        if render_mode is not None and render_mode not in RENDER_MODES:
+            raise ValueError(f"render_mode must be one of {RENDER_MODES}")
+        self.render_mode = render_mode
+
+    def plan(self) -> Plan:
+        """The plan built so far."""
+        raise NotImplementedError
+
+    def render(self) -> Any:
+        """The plan built so far and its cost, as text or as an (h, w, 3) uint8 picture."""
+        if self.render_mode is None:
+            gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
+            return None
+        return rendered(self.render_mode, self._viewable(), self.undecided())
+
+    def undecided(self) -> Collection[str] | None:
+        """Paths of variables that the episode has not settled; None if the task decides none."""
+        return None
+
+    def _viewable(self) -> Viewable:
+        """The plan built so far as the judge sees it, or the problem if nothing is chosen yet."""
+        raise NotImplementedError
+
+
+def rendered(mode: str, viewable: Viewable, undecided: Collection[str] | None = None) -> Any:
+    """Text (``mode`` is ``"ansi"``), or an (h, w, 3) uint8 picture."""
+    show: Any = text if mode == "ansi" else rgb_array
+    return show(viewable, undecided=undecided)
+
+
+def pipeline_so_far(plan: PipelinePlan, pipeline: Pipeline) -> Report | Pipeline:
+    """What the judge says of a plan whose last stage is the rest of the chain.
+
+    Before the first cut there is nothing to judge, and the problem itself is returned.
+    """
+    return pipeline.report(plan, any_stages=True) if plan.cuts else pipeline

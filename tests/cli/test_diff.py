@@ -1,0 +1,109 @@
+"""The command ``parenvs diff``."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import toys
+from commands import caller
+
+from parenvs import load_plan
+from parenvs.cluster import Cluster
+
+
+@pytest.fixture
+def run(monkeypatch, capfd, tmp_path):
+    """``run("diff", ...)`` in a folder with the plans a.json and b.json of the dense toy."""
+    kwargs = toys.dense().kwargs(tmp_path)
+    (tmp_path / "cluster.json").write_text(json.dumps(kwargs["cluster"]))
+    call = caller(monkeypatch, capfd, tmp_path)
+    toy = (kwargs["instance"], "--cluster", "cluster.json", "--stages", 2, "--micro-batches", 2)
+    for name, agent in (("a", "even"), ("b", "exact")):
+        status, _, err = call("plan", *toy, "--agent", agent, "--out", f"{name}.json")
+        assert status == 0, err
+    return call
+
+
+def change(name, **fields):
+    """Another plan file, c.json, with some fields changed."""
+    replace(load_plan(name), **fields).save("c.json")
+
+
+def refused(result, *words):
+    status, out, err = result
+    assert (status, out) == (2, "")
+    assert err.startswith("parenvs: ") and err.count("\n") == 1
+    for word in words:
+        assert word in err
+
+
+def test_diff__text(run):
+    status, out, err = run("diff", "a.json", "b.json")
+    assert (status, err) == (0, "")
+    assert "a  a.json  ·  L 27.00 s" in out and "b  b.json  ·  L 22.00 s" in out
+    assert "b takes 5.000 s less than a (-18.52 %)" in out
+    assert "3 → 5 (+2)" in out and len(out.splitlines()) < 25
+
+
+def test_diff__json(run):
+    status, out, err = run("diff", "a.json", "b.json", "--json")
+    assert (status, err, out.count("\n")) == (0, "", 1)
+    content = json.loads(out)
+    assert content["seconds"] == pytest.approx(-5)
+    assert sum(part["difference"] for part in content["parts"]) == pytest.approx(-5)
+    assert sum(move["seconds"] for move in content["moves"]) == pytest.approx(-5)
+
+
+def test_diff__illegal_plans_are_compared(run):
+    change("a.json", cuts=(99,), cut_after=())
+    status, out, err = run("diff", "b.json", "c.json")
+    assert (status, err) == (0, "")
+    assert "illegal  ·  malformed" in out and "cuts: 99 is outside 1..5 (6 pivots)" in out
+    status, out, _ = run("diff", "b.json", "c.json", "--json")
+    assert status == 0
+    assert json.loads(out)["seconds"] is None
+
+
+def test_diff__on_another_instance(run, tmp_path):
+    (tmp_path / "copy.csv").write_bytes((tmp_path / "dense.csv").read_bytes())
+    change("b.json", instance="moved.csv")
+    refused(run("diff", "a.json", "c.json"), "moved.csv", "no such file")
+    status, out, _ = run("diff", "a.json", "c.json", "--instance", "copy.csv")
+    assert status == 0
+    assert "b takes 5.000 s less than a" in out
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"fingerprint": "sha256:00"}, "field 'fingerprint'"),
+        ({"cluster": Cluster.parse("B")}, "field 'cluster'"),
+        ({"micro_batch": 8}, "field 'micro_batch': a.json is for 16, c.json for 8"),
+        ({"micro_batches": 4}, "field 'micro_batches': a.json is for 2, c.json for 4"),
+    ],
+)
+def test_diff__refuses_plans_of_other_problems(run, fields, words):
+    change("b.json", **fields)
+    refused(run("diff", "a.json", "c.json"), words, "only plans of one problem")
+    refused(run("diff", "a.json", "c.json", "--json"), words)
+
+
+def test_diff__refuses_plans_of_other_tasks_and_what_is_no_plan(run, tmp_path):
+    assert run("plan", "vgg-19", "--task", "data-parallel", "--out", "d.json")[0] == 0
+    refused(run("diff", "a.json", "d.json"), "field 'task'", "pipeline-cut", "data-parallel")
+    refused(run("diff", "a.json", "none.json"), "none.json")
+    (tmp_path / "bad.json").write_text("{")
+    refused(run("diff", "bad.json", "a.json"), "bad.json")
+
+
+def test_diff__of_partitions(run):
+    for agent in ("replicate", "exact"):
+        plan = ("vgg-19", "--task", "operator-partition", "--agent", agent)
+        assert run("plan", *plan, "--out", f"{agent}.json")[0] == 0
+    status, out, err = run("diff", "replicate.json", "exact.json")
+    assert (status, err) == (0, "")
+    assert "what each dimension class costs" in out and "predictions/kernel and 1 more" in out
+    content = json.loads(run("diff", "replicate.json", "exact.json", "--json")[1])
+    total = sum(change["seconds"] for change in content["classes"])
+    assert total == pytest.approx(content["seconds"])
+    assert {change["only"] for change in content["classes"]} == {"b"}
