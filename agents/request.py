@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from parenvs.errors import ParenvsError, did_you_mean
+from parenvs.errors import ParenvsError, did_you_mean, need_extra
 
 TRAINED = ("ppo", "rainbow", "rainbow-paper")
 """Agents that train (``parenvs.agents.train.learners`` makes them, with the extra ``agents``)."""
@@ -87,11 +87,7 @@ class Request(ABC):
         Raises:
             ParenvsError: the extra ``agents`` is not installed.
         """
-        try:
+        with need_extra("agents", f"agent {agent!r}"):
             from parenvs.agents.train.run import Config, train
-        except ImportError as error:
-            raise ParenvsError(
-                f"agent {agent!r} needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
-            ) from None
         config = Config(self.env_id, self.env_kwargs, agent, self.seed, self.steps)
         return train(config, progress=self.progress)[0]

@@ -15,11 +15,11 @@ from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.logger import configure
 
-from parenvs.agents.fused.__main__ import device_of
 from parenvs.agents.fused.env import POINT, FusedEnv
-from parenvs.agents.fused.learner import Learner, Settings
 from parenvs.agents.fused.policy import draw
-from parenvs.agents.fused.pool import PlanPool, drawn
+from parenvs.agents.fused.pool import ProblemPool, draw_part
+from parenvs.agents.fused.ppo import PPO, Settings
+from parenvs.agents.fused.run import device_of
 from parenvs.agents.train.learners import POLICY
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.pipeline.points import POINTS
@@ -47,9 +47,9 @@ class Clock:
         return time.perf_counter()
 
 
-def fused(pool: PlanPool, settings: Settings, clock: Clock) -> Turn:
+def fused(pool: ProblemPool, settings: Settings, clock: Clock) -> Turn:
     """The loop on one device: environments alone, with the policy, with updates."""
-    learner = Learner(settings, FusedEnv(pool, settings.envs, settings.seed))
+    ppo = PPO(settings, FusedEnv(pool, settings.envs, settings.seed))
     alone = FusedEnv(pool, settings.envs)
     generator = torch.Generator(pool.device).manual_seed(0)
     rounds = rollouts(settings)
@@ -65,9 +65,9 @@ def fused(pool: PlanPool, settings: Settings, clock: Clock) -> Turn:
         found = {"environments": clock() - begin, "rollout": 0.0, "loop": 0.0}
         for _ in range(rounds):
             begin = clock()
-            rollout = learner.play()
+            rollout = ppo.play()
             found["rollout"] += clock() - begin
-            learner.learn(rollout)
+            ppo.learn(rollout)
             found["loop"] += clock() - begin
         return {key: settings.samples * rounds / spent for key, spent in found.items()}
 
@@ -118,7 +118,7 @@ def rollouts(settings: Settings) -> int:
 
 
 def measure(
-    settings: Settings, repeats: int, pool: PlanPool, clock: Clock
+    settings: Settings, repeats: int, pool: ProblemPool, clock: Clock
 ) -> dict[str, dict[str, float]]:
     """Medians of turns, by what plays; they take turns, after one each that does not count."""
     turns = {"fused": fused(pool, settings, clock)}
@@ -144,7 +144,7 @@ def main() -> None:
     options = arguments.parse_args()
     device = device_of(options.device)
     settings = Settings(choices=options.choices, iterations=10**6)
-    pool = PlanPool(drawn(0, 0, settings.problems), device)
+    pool = ProblemPool(draw_part(0, 0, settings.problems), device)
     rows: list[dict[str, Any]] = []
     with one_thread():
         for envs in options.envs:

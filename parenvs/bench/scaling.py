@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from parenvs import StageProfile
 from parenvs.bench.play import Case, batch_play, copies, drawn, made, observed_bytes, rate
+from parenvs.pipeline.profile import StageProfile
 
 PIVOTS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 LAYERS = (16, 64, 256, 1024, 4096)

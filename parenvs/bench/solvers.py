@@ -8,24 +8,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs import (
-    Cluster,
-    Graph,
-    Partitioning,
-    Pipeline,
-    load_graph,
-    load_partitioning,
-    load_profile,
-)
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_full, exact_pruned
 from parenvs.agents.exact.points import exact_points
 from parenvs.agents.heuristics.pipeline import random_episodes, random_search
 from parenvs.bench.play import rate
-from parenvs.instances import data_folder, manifest
+from parenvs.cluster import Cluster
+from parenvs.graph.graph import Graph
+from parenvs.instances import (
+    data_folder,
+    load_graph,
+    load_partitioning,
+    load_profile,
+    manifest,
+)
 from parenvs.partitioning.classes import dimension_classes
+from parenvs.partitioning.problem import Partitioning
 from parenvs.pipeline.cuts import CutSpace
 from parenvs.pipeline.points import PlanSpace
+from parenvs.pipeline.problem import Pipeline
 
 PLANS = 4096
 """Plans that are judged at once."""

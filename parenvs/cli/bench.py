@@ -14,7 +14,7 @@ import typer
 from parenvs.agents.request import TRAINED
 from parenvs.cli.options import TASKS, check_range
 from parenvs.cli.report import out
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra
 from parenvs.files import write_text
 
 
@@ -59,14 +59,10 @@ def agents(
     for option, value in (("--seeds", seeds), ("--steps", steps), ("--jobs", jobs)):
         if value is not None:
             check_range(option, value, 1)
-    try:
+    with need_extra("agents", "training"):
         from parenvs.agents.train.learners import LEARNERS
         from parenvs.bench import agents as bench
         from parenvs.bench import curves
-    except ImportError as error:
-        raise ParenvsError(
-            f"training needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
-        ) from None
     from parenvs.bench.agents_table import markdown, summary, totals
     from parenvs.instances import names
 
