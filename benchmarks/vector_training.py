@@ -15,7 +15,7 @@ from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.vec_env import VecEnv
 
 from parenvs.agents.train import run as trainer
-from parenvs.agents.train.learners import learner
+from parenvs.agents.train.learners import learner_of
 from parenvs.agents.train.run import Config, train
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.bench.agents import PIPELINES, TASKS, problems
@@ -61,7 +61,7 @@ def speed_rows(steps: int, repeats: int) -> list[dict[str, Any]]:
     for agent in AGENTS:
         for env_id, kwargs in CASES:
             progress(f"{agent} on {env_id}")
-            count = learner(agent).envs[env_id]
+            count = learner_of(agent).envs[env_id]
             make = partial(make_env, env_id, kwargs, 0, count)
             for what in ("environments", "training"):
                 turns = {}

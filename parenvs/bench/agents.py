@@ -113,15 +113,15 @@ class Run:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What decides the run beside its agent, problem and seed."""
-        from parenvs.agents.train.learners import POLICY, learner
+        from parenvs.agents.train.learners import POLICY, learner_of
 
-        problem, kind = self.problem, learner(self.agent)
+        problem, learner = self.problem, learner_of(self.agent)
         env_id = TASKS[problem.task]
         return {
-            "algorithm": kind.algorithm.__name__,
-            "agent": kind.settings(env_id, problem.episode_steps),
+            "algorithm": learner.algorithm.__name__,
+            "agent": learner.settings(env_id, problem.episode_steps),
             "policy": POLICY,
-            "envs": kind.envs.get(env_id),
+            "envs": learner.envs.get(env_id),
             "env_id": env_id,
             "env_kwargs": problem.env_kwargs,
             "cluster": problem.cluster,

@@ -10,7 +10,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
 from parenvs.agents.train.best_plan import BestPlan
-from parenvs.agents.train.learners import learner
+from parenvs.agents.train.learners import learner_of
 from parenvs.agents.vec_env import make_env, one_thread
 
 AGENTS = ("ppo", "rainbow")
@@ -24,7 +24,7 @@ Turn = Callable[[], int]
 
 def training(agent: str, env_id: str, env: VecEnv, steps: int) -> Turn:
     """A turn of training, collecting and updates, with the callback that ``train`` uses."""
-    kind = learner(agent)
+    kind = learner_of(agent)
     model = kind.make(env, env_id, env.get_attr("episode_steps")[0], 0)
     model.set_logger(configure(None, []))
     tracker = BestPlan(scale=env.get_attr("largest_return")[0])
@@ -58,7 +58,7 @@ def training_rates(
         for agent in AGENTS:
             for env_id, kwargs in CASES:
                 say(f"{agent} on {env_id}")
-                count = learner(agent).envs[env_id]
+                count = learner_of(agent).envs[env_id]
                 turn = training(agent, env_id, make_env(env_id, kwargs, 0, count), steps)
                 turn()
                 runs = [turn_rate(turn) for _ in range(repeats)]
