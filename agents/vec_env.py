@@ -272,7 +272,7 @@ class NativeVecEnv(VecEnv):
         return self._methods[method_name](list(self._get_indices(indices)))
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: VecEnvIndices = None) -> list[bool]:
-        """Whether environments have the wrapper: only ``Monitor``, whose statistics are made here."""
+        """True for ``Monitor``, whose statistics are made here; False for any other wrapper."""
         return [wrapper_class is Monitor for _ in self._get_indices(indices)]
 
     def _call(self, name: str, row: int) -> Any:

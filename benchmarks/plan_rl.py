@@ -18,7 +18,7 @@ from runs import append, read, run_all
 
 from parenvs.agents.chain import train as plan_rl
 from parenvs.agents.chain.extractor import DILATIONS, WIDTH
-from parenvs.agents.chain.train import AGENTS, WAYS, PlanRun
+from parenvs.agents.chain.train import AGENTS, WAYS, ChainRun
 from parenvs.agents.pretrained.exam import VALIDATION, at_random, exam, summary
 
 STEPS = 80_000
@@ -34,13 +34,13 @@ HEADER = (
 )  # fmt: skip
 
 
-def perform(run: PlanRun) -> dict[str, Any]:
+def perform(run: ChainRun) -> dict[str, Any]:
     """Train, with looks at the validation set."""
     points, _ = plan_rl.train(run)
     return {**asdict(run), "settings_hash": settings(run), "points": points}
 
 
-def settings(run: PlanRun) -> str:
+def settings(run: ChainRun) -> str:
     """A hash of what decides a run beside what it is asked for."""
     made = plan_rl.ppo_settings() if run.agent == "ppo" else plan_rl.rainbow_settings()
     raw = json.dumps([made, plan_rl.ENVS, plan_rl.REPEAT, WIDTH, DILATIONS], default=repr)
@@ -103,7 +103,7 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=1, help="processes")
     chosen = options.parse_args()
     wanted = [
-        PlanRun(agent, way, seed, chosen.steps)
+        ChainRun(agent, way, seed, chosen.steps)
         for seed in range(chosen.seeds)
         for way in chosen.ways
         for agent in chosen.agents
