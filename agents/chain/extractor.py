@@ -68,7 +68,7 @@ class Planes:
         self.whole = torch.cat([s.context(), *pending], dim=1)
 
     def points(self) -> torch.Tensor:
-        """(b, POINT_PLANES, 128); entry j is of cutting before point j, plane 0 is 1 if it exists."""
+        """(b, POINT_PLANES, 128); entry j is of a cut before point j, plane 0 is 1 if j exists."""
         s, log = self.situation, torch.log1p
         work, crossing, weight = (x[:, :POINTS] for x in (s.work, s.crossing, s.weight))
         place = torch.arange(POINTS, device=work.device)

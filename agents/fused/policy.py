@@ -20,7 +20,7 @@ from parenvs.agents.pretrained.features import (
     point_features,
     unit_features,
 )
-from parenvs.agents.pretrained.network import HIDDEN, PlanNetwork
+from parenvs.agents.pretrained.network import HIDDEN, RatingNetwork
 from parenvs.agents.pretrained.situation import CONTEXT, Situation
 from parenvs.pipeline.points import POINTS
 
@@ -96,7 +96,7 @@ class FusedPolicy(nn.Module):
         self.device = device
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.manual_seed(seed)
-            self.network = PlanNetwork(hidden)
+            self.network = RatingNetwork(hidden)
             self.critics = nn.ModuleDict({k: _critic(n, hidden) for k, n in FEATURES.items()})
         self.to(device)
 

@@ -22,7 +22,7 @@ from parenvs.pipeline.points import PlanSpace
 
 @pytest.fixture(scope="module")
 def few():
-    return exam(most=16)
+    return exam(count=16)
 
 
 @pytest.fixture
