@@ -14,9 +14,10 @@ from common import parser, progress, publish, table
 
 from parenvs.agents.rainbow.algorithm import Rainbow
 from parenvs.agents.rainbow.buffer import RainbowSamples
-from parenvs.agents.train.learners import LEARNERS, settings
+from parenvs.agents.train.learners import LEARNERS, rainbow_settings
 from parenvs.bench import agents as bench
-from parenvs.bench.agents import Problem, Run, reached
+from parenvs.bench.agents import BenchProblem, TrainingRun
+from parenvs.bench.runs import append, reached, read, run_all
 
 PROBLEMS = {
     ("pipeline-cut", "B", "t5-base"): 40_000,
@@ -48,7 +49,7 @@ class BehaviourOnly(Rainbow):
 
 
 def _settings(changes: dict[str, Any], env_id: str, episode_steps: int) -> dict[str, Any]:
-    return {**settings("tuned", env_id, episode_steps), **changes}
+    return {**rainbow_settings("tuned", env_id, episode_steps), **changes}
 
 
 # At import, so that spawned processes know them too.
@@ -58,7 +59,7 @@ LEARNERS[UNMASKED] = replace(LEARNERS["rainbow"], algorithm=BehaviourOnly)
 AGENTS = (*WITHOUT, UNMASKED)
 
 
-def perform(run: Run) -> dict[str, Any]:
+def perform(run: TrainingRun) -> dict[str, Any]:
     """As in the bench; here, so that a process that performs it imports this file."""
     return bench.perform(run)
 
@@ -69,7 +70,7 @@ def late_mean(record: dict[str, Any]) -> float:
     return float(np.mean([mean for _, mean, _ in points]))
 
 
-def row(problem: Problem, agent: str, records: Sequence[dict[str, Any]]) -> list[Any]:
+def row(problem: BenchProblem, agent: str, records: Sequence[dict[str, Any]]) -> list[Any]:
     """One line of the table."""
     good = [reached(r) for r in records]
     steps = [r["target_steps"] if ok else np.inf for r, ok in zip(records, good, strict=True)]
@@ -87,7 +88,7 @@ def row(problem: Problem, agent: str, records: Sequence[dict[str, Any]]) -> list
     ]
 
 
-def wanted() -> Iterable[tuple[Problem, int]]:
+def wanted() -> Iterable[tuple[BenchProblem, int]]:
     """The problems and their budgets."""
     for (task, setting, instance), steps in PROBLEMS.items():
         found, _ = bench.problems([task], [instance], bench.CLUSTERS)
@@ -101,19 +102,19 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=1, help="processes")
     chosen = options.parse_args()
     path = chosen.out / "ablation.jsonl"
-    done = bench.read(path)
+    done = read(path, bench.key_of)
     problems = list(wanted())
     runs = [
-        Run(problem, agent, seed, steps, full=True)
+        TrainingRun(problem, agent, seed, steps, full=True)
         for seed in range(chosen.seeds)
         for problem, steps in problems
         for agent in AGENTS
     ]
     missing = [run for run in runs if run.key not in done]
-    for number, record in enumerate(bench.perform_all(missing, chosen.jobs, perform), 1):
-        bench.append(path, record)
+    for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
+        append(path, record)
         progress(f"{number}/{len(missing)} {record['problem']} {record['agent']}")
-    done = bench.read(path)
+    done = read(path, bench.key_of)
     header = ["agent", "seeds that reach it", "steps, median", "worst", "gap of the best, worst"]
     header += ["return at the end", "spread", "seconds"]
     sections = [

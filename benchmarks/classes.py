@@ -5,14 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import parser, progress, publish, table
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
-
 from exhaustive import TooMany, disagreements, search
 from random_programs import Program
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from common import INSTANCES, ROOT, parser, percent, progress, publish, table
+from common import INSTANCES, parser, percent, progress, publish, table
 
 from parenvs import Graph, load_graph
 from parenvs.graph import reader as hlo
 from parenvs.instances import KINDS
-
-sys.path.append(str(ROOT / "tests" / "helpers"))
 
 
 def compare(name: str, model: Any, kind: str) -> dict[str, Any]:

@@ -29,8 +29,8 @@ REPEAT = 50
 """Episodes of each problem in the native batch, as in the paper; the pool's serve as many."""
 LEAST, MOST = 4096, 1024
 """Samples of a turn at least; environments of MaskablePPO at most, for the memory it takes."""
-Turn = Callable[[], dict[str, float]]
-"""Plays and learns; samples a second of the parts, by their names."""
+Round = Callable[[], dict[str, float]]
+"""Plays and learns, and returns samples per second of each part of the loop, by its name."""
 
 
 class Clock:
@@ -47,7 +47,7 @@ class Clock:
         return time.perf_counter()
 
 
-def fused(pool: ProblemPool, settings: Settings, clock: Clock) -> Turn:
+def fused(pool: ProblemPool, settings: Settings, clock: Clock) -> Round:
     """The loop on one device: environments alone, with the policy, with updates."""
     ppo = PPO(settings, FusedEnv(pool, settings.envs, settings.seed))
     alone = FusedEnv(pool, settings.envs)
@@ -74,7 +74,7 @@ def fused(pool: ProblemPool, settings: Settings, clock: Clock) -> Turn:
     return turn
 
 
-def stable_baselines(settings: Settings, clock: Clock) -> Turn:
+def stable_baselines(settings: Settings, clock: Clock) -> Round:
     """The same with MaskablePPO of sb3-contrib on ``NativeVecEnv``, as many updates."""
     kwargs = {"repeat": REPEAT, "family": settings.family}
     env, alone = (make_env(ENV, kwargs, seed, settings.envs) for seed in (0, 10**6))

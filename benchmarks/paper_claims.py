@@ -17,8 +17,9 @@ from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_pruned
 from parenvs.agents.request import TRAINED
 from parenvs.bench import agents as bench
-from parenvs.bench.agents import Problem
-from parenvs.bench.agents_table import found
+from parenvs.bench.agents import BenchProblem
+from parenvs.bench.agents_table import agent_cell
+from parenvs.bench.runs import read
 from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
 from parenvs.pipeline.cuts import CutSpace
@@ -42,14 +43,14 @@ BATCHES = {
 def runs_of(path: str) -> Runs:
     """The records of the bench by problem and agent."""
     runs: dict[tuple[str, str], list[dict]] = {}
-    for record in bench.read(path).values():
+    for record in read(path, bench.key_of).values():
         runs.setdefault((record["problem"], record["agent"]), []).append(record)
     return runs
 
 
-def agents(problem_: Problem, runs: Runs) -> list[str]:
+def agents(problem_: BenchProblem, runs: Runs) -> list[str]:
     """What each agent does."""
-    return [found(problem_, runs.get((problem_.name, agent), [])) for agent in TRAINED]
+    return [agent_cell(problem_, runs.get((problem_.name, agent), [])) for agent in TRAINED]
 
 
 def optimum_of(instance: str, rules: str, scope: str) -> str:
@@ -67,7 +68,7 @@ def cuts_of(instance: str, cluster: str) -> str:
     return str(tuple(np.asarray(best.device_cuts).tolist())).replace(",)", ")")
 
 
-def lines(problems: Sequence[Problem], runs: Runs) -> Iterable[tuple[str, list[str]]]:
+def lines(problems: Sequence[BenchProblem], runs: Runs) -> Iterable[tuple[str, list[str]]]:
     """Task, and a line of its table."""
     for p in problems:
         if p.task == "operator-partition" and p.setting.startswith("paper"):

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 from common import parser, percent, progress, publish, table
-from runs import append, read, run_all
 
 from parenvs.agents.chain import train as plan_rl
 from parenvs.agents.chain.extractor import DILATIONS, WIDTH
 from parenvs.agents.chain.train import AGENTS, WAYS, ChainRun
 from parenvs.agents.pretrained.exam import VALIDATION, at_random, exam, summary
+from parenvs.bench.runs import append, read, run_all
 
 STEPS = 80_000
 RANDOM = 20
@@ -110,7 +110,7 @@ def main() -> None:
     ]
     keys = {run: key({**asdict(run), "settings_hash": settings(run)}) for run in wanted}
     path = chosen.out / "plan_rl.jsonl"
-    done = {key(record): record for record in read(path)}
+    done = read(path, key)
     missing = [run for run in wanted if keys[run] not in done]
     for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
         append(path, {**record, "jobs": chosen.jobs})
@@ -119,7 +119,7 @@ def main() -> None:
             f"{number}/{len(missing)} {record['agent']} {record['way']} seed {record['seed']}: "
             f"{last['median']:.3f}, {last['seconds']:.0f} s"
         )
-    done = {key(record): record for record in read(path)}
+    done = read(path, key)
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in sorted(wanted, key=lambda run: AGENTS.index(run.agent)):
         groups.setdefault((run.agent, run.way), []).append(done[keys[run]])

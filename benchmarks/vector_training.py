@@ -19,13 +19,13 @@ from parenvs.agents.train.learners import learner_of
 from parenvs.agents.train.run import Config, train
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.bench.agents import PIPELINES, TASKS, problems
-from parenvs.bench.training import AGENTS, CASES, Turn, training, turn_rate
+from parenvs.bench.training import AGENTS, CASES, TimedTurn, training_turn, turn_rate
 
 KINDS = {"single": False, "batch": True}
 """What ``make_env`` is told: before, and after."""
 
 
-def playing(env: VecEnv, steps: int) -> Turn:
+def playing(env: VecEnv, steps: int) -> TimedTurn:
     """A turn of steps in environments alone, with masks; random actions are legal."""
     rng = np.random.default_rng(0)
     env.reset()
@@ -39,7 +39,7 @@ def playing(env: VecEnv, steps: int) -> Turn:
     return turn
 
 
-def steps_per_second(turns: dict[str, Turn], repeats: int) -> dict[str, float]:
+def steps_per_second(turns: dict[str, TimedTurn], repeats: int) -> dict[str, float]:
     """Median over repeats, in processor time, and that of the ratios of neighbouring turns.
 
     The kinds take turns, after one each that does not count.
@@ -68,7 +68,7 @@ def speed_rows(steps: int, repeats: int) -> list[dict[str, Any]]:
                 for kind, native in KINDS.items():
                     env = make(native=native)
                     if what == "training":
-                        turns[kind] = training(agent, env_id, env, steps)
+                        turns[kind] = training_turn(agent, env_id, env, steps)
                     else:
                         turns[kind] = playing(env, steps)
                 found = steps_per_second(turns, repeats)

@@ -1,16 +1,15 @@
-"""Agents on every problem of the suite: the problems, the runs, and the lines that runs leave."""
+"""What ``parenvs bench agents`` measures: agents on every problem of the suite.
+
+``problems`` solves the problems, ``perform`` trains one agent on one of them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from multiprocessing import active_children, get_context
-from pathlib import Path
-from signal import SIG_IGN, SIGINT, signal
 from typing import Any
 
 import gymnasium as gym
@@ -20,8 +19,7 @@ from parenvs.agents.heuristics import partition as partition_heuristics
 from parenvs.agents.heuristics import pipeline as heuristics
 from parenvs.agents.optimum import optimum, target
 from parenvs.agents.partition_planners import ENVIRONMENTS
-from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.files import write_text
+from parenvs.errors import InfeasibleError
 from parenvs.judging import OPTIMAL
 from parenvs.machine import cores, counted, processor
 from parenvs.partitioning.space import PartitionSpace
@@ -30,10 +28,13 @@ from parenvs.pipeline.judge import plan_values
 from parenvs.plan import ILLEGAL
 
 PIPELINES = "pipeline-cut"
+"""The task whose problems are pipelines; those of the other tasks are partitions."""
 TASKS = {PIPELINES: "PipelineCut-v0", **ENVIRONMENTS}
-"""Ids of the environments."""
+"""Ids of the environments, by task."""
 CLUSTERS = ("A", "B", "C")
+"""Preset clusters of the pipelines."""
 DEVICES = 8
+"""Number of V100 of the partitions, all in one server."""
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "operator-partition": {
         "paper": {"reward": "paper", "rules": "shardy"},
@@ -43,23 +44,26 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "data-parallel": {"paper": {"reward": "paper"}},
 }
-"""Arguments of the environments of partitions, one server of ``DEVICES`` V100 each."""
+"""Arguments of the environments of partitions, by task and variant."""
+_KEY = ("agent", "problem", "seed", "settings_hash")
 
 
 @dataclass(frozen=True)
-class Problem:
-    """An environment with its proven optimum.
+class BenchProblem:
+    """An environment of the suite with its proven optimum.
 
     Attributes:
         task: a key of ``TASKS``.
-        setting: the cluster of a pipeline, the variant of a partition.
-        instance: name or path.
+        setting: the cluster of a pipeline, or the variant of a partition.
+        instance: name or path of the instance.
         env_kwargs: arguments of the environment.
-        episode_steps: steps of its longest episode.
-        fingerprint, cluster: hash of the graph or profile, every figure of the devices.
+        episode_steps: number of steps of its longest episode.
+        fingerprint: hash of the graph or of the profile.
+        cluster: every figure of the cluster.
         reward: ``"1/L"``, ``"paper"`` or ``"step_time"``.
         optimum: return of the best episode.
-        references: returns of heuristics that do not learn; of even cuts -1 if they break memory.
+        references: returns of heuristics that do not learn, by name; -1 for a plan that does not
+            fit the memory.
     """
 
     task: str
@@ -75,16 +79,20 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """Task, setting and instance."""
+        """Task, setting and instance in one line, which tells problems apart."""
         return f"{self.task} {self.setting} {self.instance}"
 
     @property
     def target(self) -> float:
-        """The return from which an episode counts as optimal: a cost within 0.1 %."""
+        """The return from which an episode counts as optimal: its cost is within 0.1 %."""
         return target(self.reward, self.optimum)
 
     def gap(self, value: float) -> float:
-        """By how much of the optimum's a cost is worse: L or the step time; the paper's return."""
+        """By how much an episode is worse than the optimum, as a share of the optimum.
+
+        Args:
+            value: return of the episode; its L, its step time or (``"paper"``) it is compared.
+        """
         if self.reward == "step_time":
             return (1 - value) / (1 - self.optimum) - 1
         if self.reward == "paper":
@@ -93,18 +101,18 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training run.
+class TrainingRun:
+    """One agent trained on one problem.
 
     Attributes:
-        problem: what is trained on.
+        problem: the problem.
         agent: name of the agent.
         seed: seed of everything random.
-        budget: environment steps.
-        full: go on after the optimum.
+        budget: number of environment steps.
+        full: whether the training goes on after the optimum is reached.
     """
 
-    problem: Problem
+    problem: BenchProblem
     agent: str
     seed: int
     budget: int
@@ -112,7 +120,7 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What decides the run beside its agent, problem and seed."""
+        """Everything that decides the run besides its agent, problem and seed, as JSON types."""
         from parenvs.agents.train.learners import POLICY, learner_of
 
         problem, learner = self.problem, learner_of(self.agent)
@@ -134,7 +142,7 @@ class Run:
 
     @cached_property
     def key(self) -> tuple[str, str, int, str]:
-        """Agent, problem, seed and a hash of the settings; equal keys, equal runs."""
+        """Agent, problem, seed and a hash of the settings; equal keys mean equal runs."""
         raw = json.dumps(self.settings, sort_keys=True, default=str)
         digest = hashlib.sha256(raw.encode()).hexdigest()[:16]
         return (self.agent, self.problem.name, self.seed, digest)
@@ -142,13 +150,21 @@ class Run:
 
 def problems(
     tasks: Iterable[str], instances: Sequence[str], clusters: Sequence[str]
-) -> tuple[list[Problem], dict[str, str]]:
-    """The problems, and the names of those without a legal plan; clusters are of pipelines.
+) -> tuple[list[BenchProblem], dict[str, str]]:
+    """Solve the problems of some tasks.
+
+    Args:
+        tasks: keys of ``TASKS``.
+        instances: names or paths of the instances.
+        clusters: clusters of the pipelines.
+
+    Returns:
+        the problems, and the names of those without a legal plan, with the reason.
 
     Raises:
-        ParenvsError: an unknown instance or cluster.
+        ParenvsError: an instance or a cluster is unknown.
     """
-    found, skipped = [], {}
+    solved, skipped = [], {}
     for task in tasks:
         if task == PIPELINES:
             settings: dict[str, dict[str, Any]] = {name: {"cluster": name} for name in clusters}
@@ -157,28 +173,28 @@ def problems(
         for setting, kwargs in settings.items():
             for instance in instances:
                 try:
-                    found.append(_problem(task, setting, {"instance": instance, **kwargs}))
+                    solved.append(_problem(task, setting, {"instance": instance, **kwargs}))
                 except InfeasibleError as error:
                     skipped[f"{task} {setting} {instance}"] = str(error)
-    return found, skipped
+    return solved, skipped
 
 
-def perform(run: Run) -> dict[str, Any]:
-    """Train, and search at random for as many episodes; the record of both, as JSON types."""
+def perform(run: TrainingRun) -> dict[str, Any]:
+    """Train, then search at random for as many episodes; returns the record, as JSON types."""
     from parenvs.agents.train.run import Config, train
     from parenvs.bench.curves import Curve
 
     problem, curve = run.problem, Curve(run.budget)
     config = Config(TASKS[problem.task], problem.env_kwargs, run.agent, run.seed, run.budget)
     result, _ = train(config, target=problem.target, stop_at_target=not run.full, callbacks=[curve])
-    made = asdict(result)
+    result_fields = asdict(result)
     return {
         **dict(zip(_KEY, run.key, strict=True)),
         "settings": run.settings,
         "optimum": problem.optimum,
         "target": problem.target,
         "budget": run.budget,
-        **{key: made[key] for key in made if key not in ("actions", "steps")},
+        **{k: v for k, v in result_fields.items() if k not in ("actions", "steps")},
         "value": result.value if result.episodes else ILLEGAL,  # JSON knows no infinity
         "steps_done": result.steps,
         "random_value": random_value(problem, result.episodes, run.seed),
@@ -188,42 +204,8 @@ def perform(run: Run) -> dict[str, Any]:
     }
 
 
-def perform_all(
-    runs: Sequence[Run],
-    jobs: int = 1,
-    performer: Callable[[Run], dict[str, Any]] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """The records of the runs as they are done, in so many processes.
-
-    ``performer`` stands in for ``perform``.
-
-    An interruption ends the processes at once.
-    """
-    do = performer or perform
-    if jobs == 1:
-        yield from map(do, runs)
-        return
-    others = set(active_children())
-    # Spawned: torch's threads do not survive a fork. Ctrl-C is for the parent to see.
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), signal, (SIGINT, SIG_IGN))
-    waiting = iter(runs)
-    pending = {pool.submit(do, run) for _, run in zip(range(jobs), waiting, strict=False)}
-    try:
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield future.result()
-                pending |= {pool.submit(do, run) for run in [next(waiting, None)] if run}
-    except BaseException:
-        for process in set(active_children()) - others:
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def random_value(problem: Problem, episodes: int, seed: int) -> float:
-    """The best return of so many random episodes."""
+def random_value(problem: BenchProblem, episodes: int, seed: int) -> float:
+    """The best return of ``episodes`` random episodes."""
     space = _space(problem.task, problem.env_kwargs)
     rng = np.random.default_rng(seed)
     if isinstance(space, PartitionSpace):
@@ -232,52 +214,14 @@ def random_value(problem: Problem, episodes: int, seed: int) -> float:
     return float(plan_values(space.pipeline, answer.cuts, answer.device_cuts))
 
 
-def reached(record: Mapping[str, Any]) -> bool:
-    """Whether the optimum was found within the budget; the last update may go beyond it."""
-    return record["target_steps"] is not None and record["target_steps"] <= record["budget"]
-
-
 def key_of(record: dict[str, Any]) -> tuple[str, str, int, str]:
     """The key of the run that left a record."""
     agent, problem, seed, digest = (record[name] for name in _KEY)
     return (agent, problem, seed, digest)
 
 
-def read(path: Path) -> dict[tuple[str, str, int, str], dict[str, Any]]:
-    """The records of a file by key, without a last line that was cut off.
-
-    Raises:
-        ParenvsError: another line is none of a run.
-    """
-    text, records = _text(path), {}
-    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
-        try:
-            record = json.loads(line)
-            records[key_of(record)] = record
-        except (ValueError, TypeError, KeyError):
-            raise ParenvsError(
-                f"{path}, line {number}: no run of parenvs bench; delete the line"
-            ) from None
-    return records
-
-
-def append(path: Path, record: dict[str, Any]) -> None:
-    """Add a line, in place of one that was cut off."""
-    text = _text(path)
-    if not text.endswith("\n"):
-        write_text(path, text[: text.rfind("\n") + 1])
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(record) + "\n")
-
-
-_KEY = ("agent", "problem", "seed", "settings_hash")
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-def _problem(task: str, setting: str, kwargs: dict[str, Any]) -> Problem:
+def _problem(task: str, setting: str, kwargs: dict[str, Any]) -> BenchProblem:
+    """Solve one problem; raises InfeasibleError if it has no legal plan."""
     space = _space(task, kwargs)
     best = optimum(space)
     if isinstance(space, PartitionSpace):
@@ -293,12 +237,14 @@ def _problem(task: str, setting: str, kwargs: dict[str, Any]) -> Problem:
         even = heuristics.even_cut(space.pipeline, space.stages)
         references = {"even": float(plan_values(space.pipeline, even.cuts, even.device_cuts))}
     name, where = kwargs["instance"], asdict(cluster)
-    return Problem(task, setting, name, kwargs, steps, source, where, reward, best, references)
+    return BenchProblem(task, setting, name, kwargs, steps, source, where, reward, best, references)
 
 
 def _space(task: str, kwargs: dict[str, Any]) -> CutSpace | PartitionSpace:
+    """The search space of a task's environment."""
     return gym.make(TASKS[task], **kwargs).get_wrapper_attr("space")
 
 
 def _machine() -> str:
+    """The processor and its cores, in words."""
     return f"{processor()}, {counted(cores())}"

@@ -63,6 +63,7 @@ def agents(
         from parenvs.agents.train.learners import LEARNERS
         from parenvs.bench import agents as bench
         from parenvs.bench import curves
+        from parenvs.bench.runs import append, reached, read, run_all
     from parenvs.bench.agents_table import markdown, summary, totals
     from parenvs.instances import names
 
@@ -75,23 +76,23 @@ def agents(
     if not problems:
         raise InfeasibleError("; ".join(skipped.values()))
     runs = [
-        bench.Run(problem, agent, seed, steps or LEARNERS[agent].budget, full)
+        bench.TrainingRun(problem, agent, seed, steps or LEARNERS[agent].budget, full)
         for seed in range(seeds)
         for problem in problems
         for agent in chosen
     ]
     path = folder / "agents.jsonl"
-    done = bench.read(path)
+    done = read(path, bench.key_of)
     missing = [run for run in runs if run.key not in done]
     _say(f"{len(runs)} runs, of which {len(runs) - len(missing)} are in {path}")
     if not render_only:
         try:
-            for number, record in enumerate(bench.perform_all(missing, jobs), 1):
-                bench.append(path, {**record, "jobs": jobs})
-                _say(f"{number}/{len(missing)} {_line(record, bench.reached(record))}")
+            for number, record in enumerate(run_all(bench.perform, missing, jobs), 1):
+                append(path, {**record, "jobs": jobs})
+                _say(f"{number}/{len(missing)} {_line(record, reached(record))}")
         except KeyboardInterrupt:
             raise ParenvsError(f"interrupted; the same command continues {path}") from None
-        done = bench.read(path)
+        done = read(path, bench.key_of)
     records = [done[run.key] for run in runs if run.key in done]
     if not records:
         raise ParenvsError(f"{path}: no such run yet; leave out --render-only")
