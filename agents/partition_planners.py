@@ -19,7 +19,8 @@ from parenvs.agents.heuristics.partition import (
     replicate,
 )
 from parenvs.agents.optimum import optimum
-from parenvs.agents.request import TRAINED, Request
+from parenvs.agents.request import Request
+from parenvs.agents.trained import TRAINED
 from parenvs.partitioning.judge import PartitionReport, judge_partition, make_partition_plan
 from parenvs.partitioning.space import PartitionSpace
 

@@ -16,7 +16,8 @@ from parenvs.agents.heuristics.pipedream import pipedream
 from parenvs.agents.heuristics.pipeline import even_cut, random_search
 from parenvs.agents.optimum import optimum
 from parenvs.agents.pretrained.planner import pretrained
-from parenvs.agents.request import TRAINED, Request
+from parenvs.agents.request import Request
+from parenvs.agents.trained import TRAINED
 from parenvs.errors import ParenvsError
 from parenvs.judging import judge
 from parenvs.pipeline.cuts import CutSpace

@@ -8,12 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from parenvs.agents.trained import STEPS
 from parenvs.errors import ParenvsError, did_you_mean, need_extra
-
-TRAINED = ("ppo", "rainbow", "rainbow-paper")
-"""Agents that train (``parenvs.agents.train.learners`` makes them, with the extra ``agents``)."""
-STEPS = 60_000
-"""Default environment steps of planners that learn or draw."""
 
 
 @dataclass(frozen=True)

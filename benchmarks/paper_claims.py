@@ -15,7 +15,7 @@ from known_cuts import PAPER
 
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_pruned
-from parenvs.agents.request import TRAINED
+from parenvs.agents.trained import TRAINED
 from parenvs.bench import agents as bench
 from parenvs.bench.agents import BenchProblem
 from parenvs.bench.agents_table import agent_cell

@@ -10,7 +10,7 @@ from parenvs.agents.exact.pipeline import exact_full
 from parenvs.agents.exact.points import even_plan, exact_points
 from parenvs.agents.partition_planners import PartitionRequest
 from parenvs.agents.planners import PLANNERS, PipelineRequest
-from parenvs.agents.request import STEPS, TRAINED
+from parenvs.agents.trained import STEPS, TRAINED
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.leaderboard.problem import Problem
 from parenvs.leaderboard.tasks import Task

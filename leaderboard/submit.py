@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parenvs.agents.request import STEPS, TRAINED
+from parenvs.agents.trained import STEPS, TRAINED
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.leaderboard.baselines import ONE, Planner, agents, learned_from, planner
 from parenvs.leaderboard.check import ILLEGAL, judged

@@ -15,7 +15,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from parenvs.agents.rainbow.algorithm import DEFAULTS, Rainbow
-from parenvs.agents.request import STEPS
+from parenvs.agents.trained import STEPS
 from parenvs.errors import ParenvsError, did_you_mean
 
 POLICY = "MultiInputPolicy"

@@ -16,10 +16,10 @@ from stable_baselines3.common.logger import configure
 from tqdm import TqdmExperimentalWarning
 
 from parenvs import __version__
-from parenvs.agents.request import STEPS
 from parenvs.agents.train.best_plan import BestPlan
 from parenvs.agents.train.checkpoint import Checkpoints, load_checkpoint
 from parenvs.agents.train.learners import learner_of
+from parenvs.agents.trained import STEPS
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing, write_text

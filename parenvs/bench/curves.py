@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 
-from parenvs.agents.request import TRAINED
+from parenvs.agents.trained import TRAINED
 from parenvs.files import replacing
 from parenvs.viewer.page import DPI, INK, LINK, QUIET, TRACK, WIDTH, stage_colour, style
 from parenvs.viewer.pipeline_figure import METADATA, ending

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from parenvs.agents.request import TRAINED
+from parenvs.agents.trained import TRAINED
 from parenvs.cli.options import TASKS, check_range
 from parenvs.cli.report import out
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra

@@ -17,7 +17,6 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs import load_plan, load_profile
-from parenvs.agents.request import TRAINED
 from parenvs.agents.train import learners as ppo
 from parenvs.agents.train import run as trainer
 from parenvs.agents.train.best_plan import BestPlan
@@ -25,6 +24,7 @@ from parenvs.agents.train.checkpoint import Checkpoints, load_checkpoint
 from parenvs.agents.train.evaluate import evaluate, evaluate_folder
 from parenvs.agents.train.learners import LEARNERS, learner_of
 from parenvs.agents.train.run import Config, load_config, replay, train
+from parenvs.agents.trained import TRAINED
 from parenvs.agents.vec_env import make_env
 from parenvs.cluster import PRESETS
 from parenvs.errors import ParenvsError

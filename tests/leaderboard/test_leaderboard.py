@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from parenvs.agents import partition_planners, planners
-from parenvs.agents.request import TRAINED
+from parenvs.agents.trained import TRAINED
 from parenvs.cli import app as cli
 from parenvs.datasets.families import FAMILIES
 from parenvs.datasets.instance_sets import SETS

@@ -16,7 +16,7 @@ from parenvs.agents.heuristics.partition import (
     replicate,
 )
 from parenvs.agents.partition_planners import PLANNERS, PartitionRequest
-from parenvs.agents.request import TRAINED
+from parenvs.agents.trained import TRAINED
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.partitioning.judge import judge_partition, make_partition_plan
 
