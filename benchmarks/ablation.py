@@ -16,7 +16,8 @@ from parenvs.agents.rainbow.algorithm import Rainbow
 from parenvs.agents.rainbow.buffer import RainbowSamples
 from parenvs.agents.train.learners import LEARNERS, rainbow_settings
 from parenvs.bench import agents as bench
-from parenvs.bench.agents import BenchProblem, TrainingRun
+from parenvs.bench.agents import TrainingRun
+from parenvs.bench.problems import CLUSTERS, BenchProblem, solve_problems
 from parenvs.bench.runs import append, reached, read, run_all
 
 PROBLEMS = {
@@ -91,7 +92,7 @@ def row(problem: BenchProblem, agent: str, records: Sequence[dict[str, Any]]) ->
 def wanted() -> Iterable[tuple[BenchProblem, int]]:
     """The problems and their budgets."""
     for (task, setting, instance), steps in PROBLEMS.items():
-        found, _ = bench.problems([task], [instance], bench.CLUSTERS)
+        found, _ = solve_problems([task], [instance], CLUSTERS)
         yield next(p for p in found if p.setting == setting), steps
 
 

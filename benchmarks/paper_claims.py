@@ -17,8 +17,8 @@ from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_pruned
 from parenvs.agents.trained import TRAINED
 from parenvs.bench import agents as bench
-from parenvs.bench.agents import BenchProblem
 from parenvs.bench.agents_table import agent_cell
+from parenvs.bench.problems import CLUSTERS, TASKS, BenchProblem, solve_problems
 from parenvs.bench.runs import read
 from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
@@ -92,7 +92,7 @@ def main() -> None:
     path = chosen.out / "agents.jsonl"
     if not path.exists():
         sys.exit(f"{path}: not there; make it with `parenvs bench agents --out {chosen.out}`")
-    problems, skipped = bench.problems(bench.TASKS, INSTANCES, bench.CLUSTERS)
+    problems, skipped = solve_problems(TASKS, INSTANCES, CLUSTERS)
     rows: dict[str, list[list[str]]] = {}
     for task, line in lines(problems, runs_of(path)):
         rows.setdefault(task, []).append(line)

@@ -18,7 +18,7 @@ from parenvs.agents.train import run as trainer
 from parenvs.agents.train.learners import learner_of
 from parenvs.agents.train.run import Config, train
 from parenvs.agents.vec_env import make_env, one_thread
-from parenvs.bench.agents import PIPELINES, TASKS, problems
+from parenvs.bench.problems import PIPELINES, TASKS, solve_problems
 from parenvs.bench.training import AGENTS, CASES, TimedTurn, training_turn, turn_rate
 
 KINDS = {"single": False, "batch": True}
@@ -79,7 +79,7 @@ def speed_rows(steps: int, repeats: int) -> list[dict[str, Any]]:
 
 def optimum_rows(seeds: int) -> list[dict[str, Any]]:
     """Wall seconds of whole runs of MaskablePPO until the optimum of T5-3B on C is found."""
-    (problem,), _ = problems([PIPELINES], ["t5-3b"], ["C"])
+    (problem,), _ = solve_problems([PIPELINES], ["t5-3b"], ["C"])
     rows: list[dict[str, Any]] = []
     config = Config(TASKS[PIPELINES], problem.env_kwargs, "ppo", 0)
     train(replace(config, steps=1))  # reads the instance, and torch warms up

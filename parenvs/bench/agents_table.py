@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.bench.agents import PIPELINES, BenchProblem
+from parenvs.bench.problems import PIPELINES, BenchProblem
 from parenvs.bench.runs import reached
 from parenvs.markdown import table
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from parenvs.bench.agents import BenchProblem
+    from parenvs.bench.problems import BenchProblem
 
 POINTS = 50
 """Greatest number of points of a curve."""

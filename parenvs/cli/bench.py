@@ -63,6 +63,7 @@ def agents(
         from parenvs.agents.train.learners import LEARNERS
         from parenvs.bench import agents as bench
         from parenvs.bench import curves
+        from parenvs.bench.problems import CLUSTERS, solve_problems
         from parenvs.bench.runs import append, reached, read, run_all
     from parenvs.bench.agents_table import markdown, summary, totals
     from parenvs.instances import names
@@ -71,8 +72,8 @@ def agents(
     chosen = _several("--agents", agents, list(LEARNERS))
     wanted = _several("--tasks", tasks, TASKS)
     graphs = _several("--instances", instances or ",".join(shipped), shipped)
-    presets = _several("--clusters", clusters, bench.CLUSTERS)
-    problems, skipped = bench.problems(wanted, graphs, presets)
+    presets = _several("--clusters", clusters, CLUSTERS)
+    problems, skipped = solve_problems(wanted, graphs, presets)
     if not problems:
         raise InfeasibleError("; ".join(skipped.values()))
     runs = [

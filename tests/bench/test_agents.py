@@ -14,7 +14,8 @@ from parenvs.agents.train import learners
 from parenvs.bench import agents as bench
 from parenvs.bench import agents_table as bench_table
 from parenvs.bench import curves
-from parenvs.bench.agents import BenchProblem, TrainingRun
+from parenvs.bench.agents import TrainingRun
+from parenvs.bench.problems import VARIANTS, BenchProblem, random_value, solve_problems
 from parenvs.bench.runs import append, read, run_all
 from parenvs.errors import ParenvsError
 
@@ -85,7 +86,7 @@ def test_bench__runs_what_is_missing_only(run, tmp_path, monkeypatch):
     folder = tmp_path / "results"
     lines = folder / "agents.jsonl"
     first = untimed(lines)
-    names = {f"operator-partition {v} vgg-19" for v in bench.VARIANTS["operator-partition"]}
+    names = {f"operator-partition {v} vgg-19" for v in VARIANTS["operator-partition"]}
     assert {x["problem"] for x in first} == names | {"data-parallel paper vgg-19"}
     assert len(first) == 5
     page, picture = (folder / "agents.md").read_text(), (folder / "curves.png").read_bytes()
@@ -137,7 +138,7 @@ def test_bench__interrupted(run, tmp_path, monkeypatch):
 
 
 def test_perform__record():
-    problems, _ = bench.problems(["operator-partition"], ["vgg-19"], [])
+    problems, _ = solve_problems(["operator-partition"], ["vgg-19"], [])
     problem = next(p for p in problems if p.setting == "step_time/automap")
     record = bench.perform(TrainingRun(problem, "ppo", 3, 300, full=True))
     assert json.loads(json.dumps(record)) is not None
@@ -145,7 +146,7 @@ def test_perform__record():
     assert record["value"] < record["target"] == problem.target < record["optimum"]
     assert record["target_steps"] is None
     assert record["steps_done"] >= 300
-    assert record["random_value"] == bench.random_value(problem, record["episodes"], 3)
+    assert record["random_value"] == random_value(problem, record["episodes"], 3)
     steps, _, best = record["points"][-1]
     assert steps <= record["steps_done"]
     assert best == pytest.approx(record["value"], abs=1e-5)
@@ -167,8 +168,8 @@ def test_run_all__an_error_ends_the_processes():
     assert set(active_children()) == before
 
 
-def test_problems__infeasible_are_named():
-    problems, skipped = bench.problems(["pipeline-cut"], ["vgg-19", "t5-11b"], ["A", "B"])
+def test_solve_problems__infeasible_are_named():
+    problems, skipped = solve_problems(["pipeline-cut"], ["vgg-19", "t5-11b"], ["A", "B"])
     assert [p.name for p in problems] == ["pipeline-cut A vgg-19", "pipeline-cut B vgg-19"]
     assert list(skipped) == ["pipeline-cut A t5-11b", "pipeline-cut B t5-11b"]
     assert "memory" in skipped["pipeline-cut A t5-11b"]
