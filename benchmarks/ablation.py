@@ -25,7 +25,7 @@ PROBLEMS = {
     ("operator-partition", "step_time/automap", "t5-base"): 20_000,
     ("data-parallel", "paper", "bert-48"): 4_000,
 }
-"""Task, setting and instance; environment steps."""
+"""Environment steps of a run, by task, setting and instance."""
 WITHOUT: dict[str, dict[str, Any]] = {
     "tuned": {},
     "without double Q": {"double_q": False},
@@ -42,7 +42,7 @@ UNMASKED = "target not masked"
 
 
 class BehaviourOnly(Rainbow):
-    """Masks what it does, but not what it expects: any action may enter a target."""
+    """Rainbow that masks its actions but not its targets, which any action may enter."""
 
     def targets(self, batch: RainbowSamples) -> Any:
         """The targets as if every action of the next state were legal."""
@@ -53,7 +53,7 @@ def _settings(changes: dict[str, Any], env_id: str, episode_steps: int) -> dict[
     return {**rainbow_settings("tuned", env_id, episode_steps), **changes}
 
 
-# At import, so that spawned processes know them too.
+# Registered at import, so that spawned processes know them too.
 for _name, _changes in WITHOUT.items():
     LEARNERS[_name] = replace(LEARNERS["rainbow"], settings=partial(_settings, _changes))
 LEARNERS[UNMASKED] = replace(LEARNERS["rainbow"], algorithm=BehaviourOnly)
@@ -61,18 +61,18 @@ AGENTS = (*WITHOUT, UNMASKED)
 
 
 def perform(run: TrainingRun) -> dict[str, Any]:
-    """As in the bench; here, so that a process that performs it imports this file."""
+    """``bench.perform``, defined here so that a process that performs it imports this file."""
     return bench.perform(run)
 
 
 def late_mean(record: dict[str, Any]) -> float:
-    """Mean return over the last tenth of the budget."""
+    """Mean return over the last tenth of the budget of a run."""
     points = [p for p in record["points"] if p[0] > 0.9 * record["budget"]]
     return float(np.mean([mean for _, mean, _ in points]))
 
 
 def row(problem: BenchProblem, agent: str, records: Sequence[dict[str, Any]]) -> list[Any]:
-    """One line of the table."""
+    """The table's row of an agent on a problem."""
     good = [reached(r) for r in records]
     steps = [r["target_steps"] if ok else np.inf for r, ok in zip(records, good, strict=True)]
     words = [f"{x:,.0f}" if np.isfinite(x) else "not" for x in (median(steps), max(steps))]
@@ -90,7 +90,7 @@ def row(problem: BenchProblem, agent: str, records: Sequence[dict[str, Any]]) ->
 
 
 def wanted() -> Iterable[tuple[BenchProblem, int]]:
-    """The problems and their budgets."""
+    """Solve the problems; yields each with its budget."""
     for (task, setting, instance), steps in PROBLEMS.items():
         found, _ = solve_problems([task], [instance], CLUSTERS)
         yield next(p for p in found if p.setting == setting), steps

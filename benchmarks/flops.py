@@ -13,7 +13,7 @@ from parenvs.instances import KINDS
 
 
 def compare(name: str, model: Any, kind: str) -> dict[str, Any]:
-    """Both counts for one variant; of a shipped model, the shipped file's count."""
+    """Both counts of one variant; for a shipped model ours is that of the shipped file."""
     import jax
 
     from parenvs.datasets.models import forward, train_step

@@ -26,21 +26,21 @@ from parenvs.pipeline.points import POINTS
 
 ENV = "PipelinePlan-v0"
 REPEAT = 50
-"""Episodes of each problem in the native batch, as in the paper; the pool's serve as many."""
+"""Episodes of each problem in the native batch, as in the paper; a pool's serve as many."""
 LEAST, MOST = 4096, 1024
-"""Samples of a turn at least; environments of MaskablePPO at most, for the memory it takes."""
+"""Fewest samples of a turn; most environments of MaskablePPO, because of its memory."""
 Round = Callable[[], dict[str, float]]
 """Plays and learns, and returns samples per second of each part of the loop, by its name."""
 
 
 class Clock:
-    """Seconds that one device takes: of this process's processor, or until the GPU is done."""
+    """Reads the seconds of one device: processor time, or wall time once the GPU is done."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def __call__(self) -> float:
-        """Now."""
+        """The seconds now."""
         if self.device.type == "cpu":
             return time.process_time()
         torch.cuda.synchronize(self.device)
@@ -48,7 +48,7 @@ class Clock:
 
 
 def fused(pool: ProblemPool, settings: Settings, clock: Clock) -> Round:
-    """The loop on one device: environments alone, with the policy, with updates."""
+    """A round of the loop on one device: environments alone, with the policy, with updates."""
     ppo = PPO(settings, FusedEnv(pool, settings.envs, settings.seed))
     alone = FusedEnv(pool, settings.envs)
     generator = torch.Generator(pool.device).manual_seed(0)
@@ -75,7 +75,7 @@ def fused(pool: ProblemPool, settings: Settings, clock: Clock) -> Round:
 
 
 def stable_baselines(settings: Settings, clock: Clock) -> Round:
-    """The same with MaskablePPO of sb3-contrib on ``NativeVecEnv``, as many updates."""
+    """A round of MaskablePPO of sb3-contrib on ``NativeVecEnv``, with as many updates."""
     kwargs = {"repeat": REPEAT, "family": settings.family}
     env, alone = (make_env(ENV, kwargs, seed, settings.envs) for seed in (0, 10**6))
     steps, rounds = 2 * settings.choices, rollouts(settings)
@@ -113,14 +113,14 @@ def stable_baselines(settings: Settings, clock: Clock) -> Round:
 
 
 def rollouts(settings: Settings) -> int:
-    """Rollouts of a turn."""
+    """Number of rollouts of a round."""
     return -(-LEAST // settings.samples)
 
 
 def measure(
     settings: Settings, repeats: int, pool: ProblemPool, clock: Clock
 ) -> dict[str, dict[str, float]]:
-    """Medians of turns, by what plays; they take turns, after one each that does not count."""
+    """Median figures of each agent; they take turns, after a first round that does not count."""
     turns = {"fused": fused(pool, settings, clock)}
     if settings.envs <= MOST:
         turns["MaskablePPO"] = stable_baselines(settings, clock)

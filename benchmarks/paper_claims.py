@@ -32,12 +32,12 @@ PARTITIONS = {
     "t5-3b": "Table 3: the target's 432 variables",
     "t5-11b": "Table 3: the target's 432 variables, after 1.45 hours",
 }
-"""arXiv 2007.04069, operator partitioning."""
+"""What arXiv 2007.04069 says of operator partitioning."""
 BATCHES = {
     "vgg-19": "Table 6: dimension 0 of the inputs",
     "t5-base": "Table 6: dimension 0 of the inputs",
 }
-"""arXiv 2007.04069, data-parallel detection."""
+"""What arXiv 2007.04069 says of data-parallel detection."""
 
 
 def runs_of(path: str) -> Runs:
@@ -49,12 +49,12 @@ def runs_of(path: str) -> Runs:
 
 
 def agents(problem_: BenchProblem, runs: Runs) -> list[str]:
-    """What each agent does."""
+    """A cell for each agent, on one problem."""
     return [agent_cell(problem_, runs.get((problem_.name, agent), [])) for agent in TRAINED]
 
 
 def optimum_of(instance: str, rules: str, scope: str) -> str:
-    """What the proven optimum of the paper's reward partitions."""
+    """The partitions of the proven optimum of the paper's reward, in words."""
     target = load_partitioning(instance, choose_cluster(), rules)
     best = target.partition(exact_partition(target, "paper", scope).chosen, scope)
     if scope == "inputs":
@@ -69,7 +69,7 @@ def cuts_of(instance: str, cluster: str) -> str:
 
 
 def lines(problems: Sequence[BenchProblem], runs: Runs) -> Iterable[tuple[str, list[str]]]:
-    """Task, and a line of its table."""
+    """Yields the rows, each with its task."""
     for p in problems:
         if p.task == "operator-partition" and p.setting.startswith("paper"):
             if p.instance in PARTITIONS:

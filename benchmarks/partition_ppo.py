@@ -65,7 +65,7 @@ def reached(record: dict[str, Any]) -> bool:
 
 
 def space_of(run: PartitionRun) -> PartitionSpace:
-    """What the run's environment asks."""
+    """The search space of the run's environment."""
     space = gym.make(VARIANTS[run.variant][0], **run.kwargs).get_wrapper_attr("space")
     assert isinstance(space, PartitionSpace)
     return space
@@ -78,7 +78,7 @@ def target_of(space: PartitionSpace) -> tuple[float, float]:
 
 
 def perform(run: PartitionRun) -> dict[str, Any]:
-    """Train, and search at random as long as the agent did."""
+    """Train, then search at random for as many episodes; returns the record."""
     from parenvs.agents.train.run import Config, train
 
     space = space_of(run)
@@ -105,7 +105,7 @@ def perform(run: PartitionRun) -> dict[str, Any]:
 
 
 def random_returns(run: PartitionRun, space: PartitionSpace, episodes: int) -> float:
-    """The best return of so many random episodes of the run's environment."""
+    """The best return of ``episodes`` random episodes of the run's environment."""
     rng = np.random.default_rng(run.seed)
     if space.linkage:
         return random_search(space, episodes, rng).value
@@ -123,7 +123,7 @@ def random_returns(run: PartitionRun, space: PartitionSpace, episodes: int) -> f
 
 
 def settings(run: PartitionRun) -> tuple[str, dict[str, Any]]:
-    """A hash of what decides a run beside its variant, instance and seed; and that."""
+    """Everything that decides a run besides its variant, instance and seed; its hash first."""
     from parenvs.agents.train.learners import POLICY, PPO_ENVS, ppo_settings
 
     space = space_of(run)

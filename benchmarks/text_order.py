@@ -1,4 +1,4 @@
-"""How well the order of a trace is restored from HLO text, which has lost it.
+"""How well the order of a trace is restored from HLO text, in which it is lost.
 
 Needs the extra ``jax``.
 """

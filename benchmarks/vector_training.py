@@ -1,4 +1,4 @@
-"""Training on native batches of environments and on single ones: steps a second, and to optima."""
+"""Training on native batches and on single environments: steps per second, time to optima."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from parenvs.bench.problems import PIPELINES, TASKS, solve_problems
 from parenvs.bench.training import AGENTS, CASES, TimedTurn, training_turn, turn_rate
 
 KINDS = {"single": False, "batch": True}
-"""What ``make_env`` is told: before, and after."""
+"""The argument ``native`` of ``make_env`` for each kind."""
 
 
 def playing(env: VecEnv, steps: int) -> TimedTurn:
-    """A turn of steps in environments alone, with masks; random actions are legal."""
+    """A turn of random legal steps in the environments alone, masks included."""
     rng = np.random.default_rng(0)
     env.reset()
 
@@ -40,7 +40,7 @@ def playing(env: VecEnv, steps: int) -> TimedTurn:
 
 
 def steps_per_second(turns: dict[str, TimedTurn], repeats: int) -> dict[str, float]:
-    """Median over repeats, in processor time, and that of the ratios of neighbouring turns.
+    """Median steps per second of each kind, and the median ratio of neighbouring turns.
 
     The kinds take turns, after one each that does not count.
     """
@@ -56,7 +56,7 @@ def steps_per_second(turns: dict[str, TimedTurn], repeats: int) -> dict[str, flo
 
 
 def speed_rows(steps: int, repeats: int) -> list[dict[str, Any]]:
-    """Steps a second of every case: environments alone, and in training."""
+    """Time every case: environments alone, and training."""
     rows = []
     for agent in AGENTS:
         for env_id, kwargs in CASES:
@@ -78,7 +78,7 @@ def speed_rows(steps: int, repeats: int) -> list[dict[str, Any]]:
 
 
 def optimum_rows(seeds: int) -> list[dict[str, Any]]:
-    """Wall seconds of whole runs of MaskablePPO until the optimum of T5-3B on C is found."""
+    """Wall seconds of MaskablePPO until the optimum of T5-3B on C is found, for each seed."""
     (problem,), _ = solve_problems([PIPELINES], ["t5-3b"], ["C"])
     rows: list[dict[str, Any]] = []
     config = Config(TASKS[PIPELINES], problem.env_kwargs, "ppo", 0)
