@@ -80,7 +80,7 @@ def problem(instance: str, cluster: str) -> Pipeline:
 
 
 def profiles(*wanted: str) -> list[Path]:
-    """Paths of those of the measured profiles ``wanted`` that exist."""
+    """Paths of the measured profiles named in ``wanted``, as far as they exist."""
     paths = [PROFILES / f"{name}.csv" for name in wanted]
     return [path for path in paths if path.exists()]
 

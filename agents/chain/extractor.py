@@ -102,9 +102,9 @@ class Planes:
         present = (unit < s.units).to(unit.dtype)
         group, free = (unit - s.unit).clamp(min=1), (s.units - unit).clamp(min=1)
         share = ((unit - s.unit) / self._free).clamp(0, 1)
-        load, rest = self._load / group, (self._rest - self._load) / free
-        here, end = s.index(s.unit + 0 * unit), s.index(unit)
-        reached, beside = s.link(here, end), s.link(s.index(unit - 1), end + 1)
+        load, rest_load = self._load / group, (self._rest - self._load) / free
+        first, end = s.index(s.unit + 0 * unit), s.index(unit)
+        within, across = s.link(first, end), s.link(s.index(unit - 1), end + 1)
         planes = [
             present,
             (unit > s.unit).to(unit.dtype),
@@ -113,11 +113,11 @@ class Planes:
             share,
             share - self._share,
             log(load),
-            log(rest),
-            (load - rest) / (load + rest + 1e-6),
-            (beside >= 1).to(unit.dtype),  # the unit before is in the same server
-            torch.log2(reached) / 8,
-            log(s.reduce(self._weight, group, here, end)) / 2,
+            log(rest_load),
+            (load - rest_load) / (load + rest_load + 1e-6),
+            (across >= 1).to(unit.dtype),  # the unit before is in the same server
+            torch.log2(within) / 8,
+            log(s.reduce(self._weight, group, first, end)) / 2,
             group / UNITS,
             free / (s.left - 1).clamp(min=1) / UNITS,
         ]

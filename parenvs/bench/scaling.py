@@ -112,12 +112,16 @@ def memory(what: str, case: Case, count: int, steps: int = 1) -> dict[str, Any]:
         allocated at most during a step, results included. ``in_a_step``: the part of it that the
         step adds.
     """
-    first_batch, held, peak = make(case, 1), [], 0  # makes the tables that all batches share
+    first_batch, traced_bytes, peak = (
+        make(case, 1),
+        [],
+        0,
+    )  # makes the tables that all batches share
     for size in (1, count):
         tracemalloc.start()
         envs = make(case, size)
         infos, rng = envs.reset(seed=0)[1], np.random.default_rng(0)
-        held.append(tracemalloc.get_traced_memory()[0])
+        traced_bytes.append(tracemalloc.get_traced_memory()[0])
         for _ in range(steps if size == count else 0):
             tracemalloc.reset_peak()
             infos = envs.step(draw_actions(rng, infos, size))[-1]
@@ -131,10 +135,10 @@ def memory(what: str, case: Case, count: int, steps: int = 1) -> dict[str, Any]:
         "what": what,
         "envs": count,
         "state": sum(value.nbytes for value in arrays) / count,
-        "held": (held[1] - held[0]) / (count - 1),
+        "held": (traced_bytes[1] - traced_bytes[0]) / (count - 1),
         "bounds": sum(getattr(box, key).nbytes for box in boxes for key in parts) / count,
         "peak": peak / count,
-        "in_a_step": (peak - held[1]) / count,
+        "in_a_step": (peak - traced_bytes[1]) / count,
     }
 
 

@@ -98,7 +98,11 @@ TARGETS = (
 
 
 def cases(folder: Path) -> dict[str, Case]:
-    """Environments by what is said of them, the yardstick first; ``folder`` gets a chain."""
+    """The environments that are timed, by name, the yardstick first.
+
+    Args:
+        folder: where the profile of the chain is written.
+    """
     every_pivot = {"instance": chain(192, folder), "cluster": "C", "candidates": "all"}
     base = {"instance": "t5-base", "cluster": "C"}
     strict = {"instance": "t5-base", "linkage": False, "masked": True}
@@ -144,10 +148,10 @@ def measure(
             "classes": [classes(number, *growing) for number in effort.layers],
         }
         say("memory")
-        held = []
+        memory_rows = []
         for what, case in list(chosen.items())[1:]:
             count = min(effort.held, max(effort.drawn, 2)) if DRAWN in what else effort.held
-            held.append(memory(what, case, count))
+            memory_rows.append(memory(what, case, count))
     part_rows = []
     for part in parts(*effort.instances):
         say(f"{part.what}, {part.instance}")
@@ -162,7 +166,7 @@ def measure(
         "environments": rows,
         "targets": reached(rows),
         "growth": growth,
-        "memory": held,
+        "memory": memory_rows,
         "parts": part_rows,
         "training": training,
         "training_missing": missing,
