@@ -22,7 +22,7 @@ from parenvs.agents.heuristics.pipeline import even_cut, random_search
 from parenvs.agents.names import ENVIRONMENTS, REFINED, STEPS, TRAINED
 from parenvs.agents.pretrained.planner import pretrained
 from parenvs.agents.reference import optimum, target
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
 from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import RADIUS, CutSpace
@@ -112,12 +112,8 @@ class Request(ABC):
         Raises:
             ParenvsError: the extra ``agents`` is not installed.
         """
-        try:
+        with need_extra("agents", f"agent {agent!r}"):
             from parenvs.agents.train.run import Config, train
-        except ImportError as error:
-            raise ParenvsError(
-                f"agent {agent!r} needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
-            ) from None
         config = Config(self.env_id, self.object_kwargs, agent, self.seed, self.steps)
         return train(config, progress=self.progress)[0]
 

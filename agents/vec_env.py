@@ -1,6 +1,7 @@
-"""A native batch of environments as a ``VecEnv`` of SB3, with masks, statistics and scaling.
+"""The environments that agents train on: side by side as a ``VecEnv`` of SB3, rewards scaled.
 
-JOINED: The environments that agents train on: side by side, rewards scaled, torch on one thread.
+``make_env`` makes them: environments of this suite are a native batch in ``NativeVecEnv``, all
+others are single environments in SB3's ``DummyVecEnv``.
 """
 
 from __future__ import annotations
@@ -25,29 +26,90 @@ from stable_baselines3.common.vec_env.base_vec_env import (
 )
 
 OWN = ("problem", "space")
-"""Attributes that differ where each environment of a batch has a problem of its own."""
+"""Attributes that belong to an environment's problem, which may differ within a batch."""
+
+
+def make_env(
+    env_id: str, env_kwargs: dict[str, Any], seed: int, envs: int, native: bool = True
+) -> VecEnv:
+    """Make environments side by side in this process; with masks, subprocesses would be slower.
+
+    Rewards are divided by the largest return; the statistics of a ``Monitor`` are of the undivided
+    ones. Agents cannot tell a native batch from single environments.
+
+    Args:
+        env_id: id of the environment.
+        env_kwargs: arguments of the environment.
+        seed: seed of the first environment; the next ones have the next seeds.
+        envs: number of environments.
+        native: whether a native batch is taken where there is one.
+    """
+    if native and has_batch(env_id, env_kwargs):
+        batch: Any = gym.make_vec(
+            env_id,
+            num_envs=envs,
+            vectorization_mode="vector_entry_point",
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            **{"render_mode": "rgb_array", **env_kwargs},
+        )
+        env = NativeVecEnv(batch, batch.env.largest_return)
+        env.action_space.seed(seed)
+        env.seed(seed)
+        return env
+    return make_vec_env(
+        env_id, n_envs=envs, seed=seed, env_kwargs=env_kwargs, wrapper_class=ScaledReward
+    )
+
+
+def has_batch(env_id: str, env_kwargs: dict[str, Any]) -> bool:
+    """Whether the id names an environment of this suite that has a batch and no wrappers.
+
+    Args:
+        env_id: id of the environment.
+        env_kwargs: arguments of the environment.
+    """
+    spec = gym.registry.get(env_id.rpartition(":")[2])
+    if spec is None or spec.additional_wrappers or spec.max_episode_steps is not None:
+        return False
+    entry = spec.vector_entry_point
+    module = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
+    # These arguments of gym.make add wrappers, which a batch cannot have.
+    wrapping = {"max_episode_steps", "disable_env_checker"} & env_kwargs.keys()
+    return module.startswith("parenvs.envs.") and not wrapping
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread inside the block: networks this small are slower on more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class NativeVecEnv(VecEnv):
-    """n environments of a batch, for agents that know single ones in a ``DummyVecEnv``.
+    """A native batch of n environments as a ``VecEnv``.
 
     Agents see what ``make_vec_env`` shows them of n single environments, to the last bit: an
-    episode that ends starts anew in the same step, with the last observation in its info
-    (``terminal_observation``) and what a ``Monitor`` reports of it (``episode``: return, steps,
-    seconds). Only the infos of episodes that go on differ: they are empty, as agents read masks
-    from ``env_method("action_masks")``, and making them would take a loop over environments.
+    episode that ends starts anew in the same step, and its info holds the last observation
+    (``terminal_observation``) and the statistics of a ``Monitor`` (``episode``: return, steps,
+    seconds). Only the infos of episodes that go on differ. They are empty, because agents read
+    masks from ``env_method("action_masks")`` and filling them would take a loop over environments.
 
-    Attributes are those of the single environment that the batch was made from, and cannot be set;
-    those of its problem are each environment's own, where problems differ. Of methods there are
-    ``action_masks``, ``plan`` and ``render``.
+    ``get_attr`` gives the attributes of the single environment that the batch was made from; those
+    of its problem are each environment's own where problems differ. Attributes cannot be set. The
+    methods are ``action_masks``, ``plan`` and ``render``.
 
     Args:
-        batch: a batch of this suite, or one with its ``env``, ``action_masks()`` (n, c) bool and
-            partial resets, that resets itself in the same step.
-        scale: what rewards are divided by for the agent; statistics are of the undivided ones.
+        batch: a batch of this suite with the autoreset mode ``SAME_STEP``, or any batch with the
+            same ``env``, ``action_masks()`` (n, c) bool and partial resets.
+        scale: the number that the agent's rewards are divided by; statistics are of the undivided
+            rewards.
 
     Raises:
-        ValueError: a batch of another autoreset mode.
+        ValueError: the batch has another autoreset mode.
     """
 
     def __init__(self, batch: Any, scale: float = 1.0) -> None:
@@ -71,10 +133,13 @@ class NativeVecEnv(VecEnv):
         self.metadata = batch.env.metadata
 
     def reset(self) -> VecEnvObs:
-        """Start all episodes anew, with the seeds and options that are set.
+        """Start all episodes anew, with the seeds and options that have been set.
+
+        Returns:
+            the first observations.
 
         Raises:
-            ValueError: environments have different options.
+            ValueError: the environments have different options.
         """
         seeds = None if None in self._seeds else self._seeds
         options = self._options[0]
@@ -89,12 +154,16 @@ class NativeVecEnv(VecEnv):
         return observation
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Keep the actions, (n,) whole numbers, for ``step_wait``."""
+        """Keep the actions, (n,) int64, for ``step_wait``."""
         self._actions = actions
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Observations, rewards (n,) float32, ends (n,) bool and infos of the step."""
-        observation, rewards, terminated, truncated, told = self.batch.step(self._actions)
+        """Take the step.
+
+        Returns:
+            observations, scaled rewards (n,) float32, whether each episode ended (n,) bool, infos.
+        """
+        observation, rewards, terminated, truncated, batch_info = self.batch.step(self._actions)
         self._returns += rewards
         self._steps += 1
         dones = terminated | truncated
@@ -104,32 +173,35 @@ class NativeVecEnv(VecEnv):
             seconds = round(time.time() - self._begin, 6)
             for row in ended.tolist():
                 infos[row] = {
-                    "action_mask": told["final_info"]["action_mask"][row],
+                    "action_mask": batch_info["final_info"]["action_mask"][row],
                     "TimeLimit.truncated": bool(truncated[row] and not terminated[row]),
-                    "terminal_observation": told["final_obs"][row],
+                    "terminal_observation": batch_info["final_obs"][row],
                     "episode": {
                         "r": round(float(self._returns[row]), 6),
                         "l": int(self._steps[row]),
                         "t": seconds,
                     },
                 }
-                self.reset_infos[row] = {"action_mask": told["action_mask"][row]}
+                self.reset_infos[row] = {"action_mask": batch_info["action_mask"][row]}
             self._returns[ended] = 0.0
             self._steps[ended] = 0
         return observation, (rewards / self.scale).astype(np.float32), dones, infos
 
     def replay(self, actions: Sequence[Sequence[int]]) -> VecEnvObs:
-        """Bring every environment to where its own actions, legal ones, lead from a reset on.
+        """Reset all environments and take each one's own actions in it.
 
-        A batch takes no step of some environments alone. So the one with most actions begins; the
-        others play anything, and are reset when they have to begin for all to arrive together.
-        Every episode of an environment has to be of the same problem.
+        A batch cannot step some of its environments alone. So the one with the most actions begins,
+        while the others take any legal action, and each is reset when it has to begin for all to
+        arrive together. Every episode of an environment has to be of the same problem.
+
+        Args:
+            actions: the legal actions of each environment.
 
         Returns:
-            the observations there.
+            the observations after the last action.
         """
         observation = self.reset()
-        counts = np.array([len(one) for one in actions])
+        counts = np.array([len(own_actions) for own_actions in actions])
         for left in range(counts.max(), -1, -1):
             begin = counts == left
             if begin.any():
@@ -148,19 +220,19 @@ class NativeVecEnv(VecEnv):
         self.batch.close()
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """A picture of each environment, which ``render`` tiles."""
+        """A picture of each environment; ``render`` tiles them."""
         return self.env_method("render")
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """An attribute, once for each environment that is asked for.
+        """The value of an attribute in each of the environments ``indices`` (default: all).
 
         Raises:
-            AttributeError: there is none, or it is of a single environment's state.
+            AttributeError: there is no such attribute, or it belongs to an episode's state.
         """
         rows = list(self._get_indices(indices))
         if attr_name in self._methods:
             return [partial(self._call, attr_name, row) for row in rows]
-        if attr_name == "spec":  # the single environment was not made by gym.make
+        if attr_name == "spec":  # the batch's single environment has none: gym.make has not made it
             return [self.batch.spec] * len(rows)
         if attr_name in OWN and hasattr(self.batch, "problems"):
             return [getattr(self.batch.problems.of[row], attr_name) for row in rows]
@@ -170,7 +242,7 @@ class NativeVecEnv(VecEnv):
         return [value] * len(rows)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Not possible.
+        """Refuse: environments of a batch share their attributes.
 
         Raises:
             NotImplementedError: always.
@@ -184,11 +256,14 @@ class NativeVecEnv(VecEnv):
         indices: VecEnvIndices = None,
         **method_kwargs: Any,
     ) -> list[Any]:
-        """What a method returns for each environment; masks are rows of one array, (n, c) bool.
+        """Call a method of each of the environments ``indices`` (default: all).
+
+        Returns:
+            what the method returns for each; masks are rows of one (n, c) bool array.
 
         Raises:
-            AttributeError: another method than ``action_masks``, ``plan`` and ``render``.
-            TypeError: these take no arguments.
+            AttributeError: the method is none of ``action_masks``, ``plan`` and ``render``.
+            TypeError: there are arguments, which these methods do not take.
         """
         if method_name not in self._methods:
             raise AttributeError(f"environments of a batch have no method {method_name!r}")
@@ -197,7 +272,7 @@ class NativeVecEnv(VecEnv):
         return self._methods[method_name](list(self._get_indices(indices)))
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: VecEnvIndices = None) -> list[bool]:
-        """True of ``Monitor`` alone, as its statistics are here."""
+        """True for ``Monitor``, whose statistics are made here; False for any other wrapper."""
         return [wrapper_class is Monitor for _ in self._get_indices(indices)]
 
     def _call(self, name: str, row: int) -> Any:
@@ -213,67 +288,16 @@ class NativeVecEnv(VecEnv):
 
 
 class ScaledReward(gym.RewardWrapper[Any, Any]):
-    """Divides rewards by the largest return, so that networks see returns of at most one."""
+    """Divides rewards by the largest return, so that agents see returns of at most 1.
+
+    Args:
+        env: an environment with an attribute ``largest_return``.
+    """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.scale = float(env.get_wrapper_attr("largest_return"))
 
     def reward(self, reward: Any) -> float:
-        """The reward as the agent sees it."""
+        """The reward divided by the largest return."""
         return float(reward) / self.scale
-
-
-def make_env(
-    env_id: str, env_kwargs: dict[str, Any], seed: int, envs: int, native: bool = True
-) -> VecEnv:
-    """Environments side by side in this process: masks make subprocesses slower, not faster.
-
-    Their rewards are scaled; what a ``Monitor`` reports is not. Environments of this suite are a
-    native batch, others single ones in a ``DummyVecEnv``; agents cannot tell one from the other.
-
-    Args:
-        env_id: id of the environment.
-        env_kwargs: its arguments.
-        seed: of the first environment; the others count on from it.
-        envs: how many.
-        native: False takes single environments anyway.
-    """
-    if native and has_batch(env_id, env_kwargs):
-        batch: Any = gym.make_vec(
-            env_id,
-            num_envs=envs,
-            vectorization_mode="vector_entry_point",
-            autoreset_mode=AutoresetMode.SAME_STEP,
-            **{"render_mode": "rgb_array", **env_kwargs},
-        )
-        env = NativeVecEnv(batch, batch.env.largest_return)
-        env.action_space.seed(seed)
-        env.seed(seed)
-        return env
-    return make_vec_env(
-        env_id, n_envs=envs, seed=seed, env_kwargs=env_kwargs, wrapper_class=ScaledReward
-    )
-
-
-def has_batch(env_id: str, env_kwargs: dict[str, Any]) -> bool:
-    """Whether ``NativeVecEnv`` suits: a batch of this suite, and nothing wrapped around it."""
-    spec = gym.registry.get(env_id.rpartition(":")[2])
-    if spec is None or spec.additional_wrappers or spec.max_episode_steps is not None:
-        return False
-    entry = spec.vector_entry_point
-    module = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
-    # Arguments of gym.make, which a batch does not take.
-    wrapping = {"max_episode_steps", "disable_env_checker"} & env_kwargs.keys()
-    return module.startswith("parenvs.envs.") and not wrapping
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread: networks this small only lose by more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

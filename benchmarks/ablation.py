@@ -14,16 +14,18 @@ from common import parser, progress, publish, table
 
 from parenvs.agents.rainbow.algorithm import Rainbow
 from parenvs.agents.rainbow.buffer import RainbowSamples
-from parenvs.agents.train.learners import LEARNERS, settings
+from parenvs.agents.train.learners import LEARNERS, rainbow_settings
 from parenvs.bench import agents as bench
-from parenvs.bench.agents import Problem, Run, reached
+from parenvs.bench.agents import TrainingRun
+from parenvs.bench.problems import CLUSTERS, BenchProblem, solve_problems
+from parenvs.bench.runs import append, reached, read, run_all
 
 PROBLEMS = {
     ("pipeline-cut", "B", "t5-base"): 40_000,
     ("operator-partition", "step_time/automap", "t5-base"): 20_000,
     ("data-parallel", "paper", "bert-48"): 4_000,
 }
-"""Task, setting and instance; environment steps."""
+"""Environment steps of a run, by task, setting and instance."""
 WITHOUT: dict[str, dict[str, Any]] = {
     "tuned": {},
     "without double Q": {"double_q": False},
@@ -40,7 +42,7 @@ UNMASKED = "target not masked"
 
 
 class BehaviourOnly(Rainbow):
-    """Masks what it does, but not what it expects: any action may enter a target."""
+    """Rainbow that masks its actions but not its targets, which any action may enter."""
 
     def targets(self, batch: RainbowSamples) -> Any:
         """The targets as if every action of the next state were legal."""
@@ -48,29 +50,29 @@ class BehaviourOnly(Rainbow):
 
 
 def _settings(changes: dict[str, Any], env_id: str, episode_steps: int) -> dict[str, Any]:
-    return {**settings("tuned", env_id, episode_steps), **changes}
+    return {**rainbow_settings("tuned", env_id, episode_steps), **changes}
 
 
-# At import, so that spawned processes know them too.
+# Registered at import, so that spawned processes know them too.
 for _name, _changes in WITHOUT.items():
     LEARNERS[_name] = replace(LEARNERS["rainbow"], settings=partial(_settings, _changes))
 LEARNERS[UNMASKED] = replace(LEARNERS["rainbow"], algorithm=BehaviourOnly)
 AGENTS = (*WITHOUT, UNMASKED)
 
 
-def perform(run: Run) -> dict[str, Any]:
-    """As in the bench; here, so that a process that performs it imports this file."""
+def perform(run: TrainingRun) -> dict[str, Any]:
+    """``bench.perform``, defined here so that a process that performs it imports this file."""
     return bench.perform(run)
 
 
 def late_mean(record: dict[str, Any]) -> float:
-    """Mean return over the last tenth of the budget."""
+    """Mean return over the last tenth of the budget of a run."""
     points = [p for p in record["points"] if p[0] > 0.9 * record["budget"]]
     return float(np.mean([mean for _, mean, _ in points]))
 
 
-def row(problem: Problem, agent: str, records: Sequence[dict[str, Any]]) -> list[Any]:
-    """One line of the table."""
+def row(problem: BenchProblem, agent: str, records: Sequence[dict[str, Any]]) -> list[Any]:
+    """The table's row of an agent on a problem."""
     good = [reached(r) for r in records]
     steps = [r["target_steps"] if ok else np.inf for r, ok in zip(records, good, strict=True)]
     words = [f"{x:,.0f}" if np.isfinite(x) else "not" for x in (median(steps), max(steps))]
@@ -87,10 +89,10 @@ def row(problem: Problem, agent: str, records: Sequence[dict[str, Any]]) -> list
     ]
 
 
-def wanted() -> Iterable[tuple[Problem, int]]:
-    """The problems and their budgets."""
+def wanted() -> Iterable[tuple[BenchProblem, int]]:
+    """Solve the problems; yields each with its budget."""
     for (task, setting, instance), steps in PROBLEMS.items():
-        found, _ = bench.problems([task], [instance], bench.CLUSTERS)
+        found, _ = solve_problems([task], [instance], CLUSTERS)
         yield next(p for p in found if p.setting == setting), steps
 
 
@@ -101,19 +103,19 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=1, help="processes")
     chosen = options.parse_args()
     path = chosen.out / "ablation.jsonl"
-    done = bench.read(path)
+    done = read(path, bench.key_of)
     problems = list(wanted())
     runs = [
-        Run(problem, agent, seed, steps, full=True)
+        TrainingRun(problem, agent, seed, steps, full=True)
         for seed in range(chosen.seeds)
         for problem, steps in problems
         for agent in AGENTS
     ]
     missing = [run for run in runs if run.key not in done]
-    for number, record in enumerate(bench.perform_all(missing, chosen.jobs, perform), 1):
-        bench.append(path, record)
+    for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
+        append(path, record)
         progress(f"{number}/{len(missing)} {record['problem']} {record['agent']}")
-    done = bench.read(path)
+    done = read(path, bench.key_of)
     header = ["agent", "seeds that reach it", "steps, median", "worst", "gap of the best, worst"]
     header += ["return at the end", "spread", "seconds"]
     sections = [

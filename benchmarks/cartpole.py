@@ -13,7 +13,7 @@ import numpy as np
 from common import parser, progress, publish, table
 
 SOLVED = 475.0
-"""Mean return from which Gymnasium takes CartPole-v1 as solved."""
+"""Mean return from which Gymnasium considers CartPole-v1 solved."""
 EVERY, EPISODES = 5_000, 100
 
 
@@ -33,7 +33,7 @@ def greedy_returns(model: Any, seed: int) -> list[float]:
 
 
 def perform(seed: int, steps: int) -> dict[str, Any]:
-    """Train until the greedy policy is over the mark, or the steps are used up."""
+    """Train until the greedy policy exceeds the mark or the steps are used up."""
     from parenvs.agents.rainbow.algorithm import Rainbow
     from parenvs.agents.train.learners import preset
     from parenvs.agents.vec_env import one_thread
@@ -57,7 +57,7 @@ def perform(seed: int, steps: int) -> dict[str, Any]:
 
 
 def run_all(seeds: int, steps: int, jobs: int) -> Iterator[dict[str, Any]]:
-    """All seeds, some at a time."""
+    """Train with all seeds, ``jobs`` at a time."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         yield from pool.map(perform, range(seeds), [steps] * seeds)
 

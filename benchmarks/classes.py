@@ -5,14 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import parser, progress, publish, table
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
-
 from exhaustive import TooMany, disagreements, search
 from random_programs import Program
 
@@ -25,13 +21,13 @@ COLUMNS += ("legal", "pairs compared", "too many", "disagreements")
 
 
 def program(seed: int) -> Any:
-    """The random program of a seed."""
+    """The random program that a seed draws."""
     rng = np.random.default_rng(seed)
     return Program(lambda options: options[rng.integers(len(options))])
 
 
 def check(graph: Graph, rules: str) -> tuple[Counter[str], list[str]]:
-    """Figures of one graph, and what the classes and the search say otherwise."""
+    """Figures of one graph, and where the classes and the search disagree."""
     counts = Counter({"cases": 1, "instructions": len(graph.opcode)})
     try:
         found = search(graph, rules)

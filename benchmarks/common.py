@@ -1,7 +1,7 @@
 """What the benchmarks share: problems, solved problems, and where the tables go.
 
-Importing it makes the checkout's own ``parenvs`` importable, so that a script runs as
-``python benchmarks/<name>.py`` from anywhere.
+Importing it makes the checkout's own ``parenvs`` and the modules of ``tests/helpers`` importable,
+so that a script runs as ``python benchmarks/<name>.py`` from anywhere. A script imports it first.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
 import numpy as np  # noqa: E402
 
 from parenvs import Cluster, Pipeline, judge, load_profile  # noqa: E402
 from parenvs.agents.answer import PipelineAnswer  # noqa: E402
-from parenvs.bench.machine import cores, counted, processor, versions  # noqa: E402
-from parenvs.bench.machine import table as table  # noqa: E402
 from parenvs.errors import InfeasibleError  # noqa: E402
 from parenvs.instances import names  # noqa: E402
+from parenvs.machine import cores, counted, processor, versions  # noqa: E402
+from parenvs.markdown import table as table  # noqa: E402
 
 PROFILES = ROOT.parent / "shared" / "profiles"
 """Measured profiles; not part of the repository, and what needs them is left out without them."""
@@ -73,13 +73,13 @@ class Solved:
 
 @cache
 def problem(instance: str, cluster: str) -> Pipeline:
-    """A shipped instance, or a measured profile by its path, on a preset cluster."""
+    """A shipped instance, or a measured profile given by its path, on a preset cluster."""
     devices = Cluster.parse(cluster)
     return Pipeline(load_profile(instance, devices), devices)
 
 
 def profiles(*wanted: str) -> list[Path]:
-    """Paths of those measured profiles that are there."""
+    """Paths of the measured profiles named in ``wanted``, as far as they exist."""
     paths = [PROFILES / f"{name}.csv" for name in wanted]
     return [path for path in paths if path.exists()]
 
@@ -133,7 +133,7 @@ def numbers(values: Iterable[int]) -> str:
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """A share as per cent; empty for what is not known."""
+    """A share as per cent; an empty string if it is None or NaN."""
     if share is None or np.isnan(share):
         return ""
     return f"{round(100 * share, digits) + 0.0:.{digits}f} %"  # + 0.0: no minus before a zero
@@ -141,17 +141,20 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 def machine() -> str:
     """Processor, cores and versions."""
-    found = versions()
+    installed = versions()
     where = f"{processor()}, {counted(cores())}"
-    return f"{where}; Python {found['python']}, NumPy {found['numpy']}"
+    return f"{where}; Python {installed['python']}, NumPy {installed['numpy']}"
 
 
 def parser(
     doc: str | None, repeats: int | None = None, seconds: float | None = None
 ) -> argparse.ArgumentParser:
-    """A parser with what every benchmark takes; ``--repeats`` and ``--seconds`` by their defaults.
+    """A parser with the options that every benchmark takes.
 
-    No default, no such option.
+    Args:
+        doc: the benchmark's docstring, whose first line is the description.
+        repeats: default of ``--repeats``; None leaves the option out.
+        seconds: default of ``--seconds``; None leaves the option out.
     """
     result = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     result.add_argument(
@@ -167,9 +170,14 @@ def parser(
 def publish(
     name: str, sections: Sequence[str], data: Any, folder: Path, script: str | None = None
 ) -> None:
-    """Print the sections; write them as ``<name>.md`` and the raw figures as ``<name>.json``.
+    """Print the sections, write them as ``<name>.md`` and the raw figures as ``<name>.json``.
 
-    ``script`` is the benchmark that does so, if it has another name; no data, no ``.json``.
+    Args:
+        name: name of the files, and heading of the page.
+        sections: paragraphs and tables.
+        data: the raw figures; if empty, there is no ``.json``.
+        folder: where the files go.
+        script: name of the benchmark (default: ``name``).
     """
     arguments = shlex.join(sys.argv[1:])
     command = f"python benchmarks/{script or name}.py {arguments}".strip()

@@ -20,11 +20,11 @@ ENVIRONMENTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("DataParallel-v0", {"masked": False}),
 )
 TOLERANCE = 1e-6
-"""Of returns, which are multiples of 0.1."""
+"""Tolerance of returns, which are multiples of 0.1."""
 
 
 def episode(env: gym.Env[Any, Any], rng: np.random.Generator) -> tuple[float, int, bool]:
-    """Return, steps and whether it ended in a conflict; uniform among the actions of the mask."""
+    """Play a random episode; returns its return, steps, and whether it ended in a conflict."""
     _, info = env.reset(seed=0)
     result, steps, over, reward = 0.0, 0, False, 0.0
     draws: list[int] = []
@@ -42,7 +42,7 @@ def episode(env: gym.Env[Any, Any], rng: np.random.Generator) -> tuple[float, in
 
 
 def case(env_id: str, instance: str, kwargs: dict[str, Any], episodes: int) -> dict[str, Any]:
-    """Random episodes of one environment."""
+    """Play random episodes of one environment; returns their figures."""
     env = gym.make(env_id, instance=instance, reward="paper", **kwargs)
     space: Any = env.get_wrapper_attr("space")
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""How long proofs take, and what the pruned candidates cost."""
+"""How long proofs take, and how much longer plans of the pruned candidates are."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADER = (
 
 
 def case(instance: str, cluster: str, stages: int, limit: float | None) -> dict[str, Any]:
-    """Both planners on one problem; ``limit`` is the full one's, seconds."""
+    """Run both planners on one problem; ``limit`` is the time limit of the full one, seconds."""
     pipeline = problem(instance, cluster)
     space = CutSpace.build(pipeline.with_stages(stages))
     return {
@@ -59,7 +59,7 @@ def row(raw: dict[str, Any]) -> list[str]:
 
 
 def summary(cases: list[dict[str, Any]]) -> str:
-    """The worst times and what is left without proof."""
+    """The worst times, and the problems that are left without a proof."""
     parts = []
     for kind in ("pruned", "full"):
         worst = max(cases, key=lambda raw: raw[kind].seconds)

@@ -50,7 +50,7 @@ REAL_HEADER = (
 
 
 def measure(pipeline: Pipeline, stages: int, limit: float) -> dict[str, Any]:
-    """One problem: processor seconds of its space and its optimum, and the gap to the bound."""
+    """Solve one problem; returns processor seconds of its space and optimum, and the gap."""
     begin = time.process_time()
     space = PointSpace.build(pipeline.with_stages(stages))
     built = time.process_time()
@@ -68,7 +68,7 @@ def measure(pipeline: Pipeline, stages: int, limit: float) -> dict[str, Any]:
 
 
 def generated(count: int, stages: int, devices: int, limit: float) -> list[dict[str, Any]]:
-    """Problems of all families in turn, with at least as many pivots as points."""
+    """Draw problems of all families in turn, with at least as many pivots as points."""
     ranges = replace(
         INSIDE, pivots=(POINTS, 2 * POINTS), devices=(devices,) * 2, stages=(stages,) * 2
     )
@@ -83,7 +83,7 @@ def generated(count: int, stages: int, devices: int, limit: float) -> list[dict[
 
 
 def summary(name: str, stages: object, devices: object, found: list[dict[str, Any]]) -> list[str]:
-    """The table's row of some problems."""
+    """The table's row of a group of problems."""
     seconds = np.array([raw["seconds"] for raw in found])
     built = np.mean([raw["space_seconds"] for raw in found])
     open_ = sorted(raw["gap"] for raw in found if raw["solved"].status != "optimal")
@@ -96,7 +96,7 @@ def summary(name: str, stages: object, devices: object, found: list[dict[str, An
 
 
 def worst(title: str, found: Iterable[dict[str, Any]], most: float) -> str:
-    """The problems that took longer than ``most`` seconds, told apart."""
+    """A row for each problem that took longer than ``most`` seconds."""
     late = sorted((x for x in found if x["seconds"] > most), key=lambda x: -x["seconds"])
     names = []
     for raw in late[:10]:
@@ -107,7 +107,7 @@ def worst(title: str, found: Iterable[dict[str, Any]], most: float) -> str:
 
 
 def real(instance: str, cluster: str, stages: int, limit: float) -> dict[str, Any]:
-    """A shipped graph or a measured profile: over its points and over all its pivots."""
+    """Solve a shipped graph or a measured profile over its points and over all its pivots."""
     pipeline = problem(instance, cluster)
     raw: dict[str, Any] = {"instance": instance, "cluster": cluster}
     try:
@@ -121,7 +121,7 @@ def real(instance: str, cluster: str, stages: int, limit: float) -> dict[str, An
 
 
 def real_row(raw: dict[str, Any]) -> list[str]:
-    """The table's row of one of them."""
+    """The table's row of a shipped graph or a measured profile."""
     cells = [raw["instance"].split("/")[-1], raw["cluster"], str(raw["stages"])]
     if "infeasible" in raw:
         return [*cells, *[""] * 3, "infeasible", *[""] * 4]

@@ -5,17 +5,15 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from common import INSTANCES, ROOT, parser, percent, progress, publish, table
+from common import INSTANCES, parser, percent, progress, publish, table
 
 from parenvs import Graph, load_graph
 from parenvs.graph import reader as hlo
 from parenvs.instances import KINDS
 
-sys.path.append(str(ROOT / "tests" / "helpers"))
-
 
 def compare(name: str, model: Any, kind: str) -> dict[str, Any]:
-    """Both counts for one variant; of a shipped model, the shipped file's count."""
+    """Both counts of one variant; for a shipped model ours is that of the shipped file."""
     import jax
 
     from parenvs.datasets.models import forward, train_step

@@ -15,41 +15,41 @@ from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.logger import configure
 
-from parenvs.agents.fused.__main__ import device_of
 from parenvs.agents.fused.env import POINT, FusedEnv
-from parenvs.agents.fused.learner import Learner, Settings
 from parenvs.agents.fused.policy import draw
-from parenvs.agents.fused.pool import PlanPool, drawn
+from parenvs.agents.fused.pool import ProblemPool, draw_part
+from parenvs.agents.fused.ppo import PPO, Settings
+from parenvs.agents.fused.run import device_of
 from parenvs.agents.train.learners import POLICY
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.pipeline.points import POINTS
 
 ENV = "PipelinePlan-v0"
 REPEAT = 50
-"""Episodes of each problem in the native batch, as in the paper; the pool's serve as many."""
+"""Episodes of each problem in the native batch, as in the paper; a pool's serve as many."""
 LEAST, MOST = 4096, 1024
-"""Samples of a turn at least; environments of MaskablePPO at most, for the memory it takes."""
-Turn = Callable[[], dict[str, float]]
-"""Plays and learns; samples a second of the parts, by their names."""
+"""Fewest samples of a turn; most environments of MaskablePPO, because of its memory."""
+Round = Callable[[], dict[str, float]]
+"""Plays and learns, and returns samples per second of each part of the loop, by its name."""
 
 
 class Clock:
-    """Seconds that one device takes: of this process's processor, or until the GPU is done."""
+    """Reads the seconds of one device: processor time, or wall time once the GPU is done."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def __call__(self) -> float:
-        """Now."""
+        """The seconds now."""
         if self.device.type == "cpu":
             return time.process_time()
         torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
 
-def fused(pool: PlanPool, settings: Settings, clock: Clock) -> Turn:
-    """The loop on one device: environments alone, with the policy, with updates."""
-    learner = Learner(settings, FusedEnv(pool, settings.envs, settings.seed))
+def fused(pool: ProblemPool, settings: Settings, clock: Clock) -> Round:
+    """A round of the loop on one device: environments alone, with the policy, with updates."""
+    ppo = PPO(settings, FusedEnv(pool, settings.envs, settings.seed))
     alone = FusedEnv(pool, settings.envs)
     generator = torch.Generator(pool.device).manual_seed(0)
     rounds = rollouts(settings)
@@ -65,17 +65,17 @@ def fused(pool: PlanPool, settings: Settings, clock: Clock) -> Turn:
         found = {"environments": clock() - begin, "rollout": 0.0, "loop": 0.0}
         for _ in range(rounds):
             begin = clock()
-            rollout = learner.play()
+            rollout = ppo.play()
             found["rollout"] += clock() - begin
-            learner.learn(rollout)
+            ppo.learn(rollout)
             found["loop"] += clock() - begin
         return {key: settings.samples * rounds / spent for key, spent in found.items()}
 
     return turn
 
 
-def stable_baselines(settings: Settings, clock: Clock) -> Turn:
-    """The same with MaskablePPO of sb3-contrib on ``NativeVecEnv``, as many updates."""
+def stable_baselines(settings: Settings, clock: Clock) -> Round:
+    """A round of MaskablePPO of sb3-contrib on ``NativeVecEnv``, with as many updates."""
     kwargs = {"repeat": REPEAT, "family": settings.family}
     env, alone = (make_env(ENV, kwargs, seed, settings.envs) for seed in (0, 10**6))
     steps, rounds = 2 * settings.choices, rollouts(settings)
@@ -113,14 +113,14 @@ def stable_baselines(settings: Settings, clock: Clock) -> Turn:
 
 
 def rollouts(settings: Settings) -> int:
-    """Rollouts of a turn."""
+    """Number of rollouts of a round."""
     return -(-LEAST // settings.samples)
 
 
 def measure(
-    settings: Settings, repeats: int, pool: PlanPool, clock: Clock
+    settings: Settings, repeats: int, pool: ProblemPool, clock: Clock
 ) -> dict[str, dict[str, float]]:
-    """Medians of turns, by what plays; they take turns, after one each that does not count."""
+    """Median figures of each agent; they take turns, after a first round that does not count."""
     turns = {"fused": fused(pool, settings, clock)}
     if settings.envs <= MOST:
         turns["MaskablePPO"] = stable_baselines(settings, clock)
@@ -144,7 +144,7 @@ def main() -> None:
     options = arguments.parse_args()
     device = device_of(options.device)
     settings = Settings(choices=options.choices, iterations=10**6)
-    pool = PlanPool(drawn(0, 0, settings.problems), device)
+    pool = ProblemPool(draw_part(0, 0, settings.problems), device)
     rows: list[dict[str, Any]] = []
     with one_thread():
         for envs in options.envs:

@@ -45,7 +45,7 @@ from parenvs.errors import InfeasibleError
 from parenvs.pipeline.points import PointSpace
 
 BEAM = 64
-"""Width of the beam search; it takes as long as the network."""
+"""Width of the beam search, at which it takes as long as the network."""
 MOST_DEVICES = 64
 """PipeDream's program takes a minute or more on larger clusters, and is left out there."""
 PLANNERS: dict[str, Callable[[PointSpace], PipelineAnswer]] = {
@@ -64,7 +64,7 @@ TARGETS = (
 
 
 def measure(space: PointSpace, limit: float, full: bool = False) -> dict[str, Any]:
-    """One problem: every planner's length over the optimum, and processor seconds."""
+    """Run every planner on one problem; returns lengths over the optimum and processor seconds."""
     best, spent = timed(lambda: exact_points(space, time_limit=limit))
     raw: dict[str, Any] = {
         "name": space.pipeline.profile.name,
@@ -99,14 +99,14 @@ def measure(space: PointSpace, limit: float, full: bool = False) -> dict[str, An
 
 
 def timed(call: Callable[[], PipelineAnswer]) -> tuple[PipelineAnswer, float]:
-    """The answer and its processor seconds."""
+    """Run a planner; returns its answer and the processor seconds."""
     begin = time.process_time()
     answer = call()
     return answer, time.process_time() - begin
 
 
 def scaling(limit: float, count: int, devices: Sequence[int], stages: Sequence[int]) -> Any:
-    """Generated problems on clusters of given sizes."""
+    """Draw problems on clusters of given sizes, and run every planner on each."""
     found = []
     for d in devices:
         for s in stages:
@@ -139,7 +139,7 @@ def real(limit: float, clusters: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def trained(folder: Any, instance: str = "t5-3b") -> str:
-    """What training on the instance itself takes, from the runs of ``parenvs bench agents``."""
+    """Seconds of training on the instance itself, from the runs of ``parenvs bench agents``."""
     seconds: dict[str, list[float]] = {}
     for line in (folder / "agents.jsonl").read_text(encoding="utf-8").splitlines():
         run = json.loads(line)

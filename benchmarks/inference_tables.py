@@ -21,7 +21,7 @@ HEADER = (
 
 
 def ratios(found: Iterable[dict[str, Any]], name: str, over: str = "bound") -> np.ndarray:
-    """Lengths over the optimum of the plans that fit the memory."""
+    """Lengths over the optimum, of the plans that fit the memory."""
     plans = [(raw["planners"][name], raw[over]) for raw in found]
     return np.array([plan["length"] / best for plan, best in plans if plan["fits"]])
 
@@ -42,7 +42,7 @@ def row(name: str, found: Sequence[dict[str, Any]], over: str = "bound") -> list
 
 
 def exact_row(found: Sequence[dict[str, Any]], key: str = "exact_seconds") -> list[str]:
-    """The row of the solver, for its time."""
+    """The table's row of the exact solver, which shows its time."""
     seconds = [raw[key] for raw in found]
     name = "exact, all pivots" if key == "full_seconds" else "exact"
     times = (f"{1000 * np.percentile(seconds, p):.1f}" for p in (50, 95))
@@ -52,7 +52,7 @@ def exact_row(found: Sequence[dict[str, Any]], key: str = "exact_seconds") -> li
 def groups(
     found: Sequence[dict[str, Any]], key: Callable[[dict[str, Any]], Any]
 ) -> list[list[str]]:
-    """Rows of the network, as it is and refined, by what ``key`` says of a problem."""
+    """Rows of the network, as it is and refined, for each value that ``key`` gives of a problem."""
     rows = []
     for value in sorted({key(raw) for raw in found}):
         some = [raw for raw in found if key(raw) == value]
@@ -66,7 +66,7 @@ def groups(
 
 
 def scaling_rows(found: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Rows by devices and stages."""
+    """Rows of the network by number of devices and of stages."""
     rows = []
     for d, s in dict.fromkeys((raw["devices"], raw["stages"]) for raw in found):
         some = [raw for raw in found if (raw["devices"], raw["stages"]) == (d, s)]

@@ -54,13 +54,13 @@ PAPER = {
     ("t5-11b", "C"): "(8, 16, 24); enc 13, dec 3, dec 15",
     ("t5-base", "C"): "(8, 16, 22), a model half as deep",
 }
-"""arXiv 2007.04069, Table 7, as far as the design page quotes it."""
+"""The cuts of arXiv 2007.04069, Table 7, as far as the design page quotes it."""
 
 OTHERS = ("bert-24", "gnmt-16", "resnet-50", "vgg-16", "vgg-19")
 
 
 def differences(expected: Cuts, found: Solved, after: tuple[str, ...]) -> str:
-    """In what the optimum is not the expected one; empty if in nothing."""
+    """How the optimum differs from the expected one; empty if it does not."""
     if (expected == OUT_OF_MEMORY) != (found.status == "infeasible"):
         return "memory"
     what = []
@@ -73,7 +73,7 @@ def differences(expected: Cuts, found: Solved, after: tuple[str, ...]) -> str:
 
 
 def excess_text(excess: float) -> str:
-    """By how much the best plan misses the memory."""
+    """By how many bytes the best plan misses the memory, in words."""
     return f"infeasible by {excess:,.0f} bytes"
 
 

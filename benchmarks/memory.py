@@ -13,7 +13,7 @@ from parenvs.partitioning.memory import Footprint
 
 
 def models() -> dict[str, Callable[[], Any]]:
-    """Two layers, or two blocks, of each family, wide enough for activations to matter."""
+    """Models of two layers or blocks, one per family, wide enough for activations to matter."""
     from parenvs.datasets.models import bert, t5, vgg
 
     return {
@@ -30,7 +30,7 @@ def models() -> dict[str, Callable[[], Any]]:
 
 
 def measure(name: str, model: Any) -> dict[str, Any]:
-    """Bytes by both, the step's variables and optimiser state written in place."""
+    """Bytes by our count and by XLA's, with variables and optimiser state updated in place."""
     import jax
 
     from parenvs.datasets.models import train_step

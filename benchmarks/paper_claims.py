@@ -17,8 +17,9 @@ from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_pruned
 from parenvs.agents.names import TRAINED
 from parenvs.bench import agents as bench
-from parenvs.bench.agents import Problem
-from parenvs.bench.agents_table import found
+from parenvs.bench.agents_table import agent_cell
+from parenvs.bench.problems import CLUSTERS, TASKS, BenchProblem, solve_problems
+from parenvs.bench.runs import read
 from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
 from parenvs.pipeline.cuts import CutSpace
@@ -31,25 +32,25 @@ PARTITIONS = {
     "t5-3b": "Table 3: the target's 432 variables",
     "t5-11b": "Table 3: the target's 432 variables, after 1.45 hours",
 }
-"""arXiv 2007.04069, operator partitioning."""
+"""What arXiv 2007.04069 says of operator partitioning."""
 BATCHES = {
     "vgg-19": "Table 6: dimension 0 of the inputs",
     "t5-base": "Table 6: dimension 0 of the inputs",
 }
-"""arXiv 2007.04069, data-parallel detection."""
+"""What arXiv 2007.04069 says of data-parallel detection."""
 
 
 def runs_of(path: str) -> Runs:
     """The records of the bench by problem and agent."""
     runs: dict[tuple[str, str], list[dict]] = {}
-    for record in bench.read(path).values():
+    for record in read(path, bench.key_of).values():
         runs.setdefault((record["problem"], record["agent"]), []).append(record)
     return runs
 
 
-def agents(problem_: Problem, runs: Runs) -> list[str]:
-    """What each agent does."""
-    return [found(problem_, runs.get((problem_.name, agent), [])) for agent in TRAINED]
+def agents(problem_: BenchProblem, runs: Runs) -> list[str]:
+    """A cell for each agent, on one problem."""
+    return [agent_cell(problem_, runs.get((problem_.name, agent), [])) for agent in TRAINED]
 
 
 def optimum_of(instance: str, rules: str, task: str) -> str:
@@ -67,8 +68,8 @@ def cuts_of(instance: str, cluster: str) -> str:
     return str(tuple(np.asarray(best.device_cuts).tolist())).replace(",)", ")")
 
 
-def lines(problems: Sequence[Problem], runs: Runs) -> Iterable[tuple[str, list[str]]]:
-    """Task, and a line of its table."""
+def lines(problems: Sequence[BenchProblem], runs: Runs) -> Iterable[tuple[str, list[str]]]:
+    """Yields the rows, each with its task."""
     for p in problems:
         if p.task == "operator-partition" and p.setting.startswith("paper"):
             if p.instance in PARTITIONS:
@@ -91,7 +92,7 @@ def main() -> None:
     path = chosen.out / "agents.jsonl"
     if not path.exists():
         sys.exit(f"{path}: not there; make it with `parenvs bench agents --out {chosen.out}`")
-    problems, skipped = bench.problems(bench.TASKS, INSTANCES, bench.CLUSTERS)
+    problems, skipped = solve_problems(TASKS, INSTANCES, CLUSTERS)
     rows: dict[str, list[list[str]]] = {}
     for task, line in lines(problems, runs_of(path)):
         rows.setdefault(task, []).append(line)

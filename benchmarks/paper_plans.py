@@ -54,12 +54,12 @@ def matching(graph: Graph, rows: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def added(report: PartitionReport, named: Mapping[str, int]) -> dict[str, int]:
-    """What a plan partitions besides the variables that were named."""
+    """The variables that a plan partitions besides those that were named."""
     return {path: d for path, d in report.plan.partition.items() if path not in named}
 
 
 def verdict(report: PartitionReport) -> str:
-    """``yes``, or why not."""
+    """``yes``, or the reason why a plan is refused."""
     return "yes" if report.legal else f"no: {report.reasons[0]}"
 
 
@@ -85,7 +85,7 @@ def table_3(problems: Mapping[tuple[str, str], Partitioning]) -> tuple[list[Row]
 
 
 def expert_of_t5(problem: Partitioning, best: Mapping[str, int]) -> tuple[Row, dict[str, Any]]:
-    """All rows of Table 3 together, against the optimum."""
+    """Compare the plan of all rows of Table 3 with the optimum."""
     named = matching(problem.graph, TABLE_3)
     report = judged(problem, named)
     alone = problem.report(replace(report.plan, partition=named))
@@ -144,7 +144,7 @@ def table_4(problems: Mapping[str, Partitioning]) -> tuple[list[Row], dict[str, 
 
 
 def megatron(problem: Partitioning, best: Mapping[str, int]) -> tuple[Row, dict[str, Any]]:
-    """How much of the expert plan the optimum contains."""
+    """The share of the expert plan that the optimum contains."""
     named = expert_dimensions(problem.graph)
     same = {path for path, d in named.items() if best.get(path) == d}
     more = {path: d for path, d in best.items() if path not in named}

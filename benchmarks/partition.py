@@ -37,7 +37,7 @@ Row = list[object]
 
 
 def loaders() -> dict[str, Callable[[], Graph]]:
-    """How to read each training step; the T5 of 6 + 6 layers only with JAX."""
+    """Functions that read each training step; the T5 of 6 + 6 layers needs JAX."""
     shipped = manifest()["instances"]
     found: dict[str, Callable[[], Graph]] = {
         name: partial(Graph.load, data_folder() / shipped[name]["graphs"]["train"]["file"])
@@ -54,7 +54,7 @@ def loaders() -> dict[str, Callable[[], Graph]]:
 
 
 def optimum(name: str, load: Callable[[], Graph], rules: str, repeats: int) -> dict[str, Any]:
-    """The proven optimum, and the seconds of every step to it; nothing is kept between repeats."""
+    """Find the proven optimum; returns it and the seconds of each step, repeats from scratch."""
     cluster = choose_cluster()
     seconds: list[tuple[float, ...]] = []
     for _ in range(repeats + 1):
@@ -100,19 +100,19 @@ def judged(problem: Partitioning, named: Mapping[str, int]) -> PartitionReport:
 
 
 def kinds(partition: Mapping[str, int]) -> str:
-    """Partitioned variables without their layers: ``encoder/layer_*/self/q 1 (48)``."""
+    """Partitioned variables grouped over layers: ``encoder/layer_*/self/q 1 (48)``."""
     words = (re.sub(r"layer_\d+", "layer_*", f"{path} {d}") for path, d in partition.items())
     return ", ".join(f"{w} ({n})" if n > 1 else w for w, n in sorted(Counter(words).items()))
 
 
 def differs(raw: Mapping[str, Any]) -> str:
-    """The expected number if the optimum is another one."""
+    """The expected number in words, if the optimum's is another; else an empty string."""
     found, expected = raw["partitioned_dimensions"], raw["expected"]
     return "" if found == expected else f"expected {expected}"
 
 
 def milliseconds(values: Sequence[float] | None) -> str:
-    """Their median."""
+    """The median of ``values``, seconds, in milliseconds; empty for None."""
     return "" if values is None else f"{1e3 * median(values):.1f}"
 
 

@@ -14,10 +14,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from common import INSTANCES, parser, percent, progress, publish, table
-from runs import append, reached, read, run_all
 
 from parenvs.agents.heuristics.partition import greedy, partition_all, random_search
 from parenvs.agents.reference import optimum, target
+from parenvs.bench import runs as lines
+from parenvs.bench.runs import append, read, run_all
 from parenvs.judging import OPTIMAL
 from parenvs.partitioning.space import PartitionSpace
 
@@ -34,7 +35,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True)
-class Run:
+class PartitionRun:
     """One training run; equal runs have equal keys."""
 
     variant: str
@@ -53,8 +54,18 @@ class Run:
         return (self.variant, self.instance, self.seed, settings(self)[0])
 
 
-def space_of(run: Run) -> PartitionSpace:
-    """What the run's environment asks."""
+def key_of(record: dict[str, Any]) -> tuple[Any, ...]:
+    """The key of the run that left a record."""
+    return tuple(record[name] for name in ("variant", "instance", "seed", "settings_hash"))
+
+
+def reached(record: dict[str, Any]) -> bool:
+    """Whether the run reached its target within its steps."""
+    return lines.reached(record, "steps")
+
+
+def space_of(run: PartitionRun) -> PartitionSpace:
+    """The search space of the run's environment."""
     space = gym.make(VARIANTS[run.variant][0], **run.kwargs).get_wrapper_attr("space")
     assert isinstance(space, PartitionSpace)
     return space
@@ -66,8 +77,8 @@ def target_of(space: PartitionSpace) -> tuple[float, float]:
     return best, target(space.reward, best)
 
 
-def perform(run: Run) -> dict[str, Any]:
-    """Train, and search at random as long as the agent did."""
+def perform(run: PartitionRun) -> dict[str, Any]:
+    """Train, then search at random for as many episodes; returns the record."""
     from parenvs.agents.train.run import Config, train
 
     space = space_of(run)
@@ -93,8 +104,8 @@ def perform(run: Run) -> dict[str, Any]:
     }
 
 
-def random_returns(run: Run, space: PartitionSpace, episodes: int) -> float:
-    """The best return of so many random episodes of the run's environment."""
+def random_returns(run: PartitionRun, space: PartitionSpace, episodes: int) -> float:
+    """The best return of ``episodes`` random episodes of the run's environment."""
     rng = np.random.default_rng(run.seed)
     if space.linkage:
         return random_search(space, episodes, rng).value
@@ -111,17 +122,16 @@ def random_returns(run: Run, space: PartitionSpace, episodes: int) -> float:
     return float(best)
 
 
-def settings(run: Run) -> tuple[str, dict[str, Any]]:
-    """A hash of what decides a run beside its variant, instance and seed; and that."""
-    from parenvs.agents.train import learners as ppo
-    from parenvs.agents.train.learners import POLICY
+def settings(run: PartitionRun) -> tuple[str, dict[str, Any]]:
+    """Everything that decides a run besides its variant, instance and seed; its hash first."""
+    from parenvs.agents.train.learners import POLICY, PPO_ENVS, ppo_settings
 
     space = space_of(run)
     env_id = VARIANTS[run.variant][0]
     content = {
-        "agent": ppo.settings(env_id, len(space.questions)),
+        "agent": ppo_settings(env_id, len(space.questions)),
         "policy": POLICY,
-        "envs": ppo.ENVS[env_id],
+        "envs": PPO_ENVS[env_id],
         "env_kwargs": run.kwargs,
         "steps": run.steps,
         "tolerance": OPTIMAL,
@@ -159,22 +169,21 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=1, help="processes")
     chosen = options.parse_args()
     wanted = [
-        Run(variant, instance, seed, chosen.steps)
+        PartitionRun(variant, instance, seed, chosen.steps)
         for seed in range(chosen.seeds)
         for variant in chosen.variants
         for instance in chosen.instances
         if possible(variant, instance)
     ]
     path = chosen.out / "partition_ppo.jsonl"
-    keys = ("variant", "instance", "seed", "settings_hash")
-    done = {tuple(x[k] for k in keys): x for x in read(path)}
+    done = read(path, key_of)
     missing = [run for run in wanted if run.key not in done]
     for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
         append(path, {**record, "jobs": chosen.jobs})
         names = f"{record['variant']} {record['instance']} seed {record['seed']}"
         steps = f"{record['target_steps']} steps" if reached(record) else "not reached"
         progress(f"{number}/{len(missing)} {names}: {steps}, {record['seconds']:.1f} s")
-    done = {tuple(x[k] for k in keys): x for x in read(path)}
+    done = read(path, key_of)
     records = [done[run.key] for run in wanted]
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in records:
@@ -202,7 +211,7 @@ def possible(variant: str, instance: str) -> bool:
     from parenvs.errors import InfeasibleError
 
     try:
-        space_of(Run(variant, instance, 0, 1))
+        space_of(PartitionRun(variant, instance, 0, 1))
     except InfeasibleError:
         return False
     return True

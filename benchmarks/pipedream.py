@@ -19,8 +19,8 @@ DIGITS = 6
 
 
 def compare(line: dict[str, str]) -> dict[str, Any]:
-    """Our answer to one line of the file, beside theirs."""
-    # A measured profile keeps its own times, so that any preset's device will do.
+    """Our answer to one line of the file, and PipeDream's."""
+    # A measured profile keeps its own times, so the device of any preset will do.
     profile = load_profile(PROFILES / f"{line['profile']}.csv", PRESETS["A"])
     bandwidth = float(line["bandwidth_bytes_per_s"])
     begin = time.perf_counter()

@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 from common import parser, percent, progress, publish, table
-from runs import append, read, run_all
 
 from parenvs.agents.chain import train as plan_rl
 from parenvs.agents.chain.extractor import DILATIONS, WIDTH
-from parenvs.agents.chain.train import AGENTS, WAYS, PlanRun
+from parenvs.agents.chain.train import AGENTS, WAYS, ChainRun
 from parenvs.agents.pretrained.exam import VALIDATION, at_random, exam, summary
+from parenvs.bench.runs import append, read, run_all
 
 STEPS = 80_000
 RANDOM = 20
-"""Random plans of each problem."""
+"""Number of random plans of each problem."""
 WORDS = {
     "repeat": f"{plan_rl.REPEAT} episodes of each",
     "new": "new in each episode",
@@ -34,14 +34,14 @@ HEADER = (
 )  # fmt: skip
 
 
-def perform(run: PlanRun) -> dict[str, Any]:
-    """Train, with looks at the validation set."""
+def perform(run: ChainRun) -> dict[str, Any]:
+    """Train and evaluate on the validation set; returns the record."""
     points, _ = plan_rl.train(run)
     return {**asdict(run), "settings_hash": settings(run), "points": points}
 
 
-def settings(run: PlanRun) -> str:
-    """A hash of what decides a run beside what it is asked for."""
+def settings(run: ChainRun) -> str:
+    """A hash of the settings, which decide a run besides its own fields."""
     made = plan_rl.ppo_settings() if run.agent == "ppo" else plan_rl.rainbow_settings()
     raw = json.dumps([made, plan_rl.ENVS, plan_rl.REPEAT, WIDTH, DILATIONS], default=repr)
     raw = re.sub(" at 0x[0-9a-f]+", "", raw)  # addresses are none of the settings
@@ -49,7 +49,7 @@ def settings(run: PlanRun) -> str:
 
 
 def key(record: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells runs apart."""
+    """The key of the run that left a record."""
     names = ("agent", "way", "seed", "steps", "looks", "family", "settings_hash")
     return tuple(record[name] for name in names)
 
@@ -71,14 +71,14 @@ def row(records: list[dict[str, Any]]) -> list[str]:
 
 
 def yardsticks() -> dict[str, dict[str, float]]:
-    """What random legal plans and the even cut reach."""
+    """The summaries of random legal plans and of the even cut."""
     solved, rng = exam(), np.random.default_rng(0)
     plans = np.concatenate([solved.ratios(at_random(rng)) for _ in range(RANDOM)])
     return {"random legal plans": summary(plans), "even cut": summary(solved.even())}
 
 
 def curve(groups: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
-    """A table of medians over the training, those of the seeds in the middle."""
+    """A table of medians in the course of the training; of several seeds the middle one."""
     looks = len(next(iter(groups.values()))[0]["points"])
     some = range(0, looks, max((looks - 1) // 5, 1))
     header = ["agent", "problems", *(percent(i / (looks - 1), 0) for i in some)]
@@ -103,14 +103,14 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=1, help="processes")
     chosen = options.parse_args()
     wanted = [
-        PlanRun(agent, way, seed, chosen.steps)
+        ChainRun(agent, way, seed, chosen.steps)
         for seed in range(chosen.seeds)
         for way in chosen.ways
         for agent in chosen.agents
     ]
     keys = {run: key({**asdict(run), "settings_hash": settings(run)}) for run in wanted}
     path = chosen.out / "plan_rl.jsonl"
-    done = {key(record): record for record in read(path)}
+    done = read(path, key)
     missing = [run for run in wanted if keys[run] not in done]
     for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
         append(path, {**record, "jobs": chosen.jobs})
@@ -119,7 +119,7 @@ def main() -> None:
             f"{number}/{len(missing)} {record['agent']} {record['way']} seed {record['seed']}: "
             f"{last['median']:.3f}, {last['seconds']:.0f} s"
         )
-    done = {key(record): record for record in read(path)}
+    done = read(path, key)
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in sorted(wanted, key=lambda run: AGENTS.index(run.agent)):
         groups.setdefault((run.agent, run.way), []).append(done[keys[run]])

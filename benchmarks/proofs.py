@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
-from common import parser, publish, table
+from common import parser, publish, table  # first: it makes the helpers importable
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
+# isort: split
 
 import brute_force as bf
 

@@ -1,4 +1,4 @@
-"""Updates a second of Rainbow beside those of SB3's DQN with the same network."""
+"""Updates per second of Rainbow beside those of SB3's DQN with the same network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHARED: dict[str, Any] = {
 }  # fmt: skip
 FUSED = {**SHARED["policy_kwargs"], "optimizer_kwargs": {"fused": True}}
 TARGET = 0.6
-"""Asked of the ratio with double, dueling and PER on."""
+"""Ratio that is asked of Rainbow with double Q-learning, dueling and priorities."""
 
 
 def filled(algorithm: type[DQN], steps: int, **options: Any) -> DQN:
@@ -42,7 +42,7 @@ def filled(algorithm: type[DQN], steps: int, **options: Any) -> DQN:
 
 
 def updates_per_second(models: list[DQN], updates: int, repeats: int) -> list[float]:
-    """Median over turns in which each agent in its turn does ``updates`` updates."""
+    """Median updates per second of each agent; the agents take turns of ``updates`` updates."""
     seconds: list[list[float]] = [[] for _ in models]
     for _ in range(repeats):
         for model, spent in zip(models, seconds, strict=True):

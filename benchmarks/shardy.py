@@ -34,7 +34,7 @@ STRICTER = {
     "reverse": "reversed dimensions",
     "slice": "sliced dimensions",
 }
-"""Instruction that blocks -> what we leave alone and Shardy splits without a reshard."""
+"""What our rules leave alone and Shardy splits without a reshard, by blocking instruction."""
 
 
 class Case:
@@ -93,7 +93,7 @@ class Case:
         return self.outcome(bool(found.reshards), stuck, [one, other])
 
     def outcome(self, reshards: bool, stuck: bool, decided: list[Pair]) -> str:
-        """Kind of outcome; what is not the same in both is kept in words."""
+        """The kind of outcome; a difference is kept in words."""
         if reshards == stuck:
             return "conflict in both" if stuck else "legal in both"
         self.odd.append(f"{self.name}: {self.words(decided)}: {self.reason(decided)}")
@@ -120,7 +120,7 @@ class Case:
 
 
 def small_models() -> dict[str, Callable[[], Any]]:
-    """Two layers, or two blocks, of each family, with even sizes."""
+    """Models of two layers or blocks, one per family, with even sizes."""
     from parenvs.datasets.models import bert, t5, vgg
 
     return {
@@ -147,7 +147,7 @@ def sweep_models(full: int, pairs: int) -> tuple[list[str], Any]:
         every = name in small
         some = inputs if every else [inputs[i] for i in rng.permutation(len(inputs))[:full]]
         counts = Counter(case.single(pair) for pair in some)
-        # Where a class is blocked there is nothing to compare but the reshard.
+        # Where a class is blocked, only the reshard can be compared.
         compared = (counts.total() - counts["conflict in both"] - counts["stricter"]) * len(inputs)
         rows.append(row(name, "single", compared, counts, begin))
         if every:
@@ -235,7 +235,7 @@ def main() -> None:
 
 
 def cells(counts: Counter[str]) -> list[str]:
-    """Number of decisions, and of each outcome."""
+    """The number of decisions, and that of each outcome."""
     return [f"{counts.total():,}", *(str(counts[kind]) for kind in KINDS)]
 
 

@@ -16,7 +16,7 @@ from parenvs.pipeline.simulate import simulate
 STAGES = (2, 3, 4)
 QUANTILES = {"min": 0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "max": 1}
 ROUNDING = 1e-9
-"""Relative: by less than this the closed form does not count as above the simulation."""
+"""Relative difference below which the closed form does not count as above the simulation."""
 
 
 def random_plans(
@@ -42,7 +42,7 @@ def episodes(
 
 
 def compare(instance: str, draw: Any, count: int, seed: int) -> dict[str, Any]:
-    """Both lengths of ``count`` plans of an instance on cluster C; memory is not looked at."""
+    """Both lengths of ``count`` plans of an instance on cluster C; they need not fit the memory."""
     pipeline, rng = problem(instance, "C"), np.random.default_rng(seed)
     m = pipeline.micro_batches
     ratio, without = [], []

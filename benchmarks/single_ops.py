@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 OPS: dict[str, dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]] = {}
-"""Opcode -> what is special about it -> a function and the shapes of its arguments."""
+"""Functions and the shapes of their arguments, by opcode and by what is special about them."""
 
 
 def op(opcode: str, name: str, function: Callable[..., Any], *args: Any) -> None:
@@ -36,7 +36,7 @@ words = partial(shape, dtype=jnp.uint32)
 complexes = partial(shape, dtype=jnp.complex64)
 X, CUBE = shape(4, 6), shape(4, 6, 8)
 
-# Element by element.
+# Elementwise instructions.
 op("add", "two arrays", lax.add, X, X)
 op("add", "one array twice", lambda x: x + x, X)
 op("add", "an array and its transpose", lambda x: x + x.T, shape(4, 4))
@@ -265,13 +265,13 @@ op("topk", "gradient", gradient(lambda x: lax.top_k(x, 2)[0]), X)
 
 # Linear algebra.
 class On:
-    """A function lowered for another platform than the one at hand: other custom calls."""
+    """Lowers a function for another platform than this one's, which has other custom calls."""
 
     def __init__(self, platform: str, function: Callable[..., Any]) -> None:
         self.platform, self.function = platform, function
 
     def lower(self, *args: Any) -> Any:
-        """As ``jax.jit(function).lower``."""
+        """Lower the function like ``jax.jit(function).lower``."""
         traced = jax.jit(self.function, keep_unused=True).trace(*args)
         return traced.lower(lowering_platforms=(self.platform,))
 

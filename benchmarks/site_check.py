@@ -25,20 +25,20 @@ VIEWS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 SAMPLE = 8
-"""Every so many entries' pages take part in the checks that are slow."""
+"""One in this many entry pages takes part in the slow checks."""
 PLAIN = """() => [...document.querySelectorAll('main table, main svg[role=img], main details')]
     .every((x) => x.getClientRects().length > 0)"""
 
 
 class Check:
-    """What was found wrong, and what was done."""
+    """Counts the checks, and keeps the faults that they find."""
 
     def __init__(self) -> None:
         self.done = 0
         self.wrong: list[str] = []
 
     def expect(self, holds: bool, words: str) -> None:
-        """Count a check; remember it if it does not hold."""
+        """Count a check, and keep its words as a fault if it fails."""
         self.done += 1
         if not holds:
             self.wrong.append(words)
@@ -114,7 +114,7 @@ def _axe() -> str:
 
 
 def _page(context: Any, check: Check) -> Any:
-    """A page on which every message, error and request to elsewhere counts as wrong."""
+    """A page on which every message, error and request to another host is a fault."""
     page = context.new_page()
     page.on("console", lambda m: check.expect(False, f"{page.url}: console: {m.text}"))
     page.on("pageerror", lambda e: check.expect(False, f"{page.url}: error: {e}"))

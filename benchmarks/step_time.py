@@ -1,4 +1,4 @@
-"""Plans of the shortest step: exact, fixed and greedy ones, and what memory limits do."""
+"""The shortest steps: exact, fixed and greedy plans, and the effect of memory limits."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ LIMITED = (
 """Instance, cluster, and which classes are decided, of the table of memory limits."""
 STEP = 0.05
 MARGIN = 1e-5
-"""Added to the least memory, for the solver's tolerance."""
+"""Share that is added to the least memory, because of the solver's tolerance."""
 
 Row = list[object]
 
 
 def judged(problem: Partitioning, answer: PartitionAnswer) -> PartitionReport:
-    """What the judge says of an answer; it has to be legal."""
+    """The judge's report on an answer, which has to be legal."""
     report = problem.report(problem.plan(answer.chosen)).certified(answer)
     if not report.legal or not np.array_equal(report.chosen, answer.chosen):
         raise AssertionError(f"{answer.method}: {report.reasons}")
@@ -59,7 +59,7 @@ def figures(report: PartitionReport) -> dict[str, Any]:
 
 
 def within(problem: Partitioning, scope: str, limit: float) -> PartitionReport | float:
-    """The exact plan under a memory limit, or the bytes of the smallest one that was found."""
+    """The exact plan under a memory limit, or the bytes of the smallest plan that was found."""
     try:
         return judged(problem, exact_partition(problem, limit, scope))
     except InfeasibleError as error:
@@ -70,7 +70,7 @@ def within(problem: Partitioning, scope: str, limit: float) -> PartitionReport |
 
 
 def case(instance: str, cluster: str) -> dict[str, Any]:
-    """Every planner on one problem."""
+    """Run every planner on one problem; returns their reports."""
     problem = load_partitioning(instance, cluster, reward="step_time")
     space = PartitionSpace.of(problem)
     exact = exact_partition(problem)
@@ -156,7 +156,7 @@ def limits(instance: str, cluster: str, scope: str) -> list[dict[str, Any]]:
 
 
 def limit_rows(raws: list[dict[str, Any]]) -> list[Row]:
-    """A row for every limit whose plan is another one than the limit's before it."""
+    """A row for every limit whose plan differs from that of the limit before it."""
     rows: list[Row] = []
     best = raws[0]["plan"]["step_seconds"]
     before = None
@@ -178,7 +178,7 @@ def limit_rows(raws: list[dict[str, Any]]) -> list[Row]:
 
 
 def plan_sections(instances: Sequence[str], cases: Sequence[dict[str, Any]]) -> list[str]:
-    """Every plan in full."""
+    """A section for every plan, in full."""
     header = ["cluster", "plan", "step (s)", "communication (s)", "over exact", "utilisation"]
     header += ["variables", "inputs", "peak (GB)", "fits"]
     sections = [

@@ -1,12 +1,10 @@
-"""How well the order of a trace is restored from HLO text, which has lost it.
+"""How well the order of a trace is restored from HLO text, in which it is lost.
 
 Needs the extra ``jax``.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 from common import parser, publish, table
@@ -14,8 +12,6 @@ from common import parser, publish, table
 from parenvs import Graph
 from parenvs.graph import reader as hlo
 from parenvs.graph import text as hlo_text
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 
 def kinds(graph: Graph) -> list[tuple[str, tuple[int, ...]]]:

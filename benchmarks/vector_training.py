@@ -1,4 +1,4 @@
-"""Training on native batches of environments and on single ones: steps a second, and to optima."""
+"""Training on native batches and on single environments: steps per second, time to optima."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.vec_env import VecEnv
 
 from parenvs.agents.train import run as trainer
-from parenvs.agents.train.learners import learner
+from parenvs.agents.train.learners import learner_of
 from parenvs.agents.train.run import Config, train
 from parenvs.agents.vec_env import make_env, one_thread
-from parenvs.bench.agents import PIPELINES, TASKS, problems
-from parenvs.bench.training import AGENTS, CASES, Turn, training, turn_rate
+from parenvs.bench.problems import PIPELINES, TASKS, solve_problems
+from parenvs.bench.training import AGENTS, CASES, TimedTurn, training_turn, turn_rate
 
 KINDS = {"single": False, "batch": True}
-"""What ``make_env`` is told: before, and after."""
+"""The argument ``native`` of ``make_env`` for each kind."""
 
 
-def playing(env: VecEnv, steps: int) -> Turn:
-    """A turn of steps in environments alone, with masks; random actions are legal."""
+def playing(env: VecEnv, steps: int) -> TimedTurn:
+    """A turn of random legal steps in the environments alone, masks included."""
     rng = np.random.default_rng(0)
     env.reset()
 
@@ -39,8 +39,8 @@ def playing(env: VecEnv, steps: int) -> Turn:
     return turn
 
 
-def steps_per_second(turns: dict[str, Turn], repeats: int) -> dict[str, float]:
-    """Median over repeats, in processor time, and that of the ratios of neighbouring turns.
+def steps_per_second(turns: dict[str, TimedTurn], repeats: int) -> dict[str, float]:
+    """Median steps per second of each kind, and the median ratio of neighbouring turns.
 
     The kinds take turns, after one each that does not count.
     """
@@ -56,19 +56,19 @@ def steps_per_second(turns: dict[str, Turn], repeats: int) -> dict[str, float]:
 
 
 def speed_rows(steps: int, repeats: int) -> list[dict[str, Any]]:
-    """Steps a second of every case: environments alone, and in training."""
+    """Time every case: environments alone, and training."""
     rows = []
     for agent in AGENTS:
         for env_id, kwargs in CASES:
             progress(f"{agent} on {env_id}")
-            count = learner(agent).envs[env_id]
+            count = learner_of(agent).envs[env_id]
             make = partial(make_env, env_id, kwargs, 0, count)
             for what in ("environments", "training"):
                 turns = {}
                 for kind, native in KINDS.items():
                     env = make(native=native)
                     if what == "training":
-                        turns[kind] = training(agent, env_id, env, steps)
+                        turns[kind] = training_turn(agent, env_id, env, steps)
                     else:
                         turns[kind] = playing(env, steps)
                 found = steps_per_second(turns, repeats)
@@ -78,8 +78,8 @@ def speed_rows(steps: int, repeats: int) -> list[dict[str, Any]]:
 
 
 def optimum_rows(seeds: int) -> list[dict[str, Any]]:
-    """Wall seconds of whole runs of MaskablePPO until the optimum of T5-3B on C is found."""
-    (problem,), _ = problems([PIPELINES], ["t5-3b"], ["C"])
+    """Wall seconds of MaskablePPO until the optimum of T5-3B on C is found, for each seed."""
+    (problem,), _ = solve_problems([PIPELINES], ["t5-3b"], ["C"])
     rows: list[dict[str, Any]] = []
     config = Config(TASKS[PIPELINES], problem.env_kwargs, "ppo", 0)
     train(replace(config, steps=1))  # reads the instance, and torch warms up

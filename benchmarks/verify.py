@@ -36,7 +36,7 @@ KEPT = 0.8
 
 @dataclass(frozen=True)
 class Row:
-    """Plans of one kind, and what Shardy says of them."""
+    """Plans of one kind, with Shardy's verdicts on them."""
 
     instance: str
     rules: str
@@ -46,11 +46,11 @@ class Row:
 
     @property
     def agreed(self) -> int:
-        """Plans with which Shardy agrees."""
+        """Number of plans with which Shardy agrees."""
         return sum(x.agrees for x in self.found)
 
     def cells(self) -> list[str]:
-        """Cells of the table."""
+        """The cells of the table's row."""
         found = self.found
         meshes = sorted({x.mesh for x in found})
         predicted, all_reduces = (
@@ -100,7 +100,7 @@ def random_rows(name: str, model: Any, rules: str, count: int) -> list[Row]:
 
 
 def random_plans(problem: Partitioning, count: int, conflict: bool) -> list[PartitionPlan]:
-    """Legal plans, or such with one more class that conflicts with theirs."""
+    """Draw legal plans, or plans with one more class that conflicts with theirs."""
     rng = np.random.default_rng(0)
     plans: list[PartitionPlan] = []
     for _ in range(10 * count):
@@ -110,7 +110,7 @@ def random_plans(problem: Partitioning, count: int, conflict: bool) -> list[Part
             rivals = np.intersect1d(rivals, problem.decidable("all"))
             chosen[rng.choice(rivals, size=min(len(rivals), 1))] = True
         plan = problem.plan(chosen)
-        # A plan names one dimension of each input: what is added cannot always be said.
+        # A plan names one dimension per input, so the added class cannot always be expressed.
         if len(plans) < count and problem.report(plan).legal != conflict:
             plans.append(plan)
     return plans
@@ -126,7 +126,7 @@ def independent(problem: Partitioning, rng: np.random.Generator) -> np.ndarray:
 
 
 def verified(problem: Partitioning, kind: str, plans: Sequence[PartitionPlan], source: Any) -> Row:
-    """Let Shardy look at some plans."""
+    """Verify plans by Shardy; returns the verdicts."""
     begin = time.perf_counter()
     found = [problem.graph.verify(plan, source) for plan in plans]
     row = Row(problem.graph.name, problem.rules, kind, found, time.perf_counter() - begin)
@@ -135,12 +135,12 @@ def verified(problem: Partitioning, kind: str, plans: Sequence[PartitionPlan], s
 
 
 def unexpected(found: Verification) -> bool:
-    """Whether a legal plan does not agree, or an illegal one does with nothing left out."""
+    """Whether Shardy refuses a legal plan, or accepts an illegal one that it compared in full."""
     return not found.agrees if found.legal else found.agrees and not found.not_compared
 
 
 def counted(found: Verification) -> dict[str, Any]:
-    """A verification with numbers in the place of long lists."""
+    """A verification as JSON types, with numbers in place of long lists."""
     numbers = {key: len(getattr(found, key)) for key in ("disagreements", "reshards")}
     return found.to_json() | numbers
 

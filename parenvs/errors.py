@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class ParenvsError(ValueError):
@@ -48,3 +49,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``" (did you mean 't5-3b'?)"`` for the nearest known name, else an empty string."""
     near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+@contextmanager
+def need_extra(extra: str, purpose: str) -> Iterator[None]:
+    """Imports in this block need an optional extra; if one fails, the error names the pip line.
+
+    Args:
+        extra: name of the extra, e.g. ``"agents"``.
+        purpose: what needs it, the subject of the error's sentence, e.g. ``"training"``.
+
+    Raises:
+        ParenvsError: an import inside the block failed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ParenvsError(
+            f"{purpose} needs the extra {extra!r} ({error}); pip install 'parenvs[{extra}]'"
+        ) from None

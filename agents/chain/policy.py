@@ -13,26 +13,26 @@ from parenvs.agents.rainbow.policy import NoisyLinear, RainbowNetwork, RainbowPo
 
 
 class ChainPolicy(MaskableMultiInputActorCriticPolicy):
-    """``MaskablePPO(ChainPolicy, env)``: logits of places, and the value of what is pooled.
+    """``MaskablePPO(ChainPolicy, env)``: places give the logits, the pooled places the value.
 
     Args:
-        *args: as in sb3-contrib.
-        **options: further arguments of its policy; ``features_extractor_kwargs`` has ``width``.
+        *args: arguments of sb3-contrib's ``MaskableMultiInputActorCriticPolicy``.
+        **options: further arguments of it; ``features_extractor_kwargs`` has ``width``.
     """
 
     features_extractor: ChainExtractor
 
     def __init__(self, *args: Any, **options: Any) -> None:
         own = {"features_extractor_class": ChainExtractor, "net_arch": []}
-        # Orthogonal layers of gain sqrt(2) are for stacks; residual sums would grow with them.
+        # Orthogonal layers have a gain of sqrt(2), by which residual sums would grow.
         super().__init__(*args, **{"ortho_init": False, **options, **own})
 
     def _build(self, lr_schedule: Schedule) -> None:
-        super()._build(lr_schedule)  # its heads rate flat vectors
+        super()._build(lr_schedule)  # the heads that it makes are replaced
         width = self.features_extractor.width
         places = PlaceHead(width)
         for layer in (places.points, places.units):
-            self.init_weights(layer, gain=0.01)  # all legal actions are alike at first
+            self.init_weights(layer, gain=0.01)  # at first all legal actions are equally likely
         self.action_net, self.value_net = places, WholeHead(width)
         self.optimizer = self.optimizer_class(
             self.parameters(),
@@ -42,13 +42,13 @@ class ChainPolicy(MaskableMultiInputActorCriticPolicy):
 
 
 class ChainNetwork(RainbowNetwork):
-    """Q-values, or returns' probabilities, of places; the arguments are ``RainbowNetwork``'s.
+    """``RainbowNetwork`` on a ``ChainExtractor``; the arguments are the same.
 
-    The stream of the advantages rates places, that of the value what is pooled.
+    The stream of the advantages rates each place, that of the value rates the pooled places.
     """
 
     def _layers(self, inputs: int, outputs: int, hidden: list[int]) -> nn.Sequential:
-        """A head for so many outputs; none in front of the streams (``outputs`` -1)."""
+        """A head for ``outputs``; no layer in front of the streams, where ``outputs`` is -1."""
         if outputs == -1:
             return nn.Sequential()
         linear = NoisyLinear if self.noisy else nn.Linear
@@ -60,13 +60,13 @@ class ChainNetwork(RainbowNetwork):
 
 
 class ChainQPolicy(RainbowPolicy):
-    """``Rainbow(ChainQPolicy, env)``; the arguments are ``RainbowPolicy``'s."""
+    """``Rainbow(ChainQPolicy, env)``: ``RainbowPolicy`` on a ``ChainExtractor``, same arguments."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         own = {"features_extractor_class": ChainExtractor, "net_arch": []}
         super().__init__(*args, **{**options, **own})
 
     def make_q_net(self) -> ChainNetwork:
-        """A network, with a features extractor of its own."""
+        """Make a network with a features extractor of its own."""
         arguments = self._update_features_extractor(self.net_args, features_extractor=None)
         return ChainNetwork(**self.switches, **arguments).to(self.device)

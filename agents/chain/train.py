@@ -1,10 +1,10 @@
-"""Trains MaskablePPO or Rainbow to plan any model: reinforcement learning on a family of problems.
+"""Trains MaskablePPO or Rainbow on drawn problems of ``PipelinePlan-v0``, to plan any model.
 
     python -m parenvs.agents.chain.train --agent ppo --way new --out runs/plan-rl
 
-What ships is another network, which imitates optima (``parenvs pretrain``); this is the general
-recipe, from the bare observation and the reward. Log and model are written at every look at
-``plan-validation``, so that an interruption costs no more than what came after the last one.
+The agent learns from the bare observation and the reward. The network that ships is another one,
+which imitates optima (``parenvs pretrain``). Log and model are written whenever the agent is
+evaluated on ``plan-validation``, so an interruption loses only what came after the last time.
 """
 
 from __future__ import annotations
@@ -31,36 +31,37 @@ from parenvs.agents.pretrained.exam import Exam, exam, greedy, summary
 from parenvs.agents.rainbow.algorithm import Rainbow
 from parenvs.agents.train.learners import preset
 from parenvs.agents.vec_env import make_env, one_thread
-from parenvs.bench.machine import cores, processor, versions
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing, write_text
+from parenvs.machine import host
 
 ENV_ID, LOG, MODEL = "PipelinePlan-v0", "plan-rl.json", "model.zip"
 ENVS = 64
-"""Environments side by side."""
+"""Number of environments side by side."""
 REPEAT = 50
-"""Episodes of each problem in the paper's way."""
+"""Episodes of each problem in the way ``repeat``, the paper's."""
 WAYS = {
     "repeat": f"{REPEAT} episodes of each problem, as in arXiv 2007.04069, section 4.5",
     "new": "a new problem in every episode",
 }
+"""Ways to draw the problems, with words for the help text."""
 AGENTS = ("ppo", "rainbow")
 
 
 @dataclass(frozen=True)
-class PlanRun:
-    """What decides a training; equal ones give equal agents on one machine.
+class ChainRun:
+    """What decides a training; equal runs give equal agents on one machine.
 
     Attributes:
         agent: ``"ppo"`` or ``"rainbow"``.
-        way: one of ``WAYS``.
+        way: how problems are drawn, a key of ``WAYS``.
         seed: seed of everything random.
-        steps: environment steps.
-        looks: looks at the validation set.
-        family: problems of this family only.
+        steps: number of environment steps.
+        looks: how often the agent is evaluated on the validation set before the training ends.
+        family: draw problems of this family only.
 
     Raises:
-        ParenvsError: an unknown agent or way.
+        ParenvsError: the agent or the way is unknown.
     """
 
     agent: str = "ppo"
@@ -71,7 +72,7 @@ class PlanRun:
     family: str | None = None
 
     def __post_init__(self) -> None:
-        """Check the agent and its way."""
+        """Check the agent and the way."""
         for name, known in (("agent", AGENTS), ("way", tuple(WAYS))):
             if getattr(self, name) not in known:
                 raise ParenvsError(
@@ -79,20 +80,20 @@ class PlanRun:
                 )
 
     def make_env(self) -> VecEnv:
-        """The environments."""
+        """Make the environments."""
         kwargs = {"family": self.family, "repeat": REPEAT if self.way == "repeat" else 1}
-        # Environments count on from the seed: runs share no problems.
+        # Environments have consecutive seeds, so the factor keeps runs from sharing problems.
         return make_env(ENV_ID, kwargs, 10_000 * self.seed, ENVS)
 
     def make(self, env: VecEnv) -> Any:
-        """A fresh agent."""
+        """Make a fresh agent that plays ``env``."""
         if self.agent == "rainbow":
             return Rainbow(ChainQPolicy, env, seed=self.seed, **rainbow_settings())
         return MaskablePPO(ChainPolicy, env, seed=self.seed, **ppo_settings())
 
 
 def ppo_settings() -> dict[str, Any]:
-    """Keyword arguments of MaskablePPO; only the last step of an episode pays."""
+    """Keyword arguments of MaskablePPO; undiscounted, as only an episode's last step pays."""
     return {
         "n_steps": 32, "batch_size": 512, "n_epochs": 4, "gamma": 1.0, "gae_lambda": 1.0,
         "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0), "ent_coef": 0.003, "device": "cpu",
@@ -100,7 +101,7 @@ def ppo_settings() -> dict[str, Any]:
 
 
 def rainbow_settings() -> dict[str, Any]:
-    """Keyword arguments of Rainbow; an observation takes 18 KB, a step of the buffer two."""
+    """Keyword arguments of Rainbow; the buffer keeps two observations of 18 KB per step."""
     return preset(
         "tuned", gamma=1.0, learning_rate=5e-4, buffer_size=20_000, batch_size=128,
         learning_starts=2_000, gradient_steps=2, target_update_interval=1_000,
@@ -109,25 +110,26 @@ def rainbow_settings() -> dict[str, Any]:
 
 
 class Looks(BaseCallback):
-    """Looks at problems never trained on every so often; keeps log and model.
+    """A callback that evaluates the agent on problems it never trains on, and writes the log.
 
     Args:
-        run: what is trained.
-        solved: the problems.
+        run: the run that is trained.
+        solved: the problems with their optima.
         folder: where log and model go; None writes nothing.
-        say: takes lines on how it goes.
+        say: is called with a line on each evaluation.
 
     Attributes:
-        points: what was seen: steps, processor seconds of training so far, and ``summary``.
+        points: the evaluations: environment steps, wall and processor seconds of training so far,
+            and the ``summary`` of the lengths over the optima.
     """
 
     def __init__(
-        self, run: PlanRun, solved: Exam, folder: Path | None, say: Callable[[str], object]
+        self, run: ChainRun, solved: Exam, folder: Path | None, say: Callable[[str], object]
     ) -> None:
         super().__init__()
         self.run, self.solved, self.folder, self.say = run, solved, folder, say
         self.points: list[dict[str, float]] = []
-        self._away = np.zeros(2)  # seconds of looking
+        self._looking = np.zeros(2)  # wall and processor seconds of evaluations
         self._begin = np.zeros(2)
 
     def _on_training_start(self) -> None:
@@ -144,30 +146,30 @@ class Looks(BaseCallback):
         self.look()
 
     def look(self) -> None:
-        """Look now."""
+        """Evaluate the agent now, and write log and model."""
         begin = _clock()
-        spent = begin - self._begin - self._away
+        training = begin - self._begin - self._looking
         seen = summary(self.solved.ratios(greedy(self.model)))
-        times = dict(zip(("wall_seconds", "seconds"), spent.round(2).tolist(), strict=True))
+        times = dict(zip(("wall_seconds", "seconds"), training.round(2).tolist(), strict=True))
         self.points.append({"steps": self.num_timesteps, **times, **seen})
         if self.folder is not None:
             with replacing(self.folder / MODEL) as stream:
                 self.model.save(cast(io.BufferedIOBase, stream))
             write_text(self.folder / LOG, json.dumps(self.content(), indent=1) + "\n")
         self.say(
-            f"{self.num_timesteps:,} steps, {spent[1]:.0f} s: {seen['median'] - 1:.1%} above the "
-            f"optimum in the median, {seen['p95'] - 1:.1%} at 95 %"
+            f"{self.num_timesteps:,} steps, {training[1]:.0f} s: "
+            f"{seen['median'] - 1:.1%} above the optimum in the median, "
+            f"{seen['p95'] - 1:.1%} at 95 %"
         )
-        self._away += _clock() - begin
+        self._looking += _clock() - begin
 
     def content(self) -> dict[str, Any]:
-        """The log."""
-        where = {"processor": processor(), "cores": cores(), **versions()}
-        return {"run": asdict(self.run), "machine": where, "points": self.points}
+        """The content of the log, as JSON types."""
+        return {"run": asdict(self.run), "machine": host(), "points": self.points}
 
 
 def train(
-    run: PlanRun,
+    run: ChainRun,
     folder: Path | None = None,
     solved: Exam | None = None,
     say: Callable[[str], object] = lambda _: None,
@@ -175,13 +177,13 @@ def train(
     """Train an agent.
 
     Args:
-        run: what to train and how.
+        run: what decides the training.
         folder: where log and model go; None writes nothing.
-        solved: problems to look at (default: ``plan-validation``).
-        say: takes lines on how it goes.
+        solved: problems that the agent is evaluated on (default: ``plan-validation``).
+        say: is called with a line on each evaluation.
 
     Returns:
-        what the looks saw, before, in between and at the end, and the agent.
+        the evaluations from before the training to its end (``Looks.points``), and the agent.
 
     Raises:
         ParenvsError: the folder holds a log already.
@@ -198,26 +200,27 @@ def train(
 
 
 def _clock() -> np.ndarray:
+    """Wall and processor seconds now."""
     return np.array([time.perf_counter(), time.process_time()])
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """The command line of this module; returns the exit status."""
+    """Run the command line of this module and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m parenvs.agents.chain.train", description=__doc__.splitlines()[0]
     )
     ways = "; ".join(f"{name}: {text}" for name, text in WAYS.items())
     parser.add_argument("--agent", default="ppo", choices=AGENTS, help="default: %(default)s")
-    parser.add_argument("--way", default=PlanRun.way, choices=WAYS, help=f"{ways} (%(default)s)")
+    parser.add_argument("--way", default=ChainRun.way, choices=WAYS, help=f"{ways} (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=PlanRun.steps, help="default: %(default)s")
-    parser.add_argument("--looks", type=int, default=PlanRun.looks, help="default: %(default)s")
+    parser.add_argument("--steps", type=int, default=ChainRun.steps, help="default: %(default)s")
+    parser.add_argument("--looks", type=int, default=ChainRun.looks, help="default: %(default)s")
     parser.add_argument("--family", help="problems of one family only")
     parser.add_argument("--out", type=Path, required=True, help="folder of the model and its log")
     options = vars(parser.parse_args(None if arguments is None else list(arguments)))
     folder = options.pop("out")
     try:
-        train(PlanRun(**options), folder, say=lambda line: print(line, flush=True))
+        train(ChainRun(**options), folder, say=lambda line: print(line, flush=True))
     except ParenvsError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,8 +1,8 @@
-"""The network that plans any model, with a head that foresees returns, on a device.
+"""The pretrained planner's network with a critic beside it, on one device.
 
-Only legal choices have rows, and how many there are decides the shapes of all that is computed of
-them: for that the host waits, here and in the modules it calls. Rows for all of 128 points and 64
-units would need no wait, and take several times the work.
+Only legal choices have rows, so their number decides the shapes of everything computed from them,
+and the host has to wait for it, here and in the modules called from here. Rows for all 128 points
+and 64 units would need no wait but several times the work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parenvs.agents.pretrained.features import (
     point_features,
     unit_features,
 )
-from parenvs.agents.pretrained.network import HIDDEN, PlanNetwork
+from parenvs.agents.pretrained.network import HIDDEN, RatingNetwork
 from parenvs.agents.pretrained.situation import CONTEXT, Situation
 from parenvs.pipeline.points import POINTS
 
@@ -29,16 +29,16 @@ FEATURES = {"points": POINT_FEATURES, "units": UNIT_FEATURES}
 
 @dataclass(frozen=True)
 class Choices:
-    """What n episodes have to choose now, the same turn in all.
+    """The legal choices of n episodes, all of which choose a point or all of which choose a unit.
 
     Attributes:
         kind: ``"points"`` or ``"units"``.
-        rows: (r, features) float32 of the legal choices, one episode after the other.
-        context: (n, CONTEXT) float32.
-        count: (n,) int64, rows of each episode; r in all.
+        rows: (r, features) float32, a row per legal choice, one episode after the other.
+        context: (n, CONTEXT) float32, numbers that all choices of an episode share.
+        count: (n,) int64, number of rows of each episode; they add up to r.
         actions: (r,) int64, the action that each row stands for.
-        whole: (n, 3 features + CONTEXT) float32: least, mean and most of each episode's rows, and
-            its context.
+        whole: (n, 3 features + CONTEXT) float32, input of the critic: minimum, mean and maximum
+            over each episode's rows, and its context.
     """
 
     kind: str
@@ -50,10 +50,10 @@ class Choices:
 
     @classmethod
     def of(cls, env: FusedEnv) -> Choices:
-        """Those of an environment's episodes.
+        """The legal choices of an environment's episodes.
 
         Raises:
-            ValueError: it is not the same turn in all episodes.
+            ValueError: some episodes choose a point next and others a unit.
         """
         if env.turn is None:
             raise ValueError("a policy takes the same turn in all episodes: reset them")
@@ -74,21 +74,21 @@ class Choices:
         return cls(kind, rows, context, count, column + first, whole)
 
     def action(self, rank: torch.Tensor) -> torch.Tensor:
-        """(n,) int64, the actions of the rows that are ``rank``-th of their episode's."""
+        """The (n,) int64 actions of the choices that have ``rank`` (n,) in their episode."""
         return self.actions[self.count.cumsum(dim=0) - self.count + rank]
 
 
 class FusedPolicy(nn.Module):
-    """Rates choices as ``PlanNetwork`` does, and foresees what an episode will return.
+    """The network of the pretrained planner, and a critic that predicts an episode's return.
 
     Args:
-        device: where its parameters are.
-        hidden: width.
-        seed: of the first parameters, the same on every device.
+        device: the device of its parameters.
+        hidden: width of the layers.
+        seed: seed of the first parameters, which are the same on every device.
 
     Attributes:
-        network: the part that ``PlanPolicy`` takes.
-        critics: one for points, one for units.
+        network: rates the choices; ``PlanPolicy`` takes its weights.
+        critics: predict the return, one before the choice of a point and one before that of a unit.
     """
 
     def __init__(self, device: torch.device, hidden: int = HIDDEN, seed: int = 0) -> None:
@@ -96,34 +96,47 @@ class FusedPolicy(nn.Module):
         self.device = device
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.manual_seed(seed)
-            self.network = PlanNetwork(hidden)
+            self.network = RatingNetwork(hidden)
             self.critics = nn.ModuleDict({k: _critic(n, hidden) for k, n in FEATURES.items()})
         self.to(device)
 
     def logits(self, choices: Choices) -> torch.Tensor:
-        """(n, m) log-probabilities of each episode's legal choices, m the most; rest: lowest."""
+        """Log-probabilities of the choices.
+
+        Returns:
+            (n, m), m being the greatest number of legal choices of an episode; the surplus columns
+            of an episode with fewer have about the lowest float32.
+        """
         ratings = self.network.rate(choices.kind, choices.rows, choices.context, choices.count)
         return ratings.log_softmax(dim=1)
 
     def values(self, choices: Choices) -> torch.Tensor:
-        """(n,) returns that are foreseen."""
+        """(n,) predicted returns."""
         return self.critics[choices.kind](choices.whole).squeeze(1)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """What ``PlanPolicy`` takes."""
+        """The weights that ``PlanPolicy`` takes, without those of the critic."""
         return self.network.weights()
 
 
 def draw(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """(n,) int64 ranks, drawn with the probabilities."""
-    # The largest of them with Gumbel's noise is drawn by the softmax.
-    waiting = torch.empty_like(logits).exponential_(generator=generator)
-    # No waiting at all would make anything the largest, legal or not.
-    return (logits - waiting.clamp(min=torch.finfo(logits.dtype).tiny).log()).argmax(dim=1)
+    """Draw (n,) int64 ranks with the probabilities that the (n, m) ``logits`` stand for."""
+    # Gumbel's trick: with such noise added, the index of the maximum is distributed by the softmax.
+    exponential = torch.empty_like(logits).exponential_(generator=generator)
+    # The logarithm of an exponential draw of 0 would make any choice the maximum, legal or not.
+    return (logits - exponential.clamp(min=torch.finfo(logits.dtype).tiny).log()).argmax(dim=1)
 
 
 def greedy_lengths(policy: FusedPolicy, env: FusedEnv) -> torch.Tensor:
-    """(b,) float64 lengths of the best rated plans of a pool, for ``env`` of b episodes of it."""
+    """Lengths of the greedy plans of all b problems of a pool.
+
+    Args:
+        policy: the network that plans.
+        env: an environment of b episodes on the pool; it is reset.
+
+    Returns:
+        (b,) float64, in units of the bubble-free time.
+    """
     env.reset(torch.arange(len(env.pool), device=env.device))
     lengths = torch.zeros(env.count, dtype=torch.float64, device=env.device)
     stages = int(env.pool.tensors.stages.max())

@@ -1,7 +1,7 @@
-"""Problems of ``PipelinePlan-v0`` that wait on a device for episodes, and where new ones come from.
+"""A pool of problems of ``PipelinePlan-v0`` on a device, and the processes that draw new ones.
 
-Making a problem takes milliseconds of NumPy (``PointSpace`` and ``plan_outlook``), far more than an
-episode on a device does; so each is played often, and other processes make the next ones meanwhile.
+Making a problem takes milliseconds of NumPy (its search space and its ``outlook``), far more than
+an episode on a device. So each problem is played often, while other processes make the next ones.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ def on(values: np.ndarray, device: torch.device) -> torch.Tensor:
     return torch.tensor(values, device=device)
 
 
-class PlanPool:
-    """Problems on a device, with what is seen of them.
+class ProblemPool:
+    """b problems on a device, with the constant parts of their observations.
 
     Args:
         episodes: the problems.
-        device: where to keep them.
+        device: the device that holds them.
 
     Attributes:
-        device: where they are.
-        tensors: their dynamics, as tensors.
-        constant: what their observations hold throughout, by name, (b, ...) float32.
-        outlooks: (8 b, 129, 65) int8: row ``8 i + k`` is problem i's ``plan_outlook`` of k stages.
+        device: the device that holds the problems.
+        tensors: legality and lengths of the problems' plans, as tensors.
+        constant: the entries of the observation that never change, by name, (b, ...) float32.
+        outlooks: (8 b, 129, 65) int8; row ``8 i + k`` is problem i's ``outlook`` of k stages.
     """
 
     def __init__(self, episodes: Episodes, device: torch.device) -> None:
@@ -52,12 +52,15 @@ class PlanPool:
         return len(self.tensors)
 
     def put(self, episodes: Episodes) -> None:
-        """Replace the oldest problems; as many must divide all.
+        """Replace the oldest problems of the pool by new ones.
 
-        Episodes of those that are replaced have to start anew.
+        Episodes that play a replaced problem have to start anew.
+
+        Args:
+            episodes: the new problems; their number divides the pool's.
 
         Raises:
-            ValueError: they do not divide them.
+            ValueError: their number does not divide the pool's.
         """
         count, first = len(episodes.batch), self._next
         if len(self) % count:
@@ -66,56 +69,60 @@ class PlanPool:
         self.tensors.put(replaced, episodes.batch.map(lambda values: on(values, self.device)))
         for key, value in episodes.constant.items():
             self.constant[key][replaced] = on(value, self.device)
-        some = slice(STAGES * first, STAGES * (first + count))
-        self.outlooks[some] = on(episodes.outlooks, self.device).flatten(0, 1)
+        rows = slice(STAGES * first, STAGES * (first + count))
+        self.outlooks[rows] = on(episodes.outlooks, self.device).flatten(0, 1)
         self._next = (first + count) % len(self)
 
 
-def drawn(seed: int, number: int, count: int, family: str | None = None) -> Episodes:
-    """Part ``number`` of the problems of a seed, the same whenever it is asked for.
+def draw_part(seed: int, number: int, count: int, family: str | None = None) -> Episodes:
+    """Draw a part of the endless sequence of problems that belongs to a seed.
+
+    Equal arguments give equal problems.
 
     Args:
-        seed: of the problems.
-        number: the part.
-        count: problems in it.
-        family: problems of this family only.
+        seed: seed of the sequence.
+        number: number of the part.
+        count: number of problems in the part.
+        family: draw problems of this family only.
     """
     rng = np.random.default_rng([seed, number])
     return Episodes.of([generators.draw(rng, family).space for _ in range(count)])
 
 
-def joined(some: Sequence[Episodes]) -> Episodes:
-    """The problems of several parts, in their order."""
+def concatenated(parts: Sequence[Episodes]) -> Episodes:
+    """The problems of several parts as one, in their order."""
     batch = {
-        f.name: np.concatenate([getattr(x.batch, f.name) for x in some]) for f in fields(PointBatch)
+        f.name: np.concatenate([getattr(x.batch, f.name) for x in parts])
+        for f in fields(PointBatch)
     }
-    constant = {k: np.concatenate([x.constant[k] for x in some]) for k in some[0].constant}
-    return Episodes(PointBatch(**batch), constant, np.concatenate([x.outlooks for x in some]))
+    constant = {k: np.concatenate([x.constant[k] for x in parts]) for k in parts[0].constant}
+    return Episodes(PointBatch(**batch), constant, np.concatenate([x.outlooks for x in parts]))
 
 
-def parts(
+def draw_parts(
     seed: int, count: int, family: str | None = None, workers: int = 0, first: int = 0
 ) -> Iterator[Episodes]:
-    """One part after the other, without end; made in other processes a little ahead.
+    """Draw one part after the other, without end; other processes draw them a little ahead.
 
     Args:
-        seed: as in ``drawn``.
-        count: as in ``drawn``.
-        family: as in ``drawn``.
-        workers: processes; 0: made here, when they are asked for. The parts are the same.
+        seed: as in ``draw_part``.
+        count: as in ``draw_part``.
+        family: as in ``draw_part``.
+        workers: number of processes; with 0 each part is drawn in this process when it is asked
+            for. The parts are the same.
         first: number of the first part.
     """
     number = first
     if not workers:
         while True:
-            yield drawn(seed, number, count, family)
+            yield draw_part(seed, number, count, family)
             number += 1
     pending: deque[Future[Episodes]] = deque()
     pool = ProcessPoolExecutor(workers, get_context("spawn"))
     try:
         while True:
             while len(pending) < 2 * workers:
-                pending.append(pool.submit(drawn, seed, number, count, family))
+                pending.append(pool.submit(draw_part, seed, number, count, family))
                 number += 1
             yield pending.popleft().result()
     finally:

@@ -1,4 +1,4 @@
-"""The network that ships: it plans any pipeline at once."""
+"""The agent ``pretrained``: a network that ships and plans any pipeline at once."""
 
 from parenvs.agents.pretrained.planner import gaps, pretrained
 

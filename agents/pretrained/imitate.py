@@ -1,8 +1,8 @@
-"""Trains the network that plans pipelines: it imitates proven optima of generated problems.
+"""The training that makes the network imitate proven optima of generated problems.
 
-Every choice of an optimum is an example; the loss is the cross-entropy, so that the network says
-how likely each choice is to be the optimum's. Plans drawn by these probabilities differ where it is
-unsure and agree where it is sure, which is what drawing several of them lives on.
+Every choice of an optimum is an example. The loss is the cross-entropy, so the network learns how
+likely each choice is to be the optimum's. Plans drawn with these probabilities differ where the
+network is unsure and agree where it is sure, so that several draws are better than one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from parenvs.agents.pretrained.examples import Lessons
-from parenvs.agents.pretrained.network import HIDDEN, PlanNetwork
+from parenvs.agents.pretrained.examples import Examples
+from parenvs.agents.pretrained.network import HIDDEN, RatingNetwork
 from parenvs.agents.pretrained.policy import PlanPolicy
 
 
@@ -27,12 +27,12 @@ class Recipe:
 
     Attributes:
         seed: seed of everything random.
-        parts: parts of labelled problems.
-        part: problems in each.
-        passes: times that each part is used.
+        parts: number of parts of solved problems; a part is one batch.
+        part: number of problems in a part.
+        passes: how often each part is used.
         hidden: width of the network.
-        rate: learning rate at first; it falls to a twentieth, by a cosine.
-        family: problems of this family only.
+        rate: learning rate at first; it falls to a twentieth along a cosine.
+        family: draw problems of this family only.
     """
 
     seed: int = 0
@@ -45,7 +45,7 @@ class Recipe:
 
     @property
     def steps(self) -> int:
-        """Steps of the optimiser."""
+        """Number of optimiser steps: one per part and pass."""
         return self.parts * self.passes
 
 
@@ -56,23 +56,31 @@ class Trainer:
         recipe: what decides the training.
 
     Attributes:
-        step: steps done.
+        network: the network in training.
+        step: number of optimiser steps done.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe, self.step = recipe, 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
-            self.network = PlanNetwork(recipe.hidden)
+            self.network = RatingNetwork(recipe.hidden)
         self.optimizer = torch.optim.Adam(self.network.parameters())
 
     @property
     def policy(self) -> PlanPolicy:
-        """The network as it is."""
+        """The network as it is now, without torch."""
         return PlanPolicy(self.network.weights())
 
-    def imitate(self, examples: Sequence[Lessons]) -> float:
-        """One step towards the examples; the mean loss in nats, of a point and a unit together."""
+    def imitate(self, examples: Sequence[Examples]) -> float:
+        """Take one optimiser step on a part.
+
+        Args:
+            examples: the part's choices of points and those of units.
+
+        Returns:
+            the mean loss of a point plus that of a unit, in nats.
+        """
         losses = [
             functional.cross_entropy(self.network.rate(x.kind, x.rows, x.context, x.count), x.right)
             for x in examples
@@ -89,27 +97,30 @@ class Trainer:
         return loss.item()
 
     def run(
-        self, examples: Sequence[Sequence[Lessons]], report: Callable[[Trainer, float], Any]
+        self, examples: Sequence[Sequence[Examples]], report: Callable[[Trainer, float], Any]
     ) -> PlanPolicy:
-        """Go on until all passes are done.
+        """Train until all passes are done.
 
         Args:
-            examples: the parts.
-            report: called after every step with the trainer and the loss.
+            examples: the choices of points and of units, for each part.
+            report: is called after every step with the trainer and the loss.
+
+        Returns:
+            the trained network, without torch.
         """
         for number in self._order():
             report(self, self.imitate(examples[number]))
         return self.policy
 
     def _order(self) -> Iterator[int]:
-        """Parts of the steps that are left: each pass takes all of them in an order of its own."""
+        """The parts of the remaining steps; each pass takes all parts in an order of its own."""
         parts = self.recipe.parts
-        for turn in range(self.step // parts, self.recipe.passes):
-            order = np.random.default_rng([self.recipe.seed, turn, 1]).permutation(parts)
-            yield from order[self.step - turn * parts :].tolist()
+        for number in range(self.step // parts, self.recipe.passes):
+            order = np.random.default_rng([self.recipe.seed, number, 1]).permutation(parts)
+            yield from order[self.step - number * parts :].tolist()
 
     def state(self) -> dict[str, Any]:
-        """What ``restore`` takes to go on from here."""
+        """The state that ``restore`` takes to continue from here."""
         return {
             "step": self.step,
             "network": self.network.state_dict(),
@@ -117,7 +128,7 @@ class Trainer:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state of an equal recipe's trainer."""
         self.step = state["step"]
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,7 +1,8 @@
 """Plans any pipeline with the network that ships: no search, no training, no torch.
 
-The network was trained on generated problems alone (``parenvs pretrain``). It draws some plans, the
-closed form of their length says which is the shortest; around it a small exact search may follow.
+The network was trained on generated problems alone (``parenvs pretrain``). Several plans are drawn
+from it, and the closed form of their length tells which is the shortest. A small exact search
+around that plan may follow (``refine``).
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ from parenvs.pipeline.points import PointSpace
 
 WEIGHTS = "data/plan-policy.npz"
 DRAWS = 32
-"""Plans that are drawn, the best rated one among them."""
+"""Plans that are drawn of a problem, the best rated one among them."""
 POOL, NEAR, FEW = 16, 2, 12
-"""Refinement: plans whose cuts are searched, points on either side of the best's, others."""
+"""Points that a refinement searches: the cuts of ``POOL`` plans, ``NEAR`` points on either side of
+each cut of the shortest plan, and ``FEW`` points spread over the chain."""
 PAIRS = 300_000
-"""Refinement: most pairs of state and label in a layer; a search with more is given up."""
+"""A refinement gives up a search with more pairs of state and label in a layer than this."""
 AFFORDABLE = 10.0
-"""Seconds that ``gaps`` may take for each proof."""
+"""Default limit of ``gaps`` for each proof, seconds."""
 AT = 5e-6
-"""Relative distance below which a plan is at the optimum."""
-_ROUNDS = 3  # of each local search
+"""Relative distance to the optimum below which ``Gap.text`` calls a plan optimal."""
+_ROUNDS = 3  # rounds of each local search
 
 
 @cache
 def policy() -> PlanPolicy:
-    """The network that ships."""
+    """The network that ships, read once a process."""
     with resources.files("parenvs.agents.pretrained").joinpath(WEIGHTS).open("rb") as stream:
         return PlanPolicy(dict(np.load(stream)))
 
@@ -44,50 +46,57 @@ def policy() -> PlanPolicy:
 def pretrained(
     space: PointSpace, draws: int = DRAWS, refine: bool = False, seed: int = 0
 ) -> PipelineAnswer:
-    """The shortest of some plans that the network draws; it fits the memory.
+    """The shortest of several plans that the network draws; it fits the memory.
 
     Args:
-        space: the problem.
-        draws: plans, the best rated one among them; 1: that alone.
-        refine: search around the answer, and among all pivots and devices if there are more than
-            points and units.
-        seed: of the draws.
+        space: the problem over points and units.
+        draws: number of plans, the best rated one among them; 1 takes that one alone.
+        refine: whether to search around the answer, and over all pivots and devices if there are
+            more than points and units.
+        seed: seed of the draws.
     """
     begin = time.perf_counter()
     drawn = policy().plan(space, draws, np.random.default_rng(seed))
-    plan, looked = space.plan(drawn.cuts[0], drawn.units[0]), draws
+    plan, evaluations = space.plan(drawn.cuts[0], drawn.units[0]), draws
     if refine:
-        plan, evaluations = refined(space, drawn)
-        looked += evaluations
+        plan, labels = refined(space, drawn)
+        evaluations += labels
     length = float(space.pipeline.length(*plan))
     method = "pretrained-refined" if refine else "pretrained"
     seconds = time.perf_counter() - begin
     return PipelineAnswer(
-        space.pipeline, *plan, length, method=method, evaluations=looked, seconds=seconds
+        space.pipeline, *plan, length, method=method, evaluations=evaluations, seconds=seconds
     )
 
 
 def refined(space: PointSpace, drawn: Draws) -> tuple[tuple[np.ndarray, np.ndarray], int]:
-    """A shorter plan in the neighbourhood of drawn ones, and the labels it took.
+    """Search for a shorter plan in the neighbourhood of drawn ones.
 
-    An exact search over all units and the points that the plans cut at, the neighbours of the best
-    one's and a few spread over the chain, between local searches.
+    Between local searches runs an exact one over all units and those points that the drawn plans
+    cut at, that are next to a cut of the shortest plan, or that are spread over the chain.
+
+    Args:
+        space: the problem over points and units.
+        drawn: plans of it, the shortest first.
+
+    Returns:
+        the plan as cuts and device cuts, (S-1,) int64 each, and the number of labels looked at.
     """
     pipeline = space.pipeline
     plan = _polished(space, space.plan(drawn.cuts[0], drawn.units[0]))
     points = np.searchsorted(space.pivots, plan[0])
     near = points[:, None] + np.arange(-NEAR, NEAR + 1)
-    some = np.unique(
+    searched = np.unique(
         np.concatenate([near.ravel(), drawn.cuts[:POOL].ravel(), few_points(space, FEW)])
     )
-    some = some[(some >= 1) & (some < len(space.pivots) - 1)]
+    searched = searched[(searched >= 1) & (searched < len(space.pivots) - 1)]
     upper = float(pipeline.length(*plan))
-    search = PointSearch(space, SpaceTables(space), some, upper, most=PAIRS)
+    search = PointSearch(space, SpaceTables(space), searched, upper, most=PAIRS)
     search.run()
     if search.best is not None:
-        found = space.plan(*search.best)
-        if float(pipeline.length(*found)) < upper:
-            plan = _polished(space, found)
+        exact = space.plan(*search.best)
+        if float(pipeline.length(*exact)) < upper:
+            plan = _polished(space, exact)
     if (
         len(space.pivots) - 1 < len(pipeline.profile)
         or len(space.devices) - 1 < pipeline.cluster.devices
@@ -99,6 +108,7 @@ def refined(space: PointSpace, drawn: Draws) -> tuple[tuple[np.ndarray, np.ndarr
 def _polished(
     space: PointSpace, plan: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
+    """A plan after a local search over the points and units."""
     return improve(space.pipeline, plan, _ROUNDS, np.inf, space.pivots, space.devices)
 
 
@@ -107,11 +117,11 @@ class Gap:
     """How far a plan is from an optimum.
 
     Attributes:
-        over: words for what the optimum is one of.
-        length: the optimum, or a lower bound of it, seconds.
-        proven: whether it is the optimum.
-        ratio: length of the plan over it.
-        seconds: that the proof took.
+        over: words for the search space that the optimum is of.
+        length: the optimum, or a lower bound of it, in seconds per step.
+        proven: whether ``length`` is the optimum.
+        ratio: length of the plan over ``length``.
+        seconds: wall seconds of the proof.
     """
 
     over: str
@@ -121,36 +131,37 @@ class Gap:
     seconds: float
 
     def text(self) -> str:
-        """One line."""
-        most = "" if self.proven else "at most "
-        what = "optimum" if self.proven else "lower bound of the optimum"
+        """The gap in one line."""
+        at_most = "" if self.proven else "at most "
+        reference = "optimum" if self.proven else "lower bound of the optimum"
         above = self.ratio - 1
         if self.proven and abs(above) < AT:
             words = "at"
         else:
-            words = f"{most}{above:.3%} above" if above > 0 else f"{-above:.3%} below"
-        words += f" the {what} over {self.over}, {self.length:.6g} s"
+            words = f"{at_most}{above:.3%} above" if above > 0 else f"{-above:.3%} below"
+        words += f" the {reference} over {self.over}, {self.length:.6g} s"
         return f"{words}, found in {self.seconds:.2f} s"
 
 
 def gaps(space: PointSpace, answer: PipelineAnswer, seconds: float = AFFORDABLE) -> list[Gap]:
-    """Gaps to the proven optimum over the points and, if that is another problem, over all pivots.
+    """Gaps of a plan to the optimum over the points and, if that may be another, over all pivots.
 
     Args:
-        space: the problem.
-        answer: a plan of it.
-        seconds: limit of each proof; a bound stands in for what takes longer.
+        space: the problem over points and units.
+        answer: the plan.
+        seconds: limit of each proof; an optimum not proven by then is replaced by a lower bound.
     """
     pipeline, points, units = space.pipeline, len(space.pivots) - 1, len(space.devices) - 1
     exact = exact_points(space, time_limit=seconds)
-    found = [_gap(f"{points} points and {units} units", answer, exact)]
+    result = [_gap(f"{points} points and {units} units", answer, exact)]
     if points < len(pipeline.profile) or units < pipeline.cluster.devices:
         exact = exact_full(pipeline, exact, seconds)
         every = f"all {len(pipeline.profile)} pivots and {pipeline.cluster.devices} devices"
-        found.append(_gap(every, answer, exact))
-    return found
+        result.append(_gap(every, answer, exact))
+    return result
 
 
 def _gap(over: str, answer: PipelineAnswer, exact: PipelineAnswer) -> Gap:
+    """The gap of ``answer`` to ``exact``, the answer of an exact planner."""
     bound = exact.length if exact.proven else float(exact.bound or 0.0)
     return Gap(over, bound, exact.proven, answer.length / bound, exact.seconds)

@@ -154,7 +154,7 @@ class Draws:
 
 
 class PlanPolicy:
-    """The network of ``plan_network.PlanNetwork`` in NumPy.
+    """The network of ``network.RatingNetwork`` in NumPy.
 
     Args:
         weights: its parameters by name.
@@ -164,7 +164,7 @@ class PlanPolicy:
         self.weights = dict(weights)
 
     def ratings(self, turn: Turn) -> np.ndarray:
-        """(d, n) float32, -inf where illegal; see ``plan_network.Rater``."""
+        """(d, n) float32, -inf where illegal; see ``network.Rater``."""
 
         def linear(name: str, x: np.ndarray) -> Any:
             y = x @ self.weights[f"{turn.kind}.{name}.weight"].T

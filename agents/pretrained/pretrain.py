@@ -1,8 +1,8 @@
-"""Trains the network that plans any model, from scratch, with a log of how it goes.
+"""Trains the network of the agent ``pretrained`` from scratch, with a log and a learning curve.
 
-Problems are drawn and solved first, by as many processes as are asked for, then the network
-imitates the solutions, on one thread. Both are kept in the folder as they come, so that an
-interrupted training goes on where it was and ends with the same network.
+First problems are drawn and solved by several processes, then the network imitates the solutions
+on one thread. Plans and checkpoints are kept in the folder, so that an interrupted training goes on
+where it was and ends with the same network.
 """
 
 from __future__ import annotations
@@ -22,33 +22,46 @@ from typing import Any
 import numpy as np
 import torch
 
-from parenvs.agents.pretrained.examples import Labelled, Lessons, labelled, lessons
+from parenvs.agents.pretrained.examples import (
+    Examples,
+    OptimalPlans,
+    draw_optimal_plans,
+    examples_of,
+)
 from parenvs.agents.pretrained.imitate import Recipe, Trainer
 from parenvs.agents.pretrained.policy import PlanPolicy
 from parenvs.agents.vec_env import one_thread
-from parenvs.bench.machine import cores, processor, versions
 from parenvs.datasets.instance_sets import load_set
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing, write_text
+from parenvs.machine import host
 
 WEIGHTS, LOG, CURVE = "plan-policy.npz", "plan-policy.json", "plan-policy.png"
-LABELS, CHECKPOINT = "labels", "checkpoint.pt"
+PLANS, CHECKPOINT = "plans", "checkpoint.pt"
+"""Folder and file of an unfinished training."""
 LOOKS = 40
-"""Looks at the validation set."""
+"""How often a training evaluates the network on the validation set."""
 PERCENTILES = (50, 90, 95, 99)
+"""Percentiles of the lengths over the optima that the log holds."""
 DRAWS = 32
-_CHUNK = 16  # problems drawn side by side when the validation set is looked at
+"""Plans drawn of each validation problem, of which the shortest counts."""
+_CHUNK = 16  # validation problems that are planned side by side
 
-Say = Callable[[str], None]
+Say = Callable[[str], object]
+"""Takes a line on how the training goes."""
 
 
 class Log:
-    """How the training goes, on the validation set.
+    """The log of a training: evaluations on the validation set, and seconds.
 
     Args:
-        recipe: what is trained.
-        folder: where the log is kept.
-        say: takes lines on how it goes.
+        recipe: what decides the training.
+        folder: where the log is written.
+        say: is called with a line on each evaluation.
+
+    Attributes:
+        points: the evaluations so far.
+        seconds: wall seconds of solving problems (``labels``) and of ``training``.
     """
 
     def __init__(self, recipe: Recipe, folder: Path, say: Say) -> None:
@@ -59,17 +72,22 @@ class Log:
         self._losses: list[float] = []
 
     def look(self, trainer: Trainer, loss: float) -> None:
-        """Note the loss; every so often, also how far from the optimum the network plans."""
+        """Note the loss of a step; ``LOOKS`` times a training, evaluate the network.
+
+        Args:
+            trainer: the trainer after the step.
+            loss: the loss of the step.
+        """
         self._losses.append(loss)
         step, steps = trainer.step, self.recipe.steps
         if step * LOOKS // steps == (step - 1) * LOOKS // steps:
             return
         point: dict[str, float] = {"step": step, "loss": round(float(np.mean(self._losses)), 4)}
         for name, draws in (("greedy", 1), ("drawn", DRAWS)):
-            found = ratios(trainer.policy, self.solved, draws)
-            point[f"{name}_mean"] = round(float(np.exp(np.log(found).mean())), 5)
+            over_optima = ratios(trainer.policy, self.solved, draws)
+            point[f"{name}_mean"] = round(float(np.exp(np.log(over_optima).mean())), 5)
             for p in PERCENTILES:
-                point[f"{name}_p{p}"] = round(float(np.percentile(found, p)), 5)
+                point[f"{name}_p{p}"] = round(float(np.percentile(over_optima, p)), 5)
         self.points.append(point)
         self._losses = []
         self.say(
@@ -78,11 +96,11 @@ class Log:
         )
 
     def write(self) -> dict[str, Any]:
-        """Write the log; its content."""
+        """Write the log; returns its content."""
         content = {
             "recipe": asdict(self.recipe),
             "draws": DRAWS,
-            "machine": {"processor": processor(), "cores": cores(), **versions()},
+            "machine": host(),
             "seconds": {key: round(value, 1) for key, value in self.seconds.items()},
             "points": self.points,
         }
@@ -91,43 +109,48 @@ class Log:
 
 
 def _percent(point: dict[str, float], name: str) -> str:
+    """Median and 95th percentile above the optimum, in words."""
     return ", ".join(f"{point[f'{name}_p{p}'] - 1:.2%}" for p in (50, 95))
 
 
-def validation(name: str = "plan-validation") -> Labelled:
-    """A set with its proven optima."""
-    return Labelled.of([problem.space for problem in load_set(name)])
+def validation(name: str = "plan-validation") -> OptimalPlans:
+    """The problems of the set ``name`` with their proven optima."""
+    return OptimalPlans.of([problem.space for problem in load_set(name)])
 
 
-def ratios(policy: PlanPolicy, solved: Labelled, draws: int = 1) -> np.ndarray:
-    """(b,) lengths over those of the labels, of the shortest of the best rated plan and drawn ones.
+def ratios(policy: PlanPolicy, solved: OptimalPlans, draws: int = 1) -> np.ndarray:
+    """Lengths of the network's plans over the optima.
 
     Args:
         policy: the network.
-        solved: problems.
-        draws: plans of each problem, the best rated one among them.
+        solved: b problems with their optima.
+        draws: number of plans per problem, of which the shortest counts: the best rated plan, and
+            drawn ones.
+
+    Returns:
+        (b,) ratios, at least 1.
     """
-    count, found = len(solved.lengths), []
+    count, shortest = len(solved.lengths), []
     for begin in range(0, count, _CHUNK):
         problems = np.arange(begin, min(begin + _CHUNK, count)).repeat(draws)
         rng = np.random.default_rng(begin)
         plans = solved.episodes.play(policy.drawing(rng, draws), problems)
         lengths = solved.episodes.lengths(*plans, problems).reshape(-1, draws)
-        found.append(lengths.min(axis=1))
-    return np.concatenate(found) / solved.lengths
+        shortest.append(lengths.min(axis=1))
+    return np.concatenate(shortest) / solved.lengths
 
 
 def pretrain(
     recipe: Recipe, folder: str | Path, workers: int = 1, say: Say = lambda _: None
 ) -> dict[str, Any]:
-    """Train, or go on with it, and write network and log into a folder.
+    """Train a network, or continue an interrupted training, and write network and log.
 
     Args:
         recipe: what decides the training.
-        folder: where ``plan-policy.npz`` and ``plan-policy.json`` go; ``labels/`` and
-            ``checkpoint.pt`` are there until the end.
-        workers: processes that solve problems.
-        say: takes lines on how it goes.
+        folder: where ``plan-policy.npz`` and ``plan-policy.json`` go; until the training ends it
+            holds ``plans/`` and ``checkpoint.pt`` too.
+        workers: number of processes that solve problems.
+        say: is called with lines on how the training goes.
 
     Returns:
         the content of the log.
@@ -139,16 +162,16 @@ def pretrain(
     checkpoint = place / CHECKPOINT
     trainer, log = Trainer(recipe), Log(recipe, place, say)
     if checkpoint.exists():
-        kept = torch.load(checkpoint, weights_only=True)
-        if kept["recipe"] != asdict(recipe):
+        saved = torch.load(checkpoint, weights_only=True)
+        if saved["recipe"] != asdict(recipe):
             raise ParenvsError(f"{checkpoint} is of another recipe; train into another folder")
-        trainer.restore(kept["trainer"])
-        log.points, log.seconds = kept["points"], kept["seconds"]
+        trainer.restore(saved["trainer"])
+        log.points, log.seconds = saved["points"], saved["seconds"]
     else:
         _save(checkpoint, trainer, log)
     begin, before = time.perf_counter(), log.seconds["labels"]
     examples = []
-    for part in _made(recipe, place / LABELS, workers):
+    for part in _example_parts(recipe, place / PLANS, workers):
         examples.append(part)
         log.seconds["labels"] = before + time.perf_counter() - begin
         if len(examples) % 10 == 0 or len(examples) == recipe.parts:
@@ -170,11 +193,12 @@ def pretrain(
         stream.write(stored.getvalue())
     content = log.write()
     checkpoint.unlink()
-    shutil.rmtree(place / LABELS)
+    shutil.rmtree(place / PLANS)
     return content
 
 
 def _save(path: Path, trainer: Trainer, log: Log) -> None:
+    """Write a checkpoint."""
     stored = io.BytesIO()
     content = {"points": log.points, "seconds": log.seconds, "recipe": asdict(log.recipe)}
     torch.save({"trainer": trainer.state(), **content}, stored)
@@ -182,16 +206,20 @@ def _save(path: Path, trainer: Trainer, log: Log) -> None:
         stream.write(stored.getvalue())
 
 
-def _part(recipe: Recipe, folder: Path, number: int) -> tuple[Lessons, Lessons]:
-    """The examples of one part; its plans are kept in the folder."""
+def _part(recipe: Recipe, folder: Path, number: int) -> tuple[Examples, Examples]:
+    """The examples of one part, whose plans are kept in the folder."""
     file = folder / f"{number:04d}.npz"
     with one_thread():
-        return lessons(labelled(recipe.seed, number, recipe.part, recipe.family, file))
+        return examples_of(
+            draw_optimal_plans(recipe.seed, number, recipe.part, recipe.family, file)
+        )
 
 
-def _made(recipe: Recipe, folder: Path, workers: int) -> Iterator[tuple[Lessons, Lessons]]:
-    """The parts in their order, made in other processes a little ahead."""
-    pending: deque[Future[tuple[Lessons, Lessons]]] = deque()
+def _example_parts(
+    recipe: Recipe, folder: Path, workers: int
+) -> Iterator[tuple[Examples, Examples]]:
+    """The examples of all parts in their order; other processes make them a little ahead."""
+    pending: deque[Future[tuple[Examples, Examples]]] = deque()
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         for number in range(recipe.parts):
             pending.append(pool.submit(_part, recipe, folder, number))
@@ -202,7 +230,13 @@ def _made(recipe: Recipe, folder: Path, workers: int) -> Iterator[tuple[Lessons,
 
 
 def draw(log: Path, picture: Path) -> None:
-    """Draw the curve of a log: median and 95th percentile, best rated plan and drawn ones."""
+    """Draw the learning curve of a log.
+
+    Args:
+        log: the file that ``pretrain`` wrote.
+        picture: the .png to write: median and 95th percentile above the optimum, of the best rated
+            plans and of the shortest of several drawn ones.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Rainbow DQN with action masks; needs the extra ``agents``."""
+"""Rainbow DQN with action masks: the algorithm; needs the extra ``agents``."""
 
 from parenvs.agents.rainbow.algorithm import Rainbow
 

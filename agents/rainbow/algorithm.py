@@ -39,47 +39,49 @@ DEFAULTS: dict[str, Any] = {
     "learning_starts": 500, "train_freq": 1, "gradient_steps": 1, "target_update_interval": 500,
     "exploration_fraction": 0.3, "exploration_initial_eps": 1.0, "exploration_final_eps": 0.02,
 }  # fmt: skip
-"""Arguments of ``DQN`` where ``Rainbow`` has other defaults."""
+"""Defaults of ``Rainbow`` for those arguments of ``DQN`` where they differ."""
 Self = TypeVar("Self", bound="Rainbow")
 
 
 class Rainbow(DQN):
     """DQN with six improvements, each of which can be switched off, and with action masks.
 
-    Masks come from the environment's ``action_masks()``, as in sb3-contrib; without it all actions
-    are legal. Where an episode is truncated, the mask of the state that it ends in comes from
-    ``info["action_mask"]``, as the environment has begun the next episode by then. Illegal actions
-    are neither explored nor chosen, nor do they enter any target.
+    Masks come from the environment's ``action_masks()``, as in sb3-contrib; without this method
+    all actions are legal. Where an episode is truncated, the mask of its last state comes from
+    ``info["action_mask"]``, because the environment has begun the next episode by then. Illegal
+    actions are neither explored nor chosen, and they enter no target.
 
-    All switches off, it is SB3's ``DQN``. Everything random in training comes from one generator,
-    which ``save`` saves: with ``save_replay_buffer`` too, training goes on as if not interrupted.
+    With all switches off it is SB3's ``DQN``. Everything random in training comes from one
+    generator, which ``save`` saves: after ``save`` and ``save_replay_buffer`` training goes on as
+    if it had not been interrupted.
 
     Args:
         policy: ``"MlpPolicy"``, ``"MultiInputPolicy"`` (``Dict`` observations) or a subclass of
             ``RainbowPolicy``.
         env: the environment, or several as a ``VecEnv``.
-        double_q: the online network chooses the next action, the target network rates it.
-        dueling: separate streams for the value and the advantages.
-        prioritized: draw by the error, see ``RainbowBuffer``.
+        double_q: the online network chooses the next action and the target network rates it.
+        dueling: the network has separate streams for the value and the advantages.
+        prioritized: transitions are drawn by their error, see ``RainbowBuffer``.
         alpha: exponent of the priorities.
         beta: exponent of the importance weights at first; it grows to 1 over the training.
-        n_steps: steps of reward before the target looks at the next state.
-        distributional: learn the distribution of returns (C51), by cross entropy, which is the
-            error then.
-        n_atoms: number of returns that it consists of.
-        v_min: least of these returns.
-        v_max: greatest of them.
-        noisy: explore by noisy layers instead of epsilon, which is 0 then. Environments side by
-            side share the noise.
+        n_steps: number of rewards that a target sums before it looks at the next state.
+        distributional: the network learns the distribution of returns (C51) by cross entropy,
+            which then is the error of a transition too.
+        n_atoms: number of returns in the support of the distribution.
+        v_min: smallest return in the support.
+        v_max: greatest return in the support.
+        noisy: noisy layers explore instead of epsilon, which then is 0. Environments side by side
+            share the noise.
         policy_kwargs: further arguments of the policy, e.g. ``net_arch``.
         **options: arguments of ``DQN``; ``DEFAULTS`` has its defaults where they differ.
             ``train_freq`` counts steps of each environment, ``buffer_size``, ``learning_starts``
             and ``target_update_interval`` those of all together. In the first ``learning_starts``
-            steps legal actions are drawn uniformly. Every environment draws its own epsilon.
+            steps legal actions are drawn uniformly. Each environment decides on its own, with
+            probability epsilon, whether it explores.
 
     Raises:
-        ParenvsError: actions that are not ``Discrete``, or an impossible argument; in ``learn``, a
-            mask of the wrong length, without any legal action, or missing after a truncation.
+        ParenvsError: the actions are not ``Discrete``, or an argument is impossible; in ``learn``,
+            a mask has the wrong length, allows no action, or is missing after a truncation.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -119,8 +121,8 @@ class Rainbow(DQN):
             f"v_min={v_min}, v_max={v_max}": v_min < v_max,
         }
         if not all(possible.values()):
-            wrong = [name for name, value in possible.items() if not value]
-            raise ParenvsError(f"Rainbow: impossible {'; '.join(wrong)}")
+            impossible = [name for name, value in possible.items() if not value]
+            raise ParenvsError(f"Rainbow: impossible {'; '.join(impossible)}")
         if env is not None:
             env = maybe_make_env(env, options.get("verbose", 0))
             actions = env.action_space
@@ -162,14 +164,14 @@ class Rainbow(DQN):
             "alpha": self.alpha,
         }
         saved = self.__dict__.get("_rng")
-        n_steps, self.n_steps = self.n_steps, 1  # SB3 warns of buffers other than its own
-        super()._setup_model()  # seeds everything anew
+        n_steps, self.n_steps = self.n_steps, 1  # SB3 warns of n-step buffers other than its own
+        super()._setup_model()  # calls ``set_random_seed``, which makes a new generator
         self.n_steps = n_steps
         self._rng = saved or self.__dict__.get("_rng") or np.random.default_rng()
         self.beta_schedule = LinearSchedule(self.beta, 1.0, 1.0)
 
     def set_random_seed(self, seed: int | None = None) -> None:
-        """Seed everything random."""
+        """Seed everything random; without ``seed`` nothing changes."""
         super().set_random_seed(seed)
         if seed is not None:
             self._rng = np.random.default_rng(seed)
@@ -182,17 +184,20 @@ class Rainbow(DQN):
         deterministic: bool = False,
         action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
-        """The best legal actions, or explored ones unless ``deterministic``.
+        """The best legal actions; unless ``deterministic``, some are replaced by exploration.
 
         Args:
-            observation: one, or one of each of b environments.
-            state: handed back as it is.
+            observation: the observation of one environment, or of b environments stacked.
+            state: is returned as it is.
             episode_start: unused.
-            deterministic: no exploration.
+            deterministic: whether nothing is explored.
             action_masks: (b, c) or (c,) bool; without them all actions are legal.
 
+        Returns:
+            (b,) actions, or () for one environment, and ``state``.
+
         Raises:
-            ParenvsError: a mask of the wrong length, or without any legal action.
+            ParenvsError: a mask has the wrong length, or allows no action.
         """
         masks = action_masks
         if masks is not None:
@@ -211,21 +216,25 @@ class Rainbow(DQN):
         return actions, state
 
     def targets(self, batch: RainbowSamples) -> torch.Tensor:
-        """(b, 1) what Q(s_t, a_t) should be; (b, atoms) probabilities if ``distributional``."""
+        """The targets that Q(s_t, a_t) is trained towards.
+
+        Returns:
+            (b, 1) returns, or (b, atoms) probabilities of the returns if ``distributional``.
+        """
         with torch.no_grad():
             outputs = self.q_net_target.outputs(batch.next_observations)
             if self.double_q:
                 q = self.q_net(batch.next_observations)
             else:
                 q = self.q_net_target.means(outputs)
-            chosen = _of(outputs, masked(q, batch.next_masks).argmax(dim=1, keepdim=True))
+            chosen = _of_actions(outputs, masked(q, batch.next_masks).argmax(dim=1, keepdim=True))
             if not self.distributional:
                 return batch.rewards + batch.discounts * chosen
             probabilities = chosen.softmax(dim=1)
             return project(probabilities, batch.rewards, batch.discounts, self.q_net.support)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        """Update the online network ``gradient_steps`` times."""
+        """Update the online network ``gradient_steps`` times by batches of ``batch_size``."""
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         beta = self.beta_schedule(self._current_progress_remaining)
@@ -238,14 +247,14 @@ class Rainbow(DQN):
                 self.q_net_target.draw(self._rng)
             targets = self.targets(batch)
             outputs = self.q_net.outputs(batch.observations)
-            chosen = _of(outputs, batch.actions.long())
+            chosen = _of_actions(outputs, batch.actions.long())
             if self.distributional:
                 errors = -(targets * chosen.log_softmax(dim=1)).sum(dim=1, keepdim=True)
-                each = errors
+                sample_losses = errors
             else:
                 errors = chosen - targets
-                each = functional.smooth_l1_loss(chosen, targets, reduction="none")
-            loss = (batch.weights * each).mean()
+                sample_losses = functional.smooth_l1_loss(chosen, targets, reduction="none")
+            loss = (batch.weights * sample_losses).mean()
             self.policy.optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
@@ -271,7 +280,7 @@ class Rainbow(DQN):
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> Self:
-        """Train; the arguments are SB3's."""
+        """Train for ``total_timesteps`` environment steps; the arguments are SB3's."""
         return super().learn(
             total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
         )
@@ -312,10 +321,10 @@ class Rainbow(DQN):
             self._masks = masks
 
     def _draw(self, masks: np.ndarray) -> np.ndarray:
-        """(b,) actions, drawn uniformly from the legal ones of each row."""
+        """Draw (b,) actions uniformly from the legal actions of each row of (b, c) ``masks``."""
         return np.where(masks, self._rng.random(masks.shape), -1.0).argmax(axis=1)
 
 
-def _of(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-    """(b, atoms) what the (b, c, atoms) outputs have for (b, 1) actions."""
+def _of_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    """The (b, atoms) entries that the (b, c, atoms) ``outputs`` have for (b, 1) ``actions``."""
     return outputs.gather(1, actions[:, :, None].expand(-1, -1, outputs.shape[2])).squeeze(1)

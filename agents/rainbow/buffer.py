@@ -1,6 +1,6 @@
-"""A sum tree: drawing in proportion to priorities that keep changing, in logarithmic time.
+"""Rainbow's replay buffer: action masks, n-step returns, and priorities kept in a sum tree.
 
-JOINED: A replay buffer with masks, n-step returns and priorities; where the masks come from.
+The functions at the end read the masks from environments and check them.
 """
 
 from __future__ import annotations
@@ -17,87 +17,23 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from parenvs.errors import ParenvsError
 
-
-class SumTree:
-    """Non-negative values, the sums of which are kept in a binary tree.
-
-    Node i has the children 2 i and 2 i + 1, the root is node 1, and the values are the leaves. A
-    sum is always made anew from its two children, so that rounding errors do not add up.
-
-    Args:
-        capacity: number of values, all 0 at first.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity must be at least 1, not {capacity}")
-        self.capacity = capacity
-        self._depth = (capacity - 1).bit_length()
-        self._nodes = np.zeros(2 << self._depth)
-
-    @property
-    def total(self) -> float:
-        """Sum of all values."""
-        return float(self._nodes[1])
-
-    def __getitem__(self, indices: np.ndarray) -> np.ndarray:
-        """The values of ``indices``."""
-        return self._nodes[np.asarray(indices) + (1 << self._depth)]
-
-    def __setitem__(self, indices: np.ndarray, values: np.ndarray | float) -> None:
-        """Replace values; of an index that is given twice, the last value counts."""
-        tree, nodes = self._nodes, np.asarray(indices) + (1 << self._depth)
-        tree[nodes] = values
-        for _ in range(self._depth):
-            right = nodes | 1
-            nodes = nodes >> 1
-            tree[nodes] = tree[right] + tree[right - 1]
-
-    def find(self, masses: np.ndarray) -> np.ndarray:
-        """The index where the running sum of the values first exceeds each mass.
-
-        Args:
-            masses: (b,) in ``[0, total]``.
-
-        Returns:
-            (b,) int64; never the index of a value 0. For ``total``, the last one that is not.
-
-        Raises:
-            ValueError: all values are 0.
-        """
-        if self.total <= 0:
-            raise ValueError("nothing to find: all values are 0")
-        tree, rest = self._nodes, np.array(masses, dtype=float)
-        nodes = np.ones(rest.shape, dtype=np.int64)
-        for _ in range(self._depth):
-            nodes <<= 1
-            left = tree[nodes]
-            right = rest >= left
-            rest -= left * right
-            nodes += right
-        for i in np.flatnonzero(tree[nodes] == 0):  # at or, by rounding, beyond the end
-            while tree[nodes[i]] == 0:
-                nodes[i] -= 1
-        return nodes - (1 << self._depth)
-
-
 SMALLEST = 1e-6
-"""Added to every error, so that each transition can be drawn again."""
+"""Is added to every absolute error, so that each transition can be drawn again."""
 
 
 class RainbowSamples(NamedTuple):
-    """A batch of b transitions over k <= n steps each; k < n where the episode ends.
+    """A batch of b transitions over k <= n steps each; k < n where the episode ends before.
 
     Attributes:
-        observations: s_t.
-        actions: (b, 1) a_t.
-        rewards: (b, 1) r_t + gamma r_{t+1} + ... + gamma^{k-1} r_{t+k-1}.
-        next_observations: s_{t+k}.
-        discounts: (b, 1) gamma^k; 0 where s_{t+k} is terminal.
-        masks: (b, c) bool, legal actions of s_t.
-        next_masks: (b, c) bool, legal actions of s_{t+k}.
-        weights: (b, 1) importance weights, at most 1; 1 without priorities.
-        indices: (b,) for ``update_priorities``.
+        observations: the states s_t, with a leading axis of b.
+        actions: (b, 1) int64, the actions a_t.
+        rewards: (b, 1) float32, r_t + gamma r_{t+1} + ... + gamma^{k-1} r_{t+k-1}.
+        next_observations: the states s_{t+k}, with a leading axis of b.
+        discounts: (b, 1) float32, gamma^k, or 0 where s_{t+k} is terminal.
+        masks: (b, c) bool, the legal actions of s_t.
+        next_masks: (b, c) bool, the legal actions of s_{t+k}.
+        weights: (b, 1) float32, importance weights in (0, 1]; all 1 without priorities.
+        indices: (b,) int64, which steps were drawn, as ``update_priorities`` takes them.
     """
 
     observations: torch.Tensor | TensorDict
@@ -114,19 +50,26 @@ class RainbowSamples(NamedTuple):
 class RainbowBuffer(ReplayBuffer):
     """Stores single steps in SB3's arrays, and joins up to n of them when they are drawn.
 
-    Steps of all environments are drawn alike: uniformly, or in proportion to their priorities
-    p = (abs(error) + 1e-6)^alpha (arXiv 1511.05952, section 3.3). New steps have the greatest
+    Steps are drawn from all environments together: uniformly, or in proportion to their priorities
+    p = (abs(error) + 1e-6)^alpha (arXiv 1511.05952, section 3.3). A new step gets the greatest
     priority so far.
 
     Args:
-        buffer_size: steps that are kept, of all environments together.
+        buffer_size: number of steps that the buffer holds, of all environments together.
         observation_space: as in SB3.
-        action_space: ``Discrete``.
-        n_steps: n, most steps that are joined.
-        gamma: discount of a step.
-        prioritized: draw by priority.
+        action_space: a ``Discrete`` space of c actions.
+        n_steps: n, the greatest number of steps that are joined.
+        gamma: discount per step.
+        prioritized: whether steps are drawn by priority.
         alpha: exponent of the priorities; 0 draws uniformly.
         **options: further arguments of SB3's buffer (``device``, ``n_envs``).
+
+    Attributes:
+        masks: (rows, n_envs, c) bool, the legal actions before each step.
+        next_masks: (rows, n_envs, c) bool, the legal actions after each step.
+
+    Raises:
+        ValueError: ``options`` ask for a buffer without next observations or truncations.
     """
 
     masks: np.ndarray
@@ -156,7 +99,7 @@ class RainbowBuffer(ReplayBuffer):
         self.greatest = 1.0
 
     def add(self, *args: Any, **kwargs: Any) -> None:
-        """Store a step of each environment, as SB3 does; all actions are legal."""
+        """Store a step of each environment as SB3 does, with all actions legal."""
         row = self.pos
         super().add(*args, **kwargs)
         self.masks[row] = self.next_masks[row] = True
@@ -165,11 +108,11 @@ class RainbowBuffer(ReplayBuffer):
             self.tree[slots] = self.greatest**self.alpha
 
     def set_masks(self, masks: np.ndarray, next_masks: np.ndarray) -> None:
-        """Put in the masks of the steps added last, (n_envs, c) before and after."""
+        """Set the masks of the steps added last: (n_envs, c) bool before and after the step."""
         self.masks[self._last], self.next_masks[self._last] = masks, next_masks
 
     def end_episodes(self) -> None:
-        """Truncate the episodes that the steps added last belong to: others are begun next."""
+        """Truncate the running episodes, because the next steps added belong to new ones."""
         if self.size():
             last = self._last
             self.timeouts[last] = np.maximum(self.timeouts[last], 1 - self.dones[last])
@@ -184,9 +127,9 @@ class RainbowBuffer(ReplayBuffer):
         """Draw a batch.
 
         Args:
-            batch_size: b.
-            env: normalises observations and rewards.
-            rng: source of randomness (default: a fresh one).
+            batch_size: b, the number of transitions.
+            env: normalises observations and rewards, if given.
+            rng: the generator that draws (default: a new one).
             beta: exponent of the importance weights.
         """
         rng = np.random.default_rng() if rng is None else rng
@@ -195,7 +138,8 @@ class RainbowBuffer(ReplayBuffer):
             return self.at(indices, env)
         strata = (np.arange(batch_size) + rng.random(batch_size)) / batch_size
         indices = self.tree.find(strata * self.tree.total)
-        # Of (count * probability)^-beta over its maximum, all but the priorities cancels out.
+        # The weights are (count * probability)^-beta over their maximum, where the count and the
+        # sum of the priorities cancel out.
         weights = self.tree[indices] ** -beta
         return self.at(indices, env, weights / weights.max())
 
@@ -205,7 +149,13 @@ class RainbowBuffer(ReplayBuffer):
         env: VecNormalize | None = None,
         weights: np.ndarray | None = None,
     ) -> RainbowSamples:
-        """The batch that begins at ``indices``: row times ``n_envs`` plus environment."""
+        """The batch of the transitions that begin at given steps.
+
+        Args:
+            indices: (b,) int64, row times ``n_envs`` plus environment.
+            env: normalises observations and rewards, if given.
+            weights: (b,) importance weights (default: all 1).
+        """
         row, column = np.divmod(indices, self.n_envs)
         final, returns, discounts = self._join(row, column, env)
         weights = np.ones(len(indices)) if weights is None else weights
@@ -222,11 +172,16 @@ class RainbowBuffer(ReplayBuffer):
         )
 
     def update_priorities(self, indices: np.ndarray, errors: np.ndarray) -> None:
-        """Set the priorities of steps that were drawn, by their errors of any sign, (b,)."""
+        """Set the priorities of steps by their errors.
+
+        Args:
+            indices: (b,) int64, the steps, as ``RainbowSamples`` has them.
+            errors: (b,) errors of any sign.
+        """
         if self.tree is not None:
-            sizes = np.abs(errors).astype(np.float64) + SMALLEST
-            self.greatest = max(self.greatest, float(sizes.max()))
-            self.tree[indices] = sizes**self.alpha
+            magnitudes = np.abs(errors).astype(np.float64) + SMALLEST
+            self.greatest = max(self.greatest, float(magnitudes.max()))
+            self.tree[indices] = magnitudes**self.alpha
 
     @property
     def _last(self) -> int:
@@ -236,43 +191,116 @@ class RainbowBuffer(ReplayBuffer):
     def _join(
         self, row: np.ndarray, column: np.ndarray, env: VecNormalize | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Row of the last of the k joined steps, discounted rewards, and discount of s_{t+k}."""
-        final, shares, columns = row, np.float32(1), column[:, None]
+        """Join up to n steps that begin at (``row``, ``column``), each (b,).
+
+        Returns:
+            (b,) the row of the last of the k joined steps, the discounted sum of their rewards,
+            and the discount of s_{t+k}.
+        """
+        final, powers, columns = row, np.float32(1), column[:, None]
         rows, length = row[:, None], np.zeros_like(row)
         if self.n_steps > 1:
             steps = np.arange(self.n_steps)
             rows = (rows + steps) % self.buffer_size
             ends = (self.dones[rows, columns] > 0) | (self.timeouts[rows, columns] > 0)
-            ends |= rows == self._last  # what follows is older, or not there
+            ends |= rows == self._last  # the row behind is older, or still empty
             ends[:, -1] = True
             length = ends.argmax(axis=1)
-            shares = (steps <= length[:, None]) * self.gamma ** steps.astype(np.float32)
+            powers = (steps <= length[:, None]) * self.gamma ** steps.astype(np.float32)
             final = (row + length) % self.buffer_size
         rewards = self._normalize_reward(self.rewards[rows, columns], env)
         terminal = self.dones[final, column] * (1 - self.timeouts[final, column])
         discounts = self.gamma ** (length + 1) * (1 - terminal)
-        return final, (rewards * shares).sum(axis=1), discounts
+        return final, (rewards * powers).sum(axis=1), discounts
 
     def _take(
         self, stored: Any, row: np.ndarray, column: np.ndarray, env: VecNormalize | None
     ) -> Any:
-        """Observations as tensors, a dictionary if they are stored so."""
+        """Stored observations as tensors: a dictionary for ``Dict`` spaces, else one tensor."""
         if isinstance(stored, dict):
-            found = {key: array[row, column] for key, array in stored.items()}
-            normal = self._normalize_obs(found, env)
-            return {key: self._tensor(array) for key, array in dict(normal).items()}
+            drawn = {key: array[row, column] for key, array in stored.items()}
+            normalized = self._normalize_obs(drawn, env)
+            return {key: self._tensor(array) for key, array in dict(normalized).items()}
         return self._tensor(self._normalize_obs(stored[row, column], env))
 
     def _tensor(self, array: Any) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)  # indexing has copied it already
+        return torch.from_numpy(array).to(self.device)  # no copy: indexing has made one
 
 
 class RainbowDictBuffer(RainbowBuffer, DictReplayBuffer):  # type: ignore[misc]
-    """The same for ``Dict`` observations."""
+    """``RainbowBuffer`` for ``Dict`` observations."""
+
+
+class SumTree:
+    """Non-negative values with their sums in a binary tree: draws in logarithmic time.
+
+    Node i has the children 2 i and 2 i + 1, the root is node 1, and the values are the leaves. A
+    sum is always computed anew from its two children, so that rounding errors do not add up.
+
+    Args:
+        capacity: number of values; all are 0 at first.
+
+    Raises:
+        ValueError: ``capacity`` is less than 1.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity must be at least 1, not {capacity}")
+        self.capacity = capacity
+        self._depth = (capacity - 1).bit_length()
+        self._nodes = np.zeros(2 << self._depth)
+
+    @property
+    def total(self) -> float:
+        """The sum of all values."""
+        return float(self._nodes[1])
+
+    def __getitem__(self, indices: np.ndarray) -> np.ndarray:
+        """The values at ``indices``, (b,)."""
+        return self._nodes[np.asarray(indices) + (1 << self._depth)]
+
+    def __setitem__(self, indices: np.ndarray, values: np.ndarray | float) -> None:
+        """Replace the values at ``indices``, (b,); of an index given twice the last counts."""
+        tree, nodes = self._nodes, np.asarray(indices) + (1 << self._depth)
+        tree[nodes] = values
+        for _ in range(self._depth):
+            right = nodes | 1
+            nodes = nodes >> 1
+            tree[nodes] = tree[right] + tree[right - 1]
+
+    def find(self, masses: np.ndarray) -> np.ndarray:
+        """The index at which the running sum of the values first exceeds each mass.
+
+        Args:
+            masses: (b,) numbers in ``[0, total]``.
+
+        Returns:
+            (b,) int64. A value of 0 is never found; ``total`` finds the last value that is not 0.
+
+        Raises:
+            ValueError: all values are 0.
+        """
+        if self.total <= 0:
+            raise ValueError("nothing to find: all values are 0")
+        tree, remaining = self._nodes, np.array(masses, dtype=float)
+        nodes = np.ones(remaining.shape, dtype=np.int64)
+        for _ in range(self._depth):
+            nodes <<= 1
+            left = tree[nodes]
+            right = remaining >= left
+            remaining -= left * right
+            nodes += right
+        for i in np.flatnonzero(
+            tree[nodes] == 0
+        ):  # a mass of ``total``, or rounding, leads beyond the last value
+            while tree[nodes[i]] == 0:
+                nodes[i] -= 1
+        return nodes - (1 << self._depth)
 
 
 def env_name(env: Any) -> str:
-    """The id of an environment, or of the first of several; its class if it has no id."""
+    """The id of an environment (of the first in a ``VecEnv``), or its class if it has no id."""
     try:
         spec = env.get_attr("spec", 0)[0] if isinstance(env, VecEnv) else env.spec
         return str(spec.id)
@@ -281,32 +309,32 @@ def env_name(env: Any) -> str:
 
 
 def check_masks(masks: Sequence[Any], actions: int, source: Any) -> np.ndarray:
-    """The masks as (n_envs, actions) bool.
+    """Check action masks, and return them as one (n_envs, c) bool array.
 
     Args:
-        masks: one mask of each environment.
-        actions: c, their right length.
-        source: words for the error, or an environment that is asked its name.
+        masks: the mask of each environment.
+        actions: c, the number of actions.
+        source: names the masks' origin in the error: words, or the environment itself.
 
     Raises:
-        ParenvsError: a mask of another length, or without any legal action.
+        ParenvsError: a mask has another length, or allows no action.
     """
-    problem = ""
+    fault = ""
     if any(np.shape(mask) != (actions,) for mask in masks):
         shapes = sorted({np.shape(mask) for mask in masks})
-        problem = f"an action mask has shape {shapes[0]}; it should be ({actions},)"
+        fault = f"an action mask has shape {shapes[0]}; it should be ({actions},)"
     else:
         checked = np.array(masks, dtype=bool)
         if not checked.any(axis=1).all():
-            problem = "an action mask allows no action; it should allow one at least"
-    if problem:
+            fault = "an action mask allows no action; it should allow one at least"
+    if fault:
         name = source if isinstance(source, str) else env_name(source)
-        raise ParenvsError(f"{name}: {problem}")
+        raise ParenvsError(f"{name}: {fault}")
     return checked
 
 
 def read_masks(env: VecEnv, masking: bool) -> np.ndarray:
-    """(n_envs, c) bool masks of all environments now; all true unless ``masking``."""
+    """The present masks of all environments, (n_envs, c) bool; all true unless ``masking``."""
     assert isinstance(env.action_space, spaces.Discrete)
     actions = int(env.action_space.n)
     if not masking:
@@ -317,12 +345,19 @@ def read_masks(env: VecEnv, masking: bool) -> np.ndarray:
 def final_masks(
     env: VecEnv, masks: np.ndarray, dones: np.ndarray, infos: Sequence[dict[str, Any]]
 ) -> np.ndarray:
-    """The masks of the states that a step led to, where ``masks`` may be of the next episode's.
+    """The masks of the states that a step led to.
 
-    A truncated state has its mask in ``info["action_mask"]``; that of a terminal one is all true.
+    Where an episode has ended, ``masks`` belongs to the first state of the next one already. The
+    mask of a truncated state is in ``info["action_mask"]``; that of a terminal one is all true.
+
+    Args:
+        env: the environments, for their name in an error.
+        masks: (n_envs, c) bool, the present masks.
+        dones: (n_envs,) bool, which episodes ended with the step.
+        infos: the info of each environment.
 
     Raises:
-        ParenvsError: it is not there, or no mask.
+        ParenvsError: the mask of a truncated state is missing or no mask.
     """
     result = masks.copy()
     for i in np.flatnonzero(dones).tolist():

@@ -15,14 +15,14 @@ from torch.nn import functional
 from torch.optim import Adam
 
 LOWEST = torch.finfo(torch.float32).min
-"""Q of an illegal action. Finite: where a terminal state allows nothing, no NaN can come of it."""
+"""Q-value of an illegal action; finite, as an infinity times the discount 0 would give NaN."""
 
 FUSED = tuple(int(x) for x in torch.__version__.split(".")[:2]) >= (2, 4)
-"""Whether torch has a fused Adam for CPUs; for networks this small, calls are what takes time."""
+"""Whether torch has a fused Adam for CPUs: in networks this small the calls take the time."""
 
 
 def masked(q: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
-    """(b, c) Q-values, the lowest number where ``masks``, bool, is false."""
+    """The (b, c) Q-values with ``LOWEST`` where the (b, c) bool ``masks`` are false."""
     return q.masked_fill(~masks, LOWEST)
 
 
@@ -32,22 +32,25 @@ def project(
     discounts: torch.Tensor,
     support: torch.Tensor,
 ) -> torch.Tensor:
-    """The distribution of ``rewards + discounts * return`` on the same support.
+    """Project the distribution of ``rewards + discounts * return`` onto the support.
 
-    The probability of a return between two atoms goes to both, by nearness (arXiv 1707.06887,
-    equation 7); beyond the ends, to the last one.
+    The probability of a return between two atoms is shared among both by nearness (arXiv
+    1707.06887, equation 7); that of a return beyond the support goes to its last atom.
 
     Args:
-        probabilities: (b, atoms) of the returns.
-        rewards: (b, 1).
-        discounts: (b, 1).
+        probabilities: (b, atoms) probabilities of the returns in the support.
+        rewards: (b, 1) returns that are added.
+        discounts: (b, 1) factors of the returns.
         support: (atoms,) the returns, evenly spaced.
+
+    Returns:
+        (b, atoms) probabilities.
     """
-    places = len(support) - 1
+    intervals = len(support) - 1
     share = (rewards + discounts * support - support[0]) / (support[-1] - support[0])
-    place = share.clamp(0, 1) * places
-    below = place.long().clamp(max=places - 1)
-    upper = probabilities * (place - below)
+    position = share.clamp(0, 1) * intervals
+    below = position.long().clamp(max=intervals - 1)
+    upper = probabilities * (position - below)
     result = torch.zeros_like(probabilities).scatter_add_(1, below, probabilities - upper)
     return result.scatter_add_(1, below + 1, upper)
 
@@ -55,13 +58,14 @@ def project(
 class NoisyLinear(nn.Linear):
     """A linear layer whose parameters are drawn around their means.
 
-    Factorised Gaussian noise (arXiv 1706.10295, section 3): ``draw`` brings new noise, ``silence``
-    leaves the means. ``weight`` and ``bias`` are the means, drawn at first as in the paper.
+    The noise is factorised Gaussian (arXiv 1706.10295, section 3): ``draw`` draws new noise, and
+    ``silence`` sets it to zero, which leaves the means ``weight`` and ``bias``. The means are drawn
+    at first as in the paper.
 
     Args:
-        inputs: number p of inputs.
+        inputs: p, the number of inputs.
         outputs: number of outputs.
-        sigma: the standard deviations are ``sigma / sqrt(p)`` at first.
+        sigma: all standard deviations are ``sigma / sqrt(p)`` at first.
     """
 
     noise_in: torch.Tensor
@@ -76,7 +80,7 @@ class NoisyLinear(nn.Linear):
         self.register_buffer("noise_out", torch.zeros(outputs), persistent=False)
 
     def draw(self, rng: np.random.Generator) -> None:
-        """Draw new noise."""
+        """Draw new noise from ``rng``."""
         for noise in (self.noise_in, self.noise_out):
             normal = rng.standard_normal(len(noise), dtype=np.float32)
             noise.copy_(torch.from_numpy(np.sign(normal) * np.sqrt(np.abs(normal))))
@@ -87,24 +91,24 @@ class NoisyLinear(nn.Linear):
         self.noise_out.zero_()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(b, inputs) to (b, outputs)."""
+        """The (b, outputs) of (b, inputs), with the present noise."""
         weight = self.weight + self.weight_sigma * torch.outer(self.noise_out, self.noise_in)
         return functional.linear(x, weight, self.bias + self.bias_sigma * self.noise_out)
 
 
 class RainbowNetwork(QNetwork):
-    """Q-values, as the means of ``atoms`` probabilities each if there is more than one atom.
+    """Q-values of c actions; with several ``atoms``, the means of distributions of returns.
 
-    Without switches it is SB3's ``QNetwork``. Dueling (arXiv 1511.06581) has two streams, one for
-    the value and one for the advantages, with a last hidden layer each: the halves of a layer of
-    twice the width.
+    With all switches off it is SB3's ``QNetwork``. Dueling (arXiv 1511.06581) has two streams, one
+    for the value and one for the advantages. Each has a last hidden layer of its own: the halves of
+    one layer of twice the width.
 
     Args:
-        dueling: two streams.
-        atoms: number of returns that have a probability (arXiv 1707.06887), 1 for plain Q-values.
-        v_min: least of these returns.
-        v_max: greatest of them.
-        noisy: all layers behind the features extractor are noisy.
+        dueling: whether there are two streams.
+        atoms: number of returns that get a probability (arXiv 1707.06887); 1 for plain Q-values.
+        v_min: smallest of these returns.
+        v_max: greatest of these returns.
+        noisy: whether all layers behind the features extractor are noisy.
         **options: arguments of ``QNetwork``.
     """
 
@@ -128,7 +132,7 @@ class RainbowNetwork(QNetwork):
         self.advantage = self._layers(width, outputs, [])
 
     def _layers(self, inputs: int, outputs: int, hidden: list[int]) -> nn.Sequential:
-        """An MLP; ``outputs`` -1 leaves out the last linear layer."""
+        """An MLP with ``hidden`` layers; with ``outputs`` -1 it has no last linear layer."""
         layers = create_mlp(inputs, outputs, hidden, self.activation_fn)
         if self.noisy:
             layers = [
@@ -140,7 +144,7 @@ class RainbowNetwork(QNetwork):
         return nn.Sequential(*layers)
 
     def outputs(self, obs: PyTorchObs) -> torch.Tensor:
-        """(b, c, atoms) logits, aggregated over the streams; Q-values if there is one atom."""
+        """(b, c, atoms) logits of the returns, both streams added; Q-values if ``atoms`` is 1."""
         features = self.q_net(self.extract_features(obs, self.features_extractor))
         if not self.dueling:
             return features.view(-1, self.actions, self.atoms)
@@ -150,7 +154,7 @@ class RainbowNetwork(QNetwork):
         return value + (advantage - advantage.mean(dim=1, keepdim=True))
 
     def means(self, outputs: torch.Tensor) -> torch.Tensor:
-        """(b, c) Q-values from ``outputs``."""
+        """(b, c) Q-values of the (b, c, atoms) ``outputs``."""
         if self.atoms == 1:
             return outputs.squeeze(2)
         return outputs.softmax(dim=2) @ self.support
@@ -165,20 +169,20 @@ class RainbowNetwork(QNetwork):
         deterministic: bool = True,
         masks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """(b,) best actions; noise is silenced for good if ``deterministic``."""
+        """(b,) best actions; ``deterministic`` silences the noise until ``draw`` is called."""
         if deterministic:
             self.silence()
         q = self(observation)
         return (q if masks is None else masked(q, masks)).argmax(dim=1)
 
     def draw(self, rng: np.random.Generator) -> None:
-        """Draw new noise in all noisy layers."""
+        """Draw new noise from ``rng`` in all noisy layers."""
         for layer in self.modules():
             if isinstance(layer, NoisyLinear):
                 layer.draw(rng)
 
     def silence(self) -> None:
-        """Leave the means in all noisy layers."""
+        """Set the noise to zero in all noisy layers."""
         if self.noisy:
             for layer in self.modules():
                 if isinstance(layer, NoisyLinear):
@@ -192,11 +196,11 @@ class RainbowPolicy(DQNPolicy):
         observation_space: as in SB3.
         action_space: ``Discrete``.
         lr_schedule: as in SB3.
-        dueling: see ``RainbowNetwork``, as for the next four.
-        atoms: number of atoms.
-        v_min: least return.
-        v_max: greatest return.
-        noisy: noisy layers.
+        dueling: as in ``RainbowNetwork``.
+        atoms: as in ``RainbowNetwork``.
+        v_min: as in ``RainbowNetwork``.
+        v_max: as in ``RainbowNetwork``.
+        noisy: as in ``RainbowNetwork``.
         **options: further arguments of SB3's ``DQNPolicy`` (``net_arch``, ...).
     """
 
@@ -215,7 +219,7 @@ class RainbowPolicy(DQNPolicy):
         noisy: bool = False,
         **options: Any,
     ) -> None:
-        # Before anything else: the base class builds the networks.
+        # Set before anything else, because the base class builds the networks.
         self.switches: dict[str, Any] = {
             "dueling": dueling, "atoms": atoms, "v_min": v_min, "v_max": v_max, "noisy": noisy,
         }  # fmt: skip
@@ -224,7 +228,7 @@ class RainbowPolicy(DQNPolicy):
         super().__init__(observation_space, action_space, lr_schedule, **options)
 
     def make_q_net(self) -> RainbowNetwork:
-        """A network, with a features extractor of its own."""
+        """Make a network with a features extractor of its own."""
         arguments = self._update_features_extractor(self.net_args, features_extractor=None)
         return RainbowNetwork(**self.switches, **arguments).to(self.device)
 
@@ -236,14 +240,17 @@ class RainbowPolicy(DQNPolicy):
         deterministic: bool = False,
         action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
-        """Best legal actions; without ``deterministic``, of the networks as noisy as they are.
+        """The best legal actions, with the present noise unless ``deterministic``.
 
         Args:
-            observation: one, or one of each environment.
-            state: handed back as it is.
+            observation: the observation of one environment, or of b environments stacked.
+            state: is returned as it is.
             episode_start: unused.
-            deterministic: silence noisy layers.
-            action_masks: (b, c) or (c,) bool.
+            deterministic: whether noisy layers are silenced.
+            action_masks: (b, c) or (c,) bool; without them all actions are legal.
+
+        Returns:
+            (b,) actions, or () for one environment, and ``state``.
         """
         if action_masks is None:
             return super().predict(observation, state, episode_start, deterministic)
@@ -252,8 +259,8 @@ class RainbowPolicy(DQNPolicy):
         masks = torch.as_tensor(action_masks, dtype=torch.bool, device=self.device)
         with torch.no_grad():
             actions = self.q_net._predict(tensor, deterministic, masks.view(-1, masks.shape[-1]))
-        found = actions.cpu().numpy()
-        return found if vectorized else found.squeeze(axis=0), state
+        array = actions.cpu().numpy()
+        return array if vectorized else array.squeeze(axis=0), state
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {**super()._get_constructor_parameters(), **self.switches}
@@ -263,7 +270,7 @@ MlpPolicy = RainbowPolicy
 
 
 class MultiInputPolicy(RainbowPolicy):
-    """The policy for ``Dict`` observations; same arguments."""
+    """``RainbowPolicy`` for ``Dict`` observations; the arguments are the same."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"features_extractor_class": CombinedExtractor, **options})

@@ -1,4 +1,4 @@
-"""Training and evaluating one agent on one problem; needs the extra ``agents``."""
+"""Trains and evaluates one agent on one problem; needs the extra ``agents``."""
 
 from parenvs.agents.train.run import Config, TrainResult, play, replay, train
 

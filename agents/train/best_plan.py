@@ -1,4 +1,4 @@
-"""A callback that keeps the best episode of a training run, whatever the agent and the task."""
+"""A callback that keeps the best episode of a training run, for any agent and any task."""
 
 from __future__ import annotations
 
@@ -12,18 +12,40 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from parenvs.agents.vec_env import NativeVecEnv
 
+_STATE = (
+    "best_return",
+    "best_actions",
+    "best_steps",
+    "episodes",
+    "target_steps",
+    "target_seconds",
+    "seconds",
+    "_running",
+    "_returns",
+)
+"""Attributes of ``BestPlan`` that a checkpoint holds."""
+
 
 class BestPlan(BaseCallback):
-    """Remembers the actions of the best episode and when they were found.
+    """Remembers the actions of the best episode, and when it was found.
 
-    Seconds are of the processor: training runs on one thread, so that they are those of an idle
-    machine, and other runs beside it do not count. Environments of the suite are deterministic
-    once reset, so that the actions give back the plan.
+    Seconds are processor seconds: training runs on one thread, so they are what an idle machine
+    would take, whatever else runs. Environments of the suite are deterministic after a reset, so
+    the actions alone restore the plan.
 
     Args:
-        target: an episode return; the run notes when it is first reached.
-        stop: whether to end training there.
-        scale: what rewards were divided by.
+        target: an episode return; the callback notes when it is first reached.
+        stop: whether training ends when ``target`` is reached.
+        scale: the number that the rewards were divided by.
+
+    Attributes:
+        best_return: return of the best episode so far; minus infinity before the first ends.
+        best_actions: its actions.
+        best_steps: environment steps of the run when it ended.
+        episodes: number of episodes that have ended.
+        target_steps: environment steps when ``target`` was reached, or None.
+        target_seconds: processor seconds when ``target`` was reached, or None.
+        seconds: processor seconds of training so far.
     """
 
     def __init__(self, target: float | None = None, stop: bool = False, scale: float = 1.0) -> None:
@@ -44,7 +66,7 @@ class BestPlan(BaseCallback):
 
     def _on_training_start(self) -> None:
         count = self.training_env.num_envs
-        if len(self._running) != count:  # else restored
+        if len(self._running) != count:  # after ``restore`` they are there
             self._running = [[] for _ in range(count)]
             self._returns = [0.0] * count
         self._started = time.process_time() - self.seconds
@@ -80,7 +102,12 @@ class BestPlan(BaseCallback):
         self.logger.record("plan/best_return", self.best_return)
 
     def replay(self, env: VecEnv, model: BaseAlgorithm) -> None:
-        """Bring environments to where they were, after ``restore``: in the middle of episodes."""
+        """Bring environments back into the middle of their episodes, after ``restore``.
+
+        Args:
+            env: the environments.
+            model: the agent, which is given their observations.
+        """
         if isinstance(env, NativeVecEnv):
             model._last_obs = env.replay(self._running)
         else:
@@ -94,23 +121,10 @@ class BestPlan(BaseCallback):
         model._last_episode_starts = np.array([not actions for actions in self._running])
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs, as JSON types."""
+        """The state that a checkpoint holds, as JSON types."""
         return {key: getattr(self, key) for key in _STATE}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Take over the state of a checkpoint."""
         for key in _STATE:
             setattr(self, key, state[key])
-
-
-_STATE = (
-    "best_return",
-    "best_actions",
-    "best_steps",
-    "episodes",
-    "target_steps",
-    "target_seconds",
-    "seconds",
-    "_running",
-    "_returns",
-)

@@ -1,4 +1,4 @@
-"""Checkpoints from which training goes on as if it had not been interrupted."""
+"""Checkpoints: an interrupted training goes on from one as if it had not been interrupted."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from parenvs.files import replacing
 
 
 class Checkpoints(BaseCallback):
-    """Saves the agent, the best plan and the random states every few updates.
+    """Saves the agent, the best plan and the random states every few rollouts.
 
-    A checkpoint is taken where a rollout starts. Environments that are in the middle of an episode
-    then are brought back there by its actions, which the best plan's callback keeps.
+    A checkpoint is taken where a rollout starts. Environments may then be in the middle of an
+    episode; ``BestPlan`` keeps its actions and replays them after a restart.
 
     Args:
-        path: the file, replaced each time.
-        tracker: the callback with the best plan.
-        every: updates between checkpoints.
-        restored: a checkpoint to continue from, or None.
+        path: the file that each checkpoint replaces.
+        tracker: the callback that keeps the best plan.
+        every: number of rollouts between two checkpoints.
+        restored: state of the checkpoint to continue from, or None for a fresh run.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Checkpoints(BaseCallback):
         return True
 
     def save(self) -> None:
-        """Write the checkpoint."""
+        """Write a checkpoint now."""
         model = io.BytesIO()
         self.model.save(model)
         state = {"tracker": self.tracker.state(), "random": _random_states()}
@@ -76,7 +76,15 @@ class Checkpoints(BaseCallback):
 def load_checkpoint(
     path: str | os.PathLike[str], algorithm: type[BaseAlgorithm], **options: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """The agent and the state of a checkpoint.
+    """Read a checkpoint.
+
+    Args:
+        path: the file.
+        algorithm: class of the agent.
+        **options: arguments of its ``load``, e.g. ``env``.
+
+    Returns:
+        the agent, and the state with the keys ``tracker`` and ``random``.
 
     Raises:
         ParenvsError: the file is no checkpoint.
@@ -88,11 +96,12 @@ def load_checkpoint(
             if isinstance(model, OffPolicyAlgorithm):
                 model.load_replay_buffer(io.BytesIO(archive.read("replay.pkl")))
         return model, {key: state[key] for key in ("tracker", "random")}
-    except Exception as error:  # pickles and zip files have no end of ways to be broken
+    except Exception as error:  # broken pickles and zip files raise errors of many kinds
         raise ParenvsError(f"{path}: not a checkpoint ({error}); train anew") from None
 
 
 def _random_states() -> dict[str, Any]:
+    """States of the global generators of torch and NumPy, as JSON types."""
     kind, keys, position, has_gauss, cached = np.random.get_state()
     return {
         "torch": torch.get_rng_state().tolist(),
@@ -101,6 +110,7 @@ def _random_states() -> dict[str, Any]:
 
 
 def _set_random_states(state: dict[str, Any]) -> None:
+    """Set the global generators of torch and NumPy."""
     torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
     kind, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))

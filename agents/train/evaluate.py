@@ -1,4 +1,4 @@
-"""Masked evaluation of a trained agent."""
+"""Evaluates a trained agent with action masks: greedy and sampled episodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sb3_contrib.common.maskable.evaluation import evaluate_policy
 
-from parenvs.agents.train.learners import learner
+from parenvs.agents.train.learners import learner_of
 from parenvs.agents.train.run import MODEL, Config, load_config, replay
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.errors import ParenvsError
@@ -18,15 +18,15 @@ from parenvs.plan import Plan
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How an agent does without further training.
+    """How good an agent's episodes are without further training.
 
     Attributes:
         greedy_value: return of the episode of most probable actions.
-        greedy_plan: its plan.
-        mean_value: mean return of sampled episodes.
-        std_value: their standard deviation.
-        best_value: the best of them, the greedy one included.
-        best_plan: its plan.
+        greedy_plan: the plan that this episode builds.
+        mean_value: mean return of the sampled episodes.
+        std_value: standard deviation of the sampled episodes' returns.
+        best_value: greatest return of all episodes, the greedy one included.
+        best_plan: the plan that this episode builds.
         episodes: number of sampled episodes.
     """
 
@@ -40,12 +40,12 @@ class Evaluation:
 
 
 def evaluate(model: Any, config: Config, episodes: int = 100, seed: int = 0) -> Evaluation:
-    """Run the greedy policy once and the sampled policy many times, with masks.
+    """Play one greedy episode and many sampled ones, with masks.
 
     Args:
         model: the trained agent.
-        config: the run that it comes from; its environment is the one evaluated on.
-        episodes: sampled episodes.
+        config: the run that the agent comes from; its environment is played.
+        episodes: number of sampled episodes.
         seed: seed of the sampling.
     """
     with one_thread():
@@ -80,25 +80,30 @@ def evaluate(model: Any, config: Config, episodes: int = 100, seed: int = 0) -> 
 def evaluate_folder(folder: str | Path, episodes: int = 100, seed: int = 0) -> Evaluation:
     """Evaluate the model of a training run's folder.
 
+    Args:
+        folder: the folder of a finished run.
+        episodes: number of sampled episodes.
+        seed: seed of the sampling.
+
     Raises:
-        ParenvsError: no finished run there, or a broken model.
+        ParenvsError: the folder holds no finished run, or its model is broken.
     """
     config = load_config(folder)
     path = Path(folder) / MODEL
     if not path.exists():
         raise ParenvsError(f"{folder}: no {MODEL} yet; finish the run with resume (--resume)")
     try:
-        model = learner(config.agent).algorithm.load(path, device="cpu")
-    except Exception as error:  # pickles and zip files have no end of ways to be broken
+        model = learner_of(config.agent).algorithm.load(path, device="cpu")
+    except Exception as error:  # broken pickles and zip files raise errors of many kinds
         raise ParenvsError(f"{path}: not a trained agent ({error}); train anew") from None
     return evaluate(model, config, episodes, seed)
 
 
 class _Recorder:
-    """An ``evaluate_policy`` callback that keeps the actions of the best episode.
+    """A callback of ``evaluate_policy`` that keeps the return and actions of the best episode.
 
     Args:
-        scale: what rewards were divided by.
+        scale: the number that the rewards were divided by.
     """
 
     def __init__(self, scale: float) -> None:

@@ -1,4 +1,4 @@
-"""Training: one way for any agent on any environment of the suite."""
+"""A training run: any agent on any environment of the suite, in one process, in one folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 from tqdm import TqdmExperimentalWarning
 
-import parenvs
+from parenvs import __version__
 from parenvs.agents.names import STEPS
 from parenvs.agents.train.best_plan import BestPlan
 from parenvs.agents.train.checkpoint import Checkpoints, load_checkpoint
-from parenvs.agents.train.learners import learner
+from parenvs.agents.train.learners import learner_of
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing, write_text
@@ -40,10 +40,10 @@ class Config:
 
     Attributes:
         env_id: id of the environment.
-        env_kwargs: its arguments (JSON types).
-        agent: name of the agent.
+        env_kwargs: arguments of the environment, as JSON types.
+        agent: name of the agent, a key of ``LEARNERS``.
         seed: seed of everything random.
-        steps: environment steps.
+        steps: number of environment steps.
         overrides: settings of the agent that differ from its defaults.
     """
 
@@ -61,12 +61,12 @@ class TrainResult:
 
     Attributes:
         value: return of the best episode.
-        actions: its actions.
-        steps: environment steps done.
-        best_steps: steps after which the best episode was found.
-        target_steps: steps after which the target was reached, or None.
-        target_seconds: processor seconds to it, or None.
-        episodes: complete episodes, each one plan judged.
+        actions: the actions of the best episode.
+        steps: number of environment steps done.
+        best_steps: environment steps after which the best episode was found.
+        target_steps: environment steps after which the target was reached, or None.
+        target_seconds: processor seconds after which the target was reached, or None.
+        episodes: number of complete episodes; each is one plan judged.
         seconds: processor seconds of training.
     """
 
@@ -93,54 +93,55 @@ def train(
     """Train an agent on one instance.
 
     Args:
-        config: what to train on what.
-        folder: where to write configuration, checkpoints, logs (csv, tensorboard), the model, the
-            best plan and the result; None writes nothing.
-        resume: continue from the folder's checkpoint, if there is one.
-        target: an episode return whose first time is noted.
-        stop_at_target: end training there.
-        progress: show a progress bar.
-        checkpoint_every: rollouts between checkpoints (default: the agent's own).
+        config: which agent is trained on which environment, and how long.
+        folder: where configuration, checkpoints, logs (csv, tensorboard), the model, the best plan
+            and the result go; None writes nothing.
+        resume: whether to continue from the folder's checkpoint, if there is one.
+        target: an episode return; the result says when it was first reached.
+        stop_at_target: whether training ends when ``target`` is reached.
+        progress: whether to show a progress bar.
+        checkpoint_every: rollouts between two checkpoints (default: the agent's own).
         callbacks: further SB3 callbacks.
 
     Returns:
         the result and the trained agent.
 
     Raises:
-        ParenvsError: an unknown agent, a folder that holds another run, a broken checkpoint.
+        ParenvsError: the agent is unknown, the folder holds another run, or the checkpoint is
+            broken.
     """
-    kind = learner(config.agent)
+    learner = learner_of(config.agent)
     place = None if folder is None else Path(folder)
     if place is not None:
         _claim(place, config, resume)
     with one_thread():
-        envs = kind.envs.get(config.env_id, 8)
+        envs = learner.envs.get(config.env_id, 8)
         env = make_env(config.env_id, config.env_kwargs, config.seed, envs)
         scale = env.get_attr("largest_return")[0]
         tracker = BestPlan(target, stop_at_target, scale)
         restored = None
         if place is not None and resume and (place / CHECKPOINT).exists():
-            model, restored = load_checkpoint(place / CHECKPOINT, kind.algorithm, env=env)
+            model, restored = load_checkpoint(place / CHECKPOINT, learner.algorithm, env=env)
             tracker.restore(restored["tracker"])
             tracker.replay(env, model)
         else:
             steps = env.get_attr("episode_steps")[0]
-            model = kind.make(env, config.env_id, steps, config.seed, **config.overrides)
-        often = checkpoint_every or kind.checkpoint_every
-        keeper = [tracker, *callbacks]
+            model = learner.make(env, config.env_id, steps, config.seed, **config.overrides)
+        every = checkpoint_every or learner.checkpoint_every
+        all_callbacks = [tracker, *callbacks]
         if place is not None:
-            # A resumed run logs into a folder of its own: the loggers start their files anew.
+            # Loggers overwrite their files, so a resumed run logs into a folder of its own.
             number = len(list((place / "log").glob("*")))
             model.set_logger(configure(str(place / "log" / str(number)), ["csv", "tensorboard"]))
-            keeper.append(Checkpoints(place / CHECKPOINT, tracker, often, restored))
+            all_callbacks.append(Checkpoints(place / CHECKPOINT, tracker, every, restored))
         remaining = config.steps - model.num_timesteps
         if remaining > 0:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TqdmExperimentalWarning)  # of SB3's progress bar
+                warnings.simplefilter("ignore", TqdmExperimentalWarning)  # by SB3's progress bar
                 model.learn(
                     remaining,
-                    callback=keeper,
-                    log_interval=kind.log_interval,
+                    callback=all_callbacks,
+                    log_interval=learner.log_interval,
                     reset_num_timesteps=restored is None,
                     progress_bar=progress,
                 )
@@ -164,14 +165,14 @@ def train(
 
 
 def replay(config: Config, actions: Sequence[int]) -> Plan:
-    """The plan that a sequence of actions builds."""
+    """The plan that ``actions`` build in the environment of ``config``."""
     return play(config.env_id, config.env_kwargs, actions, config.seed).get_wrapper_attr("plan")()
 
 
 def play(
     env_id: str, env_kwargs: dict[str, Any], actions: Sequence[int], seed: int = 0
 ) -> gym.Env[Any, Any]:
-    """An environment after a sequence of actions."""
+    """Make an environment, reset it by ``seed``, and take ``actions`` in it."""
     env = gym.make(env_id, **env_kwargs)
     env.reset(seed=seed)
     for action in actions:
@@ -180,10 +181,10 @@ def play(
 
 
 def load_config(folder: str | Path) -> Config:
-    """The configuration of a run's folder.
+    """Read the configuration of a run's folder.
 
     Raises:
-        ParenvsError: not a run's folder.
+        ParenvsError: the folder is not that of a training run.
     """
     path = Path(folder) / CONFIG
     try:
@@ -195,7 +196,11 @@ def load_config(folder: str | Path) -> Config:
 
 
 def _claim(folder: Path, config: Config, resume: bool) -> None:
-    """Write the configuration, or check that the folder holds the same one."""
+    """Write the configuration into a new folder, or check that the folder holds the same one.
+
+    Raises:
+        ParenvsError: the folder holds a run that is not to be resumed, or another one.
+    """
     if (folder / CONFIG).exists():
         if not resume:
             raise ParenvsError(
@@ -205,7 +210,7 @@ def _claim(folder: Path, config: Config, resume: bool) -> None:
         if load_config(folder) != config:
             raise ParenvsError(f"{folder}: holds a run of another configuration ({CONFIG} differs)")
         return
-    _write_json(folder / CONFIG, {"parenvs": parenvs.__version__, **asdict(config)})
+    _write_json(folder / CONFIG, {"parenvs": __version__, **asdict(config)})
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

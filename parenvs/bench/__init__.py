@@ -1,1 +1,1 @@
-"""What parenvs bench measures: agents on problems, and speed."""
+"""Measures agents on the problems of the suite, and its speed: behind ``parenvs bench``."""

@@ -1,4 +1,4 @@
-"""Runs of agents as tables: where they find the optimum, and where nothing has to be learned."""
+"""Tables of agents' runs: where they find the optimum, and where nothing has to be learned."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.bench.agents import PIPELINES, Problem, reached
-from parenvs.bench.machine import table
+from parenvs.bench.problems import PIPELINES, BenchProblem
+from parenvs.bench.runs import reached
+from parenvs.markdown import table
 
 Record = Mapping[str, Any]
+"""What ``perform`` returned for a run, with the number of ``jobs`` beside it."""
 
 
 def markdown(
-    problems: Sequence[Problem],
+    problems: Sequence[BenchProblem],
     skipped: Mapping[str, str],
     records: Sequence[Record],
     agents: Sequence[str],
@@ -24,11 +26,11 @@ def markdown(
     """The results as a page of Markdown.
 
     Args:
-        problems: what was trained on.
-        skipped: names of the problems without a legal plan, and why.
-        records: the runs, see ``bench.perform``.
-        agents: their names, in the order of the columns.
-        command: what makes the runs.
+        problems: the problems that agents were trained on.
+        skipped: names of the problems without a legal plan, and why there is none.
+        records: the records of the runs.
+        agents: names of the agents, in the order of the columns.
+        command: the command that makes the runs.
     """
     sections = ["# Agents", f"`{command}`", _preface(records)]
     for task in dict.fromkeys(p.task for p in problems):
@@ -50,9 +52,9 @@ def markdown(
 
 
 def summary(
-    problems: Sequence[Problem], records: Sequence[Record], agents: Sequence[str], command: str
+    problems: Sequence[BenchProblem], records: Sequence[Record], agents: Sequence[str], command: str
 ) -> str:
-    """The page's totals alone, as a page of their own."""
+    """The totals alone, as a page of their own; the arguments are those of ``markdown``."""
     rows = table(TOTALS, totals(problems, records, agents), left=2)
     plainly = _plainly(problems, records, agents)
     seeds = len({r["seed"] for r in records})
@@ -65,11 +67,11 @@ def summary(
     return "\n\n".join(["# Agents", f"`{command}`", preface, rows, *plainly]) + "\n"
 
 
-def row(problem: Problem, records: Sequence[Record], agents: Sequence[str]) -> list[str]:
-    """The table's row of one problem."""
+def row(problem: BenchProblem, records: Sequence[Record], agents: Sequence[str]) -> list[str]:
+    """The row of one problem: its optimum, each agent's runs, random search, the heuristic."""
     cells = [problem.setting, problem.instance, f"{problem.optimum:.{_digits(problem)}f}"]
     runs = {agent: [r for r in records if r["agent"] == agent] for agent in agents}
-    cells += [found(problem, runs[agent]) for agent in agents]
+    cells += [agent_cell(problem, runs[agent]) for agent in agents]
     for agent in agents:
         lucky = sum(r["random_value"] >= problem.target for r in runs[agent])
         cells.append(f"{lucky} of {len(runs[agent])}" if runs[agent] else "")
@@ -82,27 +84,28 @@ TOTALS = (
     "agent", "task", "runs that reach it", "problems with all seeds", "problems with none",
     "random search as long", "seconds of training",
 )  # fmt: skip
+"""Titles of the columns of the totals."""
 
 
 def totals(
-    problems: Sequence[Problem], records: Sequence[Record], agents: Sequence[str]
+    problems: Sequence[BenchProblem], records: Sequence[Record], agents: Sequence[str]
 ) -> list[list[str]]:
-    """Of each agent and task a row, see ``TOTALS``."""
+    """A row for each agent and task, with the columns ``TOTALS``."""
     rows = []
     for agent in agents:
         for task in dict.fromkeys(p.task for p in problems):
-            there = {p.name: p for p in problems if p.task == task}
-            runs = [r for r in records if r["agent"] == agent and r["problem"] in there]
-            good = {name: [reached(r) for r in runs if r["problem"] == name] for name in there}
-            tried = [x for x in good.values() if x]
-            lucky = sum(r["random_value"] >= there[r["problem"]].target for r in runs)
+            by_name = {p.name: p for p in problems if p.task == task}
+            runs = [r for r in records if r["agent"] == agent and r["problem"] in by_name]
+            outcomes = {n: [reached(r) for r in runs if r["problem"] == n] for n in by_name}
+            tried = [seeds for seeds in outcomes.values() if seeds]
+            lucky = sum(r["random_value"] >= by_name[r["problem"]].target for r in runs)
             rows.append(
                 [
                     agent,
                     task,
                     f"{sum(map(reached, runs))} of {len(runs)}",
                     f"{sum(map(all, tried))} of {len(tried)}",
-                    f"{sum(not any(x) for x in tried)} of {len(tried)}",
+                    f"{sum(not any(seeds) for seeds in tried)} of {len(tried)}",
                     f"{lucky} of {len(runs)}",
                     f"{sum(r['seconds'] for r in runs):,.0f}",
                 ]
@@ -110,16 +113,16 @@ def totals(
     return rows
 
 
-def best_reference(problem: Problem) -> tuple[str, float]:
-    """Name and return of the best heuristic that does not learn."""
+def best_reference(problem: BenchProblem) -> tuple[str, float]:
+    """Name and return of the best heuristic on a problem."""
     return max(problem.references.items(), key=lambda item: item[1])
 
 
-def random_as_good(problem: Problem, runs: Sequence[Record]) -> bool:
-    """Whether random search does as well as an agent's runs, with as many episodes.
+def random_as_good(problem: BenchProblem, runs: Sequence[Record]) -> bool:
+    """Whether random search is as good as an agent's runs, with as many episodes.
 
-    It reaches the optimum with more seeds, or with equally many and all of them or its median
-    return is no worse.
+    It is if it reaches the optimum with more seeds. With equally many it is, too, if those are all
+    seeds or if its median return is no worse.
     """
     lucky = sum(r["random_value"] >= problem.target for r in runs)
     learned = sum(map(reached, runs))
@@ -128,18 +131,19 @@ def random_as_good(problem: Problem, runs: Sequence[Record]) -> bool:
     return _no_worse(problem, median(r["random_value"] for r in runs), runs)
 
 
-def reference_as_good(problem: Problem, runs: Sequence[Record]) -> bool:
-    """Whether a heuristic reaches the optimum, or at least what an agent does in the median."""
+def reference_as_good(problem: BenchProblem, runs: Sequence[Record]) -> bool:
+    """Whether a heuristic reaches the optimum, or at least the median return of an agent's runs."""
     value = best_reference(problem)[1]
     return value >= problem.target or _no_worse(problem, value, runs)
 
 
-def _no_worse(problem: Problem, value: float, runs: Sequence[Record]) -> bool:
-    """Whether a return is no worse than the runs' median, but for rounding."""
+def _no_worse(problem: BenchProblem, value: float, runs: Sequence[Record]) -> bool:
+    """Whether a return is no worse than the runs' median, rounding aside."""
     return problem.gap(value) <= problem.gap(median(r["value"] for r in runs)) + 1e-6
 
 
 def _preface(records: Sequence[Record]) -> str:
+    """The paragraph that explains the table."""
     seeds = len({r["seed"] for r in records})
     ends = {r["settings"]["full"] for r in records}
     end = " A run ends there." if ends == {False} else ""
@@ -159,32 +163,35 @@ def _preface(records: Sequence[Record]) -> str:
 
 
 def _budgets(records: Sequence[Record]) -> str:
+    """The budget of each agent, in words."""
     return ", ".join(dict.fromkeys(f"{r['agent']} {r['budget']:,}" for r in records))
 
 
-def found(problem: Problem, runs: Sequence[Record]) -> str:
-    """What an agent's cell says: seeds, steps, seconds, gap."""
+def agent_cell(problem: BenchProblem, runs: Sequence[Record]) -> str:
+    """The cell of an agent's runs on a problem: seeds, steps, seconds, gap."""
     if not runs:
         return "no run yet"
-    good = [reached(r) for r in runs]
-    words = [f"{sum(good)} of {len(runs)}"]
+    outcomes = [reached(r) for r in runs]
+    words = [f"{sum(outcomes)} of {len(runs)}"]
     for key, form, unit in (("target_steps", ",.0f", ""), ("target_seconds", ".2f", " s")):
-        middle = median(r[key] if ok else np.inf for r, ok in zip(runs, good, strict=True))
+        middle = median(r[key] if ok else np.inf for r, ok in zip(runs, outcomes, strict=True))
         if np.isfinite(middle):
             words.append(f"{middle:{form}}{unit}")
-    if not all(good):
+    if not all(outcomes):
         words.append(_missed(problem, median(r["value"] for r in runs)))
     return "; ".join(words)
 
 
-def _missed(problem: Problem, value: float) -> str:
-    gap = max(problem.gap(value), 0.0)  # rounding
+def _missed(problem: BenchProblem, value: float) -> str:
+    """By how much a return misses the optimum, in words."""
+    gap = max(problem.gap(value), 0.0)  # rounding may give less than 0
     return f"gap {100 * gap:.2f} %" if np.isfinite(gap) else "no legal plan"
 
 
 def _plainly(
-    problems: Sequence[Problem], records: Sequence[Record], agents: Sequence[str]
+    problems: Sequence[BenchProblem], records: Sequence[Record], agents: Sequence[str]
 ) -> list[str]:
+    """Sentences on where heuristics and random search are as good as the agents."""
     lines = []
     best = [p.name for p in problems if best_reference(p)[1] >= p.target]
     lines.append(
@@ -193,12 +200,12 @@ def _plainly(
     )
     for agent in agents:
         tried = [
-            (p, mine)
+            (p, runs)
             for p in problems
-            if (mine := [r for r in records if (r["problem"], r["agent"]) == (p.name, agent)])
+            if (runs := [r for r in records if (r["problem"], r["agent"]) == (p.name, agent)])
         ]
-        lucky = [p.name for p, mine in tried if random_as_good(p, mine)]
-        plain = [p.name for p, mine in tried if reference_as_good(p, mine)]
+        lucky = [p.name for p, runs in tried if random_as_good(p, runs)]
+        plain = [p.name for p, runs in tried if reference_as_good(p, runs)]
         lines.append(
             f"**{agent}**: random search with as many episodes is as good on {len(lucky)} of "
             f"{len(tried)} problems{_of_tasks(lucky, problems)}. A heuristic is as good on "
@@ -207,16 +214,16 @@ def _plainly(
     return lines
 
 
-def _of_tasks(names: Iterable[str], problems: Sequence[Problem]) -> str:
-    """``" (task: setting (instance, ...), setting (all); task: ...)"``, nothing of no names."""
+def _of_tasks(names: Iterable[str], problems: Sequence[BenchProblem]) -> str:
+    """The problems ``names`` in words: ``" (task: setting (instance, ...); task: ...)"``."""
     chosen, parts = set(names), []
     for task in dict.fromkeys(p.task for p in problems):
         words = []
         for setting in dict.fromkeys(p.setting for p in problems if p.task == task):
-            there = [p for p in problems if (p.task, p.setting) == (task, setting)]
-            own = [p.instance for p in there if p.name in chosen]
+            group = [p for p in problems if (p.task, p.setting) == (task, setting)]
+            own = [p.instance for p in group if p.name in chosen]
             if own:
-                shown = "all" if len(own) == len(there) > 1 else ", ".join(own)
+                shown = "all" if len(own) == len(group) > 1 else ", ".join(own)
                 words.append(f"{setting} ({shown})")
         if words:
             parts.append(f"{task}: {', '.join(words)}")
@@ -227,5 +234,5 @@ def _joined(words: Iterable[str]) -> str:
     return " or ".join(sorted(words))
 
 
-def _digits(problem: Problem) -> int:
+def _digits(problem: BenchProblem) -> int:
     return 1 if problem.reward == "paper" else 4

@@ -28,29 +28,31 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from parenvs.bench.agents import Problem
+    from parenvs.bench.problems import BenchProblem
 
 POINTS = 50
+"""Greatest number of points of a curve."""
 FIRST = 10
-"""Steps of the first point, at the earliest."""
+"""Fewest environment steps before the first point."""
 EPISODES = 10
-"""Episodes of a point, at least."""
-LEFT, RIGHT, TOP, BOTTOM, ROW, GAP = 2.3, 0.3, 1.3, 0.35, 1.35, 0.25  # inches
+"""Fewest episodes that a point is the mean of."""
+LEFT, RIGHT, TOP, BOTTOM, ROW, GAP = 2.3, 0.3, 1.3, 0.35, 1.35, 0.25
+"""Margins of the picture, height of a row and gap between panels, inches."""
 
 
 class Curve(BaseCallback):
-    """Notes how good the episodes are as training goes on.
+    """A callback that records how good the episodes are as training goes on.
 
-    Points lie at equal ratios of steps, so that short and long runs are told in equal detail; each
-    is of ``EPISODES`` episodes or more. If fewer are left at the end, the last point takes those
-    of the point before along, so that the very episode that ends a run does not stand out.
+    Points lie at equal ratios of steps, so that short and long runs show equal detail. Each is the
+    mean of ``EPISODES`` episodes or more. If fewer are left at the end, the last point includes
+    those of the point before, so that the one episode that ends a run does not stand out.
 
     Args:
         budget: environment steps of the run.
 
     Attributes:
-        points: at each, environment steps, mean return of the episodes that ended since the last
-            point, and the best return so far; five digits.
+        points: for each point the environment steps, the mean return of the episodes that ended
+            since the last point, and the best return so far, with five digits.
     """
 
     def __init__(self, budget: int) -> None:
@@ -63,7 +65,7 @@ class Curve(BaseCallback):
 
     def _on_step(self) -> bool:
         for index in np.flatnonzero(self.locals["dones"]):
-            # Of the Monitor: rewards in ``locals`` are scaled.
+            # The Monitor's return, because the rewards in ``locals`` are scaled.
             value = float(self.locals["infos"][index]["episode"]["r"])
             self._sum += value
             self._count += 1
@@ -88,13 +90,16 @@ class Curve(BaseCallback):
 
 
 def spread(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Steps, median, least and greatest of several runs.
+    """Median and range of several runs.
 
-    A run that has ended counts with its last value. The steps are those from which at least half
-    of the runs have a value, up to those at which half of them have ended.
+    A run that has ended counts with its last value. The curve begins where half of the runs have a
+    value, and ends where half of them have ended.
 
     Args:
-        curves: of each run (n, 2) steps, ascending, and values.
+        curves: for each run (n, 2) steps, ascending, and values.
+
+    Returns:
+        steps, and at each of them the median, the least and the greatest value, (m,) each.
     """
     steps = np.unique(np.concatenate([c[:, 0] for c in curves]))
     values = np.array([np.interp(steps, c[:, 0], c[:, 1], left=np.nan) for c in curves])
@@ -107,16 +112,16 @@ def spread(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
 
 
 def figure(
-    problems: Sequence[Problem],
+    problems: Sequence[BenchProblem],
     skipped: Mapping[str, str],
     records: Sequence[Mapping[str, Any]],
 ) -> Figure:
-    """One panel for each problem: a row for each setting, a column for each instance.
+    """Draw one panel for each problem: a row for each setting, a column for each instance.
 
     Args:
-        problems: what was trained on.
-        skipped: names of the problems without a legal plan.
-        records: the runs, see ``bench.perform``.
+        problems: the problems that agents were trained on.
+        skipped: names of the problems without a legal plan, and why there is none.
+        records: the records of the runs, see ``agents.perform``.
     """
     with style():
         return _draw(problems, skipped, records)
@@ -124,16 +129,26 @@ def figure(
 
 def save(
     path: str | os.PathLike[str],
-    problems: Sequence[Problem],
+    problems: Sequence[BenchProblem],
     skipped: Mapping[str, str],
     records: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Write the picture (``.png``, ``.svg`` or ``.pdf``); equal records give equal bytes."""
+    """Write the picture of ``figure``; equal records give equal bytes.
+
+    Args:
+        path: the file, ``.png``, ``.svg`` or ``.pdf``.
+        problems: as in ``figure``.
+        skipped: as in ``figure``.
+        records: as in ``figure``.
+
+    Raises:
+        ParenvsError: ``path`` has another ending.
+    """
     write(path, lambda: _draw(problems, skipped, records))
 
 
 def _draw(
-    problems: Sequence[Problem],
+    problems: Sequence[BenchProblem],
     skipped: Mapping[str, str],
     records: Sequence[Mapping[str, Any]],
 ) -> Figure:
@@ -178,7 +193,7 @@ def _draw(
 
 
 def _heading(picture: Figure, height: float, records: Sequence[Mapping[str, Any]]) -> None:
-    """Title, what is drawn, and the agents' colours."""
+    """Write the title, what is drawn, and the agents' colours."""
     text = picture.text
     left = 0.3 / WIDTH
     text(left, 1 - 0.22 / height, "Learning curves", va="top", size=14, weight="bold", color=INK)
@@ -198,7 +213,7 @@ def _heading(picture: Figure, height: float, records: Sequence[Mapping[str, Any]
 
 
 def _frame(axes: Axes, last: float, bottom: bool, left: bool) -> None:
-    """Axes from the first step to the last, and from nothing to the optimum."""
+    """Set up axes from the first step to the last, and from 0 to the optimum."""
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_facecolor(TRACK)
@@ -214,8 +229,8 @@ def _frame(axes: Axes, last: float, bottom: bool, left: bool) -> None:
     axes.axhline(1.0, color=LINK, linewidth=0.7, linestyle=(0, (4, 3)), zorder=1)
 
 
-def _panel(axes: Axes, problem: Problem, records: Sequence[Mapping[str, Any]]) -> None:
-    """The agents' curves of one problem; less than nothing (out of memory) is drawn as nothing."""
+def _panel(axes: Axes, problem: BenchProblem, records: Sequence[Mapping[str, Any]]) -> None:
+    """Draw the agents' curves of one problem; negative returns (out of memory) are drawn as 0."""
     size = 4.0 + 2.0 * len(_agents(records))
     for agent in _agents(records):
         size -= 2.0
@@ -229,16 +244,18 @@ def _panel(axes: Axes, problem: Problem, records: Sequence[Mapping[str, Any]]) -
         colour = _colour(agent)
         axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0, zorder=2)
         axes.plot(steps, middle, color=colour, linewidth=1.4, zorder=3, label=agent)
-        found = median(np.inf if r["target_steps"] is None else r["target_steps"] for r in runs)
-        if np.isfinite(found):
-            y = np.interp(found, steps, middle)
-            axes.plot([found], [y], "o", color=colour, markersize=size, zorder=4)
+        target_steps = median(
+            np.inf if r["target_steps"] is None else r["target_steps"] for r in runs
+        )
+        if np.isfinite(target_steps):
+            y = np.interp(target_steps, steps, middle)
+            axes.plot([target_steps], [y], "o", color=colour, markersize=size, zorder=4)
 
 
 def _agents(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Agents of the records, in their usual order."""
-    there = {r["agent"] for r in records}
-    return [*(a for a in TRAINED if a in there), *sorted(there.difference(TRAINED))]
+    """The agents of the records, those of ``TRAINED`` first."""
+    names = {r["agent"] for r in records}
+    return [*(a for a in TRAINED if a in names), *sorted(names.difference(TRAINED))]
 
 
 def _colour(agent: str) -> str:

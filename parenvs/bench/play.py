@@ -1,7 +1,8 @@
-"""How fast environments are: steps a second of processor time, of single ones and of batches.
+"""Times environments, single and batched: steps per second of processor time.
 
-Legal actions of whole episodes are drawn before, so that nothing but the environments is timed;
-all environments take turns, so that noise is shared. The yardstick is gymnasium's ``CartPole-v1``.
+Legal actions of whole episodes are drawn beforehand, so that nothing but the environments is timed.
+All environments take turns, so that they share the noise. The yardstick is gymnasium's
+``CartPole-v1``.
 """
 
 from __future__ import annotations
@@ -14,52 +15,62 @@ import gymnasium as gym
 import numpy as np
 
 Case = tuple[str, dict[str, Any]]
-"""Id of an environment and its arguments."""
+"""Id of an environment, and its arguments."""
 Play = tuple[Callable[[], object], int]
-"""What is timed, and the steps that it makes."""
+"""A function that is timed, and the number of environment steps that a call makes."""
 BASELINE = "CartPole-v1"
 VIEWS = ", copy=False"
-"""How the name of a case ends that is one of batches only."""
+"""The name of a case ends with this if only batches have its arguments."""
 DRAWN = ", drawn"
-"""Stands in the name of a case whose every environment has problems of its own."""
+"""The name of a case holds this if each of its environments draws its own problems."""
 EPISODES, STEPS = 8, 100
-"""Episodes of a pass of a batch, as far as they take no more than so many steps."""
+"""A pass of a batch plays ``EPISODES`` episodes, but at most ``STEPS`` steps."""
 SINGLE_STEPS = 1000
-"""Steps of a pass of a single environment, at least."""
+"""A pass of a single environment takes at least this many steps."""
 
 
-def drawn(rng: np.random.Generator, info: dict[str, Any], count: int) -> np.ndarray:
-    """(count,) uniform legal actions; without a mask one of two."""
+def draw_actions(rng: np.random.Generator, info: dict[str, Any], count: int) -> np.ndarray:
+    """Draw (count,) legal actions uniformly; an ``info`` without a mask means two legal actions."""
     masks = np.reshape(info.get("action_mask", np.ones((count, 2))), (count, -1))
     return (rng.random(masks.shape) * masks).argmax(axis=1)
 
 
 def batch_play(envs: gym.vector.VectorEnv[Any, Any, Any], steps: int | None = None) -> Play:
-    """Steps of a batch from a reset on, resets included."""
+    """A pass of a batch: a reset, then steps, autoresets included.
+
+    Args:
+        envs: the batch.
+        steps: number of steps (default: by ``EPISODES`` and ``STEPS``).
+    """
     actions: list[np.ndarray] = []
     rng = np.random.default_rng(0)
     _, info = envs.reset(seed=0)
     length = int(getattr(envs.unwrapped, "episode_steps", STEPS)) + 1
     for _ in range(steps or min(EPISODES * length, STEPS)):
-        actions.append(drawn(rng, info, envs.num_envs))
+        actions.append(draw_actions(rng, info, envs.num_envs))
         info = envs.step(actions[-1])[-1]
 
     def play() -> None:
         envs.reset(seed=0)
-        for one in actions:
-            envs.step(one)
+        for batch_actions in actions:
+            envs.step(batch_actions)
 
     return play, len(actions) * envs.num_envs
 
 
-def single_play(env: gym.Env[Any, Any], least: int = SINGLE_STEPS) -> Play:
-    """Whole episodes of a single environment, whose resets are calls of their own and no steps."""
+def single_play(env: gym.Env[Any, Any], min_steps: int = SINGLE_STEPS) -> Play:
+    """A pass of a single environment: whole episodes, whose resets do not count as steps.
+
+    Args:
+        env: the environment.
+        min_steps: the pass ends with the first episode that ends after this many steps.
+    """
     actions: list[int] = []
     rng = np.random.default_rng(0)
     _, info = env.reset(seed=0)
     over = False
-    while len(actions) < least or not over:
-        actions.append(int(drawn(rng, info, 1)[0]))
+    while len(actions) < min_steps or not over:
+        actions.append(int(draw_actions(rng, info, 1)[0]))
         _, _, terminated, truncated, info = env.step(actions[-1])
         over = terminated or truncated
         if over:
@@ -67,8 +78,8 @@ def single_play(env: gym.Env[Any, Any], least: int = SINGLE_STEPS) -> Play:
 
     def play() -> None:
         env.reset(seed=0)
-        for one in actions:
-            _, _, terminated, truncated, _ = env.step(one)
+        for action in actions:
+            _, _, terminated, truncated, _ = env.step(action)
             if terminated or truncated:
                 env.reset()
 
@@ -76,7 +87,13 @@ def single_play(env: gym.Env[Any, Any], least: int = SINGLE_STEPS) -> Play:
 
 
 def rate(play: Callable[[], object], steps: int, seconds: float) -> float:
-    """Steps a second of processor time, of as many passes as take so many seconds."""
+    """Steps per second of processor time, over passes that take at least ``seconds`` together.
+
+    Args:
+        play: makes a pass.
+        steps: number of steps of a pass.
+        seconds: processor seconds.
+    """
     passes, begin = 0, time.process_time()
     while (spent := time.process_time() - begin) < seconds or not passes:
         play()
@@ -85,7 +102,7 @@ def rate(play: Callable[[], object], steps: int, seconds: float) -> float:
 
 
 def copies(size: int, seconds: float) -> float:
-    """How many times a second ``np.copyto`` copies so many bytes."""
+    """How often per second ``np.copyto`` copies ``size`` bytes, measured for ``seconds``."""
     source, target = np.ones((2, size), dtype=np.uint8)
 
     def play() -> None:
@@ -96,13 +113,13 @@ def copies(size: int, seconds: float) -> float:
 
 
 def observed_bytes(observation: Any) -> int:
-    """Bytes of an observation."""
+    """Bytes of an observation, of all entries together if it is a dictionary."""
     parts = observation.values() if isinstance(observation, dict) else [observation]
     return sum(np.asarray(part).nbytes for part in parts)
 
 
-def made(case: Case, count: int) -> Any:
-    """An environment by ``gym.make``, or a native batch of so many; 0 for a single one."""
+def make(case: Case, count: int) -> Any:
+    """``gym.make(...)`` if ``count`` is 0, else a native batch of ``count`` by ``gym.make_vec``."""
     name, kwargs = case
     if not count:
         return gym.make(name, **kwargs)
@@ -115,62 +132,68 @@ def speeds(
     seconds: float,
     repeats: int,
     say: Callable[[str], object] = lambda text: None,
-    drawn: int | None = None,
+    max_drawn: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Speeds of environments, single and batched, all in turns.
+    """Time environments, single and batched, all in turns.
 
     Args:
-        cases: environments by what is said of them, the yardstick first. One whose name ends in
-            ``VIEWS`` is batched only, and its ratio is over the single one without.
-        counts: how many at once; 0 for single ones, which have to be there.
+        cases: the environments by name, the yardstick first. One whose name ends with ``VIEWS`` is
+            timed in batches only, and compared with the single environment of the name without.
+        counts: the numbers of environments at once; 0 stands for single ones and has to be there.
         seconds: processor seconds of each run.
-        repeats: runs of each.
-        say: is told of every round.
-        drawn: the most at once of a case with ``DRAWN`` in its name.
+        repeats: number of runs of each environment.
+        say: is called with a line on every round.
+        max_drawn: greatest count of a case with ``DRAWN`` in its name (default: no limit).
 
     Returns:
-        for each case and count ``what``, ``id``, ``kwargs``, ``actions``, ``envs``,
+        for each case and count ``what`` (its name), ``id``, ``kwargs``, ``actions``, ``envs``,
         ``observation_bytes`` (of one environment) and, for each run, ``steps_per_second``,
         ``over_single``, ``over_cartpole``, ``of_copying`` (the time of copying the observation over
-        that of a step) and ``reset_seconds`` (of all at once).
+        that of a step) and ``reset_seconds`` (of all environments together).
     """
-    turns = [
-        _Turn(what, case, count)
+    timed = [
+        _TimedEnv(what, case, count)
         for count in counts
         for what, case in cases.items()
         if (count or not what.endswith(VIEWS))
-        and (drawn is None or count <= drawn or DRAWN not in what)
+        and (max_drawn is None or count <= max_drawn or DRAWN not in what)
     ]
     for repeat in range(repeats):
-        for turn in turns:
-            if turn.what == BASELINE:
-                say(f"round {repeat + 1} of {repeats}, {turn.count or 'single'}")
-            turn.run(seconds)
-    speed = {(turn.what, turn.count): turn.speeds for turn in turns}
+        for env in timed:
+            if env.what == BASELINE:
+                say(f"round {repeat + 1} of {repeats}, {env.count or 'single'}")
+            env.run(seconds)
+    speed = {(env.what, env.count): env.speeds for env in timed}
     return [
         {
-            "what": turn.what,
-            "id": turn.case[0],
-            "kwargs": turn.case[1],
-            "actions": turn.actions,
-            "envs": turn.count,
-            "observation_bytes": turn.size / max(turn.count, 1),
-            "steps_per_second": turn.speeds,
-            "over_single": _over(turn.speeds, speed[turn.what.removesuffix(VIEWS), 0]),
-            "over_cartpole": _over(turn.speeds, speed[BASELINE, turn.count]),
-            "of_copying": _over(turn.speeds, turn.copies),
-            "reset_seconds": turn.resets,
+            "what": env.what,
+            "id": env.case[0],
+            "kwargs": env.case[1],
+            "actions": env.actions,
+            "envs": env.count,
+            "observation_bytes": env.size / max(env.count, 1),
+            "steps_per_second": env.speeds,
+            "over_single": _over(env.speeds, speed[env.what.removesuffix(VIEWS), 0]),
+            "over_cartpole": _over(env.speeds, speed[BASELINE, env.count]),
+            "of_copying": _over(env.speeds, env.copies),
+            "reset_seconds": env.resets,
         }
-        for turn in turns
+        for env in timed
     ]
 
 
-class _Turn:
-    """Environments that are timed again and again."""
+class _TimedEnv:
+    """An environment, or a batch, with the figures of its runs so far.
+
+    Args:
+        what: its name.
+        case: its id and arguments.
+        count: number of environments; 0 for a single one.
+    """
 
     def __init__(self, what: str, case: Case, count: int) -> None:
         self.what, self.case, self.count = what, case, count
-        self.env = made(case, count)
+        self.env = make(case, count)
         self.size = observed_bytes(self.env.reset(seed=0)[0])
         self.actions = int((self.env.single_action_space if count else self.env.action_space).n)
         self.play = batch_play(self.env) if count else single_play(self.env)
@@ -179,11 +202,12 @@ class _Turn:
         self.resets: list[float] = []
 
     def run(self, seconds: float) -> None:
-        """One run more."""
+        """Time one more run."""
         self.speeds.append(rate(*self.play, seconds))
         self.copies.append(copies(self.size, seconds / 10) * max(self.count, 1))
         self.resets.append(1 / rate(self.env.reset, 1, seconds / 10))
 
 
-def _over(some: Sequence[float], others: Sequence[float]) -> list[float]:
-    return [one / other for one, other in zip(some, others, strict=True)]
+def _over(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
+    """The ratios of runs of the same rounds."""
+    return [a / b for a, b in zip(numerators, denominators, strict=True)]

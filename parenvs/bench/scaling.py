@@ -1,4 +1,4 @@
-"""How the cost of a batch grows with the number of pivots and of classes; memory of each env."""
+"""Measures how the cost of a batch grows with pivots and classes, and its memory per env."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from parenvs import StageProfile
-from parenvs.bench.play import Case, batch_play, copies, drawn, made, observed_bytes, rate
+from parenvs.bench.play import Case, batch_play, copies, draw_actions, make, observed_bytes, rate
+from parenvs.pipeline.profile import StageProfile
 
 PIVOTS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""Lengths of the chains of pivots."""
 LAYERS = (16, 64, 256, 1024, 4096)
-"""Of chains of dense layers, each of which has a class of its own."""
+"""Numbers of dense layers; each layer has a class of its own."""
 
 
 def chain(pivots: int, folder: Path) -> str:
-    """Path of a profile of random pivots, which it writes."""
+    """Write a profile of random pivots into ``folder``; returns its path."""
     rng = np.random.default_rng(0)
     profile = StageProfile(
         name=f"chain {pivots}",
@@ -34,7 +35,7 @@ def chain(pivots: int, folder: Path) -> str:
 
 
 def dense(layers: int, folder: Path) -> str:
-    """Path of the HLO text of dense layers, 4 wide, one after the other, which it writes."""
+    """Write the HLO text of a chain of dense layers, 4 wide, into ``folder``; returns its path."""
     shape = "f32[4,4]{1,0}"
     lines = [f"  params__w{k:05d}__.1 = {shape} parameter({k})" for k in range(layers)]
     lines.append(f"  batch__x__.1 = {shape} parameter({layers})")
@@ -52,7 +53,15 @@ def dense(layers: int, folder: Path) -> str:
 
 
 def pivots(number: int, count: int, folder: Path, seconds: float, repeats: int) -> dict[str, Any]:
-    """A batch of ``PipelineCut-v0`` on a chain of which every pivot may be cut."""
+    """Measure a batch of ``PipelineCut-v0`` on a chain that may be cut at every pivot.
+
+    Args:
+        number: number of pivots.
+        count: number of environments.
+        folder: where the profile is written.
+        seconds: processor seconds of a run.
+        repeats: number of runs.
+    """
     kwargs = {"instance": chain(number, folder), "cluster": "C", "candidates": "all"}
     envs, row = _grown(("PipelineCut-v0", kwargs), count, seconds, repeats)
     tables = [value for value in vars(envs.kernel).values() if isinstance(value, np.ndarray)]
@@ -66,7 +75,15 @@ def pivots(number: int, count: int, folder: Path, seconds: float, repeats: int) 
 
 
 def classes(layers: int, count: int, folder: Path, seconds: float, repeats: int) -> dict[str, Any]:
-    """A batch of ``OperatorPartition-v0`` on a chain of dense layers."""
+    """Measure a batch of ``OperatorPartition-v0`` on a chain of dense layers.
+
+    Args:
+        layers: number of layers.
+        count: number of environments.
+        folder: where the graph is written.
+        seconds: processor seconds of a run.
+        repeats: number of runs.
+    """
     kwargs = {"instance": dense(layers, folder)}
     envs, row = _grown(("OperatorPartition-v0", kwargs), count, seconds, repeats)
     space = envs.space
@@ -80,25 +97,37 @@ def classes(layers: int, count: int, folder: Path, seconds: float, repeats: int)
 
 
 def memory(what: str, case: Case, count: int, steps: int = 1) -> dict[str, Any]:
-    """Bytes that each environment of a batch takes, ``count`` at once.
+    """Measure the memory of a batch of ``count`` environments.
+
+    Args:
+        what: name of the case.
+        case: id and arguments of the environment.
+        count: number of environments.
+        steps: number of steps in which the peak is looked for.
 
     Returns:
-        ``state``: arrays of the batch; ``held``: all that it keeps, the tables that all share left
-        out; ``bounds``: of that, what gymnasium keeps of a batched observation space; ``peak``: the
-        most while one of ``steps`` steps is made, results included.
+        ``what``, ``envs`` and bytes per environment. ``state``: the arrays of the batch. ``held``:
+        everything that the batch keeps, without the tables that all batches share. ``bounds``: the
+        part of it that gymnasium keeps of a batched observation space. ``peak``: everything
+        allocated at most during a step, results included. ``in_a_step``: the part of it that the
+        step adds.
     """
-    kept, held, peak = made(case, 1), [], 0  # its tables are those of all batches
+    first_batch, traced_bytes, peak = (
+        make(case, 1),
+        [],
+        0,
+    )  # makes the tables that all batches share
     for size in (1, count):
         tracemalloc.start()
-        envs = made(case, size)
+        envs = make(case, size)
         infos, rng = envs.reset(seed=0)[1], np.random.default_rng(0)
-        held.append(tracemalloc.get_traced_memory()[0])
+        traced_bytes.append(tracemalloc.get_traced_memory()[0])
         for _ in range(steps if size == count else 0):
             tracemalloc.reset_peak()
-            infos = envs.step(drawn(rng, infos, size))[-1]
+            infos = envs.step(draw_actions(rng, infos, size))[-1]
             peak = max(peak, tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    kept.close()
+    first_batch.close()
     boxes = [space for space in envs.observation_space.values() if hasattr(space, "low")]
     parts = ("low", "high", "bounded_below", "bounded_above")
     arrays = [value for value in vars(envs).values() if isinstance(value, np.ndarray)]
@@ -106,17 +135,17 @@ def memory(what: str, case: Case, count: int, steps: int = 1) -> dict[str, Any]:
         "what": what,
         "envs": count,
         "state": sum(value.nbytes for value in arrays) / count,
-        "held": (held[1] - held[0]) / (count - 1),
+        "held": (traced_bytes[1] - traced_bytes[0]) / (count - 1),
         "bounds": sum(getattr(box, key).nbytes for box in boxes for key in parts) / count,
         "peak": peak / count,
-        "in_a_step": (peak - held[1]) / count,
+        "in_a_step": (peak - traced_bytes[1]) / count,
     }
 
 
 def _grown(case: Case, count: int, seconds: float, repeats: int) -> tuple[Any, dict[str, Any]]:
-    """A batch, and what its making and its steps cost."""
+    """Make and time a batch; returns it and the figures."""
     begin = time.process_time()
-    envs = made(case, count)
+    envs = make(case, count)
     spent = time.process_time() - begin
     size = observed_bytes(envs.reset()[0])
     play = batch_play(envs)

@@ -1,4 +1,4 @@
-"""What else takes time: reading graphs, dimension classes, exact solvers, judging many plans."""
+"""Times what is no environment: reading graphs, dimension classes, solvers, judging plans."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
 PLANS = 4096
-"""Plans that are judged at once."""
+"""Number of plans that are judged at once."""
 STAGES = 4
-"""Of every pipeline, on cluster C."""
+"""Number of stages of every pipeline, on cluster C."""
 
 
 class Part(NamedTuple):
-    """Something that is timed.
+    """A part of the suite that is timed.
 
     Attributes:
-        what: what it is.
-        instance: on what.
-        action: does it.
-        plans: how many it judges, else 1.
+        what: name of the part.
+        instance: name of the instance that it works on.
+        action: a call that does the work once.
+        plans: number of plans that a call judges, else 1.
     """
 
     what: str
@@ -45,12 +45,12 @@ class Part(NamedTuple):
 
 
 def parts(graph: str, solved: str, full: str) -> Iterator[Part]:
-    """What is timed.
+    """The parts that are timed.
 
     Args:
         graph: the shipped instance whose graph is read.
-        solved: the one whose candidates, points and partition are solved.
-        full: the one that is solved over all pivots and device cuts, which takes seconds.
+        solved: the instance whose candidates, points and partition are solved.
+        full: the instance that is solved over all pivots and device cuts, which takes seconds.
     """
     cluster, server = Cluster.parse("C"), Cluster.parse("1x8:v100")
     path = data_folder() / manifest()["instances"][graph]["graphs"]["train"]["file"]
@@ -75,8 +75,17 @@ def parts(graph: str, solved: str, full: str) -> Iterator[Part]:
     yield Part("random search", solved, lambda: search(np.random.default_rng(0)), PLANS)
 
 
-def measured(part: Part, seconds: float, repeats: int) -> dict[str, Any]:
-    """Processor seconds of a part, each the mean of as many calls as take so many seconds."""
+def time_part(part: Part, seconds: float, repeats: int) -> dict[str, Any]:
+    """Time a part.
+
+    Args:
+        part: the part.
+        seconds: processor seconds of a run, which makes as many calls as they allow.
+        repeats: number of runs.
+
+    Returns:
+        ``what``, ``instance``, ``plans`` and, for each run, processor ``seconds`` of a call.
+    """
     part.action()
     runs = [1 / rate(part.action, 1, seconds) for _ in range(repeats)]
     return {"what": part.what, "instance": part.instance, "plans": part.plans, "seconds": runs}

@@ -1,4 +1,4 @@
-"""The speed of the suite: every environment beside CartPole, how cost grows, solvers, training."""
+"""What ``parenvs bench speed`` measures: environments, growth, memory, solvers, training."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from parenvs.bench.machine import cores, processor, versions
 from parenvs.bench.play import BASELINE, DRAWN, VIEWS, Case, speeds
 from parenvs.bench.scaling import LAYERS, PIVOTS, chain, classes, memory, pivots
-from parenvs.bench.solvers import measured, parts
+from parenvs.bench.solvers import parts, time_part
+from parenvs.errors import ParenvsError, need_extra
+from parenvs.machine import cores, processor, versions
 
 CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v0"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
 CHAIN = f"{CUT}, chain of 192"
-"""Every pivot may be cut: 123 candidates."""
+"""A chain that may be cut at every pivot, which makes 123 candidates."""
 VGG, BASE, WIDE = f"{CUT}, vgg-19", f"{OPERATOR}, t5-base", f"{OPERATOR}, t5-11b"
 
 
@@ -26,15 +27,16 @@ class Effort:
     """How much is measured.
 
     Attributes:
-        sizes: environments of a batch.
-        drawn: the most of a batch that draws its problems: more take seconds to reset.
+        sizes: numbers of environments of the batches.
+        drawn: greatest batch of environments that draw their problems; more take seconds to reset.
         seconds: processor seconds of a run.
-        repeats: runs of everything; figures are their medians.
-        pivots: of chains.
-        layers: of chains of dense layers.
-        growing: environments of a batch whose problem grows.
-        held: environments of a batch whose memory is measured.
-        instances: whose graph is read, whose candidates are solved, whose pivots are.
+        repeats: number of runs of everything; the tables show their medians.
+        pivots: lengths of the chains of pivots.
+        layers: lengths of the chains of dense layers.
+        growing: number of environments of the batches on these chains.
+        held: number of environments of the batches whose memory is measured.
+        instances: the instances whose graph is read, whose candidates are solved, and which is
+            solved over all pivots.
         train_steps: environment steps of a turn of training.
     """
 
@@ -63,17 +65,17 @@ QUICK = Effort(
     instances=("vgg-19", "vgg-19", "vgg-19"),
     train_steps=256,
 )
-"""A few seconds; enough to see that everything runs, not to compare machines."""
+"""Takes a few seconds, which shows that everything runs but does not compare machines."""
 
 
 class Target(NamedTuple):
-    """What is asked of a speed.
+    """A speed that is asked of an environment.
 
     Attributes:
-        what: the environment.
-        envs: at once, 0 for a single one.
-        of: ``"steps_per_second"``, ``"over_single"`` or ``"over_cartpole"``.
-        asked: at least this.
+        what: name of the environment.
+        envs: number of environments at once; 0 for a single one.
+        of: the figure: ``"steps_per_second"``, ``"over_single"`` or ``"over_cartpole"``.
+        asked: the least value that is asked of the figure.
     """
 
     what: str
@@ -96,7 +98,11 @@ TARGETS = (
 
 
 def cases(folder: Path) -> dict[str, Case]:
-    """Environments by what is said of them, the yardstick first; ``folder`` gets a chain."""
+    """The environments that are timed, by name, the yardstick first.
+
+    Args:
+        folder: where the profile of the chain is written.
+    """
     every_pivot = {"instance": chain(192, folder), "cluster": "C", "candidates": "all"}
     base = {"instance": "t5-base", "cluster": "C"}
     strict = {"instance": "t5-base", "linkage": False, "masked": True}
@@ -119,16 +125,16 @@ def cases(folder: Path) -> dict[str, Case]:
 def measure(
     effort: Effort = FULL, say: Callable[[str], object] = lambda text: None
 ) -> dict[str, Any]:
-    """Measure everything, single thread, processor time.
+    """Measure everything on one thread, in processor time.
 
     Args:
-        effort: how much.
-        say: is told what is being measured.
+        effort: how much is measured.
+        say: is called with a line on what is being measured.
 
     Returns:
-        JSON types: ``machine``, ``effort``, ``environments`` (see ``speed_play.speeds``),
-        ``targets``, ``growth`` and ``memory`` (see ``speed_growth``), ``parts``, ``training``, or
-        ``training_missing``, why there is none.
+        JSON types: ``machine``, ``effort``, ``environments`` (see ``play.speeds``), ``targets``,
+        ``growth`` and ``memory`` (see ``scaling``), ``parts`` (see ``solvers``), ``training``, and
+        ``training_missing``: why there is no training, or None.
     """
     seconds, repeats = effort.seconds, effort.repeats
     with tempfile.TemporaryDirectory() as name:
@@ -142,14 +148,14 @@ def measure(
             "classes": [classes(number, *growing) for number in effort.layers],
         }
         say("memory")
-        held = []
+        memory_rows = []
         for what, case in list(chosen.items())[1:]:
             count = min(effort.held, max(effort.drawn, 2)) if DRAWN in what else effort.held
-            held.append(memory(what, case, count))
-    found = []
+            memory_rows.append(memory(what, case, count))
+    part_rows = []
     for part in parts(*effort.instances):
         say(f"{part.what}, {part.instance}")
-        found.append(measured(part, seconds / 10, repeats))
+        part_rows.append(time_part(part, seconds / 10, repeats))
     for row in rows:  # the folder is gone, and its name differs from run to run
         if row["what"] == CHAIN:
             row["kwargs"] = {**row["kwargs"], "instance": Path(row["kwargs"]["instance"]).name}
@@ -160,30 +166,31 @@ def measure(
         "environments": rows,
         "targets": reached(rows),
         "growth": growth,
-        "memory": held,
-        "parts": found,
+        "memory": memory_rows,
+        "parts": part_rows,
         "training": training,
         "training_missing": missing,
     }
 
 
 def reached(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is asked of the environments that were measured, and the ratio that they reach."""
-    found = []
+    """The ``TARGETS`` of the environments in ``rows``, with the values and ratios they reach."""
+    result = []
     for target in TARGETS:
         for row in rows:
             if (row["what"], row["envs"]) == target[:2]:
                 value = median(row[target.of])
-                found.append({**target._asdict(), "reached": value, "ratio": value / target.asked})
-    return found
+                result.append({**target._asdict(), "reached": value, "ratio": value / target.asked})
+    return result
 
 
 def _training(
     effort: Effort, say: Callable[[str], object]
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """Speeds of training, or why there are none."""
+    """The speeds of training, and None; without the extra ``agents`` nothing, and the reason."""
     try:
-        from parenvs.bench.training import training_rates
-    except ImportError as error:
-        return [], f"it needs the extra 'agents' ({error})"
+        with need_extra("agents", "training"):
+            from parenvs.bench.training import training_rates
+    except ParenvsError as error:
+        return [], str(error)
     return training_rates(effort.train_steps, effort.repeats, say), None

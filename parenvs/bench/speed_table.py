@@ -1,4 +1,4 @@
-"""Speeds as tables of Markdown."""
+"""Tables of what ``parenvs bench speed`` measured, in Markdown."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from parenvs.bench.machine import counted, table
+from parenvs.machine import counted
+from parenvs.markdown import table
 
 Row = dict[str, Any]
+"""The figures of a row of a table, as ``speed.measure`` returns them."""
 NAMES = {
     "steps_per_second": "steps/s",
     "over_single": "steps/s over the single one's",
@@ -17,7 +19,12 @@ NAMES = {
 
 
 def markdown(data: Mapping[str, Any], command: str) -> str:
-    """The results of ``bench_speed.measure`` as a page."""
+    """The results of ``speed.measure`` as a page.
+
+    Args:
+        data: the results.
+        command: the command that made them.
+    """
     effort = data["effort"]
     sections = [
         "# Speed",
@@ -41,14 +48,19 @@ def markdown(data: Mapping[str, Any], command: str) -> str:
 
 
 def summary(data: Mapping[str, Any], command: str) -> str:
-    """Steps a second alone, as a page of its own: a row for each environment."""
+    """Steps per second alone, as a page of its own: a row for each environment.
+
+    Args:
+        data: the results of ``speed.measure``.
+        command: the command that made them.
+    """
     rows, effort = data["environments"], data["effort"]
     counts = sorted({row["envs"] for row in rows})
-    found = {(row["what"], row["envs"]): row for row in rows}
+    by_case = {(row["what"], row["envs"]): row for row in rows}
     cells = []
     for what in dict.fromkeys(row["what"] for row in rows):
-        some = [found.get((what, count)) for count in counts]
-        cells.append([what, *("" if row is None else _short(row) for row in some)])
+        by_count = [by_case.get((what, count)) for count in counts]
+        cells.append([what, *("" if row is None else _short(row) for row in by_count)])
     words = (
         "Random legal steps a second on one thread, resets included, observations and masks "
         f"written; processor time, median of {effort['repeats']} runs. `single`: by `gym.make`; "
@@ -61,7 +73,12 @@ def summary(data: Mapping[str, Any], command: str) -> str:
 
 
 def preface(seconds: float, repeats: int) -> str:
-    """What is measured, and how."""
+    """The paragraph that says what is measured, and how.
+
+    Args:
+        seconds: processor seconds of a run.
+        repeats: number of runs.
+    """
     return (
         "Random legal steps on one thread, resets included, observations and masks written; steps "
         f"a second of processor time, median of {repeats} runs of {seconds:g} s, all environments "
@@ -74,7 +91,7 @@ def preface(seconds: float, repeats: int) -> str:
 
 
 def environments(rows: Sequence[Row]) -> str:
-    """Steps a second, case by case; the sizes of one below each other."""
+    """Table of the environments; the sizes of a batch are below each other."""
     order = list(dict.fromkeys(row["what"] for row in rows))
     header = ["environment", "actions", "envs", "steps/s", "/ single", "/ CartPole", "worst"]
     header += ["observation, bytes an env", "of copying", "reset, µs"]
@@ -99,7 +116,7 @@ def environments(rows: Sequence[Row]) -> str:
 
 
 def asked(rows: Sequence[Row]) -> list[str]:
-    """What is asked, and the ratio that is reached."""
+    """Table of the speeds that are asked, and those that are reached."""
     if not rows:
         return []
     cells = [
@@ -118,7 +135,7 @@ def asked(rows: Sequence[Row]) -> list[str]:
 
 
 def pivots(rows: Sequence[Row]) -> list[str]:
-    """Growth with the number of pivots."""
+    """Table of the growth with the number of pivots, after a paragraph."""
     words = (
         f"Growth with the number of pivots, `PipelineCut-v0`, {_envs(rows)} envs, 4 stages on "
         "cluster C. `stages by`: where tables of stages would be too large, they are computed in "
@@ -142,7 +159,7 @@ def pivots(rows: Sequence[Row]) -> list[str]:
 
 
 def classes(rows: Sequence[Row]) -> list[str]:
-    """Growth with the number of classes."""
+    """Table of the growth with the number of classes, after a paragraph."""
     words = (
         "Growth with the number of classes, `OperatorPartition-v0`: chains of dense layers, "
         f"{_envs(rows)} envs. Where whole rows would take a table of more than 32 MiB, lists of "
@@ -165,7 +182,7 @@ def classes(rows: Sequence[Row]) -> list[str]:
 
 
 def memory(rows: Sequence[Row]) -> list[str]:
-    """Memory of each environment."""
+    """Table of the memory per environment, after a paragraph."""
     words = (
         "Memory that each environment of a batch adds, in bytes, tables that all share left out: "
         "the arrays of its state; all that the batch keeps; of that, the bounds that gymnasium "
@@ -180,7 +197,7 @@ def memory(rows: Sequence[Row]) -> list[str]:
 
 
 def parts(rows: Iterable[Row]) -> str:
-    """Everything but environments."""
+    """Table of the reader, solver and judge timings."""
     cells = [
         [
             row["what"],
@@ -196,7 +213,7 @@ def parts(rows: Iterable[Row]) -> str:
 
 
 def training(data: Mapping[str, Any], effort: Mapping[str, Any]) -> list[str]:
-    """Samples a second of agents, or why there are none."""
+    """Table of the training speeds after a paragraph, or why there is none."""
     if data["training_missing"]:
         return [f"Left out: {data['training_missing']}."]
     words = (
@@ -223,15 +240,17 @@ def _machine(machine: Mapping[str, Any]) -> str:
 
 
 def _short(row: Row) -> str:
-    """Steps a second, and in brackets over CartPole's."""
+    """Steps per second, and in brackets their ratio to CartPole's."""
     speed, ratio = median(row["steps_per_second"]), median(row["over_cartpole"])
     words = f"{speed / 1e6:.2f} M" if speed >= 1e6 else f"{speed / 1e3:,.1f} k"
     return f"{words} ({ratio:.2f})"
 
 
 def _envs(rows: Sequence[Row]) -> str:
+    """The sizes of the rows' batches, in words."""
     return " or ".join(dict.fromkeys(f"{row['envs']:,}" for row in rows))
 
 
 def _percent(shares: Sequence[float]) -> str:
+    """The median of shares as per cent."""
     return f"{100 * median(shares):.0f} %"

@@ -14,7 +14,7 @@ from parenvs.agents.names import TRAINED
 from parenvs.cli import tables
 from parenvs.cli.options import TASKS, check_range
 from parenvs.cli.report import out, say, say_progress
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra
 from parenvs.files import write_text
 
 
@@ -59,14 +59,12 @@ def agents(
     for option, value in (("--seeds", seeds), ("--steps", steps), ("--jobs", jobs)):
         if value is not None:
             check_range(option, value, 1)
-    try:
+    with need_extra("agents", "training"):
         from parenvs.agents.train.learners import LEARNERS
         from parenvs.bench import agents as bench
         from parenvs.bench import curves
-    except ImportError as error:
-        raise ParenvsError(
-            f"training needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
-        ) from None
+        from parenvs.bench.problems import CLUSTERS, solve_problems
+        from parenvs.bench.runs import append, reached, read, run_all
     from parenvs.bench.agents_table import markdown, summary, totals
     from parenvs.instances import names
 
@@ -74,28 +72,28 @@ def agents(
     chosen = _several("--agents", agents, list(LEARNERS))
     wanted = _several("--tasks", tasks, TASKS)
     graphs = _several("--instances", instances or ",".join(shipped), shipped)
-    presets = _several("--clusters", clusters, bench.CLUSTERS)
-    problems, skipped = bench.problems(wanted, graphs, presets)
+    presets = _several("--clusters", clusters, CLUSTERS)
+    problems, skipped = solve_problems(wanted, graphs, presets)
     if not problems:
         raise InfeasibleError("; ".join(skipped.values()))
     runs = [
-        bench.Run(problem, agent, seed, steps or LEARNERS[agent].budget, full)
+        bench.TrainingRun(problem, agent, seed, steps or LEARNERS[agent].budget, full)
         for seed in range(seeds)
         for problem in problems
         for agent in chosen
     ]
     path = folder / "agents.jsonl"
-    done = bench.read(path)
+    done = read(path, bench.key_of)
     missing = [run for run in runs if run.key not in done]
     say_progress(f"{len(runs)} runs, of which {len(runs) - len(missing)} are in {path}")
     if not render_only:
         try:
-            for number, record in enumerate(bench.perform_all(missing, jobs), 1):
-                bench.append(path, {**record, "jobs": jobs})
-                say_progress(f"{number}/{len(missing)} {_line(record, bench.reached(record))}")
+            for number, record in enumerate(run_all(bench.perform, missing, jobs), 1):
+                append(path, {**record, "jobs": jobs})
+                say_progress(f"{number}/{len(missing)} {_line(record, reached(record))}")
         except KeyboardInterrupt:
             raise ParenvsError(f"interrupted; the same command continues {path}") from None
-        done = bench.read(path)
+        done = read(path, bench.key_of)
     records = [done[run.key] for run in runs if run.key in done]
     if not records:
         raise ParenvsError(f"{path}: no such run yet; leave out --render-only")

@@ -10,7 +10,7 @@ import typer
 from parenvs.cli import tables
 from parenvs.cli.options import Seed, check_range, with_request
 from parenvs.cli.report import out, say
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, need_extra
 
 if TYPE_CHECKING:
     from parenvs.agents.planners import Request
@@ -100,10 +100,6 @@ def pretrain(
 
 
 def _trainer() -> Any:
-    try:
+    with need_extra("agents", "training"):
         from parenvs.agents.train import run as trainer
-    except ImportError as error:
-        raise ParenvsError(
-            f"training needs the extra 'agents' ({error}); pip install 'parenvs[agents]'"
-        ) from None
     return trainer

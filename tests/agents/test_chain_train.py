@@ -10,7 +10,7 @@ from sb3_contrib import MaskablePPO
 
 from parenvs.agents.chain import train as plan_rl
 from parenvs.agents.chain.policy import ChainPolicy
-from parenvs.agents.chain.train import ENVS, LOG, MODEL, PlanRun, train
+from parenvs.agents.chain.train import ENVS, LOG, MODEL, ChainRun, train
 from parenvs.agents.pretrained import exam as plan_exam
 from parenvs.agents.pretrained.exam import Exam, at_random, exam, greedy, summary
 from parenvs.agents.rainbow.algorithm import Rainbow
@@ -22,7 +22,7 @@ from parenvs.pipeline.points import PointSpace
 
 @pytest.fixture(scope="module")
 def few():
-    return exam(most=16)
+    return exam(count=16)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_exam__optima_and_the_even_cut(few):
 
 
 def problems_of(way, episodes):
-    env, rng = PlanRun(way=way).make_env(), np.random.default_rng(0)
+    env, rng = ChainRun(way=way).make_env(), np.random.default_rng(0)
     env.reset()
     found = [[] for _ in range(ENVS)]
     while min(map(len, found)) < episodes:
@@ -128,7 +128,7 @@ def test_ppo__improves_on_sixteen_problems():
 
 
 def test_train__keeps_log_and_model(few, small, tmp_path):
-    run = PlanRun(steps=1024, looks=2)
+    run = ChainRun(steps=1024, looks=2)
     points, model = train(run, tmp_path, few)
     assert [point["steps"] for point in points] == [0, 512, 1024]
     assert all(point["illegal"] == 0 for point in points)
@@ -143,7 +143,7 @@ def test_train__keeps_log_and_model(few, small, tmp_path):
 def test_train__equal_seeds_give_equal_agents(few, small, agent):
     found = []
     for seed in (0, 0, 1):
-        _, model = train(PlanRun(agent, "repeat", seed, steps=512, looks=1), None, few)
+        _, model = train(ChainRun(agent, "repeat", seed, steps=512, looks=1), None, few)
         found.append(few.ratios(greedy(model)))
         assert isinstance(model, MaskablePPO if agent == "ppo" else Rainbow)
     assert np.array_equal(found[0], found[1])
@@ -159,7 +159,7 @@ def test_interrupted__the_log_stays(few, small, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(PlanRun(steps=2048, looks=4), tmp_path, few, say)
+        train(ChainRun(steps=2048, looks=4), tmp_path, few, say)
     points = json.loads((tmp_path / LOG).read_text())["points"]
     assert [point["steps"] for point in points] == [0, 512]
     MaskablePPO.load(tmp_path / MODEL)
@@ -176,7 +176,7 @@ def test_command__trains(tmp_path, monkeypatch, capsys, few, small):
     assert plan_rl.main(options) == 2
     assert "another folder" in capsys.readouterr().err
     with pytest.raises(ParenvsError, match="way must be one of repeat, new, not 'old'"):
-        PlanRun(way="old")
+        ChainRun(way="old")
 
 
 def test_summary__nothing_legal():

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -10,11 +12,12 @@ pytest.importorskip("sb3_contrib")
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parenvs.agents.fused import __main__ as fused
+from parenvs.agents.fused import run as fused
+from parenvs.agents.fused.__main__ import main
 from parenvs.agents.fused.env import ACTIONS, FusedEnv
-from parenvs.agents.fused.learner import OBJECTIVES, Learner, Settings, advantages
 from parenvs.agents.fused.policy import Choices, FusedPolicy, draw, greedy_lengths
-from parenvs.agents.fused.pool import PlanPool, drawn, joined, parts
+from parenvs.agents.fused.pool import ProblemPool, concatenated, draw_part, draw_parts
+from parenvs.agents.fused.ppo import OBJECTIVES, PPO, Settings, advantages
 from parenvs.agents.pretrained.network import LOWEST
 from parenvs.agents.pretrained.policy import Episodes, PlanPolicy
 from parenvs.agents.vec_env import one_thread
@@ -34,7 +37,7 @@ def device(request):
 
 @pytest.fixture(scope="module")
 def episodes():
-    return drawn(3, 0, 40)
+    return draw_part(3, 0, 40)
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +73,7 @@ def test_env__the_same_as_the_native_batch(device, ranges, check, monkeypatch):
     stages = np.rint(seen["numbers"][:, 0] * 8).astype(int).tolist()
     problems = zip(batch.problems.of, stages, strict=True)
     spaces = [PointSpace.build(problem.pipeline.with_stages(s)) for problem, s in problems]
-    env = FusedEnv(PlanPool(Episodes.of(spaces), device), n)
+    env = FusedEnv(ProblemPool(Episodes.of(spaces), device), n)
     keep_problems(env, monkeypatch)
     ended = 0
     for _ in range(200):
@@ -96,7 +99,7 @@ def test_env__the_same_as_the_native_batch(device, ranges, check, monkeypatch):
 
 
 def test_env__draws_problems_of_the_pool(episodes, device):
-    env, again = (FusedEnv(PlanPool(episodes, device), 4000, seed) for seed in (1, 1))
+    env, again = (FusedEnv(ProblemPool(episodes, device), 4000, seed) for seed in (1, 1))
     assert torch.equal(env.problem, again.problem)
     assert not torch.equal(env.problem, FusedEnv(env.pool, 4000, 2).problem)
     first, seen = env.problem, env.problem.new_zeros(len(episodes.batch))
@@ -106,7 +109,7 @@ def test_env__draws_problems_of_the_pool(episodes, device):
         before = env.problem
         _, ended = env.step(actions)
         assert torch.equal(env.problem[~ended], before[~ended])
-        assert torch.equal(env.made == 0, ended)
+        assert torch.equal(env.choices_made == 0, ended)
         seen += env.problem[ended].bincount(minlength=len(seen))
     assert not torch.equal(env.problem, first)
     expected = seen.sum() / len(seen)
@@ -114,7 +117,7 @@ def test_env__draws_problems_of_the_pool(episodes, device):
 
 
 def test_choices__rows_as_the_policy_without_torch_sees_them(episodes, device, monkeypatch):
-    env = FusedEnv(PlanPool(episodes, device), len(episodes.batch))
+    env = FusedEnv(ProblemPool(episodes, device), len(episodes.batch))
     keep_problems(env, monkeypatch)
     network = FusedPolicy(device, seed=4)
     policy, rng = PlanPolicy(network.weights()), np.random.default_rng(2)
@@ -182,38 +185,38 @@ def test_advantages__sums_of_errors_until_the_end(trace):
             assert found[t, i] == pytest.approx(float(expected), abs=1e-5)
 
 
-def test_learner__starts_from_the_policy_that_played(episodes, device):
-    learner = Learner(QUICK, FusedEnv(PlanPool(episodes, device), QUICK.envs))
-    rollout = learner.play()
+def test_ppo__starts_from_the_policy_that_played(episodes, device):
+    ppo = PPO(QUICK, FusedEnv(ProblemPool(episodes, device), QUICK.envs))
+    rollout = ppo.play()
     assert [x.choices.kind for x in rollout.samples] == ["points", "units"] * QUICK.choices
     worth = torch.stack([x.advantage for x in rollout.samples])
     assert worth.mean().abs() < 1e-5
     assert worth.std() == pytest.approx(1.0, abs=1e-4)
     for sample in rollout.samples:
-        figures = learner.figures(sample)
+        figures = ppo.loss_parts(sample)
         assert figures["divergence"].abs() < 1e-6
         expected = -sample.advantage.mean().item()
         assert figures["policy"].item() == pytest.approx(expected, abs=1e-5)
-        logits = learner.policy.logits(sample.choices)
+        logits = ppo.policy.logits(sample.choices)
         spread = torch.distributions.Categorical(logits=logits).entropy().mean()
         assert figures["entropy"].item() == pytest.approx(spread.item(), rel=1e-4)
     # Another rollout goes on where this one ended.
-    before = learner.env.problem.clone(), learner.env.made.clone()
-    assert learner._now.count.equal(Choices.of(learner.env).count)
-    learner.learn(rollout)
-    assert before[0].equal(learner.env.problem)
-    assert before[1].equal(learner.env.made)
-    figures = learner.figures(rollout.samples[0])
+    before = ppo.env.problem.clone(), ppo.env.choices_made.clone()
+    assert ppo._next_choices.count.equal(Choices.of(ppo.env).count)
+    ppo.learn(rollout)
+    assert before[0].equal(ppo.env.problem)
+    assert before[1].equal(ppo.env.choices_made)
+    figures = ppo.loss_parts(rollout.samples[0])
     assert figures["divergence"] > 0
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_learner__what_the_last_choice_is_worth(episodes, device, objective, monkeypatch):
+def test_ppo__what_the_last_choice_is_worth(episodes, device, objective, monkeypatch):
     settings = Settings(envs=16, choices=3, objective=objective)
-    learner = Learner(settings, FusedEnv(PlanPool(episodes, device), settings.envs))
-    step, made = learner.env.step, []
-    monkeypatch.setattr(learner.env, "step", lambda actions: made.append(step(actions)) or made[-1])
-    rollout = learner.play()
+    ppo = PPO(settings, FusedEnv(ProblemPool(episodes, device), settings.envs))
+    step, made = ppo.env.step, []
+    monkeypatch.setattr(ppo.env, "step", lambda actions: made.append(step(actions)) or made[-1])
+    rollout = ppo.play()
     for (rewards, ended), sample in zip(made, rollout.samples, strict=True):
         expected = rewards[ended] if objective == "value" else rewards[ended].log()
         torch.testing.assert_close(sample.target[ended], expected.float())
@@ -223,16 +226,16 @@ def test_learner__what_the_last_choice_is_worth(episodes, device, objective, mon
     assert rollout.length.item() == pytest.approx((1 / every).mean().item())
 
 
-def test_learner__makes_no_tensor_elsewhere(episodes, device):
+def test_ppo__makes_no_tensor_elsewhere(episodes, device):
     """With another default device, a tensor made without naming one could not be used."""
-    learner = Learner(QUICK, FusedEnv(PlanPool(episodes, device), QUICK.envs))
+    ppo = PPO(QUICK, FusedEnv(ProblemPool(episodes, device), QUICK.envs))
     with torch.device("meta"):
-        rollout = learner.play()
-        figures = learner.figures(rollout.samples[1])
-        learner.loss(figures).backward()
-        greedy_lengths(learner.policy, FusedEnv(learner.env.pool, len(learner.env.pool)))
+        rollout = ppo.play()
+        figures = ppo.loss_parts(rollout.samples[1])
+        ppo.loss(figures).backward()
+        greedy_lengths(ppo.policy, FusedEnv(ppo.env.pool, len(ppo.env.pool)))
     assert rollout.reward.device.type == figures["value"].device.type == device.type
-    assert all(p.device.type == device.type for p in learner.policy.parameters())
+    assert all(p.device.type == device.type for p in ppo.policy.parameters())
 
 
 class Waits(TorchDispatchMode):
@@ -251,8 +254,8 @@ class Waits(TorchDispatchMode):
 
 
 def test_waits__none_in_the_environment_and_few_in_a_rollout(episodes, device):
-    env = FusedEnv(PlanPool(episodes, device), QUICK.envs)
-    learner = Learner(QUICK, FusedEnv(env.pool, QUICK.envs))
+    env = FusedEnv(ProblemPool(episodes, device), QUICK.envs)
+    ppo = PPO(QUICK, FusedEnv(env.pool, QUICK.envs))
     first = torch.zeros(QUICK.envs, dtype=torch.int64, device=device)
     with Waits() as waits:
         for check in (False, True):
@@ -267,39 +270,39 @@ def test_waits__none_in_the_environment_and_few_in_a_rollout(episodes, device):
         assert first.sum().item() == 0
     assert waits.count == 1
     with Waits() as waits:
-        learner.play()
+        ppo.play()
     steps = 2 * QUICK.choices
     assert waits.count == 4 * steps + 2  # and two for the first choices of the next rollout
 
 
-def test_learner__finds_shorter_plans(episodes, device):
+def test_ppo__finds_shorter_plans(episodes, device):
     settings = Settings(envs=64, iterations=6, choices=5, problems=40, part=40, rate=3e-3)
-    learner = Learner(settings, FusedEnv(PlanPool(episodes, device), settings.envs))
-    judge = FusedEnv(learner.env.pool, len(learner.env.pool))
-    before = greedy_lengths(learner.policy, judge).log().mean().exp()
+    ppo = PPO(settings, FusedEnv(ProblemPool(episodes, device), settings.envs))
+    judge = FusedEnv(ppo.env.pool, len(ppo.env.pool))
+    before = greedy_lengths(ppo.policy, judge).log().mean().exp()
     played = []
     for _ in range(settings.iterations):
-        played.append(learner.play())
-        learner.learn(played[-1])
-    after = greedy_lengths(learner.policy, judge).log().mean().exp()
+        played.append(ppo.play())
+        ppo.learn(played[-1])
+    after = greedy_lengths(ppo.policy, judge).log().mean().exp()
     assert after < 0.95 * before
     assert played[-1].length < 0.8 * played[0].length
     assert played[-1].reward > 1.15 * played[0].reward
 
 
 def test_pool__replaces_the_oldest(episodes, device):
-    news = [drawn(9, number, 20) for number in range(3)]
-    pool = PlanPool(episodes, device)
+    news = [draw_part(9, number, 20) for number in range(3)]
+    pool = ProblemPool(episodes, device)
     for new in news:
         pool.put(new)
-    expected = PlanPool(joined([news[2], news[1]]), device)
+    expected = ProblemPool(concatenated([news[2], news[1]]), device)
     assert pool.outlooks.equal(expected.outlooks)
     for key, value in vars(pool.tensors).items():
         assert value.equal(getattr(expected.tensors, key)), key
     for key, value in pool.constant.items():
         assert value.equal(expected.constant[key]), key
     with pytest.raises(ValueError, match="divide"):
-        pool.put(drawn(9, 0, 3))
+        pool.put(draw_part(9, 0, 3))
 
 
 def trained(folder, settings=QUICK, **options):
@@ -324,7 +327,7 @@ def test_train__the_same_again_with_any_number_of_workers(tmp_path, device, monk
     kept = json.loads((tmp_path / "0" / fused.LOG).read_text())
     assert Settings(**kept["settings"]) == QUICK
     # The weights are those of a policy without torch, which plans as well.
-    held_out = drawn(QUICK.seed, fused.HELD_OUT_PART, 16)
+    held_out = draw_part(QUICK.seed, fused.HELD_OUT_PART, 16)
     lengths = PlanPolicy(weights).lengths(held_out)
     expected = log["points"][-1]["held_out"]
     assert np.exp(np.log(lengths).mean()) == pytest.approx(expected, rel=0.02)
@@ -332,17 +335,17 @@ def test_train__the_same_again_with_any_number_of_workers(tmp_path, device, monk
     assert other["points"][0]["held_out"] != log["points"][0]["held_out"]
 
 
-def test_parts__are_what_is_drawn():
-    made = parts(3, 4, "cnn", first=2)
+def test_draw_parts__are_what_is_drawn():
+    made = draw_parts(3, 4, "cnn", first=2)
     for number in (2, 3):
-        part, expected = next(made), drawn(3, number, 4, "cnn")
+        part, expected = next(made), draw_part(3, number, 4, "cnn")
         assert np.array_equal(part.outlooks, expected.outlooks)
         assert np.array_equal(part.batch.forward, expected.batch.forward)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_main__no_gpu(tmp_path, capsys):
-    assert fused.main(["--device", "cuda", "--out", str(tmp_path / "x")]) == 2
+    assert main(["--device", "cuda", "--out", str(tmp_path / "x")]) == 2
     out, err = capsys.readouterr()
     assert err.count("\n") == 1
     assert "--device cuda" in err
@@ -363,22 +366,34 @@ def test_main__no_gpu(tmp_path, capsys):
     ],
 )
 def test_main__settings_without_sense(tmp_path, capsys, options, word):
-    assert fused.main([*options, "--out", str(tmp_path)]) == 2
+    assert main([*options, "--out", str(tmp_path)]) == 2
     err = capsys.readouterr().err
     assert word in err
     assert err.count("\n") == 1
 
 
+def test_command__runs_as_a_module_and_its_parts_are_importable(tmp_path):
+    code = "from parenvs.agents.fused import Settings, train; print(train.__name__, Settings())"
+    module = ["-m", "parenvs.agents.fused", "--device", "tpu", "--out", str(tmp_path)]
+    for arguments, status, words in ((["-c", code], 0, "train Settings("), (module, 2, "tpu")):
+        done = subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == status, done.stderr
+        assert words in done.stdout + done.stderr
+        assert "Warning" not in done.stderr
+
+
 def test_main(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(fused, "HELD_OUT", 4)
-    command = "--envs 4 --iterations 1 --choices 1 --problems 4 --part 4 --family cnn --workers 0"
-    assert fused.main([*command.split(), "--out", str(tmp_path)]) == 0
+    options = "--envs 4 --iterations 1 --choices 1 --problems 4 --part 4 --family cnn --workers 0"
+    assert main([*options.split(), "--out", str(tmp_path)]) == 0
     assert "8 samples" in capsys.readouterr().out
     assert {x.name for x in tmp_path.iterdir()} == {fused.WEIGHTS, fused.LOG}
 
 
 def test_choices__of_turns_that_differ_are_refused(episodes):
-    env = FusedEnv(PlanPool(episodes, torch.device("cpu")), 8)
+    env = FusedEnv(ProblemPool(episodes, torch.device("cpu")), 8)
     env.step(torch.full((8,), 5), check=True)
     with pytest.raises(ValueError, match="same turn"):
         Choices.of(env)

@@ -23,7 +23,7 @@ from parenvs.agents.train import run as trainer
 from parenvs.agents.train.best_plan import BestPlan
 from parenvs.agents.train.checkpoint import Checkpoints, load_checkpoint
 from parenvs.agents.train.evaluate import evaluate, evaluate_folder
-from parenvs.agents.train.learners import LEARNERS, learner
+from parenvs.agents.train.learners import LEARNERS, learner_of
 from parenvs.agents.train.run import Config, load_config, replay, train
 from parenvs.agents.vec_env import make_env
 from parenvs.cluster import PRESETS
@@ -187,7 +187,9 @@ def test_train__reaches_the_optimum_of_the_toy(tmp_path, seed):
     assert evaluation.greedy_plan.cuts == toy.cuts
     assert evaluation.greedy_value == pytest.approx(float(toy.value), rel=1e-6)
     assert evaluation.best_value == evaluation.greedy_value
-    untrained = learner("ppo").make(make_env(config.env_id, kwargs, 0, 64), config.env_id, 2, seed)
+    untrained = learner_of("ppo").make(
+        make_env(config.env_id, kwargs, 0, 64), config.env_id, 2, seed
+    )
     assert evaluation.mean_value > evaluate(untrained, config, episodes=50).mean_value + 0.05
 
 
@@ -429,7 +431,7 @@ def test_train__evaluation_is_the_judges(whole):
 def test_train__evaluation_never_plays_what_is_masked(whole):
     """An untrained agent without masks would; with them the worst is a plan beyond memory."""
     env = make_env("PipelineCut-v0", {"instance": "t5-base", "cluster": "C"}, 0, envs=1)
-    model = learner("ppo").make(env, "PipelineCut-v0", 3, 0)
+    model = learner_of("ppo").make(env, "PipelineCut-v0", 3, 0)
     config = config_of(1, env_kwargs={"instance": "t5-base", "cluster": "C"})
     evaluation = evaluate(model, config, episodes=30)
     assert len(evaluation.best_plan.cuts) == len(evaluation.greedy_plan.cuts) == 3

@@ -14,7 +14,9 @@ from parenvs.agents.train import learners
 from parenvs.bench import agents as bench
 from parenvs.bench import agents_table as bench_table
 from parenvs.bench import curves
-from parenvs.bench.agents import Problem, Run
+from parenvs.bench.agents import TrainingRun
+from parenvs.bench.problems import VARIANTS, BenchProblem, random_value, solve_problems
+from parenvs.bench.runs import append, read, run_all
 from parenvs.errors import ParenvsError
 
 TIMES = ("seconds", "target_seconds")
@@ -48,7 +50,7 @@ def problem_of(**changes):
         "optimum": 0.8,
         "references": {"even": 0.4},
     }
-    return Problem(**{**values, **changes})
+    return BenchProblem(**{**values, **changes})
 
 
 def record_of(problem, seed=0, agent="ppo", **changes):
@@ -84,7 +86,7 @@ def test_bench__runs_what_is_missing_only(run, tmp_path, monkeypatch):
     folder = tmp_path / "results"
     lines = folder / "agents.jsonl"
     first = untimed(lines)
-    names = {f"operator-partition {v} vgg-19" for v in bench.VARIANTS["operator-partition"]}
+    names = {f"operator-partition {v} vgg-19" for v in VARIANTS["operator-partition"]}
     assert {x["problem"] for x in first} == names | {"data-parallel paper vgg-19"}
     assert len(first) == 5
     page, picture = (folder / "agents.md").read_text(), (folder / "curves.png").read_bytes()
@@ -125,7 +127,7 @@ def test_bench__interrupted(run, tmp_path, monkeypatch):
     assert "parenvs: interrupted" in err
     assert "Traceback" not in err
     path = tmp_path / "results" / "agents.jsonl"
-    assert list(bench.read(path)) == done
+    assert list(read(path, bench.key_of)) == done
     status, _, err = run(*ALL, "--render-only")
     assert status == 0
     assert "no run yet" in (tmp_path / "results" / "agents.md").read_text()
@@ -136,15 +138,15 @@ def test_bench__interrupted(run, tmp_path, monkeypatch):
 
 
 def test_perform__record():
-    problems, _ = bench.problems(["operator-partition"], ["vgg-19"], [])
+    problems, _ = solve_problems(["operator-partition"], ["vgg-19"], [])
     problem = next(p for p in problems if p.setting == "step_time/automap")
-    record = bench.perform(Run(problem, "ppo", 3, 300, full=True))
+    record = bench.perform(TrainingRun(problem, "ppo", 3, 300, full=True))
     assert json.loads(json.dumps(record)) is not None
-    assert bench.key_of(record) == Run(problem, "ppo", 3, 300, full=True).key
+    assert bench.key_of(record) == TrainingRun(problem, "ppo", 3, 300, full=True).key
     assert record["value"] < record["target"] == problem.target < record["optimum"]
     assert record["target_steps"] is None
     assert record["steps_done"] >= 300
-    assert record["random_value"] == bench.random_value(problem, record["episodes"], 3)
+    assert record["random_value"] == random_value(problem, record["episodes"], 3)
     steps, _, best = record["points"][-1]
     assert steps <= record["steps_done"]
     assert best == pytest.approx(record["value"], abs=1e-5)
@@ -152,24 +154,22 @@ def test_perform__record():
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_perform_all__every_run_once(monkeypatch, jobs):
-    monkeypatch.setattr(bench, "perform", dataclasses.asdict)
-    runs = [Run(problem_of(), "ppo", seed, 100) for seed in range(5)]
-    records = list(bench.perform_all(runs, jobs))
+def test_run_all__every_run_once(jobs):
+    runs = [TrainingRun(problem_of(), "ppo", seed, 100) for seed in range(5)]
+    records = list(run_all(dataclasses.asdict, runs, jobs))
     assert sorted(r["seed"] for r in records) == [0, 1, 2, 3, 4]
     assert {r["problem"]["fingerprint"] for r in records} == {"sha256:0"}
 
 
-def test_perform_all__an_error_ends_the_processes(monkeypatch):
-    monkeypatch.setattr(bench, "perform", len)
+def test_run_all__an_error_ends_the_processes():
     before = set(active_children())
     with pytest.raises(TypeError):
-        list(bench.perform_all([Run(problem_of(), "ppo", seed, 100) for seed in range(5)], 2))
+        list(run_all(len, [TrainingRun(problem_of(), "ppo", seed, 100) for seed in range(5)], 2))
     assert set(active_children()) == before
 
 
-def test_problems__infeasible_are_named():
-    problems, skipped = bench.problems(["pipeline-cut"], ["vgg-19", "t5-11b"], ["A", "B"])
+def test_solve_problems__infeasible_are_named():
+    problems, skipped = solve_problems(["pipeline-cut"], ["vgg-19", "t5-11b"], ["A", "B"])
     assert [p.name for p in problems] == ["pipeline-cut A vgg-19", "pipeline-cut B vgg-19"]
     assert list(skipped) == ["pipeline-cut A t5-11b", "pipeline-cut B t5-11b"]
     assert "memory" in skipped["pipeline-cut A t5-11b"]
@@ -190,19 +190,19 @@ def test_problem__target_is_a_cost_within_a_thousandth(reward, target):
 
 
 def test_key__changes_with_whatever_decides_a_run(monkeypatch):
-    base = Run(problem_of(), "ppo", 0, 1000)
-    same = Run(problem_of(), "ppo", 0, 1000)
+    base = TrainingRun(problem_of(), "ppo", 0, 1000)
+    same = TrainingRun(problem_of(), "ppo", 0, 1000)
     assert base.key == same.key
     others = [
-        Run(problem_of(), "rainbow", 0, 1000),
-        Run(problem_of(), "ppo", 1, 1000),
-        Run(problem_of(), "ppo", 0, 1001),
-        Run(problem_of(), "ppo", 0, 1000, full=True),
-        Run(problem_of(fingerprint="sha256:1"), "ppo", 0, 1000),
-        Run(problem_of(cluster={"servers": 3}), "ppo", 0, 1000),
-        Run(problem_of(optimum=0.81), "ppo", 0, 1000),
-        Run(problem_of(episode_steps=2), "ppo", 0, 1000),
-        Run(problem_of(instance="t5-base"), "ppo", 0, 1000),
+        TrainingRun(problem_of(), "rainbow", 0, 1000),
+        TrainingRun(problem_of(), "ppo", 1, 1000),
+        TrainingRun(problem_of(), "ppo", 0, 1001),
+        TrainingRun(problem_of(), "ppo", 0, 1000, full=True),
+        TrainingRun(problem_of(fingerprint="sha256:1"), "ppo", 0, 1000),
+        TrainingRun(problem_of(cluster={"servers": 3}), "ppo", 0, 1000),
+        TrainingRun(problem_of(optimum=0.81), "ppo", 0, 1000),
+        TrainingRun(problem_of(episode_steps=2), "ppo", 0, 1000),
+        TrainingRun(problem_of(instance="t5-base"), "ppo", 0, 1000),
     ]
     assert len({base.key, *(run.key for run in others)}) == 1 + len(others)
     kind = learners.LEARNERS["ppo"]
@@ -211,9 +211,9 @@ def test_key__changes_with_whatever_decides_a_run(monkeypatch):
         {"envs": {"PipelineCut-v0": 3}},
     ):
         monkeypatch.setitem(learners.LEARNERS, "ppo", dataclasses.replace(kind, **change))
-        assert Run(problem_of(), "ppo", 0, 1000).key != base.key
+        assert TrainingRun(problem_of(), "ppo", 0, 1000).key != base.key
     monkeypatch.setitem(learners.LEARNERS, "ppo", kind)
-    assert Run(problem_of(), "ppo", 0, 1000).key == base.key
+    assert TrainingRun(problem_of(), "ppo", 0, 1000).key == base.key
 
 
 def test_row__seeds_medians_gap_random_and_heuristic():
@@ -429,15 +429,15 @@ def test_read__a_line_of_something_else(tmp_path, line):
     path = tmp_path / "agents.jsonl"
     path.write_text(json.dumps(record_of(problem_of())) + f"\n{line}\n")
     with pytest.raises(ParenvsError, match="line 2: no run"):
-        bench.read(path)
+        read(path, bench.key_of)
 
 
 def test_append__replaces_a_line_that_was_cut_off(tmp_path):
     path = tmp_path / "folder" / "agents.jsonl"
     one, two = record_of(problem_of()), record_of(problem_of(), 1)
-    bench.append(path, one)
+    append(path, one)
     whole = path.read_text()
     path.write_text(whole + whole[:30])
-    assert list(bench.read(path).values()) == [one]
-    bench.append(path, two)
+    assert list(read(path, bench.key_of).values()) == [one]
+    append(path, two)
     assert path.read_text() == whole + json.dumps(two) + "\n"

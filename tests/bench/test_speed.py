@@ -7,8 +7,7 @@ from statistics import median
 import pytest
 from commands import caller
 
-from parenvs.bench import play as speed_play
-from parenvs.bench import scaling as speed_growth
+from parenvs.bench import play, scaling
 from parenvs.bench import speed as bench_speed
 from parenvs.bench.speed import BASE, BASELINE, BATCH, CHAIN, OPERATOR, PLAN, QUICK
 from parenvs.bench.speed_table import markdown, summary
@@ -113,13 +112,13 @@ def test_bench_speed__targets_name_what_is_measured(tmp_path):
         assert target.envs in (0, *bench_speed.FULL.sizes)
 
 
-def test_speed_play__plays_are_legal(tmp_path):
+def test_play__plays_are_legal(tmp_path):
     """Replayed actions mean what they meant when they were drawn: nobody ends by -1."""
     for what, case in bench_speed.cases(tmp_path).items():
-        for count in (3,) if what.endswith(speed_play.VIEWS) else (0, 3):
-            env = speed_play.made(case, count)
+        for count in (3,) if what.endswith(play.VIEWS) else (0, 3):
+            env = play.make(case, count)
             rewards, step = [], env.unwrapped.step
-            play, steps = speed_play.batch_play(env) if count else speed_play.single_play(env, 50)
+            one_pass, steps = play.batch_play(env) if count else play.single_play(env, 50)
 
             def spy(action, step=step, rewards=rewards):
                 result = step(action)
@@ -127,15 +126,15 @@ def test_speed_play__plays_are_legal(tmp_path):
                 return result
 
             env.unwrapped.step = spy
-            play()
+            one_pass()
             assert len(rewards) == steps, what
             assert min(rewards) > -1 or what == BASELINE, what
 
 
-def test_speed_growth__grows(tmp_path):
-    rows = [speed_growth.pivots(n, 4, tmp_path, 0.001, 1) for n in (32, 64)]
+def test_scaling__grows(tmp_path):
+    rows = [scaling.pivots(n, 4, tmp_path, 0.001, 1) for n in (32, 64)]
     assert rows[0]["actions"] < rows[1]["actions"] <= 64
-    rows = [speed_growth.classes(n, 4, tmp_path, 0.001, 1) for n in (2, 5)]
+    rows = [scaling.classes(n, 4, tmp_path, 0.001, 1) for n in (2, 5)]
     assert [row["classes"] for row in rows] == [3, 6]
 
 
@@ -161,7 +160,7 @@ def speeds(tmp_path_factory):
     """Speeds of the environments in ``LEAST``, by name and number."""
     cases = bench_speed.cases(tmp_path_factory.mktemp("chains"))
     some = {what: cases[what] for what in (BASELINE, *(row[0] for row in LEAST))}
-    rows = speed_play.speeds(some, (0, 8, 64, 1024), 0.03, 7)
+    rows = play.speeds(some, (0, 8, 64, 1024), 0.03, 7)
     return {(row["what"], row["envs"]): row for row in rows}
 
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("sb3_contrib")
 
 from parenvs.agents.pretrained import pretrain
-from parenvs.agents.pretrained.examples import labelled, lessons
+from parenvs.agents.pretrained.examples import draw_optimal_plans, examples_of
 from parenvs.agents.pretrained.imitate import Recipe, Trainer
 from parenvs.agents.pretrained.policy import PlanPolicy
 from parenvs.agents.vec_env import one_thread
@@ -22,10 +22,10 @@ def geometric_mean(policy, episodes):
 
 @pytest.fixture(scope="module")
 def part():
-    return labelled(7, 0, 20)
+    return draw_optimal_plans(7, 0, 20)
 
 
-def test_labels__are_shortest(part):
+def test_optimal_plans__are_shortest(part):
     episodes, batch = part.episodes, part.episodes.batch
     assert np.allclose(batch.lengths(part.cuts, part.units), part.lengths)
     rng = np.random.default_rng(0)
@@ -35,23 +35,23 @@ def test_labels__are_shortest(part):
 
     for _ in range(30):
         assert (batch.lengths(*episodes.play(choose)) >= part.lengths * (1 - 1e-9)).all()
-    again = labelled(7, 0, 20)
+    again = draw_optimal_plans(7, 0, 20)
     assert np.array_equal(again.cuts, part.cuts)
-    assert not np.array_equal(labelled(7, 1, 20).cuts, part.cuts)
+    assert not np.array_equal(draw_optimal_plans(7, 1, 20).cuts, part.cuts)
 
 
-def test_labels__are_kept(tmp_path):
+def test_optimal_plans__are_kept(tmp_path):
     file = tmp_path / "folder" / "part.npz"
-    made = labelled(7, 1, 5, file=file)
+    made = draw_optimal_plans(7, 1, 5, file=file)
     before = file.read_bytes()
-    kept = labelled(7, 1, 5, file=file)
+    kept = draw_optimal_plans(7, 1, 5, file=file)
     assert file.read_bytes() == before
     for name in ("cuts", "units", "lengths"):
         assert np.array_equal(getattr(kept, name), getattr(made, name))
 
 
-def test_lessons__are_the_labels(part):
-    points, units = lessons(part)
+def test_examples__are_the_optimal_plans(part):
+    points, units = examples_of(part)
     assert (points.kind, units.kind) == ("points", "units")
     choices = int((part.episodes.batch.stages - 1).sum())
     for some in (points, units):
@@ -59,7 +59,7 @@ def test_lessons__are_the_labels(part):
         assert len(some.rows) == int(some.count.sum())
         assert (some.right < some.count).all()
         assert (some.right >= 0).all()
-    # Played by the ranks in the lessons, the plans are the labels.
+    # Played by the ranks in the examples, the plans are the optimal ones.
     made = {"points": 0, "units": 0}
 
     def choose(turn):
@@ -83,8 +83,8 @@ def test_lessons__are_the_labels(part):
     assert np.array_equal(np.where(behind, 0, devices), part.units)
 
 
-def test_imitation__learns_the_labels(part):
-    trainer, examples = Trainer(Recipe(parts=1, passes=150)), lessons(part)
+def test_imitation__learns_the_optimal_plans(part):
+    trainer, examples = Trainer(Recipe(parts=1, passes=150)), examples_of(part)
     before = geometric_mean(trainer.policy, part.episodes)
     with one_thread():
         losses = [trainer.imitate(examples) for _ in range(150)]
@@ -96,12 +96,12 @@ def test_imitation__learns_the_labels(part):
 
 def test_loss__the_same_as_one_choice_at_a_time(part):
     """The mean of -ln(softmax of the legal rows), for points and for units."""
-    trainer, examples = Trainer(QUICK), lessons(part)
+    trainer, examples = Trainer(QUICK), examples_of(part)
     policy, found = trainer.policy, {"points": [], "units": []}
 
     def choose(turn):
-        labels = part.cuts if turn.kind == "points" else part.units
-        columns = labels[turn.episodes, len(turns) // 2]
+        optimal = part.cuts if turn.kind == "points" else part.units
+        columns = optimal[turn.episodes, len(turns) // 2]
         turns.append(turn)
         ratings = policy.ratings(turn).astype(float)
         for row, column in zip(ratings[turn.owner], columns, strict=True):
@@ -144,14 +144,14 @@ def test_pretrain__the_same_with_any_number_of_workers(part, tmp_path, monkeypat
     assert (found <= greedy + 1e-12).all()
 
 
-@pytest.mark.parametrize("stop", ["labels", "training"])
+@pytest.mark.parametrize("stop", ["solving", "training"])
 def test_pretrain__goes_on_after_an_interruption(part, tmp_path, monkeypatch, stop):
     monkeypatch.setattr(pretrain, "validation", lambda: part)
     monkeypatch.setattr(pretrain, "LOOKS", 6)
     whole, _ = train(QUICK, tmp_path / "whole")
 
     def interrupted(line):
-        if ("solved" in line) == (stop == "labels") and (stop == "labels" or "step 8 " in line):
+        if ("solved" in line) == (stop == "solving") and (stop == "solving" or "step 8 " in line):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

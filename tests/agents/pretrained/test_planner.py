@@ -36,9 +36,9 @@ def test_network__ships_and_is_small():
     assert {x.dtype for x in weights.values()} == {np.dtype(np.float32)}
     assert all(np.isfinite(x).all() for x in weights.values())
     torch = pytest.importorskip("torch")
-    from parenvs.agents.pretrained.network import PlanNetwork
+    from parenvs.agents.pretrained.network import RatingNetwork
 
-    network = PlanNetwork(weights["points.out.weight"].shape[1])
+    network = RatingNetwork(weights["points.out.weight"].shape[1])
     network.load_state_dict({k: torch.from_numpy(v) for k, v in weights.items()})
 
 

@@ -233,11 +233,11 @@ def test_lookahead__of_two_stages_is_the_length():
 
 def test_network__the_same_without_torch(episodes):
     torch = pytest.importorskip("torch")
-    from parenvs.agents.pretrained.network import PlanNetwork
+    from parenvs.agents.pretrained.network import RatingNetwork
     from parenvs.agents.pretrained.policy import PlanPolicy
 
     torch.manual_seed(0)
-    network = PlanNetwork()
+    network = RatingNetwork()
     policy = PlanPolicy(network.weights())
     seen = []
     episodes.play(drawing(np.random.default_rng(0), seen))

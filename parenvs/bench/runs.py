@@ -1,0 +1,101 @@
+"""Runs that leave one JSON line each in a file: read what is done, perform what is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from signal import SIG_IGN, SIGINT, signal
+from typing import Any, TypeVar
+
+from parenvs.errors import ParenvsError
+from parenvs.files import write_text
+
+Run = TypeVar("Run")
+"""Whatever describes a run; it can be pickled."""
+
+
+def read(
+    path: Path, key_of: Callable[[dict[str, Any]], tuple[Any, ...]]
+) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Read the records of a file, leaving out a last line that was cut off.
+
+    Args:
+        path: the file; if it does not exist, there are no records.
+        key_of: gives the key of the run that left a record.
+
+    Returns:
+        the records by key; of several with one key, the last.
+
+    Raises:
+        ParenvsError: another line is not the record of such a run.
+    """
+    text, records = _text(path), {}
+    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
+        try:
+            record = json.loads(line)
+            records[key_of(record)] = record
+        except (ValueError, TypeError, KeyError):
+            raise ParenvsError(
+                f"{path}, line {number}: no run of this kind; delete the line"
+            ) from None
+    return records
+
+
+def append(path: Path, record: Mapping[str, Any]) -> None:
+    """Add a record as the last line, in place of one that was cut off."""
+    text = _text(path)
+    if not text.endswith("\n"):
+        write_text(path, text[: text.rfind("\n") + 1])
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(record) + "\n")
+
+
+def run_all(
+    perform: Callable[[Run], dict[str, Any]], runs: Iterable[Run], jobs: int = 1
+) -> Iterator[dict[str, Any]]:
+    """Perform runs in ``jobs`` processes, and yield their records as they are done.
+
+    An error or an interruption ends the processes at once.
+
+    Args:
+        perform: performs a run and returns its record; with several ``jobs`` it is pickled.
+        runs: the runs.
+        jobs: number of processes; with 1 the runs are performed in this process.
+    """
+    if jobs == 1:
+        yield from map(perform, runs)
+        return
+    other_processes = set(active_children())
+    # Spawned, as torch's threads do not survive a fork. Only the parent reacts to Ctrl-C.
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), signal, (SIGINT, SIG_IGN))
+    waiting = iter(runs)
+    pending = {pool.submit(perform, run) for _, run in zip(range(jobs), waiting, strict=False)}
+    try:
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+                pending |= {pool.submit(perform, run) for run in [next(waiting, None)] if run}
+    except BaseException:
+        for process in set(active_children()) - other_processes:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def reached(record: Mapping[str, Any], budget: str = "budget") -> bool:
+    """Whether a run reached its target within its budget, beyond which the last update may go.
+
+    Args:
+        record: the record of the run.
+        budget: key under which the record holds the budget.
+    """
+    return record["target_steps"] is not None and record["target_steps"] <= record[budget]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
