@@ -25,10 +25,10 @@ import numpy as np  # noqa: E402
 
 from parenvs import Cluster, Pipeline, judge, load_profile  # noqa: E402
 from parenvs.agents.answer import Answer  # noqa: E402
-from parenvs.bench.machine import cores, counted, processor, versions  # noqa: E402
-from parenvs.bench.machine import table as table  # noqa: E402
 from parenvs.errors import InfeasibleError  # noqa: E402
 from parenvs.instances import names  # noqa: E402
+from parenvs.machine import cores, counted, processor, versions  # noqa: E402
+from parenvs.markdown import table as table  # noqa: E402
 from parenvs.pipeline.judge import make_plan  # noqa: E402
 
 PROFILES = ROOT.parent / "shared" / "profiles"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from parenvs.agents.request import STEPS, TRAINED
-from parenvs.bench.machine import cores, counted, processor
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.leaderboard.baselines import ONE, Planner, agents, learned_from, planner
 from parenvs.leaderboard.check import ILLEGAL, judged
@@ -15,6 +14,7 @@ from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.problem import Problem
 from parenvs.leaderboard.reading import cleaned
 from parenvs.leaderboard.tasks import tasks
+from parenvs.machine import cores, counted, processor
 
 _DRAW = ("random", "pretrained", "pretrained-refined", *TRAINED)
 """Agents whose plans depend on the seed and on the steps."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from parenvs.bench.machine import table
 from parenvs.leaderboard.check import LEGAL, MISSING, Checked, Standing, Verdict, ranking
 from parenvs.leaderboard.tasks import Task, TaskList
+from parenvs.markdown import table
 
 COMMAND = "parenvs leaderboard table --out leaderboard/results.md"
 SHORT = "parenvs leaderboard table --summary --out leaderboard/summary.md"

@@ -31,9 +31,9 @@ from parenvs.agents.pretrained.exam import Exam, exam, greedy, summary
 from parenvs.agents.rainbow.algorithm import Rainbow
 from parenvs.agents.train.learners import preset
 from parenvs.agents.vec_env import make_env, one_thread
-from parenvs.bench.machine import cores, processor, versions
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing, write_text
+from parenvs.machine import cores, processor, versions
 
 ENV_ID, LOG, MODEL = "PipelinePlan-v0", "plan-rl.json", "model.zip"
 ENVS = 64

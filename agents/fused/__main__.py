@@ -30,10 +30,10 @@ from parenvs.agents.fused.learner import OBJECTIVES, Learner, Settings
 from parenvs.agents.fused.policy import greedy_lengths
 from parenvs.agents.fused.pool import PlanPool, drawn, joined, parts
 from parenvs.agents.vec_env import one_thread
-from parenvs.bench.machine import cores, processor, versions
 from parenvs.datasets.families import FAMILIES
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing, write_text
+from parenvs.machine import cores, processor, versions
 
 WEIGHTS, LOG = "fused-policy.npz", "fused-policy.json"
 HELD_OUT, HELD_OUT_PART = 256, 2**32 - 1

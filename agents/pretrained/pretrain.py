@@ -26,10 +26,10 @@ from parenvs.agents.pretrained.examples import Labelled, Lessons, labelled, less
 from parenvs.agents.pretrained.imitate import Recipe, Trainer
 from parenvs.agents.pretrained.policy import PlanPolicy
 from parenvs.agents.vec_env import one_thread
-from parenvs.bench.machine import cores, processor, versions
 from parenvs.datasets.instance_sets import load_set
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing, write_text
+from parenvs.machine import cores, processor, versions
 
 WEIGHTS, LOG, CURVE = "plan-policy.npz", "plan-policy.json", "plan-policy.png"
 LABELS, CHECKPOINT = "labels", "checkpoint.pt"

@@ -20,10 +20,10 @@ from parenvs.agents.heuristics import partition as partition_heuristics
 from parenvs.agents.heuristics import pipeline as heuristics
 from parenvs.agents.optimum import optimum, target
 from parenvs.agents.partition_planners import ENVIRONMENTS
-from parenvs.bench.machine import cores, counted, processor
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.files import write_text
 from parenvs.judging import OPTIMAL
+from parenvs.machine import cores, counted, processor
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import CutSpace
 from parenvs.pipeline.judge import plan_values

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.bench.agents import PIPELINES, Problem, reached
-from parenvs.bench.machine import table
+from parenvs.markdown import table
 
 Record = Mapping[str, Any]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from parenvs.bench.machine import cores, processor, versions
 from parenvs.bench.play import BASELINE, DRAWN, VIEWS, Case, speeds
 from parenvs.bench.scaling import LAYERS, PIVOTS, chain, classes, memory, pivots
 from parenvs.bench.solvers import measured, parts
+from parenvs.machine import cores, processor, versions
 
 CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v0"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from parenvs.bench.machine import counted, table
+from parenvs.machine import counted
+from parenvs.markdown import table
 
 Row = dict[str, Any]
 NAMES = {

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from parenvs.errors import HloError
 from parenvs.graph import reader as hlo
 from parenvs.graph import text as hlo_text
-from parenvs.graph.graph import Graph, Phase, Role, match_paths
+from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.graph.roles import match_paths
 
 
 def from_text(lines, **options):

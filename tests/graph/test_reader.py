@@ -130,7 +130,7 @@ def test_hlo__broken_module(apply, message):
 def test_hlo__unknown_opcode():
     message = (
         r"^file\.pb: instruction 'callee\.3' has opcode 'frobnicate', which no rule knows; "
-        r"known opcodes are listed in parenvs\.flops$"
+        r"known opcodes are listed in parenvs\.graph\.flops$"
     )
     with pytest.raises(HloError, match=message):
         read(small_module(opcode="frobnicate"))
