@@ -13,15 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs.errors import HloError
-from parenvs.graph import reader as hlo
-from parenvs.graph import text as hlo_text
 from parenvs.graph.graph import Graph, Phase, Role
-from parenvs.graph.roles import match_paths
+from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 
 
 def from_text(lines, **options):
     text = "HloModule m\nENTRY e {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
-    return hlo.read_module(hlo_text.parse(text), **options)
+    return read_module(parse(text), **options)
 
 
 @st.composite
@@ -134,13 +133,6 @@ def test_graph__is_frozen():
             with pytest.raises(ValueError, match="read-only"):
                 value[...] = 0
             assert not value.flags.writeable, key
-
-
-def test_graph__match_paths():
-    paths = ["encoder/layer_0/q", "encoder/layer_1/q", "embedding"]
-    assert match_paths(paths, ["encoder/*", "x"]) == [True, True, False]
-    assert match_paths(paths, ["*_1/?", "embed*"]) == [False, True, True]
-    assert match_paths(paths, ["ENCODER/*"]) == [False] * 3
 
 
 # Files.
@@ -267,7 +259,7 @@ def test_graph__npz_with_arrays_that_do_not_fit(saved):
 @settings(deadline=None, max_examples=200)
 @given(st.data())
 def test_graph__npz_damaged(tmp_path_factory, data):
-    """Truncated or changed files: an error, or (a changed time stamp, say) the same graph."""
+    """A truncated or changed file is an error, or (a changed time stamp) the same graph."""
     graph = from_text(["ROOT x = f32[4]{0} parameter(0)"])
     path = tmp_path_factory.mktemp("npz") / "mine.npz"
     graph.save(path)
@@ -288,7 +280,7 @@ def test_graph__npz_damaged(tmp_path_factory, data):
 
 
 def test_graph__stored_uncompressed_reads(saved):
-    """Another tool's zip of the same arrays is fine."""
+    """An uncompressed zip of the same arrays, as other tools write it, can be read."""
     graph, path = saved
     stream = io.BytesIO()
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(stream, "w") as new:
@@ -299,7 +291,7 @@ def test_graph__stored_uncompressed_reads(saved):
 
 
 def test_graph__largest_loads_fast(tmp_path):
-    """Budgets of 50 ms and 1 s, five times as much here; the benchmark has the exact ones."""
+    """The budgets are 50 ms and 1 s; five times as much is allowed here, on a busy machine."""
     pytest.importorskip("jax")
     from jax_graphs import graph, proto
 
