@@ -17,7 +17,7 @@ from parenvs.errors import ParenvsError
 from parenvs.files import write_text
 
 if TYPE_CHECKING:
-    from parenvs.leaderboard.check import Checked
+    from parenvs.leaderboard.check import CheckedEntry
 
 Files = Annotated[list[Path], typer.Argument(help="Entries.", show_default=False)]
 Folder = Annotated[
@@ -118,7 +118,7 @@ def table(
     as_json: Json = False,
 ) -> None:
     """Rank the entries of a folder, all judged anew; Markdown, or JSON for other pages."""
-    from parenvs.leaderboard.table import page, summary
+    from parenvs.leaderboard.results import page, summary
     from parenvs.leaderboard.tasks import tasks
 
     entries = _accepted(_of_folder(folder))
@@ -138,7 +138,7 @@ def site(
     folder: Folder = _SUBMISSIONS,
 ) -> None:
     """Write the leaderboard as static pages, every plan drawn, all judged anew."""
-    from parenvs.leaderboard.site.folder import write_site
+    from parenvs.leaderboard.site import write_site
     from parenvs.leaderboard.tasks import tasks
 
     files = write_site(path, tasks(), _accepted(_of_folder(folder)))
@@ -168,12 +168,12 @@ def update(files: Files) -> None:
     out.print(f"references written to {tasks_file()}", markup=False, soft_wrap=True)
 
 
-def _checked(files: Iterable[Path]) -> tuple[list[Checked], dict[str, tuple[str, ...]]]:
+def _checked(files: Iterable[Path]) -> tuple[list[CheckedEntry], dict[str, tuple[str, ...]]]:
     """What was judged, the refused among it or not, and file -> reasons of what is refused."""
     from parenvs.leaderboard.check import check_file
     from parenvs.leaderboard.reading import EntryError, cleaned
 
-    entries: list[Checked] = []
+    entries: list[CheckedEntry] = []
     refused: dict[str, tuple[str, ...]] = {}
     names: dict[tuple[str, str], str] = {}
     for path in files:
@@ -195,7 +195,7 @@ def _checked(files: Iterable[Path]) -> tuple[list[Checked], dict[str, tuple[str,
     return entries, refused
 
 
-def _accepted(files: Iterable[Path]) -> list[Checked]:
+def _accepted(files: Iterable[Path]) -> list[CheckedEntry]:
     entries, refused = _checked(files)
     for name, reasons in refused.items():
         raise ParenvsError(f"{name}: {reasons[0]}; parenvs leaderboard check gives all reasons")
@@ -218,7 +218,7 @@ def _of_folder(folder: Path) -> list[Path]:
     return found
 
 
-def _standings(entries: list[Checked]) -> dict[str, Any]:
+def _standings(entries: list[CheckedEntry]) -> dict[str, Any]:
     """All that a page shows: the list of tasks, and the standings of each."""
     from parenvs.leaderboard.check import ranking
     from parenvs.leaderboard.tasks import tasks
@@ -234,7 +234,7 @@ def _standings(entries: list[Checked]) -> dict[str, Any]:
     }
 
 
-def _summary(entries: list[Checked]) -> Any:
+def _summary(entries: list[CheckedEntry]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
@@ -256,7 +256,7 @@ def _summary(entries: list[Checked]) -> Any:
     return view
 
 
-def _problems(checked: Checked) -> Any:
+def _problems(checked: CheckedEntry) -> Any:
     """The verdicts on one entry."""
     from rich.table import Table
     from rich.text import Text
