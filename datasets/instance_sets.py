@@ -162,10 +162,16 @@ def make_set(name: str, seed: int) -> list[DrawnProblem]:
 
 @lru_cache(maxsize=len(SETS))
 def _shipped(name: str) -> tuple[DrawnProblem, ...]:
+    """Read a shipped set once."""
     return tuple(_read(data_folder() / f"{name}.npz"))
 
 
 def _read(path: Path) -> list[DrawnProblem]:
+    """Read the problems of a file.
+
+    Raises:
+        ParenvsError: the file is missing or damaged.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             arrays = {

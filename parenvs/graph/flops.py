@@ -65,14 +65,14 @@ PARTITIONED = (
 
 
 def _dot(call: Call) -> float:
-    """Two FLOPs for each pair of a result element and a contracted element."""
+    """Count two FLOPs for each pair of a result element and a contracted element."""
     lhs = call.operands[0]
     contracted = math.prod(lhs[d] for d in call.instruction.dot.lhs_contracting)
     return 2.0 * math.prod(call.results[0]) * contracted
 
 
 def _convolution(call: Call) -> float:
-    """Two FLOPs per valid tap; products with padding or holes of a dilated input are left out."""
+    """Count two FLOPs per valid tap, without products with padding or holes of a dilated input."""
     numbers = call.instruction.convolution
     lhs, rhs, out = call.operands[0], call.operands[1], call.results[0]
     taps = 1
@@ -113,7 +113,7 @@ def _valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
 
 
 def _reduce(call: Call) -> float:
-    """One application per element that is merged into another."""
+    """Count one application per element that is merged into another."""
     return (math.prod(call.operands[0]) - math.prod(call.results[0])) * call.applied[0]
 
 
@@ -123,7 +123,7 @@ def _window_size(call: Call) -> int:
 
 
 def _reduce_window(call: Call) -> float:
-    """One application per further element of each window."""
+    """Count one application per further element of each window."""
     out = call.results[0]
     windows = call.instruction.window.dimensions
     reduced = [k for k, window in enumerate(windows) if window.size != 1]
@@ -138,36 +138,36 @@ def _reduce_window(call: Call) -> float:
 
 
 def _select_and_scatter(call: Call) -> float:
-    """Select over each window, then one application of the scatter per source element."""
+    """Count the selection in each window, and one application of the scatter per element."""
     source = math.prod(call.operands[1])
     return source * ((_window_size(call) - 1) * call.applied[0] + call.applied[1])
 
 
 def _scatter(call: Call) -> float:
-    """One application per element of the updates."""
+    """Count one application per element of the updates."""
     updates = call.operands[len(call.results) + 1]
     return math.prod(updates) * call.applied[0]
 
 
 def _sort(call: Call) -> float:
-    """``n ceil(log2 n)`` comparisons of the n elements of the first operand."""
+    """Count ``n ceil(log2 n)`` comparisons for the n elements of the first operand."""
     elements = math.prod(call.operands[0])
     return elements * max(elements - 1, 0).bit_length()
 
 
 def _fft(call: Call) -> float:
-    """Eight FLOPs per element, times the product of the lengths' ``floor(log2 n)``."""
+    """Count eight FLOPs per element, times the product of the lengths' ``floor(log2 n)``."""
     levels = math.prod(n.bit_length() - 1 for n in call.instruction.fft_length)
     return 8.0 * levels * math.prod(call.operands[0])
 
 
 def _triangular_solve(call: Call) -> float:
-    """Two FLOPs per element of the right-hand side and row of the matrix."""
+    """Count two FLOPs per element of the right-hand side and row of the matrix."""
     return 2.0 * call.operands[0][-1] * math.prod(call.operands[1])
 
 
 def _cholesky(call: Call) -> float:
-    """A third of n^3 FLOPs per matrix of n rows."""
+    """Count a third of n^3 FLOPs per matrix of n rows."""
     return call.operands[0][-1] * math.prod(call.operands[0]) // 3
 
 
