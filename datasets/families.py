@@ -186,13 +186,13 @@ def _attention(rng: np.random.Generator) -> np.ndarray:
 
 def _feed_forward(rng: np.random.Generator) -> np.ndarray:
     """Return the operations of a feed-forward block."""
-    wide = 4.0 if rng.random() < 0.7 else rng.uniform(2.0, 6.0)
+    width = 4.0 if rng.random() < 0.7 else rng.uniform(2.0, 6.0)
     return np.array(
         [
             [0.02, 0.001, 2.0],  # norm
-            [wide, wide, 1.0 + wide],
-            [0.02, 0.0, 1.0 + wide],  # activation
-            [wide, wide, 2.0],
+            [width, width, 1.0 + width],
+            [0.02, 0.0, 1.0 + width],  # activation
+            [width, width, 2.0],
             [0.01, 0.0, 1.0],  # residual sum
         ]
     )

@@ -271,16 +271,22 @@ def _cluster_and_stages(rng: np.random.Generator, ranges: Ranges) -> tuple[Clust
     Raises:
         ParenvsError: ``TRIES`` draws gave none within the ranges.
     """
-    fewest, most = ranges.devices
+    fewest_devices, most_devices = ranges.devices
     for _ in range(TRIES):
-        each = int(rng.choice(ranges.devices_per_server))
-        servers = _log_integer(rng, -(-fewest // each), most // each)
+        devices_per_server = int(rng.choice(ranges.devices_per_server))
+        servers = _log_integer(
+            rng, -(-fewest_devices // devices_per_server), most_devices // devices_per_server
+        )
         stages = int(rng.integers(ranges.stages[0], ranges.stages[1] + 1))
         intra = float(significant(_log_uniform(rng, *ranges.intra_bw)))
         inter = float(significant(_log_uniform(rng, *ranges.inter_bw)))
         memory = float(rng.choice(ranges.memory_bytes))
-        if ranges.contain(servers * each, stages) and stages <= servers * each and inter <= intra:
-            return generated_cluster(servers, each, intra, inter, memory), stages
+        if (
+            ranges.contain(servers * devices_per_server, stages)
+            and stages <= servers * devices_per_server
+            and inter <= intra
+        ):
+            return generated_cluster(servers, devices_per_server, intra, inter, memory), stages
     raise ParenvsError("ranges: no cluster lies within; widen devices, stages or the bandwidths")
 
 

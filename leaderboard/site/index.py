@@ -152,7 +152,7 @@ def _rank(task: Task, standing: Standing, root: str) -> Row:
     authors = ", ".join(entry.authors)
     name = tag("a", foreign_text(entry.entry), href=f"{root}{task.name}/{entry.entry}.html")
     sources = tag("small", foreign_text(", ".join(entry.trained_on))) if entry.trained_on else None
-    told = (entry.entry, entry.method, authors, *entry.trained_on, entry.search_budget)
+    filter_words = (entry.entry, entry.method, authors, *entry.trained_on, entry.search_budget)
     return Row(
         (
             number(standing.rank, f"{standing.rank}"),
@@ -165,7 +165,7 @@ def _rank(task: Task, standing: Standing, root: str) -> Row:
             seconds_field(seconds),
         ),
         learned=entry.learned,
-        words=" ".join(told),
+        words=" ".join(filter_words),
     )
 
 

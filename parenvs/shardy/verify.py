@@ -200,16 +200,20 @@ def _compare(plan: PartitionPlan, problem: Partitioning, proto: bytes) -> Verifi
     graph, label = problem.graph, problem.classes.label
     report = judge_partition(plan, problem)
     number = {graph.paths[k]: k for k in problem.parameters("all").tolist()}
-    first: dict[int, tuple[int, int]] = {}  # class -> its first input and dimension in the plan
+    told: dict[int, tuple[int, int]] = {}  # class -> its first (input, dimension) in the plan
     for path, dimension in sorted(plan.partition.items()):
         shape = _shape(graph, number[path]) if path in number else ()
         if not 0 <= dimension < len(shape) or shape[dimension] == 1:
             raise ParenvsError(report.reasons[0])
         position = _start(graph, number[path]) + dimension
-        first.setdefault(int(label[position]), (number[path], dimension))
-    sizes = {k: graph.dims[(label == k) & (graph.dims > 1)] for k in first}
+        told.setdefault(int(label[position]), (number[path], dimension))
+    sizes = {class_: graph.dims[(label == class_) & (graph.dims > 1)] for class_ in told}
     mesh = _mesh(plan.cluster.devices, [int(np.gcd.reduce(x)) for x in sizes.values()])
-    left_out = {k: int(x[x % mesh != 0].min()) for k, x in sizes.items() if (x % mesh).any()}
+    left_out = {  # class -> its smallest size that the mesh axis does not divide
+        class_: int(size[size % mesh != 0].min())
+        for class_, size in sizes.items()
+        if (size % mesh).any()
+    }
     compared = report
     if left_out:
         partition = {
@@ -218,7 +222,7 @@ def _compare(plan: PartitionPlan, problem: Partitioning, proto: bytes) -> Verifi
             if int(label[_start(graph, number[path]) + dimension]) not in left_out
         }
         compared = judge_partition(replace(plan, partition=partition), problem)
-    decided = [decision for k, decision in first.items() if k not in left_out]
+    decided = [decision for class_, decision in told.items() if class_ not in left_out]
     propagation = ShardyOracle(proto, mesh).propagate(decided)
     theirs: list[list[int]] = [[] for _ in graph.paths]
     for k, dimension in propagation.partitioned:
@@ -240,10 +244,10 @@ def _compare(plan: PartitionPlan, problem: Partitioning, proto: bytes) -> Verifi
         compared=count,
         disagreements=tuple(disagreements),
         not_compared={
-            report.explainer.dimension(_start(graph, first[k][0]) + first[k][1]): (
+            report.explainer.dimension(_start(graph, told[class_][0]) + told[class_][1]): (
                 f"size {size} in its class is no multiple of {mesh}"
             )
-            for k, size in left_out.items()
+            for class_, size in left_out.items()
         },
         reshards=propagation.reshards,
         collectives=dict(propagation.collectives),

@@ -67,19 +67,19 @@ def test_families__all_pivots_empty():
 
 
 def test_families__transformer():
-    found = Counter()
+    counts = Counter()
     for forward, _, cut, weights in chains("transformer", 100):
         layers = cut[20:100]
         period = next((k for k in range(1, 13) if (layers[k:] == layers[:-k]).all()), 0)
-        found["equal layers"] += period > 0
+        counts["equal layers"] += period > 0
         if period > 2:  # a cut inside each layer at least: the end is the narrowest
             assert layers.max() >= 1.9 * layers.min()
-        found["wide inside"] += layers.max() > 3 * layers.min()
-        found["embedding"] += weights[0] > 2 * np.median(weights[weights > 0])
+        counts["wide inside"] += layers.max() > 3 * layers.min()
+        counts["embedding"] += weights[0] > 2 * np.median(weights[weights > 0])
         assert forward[0] < 1e-3 * forward.sum()
-        found["vocabulary"] += forward[-4:].max() > 2 * np.median(forward[forward > 0])
-        found["logits"] += cut[-6:].max() > 2.5 * np.median(layers)
-    assert min(found.values()) > 40
+        counts["vocabulary"] += forward[-4:].max() > 2 * np.median(forward[forward > 0])
+        counts["logits"] += cut[-6:].max() > 2.5 * np.median(layers)
+    assert min(counts.values()) > 40
 
 
 def test_families__encoder_decoder():
@@ -96,9 +96,9 @@ def test_families__cnn():
     body = np.arange(97)  # at most a quarter of the chain is dense head and loss
     trends = []
     for forward, _, cut, weights in chains("cnn"):
-        held = body[weights[body] > 0]
+        with_weights = body[weights[body] > 0]
         size = np.corrcoef(np.log(cut[body]), body)[0, 1]
-        growth = np.corrcoef(np.log(weights[held]), held)[0, 1]
+        growth = np.corrcoef(np.log(weights[with_weights]), with_weights)[0, 1]
         trends.append((size, growth))
         assert cut[:8].min() > 1.5 * cut[90:97].min()
         # FLOPs stay about even while the weights grow by an order of magnitude or more.

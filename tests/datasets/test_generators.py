@@ -102,11 +102,11 @@ def test_ranges__refuses(wrong):
 def test_ratios__of_a_chain_by_hand():
     problem = draw(np.random.default_rng(2), "uniform")
     profile, cluster = problem.pipeline.profile, problem.pipeline.cluster
-    each = (profile.forward.sum() + profile.backward.sum()) / cluster.devices
+    device_seconds = (profile.forward.sum() + profile.backward.sum()) / cluster.devices
     weights, cut = profile.parameter_bytes.sum(), np.median(profile.cut_bytes[:-1])
     expected = (
-        cut / cluster.inter_bw / each,
-        2 * weights / cluster.inter_bw / each / problem.pipeline.micro_batches,
+        cut / cluster.inter_bw / device_seconds,
+        2 * weights / cluster.inter_bw / device_seconds / problem.pipeline.micro_batches,
         2 * weights / (0.9 * cluster.device.memory_bytes),
         cut / (0.9 * cluster.device.memory_bytes),
     )
@@ -117,8 +117,8 @@ def test_ratios__of_a_chain_by_hand():
 def test_ratios__of_real_graphs_are_in_the_middle_of_what_is_drawn(name):
     for text in "ABC":
         cluster = Cluster.parse(text)
-        found = ratios(Pipeline(load_profile(name, cluster), cluster))
-        for value, low, high in zip(found, *MEASURED, strict=True):
+        measured = ratios(Pipeline(load_profile(name, cluster), cluster))
+        for value, low, high in zip(measured, *MEASURED, strict=True):
             assert low <= value <= high
 
 

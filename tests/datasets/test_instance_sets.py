@@ -37,9 +37,9 @@ def test_instance_sets__ranges_are_covered():
     problems = load_set("plan-test")
     assert {problem.stages for problem in problems} == set(range(2, 7))
     assert {p.pipeline.cluster.devices_per_server for p in problems} == {1, 2, 4, 8}
-    found = np.array([ratios(problem.pipeline) for problem in problems])
-    assert (found.min(axis=0) < np.array(MEASURED[0])).all()
-    assert (found.max(axis=0) > np.array(MEASURED[1])).all()
+    all_ratios = np.array([ratios(problem.pipeline) for problem in problems])
+    assert (all_ratios.min(axis=0) < np.array(MEASURED[0])).all()
+    assert (all_ratios.max(axis=0) > np.array(MEASURED[1])).all()
     devices = [problem.pipeline.cluster.devices for problem in problems]
     assert min(devices) == 4 and max(devices) == 64
 
@@ -59,11 +59,11 @@ def test_instance_sets__memory_binds_in_a_fair_share():
 
 
 def test_instance_sets__share_nothing_with_each_other_or_with_training():
-    seen = [p.pipeline.profile.fingerprint for name in SETS for p in load_set(name)]
+    fingerprints = [p.pipeline.profile.fingerprint for name in SETS for p in load_set(name)]
     for seed in (0, 1, instance_sets.SEED):
         rng = np.random.default_rng(seed)
-        seen += [draw(rng).pipeline.profile.fingerprint for _ in range(50)]
-    assert len(set(seen)) == len(seen)
+        fingerprints += [draw(rng).pipeline.profile.fingerprint for _ in range(50)]
+    assert len(set(fingerprints)) == len(fingerprints)
 
 
 def test_instance_sets__saved_and_read_bit_for_bit(tmp_path):
@@ -192,11 +192,11 @@ def test_instance_sets__command_makes_them_anew(tmp_path, monkeypatch, capsys):
         str(tmp_path / f"{name}.npz") for name in SETS
     ]
     again = make_set("plan-test", 1)
-    kept = load_set(tmp_path / "plan-test.npz")
-    assert [figures(x) for x in kept] == [figures(x) for x in again]
+    stored = load_set(tmp_path / "plan-test.npz")
+    assert [figures(x) for x in stored] == [figures(x) for x in again]
     assert figures(make_set("plan-test", 2)[0]) != figures(again[0])
     assert figures(make_set("plan-validation", 1)[0]) != figures(again[0])
-    assert Counter(x.family for x in kept) == dict.fromkeys(FAMILIES, 2)
+    assert Counter(x.family for x in stored) == dict.fromkeys(FAMILIES, 2)
     for wrong in (["plan"], ["--seed", "-1"]):
         assert instance_sets.main(wrong) == 2
 

@@ -65,8 +65,8 @@ def test_batched__kinds_of_actions(kind, kwargs, illegal):
         assert_same(batched.reset(seed=0), single.reset(seed=0))
         for _ in range(12):
             actions = drawn(batched.action_masks(), rng, illegal)
-            asked = actions.tolist() if type_ is list else actions.astype(type_)
-            assert_same(batched.step(asked), single.step(actions))
+            given = actions.tolist() if type_ is list else actions.astype(type_)
+            assert_same(batched.step(given), single.step(actions))
 
 
 @pytest.mark.parametrize("type_", [np.uint8, np.bool_])
@@ -195,11 +195,11 @@ def test_batched__fork(kind, kwargs, fork, mode):
     ended = env.step(drawn(env.action_masks(), rng))[2]
     if mode == "Disabled" and ended.any():
         env.reset(options={"reset_mask": ended})
-    other, before = fork(env), env.action_masks()
+    copied, before = fork(env), env.action_masks()
     actions, expected = [], []
     for _ in range(12):
-        actions.append(drawn(other.action_masks(), rng))
-        expected.append(other.step(actions[-1]))
+        actions.append(drawn(copied.action_masks(), rng))
+        expected.append(copied.step(actions[-1]))
         if mode == "Disabled" and expected[-1][2].any():
             break
     assert_same(env.action_masks(), before)
@@ -212,20 +212,20 @@ def test_batched__fork(kind, kwargs, fork, mode):
 def test_batched__nothing_is_shared(kind, kwargs, mode):
     """A caller may write into returned arrays, and they do not change in later steps."""
     env, twin = (kind(3, autoreset_mode=mode, **kwargs) for _ in range(2))
-    rng, some = np.random.default_rng(0), {"reset_mask": np.array([True, False, False])}
+    rng, reset_options = np.random.default_rng(0), {"reset_mask": np.array([True, False, False])}
     env.reset(seed=0)
     twin.reset(seed=0)
-    before = kept = ()
+    before = copy_before = ()
     for _ in range(9):
         actions = drawn(env.action_masks(), rng, 0.1)
         outcome = env.step(actions)
-        assert_same(before, kept)
+        assert_same(before, copy_before)
         assert_same(outcome, twin.step(actions))
         env.action_masks()[:] = True
         deface(outcome)
-        outcome = env.reset(options=some)
-        assert_same(outcome, twin.reset(options=some))
-        before, kept = outcome, copy.deepcopy(outcome)
+        outcome = env.reset(options=reset_options)
+        assert_same(outcome, twin.reset(options=reset_options))
+        before, copy_before = outcome, copy.deepcopy(outcome)
     deface(outcome)
 
 
@@ -280,15 +280,15 @@ def test_batched__wrappers(kind, kwargs):
     ended = 0
     while ended < 3:
         actions = drawn(batched.unwrapped.action_masks(), rng)
-        mine, theirs = (env.step(actions)[-1] for env in (batched, single))
-        assert ("episode" in mine) == ("episode" in theirs)
-        if "episode" in mine:
-            assert_same(mine["episode"]["r"], theirs["episode"]["r"])
-            assert_same(mine["episode"]["l"], theirs["episode"]["l"])
+        native, reference = (env.step(actions)[-1] for env in (batched, single))
+        assert ("episode" in native) == ("episode" in reference)
+        if "episode" in native:
+            assert_same(native["episode"]["r"], reference["episode"]["r"])
+            assert_same(native["episode"]["l"], reference["episode"]["l"])
             ended += 1
-    mine, theirs = (DictInfoToList(env).reset(seed=0)[1] for env in both(kind, kwargs, 3))
-    for one, other in zip(mine, theirs, strict=True):
-        assert_same(one, other)
+    native, reference = (DictInfoToList(env).reset(seed=0)[1] for env in both(kind, kwargs, 3))
+    for native_info, reference_info in zip(native, reference, strict=True):
+        assert_same(native_info, reference_info)
 
 
 @kinds

@@ -34,16 +34,16 @@ def programs(draw):
     known = [line.split()[0] for line in lines]
     for i in range(draw(st.integers(1, 12))):
         read = draw(st.lists(st.sampled_from(known), min_size=1, max_size=4))
-        made = [
+        shapes = [
             f"f32[{n}]{{0}}" for n in draw(st.lists(st.integers(1, 50), min_size=1, max_size=3))
         ]
-        one = len(made) == 1
-        shape = made[0] if one else f"({', '.join(made)})"
+        is_single = len(shapes) == 1
+        shape = shapes[0] if is_single else f"({', '.join(shapes)})"
         lines.append(f'call.{i} = {shape} custom-call({", ".join(read)}), custom_call_target="x"')
-        if one:
+        if is_single:
             known.append(f"call.{i}")
         else:
-            for k, part in enumerate(made):
+            for k, part in enumerate(shapes):
                 lines.append(f"part.{i}_{k} = {part} get-tuple-element(call.{i}), index={k}")
                 known.append(f"part.{i}_{k}")
     lines[-1] = f"ROOT {lines[-1]}"
@@ -61,16 +61,16 @@ def cuts_by_sets(graph):
     def row(flat, offset, i):
         return set(flat[offset[i] : offset[i + 1]].tolist())
 
-    made = [row(graph.results, graph.result_offset, i) for i in pivots]
+    produced = [row(graph.results, graph.result_offset, i) for i in pivots]
     used = [row(graph.operands, graph.operand_offset, i) for i in pivots]
     variables = set(graph.parameter_tensor[graph.variables].tolist())
-    cut, parameter, seen = [], [], set()
+    cut, parameter, used_before = [], [], set()
     for k in range(len(pivots)):
-        before = set().union(*made[: k + 1])
+        before = set().union(*produced[: k + 1])
         after = set().union(*used[k + 1 :])
         cut.append(sum(size[t] for t in before & after))
-        parameter.append(sum(size[t] for t in (used[k] & variables) - seen))
-        seen |= used[k]
+        parameter.append(sum(size[t] for t in (used[k] & variables) - used_before))
+        used_before |= used[k]
     return cut, parameter
 
 
@@ -181,13 +181,13 @@ def test_graph__npz_bytes_do_not_depend_on_the_time(saved, tmp_path, monkeypatch
 def test_graph__fingerprint_sees_every_array(saved):
     graph, _ = saved
     arrays = {k: v for k, v in vars(graph).items() if isinstance(v, np.ndarray)}
-    seen = {graph.fingerprint}
+    fingerprints = {graph.fingerprint}
     for key, value in arrays.items():
         changed = value.copy()
         changed[-1] = not changed[-1] if changed.dtype == bool else changed[-1] + 1
-        seen.add(Graph(name="mine", batch_size=16, **{**arrays, key: changed}).fingerprint)
-    seen.add(Graph(name="mine", batch_size=17, **arrays).fingerprint)
-    assert len(seen) == len(arrays) + 2
+        fingerprints.add(Graph(name="mine", batch_size=16, **{**arrays, key: changed}).fingerprint)
+    fingerprints.add(Graph(name="mine", batch_size=17, **arrays).fingerprint)
+    assert len(fingerprints) == len(arrays) + 2
     assert Graph(name="other", batch_size=16, **arrays).fingerprint == graph.fingerprint
 
 

@@ -257,15 +257,15 @@ def test_reader__truncated_jax_module():
 
     content = proto("decoder", "forward")
     whole = graph("decoder", "forward").fingerprint
-    kept = 0
+    unchanged = 0
     lengths = [*range(0, 300), *range(300, len(content) - 300, 997)]
     for length in [*lengths, *range(len(content) - 300, len(content))]:
         try:
             assert read_proto(content[:length]).fingerprint == whole
         except HloError:
             continue
-        kept += 1  # what was lost stands behind the entry's id: nothing that is read
-    assert kept < 150
+        unchanged += 1  # what was lost stands behind the entry's id: nothing that is read
+    assert unchanged < 150
 
 
 def test_reader__nested_calls_take_all_prefixes():
@@ -284,8 +284,8 @@ def test_reader__nested_calls_take_all_prefixes():
         with jax.named_scope("block"):
             return outer(x) + inner(x)
 
-    found = {name for name in op_names(jax_graph(function, f32(3))) if name.endswith("tanh")}
-    assert found == {
+    tanh_names = {name for name in op_names(jax_graph(function, f32(3))) if name.endswith("tanh")}
+    assert tanh_names == {
         "jit(function)/block/jit(outer)/deep/jit(inner)/tanh",
         "jit(function)/block/jit(inner)/tanh",
     }
@@ -343,8 +343,8 @@ def test_reader__every_tensor_is_used():
     for name in ("cond", "reduce_custom", "rng_uniform", "max_pool_gradient", "argmax"):
         function, args = CASES[name]
         graph = jax_graph(function, *args)
-        made = np.concatenate([graph.results])
-        assert sorted(made.tolist()) == list(range(len(graph.element_type))), name
+        results = np.concatenate([graph.results])
+        assert sorted(results.tolist()) == list(range(len(graph.element_type))), name
         assert set(graph.opcode.tolist()) == set(range(len(graph.opcodes))), name
 
 
@@ -353,11 +353,11 @@ def test_reader__operands_are_made_before():
     from jax_graphs import graph
 
     for kind in ("forward", "train"):
-        made = np.full(len(graph("t5", kind).element_type), 10**9)
+        producer = np.full(len(graph("t5", kind).element_type), 10**9)
         g = graph("t5", kind)
         for i in range(len(g.opcode)):
-            assert (made[g.operands[g.operand_offset[i] : g.operand_offset[i + 1]]] < i).all()
-            made[g.results[g.result_offset[i] : g.result_offset[i + 1]]] = i
+            assert (producer[g.operands[g.operand_offset[i] : g.operand_offset[i + 1]]] < i).all()
+            producer[g.results[g.result_offset[i] : g.result_offset[i + 1]]] = i
 
 
 @pytest.mark.parametrize("name", ["vgg", "t5", "bert", "decoder", "resnet50"])
@@ -410,16 +410,16 @@ def test_reader__roles_of_a_train_step(name):
 
     from parenvs.datasets.models import train_step
 
-    found = graph(name, "train")
+    step = graph(name, "train")
     _, args = train_step(model(name))
     leaves = [
         (argument, jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
         for argument, tree in enumerate(args)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     ]
-    assert found.paths == [path for _, path, _ in leaves]
-    assert found.parameter_argument.tolist() == [argument for argument, _, _ in leaves]
-    assert [found.shape(t) for t in found.parameter_tensor] == [leaf.shape for *_, leaf in leaves]
+    assert step.paths == [path for _, path, _ in leaves]
+    assert step.parameter_argument.tolist() == [argument for argument, _, _ in leaves]
+    assert [step.shape(t) for t in step.parameter_tensor] == [leaf.shape for *_, leaf in leaves]
     expected = [
         Role.VARIABLE
         if argument == 0
@@ -428,10 +428,10 @@ def test_reader__roles_of_a_train_step(name):
         else (Role.OPTIMISER, Role.BATCH)[argument - 1]
         for argument, _, leaf in leaves
     ]
-    assert found.parameter_role.tolist() == expected
-    assert found.batch_size == model(name).batch_size
+    assert step.parameter_role.tolist() == expected
+    assert step.batch_size == model(name).batch_size
     parameters = sum(np.prod(x.shape) for x in jax.tree.leaves(args[0]))
-    assert found.parameter_bytes == 4 * parameters
+    assert step.parameter_bytes == 4 * parameters
 
 
 def roles(*args, **options):
@@ -444,12 +444,12 @@ def roles(*args, **options):
 
 
 def test_reader__variables_by_argument_and_by_glob():
-    rest = {"x": "BATCH", "extra": "SCALAR"}
+    others = {"x": "BATCH", "extra": "SCALAR"}
     both = {"a/w": "VARIABLE", "b/w": "VARIABLE"}
-    assert roles(variables=1) == {**both, **rest}
-    assert roles(variables="*/w") == {**both, **rest}
-    assert roles(variables=["a/*", "b/*"]) == {**both, **rest}
-    assert roles(variables="a/*") == {**both, **rest, "b/w": "BATCH"}
+    assert roles(variables=1) == {**both, **others}
+    assert roles(variables="*/w") == {**both, **others}
+    assert roles(variables=["a/*", "b/*"]) == {**both, **others}
+    assert roles(variables="a/*") == {**both, **others, "b/w": "BATCH"}
     assert roles()["x"] == "VARIABLE"
     with pytest.raises(HloError, match=r"variables='c/\*' matches no parameter path \(like x, a/w"):
         roles(variables="c/*")
@@ -470,7 +470,9 @@ def test_reader__whole_numbers_are_no_variables_and_no_state():
     ints = jax.ShapeDtypeStruct((3,), np.int32)
     args = {"ids": ints, "w": f32(4)}, {"m": f32(4), "seen": ints}, f32(7, 2)
     graph = jax_graph(step, *args)
-    found = {p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)}
+    roles_by_path = {
+        p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)
+    }
     expected = {
         "ids": "BATCH",
         "w": "VARIABLE",
@@ -478,7 +480,7 @@ def test_reader__whole_numbers_are_no_variables_and_no_state():
         "seen": "BATCH",
         "batch": "BATCH",
     }
-    assert found == expected
+    assert roles_by_path == expected
 
 
 def test_reader__forward_pass_has_no_state():
@@ -551,11 +553,11 @@ def test_reader__pb_and_npz_are_one(tmp_path):
     from jax_graphs import graph, proto
 
     (tmp_path / "a.pb").write_bytes(proto("bert", "train"))
-    found = Graph.from_hlo(tmp_path / "a.pb")
-    found.save(tmp_path / "a.npz")
-    assert Graph.from_hlo(tmp_path / "a.npz").fingerprint == found.fingerprint
-    assert found.fingerprint == graph("bert", "train").fingerprint
+    read_back = Graph.from_hlo(tmp_path / "a.pb")
+    read_back.save(tmp_path / "a.npz")
+    assert Graph.from_hlo(tmp_path / "a.npz").fingerprint == read_back.fingerprint
+    assert read_back.fingerprint == graph("bert", "train").fingerprint
     np.testing.assert_array_equal(
-        found.tensor_bytes[found.parameter_tensor],
-        [4 * np.prod(found.shape(t)) for t in found.parameter_tensor],
+        read_back.tensor_bytes[read_back.parameter_tensor],
+        [4 * np.prod(read_back.shape(t)) for t in read_back.parameter_tensor],
     )

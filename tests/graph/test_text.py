@@ -344,16 +344,16 @@ def test_text__model(name, elsewhere):
     from jax_graphs import graph, lowered
 
     expected = graph(name, "forward")
-    found = read(lowered(name, "forward").as_text("hlo"))
-    assert found.total_flops == expected.total_flops
-    assert found.bytes_accessed.sum() == expected.bytes_accessed.sum()
-    assert found.paths == expected.paths
-    np.testing.assert_array_equal(found.parameter_role, expected.parameter_role)
-    assert found.batch_size == expected.batch_size
-    kinds = [np.array([*map(str, rows(g))])[g.pivots()] for g in (expected, found)]
+    from_text = read(lowered(name, "forward").as_text("hlo"))
+    assert from_text.total_flops == expected.total_flops
+    assert from_text.bytes_accessed.sum() == expected.bytes_accessed.sum()
+    assert from_text.paths == expected.paths
+    np.testing.assert_array_equal(from_text.parameter_role, expected.parameter_role)
+    assert from_text.batch_size == expected.batch_size
+    kinds = [np.array([*map(str, rows(g))])[g.pivots()] for g in (expected, from_text)]
     assert sorted(kinds[0]) == sorted(kinds[1])
     assert np.mean(kinds[0] != kinds[1]) <= elsewhere
-    (cut, variables), (text_cut, text_variables) = crossing(expected), crossing(found)
+    (cut, variables), (text_cut, text_variables) = crossing(expected), crossing(from_text)
     assert np.mean(cut != text_cut) <= elsewhere + 0.01
     assert text_variables.sum() == variables.sum()
 
@@ -364,12 +364,13 @@ def test_text__with_metadata_has_phases():
 
     expected = graph("t5", "train")
     module = lowered("t5", "train")
-    found = read(module.as_text("hlo", debug_info=True))
+    from_text = read(module.as_text("hlo", debug_info=True))
     for phase in range(3):
         assert (
-            found.flops[found.phase == phase].sum() == expected.flops[expected.phase == phase].sum()
+            from_text.flops[from_text.phase == phase].sum()
+            == expected.flops[expected.phase == phase].sum()
         )
-    assert (found.phase > 0).any()
+    assert (from_text.phase > 0).any()
     assert not (read(module.as_text("hlo")).phase > 0).any()  # plain text has none
 
 

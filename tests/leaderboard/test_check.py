@@ -102,15 +102,15 @@ def test_check__ties_by_name():
         checked_of("a", *[0.9 + 1e-9] * 10),
         checked_of("d", *[1.0] * 10),
     ]
-    found = ranking(tasks().task("data-parallel"), entries)
-    assert [(s.rank, s.checked.entry.entry) for s in found] == [
+    standings = ranking(tasks().task("data-parallel"), entries)
+    assert [(s.rank, s.checked.entry.entry) for s in standings] == [
         (1, "d"),
         (2, "a"),
         (2, "b"),
         (4, "c"),
     ]
     assert ranking(tasks().task("pipeline-cut"), entries) == []
-    content = json.loads(json.dumps(found[0].to_json()))
+    content = json.loads(json.dumps(standings[0].to_json()))
     assert (content["rank"], content["entry"], len(content["problems"])) == (1, "d", 10)
 
 

@@ -45,22 +45,22 @@ def test_commands__update_takes_over_what_is_better(own_tasks, run, monkeypatch)
 
 
 def test_commands__check(run, tmp_path):
-    good = BOARD / "submissions" / "data-parallel" / "greedy.json"
-    status, out, err = run("check", good)
+    accepted = BOARD / "submissions" / "data-parallel" / "greedy.json"
+    status, out, err = run("check", accepted)
     assert status in (0, None)
     assert "greedy" in out
     assert "1.0000" in out
     assert re.search(r"1 judged in \d+\.\d s", err)
-    content = json.loads(good.read_text())
+    content = json.loads(accepted.read_text())
     content["plans"]["vgg-19-shardy-8"]["fingerprint"] = "sha256:00"
     del content["plans"]["bert-48-shardy-8"], content["seconds"]["bert-48-shardy-8"]
     (tmp_path / "bad.json").write_text(json.dumps(content))
     (tmp_path / "worse.json").write_text("{}")
-    status, out, err = run("check", "bad.json", "worse.json", good)
+    status, out, err = run("check", "bad.json", "worse.json", accepted)
     assert status == 2
     assert "bad.json: field 'plans.vgg-19-shardy-8': field 'fingerprint' must be" in err
     assert "worse.json: field 'plans' is missing" in err
-    assert f"{good}: field 'entry': 'greedy' of task 'data-parallel' is in bad.json" in err
+    assert f"{accepted}: field 'entry': 'greedy' of task 'data-parallel' is in bad.json" in err
     assert "1 missing, 1 illegal" in out
     last = err.splitlines()[-1]
     assert last.startswith("parenvs: 3 of 3 refused: ")

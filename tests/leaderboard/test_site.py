@@ -112,14 +112,14 @@ def test_site__pages_parse_and_have_what_a_reader_without_eyes_needs(files):
     for name, text in files.items():
         if not name.endswith(".html"):
             continue
-        found = Page(text)
-        ids = [x["id"] for _, x in found.elements if "id" in x]
+        parsed = Page(text)
+        ids = [x["id"] for _, x in parsed.elements if "id" in x]
         assert len(ids) == len(set(ids)), name
-        assert len(found.all("h1")) == len(found.all("main")) == len(found.all("title")) == 1
-        assert found.all("html") == [{"lang": "en"}]
-        assert len(found.all("table")) == len(found.all("caption"))
-        assert all(x["scope"] in ("col", "row") for x in found.all("th"))
-        for picture in found.all("svg"):
+        assert len(parsed.all("h1")) == len(parsed.all("main")) == len(parsed.all("title")) == 1
+        assert parsed.all("html") == [{"lang": "en"}]
+        assert len(parsed.all("table")) == len(parsed.all("caption"))
+        assert all(x["scope"] in ("col", "row") for x in parsed.all("th"))
+        for picture in parsed.all("svg"):
             assert picture.get("aria-label") or picture.get("aria-hidden") == "true"
 
 
@@ -127,9 +127,9 @@ def test_site__links_stay_inside_or_go_to_the_web(files):
     for name, text in files.items():
         if not name.endswith(".html"):
             continue
-        found = Page(text)
-        ids = {x["id"] for _, x in found.elements if "id" in x}
-        for kind, x in found.elements:
+        parsed = Page(text)
+        ids = {x["id"] for _, x in parsed.elements if "id" in x}
+        for kind, x in parsed.elements:
             address = x.get("href") or x.get("src")
             if address is None:
                 continue
@@ -147,18 +147,18 @@ def test_site__nothing_comes_from_elsewhere(files):
         if not name.endswith(".html"):
             assert not re.search(r"https?:|//\w+\.|@import|url\(", text), name
             continue
-        found = Page(text)
-        assert all(x.get("src", "").endswith(".js") for x in found.all("script"))
-        assert not found.all("style") and not found.all("img") and not found.all("iframe")
-        for _, x in found.elements:
+        parsed = Page(text)
+        assert all(x.get("src", "").endswith(".js") for x in parsed.all("script"))
+        assert not parsed.all("style") and not parsed.all("img") and not parsed.all("iframe")
+        for _, x in parsed.elements:
             assert not [key for key in x if key == "style" or key.startswith("on")]
-        policy = next(x for x in found.all("meta") if "http-equiv" in x)["content"]
+        policy = next(x for x in parsed.all("meta") if "http-equiv" in x)["content"]
         assert "default-src 'none'" in policy and "unsafe" not in policy
 
 
 def test_site__what_needs_a_script_is_hidden_without_one(files):
-    found = Page(files["index.html"])
-    assert all("hidden" in x for x in found.all("form") + found.all("button"))
+    parsed = Page(files["index.html"])
+    assert all("hidden" in x for x in parsed.all("form") + parsed.all("button"))
     entry = Page(files["entries/pipeline-cut/even.html"])
     assert all("hidden" in x for x in entry.all("button"))
     assert all("open" in x for x in entry.all("details"))
@@ -193,8 +193,8 @@ def test_site__missing_and_unproven_are_marked(files, entries):
     page_ = files["entries/operator-partition-step-time/data-parallel.html"]
     assert "1 missing" in files["index.html"]
     assert ">no plan</span>" in page_ and "The entry has no plan of this problem." in page_
-    found = files["tasks/operator-partition-step-time.html"]
-    assert 'class="gone"' in found
+    task_text = files["tasks/operator-partition-step-time.html"]
+    assert 'class="gone"' in task_text
     entry = next(e for e in entries if e.entry.entry == "exact-full")
     first = entry.verdicts[0]
     reference = replace(
@@ -237,13 +237,13 @@ def test_site__hostile_words_are_words(known, entries):
     texts = [text for name, text in files.items() if name.endswith(".html")]
     named = replace(checked, entry=replace(entry, entry=HOSTILE, link="https://a/b"))
     texts.append(entry_page(ranking(checked.task, [named])[0], 1))
-    seen = 0
+    occurrences = 0
     for text in texts:
-        found = Page(text)
-        assert not found.all("img") and all("src" in x for x in found.all("script"))
-        assert not [x for _, x in found.elements if any(key.startswith("on") for key in x)]
-        seen += sum(HOSTILE in words for words in found.texts)
-    assert seen >= 6
+        parsed = Page(text)
+        assert not parsed.all("img") and all("src" in x for x in parsed.all("script"))
+        assert not [x for _, x in parsed.elements if any(key.startswith("on") for key in x)]
+        occurrences += sum(HOSTILE in words for words in parsed.texts)
+    assert occurrences >= 6
 
 
 def test_site__a_name_that_leads_out_of_the_folder_is_refused(known, entries, tmp_path):

@@ -29,13 +29,13 @@ def test_submission__leaves_out_what_is_not_legal():
         return problem.pipeline_plan(*(([59, 88], [13, 21]) if problem.stages == 3 else ([0], [9])))
 
     lines = []
-    made = submission(
+    entry_ = submission(
         "pipeline-cut", plan, entry="mine", authors=["me"], method="x", say=lines.append
     )
-    assert list(made.plans) == list(made.seconds) == ["vgg-19-B-3"]
+    assert list(entry_.plans) == list(entry_.seconds) == ["vgg-19-B-3"]
     assert len(lines) == len(tasks().task("pipeline-cut").problems)
     assert not any("\n" in line for line in lines)
-    assert check(made).reasons == ()
+    assert check(entry_).reasons == ()
     with pytest.raises(ParenvsError, match="nothing to enter"):
         submission(
             "pipeline-cut",
@@ -81,12 +81,12 @@ def test_agents__trained_ones_say_so(monkeypatch):
 
     monkeypatch.setattr(submit, "planner", any_plan)
     for agent in TRAINED:
-        made = agent_submission("data-parallel", agent, seed=3, steps=100)
-        assert made.learned
-        assert made.trained_on == ("the problem itself",)
-        assert made.seeds == (3,)
-        assert made.search_budget == "100 environment steps a problem"
-        assert check(made).reasons == ()
+        entry = agent_submission("data-parallel", agent, seed=3, steps=100)
+        assert entry.learned
+        assert entry.trained_on == ("the problem itself",)
+        assert entry.seeds == (3,)
+        assert entry.search_budget == "100 environment steps a problem"
+        assert check(entry).reasons == ()
 
 
 def test_agents__every_planner_of_the_project():

@@ -138,15 +138,15 @@ def test_profile__no_file(tmp_path):
 
 
 def test_profile__bad_arrays():
-    good = {"names": ["a", "b"], "forward": [1, 2], "backward": [1, 2], "cut_bytes": [1, 2]}
+    fields = {"names": ["a", "b"], "forward": [1, 2], "backward": [1, 2], "cut_bytes": [1, 2]}
     with pytest.raises(ProfileError, match="parameter_bytes has 3 values for 2 pivots"):
-        StageProfile("x", **good, parameter_bytes=[1, 2, 3])
+        StageProfile("x", **fields, parameter_bytes=[1, 2, 3])
     with pytest.raises(ProfileError, match=r"parameter_bytes of pivot 1 \(b\) is -2.0; must be"):
-        StageProfile("x", **good, parameter_bytes=[1, -2])
+        StageProfile("x", **fields, parameter_bytes=[1, -2])
     with pytest.raises(ProfileError, match=r"resident_bytes of pivot 0 \(a\) is nan"):
-        StageProfile("x", **good, parameter_bytes=[1, 2], resident_bytes=[np.nan, 2])
+        StageProfile("x", **fields, parameter_bytes=[1, 2], resident_bytes=[np.nan, 2])
     with pytest.raises(ProfileError, match="micro_batch must be a whole number >= 1, not 0"):
-        StageProfile("x", **good, parameter_bytes=[1, 2], micro_batch=0)
+        StageProfile("x", **fields, parameter_bytes=[1, 2], micro_batch=0)
 
 
 def test_profile__is_frozen():

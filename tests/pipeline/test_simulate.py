@@ -149,7 +149,9 @@ def test_simulate__vectorised_is_one_by_one():
     table = simulate(times, 5)
     assert table.start.shape == table.end.shape == (2, 3, 7, 2, 5)
     assert table.length.shape == (2, 3)
-    for at in np.ndindex(2, 3):
-        one = simulate(StageTimes(times.forward[at], times.backward[at], times.all_reduce[at]), 5)
+    for index in np.ndindex(2, 3):
+        single = simulate(
+            StageTimes(times.forward[index], times.backward[index], times.all_reduce[index]), 5
+        )
         for key in ("start", "end", "reduce_start", "reduce_end", "length"):
-            assert np.array_equal(getattr(table, key)[at], getattr(one, key))
+            assert np.array_equal(getattr(table, key)[index], getattr(single, key))
