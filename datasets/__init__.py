@@ -1,1 +1,1 @@
-"""Shipped graphs, the models that they come from and the script that builds them."""
+"""Shipped graphs and the models they come from; generated pipeline problems and stored sets."""

@@ -1,9 +1,9 @@
-"""Build the shipped graphs: lower each model abstractly, read it, write ``.npz`` and a manifest.
+"""Builds the shipped graphs: lowers each model abstractly, reads it, writes ``.npz`` and manifest.
 
     python -m parenvs.datasets.build            # all models, into datasets/data
     python -m parenvs.datasets.build t5-base --out /tmp/graphs
 
-Needs the extra ``jax``; no weights are allocated.
+It needs the extra ``jax``, and allocates no weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMMAND = "python -m parenvs.datasets.build"
 
 
 def build(name: str, folder: Path) -> dict[str, Any]:
-    """Write the graphs of one model; returns its entry in the manifest."""
+    """Write the graphs of the model ``name`` to ``folder``, and return its manifest entry."""
     from parenvs.datasets.models import MODELS, forward, train_step
 
     model = MODELS[name]
@@ -57,7 +57,7 @@ def build(name: str, folder: Path) -> dict[str, Any]:
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """The command line of this module; returns the exit status."""
+    """Run the command line of this module, and return the exit status."""
     import jax
 
     from parenvs.datasets.models import MODELS
@@ -71,15 +71,14 @@ def main(arguments: Iterable[str] | None = None) -> int:
         print(f"{COMMAND}: no model {unknown[0]!r}; known: {', '.join(MODELS)}", file=sys.stderr)
         return 2
     path = options.out / "manifest.json"
-    old = json.loads(path.read_text(encoding="utf-8"))["instances"] if path.exists() else {}
-    chosen = options.names or list(MODELS)
-    for name in track(chosen, description="lowering"):
-        old[name] = build(name, options.out)
+    entries = json.loads(path.read_text(encoding="utf-8"))["instances"] if path.exists() else {}
+    for name in track(options.names or list(MODELS), description="lowering"):
+        entries[name] = build(name, options.out)
     content = {
         "schema": 1,
         "command": COMMAND,
         "jax": jax.__version__,
-        "instances": {name: old[name] for name in MODELS if name in old},
+        "instances": {name: entries[name] for name in MODELS if name in entries},
     }
     write_text(path, json.dumps(content, indent=1) + "\n")
     return 0

@@ -1,41 +1,50 @@
 """Families of generated chains: the paper's random ones, and shapes of real models.
 
-A family is a function of a random generator and a number of pivots. It returns the four arrays of a
-chain, in relative units: ``draw`` in ``parenvs.datasets.generators`` scales them. The model-like
-families are built from operations (rows of FLOPs, parameters and cut, relative to their layer) that
-are merged into a few pivots a layer, as a graph is when it is made coarser.
+A family is a function of a random generator and a number of pivots n. It returns the arrays of a
+chain in relative units, which ``draw`` in ``parenvs.datasets.generators`` scales. The model-like
+families are built from operations (rows of FLOPs, parameters and cut, relative to their layer),
+which are merged into a few pivots per layer, like the operations of a graph made coarser.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""(n,) float64 each: forward, backward, cut and parameters, in units of the family's own."""
-Family = Callable[[np.random.Generator, int], Arrays]
 
-LEAST_PIVOTS = 24
-"""Fewest pivots that every family can be asked for."""
-LEAST_VARIABLES = 8
-"""Pivots with variables that every chain holds at least: one for each of the most stages."""
+class ChainArrays(NamedTuple):
+    """Arrays of a generated chain, (n,) float64 each, in units of the family's own."""
+
+    forward: np.ndarray  # time
+    backward: np.ndarray  # time, in the unit of ``forward``
+    cut: np.ndarray  # size of what crosses a cut right after the pivot
+    parameters: np.ndarray  # size of the variables
+
+
+Family = Callable[[np.random.Generator, int], ChainArrays]
+
+MIN_PIVOTS = 24
+"""Smallest number of pivots that every family can make a chain of."""
+MIN_VARIABLES = 8
+"""Pivots with variables that every chain has at least: one for each stage of the longest plans."""
 NOISE = 0.3
 """Largest standard deviation of the logarithm of the noise on a pivot's value."""
 
 
-def uniform(rng: np.random.Generator, n: int) -> Arrays:
-    """Independent values from U(low, 1), low from U(0, 0.5) (arXiv 2007.04069, section 4.5)."""
+def uniform(rng: np.random.Generator, n: int) -> ChainArrays:
+    """Draw independent values from U(low, 1), low from U(0, 0.5) (arXiv 2007.04069, sec. 4.5)."""
     return _independent(rng, n, lambda: rng.uniform(rng.uniform(0.0, 0.5), 1.0, n))
 
 
-def normal(rng: np.random.Generator, n: int) -> Arrays:
-    """Independent values from N(1, s), s from U(0.2, 1), clipped to [0.01, 4] (section 4.5)."""
+def normal(rng: np.random.Generator, n: int) -> ChainArrays:
+    """Draw independent values from N(1, s), s from U(0.2, 1), clipped to [0.01, 4] (sec. 4.5)."""
     return _independent(rng, n, lambda: np.clip(rng.normal(1.0, rng.uniform(0.2, 1.0), n), 0.01, 4))
 
 
-def binomial(rng: np.random.Generator, n: int) -> Arrays:
-    """Independent counts from Bin(4..40, U(0.2, 0.8)), at least 1 (section 4.5)."""
+def binomial(rng: np.random.Generator, n: int) -> ChainArrays:
+    """Draw independent counts from Bin(4..40, U(0.2, 0.8)), at least 1 (section 4.5)."""
 
     def sample() -> np.ndarray:
         drawn = rng.binomial(rng.integers(4, 41), rng.uniform(0.2, 0.8), n)
@@ -44,10 +53,10 @@ def binomial(rng: np.random.Generator, n: int) -> Arrays:
     return _independent(rng, n, sample)
 
 
-def transformer(rng: np.random.Generator, n: int) -> Arrays:
-    """Equal layers between an embedding and a vocabulary head (BERT, GPT).
+def transformer(rng: np.random.Generator, n: int) -> ChainArrays:
+    """Draw equal layers between an embedding and a vocabulary head (BERT, GPT).
 
-    Inside a layer the cuts are larger than at its end: attention scores, feed-forward width.
+    Cuts inside a layer are larger than those at its end: attention scores, feed-forward width.
     """
     head, vocabulary = int(rng.integers(1, 5)), _log_uniform(rng, 6, 90)
     layers = _stack(rng, np.concatenate([_attention(rng), _feed_forward(rng)]), n - 1 - head)
@@ -55,26 +64,26 @@ def transformer(rng: np.random.Generator, n: int) -> Arrays:
     return _chain(rng, np.concatenate([front, layers, _logits(rng, head, vocabulary)]))
 
 
-def encoder_decoder(rng: np.random.Generator, n: int) -> Arrays:
-    """Two kinds of layers (T5): the encoder's output crosses every cut of the decoder."""
+def encoder_decoder(rng: np.random.Generator, n: int) -> ChainArrays:
+    """Draw two kinds of layers (T5); the encoder's output crosses every cut of the decoder."""
     head, vocabulary = int(rng.integers(1, 5)), _log_uniform(rng, 6, 90)
-    body = n - head - 2  # a pivot at least for the embedding on either side
+    body = n - head - 2  # at least one pivot for the embedding on either side
     in_encoder = round(rng.uniform(0.3, 0.7) * body)
     attention, forward = _attention(rng), _feed_forward(rng)
     encoder = _stack(rng, np.concatenate([attention, forward]), in_encoder)
     decoder = _stack(rng, np.concatenate([attention, attention, forward]), body - in_encoder)
-    table = 0.0 if rng.random() < 0.5 else vocabulary  # tied or not
+    table = 0.0 if rng.random() < 0.5 else vocabulary  # the embedding is tied or not
     behind = np.concatenate([[[0.01, table, 1.0]], decoder, _logits(rng, head, vocabulary)])
-    behind[:, [0, 2]] *= rng.uniform(0.3, 1.5)  # the decoder's tokens for one of the encoder's
-    behind[: len(decoder), 2] += 1.0  # the last layer is the last to read the encoder's output
+    behind[:, [0, 2]] *= rng.uniform(0.3, 1.5)  # tokens of the decoder per token of the encoder
+    behind[: len(decoder), 2] += 1.0  # the encoder's output, up to its last reader
     front = _embedding(n - len(encoder) - len(behind), vocabulary)
     return _chain(rng, np.concatenate([front, encoder, behind]))
 
 
-def cnn(rng: np.random.Generator, n: int) -> Arrays:
-    """A pyramid (VGG, ResNet): activations shrink, weights grow, FLOPs stay about even.
+def cnn(rng: np.random.Generator, n: int) -> ChainArrays:
+    """Draw a pyramid (VGG, ResNet): activations shrink, weights grow, FLOPs stay about even.
 
-    A dense head holds up to 0.9 of the weights and next to none of the compute.
+    A dense head holds up to 0.9 of the weights and almost none of the compute.
     """
     dense, loss = int(rng.integers(1, 6)), int(rng.integers(0, n // 5))
     body = n - 1 - dense - loss
@@ -102,8 +111,8 @@ def cnn(rng: np.random.Generator, n: int) -> Arrays:
     return _chain(rng, np.concatenate([pyramid, head]))
 
 
-def bottleneck(rng: np.random.Generator, n: int) -> Arrays:
-    """Blocks narrow-wide-narrow (MobileNet), half of them as a U with long skips (U-Net)."""
+def bottleneck(rng: np.random.Generator, n: int) -> ChainArrays:
+    """Draw blocks narrow-wide-narrow (MobileNet); half of the chains are a U with long skips."""
     expand = rng.uniform(2.0, 8.0)
     levels = int(rng.integers(3, 6))
     skips = rng.random() < 0.5
@@ -117,15 +126,15 @@ def bottleneck(rng: np.random.Generator, n: int) -> Arrays:
     rows = [np.tile([0.05, 0.01, 1.0], (n - 1 - blocks * per_block, 1))]
     for depth, count in zip(level, _counts(rng, blocks, len(level)), strict=True):
         section = np.tile(block * [1.0, 4.0**depth, shrink**-depth], (count, 1))
-        if skips:  # the outputs of the levels above wait for the way up
+        if skips:  # outputs of the levels above are kept for the way up
             section[:, 2] += (shrink ** -np.arange(depth)).sum()
         rows.append(section)
     rows.append(np.array([[0.05, 0.01, 1.0]]))
     return _chain(rng, np.concatenate(rows))
 
 
-def heavy_head(rng: np.random.Generator, n: int) -> Arrays:
-    """An even chain with one to four pivots at an end that hold most weights, compute or both."""
+def heavy_head(rng: np.random.Generator, n: int) -> ChainArrays:
+    """Draw an even chain; one to four pivots at an end have most weights, compute or both."""
     rows = np.ones((n, 3))
     rows[:, :2] *= rng.lognormal(0.0, 0.3, (n, 2))
     rows[:, 1] *= rng.random(n) >= rng.uniform(0.0, 0.7)
@@ -137,8 +146,8 @@ def heavy_head(rng: np.random.Generator, n: int) -> Arrays:
     for column, low, high in ((0, 0.5, 0.8), (1, 0.5, 0.95)):
         if which in (2, 1 - column):
             share = rng.uniform(low, high)
-            rest = rows[:, column].sum() - rows[heavy, column].sum()
-            rows[heavy, column] *= share / (1.0 - share) * rest / rows[heavy, column].sum()
+            others = rows[:, column].sum() - rows[heavy, column].sum()
+            rows[heavy, column] *= share / (1.0 - share) * others / rows[heavy, column].sum()
     return _chain(rng, rows)
 
 
@@ -152,20 +161,21 @@ FAMILIES: Mapping[str, Family] = {
     "bottleneck": bottleneck,
     "heavy-head": heavy_head,
 }
-"""Every family by name; each takes a generator and at least ``LEAST_PIVOTS`` pivots."""
+"""Name -> family; each takes a random generator and a number of pivots >= ``MIN_PIVOTS``."""
 
 
-# Operations: rows of (FLOPs, parameters, cut right behind it), the layer's own width being 1.
+# Operations are rows of (FLOPs, parameters, cut right behind it); the width of the layer is 1.
 # Where a residual branch goes around an operation, its 1 is part of the cut.
 
 
 def _attention(rng: np.random.Generator) -> np.ndarray:
+    """Return the operations of an attention block."""
     scores, mixing = _log_uniform(rng, 0.5, 8.0), rng.uniform(0.1, 1.5)
     return np.array(
         [
             [0.02, 0.001, 2.0],  # norm
             [3.0, 3.0, 4.0],  # query, key, value
-            [mixing, 0.0, 2.0 + scores],  # scores; the values wait
+            [mixing, 0.0, 2.0 + scores],  # scores; the values cross too
             [0.01, 0.0, 2.0 + scores],  # softmax
             [mixing, 0.0, 2.0],  # values mixed
             [1.0, 1.0, 2.0],  # output
@@ -175,20 +185,21 @@ def _attention(rng: np.random.Generator) -> np.ndarray:
 
 
 def _feed_forward(rng: np.random.Generator) -> np.ndarray:
-    wide = 4.0 if rng.random() < 0.7 else rng.uniform(2.0, 6.0)
+    """Return the operations of a feed-forward block."""
+    width = 4.0 if rng.random() < 0.7 else rng.uniform(2.0, 6.0)
     return np.array(
         [
             [0.02, 0.001, 2.0],  # norm
-            [wide, wide, 1.0 + wide],
-            [0.02, 0.0, 1.0 + wide],  # activation
-            [wide, wide, 2.0],
+            [width, width, 1.0 + width],
+            [0.02, 0.0, 1.0 + width],  # activation
+            [width, width, 2.0],
             [0.01, 0.0, 1.0],  # residual sum
         ]
     )
 
 
 def _embedding(count: int, vocabulary: float) -> np.ndarray:
-    """The table, then positions, norms and masks; what the layers do not fill goes here."""
+    """Return ``count`` pivots: the table, then positions, norms and masks."""
     rows = np.tile([0.01, 0.0, 1.0], (count, 1))
     rows[0, 1] = vocabulary
     rows[1::3, 1] = 0.1
@@ -196,7 +207,7 @@ def _embedding(count: int, vocabulary: float) -> np.ndarray:
 
 
 def _logits(rng: np.random.Generator, count: int, vocabulary: float) -> np.ndarray:
-    """Logits over the vocabulary (the table is tied in half of the cases), softmax and loss."""
+    """Return ``count`` pivots: logits over the vocabulary (half of them tied), softmax and loss."""
     rows = np.tile([0.01, 0.0, _log_uniform(rng, 4, 60)], (count, 1))
     rows[0, 0] = vocabulary
     rows[0, 1] = vocabulary if rng.random() < 0.5 else 0.001
@@ -204,10 +215,12 @@ def _logits(rng: np.random.Generator, count: int, vocabulary: float) -> np.ndarr
 
 
 def _plain_block() -> np.ndarray:
+    """Return convolution, bias and activation of VGG."""
     return np.array([[1.0, 1.0, 1.0], [0.01, 0.002, 1.0], [0.005, 0.0, 1.0]])
 
 
 def _residual_block(rng: np.random.Generator) -> np.ndarray:
+    """Return the operations of a bottleneck block of ResNet."""
     narrow = rng.uniform(0.25, 1.0)
     inner = [0.005, 0.0, 1.0 + narrow]
     return np.array(
@@ -223,6 +236,7 @@ def _residual_block(rng: np.random.Generator) -> np.ndarray:
 
 
 def _wide_block(expand: float) -> np.ndarray:
+    """Return the operations of a block of MobileNet, ``expand`` times as wide inside."""
     inner = [0.005, 0.0, 1.0 + expand]
     return np.array(
         [
@@ -236,67 +250,85 @@ def _wide_block(expand: float) -> np.ndarray:
     )
 
 
-def _stack(rng: np.random.Generator, layer: np.ndarray, most: int) -> np.ndarray:
-    """(<= most, 3): layers end to end, each of the same few pivots, or as a long graph made coarse.
+def _stack(rng: np.random.Generator, layer: np.ndarray, max_pivots: int) -> np.ndarray:
+    """Return equal layers end to end, (at most ``max_pivots``, 3).
 
-    Of a long graph any operation can be the end of a pivot, most are layers' ends.
+    Either each layer becomes the same few pivots, or the whole stack is made coarser: then any
+    operation can end a pivot, and most that do so end a layer.
     """
     if rng.random() < 0.7:
-        per_layer = int(rng.integers(1, min(len(layer), most // 2) + 1))
-        return np.tile(_merged(rng, layer, per_layer), (most // per_layer, 1))
-    layers = int(rng.integers(most // 2, 2 * most))
+        per_layer = int(rng.integers(1, min(len(layer), max_pivots // 2) + 1))
+        return np.tile(_merged(rng, layer, per_layer), (max_pivots // per_layer, 1))
+    layers = int(rng.integers(max_pivots // 2, 2 * max_pivots))
     at_end = np.arange(layers * len(layer)) % len(layer) == len(layer) - 1
-    return _merged(rng, np.tile(layer, (layers, 1)), most, np.where(at_end, 30.0, 1.0))
+    return _merged(rng, np.tile(layer, (layers, 1)), max_pivots, np.where(at_end, 30.0, 1.0))
 
 
 def _merged(
-    rng: np.random.Generator, operations: np.ndarray, count: int, chance: np.ndarray | None = None
+    rng: np.random.Generator, operations: np.ndarray, count: int, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """(count, 3): consecutive operations merged; the cut behind the last one always stays."""
+    """Merge consecutive operations into pivots, (count, 3); the last operation ends the last pivot.
+
+    Args:
+        rng: random generator.
+        operations: (m, 3).
+        count: number of pivots.
+        weights: (m,) in proportion to which operations are drawn as ends (default: alike).
+    """
     last = len(operations) - 1
-    share = None if chance is None else chance[:-1] / chance[:-1].sum()
-    ends = np.append(np.sort(rng.choice(last, count - 1, replace=False, p=share)), last)
+    chances = None if weights is None else weights[:-1] / weights[:-1].sum()
+    ends = np.append(np.sort(rng.choice(last, count - 1, replace=False, p=chances)), last)
     merged = np.add.reduceat(operations, np.append(0, ends[:-1] + 1), axis=0)
     merged[:, 2] = operations[ends, 2]
     return merged
 
 
 def _counts(rng: np.random.Generator, total: int, parts: int) -> np.ndarray:
-    """(parts,) whole numbers >= 1 that add up to ``total``, at random."""
+    """Draw whole numbers >= 1 that add up to ``total``, (parts,)."""
     return 1 + rng.multinomial(total - parts, rng.dirichlet(np.full(parts, 4.0)))
 
 
 def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    """Draw a number from ``low`` to ``high`` whose logarithm is uniform."""
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
-def _independent(rng: np.random.Generator, n: int, sample: Callable[[], np.ndarray]) -> Arrays:
-    """Forward, parameters and cuts drawn apart; up to 0.8 of the pivots hold no variable."""
+def _independent(rng: np.random.Generator, n: int, sample: Callable[[], np.ndarray]) -> ChainArrays:
+    """Draw forward, parameters and cut independently; up to 0.8 of the pivots have no variable."""
     rows = np.stack([sample(), sample(), sample()], axis=1)
     rows[:, 1] *= rng.random(n) >= rng.uniform(0.0, 0.8)
     return _finished(rng, rows, 0.0, 0.0)
 
 
-def _chain(rng: np.random.Generator, rows: np.ndarray) -> Arrays:
-    """Noise on what was built: on the times of most chains, on the sizes of some."""
+def _chain(rng: np.random.Generator, rows: np.ndarray) -> ChainArrays:
+    """Return the arrays of a chain of ``rows``: most get noise on their times, some on sizes."""
     noise = rng.uniform(0.0, NOISE) if rng.random() < 0.7 else 0.0
     return _finished(rng, rows, noise, noise if rng.random() < 0.3 else 0.0)
 
 
 def _finished(
     rng: np.random.Generator, rows: np.ndarray, time_noise: float, size_noise: float
-) -> Arrays:
-    """The four arrays: noise, pivots that cost nothing, enough variables, no cut at the end."""
+) -> ChainArrays:
+    """Return the arrays of a chain of ``rows``, with noise and ``MIN_VARIABLES`` or more variables.
+
+    Some pivots without variables cost no time. No bytes cross the cut behind the last pivot.
+
+    Args:
+        rng: random generator.
+        rows: (n, 3) FLOPs, parameters and cut.
+        time_noise: standard deviation of the logarithm of the noise on times.
+        size_noise: the same for parameters and cut.
+    """
     n = len(rows)
     forward = rows[:, 0] * rng.lognormal(0.0, time_noise, n)
-    weights, cut = (rows[:, k] * rng.lognormal(0.0, size_noise, n) for k in (1, 2))
-    free = (weights == 0) & (rng.random(n) < rng.uniform(0.0, 0.6))
-    forward = np.where(free, 0.0, forward)
+    parameters, cut = (rows[:, k] * rng.lognormal(0.0, size_noise, n) for k in (1, 2))
+    costless = (parameters == 0) & (rng.random(n) < rng.uniform(0.0, 0.6))
+    forward = np.where(costless, 0.0, forward)
     backward = rng.uniform(1.3, 2.2) * forward * rng.lognormal(0.0, time_noise, n)
-    missing = LEAST_VARIABLES - np.count_nonzero(weights)
-    if missing > 0:  # biases: small, but a stage may stand on one
-        empty = np.flatnonzero(weights == 0)
-        least = 0.01 * weights.max() or 1.0  # where all are empty, equal ones
-        weights[rng.choice(empty, missing, replace=False)] = least
+    missing = MIN_VARIABLES - np.count_nonzero(parameters)
+    if missing > 0:  # like biases: small, but enough for a stage of its own
+        empty = np.flatnonzero(parameters == 0)
+        small = 0.01 * parameters.max() or 1.0  # all sizes are equal if no pivot has a variable
+        parameters[rng.choice(empty, missing, replace=False)] = small
     cut[-1] = 0.0
-    return forward, backward, cut, weights
+    return ChainArrays(forward, backward, cut, parameters)

@@ -1,11 +1,11 @@
-"""Generated problems of pipeline planning: a chain on a cluster, stages and micro-batches.
+"""Draws problems of pipeline planning: a chain on a cluster, stages and micro-batches.
 
     python -m parenvs.datasets.generators                         # ratios of the shipped graphs
-    python -m parenvs.datasets.generators mine.csv --cluster C    # of a profile
+    python -m parenvs.datasets.generators mine.csv --cluster C    # ratios of a profile
 
-What a plan costs depends on ratios only: of transfer, all-reduce and compute seconds, of weights,
-activations and device memory. They are drawn from the ranges that real models show, with a margin
-of ``MARGIN`` on each side; sources and measurements are in ``docs/instances.md``.
+Which plan is best depends on ratios only: of transfer, all-reduce and compute seconds, and of
+weights, activations and device memory. They are drawn from the ranges that real models have, with a
+factor of ``MARGIN`` on each side; sources and measurements are in ``docs/instances.md``.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster, Device
-from parenvs.datasets.families import FAMILIES, LEAST_PIVOTS, LEAST_VARIABLES
+from parenvs.datasets.families import FAMILIES, MIN_PIVOTS, MIN_VARIABLES, ChainArrays
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean
 from parenvs.instances import load_profile, names
 from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import COPIES, Pipeline
 from parenvs.pipeline.profile import StageProfile
 
-__all__ = ["FAMILIES", "INSIDE", "OUTSIDE", "PlanProblem", "Ranges", "Ratios", "draw", "ratios"]
+__all__ = ["FAMILIES", "INSIDE", "OUTSIDE", "DrawnProblem", "Ranges", "Ratios", "draw", "ratios"]
 
 BITS = 13
 """Significant bits of every number drawn: four decimal digits, exact in float32 and float64."""
 MARGIN = 3.0
-"""Factor by which the ratios drawn go beyond those measured, on each side."""
+"""Factor by which the ranges of ratios are wider than those measured, on each side."""
 TIGHT = 0.5
-"""Least ratio of parameters of the problems that are to press against the memory."""
+"""Smallest ratio of parameters of the problems that shall be tight in memory."""
 TRIES = 1000
-"""Draws of which one must fit the memory."""
+"""Draws after which ``draw`` gives up, if none of them fits the memory."""
 
 
 @dataclass(frozen=True)
-class PlanProblem:
-    """A chain on a cluster and the number of stages to cut it into.
+class DrawnProblem:
+    """A problem of pipeline planning that was drawn: a chain, its cluster, and a number of stages.
 
     Attributes:
-        family: what the chain is like, a key of ``FAMILIES``.
+        family: family of the chain, a key of ``FAMILIES``.
         pipeline: the problem.
     """
 
@@ -64,7 +64,7 @@ class PlanProblem:
 
     @cached_property
     def space(self) -> PointSpace:
-        """What ``PipelinePlan-v0`` chooses from; kept, as making it takes as long as drawing does.
+        """The search space of ``PipelinePlan-v0``, cached: it takes as long to make as to draw.
 
         Raises:
             InfeasibleError: no plan fits the memory.
@@ -73,7 +73,7 @@ class PlanProblem:
 
 
 class Ratios(NamedTuple):
-    """What decides plans of a pipeline problem, all without unit.
+    """The ratios that decide which plans of a pipeline problem are good, all without unit.
 
     Attributes:
         transfer: seconds that the median cut takes between servers, over ``sum(F + B) / D``.
@@ -89,15 +89,16 @@ class Ratios(NamedTuple):
 
 
 def ratios(pipeline: Pipeline) -> Ratios:
-    """The ratios of a problem; the median is that of the cuts that hold anything."""
+    """Return the ratios of a problem; cuts that no bytes cross do not count for the median."""
     profile, cluster, limit = pipeline.profile, pipeline.cluster, pipeline.memory_limit
-    share = float(pipeline.seconds_sum[-1]) / cluster.devices
-    weights, cut = float(pipeline.parameter_sum[-1]), _median_cut(profile.cut_bytes)
+    seconds_per_device = float(pipeline.seconds_sum[-1]) / cluster.devices
+    weight_bytes, cut_bytes = float(pipeline.parameter_sum[-1]), _median_cut(profile.cut_bytes)
+    step_seconds = pipeline.micro_batches * seconds_per_device
     return Ratios(
-        transfer=cut / cluster.inter_bw / share,
-        all_reduce=2.0 * weights / cluster.inter_bw / (pipeline.micro_batches * share),
-        parameters=pipeline.copies * weights / limit,
-        activations=cut / limit,
+        transfer=cut_bytes / cluster.inter_bw / seconds_per_device,
+        all_reduce=2.0 * weight_bytes / cluster.inter_bw / step_seconds,
+        parameters=pipeline.copies * weight_bytes / limit,
+        activations=cut_bytes / limit,
     )
 
 
@@ -105,14 +106,14 @@ MEASURED = (
     Ratios(transfer=0.0087, all_reduce=0.147, parameters=0.007, activations=0.00014),
     Ratios(transfer=4.75, all_reduce=9.5, parameters=3.15, activations=0.00715),
 )
-"""Least and greatest ratio of real chains on clusters A, B, C: ``docs/instances.md``."""
-_LEAST = Ratios(*(x / MARGIN for x in MEASURED[0]))
-_GREATEST = Ratios(*(x * MARGIN for x in MEASURED[1]))
+"""Smallest and largest ratios of real chains on clusters A, B, C: ``docs/instances.md``."""
+_MIN_RATIOS = Ratios(*(x / MARGIN for x in MEASURED[0]))
+_MAX_RATIOS = Ratios(*(x * MARGIN for x in MEASURED[1]))
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """What problems are drawn from; pairs are (least, greatest), both included.
+    """Ranges that problems are drawn from; pairs are (smallest, largest), both included.
 
     Attributes:
         pivots: n, log-uniform.
@@ -122,14 +123,15 @@ class Ranges:
         micro_batches: M, log-uniform.
         intra_bw: bytes/s inside a server, log-uniform.
         inter_bw: bytes/s between servers, log-uniform, never above ``intra_bw``.
-        memory_bytes: of a device, one of these, uniform.
-        least, greatest: bounds of the ratios. The first three are drawn log-uniform, the fourth
-            follows from them (``transfer * parameters / (M * all_reduce)``): drawn again outside.
+        memory_bytes: memory of a device, one of these, uniform.
+        min_ratios, max_ratios: bounds of the ratios. Transfer, all-reduce and parameters are drawn
+            log-uniform; activations follow from them (``transfer * parameters / (M *
+            all_reduce)``), and all are drawn again if they lie outside.
         tight: share of problems with a ratio of parameters of at least ``TIGHT``.
-        without: drawn again while devices and stages are both within these ranges.
+        without: ranges to stay out of: devices and stages that both lie in them are drawn again.
     """
 
-    pivots: tuple[int, int] = (LEAST_PIVOTS, 256)
+    pivots: tuple[int, int] = (MIN_PIVOTS, 256)
     devices: tuple[int, int] = (4, 64)
     devices_per_server: tuple[int, ...] = (1, 2, 4, 8)
     stages: tuple[int, int] = (2, 6)
@@ -137,46 +139,46 @@ class Ranges:
     intra_bw: tuple[float, float] = (12e9, 450e9)
     inter_bw: tuple[float, float] = (1.25e9, 400e9)
     memory_bytes: tuple[float, ...] = (16e9, 32e9, 40e9, 80e9)
-    least: Ratios = _LEAST
-    greatest: Ratios = _GREATEST
+    min_ratios: Ratios = _MIN_RATIOS
+    max_ratios: Ratios = _MAX_RATIOS
     tight: float = 0.25
     without: Ranges | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no family and no plan space can serve."""
-        if self.pivots[0] < LEAST_PIVOTS or self.stages[1] > LEAST_VARIABLES:
+        """Raise ``ParenvsError`` for chains too short, or plans of too many stages."""
+        if self.pivots[0] < MIN_PIVOTS or self.stages[1] > MIN_VARIABLES:
             raise ParenvsError(
-                f"ranges: at least {LEAST_PIVOTS} pivots and at most {LEAST_VARIABLES} stages, not "
+                f"ranges: at least {MIN_PIVOTS} pivots and at most {MIN_VARIABLES} stages, not "
                 f"{self.pivots[0]} and {self.stages[1]}"
             )
 
-    def hold(self, devices: int, stages: int) -> bool:
-        """Whether a problem of so many devices and stages lies within."""
+    def contain(self, devices: int, stages: int) -> bool:
+        """Return whether problems may have ``devices`` devices and ``stages`` stages."""
         inside = self.devices[0] <= devices <= self.devices[1]
         inside = inside and self.stages[0] <= stages <= self.stages[1]
-        return inside and not (self.without is not None and self.without.hold(devices, stages))
+        return inside and not (self.without is not None and self.without.contain(devices, stages))
 
 
 INSIDE = Ranges()
-"""What policies are trained on."""
-OUTSIDE = Ranges(pivots=(LEAST_PIVOTS, 1024), devices=(4, 512), stages=(2, 8), without=INSIDE)
-"""Beyond it: 65 to 512 devices, or 7 or 8 stages, with chains of up to 1,024 pivots."""
+"""Ranges of the problems that policies are trained on."""
+OUTSIDE = Ranges(pivots=(MIN_PIVOTS, 1024), devices=(4, 512), stages=(2, 8), without=INSIDE)
+"""Ranges beyond ``INSIDE``: 65 to 512 devices, or 7 or 8 stages; chains of up to 1,024 pivots."""
 
 
 def draw(
     rng: np.random.Generator, family: str | None = None, ranges: Ranges = INSIDE
-) -> PlanProblem:
-    """A problem for which some plan fits the memory (``space`` finds one).
+) -> DrawnProblem:
+    """Draw a problem for which some plan fits the memory.
 
     The same state of ``rng`` gives the same problem.
 
     Args:
-        rng: where all chance comes from.
-        family: a key of ``FAMILIES``, or None for any of them, uniform.
-        ranges: what to draw from.
+        rng: random generator; it is the only source of chance.
+        family: a key of ``FAMILIES``, or None: then the family is drawn too, uniform.
+        ranges: ranges to draw from.
 
     Raises:
-        ParenvsError: an unknown family, or ranges in which next to nothing fits the memory.
+        ParenvsError: the family is unknown, or (almost) no problem in the ranges fits the memory.
     """
     if family is None:
         family = list(FAMILIES)[int(rng.integers(len(FAMILIES)))]
@@ -199,7 +201,7 @@ def draw(
 
 
 def significant(values: np.ndarray | float, bits: int = BITS) -> np.ndarray:
-    """Values rounded to so many significant bits, exactly (no decimal fraction is involved)."""
+    """Round values to ``bits`` significant bits, without a detour over decimal fractions."""
     mantissa, exponent = np.frexp(values)
     return np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
 
@@ -207,90 +209,128 @@ def significant(values: np.ndarray | float, bits: int = BITS) -> np.ndarray:
 def generated(
     family: str,
     name: str,
-    arrays: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    arrays: ChainArrays,
     cluster: Cluster,
     micro_batches: int,
     stages: int,
-) -> PlanProblem:
-    """A problem from its numbers: forward, backward, cut bytes and parameter bytes, (n,) each."""
+) -> DrawnProblem:
+    """Make a problem of numbers that were drawn.
+
+    Args:
+        family: family of the chain.
+        name: name of the chain.
+        arrays: the chain in seconds and bytes.
+        cluster: its cluster.
+        micro_batches: M.
+        stages: S.
+    """
     pivots = np.array([f"pivot_{i}" for i in range(len(arrays[0]))], dtype=object)
     profile = StageProfile(name, pivots, *arrays)
-    return PlanProblem(family, Pipeline(profile, cluster, stages, micro_batches))
+    return DrawnProblem(family, Pipeline(profile, cluster, stages, micro_batches))
 
 
 def generated_cluster(
     servers: int, devices_per_server: int, intra_bw: float, inter_bw: float, memory_bytes: float
 ) -> Cluster:
-    """A cluster of nameless devices: chains bring their seconds, no peak rate is ever read."""
+    """Make a cluster of a generic device; generated chains hold seconds, so its speed is not read.
+
+    Args:
+        servers: number of servers.
+        devices_per_server: devices of each.
+        intra_bw: bytes/s inside a server.
+        inter_bw: bytes/s between servers.
+        memory_bytes: memory of a device.
+    """
     device = Device("generated", peak_flops=1e14, memory_bw=1e12, memory_bytes=memory_bytes)
     return Cluster(servers, devices_per_server, device, intra_bw, inter_bw)
 
 
-def _attempt(rng: np.random.Generator, family: str, ranges: Ranges) -> PlanProblem:
-    """A problem, whether it fits the memory or not."""
+def _attempt(rng: np.random.Generator, family: str, ranges: Ranges) -> DrawnProblem:
+    """Draw a problem, whether it fits the memory or not."""
     cluster, stages = _cluster_and_stages(rng, ranges)
     micro_batches = _log_integer(rng, *ranges.micro_batches)
     n = _log_integer(rng, *ranges.pivots)
-    forward, backward, cut, weights = FAMILIES[family](rng, n)
+    relative = FAMILIES[family](rng, n)
     wanted = _ratios(rng, ranges, micro_batches, stages)
-    # The memory fixes the weights, they and the network the seconds, and these the activations.
-    total = wanted.parameters * cluster.memory_limit / COPIES
-    share = 2.0 * total / cluster.inter_bw / (micro_batches * wanted.all_reduce)
-    seconds = share * cluster.devices / (forward.sum() + backward.sum())
-    typical = wanted.transfer * share * cluster.inter_bw
-    arrays = (
-        significant(forward * seconds),
-        significant(backward * seconds),
-        significant(cut * (typical / _median_cut(cut))),
-        significant(weights * (total / weights.sum())),
+    # The memory gives the weights; weights and network give the seconds; seconds the activations.
+    weight_bytes = wanted.parameters * cluster.memory_limit / COPIES
+    device_seconds = 2.0 * weight_bytes / cluster.inter_bw / (micro_batches * wanted.all_reduce)
+    time_unit = (
+        device_seconds * cluster.devices / (relative.forward.sum() + relative.backward.sum())
+    )
+    median_cut_bytes = wanted.transfer * device_seconds * cluster.inter_bw
+    arrays = ChainArrays(
+        forward=significant(relative.forward * time_unit),
+        backward=significant(relative.backward * time_unit),
+        cut=significant(relative.cut * (median_cut_bytes / _median_cut(relative.cut))),
+        parameters=significant(relative.parameters * (weight_bytes / relative.parameters.sum())),
     )
     return generated(family, f"generated/{family}", arrays, cluster, micro_batches, stages)
 
 
 def _cluster_and_stages(rng: np.random.Generator, ranges: Ranges) -> tuple[Cluster, int]:
-    least, most = ranges.devices
+    """Draw a cluster and a number of stages.
+
+    Raises:
+        ParenvsError: ``TRIES`` draws gave none within the ranges.
+    """
+    fewest_devices, most_devices = ranges.devices
     for _ in range(TRIES):
-        each = int(rng.choice(ranges.devices_per_server))
-        servers = _log_integer(rng, -(-least // each), most // each)
+        devices_per_server = int(rng.choice(ranges.devices_per_server))
+        servers = _log_integer(
+            rng, -(-fewest_devices // devices_per_server), most_devices // devices_per_server
+        )
         stages = int(rng.integers(ranges.stages[0], ranges.stages[1] + 1))
         intra = float(significant(_log_uniform(rng, *ranges.intra_bw)))
         inter = float(significant(_log_uniform(rng, *ranges.inter_bw)))
         memory = float(rng.choice(ranges.memory_bytes))
-        if ranges.hold(servers * each, stages) and stages <= servers * each and inter <= intra:
-            return generated_cluster(servers, each, intra, inter, memory), stages
+        if (
+            ranges.contain(servers * devices_per_server, stages)
+            and stages <= servers * devices_per_server
+            and inter <= intra
+        ):
+            return generated_cluster(servers, devices_per_server, intra, inter, memory), stages
     raise ParenvsError("ranges: no cluster lies within; widen devices, stages or the bandwidths")
 
 
 def _ratios(rng: np.random.Generator, ranges: Ranges, micro_batches: int, stages: int) -> Ratios:
-    least, greatest = ranges.least, ranges.greatest
-    low = TIGHT if rng.random() < ranges.tight else least.parameters
+    """Draw the ratios of a problem.
+
+    Raises:
+        ParenvsError: ``TRIES`` draws gave none within the ranges.
+    """
+    low, high = ranges.min_ratios, ranges.max_ratios
+    low_parameters = TIGHT if rng.random() < ranges.tight else low.parameters
     for _ in range(TRIES):
-        transfer = _log_uniform(rng, least.transfer, greatest.transfer)
-        all_reduce = _log_uniform(rng, least.all_reduce, greatest.all_reduce)
-        # More than one memory's worth of weights a stage fits no plan.
-        most = max(min(greatest.parameters, float(stages)), low)
-        parameters = _log_uniform(rng, low, most)
+        transfer = _log_uniform(rng, low.transfer, high.transfer)
+        all_reduce = _log_uniform(rng, low.all_reduce, high.all_reduce)
+        # No plan fits weights of more than the memory of one device per stage.
+        high_parameters = max(min(high.parameters, float(stages)), low_parameters)
+        parameters = _log_uniform(rng, low_parameters, high_parameters)
         activations = transfer * parameters / (micro_batches * all_reduce)
-        if least.activations <= activations <= greatest.activations:
+        if low.activations <= activations <= high.activations:
             return Ratios(transfer, all_reduce, parameters, activations)
     raise ParenvsError("ranges: the ratios exclude each other; widen those of activations")
 
 
 def _median_cut(cut_bytes: np.ndarray) -> float:
+    """Return the median of the cuts inside the chain that any bytes cross."""
     inner = cut_bytes[:-1]
     return float(np.median(inner[inner > 0]))
 
 
 def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    """Draw a number from ``low`` to ``high`` whose logarithm is uniform."""
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
 def _log_integer(rng: np.random.Generator, low: int, high: int) -> int:
+    """Draw a whole number from ``low`` to ``high``, both included, about log-uniform."""
     return min(int(_log_uniform(rng, low, high + 1)), high)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """The command line of this module: a table of ratios; returns the exit status."""
+    """Print a table of ratios (the command line of this module), and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m parenvs.datasets.generators", description="Print the ratios of chains."
     )

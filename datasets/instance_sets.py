@@ -1,11 +1,11 @@
-"""Fixed sets of pipeline-planning problems, stored as data: they stay when a generator changes.
+"""Fixed sets of drawn problems, stored as data, so that they outlive changes of the generators.
 
-    python -m parenvs.datasets.instance_sets --seed 2007                 # all sets anew
+    python -m parenvs.datasets.instance_sets --seed 2007                 # make all sets again
     python -m parenvs.datasets.instance_sets --seed 2007 plan-test --out /tmp/sets
 
-A set is one compressed ``.npz`` without pickles: the chains end to end with their offsets, a number
-as a whole mantissa and a power of two, and the figures of each problem. What is read back equals
-what was drawn, bit for bit.
+A set is one compressed ``.npz`` without pickles. It holds the chains end to end with their offsets,
+each number as a whole mantissa and a power of two, and cluster, stages and micro-batches of each
+problem. A problem that is read equals the one that was drawn, bit for bit.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from parenvs.datasets.families import FAMILIES
+from parenvs.datasets.families import FAMILIES, ChainArrays
 from parenvs.datasets.generators import (
     BITS,
     INSIDE,
     OUTSIDE,
-    PlanProblem,
+    DrawnProblem,
     Ranges,
     draw,
     generated,
@@ -39,7 +39,6 @@ from parenvs.datasets.generators import (
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
 from parenvs.files import replacing
 from parenvs.instances import data_folder
-from parenvs.pipeline.problem import Pipeline
 
 COMMAND = "python -m parenvs.datasets.instance_sets"
 SEED = 2007
@@ -49,9 +48,10 @@ SETS: dict[str, tuple[int, Ranges]] = {
     "plan-test": (1000, INSIDE),
     "plan-outside": (200, OUTSIDE),
 }
-"""Number of problems and ranges of each shipped set; families in turn."""
+"""Shipped set -> number of problems, and their ranges; the families take turns."""
 
 SCHEMA = 1
+"""Version of the file format."""
 _CHAIN = ("forward", "backward", "cut_bytes", "parameter_bytes")
 _CLUSTER = ("servers", "devices_per_server", "intra_bw", "inter_bw", "memory_bytes")
 _TYPES = {
@@ -65,23 +65,22 @@ _TYPES = {
     "micro_batches": "<i4",
     "stages": "<i4",
 }
-"""Arrays of a file and their element types; all have one dimension, ``schema`` one element."""
+"""Array of a file -> its element type; all have one dimension, and ``schema`` one element."""
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, RuntimeError,
     SyntaxError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
 
-def load_set(name: str | os.PathLike[str]) -> list[PlanProblem]:
-    """The problems of a shipped set, or of a ``.npz`` written by ``save_set``.
+def load_set(name: str | os.PathLike[str]) -> list[DrawnProblem]:
+    """Load the problems of a shipped set, or of a ``.npz`` that ``save_set`` wrote.
 
-    Names are ``SET/FAMILY-NUMBER``, numbered within a family; SET is the file's name without its
-    suffix.
+    The problems are called ``SET/FAMILY-NUMBER``, numbered within a family; SET is the name of the
+    file without its suffix.
 
     Raises:
-        UnknownInstanceError: neither a shipped set nor a name that ends in ``.npz``.
-        ParenvsError: a file that is missing or damaged; the message names it, the field and the
-            remedy.
+        UnknownInstanceError: ``name`` is no shipped set and does not end in ``.npz``.
+        ParenvsError: the file is missing or damaged; the message names file, field and remedy.
     """
     text = os.fspath(name)
     if text in SETS:
@@ -94,27 +93,27 @@ def load_set(name: str | os.PathLike[str]) -> list[PlanProblem]:
     )
 
 
-def find(name: str) -> PlanProblem:
-    """One problem of a shipped set, by a name like ``"plan-test/transformer-017"``.
+def find(name: str) -> DrawnProblem:
+    """Return the problem of a shipped set with a name like ``"plan-test/transformer-017"``.
 
     Raises:
-        UnknownInstanceError: no such set, or no such problem in it.
+        UnknownInstanceError: there is no such set, or no such problem in it.
     """
-    owner = name.partition("/")[0]
-    known = {problem.name: problem for problem in load_set(owner)}
+    set_name = name.partition("/")[0]
+    known = {problem.name: problem for problem in load_set(set_name)}
     if name in known:
         return known[name]
     raise UnknownInstanceError(
-        f"unknown problem {name!r}{did_you_mean(name, known)}; {owner} holds {len(known)}, from "
+        f"unknown problem {name!r}{did_you_mean(name, known)}; {set_name} holds {len(known)}, from "
         f"{min(known)} to {max(known)}"
     )
 
 
-def save_set(path: str | os.PathLike[str], problems: Sequence[PlanProblem]) -> None:
-    """Write problems to one ``.npz``, whole or not at all; their names are not kept.
+def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> None:
+    """Write problems to one ``.npz``, whole or not at all; their names are not stored.
 
     Raises:
-        ParenvsError: a problem that the format cannot hold exactly, that is, no generated one.
+        ParenvsError: the format cannot hold a problem exactly, as it was not drawn by ``draw``.
     """
     known = list(FAMILIES)
     unknown = [problem.family for problem in problems if problem.family not in known]
@@ -140,9 +139,9 @@ def save_set(path: str | os.PathLike[str], problems: Sequence[PlanProblem]) -> N
     typed: dict[str, Any] = {
         key: np.asarray(arrays[key]).astype(kind) for key, kind in _TYPES.items()
     }
-    again = _problems(typed, Path(path))
-    for problem, kept in zip(problems, again, strict=True):
-        if not _equal(problem, kept):
+    restored_problems = _problems(typed, Path(path))
+    for problem, restored in zip(problems, restored_problems, strict=True):
+        if not _equal(problem, restored):
             raise ParenvsError(
                 f"{path}: {problem.name} cannot be stored exactly; a set holds problems of "
                 f"parenvs.datasets.generators.draw only ({BITS} significant bits, default settings)"
@@ -151,8 +150,8 @@ def save_set(path: str | os.PathLike[str], problems: Sequence[PlanProblem]) -> N
         np.savez_compressed(stream, **typed)
 
 
-def make_set(name: str, seed: int) -> list[PlanProblem]:
-    """The problems of a shipped set drawn anew: each from the seed, its set and its number."""
+def make_set(name: str, seed: int) -> list[DrawnProblem]:
+    """Draw the problems of a shipped set, each from ``seed``, its set's place and its number."""
     count, ranges = SETS[name]
     families, place = list(FAMILIES), list(SETS).index(name)
     return [
@@ -162,11 +161,17 @@ def make_set(name: str, seed: int) -> list[PlanProblem]:
 
 
 @lru_cache(maxsize=len(SETS))
-def _shipped(name: str) -> tuple[PlanProblem, ...]:
+def _shipped(name: str) -> tuple[DrawnProblem, ...]:
+    """Read a shipped set once."""
     return tuple(_read(data_folder() / f"{name}.npz"))
 
 
-def _read(path: Path) -> list[PlanProblem]:
+def _read(path: Path) -> list[DrawnProblem]:
+    """Read the problems of a file.
+
+    Raises:
+        ParenvsError: the file is missing or damaged.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             arrays = {
@@ -177,22 +182,23 @@ def _read(path: Path) -> list[PlanProblem]:
             }
     except _UNREADABLE as error:
         raise ParenvsError(f"{path}: not a set of problems, or damaged ({error})") from None
-    wrong = _inconsistency(arrays)
-    if wrong:
-        raise ParenvsError(f"{path}: {wrong}; {_remedy(path)}")
+    fault = _inconsistency(arrays)
+    if fault:
+        raise ParenvsError(f"{path}: {fault}; {_remedy(path)}")
     return _problems(arrays, path)
 
 
 def _remedy(path: Path) -> str:
-    known = path.stem in SETS
-    return f"make it anew with {COMMAND} {path.stem}" if known else "write it anew with save_set"
+    """Return the words that tell how to make a damaged file again."""
+    shipped = path.stem in SETS
+    return f"make it anew with {COMMAND} {path.stem}" if shipped else "write it anew with save_set"
 
 
 def _inconsistency(arrays: dict[str, np.ndarray]) -> str:
-    """What is wrong with the arrays' lengths, types or values, or an empty string."""
+    """Return the fault in the arrays' lengths, types or values in words, or an empty string."""
     if set(arrays) != set(_TYPES):
-        odd = sorted(set(arrays) ^ set(_TYPES))
-        return f"field {odd[0]!r} is missing or unknown"
+        unmatched = sorted(set(arrays) ^ set(_TYPES))
+        return f"field {unmatched[0]!r} is missing or unknown"
     for key, kind in _TYPES.items():
         if arrays[key].dtype.str != kind or arrays[key].ndim != 1:
             return f"field {key!r} is no array of {np.dtype(kind).name} in one dimension"
@@ -217,52 +223,55 @@ def _inconsistency(arrays: dict[str, np.ndarray]) -> str:
     return ""
 
 
-def _problems(arrays: dict[str, np.ndarray], path: Path) -> list[PlanProblem]:
-    """The problems of consistent arrays; what a chain or a cluster refuses names the file."""
-    chain = [
+def _problems(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
+    """Return the problems of consistent arrays.
+
+    Raises:
+        ParenvsError: a chain, a cluster or a number of stages is not possible; the message names
+            the file and the problem.
+    """
+    chains = [
         np.ldexp(arrays[f"{key}_mantissa"].astype(np.float64), arrays[f"{key}_exponent"])
         for key in _CHAIN
     ]
     names = arrays["families"].tobytes().decode().split("\n")
-    offset, seen, result = arrays["offset"], Counter[str](), []
+    offset, count_by_family, problems = arrays["offset"], Counter[str](), []
     for i, index in enumerate(arrays["family"]):
         family = names[index]
-        name = f"{path.stem}/{family}-{seen[family]:03d}"
-        seen[family] += 1
-        part = slice(offset[i], offset[i + 1])
-        one, two, three, four = (values[part] for values in chain)
+        name = f"{path.stem}/{family}-{count_by_family[family]:03d}"
+        count_by_family[family] += 1
+        chain = ChainArrays(*(values[offset[i] : offset[i + 1]] for values in chains))
         figures = [arrays[key][i].item() for key in _CLUSTER]
-        batches, stages = int(arrays["micro_batches"][i]), int(arrays["stages"][i])
+        micro_batches, stages = int(arrays["micro_batches"][i]), int(arrays["stages"][i])
         try:
             cluster = generated_cluster(*figures)
-            problem = generated(family, name, (one, two, three, four), cluster, batches, stages)
+            problem = generated(family, name, chain, cluster, micro_batches, stages)
         except ParenvsError as error:
             raise ParenvsError(f"{path}: {name}: {error}; {_remedy(path)}") from None
-        most = min(cluster.devices, int(problem.pipeline.variable_sum[-1]))
-        if not 2 <= stages <= most:
+        most_stages = min(cluster.devices, int(problem.pipeline.variable_sum[-1]))
+        if not 2 <= stages <= most_stages:
             raise ParenvsError(
-                f"{path}: {name}: field 'stages' is {stages}, not from 2 to {most}; {_remedy(path)}"
+                f"{path}: {name}: field 'stages' is {stages}, not from 2 to {most_stages}; "
+                f"{_remedy(path)}"
             )
-        result.append(problem)
-    return result
+        problems.append(problem)
+    return problems
 
 
-def _equal(one: PlanProblem, other: PlanProblem) -> bool:
-    """Whether two problems are the same but for their names."""
+def _equal(one: DrawnProblem, other: DrawnProblem) -> bool:
+    """Return whether two problems differ in nothing but their names."""
 
-    def rest(pipeline: Pipeline) -> tuple[Any, ...]:
-        settings = (pipeline.copies, pipeline.recompute, pipeline.sync)
-        return (pipeline.profile.fingerprint, pipeline.cluster, pipeline.micro_batches, *settings)
+    def identity(problem: DrawnProblem) -> tuple[Any, ...]:
+        pipeline = problem.pipeline
+        settings = (pipeline.micro_batches, pipeline.copies, pipeline.recompute, pipeline.sync)
+        chain = pipeline.profile.fingerprint
+        return (problem.family, problem.stages, chain, pipeline.cluster, *settings)
 
-    return (one.family, one.stages, *rest(one.pipeline)) == (
-        other.family,
-        other.stages,
-        *rest(other.pipeline),
-    )
+    return identity(one) == identity(other)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """The command line of this module; returns the exit status."""
+    """Run the command line of this module, and return the exit status."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
     parser.add_argument("sets", nargs="*", metavar="SET", help="sets (default: all)")
     parser.add_argument("--seed", type=int, default=SEED, help=f"default: {SEED}")
@@ -270,8 +279,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
     options = parser.parse_args(None if arguments is None else list(arguments))
     unknown = [name for name in options.sets if name not in SETS]
     if unknown or options.seed < 0:
-        wrong = f"no set {unknown[0]!r}; known: {', '.join(SETS)}" if unknown else "--seed < 0"
-        print(f"{COMMAND}: {wrong}", file=sys.stderr)
+        fault = f"no set {unknown[0]!r}; known: {', '.join(SETS)}" if unknown else "--seed < 0"
+        print(f"{COMMAND}: {fault}", file=sys.stderr)
         return 2
     for name in options.sets or SETS:
         path = options.out / f"{name}.npz"

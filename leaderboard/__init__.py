@@ -1,1 +1,1 @@
-"""The leaderboard: plans in, verdicts out; every entry is judged anew on every run."""
+"""The leaderboard: fixed tasks, entries with plans, verdicts; every run judges all plans anew."""

@@ -1,6 +1,7 @@
-"""Rankings: the geometric mean of an entry's scores over all problems of its task.
+"""Judges entries, gives every reason for refusing one, and ranks them.
 
-JOINED: Checks entries: every plan is judged anew, and every reason for refusing one is given.
+An entry's plans are judged anew on every check. The score of an entry is the geometric mean of its
+scores over all problems of its task.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from parenvs.errors import ParenvsError, shown
 from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.leaderboard.problem import KINDS, TOLERANCE, Problem, Reference
+from parenvs.leaderboard.problem import PLAN_CLASSES, TOLERANCE, Reference, TaskProblem
 from parenvs.leaderboard.reading import cleaned
 from parenvs.leaderboard.tasks import Task, tasks
 from parenvs.partitioning.problem import PartitionReport
@@ -22,42 +24,132 @@ from parenvs.pipeline.problem import Report
 from parenvs.plan import PartitionPlan, PipelinePlan, Plan
 
 DIGITS = 6
-"""Decimals to which scores are compared: what is equal to these is a tie."""
+"""Decimals to which scores are compared: scores that are equal to these tie."""
+_REASONS = 5
+"""Reasons that are given for one plan; the others are counted."""
+_UNKNOWN_PATHS = 20
+"""Unknown paths in a partition beyond which the judge is not asked to look for similar ones."""
+_OPTIONAL = {"rules": "shardy", "uneven": "pad"}
+"""Fields that a plan file may leave out -> what it then means."""
+
+
+class PlanState(str, Enum):
+    """State of an entry's plan of a problem."""
+
+    LEGAL = "legal"
+    MISSING = "missing"
+    ILLEGAL = "illegal"
+
+    __str__ = str.__str__  # so that pages and messages show the word
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Verdict on an entry's plan of one problem.
+
+    Attributes:
+        problem: the problem.
+        state: whether the plan is legal, missing or illegal.
+        cost: cost of the plan if it is legal, else that of the trivial plan.
+        reasons: why the plan is illegal; each reason names the field.
+        report: the judge's report, None if the judge was not asked.
+        improves: whether the plan is better than a reference that is not proven.
+    """
+
+    problem: TaskProblem
+    state: PlanState
+    cost: float
+    reasons: tuple[str, ...] = ()
+    report: Report | PartitionReport | None = None
+    improves: bool = False
+
+    @property
+    def score(self) -> float:
+        """Score of the plan, in (0, 1]."""
+        return self.problem.score(self.cost)
+
+    @property
+    def reaches(self) -> bool:
+        """Whether the plan is legal and costs no more than the reference."""
+        reference = self.problem.reference.cost
+        return self.state == PlanState.LEGAL and self.cost <= reference * (1 + TOLERANCE)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the verdict as an object of JSON types, without the judge's report."""
+        return {
+            "problem": self.problem.name,
+            "state": self.state.value,
+            "cost": self.cost,
+            "score": self.score,
+            "reasons": list(self.reasons),
+            "improves": self.improves,
+        }
+
+
+@dataclass(frozen=True)
+class CheckedEntry:
+    """An entry with a verdict on each problem of its task.
+
+    Attributes:
+        entry: the entry.
+        task: its task.
+        verdicts: one for each problem, in the order of the task.
+    """
+
+    entry: Entry
+    task: Task
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Reasons for refusing the entry, none if it is accepted; a missing plan is no reason."""
+        return tuple(reason for verdict in self.verdicts for reason in verdict.reasons)
+
+    @property
+    def score(self) -> float:
+        """Geometric mean of the scores of all problems, in (0, 1]."""
+        logarithms = [math.log(verdict.score) for verdict in self.verdicts]
+        return math.exp(math.fsum(logarithms) / len(logarithms))
+
+    def count(self, state: PlanState) -> int:
+        """Return the number of problems whose plan has this state."""
+        return sum(verdict.state == state for verdict in self.verdicts)
 
 
 @dataclass(frozen=True)
 class Standing:
-    """An entry's place in its task.
+    """An entry's place in the ranking of its task.
 
     Attributes:
-        rank: from 1; entries that tie have the same.
+        rank: place, from 1; entries that tie have the same.
         checked: the entry with its verdicts.
-        score: geometric mean of the scores of all problems, in (0, 1].
+        score: its score, rounded to ``DIGITS`` decimals.
     """
 
     rank: int
-    checked: Checked
+    checked: CheckedEntry
     score: float
 
     @property
     def reached(self) -> int:
-        """Problems on which the entry has the reference's cost."""
+        """Number of problems on which the entry has the reference's cost."""
         return sum(verdict.reaches for verdict in self.checked.verdicts)
 
     @property
     def mark(self) -> str:
-        """What is wrong with some of its problems, in words, or an empty text."""
-        counts = ((self.checked.count(state), state) for state in (MISSING, ILLEGAL))
+        """Numbers of missing and of illegal plans in words, or an empty text."""
+        states = (PlanState.MISSING, PlanState.ILLEGAL)
+        counts = ((self.checked.count(state), state) for state in states)
         return ", ".join(f"{count} {state}" for count, state in counts if count)
 
     @property
     def seconds(self) -> float | None:
-        """Wall seconds of all plans together, as the entry says; None if it does not."""
+        """Wall seconds of all plans together, as the entry tells them; None if it does not."""
         seconds = self.checked.entry.seconds
         return math.fsum(seconds.values()) if seconds else None
 
     def to_json(self) -> dict[str, Any]:
-        """The standing as an object of JSON types: what a page shows, without the plans."""
+        """Return the standing as an object of JSON types, without the plans."""
         entry = self.checked.entry.to_json()
         del entry["plans"], entry["schema"]
         return {
@@ -69,151 +161,45 @@ class Standing:
         }
 
 
-def score(checked: Checked) -> float:
-    """Geometric mean of the scores of all problems, in (0, 1]."""
-    logarithms = [math.log(verdict.score) for verdict in checked.verdicts]
-    return math.exp(math.fsum(logarithms) / len(logarithms))
-
-
-def ranking(task: Task, entries: Iterable[Checked]) -> list[Standing]:
-    """The entries of a task, best first; ties, equal to ``DIGITS`` decimals, by name."""
-    mine = [(round(score(e), DIGITS), e) for e in entries if e.task.name == task.name]
-    mine.sort(key=lambda pair: (-pair[0], pair[1].entry.entry))
-    values = [value for value, _ in mine]
-    return [Standing(values.index(value) + 1, e, value) for value, e in mine]
-
-
-def improvements(entries: Sequence[Checked]) -> dict[str, dict[str, Reference]]:
-    """Task -> problem -> reference, where a plan is better than what is known and not proven."""
-    found: dict[str, dict[str, Reference]] = {}
-    for checked in entries:
-        for verdict in checked.verdicts:
-            known = found.get(checked.task.name, {}).get(verdict.problem.name)
-            if not verdict.improves or (known is not None and known.cost <= verdict.cost):
-                continue
-            better = _reference(verdict, checked.entry.entry)
-            found.setdefault(checked.task.name, {})[verdict.problem.name] = better
-    return found
-
-
-def _reference(verdict: Verdict, method: str) -> Reference:
-    """A plan's cost as the best one known; it is optimal if it is as low as the proven bound."""
-    cost, bound = verdict.cost, verdict.problem.reference.bound
-    if cost <= bound * (1 + TOLERANCE):
-        return Reference(cost, cost, "optimal", method)
-    return Reference(cost, bound, "bound", method)
-
-
-LEGAL, MISSING, ILLEGAL = "legal", "missing", "illegal"
-_REASONS = 5
-"""Reasons that are given of one plan."""
-_STRANGERS = 20
-"""Unknown paths in a partition beyond which the judge does not look for similar ones."""
-_OPTIONAL = {"rules": "shardy", "uneven": "pad"}
-"""What a plan file may leave out, and what it then means."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What is said of an entry's plan of one problem.
-
-    Attributes:
-        problem: the problem.
-        state: ``"legal"``, ``"missing"`` or ``"illegal"``.
-        cost: of the plan if it is legal, else of the trivial plan.
-        reasons: why it is illegal, each naming the field.
-        report: what the judge says, None if it was not asked.
-        improves: whether the plan is better than a reference that is not proven.
-    """
-
-    problem: Problem
-    state: str
-    cost: float
-    reasons: tuple[str, ...] = ()
-    report: Report | PartitionReport | None = None
-    improves: bool = False
-
-    @property
-    def score(self) -> float:
-        """In (0, 1]."""
-        return self.problem.score(self.cost)
-
-    @property
-    def reaches(self) -> bool:
-        """Whether the cost is the reference's."""
-        return self.state == LEGAL and self.cost <= self.problem.reference.cost * (1 + TOLERANCE)
-
-    def to_json(self) -> dict[str, Any]:
-        """The verdict as an object of JSON types, without the judge's report."""
-        return {
-            "problem": self.problem.name,
-            "state": self.state,
-            "cost": self.cost,
-            "score": self.score,
-            "reasons": list(self.reasons),
-            "improves": self.improves,
-        }
-
-
-@dataclass(frozen=True)
-class Checked:
-    """An entry with a verdict on each problem of its task.
-
-    Attributes:
-        entry: the entry.
-        task: its task.
-        verdicts: one a problem, in the order of the task.
-    """
-
-    entry: Entry
-    task: Task
-    verdicts: tuple[Verdict, ...]
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why it is refused; empty if it is accepted. A missing plan is no reason."""
-        return tuple(reason for verdict in self.verdicts for reason in verdict.reasons)
-
-    def count(self, state: str) -> int:
-        """Problems with a verdict of that state."""
-        return sum(verdict.state == state for verdict in self.verdicts)
-
-
-def check_file(path: str | os.PathLike[str]) -> Checked:
+def check_file(path: str | os.PathLike[str]) -> CheckedEntry:
     """Read an entry and judge its plans.
 
     Raises:
-        EntryError: it is no entry; has every reason.
+        EntryError: the file is no entry; the error has every reason.
     """
     return check(load_entry(path))
 
 
-def check(entry: Entry) -> Checked:
+def check(entry: Entry) -> CheckedEntry:
     """Judge the plans of an entry."""
     task = tasks().task(entry.task)
     verdicts = (
         judged(problem, entry.plans[problem.name])
         if problem.name in entry.plans
-        else Verdict(problem, MISSING, problem.trivial)
+        else Verdict(problem, PlanState.MISSING, problem.trivial)
         for problem in task.problems.values()
     )
-    return Checked(entry, task, tuple(verdicts))
+    return CheckedEntry(entry, task, tuple(verdicts))
 
 
-def judged(problem: Problem, content: Any) -> Verdict:
-    """The verdict on the content of a plan file, of JSON types.
+def judged(problem: TaskProblem, content: Any) -> Verdict:
+    """Judge the content of a plan file.
 
     Nothing in it is opened as a file: instance and cluster must be the problem's own.
+
+    Args:
+        problem: the problem that the plan must be for.
+        content: the plan as JSON types, which may be anything.
     """
     where = f"field 'plans.{problem.name}'"
-    reasons = _strange(problem, content)
+    reasons = _reasons_of_head(problem, content)
     if reasons:
         return _illegal(problem, where, reasons)
     try:
-        plan: Plan = KINDS[problem.kind].from_json(content, where)
+        plan: Plan = PLAN_CLASSES[problem.kind].from_json(content, where)
     except ParenvsError as error:
         return _illegal(problem, where, [str(error).removeprefix(f"{where}: ")])
-    reasons = _oversized(problem, plan)
+    reasons = _reasons_of_size(problem, plan)
     if reasons:
         return _illegal(problem, where, reasons)
     report = problem.judge(plan)
@@ -230,24 +216,63 @@ def judged(problem: Problem, content: Any) -> Verdict:
         )
         return _illegal(problem, where, [words], report)
     improves = cost < reference.cost * (1 - TOLERANCE)
-    return Verdict(problem, LEGAL, cost, report=report, improves=improves)
+    return Verdict(problem, PlanState.LEGAL, cost, report=report, improves=improves)
+
+
+def ranking(task: Task, entries: Iterable[CheckedEntry]) -> list[Standing]:
+    """Rank the entries of a task, best first; ties, equal to ``DIGITS`` decimals, by name.
+
+    Args:
+        task: the task.
+        entries: entries of any tasks.
+    """
+    scored = [(round(e.score, DIGITS), e) for e in entries if e.task.name == task.name]
+    scored.sort(key=lambda pair: (-pair[0], pair[1].entry.entry))
+    scores = [score for score, _ in scored]
+    return [Standing(scores.index(score) + 1, entry, score) for score, entry in scored]
+
+
+def improvements(entries: Sequence[CheckedEntry]) -> dict[str, dict[str, Reference]]:
+    """Find the plans that are better than a reference which is not proven.
+
+    Returns:
+        Task -> problem -> the reference that the best of these plans makes.
+    """
+    references: dict[str, dict[str, Reference]] = {}
+    for checked in entries:
+        for verdict in checked.verdicts:
+            known = references.get(checked.task.name, {}).get(verdict.problem.name)
+            if not verdict.improves or (known is not None and known.cost <= verdict.cost):
+                continue
+            better = _reference(verdict, checked.entry.entry)
+            references.setdefault(checked.task.name, {})[verdict.problem.name] = better
+    return references
+
+
+def _reference(verdict: Verdict, method: str) -> Reference:
+    """Return the reference of a plan; it is optimal if its cost is as low as the proven bound."""
+    cost, bound = verdict.cost, verdict.problem.reference.bound
+    if cost <= bound * (1 + TOLERANCE):
+        return Reference(cost, cost, "optimal", method)
+    return Reference(cost, bound, "bound", method)
 
 
 def _illegal(
-    problem: Problem,
+    problem: TaskProblem,
     where: str,
     reasons: list[str],
     report: Report | PartitionReport | None = None,
 ) -> Verdict:
+    """Return the verdict on an illegal plan, with at most ``_REASONS`` reasons."""
     more = len(reasons) - _REASONS
     if more > 0:
         reasons = [*reasons[:_REASONS], f"and {more:,} more reasons"]
     words = tuple(cleaned(f"{where}: {reason}") for reason in reasons)
-    return Verdict(problem, ILLEGAL, problem.trivial, words, report)
+    return Verdict(problem, PlanState.ILLEGAL, problem.trivial, words, report)
 
 
-def _strange(problem: Problem, content: Any) -> list[str]:
-    """Reasons for which the content is no plan of the problem, whatever it decides."""
+def _reasons_of_head(problem: TaskProblem, content: Any) -> list[str]:
+    """Return the reasons why the content is no plan of the problem, whatever it decides."""
     if not isinstance(content, Mapping):
         return [f"must be a plan, an object, not {shown(content)}"]
     reasons = []
@@ -268,7 +293,7 @@ def _strange(problem: Problem, content: Any) -> list[str]:
 
 
 def _same(value: Any, wanted: Any) -> bool:
-    """Whether two values of JSON types are equal, types included: true is not 1, 1.0 is."""
+    """Return whether two values of JSON types are equal; true is not 1, but 1.0 is."""
     if isinstance(wanted, dict):
         return (
             isinstance(value, dict)
@@ -278,24 +303,25 @@ def _same(value: Any, wanted: Any) -> bool:
     return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)
 
 
-def _oversized(problem: Problem, plan: Plan) -> list[str]:
-    """Reasons for which the judge need not be asked: what it would explain at length."""
+def _reasons_of_size(problem: TaskProblem, plan: Plan) -> list[str]:
+    """Return reasons that spare asking the judge, which would explain each of them at length."""
     if isinstance(plan, PipelinePlan):
-        asked = problem.stages - 1
+        needed = problem.stages - 1
         return [
-            f"field {key!r} has {len(values):,} numbers; {problem.stages} stages have {asked}"
+            f"field {key!r} has {len(values):,} numbers; {problem.stages} stages have {needed}"
             for key, values in (("cuts", plan.cuts), ("device_cuts", plan.device_cuts))
-            if len(values) != asked
+            if len(values) != needed
         ]
     assert isinstance(plan, PartitionPlan)
-    strangers = [path for path in plan.partition if path not in problem.partitioning.tensor]
-    if len(strangers) <= _STRANGERS:
+    unknown = [path for path in plan.partition if path not in problem.partitioning.tensor]
+    if len(unknown) <= _UNKNOWN_PATHS:
         return []
     return [
-        f"field 'partition' names {len(strangers):,} paths that the graph does not have, like "
-        f"{shown(strangers[0])}"
+        f"field 'partition' names {len(unknown):,} paths that the graph does not have, like "
+        f"{shown(unknown[0])}"
     ]
 
 
 def _short(wanted: Any) -> str:
+    """Return a value as JSON of at most 120 characters."""
     return cleaned(json.dumps(wanted), 120)

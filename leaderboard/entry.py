@@ -1,4 +1,4 @@
-"""Entries of the leaderboard: one JSON file with who, how, and one plan for each problem."""
+"""``Entry``: authors, method, and a plan for each problem of a task, in one JSON file."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ TRAINED_ON = {
     "plan-validation": "the shipped validation set",
     "the problem itself": "each plan's own problem: a search that learns",
 }
-"""What ``trained_on`` may name; anything else is told after ``"other: "``."""
+"""Words that ``trained_on`` may hold -> their meaning; any others start with ``"other: "``."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,39}")
 _LINK = re.compile(r"https?://[A-Za-z0-9./?#&=%_~:@+,;!*-]{1,300}")
-_MOST_SEED = 2**63 - 1
-_MOST_SECONDS = 1e9
+_MAX_SEED = 2**63 - 1
+_MAX_SECONDS = 1e9
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A submission whose fields are sound; its plans have yet to be judged.
+    """A submission with valid fields; its plans have yet to be judged.
 
     Attributes:
         task: name of the task.
-        entry: name of the entry, unique in the task; the file is called so.
-        authors: who made it.
-        link: where it is described, or an empty text.
-        method: what it does, in a sentence or two.
-        learned: whether anything in it was trained.
-        trained_on: on what, keys of ``TRAINED_ON`` or ``"other: ..."``; empty if not learned.
-        seeds: seeds of everything random.
-        search_budget: what was spent on a problem, in words.
-        hardware: what it ran on.
-        plans: name of a problem -> plan file's content; a problem may be missing.
+        entry: name of the entry, unique in the task; also the name of its file.
+        authors: names of the authors.
+        link: address of a description, or an empty text.
+        method: what the planner does, in a sentence or two.
+        learned: whether any part of the planner was trained.
+        trained_on: what it was trained on, keys of ``TRAINED_ON`` or ``"other: ..."``; empty if it
+            did not learn.
+        seeds: seeds of all random numbers.
+        search_budget: time or steps that were spent on each problem, in words.
+        hardware: machine that the planner ran on.
+        plans: name of a problem -> content of its plan file; a problem may be missing.
         seconds: name of a problem -> wall seconds that its plan took; shown, never ranked.
-        tasks: version of the list of tasks that it is for.
+        tasks: version of the list of tasks that the entry is for.
     """
 
     task: str
@@ -67,7 +68,7 @@ class Entry:
     tasks: int = field(default_factory=lambda: tasks().version)
 
     def to_json(self) -> dict[str, Any]:
-        """The entry as an object of JSON types, schema version first."""
+        """Return the entry as an object of JSON types, schema version first."""
         return {
             "schema": SCHEMA,
             "tasks": self.tasks,
@@ -87,27 +88,32 @@ class Entry:
 
     @classmethod
     def from_json(cls, content: Any, where: str = "entry", known: TaskList | None = None) -> Self:
-        """Check an object of JSON types and make an entry of it; plans are left to ``check``.
+        """Check an object of JSON types and make an entry of it; ``check`` judges the plans.
+
+        Args:
+            content: the object, which may be anything.
+            where: name of the file, for error messages.
+            known: the list of tasks (default: ``tasks()``).
 
         Raises:
-            EntryError: with every reason, each naming the field.
+            EntryError: the object is no entry; the error has every reason.
         """
         if not isinstance(content, dict):
             raise EntryError(where, ["expected one JSON object"])
-        checks = _Checks(content)
+        checks = _FieldChecks(content)
         task = checks.head(tasks() if known is None else known)
-        found = checks.fields()
+        fields = checks.fields()
         if task is not None:
             checks.problems(task)
         if checks.reasons:
             raise EntryError(where, checks.reasons)
-        return cls(**found)
+        return cls(**fields)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the entry as a JSON file: a plan a line, so that changes can be read.
+        """Write the entry as a JSON file with one plan on each line, so that diffs can be read.
 
         Raises:
-            EntryError: a field is not sound; nothing is written.
+            EntryError: a field is not valid; nothing is written.
         """
         content = self.to_json()
         self.from_json(content, cleaned(os.fspath(path)))
@@ -118,16 +124,16 @@ class Entry:
 
 
 def load_entry(path: str | os.PathLike[str]) -> Entry:
-    """Read an entry that nobody vouches for.
+    """Read an entry from a file that cannot be trusted.
 
     Raises:
-        EntryError: the file cannot be read, or fields are not sound; says so of each.
+        EntryError: the file cannot be read, or fields are not valid; the error has every reason.
     """
     return Entry.from_json(read_json(path), cleaned(os.fspath(path)))
 
 
 def entry_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """The entries under a folder, ``<task>/<entry>.json``, sorted."""
+    """Return the files ``<task>/<entry>.json`` under a folder, sorted."""
     return sorted(Path(folder).glob("*/*.json"))
 
 
@@ -137,18 +143,19 @@ _KEYS = (
 )  # fmt: skip
 
 
-class _Checks:
-    """The checks of one submission, which go on after a reason is found."""
+class _FieldChecks:
+    """Checks all fields of one submission and collects the reasons for refusing it."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         self.content = content
         self.reasons: list[str] = []
 
     def refuse(self, key: str, words: str) -> None:
+        """Add a reason: the field ``key`` with ``words``."""
         self.reasons.append(f"field {key!r} {words}")
 
     def head(self, known: TaskList) -> Task | None:
-        """Keys, versions and the task; None if it is not known."""
+        """Check keys and versions, and return the task, None if there is no such task."""
         content = self.content
         for key in _KEYS:
             if key not in content:
@@ -171,7 +178,7 @@ class _Checks:
         return None
 
     def fields(self) -> dict[str, Any]:
-        """The fields as arguments of ``Entry``, as far as they are sound."""
+        """Check the fields, and return them as arguments of ``Entry``, as far as they are valid."""
         name = self.content.get("entry", "x")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             self.refuse(
@@ -191,22 +198,22 @@ class _Checks:
                 known = ", ".join(map(repr, TRAINED_ON))
                 self.refuse("trained_on", f"holds {shown(source)}; known: {known}, 'other: ...'")
         if isinstance(learned, bool) and learned != bool(sources) and "trained_on" in self.content:
-            wanted = "name something" if learned else "be empty"
-            self.refuse("trained_on", f"must {wanted}, as 'learned' is {str(learned).lower()}")
+            remedy = "name something" if learned else "be empty"
+            self.refuse("trained_on", f"must {remedy}, as 'learned' is {str(learned).lower()}")
         authors = self._texts("authors", 20, 100)
         if not authors and self.content.get("authors") == []:
             self.refuse("authors", "must name somebody")
         seeds = self.content.get("seeds", [])
-        whole = isinstance(seeds, list) and all(
-            type(seed) is int and 0 <= seed <= _MOST_SEED for seed in seeds
+        are_seeds = isinstance(seeds, list) and all(
+            type(seed) is int and 0 <= seed <= _MAX_SEED for seed in seeds
         )
-        if not whole or len(seeds) > 1000:
+        if not are_seeds or len(seeds) > 1000:
             self.refuse("seeds", "must be a list of at most 1,000 whole numbers from 0")
         return {
             **{key: self.content.get(key) for key in ("task", "tasks", "entry", "link", "learned")},
             "authors": tuple(authors),
             "trained_on": tuple(sources),
-            "seeds": tuple(seeds) if whole else (),
+            "seeds": tuple(seeds) if are_seeds else (),
             "method": self._text("method", 1000),
             "search_budget": self._text("search_budget", 300),
             "hardware": self._text("hardware", 200),
@@ -215,7 +222,7 @@ class _Checks:
         }
 
     def problems(self, task: Task) -> None:
-        """Plans and seconds are of problems of the task; plans themselves are not looked at."""
+        """Check that plans and seconds are of problems of the task, whatever the plans are."""
         for key in ("plans", "seconds"):
             value = self.content.get(key)
             if not isinstance(value, dict):
@@ -233,38 +240,42 @@ class _Checks:
             self.refuse("plans", "is empty; give a plan of one problem at least")
         if isinstance(seconds, dict):
             for name, value in seconds.items():
-                number = isinstance(value, (int, float)) and not isinstance(value, bool)
-                if name in task.problems and not (number and 0 <= value <= _MOST_SECONDS):
+                is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                if name in task.problems and not (is_number and 0 <= value <= _MAX_SECONDS):
                     self.refuse(f"seconds.{name}", f"must be seconds from 0, not {shown(value)}")
 
-    def _text(self, key: str, most: int) -> str:
+    def _text(self, key: str, max_length: int) -> str:
+        """Check a text, and return it, or an empty text if it is not valid."""
         value = self.content.get(key, "x")
-        if _is_text(value, most):
+        if _is_text(value, max_length):
             return str(value)
         what = shown(value) if not isinstance(value, str) else f"{len(value):,} characters"
-        self.refuse(key, f"must be 1 to {most:,} printable characters on one line, not {what}")
+        self.refuse(
+            key, f"must be 1 to {max_length:,} printable characters on one line, not {what}"
+        )
         return ""
 
-    def _texts(self, key: str, most: int, longest: int) -> list[str]:
+    def _texts(self, key: str, max_count: int, max_length: int) -> list[str]:
+        """Check a list of texts, and return it, or an empty list if it is not valid."""
         value = self.content.get(key, ["x"] if key == "authors" else [])
         if (
             isinstance(value, list)
-            and len(value) <= most
-            and all(_is_text(x, longest) for x in value)
+            and len(value) <= max_count
+            and all(_is_text(x, max_length) for x in value)
         ):
             return value
         self.refuse(
             key,
-            f"must be a list of at most {most} texts of 1 to {longest} printable characters, "
-            f"not {shown(value)}",
+            f"must be a list of at most {max_count} texts of 1 to {max_length} printable "
+            f"characters, not {shown(value)}",
         )
         return []
 
 
-def _is_text(value: Any, most: int) -> bool:
-    """Whether a value is a text that a page can show; control and bidi characters are not."""
+def _is_text(value: Any, max_length: int) -> bool:
+    """Return whether a page can show a value as text: no control and no bidi characters."""
     return (
         isinstance(value, str)
-        and 0 < len(value.strip()) <= len(value) <= most
+        and 0 < len(value.strip()) <= len(value) <= max_length
         and (value.isprintable())
     )

@@ -1,4 +1,4 @@
-"""One thing to be planned, on which entries are compared, and the best cost that is known."""
+"""``TaskProblem``: a problem on which entries are compared, with the best cost that is known."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan, Plan
 
 TOLERANCE = 1e-6
-"""Share by which a cost must differ to count as another one; covers rounding and solvers."""
-KINDS: dict[str, type[Plan]] = {
-    kind.task: kind for kind in (PipelinePlan, PartitionPlan, BatchPlan)
+"""Share by which costs must differ to count as different; covers rounding and solvers."""
+PLAN_CLASSES: dict[str, type[Plan]] = {
+    plan_class.task: plan_class for plan_class in (PipelinePlan, PartitionPlan, BatchPlan)
 }
+"""Task of a plan file -> class of the plan."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The best cost that is known, and what is proven of it.
+    """The best cost that is known of a problem, and a proven lower bound.
 
     Attributes:
-        cost: of the best plan known, in the unit of the task.
-        bound: no plan costs less, proven.
+        cost: cost of the best plan known, in the unit of the task.
+        bound: proven lower bound of the cost of any plan.
         status: ``"optimal"`` if the bound is the cost, else ``"bound"``.
-        method: the planner or entry whose plan it is.
+        method: name of the planner or entry that made the plan.
     """
 
     cost: float
@@ -40,18 +41,19 @@ class Reference:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """One thing to be planned, on which entries are compared.
+class TaskProblem:
+    """A problem of a leaderboard task, on which entries are compared.
 
     Attributes:
-        name: unique in its task, for example ``"t5-3b-C-4"``.
+        name: unique name in its task, for example ``"t5-3b-C-4"``.
         kind: task of the plan files that answer it, for example ``"pipeline-cut"``.
-        reward: ``"paper"`` or ``"step_time"`` of a partition, empty for a pipeline.
+        reward: ``"paper"`` or ``"step_time"`` for partitions, empty for pipelines.
         instance: name of a shipped graph.
-        fingerprint: of that graph; plans must bear it.
-        settings: the rest of it: cluster, and stages, micro_batch, micro_batches or rules, uneven.
+        fingerprint: fingerprint of that graph; plans must have the same.
+        settings: cluster, and stages, micro_batch, micro_batches (pipelines) or rules, uneven
+            (partitions).
         reference: the best cost known.
-        trivial: cost of doing without parallelism, which scores where an entry has no plan.
+        trivial: cost of the plan without parallelism, which counts where an entry has no plan.
     """
 
     name: str
@@ -65,31 +67,29 @@ class Problem:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The devices."""
+        """The cluster that plans are for."""
         return Cluster.parse(self.settings["cluster"])
 
     @property
     def stages(self) -> int:
-        """Stages that a plan must have (pipelines)."""
+        """Number of stages that a plan must have (pipelines)."""
         return int(self.settings["stages"])
 
     @cached_property
     def target(self) -> Pipeline | Partitioning:
-        """What plans are judged on.
+        """The chain or partitioning that plans are judged on.
 
         Raises:
             ParenvsError: the shipped graph is not the one that the references are for.
         """
-        found: Pipeline | Partitioning
+        target: Pipeline | Partitioning
         settings = self.settings
         if self.kind == PipelinePlan.task:
             profile = load_profile(self.instance, self.cluster, settings["micro_batch"])
-            found, fingerprint = (
-                Pipeline(profile, self.cluster, self.stages, settings["micro_batches"]),
-                profile.fingerprint,
-            )
+            target = Pipeline(profile, self.cluster, self.stages, settings["micro_batches"])
+            fingerprint = profile.fingerprint
         else:
-            found = load_partitioning(
+            target = load_partitioning(
                 self.instance,
                 self.cluster,
                 settings["rules"],
@@ -97,34 +97,36 @@ class Problem:
                 self.kind,
                 self.reward,
             )
-            fingerprint = found.graph.fingerprint
+            fingerprint = target.graph.fingerprint
         if fingerprint != self.fingerprint:
             raise ParenvsError(
                 f"tasks.json: problem {self.name!r}: field 'fingerprint' is not that of the "
                 "shipped graph; a new graph needs a new version of the list"
             )
-        return found
+        return target
 
     @property
     def pipeline(self) -> Pipeline:
-        """The chain on its cluster (pipelines)."""
+        """The chain on its cluster (pipelines only)."""
         assert isinstance(self.target, Pipeline)
         return self.target
 
     @property
     def partitioning(self) -> Partitioning:
-        """The graph with its dimension classes (partitions)."""
+        """The graph with its dimension classes (partitions only)."""
         assert isinstance(self.target, Partitioning)
         return self.target
 
     def pipeline_plan(self, cuts: Sequence[int], device_cuts: Sequence[int]) -> PipelinePlan:
-        """A plan from the first pivot and the first device of every stage but the first.
+        """Make a plan; nothing is checked, as the judge does that.
 
-        Each (S-1,); nothing is checked, that is the judge's business.
+        Args:
+            cuts: (S-1,) first pivot of every stage but the first.
+            device_cuts: (S-1,) first device of every stage but the first.
         """
         settings, names = self.settings, self.pipeline.profile.names
         positions = [int(p) for p in cuts]
-        inside = all(1 <= p < len(names) for p in positions)
+        all_inside = all(1 <= p < len(names) for p in positions)
         return PipelinePlan(
             instance=self.instance,
             fingerprint=self.fingerprint,
@@ -133,14 +135,18 @@ class Problem:
             device_cuts=tuple(int(d) for d in device_cuts),
             micro_batch=settings["micro_batch"],
             micro_batches=settings["micro_batches"],
-            cut_after=tuple(str(names[p - 1]) for p in positions) if inside else (),
+            cut_after=tuple(str(names[p - 1]) for p in positions) if all_inside else (),
         )
 
     def partition_plan(self, partition: Mapping[str, int]) -> PartitionPlan:
-        """A plan from path -> partitioned dimension; what is not named is replicated."""
-        kind = BatchPlan if self.kind == BatchPlan.task else PartitionPlan
+        """Make a plan.
+
+        Args:
+            partition: path -> partitioned dimension; variables that are not named are replicated.
+        """
+        plan_class = BatchPlan if self.kind == BatchPlan.task else PartitionPlan
         settings = self.settings
-        return kind(
+        return plan_class(
             instance=self.instance,
             fingerprint=self.fingerprint,
             cluster=self.cluster,
@@ -151,33 +157,33 @@ class Problem:
 
     @cached_property
     def head(self) -> dict[str, Any]:
-        """What every plan file of this problem says, all but the decisions."""
+        """The fields that every plan file of this problem has, without the decisions."""
         plan: Plan
         if self.kind == PipelinePlan.task:
-            batches = (self.settings["micro_batch"], self.settings["micro_batches"])
-            plan = PipelinePlan(self.instance, self.fingerprint, self.cluster, (), (), *batches)
+            sizes = (self.settings["micro_batch"], self.settings["micro_batches"])
+            plan = PipelinePlan(self.instance, self.fingerprint, self.cluster, (), (), *sizes)
         else:
             plan = self.partition_plan({})
         decisions = ("cuts", "device_cuts", "partition")
         return {key: value for key, value in plan.to_json().items() if key not in decisions}
 
     def judge(self, plan: Plan) -> Report | PartitionReport:
-        """What the judge says of a plan."""
+        """Judge a plan on this problem."""
         report: Report | PartitionReport = judge(plan, self.target)  # type: ignore[call-overload]
         return report
 
     def cost(self, report: Report | PartitionReport) -> float:
-        """Cost of a legal plan, the less the better: seconds of a step, or 1 / return."""
+        """Return the cost of a legal plan, lower is better: seconds of a step, or 1 / return."""
         if isinstance(report, Report):
             return report.length_seconds
         return 1.0 / report.value("paper") if self.reward == "paper" else report.step_seconds
 
     def score(self, cost: float) -> float:
-        """``reference / cost``, in (0, 1]."""
+        """Return ``reference / cost``, at most 1."""
         return min(self.reference.cost / cost, 1.0)
 
     def to_json(self) -> dict[str, Any]:
-        """The problem as an object of JSON types; kind and reward are the task's."""
+        """Return the problem as an object of JSON types; kind and reward stand in the task."""
         return {
             "name": self.name,
             "instance": self.instance,

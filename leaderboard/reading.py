@@ -1,4 +1,4 @@
-"""Reading JSON that somebody else wrote: sizes, depths and numbers are limited, nothing runs."""
+"""Reads JSON that cannot be trusted: size, depth and numbers are limited, and no code runs."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from typing import Any
 from parenvs.errors import ParenvsError, PlanError, shown
 from parenvs.plan import no_duplicates
 
-MOST_BYTES = 4 * 2**20
-"""Largest file that is read."""
-MOST_DEPTH = 8
-"""Deepest nesting of lists and objects; a plan's cluster needs five."""
-_DIGITS = 20
+MAX_BYTES = 4 * 2**20
+"""Size of the largest file that is read."""
+MAX_DEPTH = 8
+"""Deepest nesting of lists and objects; the cluster of a plan needs five."""
+_MAX_DIGITS = 20
+"""Digits of the longest whole number that is read."""
 
 
 class EntryError(ParenvsError):
-    """A submission that is no entry; its text is one line, ``reasons`` has all of them.
+    """A submission that is no entry; its message is one line of all reasons.
 
     Attributes:
         where: name of the file.
-        reasons: what is wrong, each naming the field.
+        reasons: why it is no entry; each reason names the field.
     """
 
     def __init__(self, where: str, reasons: list[str]) -> None:
-        """Cut what is quoted from the file short, and keep it printable."""
+        """Shorten the reasons, which may quote the file, and make them printable."""
         self.where, self.reasons = where, tuple(cleaned(reason) for reason in reasons)
         super().__init__(f"{where}: {'; '.join(self.reasons)}")
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The content of a JSON file that nobody vouches for.
+    """Read a JSON file that cannot be trusted.
 
     Raises:
-        EntryError: no file, no regular file, too large, no UTF-8, no JSON, nested too deeply, a key
-            that stands twice in an object, NaN, an infinite number or one of too many digits.
+        EntryError: the file is missing, not regular, too large, not UTF-8, no JSON or nested too
+            deeply; a key stands twice in an object; or a number is NaN, infinite or too long.
     """
     where = cleaned(os.fspath(path))
     try:
-        # Neither a pipe nor a device is opened: reading one may never end.
+        # Pipes and devices are not opened, as reading one may never end.
         if not Path(path).is_file():
             raise EntryError(where, ["no such file, or not a regular one"])
         size = Path(path).stat().st_size
-        if size > MOST_BYTES:
-            raise EntryError(where, [f"file: {size:,} bytes, at most {MOST_BYTES:,} are read"])
+        if size > MAX_BYTES:
+            raise EntryError(where, [f"file: {size:,} bytes, at most {MAX_BYTES:,} are read"])
         with Path(path).open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
+            data = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, EntryError):
             raise
@@ -58,9 +59,14 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """The content of bytes of JSON; see ``read_json``."""
-    if len(data) > MOST_BYTES:
-        raise EntryError(where, [f"file: more than {MOST_BYTES:,} bytes"])
+    """Parse bytes of JSON that cannot be trusted; see ``read_json``.
+
+    Args:
+        data: the bytes.
+        where: name of the file, for error messages.
+    """
+    if len(data) > MAX_BYTES:
+        raise EntryError(where, [f"file: more than {MAX_BYTES:,} bytes"])
     try:
         content = json.loads(
             data.decode("utf-8"),
@@ -70,29 +76,30 @@ def parse_json(data: bytes, where: str) -> Any:
             parse_float=_number,
         )
     except RecursionError:
-        raise EntryError(where, [f"file: nested deeper than {MOST_DEPTH} levels"]) from None
+        raise EntryError(where, [f"file: nested deeper than {MAX_DEPTH} levels"]) from None
     except _ContentError as error:
         raise EntryError(where, [str(error)]) from None
     except ValueError as error:
         raise EntryError(where, [f"file: no JSON in UTF-8 ({error})"]) from None
-    deep = _too_deep(content)
-    if deep is not None:
-        raise EntryError(where, [f"field {shown(deep)}: nested deeper than {MOST_DEPTH} levels"])
+    field = _too_deep(content)
+    if field is not None:
+        raise EntryError(where, [f"field {shown(field)}: nested deeper than {MAX_DEPTH} levels"])
     return content
 
 
-def cleaned(text: str, most: int = 400) -> str:
-    """A text for a terminal and a table: printable, on one line, cut short."""
-    text = " ".join(text[: 4 * most].split())
+def cleaned(text: str, max_length: int = 400) -> str:
+    """Make a text fit for a terminal and a table: printable, on one line, not too long."""
+    text = " ".join(text[: 4 * max_length].split())
     text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
 
 
 class _ContentError(ValueError):
-    """Something that JSON allows, or Python's reader, and we do not."""
+    """Content that JSON or Python's reader allows, and entries must not have."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, whose keys must differ."""
     try:
         return no_duplicates(pairs)
     except PlanError as error:
@@ -100,32 +107,35 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(text: str) -> float:
+    """Refuse NaN and infinities."""
     raise _ContentError(f"file: {text} is not a JSON number")
 
 
 def _whole(text: str) -> int:
-    if len(text) > _DIGITS:
-        raise _ContentError(f"file: the number {text[:_DIGITS]}... has {len(text):,} digits")
+    """Return a whole number, which must not be too long."""
+    if len(text) > _MAX_DIGITS:
+        raise _ContentError(f"file: the number {text[:_MAX_DIGITS]}... has {len(text):,} digits")
     return int(text)
 
 
 def _number(text: str) -> float:
+    """Return a decimal number, which must be finite as a float."""
     if not math.isfinite(value := float(text)):
         raise _ContentError(f"file: the number {shown(text)} is too large")
     return value
 
 
 def _too_deep(content: Any) -> str | None:
-    """The field of the first level under which something is nested too deeply, or None."""
-    tops = content.items() if isinstance(content, dict) else [("", content)]
-    for key, top in tops:
-        level = [top]
-        for _ in range(MOST_DEPTH):
-            inner: list[Any] = []
+    """Return the top-level field with values nested deeper than ``MAX_DEPTH``, or None."""
+    fields = content.items() if isinstance(content, dict) else [("", content)]
+    for key, field in fields:
+        level = [field]
+        for _ in range(MAX_DEPTH):
+            next_level: list[Any] = []
             for value in level:
                 if isinstance(value, (dict, list)):
-                    inner.extend(value.values() if isinstance(value, dict) else value)
-            level = inner
+                    next_level.extend(value.values() if isinstance(value, dict) else value)
+            level = next_level
         if level:
             return str(key)
     return None

@@ -1,4 +1,4 @@
-"""Makes entries: of anybody's planner, and of the project's own agents."""
+"""Makes entries of any planner, and of the project's own agents."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from parenvs.agents.names import STEPS, TRAINED
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.leaderboard.baselines import ONE, Planner, agents, learned_from, planner
-from parenvs.leaderboard.check import ILLEGAL, judged
+from parenvs.leaderboard.check import PlanState, judged
 from parenvs.leaderboard.entry import Entry
-from parenvs.leaderboard.problem import Problem
+from parenvs.leaderboard.problem import TaskProblem
 from parenvs.leaderboard.reading import cleaned
 from parenvs.leaderboard.tasks import tasks
 from parenvs.machine import cores, counted, processor
 
-_DRAW = ("random", "pretrained", "pretrained-refined", *TRAINED)
-"""Agents whose plans depend on the seed and on the steps."""
+_SEEDED = ("random", "pretrained", "pretrained-refined", *TRAINED)
+"""Agents whose plans depend on the seed."""
 
 
 def submission(
@@ -35,28 +35,29 @@ def submission(
     link: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> Entry:
-    """Plan every problem of a task and make an entry of it.
+    """Plan every problem of a task, and make an entry of the plans.
 
     A problem on which ``plan`` raises ``InfeasibleError``, or whose plan is illegal, is left out:
     it scores as the trivial plan.
 
     Args:
         task: name of the task.
-        plan: takes a ``Problem``, gives a plan; ``problem.pipeline_plan(cuts, device_cuts)`` and
-            ``problem.partition_plan(partition)`` make one.
+        plan: takes a ``TaskProblem`` and returns a plan, which
+            ``problem.pipeline_plan(cuts, device_cuts)`` or ``problem.partition_plan(partition)``
+            makes.
         entry: name of the entry: lower-case letters, digits, dots, hyphens.
-        authors: who made it.
-        method: what it does, in a sentence or two.
-        learned: whether anything in it was trained.
-        trained_on: on what; see ``parenvs.leaderboard.entry.TRAINED_ON``.
-        seeds: seeds of everything random.
-        search_budget: what was spent on a problem, in words.
-        hardware: what it ran on (default: this processor).
-        link: where it is described.
-        say: takes a line for each problem.
+        authors: names of the authors.
+        method: what ``plan`` does, in a sentence or two.
+        learned: whether any part of it was trained.
+        trained_on: what it was trained on; see ``parenvs.leaderboard.entry.TRAINED_ON``.
+        seeds: seeds of all random numbers.
+        search_budget: time or steps that are spent on each problem, in words.
+        hardware: machine that it runs on (default: this processor).
+        link: address of a description.
+        say: takes a line of text for each problem.
 
     Raises:
-        ParenvsError: unknown task, or no problem got a legal plan.
+        ParenvsError: there is no such task, or no problem got a legal plan.
     """
     plans: dict[str, Any] = {}
     seconds: dict[str, float] = {}
@@ -78,7 +79,7 @@ def submission(
         trained_on=tuple(trained_on),
         seeds=tuple(seeds),
         search_budget=search_budget,
-        hardware=machine() if hardware is None else hardware,
+        hardware=this_hardware() if hardware is None else hardware,
         link=link,
         seconds=seconds,
     )
@@ -95,49 +96,53 @@ def agent_submission(
     hardware: str | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Entry:
-    """An entry of one of the project's agents.
+    """Make an entry of one of the project's agents.
 
     Args:
         task: name of the task.
         agent: one of ``parenvs.leaderboard.baselines.agents``.
         entry: name of the entry (default: the agent's).
-        authors: who made it.
-        seed: seed of everything random.
-        steps: environment steps a problem of agents that draw or learn.
-        hardware: what it ran on (default: this processor).
-        say: takes a line for each problem.
+        authors: names of the authors.
+        seed: seed of all random numbers.
+        steps: environment steps for each problem, for agents that draw or learn.
+        hardware: machine that it runs on (default: this processor).
+        say: takes a line of text for each problem.
 
     Raises:
-        ParenvsError: unknown task or agent, or a missing extra.
+        ParenvsError: there is no such task or agent, or an extra is missing.
     """
-    of = tasks().task(task)
-    plan = planner(of, agent, seed, steps)
-    method, link, budget = agents(of)[agent]
-    lessons = learned_from(agent)
+    known_task = tasks().task(task)
+    plan = planner(known_task, agent, seed, steps)
+    description = agents(known_task)[agent]
+    trained_on = learned_from(agent)
     return submission(
         task,
         plan,
         entry=entry or agent,
         authors=authors,
-        method=method,
-        learned=bool(lessons),
-        trained_on=lessons,
-        seeds=(seed,) if agent in _DRAW else (),
-        search_budget=budget.format(steps=steps),
+        method=description.method,
+        learned=bool(trained_on),
+        trained_on=trained_on,
+        seeds=(seed,) if agent in _SEEDED else (),
+        search_budget=description.search_budget.format(steps=steps),
         hardware=hardware,
-        link=link,
+        link=description.link,
         say=say,
     )
 
 
-def machine() -> str:
-    """Processor and cores."""
+def this_hardware() -> str:
+    """Return processor and number of cores of this machine."""
     return cleaned(f"{processor()}, {counted(cores())}", 200)
 
 
-def _planned(problem: Problem, plan: Planner) -> tuple[dict[str, Any] | None, float, str]:
-    """The content of a legal plan file or None, the seconds it took, and what is said of it."""
-    problem.target  # noqa: B018 - loads it before the clock starts
+def _planned(problem: TaskProblem, plan: Planner) -> tuple[dict[str, Any] | None, float, str]:
+    """Plan a problem.
+
+    Returns:
+        Content of the plan file, None without a legal plan; seconds; and a few words to print.
+    """
+    problem.target  # noqa: B018 - it loads the graph before the clock starts
     begin = time.perf_counter()
     try:
         content = plan(problem).to_json()
@@ -145,6 +150,6 @@ def _planned(problem: Problem, plan: Planner) -> tuple[dict[str, Any] | None, fl
         return None, 0.0, f"left out, {cleaned(str(error))}"
     spent = time.perf_counter() - begin
     verdict = judged(problem, content)
-    if verdict.state == ILLEGAL:
+    if verdict.state == PlanState.ILLEGAL:
         return None, spent, f"left out, {verdict.reasons[0]}"
     return content, spent, f"score {verdict.score:.4f}"

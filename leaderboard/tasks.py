@@ -1,6 +1,6 @@
-"""The fixed list of what is ranked: tasks, their problems and the references of these.
+"""The fixed list of tasks, with their problems and references, and the splits for training.
 
-``tasks.json`` holds it; ``parenvs.leaderboard.references`` makes that file.
+The file ``tasks.json`` holds the list; ``parenvs.leaderboard.references`` makes that file.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import write_text
-from parenvs.leaderboard.problem import Problem, Reference
+from parenvs.leaderboard.problem import Reference, TaskProblem
 
 SCHEMA = 1
 """Version of ``tasks.json`` and of ``splits.json``."""
 SPLITS = ("train", "validation", "test")
+"""Names of the splits in ``splits.json``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +27,12 @@ class Task:
     """Problems of one kind whose scores make one ranking.
 
     Attributes:
-        name: for example ``"pipeline-cut"``.
+        name: name of the task, for example ``"pipeline-cut"``.
         title: what is planned, in a sentence.
         kind: task of its plan files.
-        reward: ``"paper"`` or ``"step_time"`` of partitions, else empty.
-        cost: what a cost is, in words.
-        trivial: what the trivial plan is, in words.
+        reward: ``"paper"`` or ``"step_time"`` for partitions, else empty.
+        cost: the cost of a plan, in words.
+        trivial: the trivial plan, in words.
         problems: name -> problem, in the order of the list.
     """
 
@@ -41,10 +42,10 @@ class Task:
     reward: str
     cost: str
     trivial: str
-    problems: dict[str, Problem]
+    problems: dict[str, TaskProblem]
 
     def to_json(self) -> dict[str, Any]:
-        """The task as an object of JSON types."""
+        """Return the task as an object of JSON types."""
         content = {key: value for key, value in vars(self).items() if key != "problems"}
         return {**content, "problems": [p.to_json() for p in self.problems.values()]}
 
@@ -64,10 +65,10 @@ class TaskList:
     tasks: dict[str, Task]
 
     def task(self, name: str) -> Task:
-        """A task by name.
+        """Return the task called ``name``.
 
         Raises:
-            ParenvsError: there is none of that name.
+            ParenvsError: there is no such task.
         """
         if name in self.tasks:
             return self.tasks[name]
@@ -77,19 +78,23 @@ class TaskList:
         )
 
     def improved(self, better: Mapping[str, Mapping[str, Reference]]) -> TaskList:
-        """The list with other references, task -> problem -> reference: one revision on."""
-        made = dict(self.tasks)
+        """Return the list of the next revision, with better references.
+
+        Args:
+            better: task -> problem -> its new reference.
+        """
+        improved_tasks = dict(self.tasks)
         for name, references in better.items():
             old = self.task(name)
             problems = {
                 key: replace(problem, reference=references.get(key, problem.reference))
                 for key, problem in old.problems.items()
             }
-            made[name] = replace(old, problems=problems)
-        return TaskList(self.version, self.revision + 1, made)
+            improved_tasks[name] = replace(old, problems=problems)
+        return TaskList(self.version, self.revision + 1, improved_tasks)
 
     def save(self, path: Path | None = None) -> None:
-        """Write it, whole or not at all (default: where ``tasks`` reads it)."""
+        """Write the list to ``path``, whole or not at all (default: the file of ``tasks``)."""
         content = {
             "schema": SCHEMA,
             "version": self.version,
@@ -101,21 +106,24 @@ class TaskList:
 
 
 def tasks_file() -> Path:
-    """Where the list lies."""
+    """Return the path of ``tasks.json``."""
     return Path(__file__).parent / "tasks.json"
 
 
 def tasks() -> TaskList:
-    """The list; what it has loaded is kept until the file changes."""
+    """Return the list of tasks; it is cached, with the graphs it loaded, until the file changes."""
     path = tasks_file()
     return _tasks(path, path.stat().st_mtime_ns)
 
 
 def split(name: str) -> dict[str, Any]:
-    """A split, task -> ``families``, ``instances`` and ``note``: ``"train"``, ``"validation"``, ...
+    """Return a split: task -> its ``families``, ``instances`` and ``note``.
+
+    Args:
+        name: ``"train"``, ``"validation"`` or ``"test"``.
 
     Raises:
-        ParenvsError: no such split.
+        ParenvsError: there is no such split.
     """
     if name not in SPLITS:
         raise ParenvsError(f"unknown split {shown(name)}; known: {', '.join(SPLITS)}")
@@ -125,25 +133,27 @@ def split(name: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=2)
 def _tasks(path: Path, stamp: int) -> TaskList:
+    """Read the list at ``path``, as it was at the time ``stamp``."""
     return read_tasks(path)
 
 
 def read_tasks(path: Path) -> TaskList:
-    """The list in a file of the project's own.
+    """Read a list of tasks from a file that ``TaskList.save`` wrote.
 
     Raises:
-        ParenvsError: another schema.
+        ParenvsError: the file has another schema.
     """
     content = json.loads(path.read_text(encoding="utf-8"))
     if content.get("schema") != SCHEMA:
         raise ParenvsError(
             f"{path}: field 'schema' is {shown(content.get('schema'))}; this version reads {SCHEMA}"
         )
-    made = {task["name"]: _task(task) for task in content["tasks"]}
-    return TaskList(content["version"], content["revision"], made)
+    tasks_by_name = {task["name"]: _task(task) for task in content["tasks"]}
+    return TaskList(content["version"], content["revision"], tasks_by_name)
 
 
 def _task(content: dict[str, Any]) -> Task:
+    """Make a task of its JSON."""
     kind, reward = content["kind"], content["reward"]
     return Task(
         **{
@@ -153,8 +163,9 @@ def _task(content: dict[str, Any]) -> Task:
     )
 
 
-def _problem(content: dict[str, Any], kind: str, reward: str) -> Problem:
-    content = dict(content)
-    own = {key: content.pop(key) for key in ("name", "instance", "fingerprint", "trivial")}
-    reference = Reference(**content.pop("reference"))
-    return Problem(kind=kind, reward=reward, settings=content, reference=reference, **own)
+def _problem(content: dict[str, Any], kind: str, reward: str) -> TaskProblem:
+    """Make a problem of its JSON, and of kind and reward of its task."""
+    settings = dict(content)
+    fields = {key: settings.pop(key) for key in ("name", "instance", "fingerprint", "trivial")}
+    reference = Reference(**settings.pop("reference"))
+    return TaskProblem(kind=kind, reward=reward, settings=settings, reference=reference, **fields)

@@ -1,14 +1,14 @@
 """JAX code of the shipped models: VGG-19, T5-base, T5-3B, T5-11B and BERT-48.
 
-Each model is a `Model`: shapes of parameters and batch, and a loss. No weight is ever allocated,
+Each model is a ``Model``: shapes of parameters and batch, and a loss. No weight is ever allocated,
 so that the largest one lowers to HLO in seconds on a laptop:
 
     fn, args = train_step(MODELS["t5-11b"])
     lowered = jax.jit(fn, keep_unused=True).lower(*args)
 
-Parameters are nested dicts of float32 arrays. Layers are unrolled, each in a `named_scope`, so
-that the path of a variable (`encoder/layer_0/self/q`) and the `op_name` of an instruction both tell
-where it belongs. Dropout is left out: it adds random bits to a graph, and nothing to its plans.
+Parameters are nested dicts of float32 arrays. Layers are unrolled, each in a ``named_scope``, so
+that the path of a variable (``encoder/layer_0/self/q``) and the ``op_name`` of an instruction both
+tell where it belongs. Dropout is left out: it adds random bits to a graph and nothing to its plans.
 Losses compare labels with an iota instead of gathering, so that the classes can be partitioned.
 """
 

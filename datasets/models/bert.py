@@ -33,7 +33,7 @@ def bert(
     batch_size: int = 64,
     name: str = "bert",
 ) -> Model:
-    """Returns BERT with its two pre-training losses; the defaults are BERT-large.
+    """Return BERT with its two pre-training losses; the defaults are BERT-large.
 
     Sizes are those of arXiv 1810.04805, section 3, and of its released uncased vocabulary. As in
     the released code, only the masked positions, 15 % of 512, go through the vocabulary's softmax.
@@ -44,7 +44,7 @@ def bert(
         heads: Attention heads.
         intermediate: Hidden width of the feed-forward blocks.
         vocab: Size of the vocabulary.
-        positions: Rows of the position table, at least `tokens`.
+        positions: Rows of the position table, at least ``tokens``.
         tokens: Length of a sequence.
         predictions: Masked positions of a sequence.
         batch_size: Sequences in a batch.

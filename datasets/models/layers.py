@@ -10,41 +10,41 @@ from parenvs.datasets.models.model import Array, Tree, floats
 
 
 def dense_shapes(*kernel: int) -> Tree:
-    """Returns the shapes of a dense or convolution layer, output features last, with its bias."""
+    """Return the shapes of a dense or convolution layer, output features last, with its bias."""
     return {"kernel": floats(*kernel), "bias": floats(kernel[-1])}
 
 
 def norm_shapes(width: int) -> Tree:
-    """Returns the shapes of a normalisation over `width` features."""
+    """Return the shapes of a normalisation over ``width`` features."""
     return {"scale": floats(width), "bias": floats(width)}
 
 
 def ffn_shapes(width: int, hidden: int) -> Tree:
-    """Returns the shapes of a feed-forward block, named as in arXiv 2007.04069 Table 3."""
+    """Return the shapes of a feed-forward block, named as in arXiv 2007.04069 Table 3."""
     return {"conv1": dense_shapes(width, hidden), "conv2": dense_shapes(hidden, width)}
 
 
-# Layers. The first argument of each is its own part of the parameters.
+# The layers: the first argument of each is its own part of the parameters.
 
 MASKED = -1e9
-"""Added to attention scores that are not to count."""
+"""Number that is added to the attention scores of masked positions."""
 
 
 def dense(weights: Tree | Array, x: Array) -> Array:
-    """Multiplies the last dimension of `x` by a kernel, and adds the bias if there is one."""
+    """Multiply the last dimension of ``x`` by a kernel, and add the bias if there is one."""
     if isinstance(weights, dict):
         return jnp.dot(x, weights["kernel"]) + weights["bias"]
     return jnp.dot(x, weights)
 
 
 def conv(kernel: Array, x: Array, stride: int = 1) -> Array:
-    """Convolves NHWC images with an HWIO kernel, padded to `ceil(size / stride)` outputs."""
+    """Convolve NHWC images with an HWIO kernel, padded to ``ceil(size / stride)`` outputs."""
     layout = ("NHWC", "HWIO", "NHWC")
     return lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=layout)
 
 
 def layer_norm(weights: Tree, x: Array, epsilon: float = 1e-6) -> Array:
-    """Normalises the last dimension of `x` to mean 0 and variance 1, then scales and shifts it."""
+    """Normalise the last dimension of ``x`` to mean 0 and variance 1, then scale and shift it."""
     with named_scope("norm"):
         centred = x - x.mean(-1, keepdims=True)
         variance = jnp.square(centred).mean(-1, keepdims=True)
@@ -52,7 +52,7 @@ def layer_norm(weights: Tree, x: Array, epsilon: float = 1e-6) -> Array:
 
 
 def embed(table: Array, ids: Array) -> Array:
-    """Gathers rows of a table; ids are clipped to its range."""
+    """Gather rows of a table; ids are clipped to its range."""
     return jnp.take(table, ids, axis=0, mode="clip")
 
 
@@ -64,7 +64,7 @@ def attention(
     bias: Array | None = None,
     scale: float | None = None,
 ) -> Array:
-    """Attends from `x` to `memory`.
+    """Attend from ``x`` to ``memory``.
 
     Args:
         weights: Projections q, k, v and o, all with 2-D kernels.
@@ -91,12 +91,12 @@ def attention(
 
 
 def feed_forward(weights: Tree, x: Array, activation: Callable[[Array], Array]) -> Array:
-    """Applies two dense layers with an activation between them."""
+    """Apply two dense layers with an activation between them."""
     return dense(weights["conv2"], activation(dense(weights["conv1"], x)))
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
-    """Returns the mean cross-entropy of integer labels (...) under logits (..., classes)."""
+    """Return the mean cross-entropy of integer labels (...) under logits (..., classes)."""
     classes = lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
     one_hot = (labels[..., None] == classes).astype(logits.dtype)
     return -jnp.sum(one_hot * jax.nn.log_softmax(logits), -1).mean()

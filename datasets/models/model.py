@@ -1,4 +1,4 @@
-"""What a model is, and the functions that are lowered: a forward pass and a training step."""
+"""``Model``, and the functions of one that are lowered: its forward pass and a training step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ Array = jax.Array
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A training problem, by its shapes.
+    """A model to be trained, described by shapes.
 
     Attributes:
         name: Lower-case instance name.
         description: One line for listings.
         source: Where the architecture and its sizes come from.
-        init: Returns the parameters, a pytree of `jax.ShapeDtypeStruct`.
-        loss: `loss(params, batch)`, a float32 scalar.
-        batch: The batch, a dict of `jax.ShapeDtypeStruct`.
+        init: Function that returns the parameters, a pytree of ``jax.ShapeDtypeStruct``.
+        loss: ``loss(params, batch)``, a float32 scalar.
+        batch: The batch, a dict of ``jax.ShapeDtypeStruct``.
         batch_size: Examples in a batch.
     """
 
@@ -36,7 +36,7 @@ class Model:
 
 
 def forward(model: Model) -> tuple[Callable[..., Array], tuple[Any, ...]]:
-    """Returns `forward(params, batch) -> loss`, and the shapes of its arguments."""
+    """Return ``forward(params, batch) -> loss``, and the shapes of its arguments."""
 
     def forward(params: Tree, batch: Tree) -> Array:
         return model.loss(params, batch)
@@ -51,11 +51,11 @@ def train_step(
     beta2: float = 0.999,
     epsilon: float = 1e-8,
 ) -> tuple[Callable[..., tuple[Tree, Tree, Array]], tuple[Any, ...]]:
-    """Returns one training step with Adam (arXiv 1412.6980), and the shapes of its arguments.
+    """Return one training step with Adam (arXiv 1412.6980), and the shapes of its arguments.
 
-    The step is `step(params, opt_state, batch) -> (params, opt_state, loss)`. `opt_state` holds the
-    moments `m` and `v`, shaped like the parameters, and `count`, the int32 number of steps taken.
-    The bias correction has the efficient form that ends section 2 of the paper.
+    The step is ``step(params, opt_state, batch) -> (params, opt_state, loss)``. ``opt_state`` holds
+    the moments ``m`` and ``v``, shaped like the parameters, and ``count``, the int32 number of
+    steps taken. The bias correction has the efficient form that ends section 2 of the paper.
     """
 
     def step(params: Tree, opt_state: Tree, batch: Tree) -> tuple[Tree, Tree, Array]:
@@ -80,10 +80,10 @@ def train_step(
 
 
 def floats(*shape: int) -> jax.ShapeDtypeStruct:
-    """Returns a float32 array's shape."""
+    """Return a float32 array's shape."""
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def integers(*shape: int) -> jax.ShapeDtypeStruct:
-    """Returns an int32 array's shape."""
+    """Return an int32 array's shape."""
     return jax.ShapeDtypeStruct(shape, jnp.int32)

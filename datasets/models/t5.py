@@ -33,11 +33,11 @@ def t5(
     batch_size: int = 64,
     name: str = "t5",
 ) -> Model:
-    """Returns a T5 encoder-decoder; the defaults are T5-base (arXiv 1910.10683, section 3.1.1).
+    """Return a T5 encoder-decoder; the defaults are T5-base (arXiv 1910.10683, section 3.1.1).
 
     T5-3B and T5-11B are in section 3.7. As in T5, scores are not scaled, one table per stack gives
     the relative-position bias of all its self-attentions, and one embedding serves both inputs and,
-    scaled by `d_model**-0.5`, the softmax. Unlike in T5, feed-forward layers and normalisations
+    scaled by ``d_model**-0.5``, the softmax. Unlike in T5, feed-forward layers and normalisations
     have biases and the latter subtract the mean, as in Auto-MAP's T5 (arXiv 2007.04069, Table 3).
 
     Args:
@@ -111,10 +111,10 @@ def t5(
 
 
 def position_bias(table: Array, tokens: int, causal: bool) -> Array:
-    """Returns T5's relative-position bias (heads, tokens, tokens), and the causal mask in it.
+    """Return T5's relative-position bias (heads, tokens, tokens), and the causal mask in it.
 
     Half of the buckets are for one distance each, the others grow logarithmically; the last one has
-    all from `POSITION_MAX_DISTANCE` on (arXiv 1910.10683, section 2.1). Where both directions are
+    all from ``POSITION_MAX_DISTANCE`` on (arXiv 1910.10683, section 2.1). Where both directions are
     seen, each has half of the buckets. Buckets depend on no input.
 
     Args:

@@ -18,7 +18,7 @@ def vgg(
     batch_size: int = 64,
     name: str = "vgg",
 ) -> Model:
-    """Returns a VGG network; the defaults are VGG-19 (arXiv 1409.1556, Table 1, configuration E).
+    """Return a VGG network; the defaults are VGG-19 (arXiv 1409.1556, Table 1, configuration E).
 
     Args:
         blocks: Number and width of the 3x3 convolutions of each block, which a 2x2 max pool ends.

@@ -1,22 +1,22 @@
-"""The page of an entry: who, how, the verdict on each of its plans, and the plans drawn."""
+"""The page of an entry: its authors and method, the verdicts on its plans, and their pictures."""
 
 from __future__ import annotations
 
-from parenvs.leaderboard.check import ILLEGAL, LEGAL, MISSING, Standing, Verdict
+from parenvs.leaderboard.check import PlanState, Standing, Verdict
 from parenvs.leaderboard.site.html import (
     Child,
     Markup,
     badge,
     facts,
+    foreign_text,
     markup,
     page,
     tag,
-    theirs,
     web_link,
 )
 from parenvs.leaderboard.site.partition import partition_figure
 from parenvs.leaderboard.site.pipeline import pipeline_figure
-from parenvs.leaderboard.site.tables import (
+from parenvs.leaderboard.site.sortable_table import (
     Column,
     Field,
     Row,
@@ -26,28 +26,28 @@ from parenvs.leaderboard.site.tables import (
     proof_words,
     score_field,
     seconds_field,
-    table,
+    sortable_table,
 )
 from parenvs.partitioning.problem import PartitionReport
 from parenvs.pipeline.problem import Report
 
 
 def entry_page(standing: Standing, entrants: int) -> str:
-    """The page of an entry.
+    """Make the page of an entry.
 
     Args:
-        standing: its place in its task.
-        entrants: entries of the task.
+        standing: the entry's place in its task.
+        entrants: number of entries in the task.
     """
     checked, entry = standing.checked, standing.checked.entry
     task = checked.task.name
-    lead = tag("p", theirs(entry.method), class_="lead")
+    lead = tag("p", foreign_text(entry.method), class_="lead")
     plans = [_plan(verdict) for verdict in checked.verdicts]
     return page(
         f"{entry.entry}, {task}",
         [("All tasks", "index.html"), (task, f"tasks/{task}.html")],
         2,
-        tag("h1", theirs(entry.entry), " ", learned_mark(entry.learned)),
+        tag("h1", foreign_text(entry.entry), " ", learned_mark(entry.learned)),
         lead,
         facts(_facts(standing, entrants)),
         tag("h2", "Verdicts"),
@@ -59,15 +59,15 @@ def entry_page(standing: Standing, entrants: int) -> str:
 
 
 def learned_mark(learned: bool) -> Markup:
-    """Whether anything in an entry was fitted."""
+    """Make the mark that tells whether an entry learned."""
     return badge("learned", "good") if learned else badge("not learned", "plain")
 
 
 def state_mark(verdict: Verdict) -> Markup:
-    """The verdict on a plan, as a mark."""
-    if verdict.state == MISSING:
+    """Make the mark of a verdict on a plan."""
+    if verdict.state == PlanState.MISSING:
         return badge("no plan", "warn")
-    if verdict.state == ILLEGAL:
+    if verdict.state == PlanState.ILLEGAL:
         return badge("illegal", "bad")
     if verdict.improves:
         return badge("better than the reference", "good")
@@ -78,20 +78,21 @@ def state_mark(verdict: Verdict) -> Markup:
 
 
 def _facts(standing: Standing, entrants: int) -> list[tuple[str, Child]]:
+    """Return names and values of the facts about an entry."""
     checked, entry = standing.checked, standing.checked.entry
     total, seconds = len(checked.verdicts), standing.seconds
-    legal = f"{checked.count(LEGAL)} of {total} legal"
+    legal = f"{checked.count(PlanState.LEGAL)} of {total} legal"
     unknown = "not told"
     pairs: list[tuple[str, Child]] = [
         ("Score", tag("strong", f"{standing.score:.4f}")),
         ("Rank", f"{standing.rank} of {entrants}"),
         ("At the reference", f"{standing.reached} of {total} problems"),
         ("Plans", f"{legal}, {standing.mark}" if standing.mark else legal),
-        ("Authors", theirs(", ".join(entry.authors))),
-        ("Trained on", theirs(", ".join(entry.trained_on)) if entry.learned else "nothing"),
-        ("Search", theirs(entry.search_budget)),
+        ("Authors", foreign_text(", ".join(entry.authors))),
+        ("Trained on", foreign_text(", ".join(entry.trained_on)) if entry.learned else "nothing"),
+        ("Search", foreign_text(entry.search_budget)),
         ("Seeds", _seeds(entry.seeds)),
-        ("Hardware", theirs(entry.hardware)),
+        ("Hardware", foreign_text(entry.hardware)),
         ("Seconds, its own", unknown if seconds is None else f"{seconds:,.3g} for all plans"),
     ]
     if entry.link:
@@ -100,6 +101,7 @@ def _facts(standing: Standing, entrants: int) -> list[tuple[str, Child]]:
 
 
 def _seeds(seeds: tuple[int, ...]) -> str:
+    """Return the seeds in words."""
     if not seeds:
         return "none"
     words = ", ".join(map(str, seeds[:8]))
@@ -118,6 +120,7 @@ _COLUMNS = (
 
 
 def _verdicts(standing: Standing) -> Markup:
+    """Make the table of the verdicts on all problems."""
     rows = []
     for verdict in standing.checked.verdicts:
         problem = verdict.problem
@@ -127,9 +130,9 @@ def _verdicts(standing: Standing) -> Markup:
             Row(
                 (
                     Field(tag("a", problem.name, href=f"#{problem.name}")),
-                    Field(state_mark(verdict), verdict.state),
+                    Field(state_mark(verdict), verdict.state.value),
                     score_field(verdict.score),
-                    number(verdict.cost, cost if verdict.state == LEGAL else f"({cost})"),
+                    number(verdict.cost, cost if verdict.state == PlanState.LEGAL else f"({cost})"),
                     number(problem.reference.cost, cost_words(problem, problem.reference.cost)),
                     Field(proof(problem.reference), problem.reference.status),
                     seconds_field(seconds),
@@ -140,11 +143,11 @@ def _verdicts(standing: Standing) -> Markup:
         f"Verdicts on {len(rows)} problems. The cost is {standing.checked.task.cost}; in brackets, "
         "the trivial plan's, which scores where no legal plan is. Seconds are the entry's own."
     )
-    return table(words, _COLUMNS, rows)
+    return sortable_table(words, _COLUMNS, rows)
 
 
 def _plan(verdict: Verdict) -> Markup:
-    """One plan, which can be folded away."""
+    """Make the section of a plan, which readers can close."""
     problem = verdict.problem
     head = tag(
         "summary",
@@ -157,9 +160,10 @@ def _plan(verdict: Verdict) -> Markup:
 
 
 def _drawn(verdict: Verdict) -> Markup:
+    """Make the content of a plan's section: its cost, the reasons against it, its picture."""
     problem, report = verdict.problem, verdict.report
     reference = f"{cost_words(problem, problem.reference.cost)}, {proof_words(problem.reference)}"
-    if verdict.state == MISSING:
+    if verdict.state == PlanState.MISSING:
         trivial = cost_words(problem, problem.trivial)
         return tag(
             "p",
@@ -167,9 +171,9 @@ def _drawn(verdict: Verdict) -> Markup:
             f"reference is {reference}.",
         )
     about = f"Cost {cost_words(problem, verdict.cost)}; reference {reference}."
-    if verdict.state == ILLEGAL:
+    if verdict.state == PlanState.ILLEGAL:
         about = f"Illegal; it scores as the trivial plan. The reference is {reference}."
-    reasons = tag("ul", (tag("li", theirs(x)) for x in verdict.reasons), class_="reasons")
+    reasons = tag("ul", (tag("li", foreign_text(x)) for x in verdict.reasons), class_="reasons")
     return markup(
         tag("p", about, " ", _setting(verdict)),
         reasons if verdict.reasons else None,
@@ -178,11 +182,13 @@ def _drawn(verdict: Verdict) -> Markup:
 
 
 def _setting(verdict: Verdict) -> str:
+    """Return instance and cluster in words."""
     problem = verdict.problem
     return f"{problem.instance} on {problem.cluster}."
 
 
 def _figure(name: str, report: Report | PartitionReport | None) -> Markup | None:
+    """Make the picture of a plan that was judged."""
     if isinstance(report, Report):
         return pipeline_figure(name, report)
     return None if report is None else partition_figure(name, report)

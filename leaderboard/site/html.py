@@ -1,4 +1,4 @@
-"""HTML from Python: elements whose texts are escaped by construction, and the frame of a page."""
+"""HTML from Python: elements that escape all their texts, and the frame of a page."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
+COMMAND = "parenvs leaderboard site"
+GENERATOR = COMMAND
+"""Mark by which ``write_folder`` knows a folder that it may replace."""
 _VOID = {"br", "input", "link", "meta"}
 _SHAPES = {"circle", "path", "rect"}
 _POLICY = (
     "default-src 'none'; style-src 'self' file:; script-src 'self' file:; base-uri 'none'; "
     "form-action 'none'"
 )
-"""Nothing but the site's own files: were a text not escaped, it could still not run."""
+"""Content policy: only the site's own files, so that even an unescaped text could not run."""
 _WEB = re.compile(r"https?://[^\s\"'<>\\]+")
 
 
@@ -24,11 +27,11 @@ class Markup(str):
 
 
 Child: TypeAlias = "str | int | Iterable[Child] | None"
-"""What an element may hold; None is nothing."""
+"""Content of an element; None adds nothing."""
 
 
 def markup(*children: Child) -> Markup:
-    """Children one after the other."""
+    """Join children, and escape those that are not ``Markup``."""
     parts: list[str] = []
     for child in children:
         if isinstance(child, Markup):
@@ -41,13 +44,13 @@ def markup(*children: Child) -> Markup:
 
 
 def tag(element: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
-    """An element.
+    """Make an element.
 
     Args:
-        element: its name.
-        children: its content, escaped unless it is ``Markup``.
-        attributes: with hyphens for underscores, one at the end is dropped; None and False are left
-            out, True has no value.
+        element: name of the element.
+        children: content, escaped unless it is ``Markup``.
+        attributes: names with underscores for hyphens, an underscore at the end is dropped; None
+            and False leave an attribute out, True gives it no value.
 
     >>> tag("td", "a < b", class_="number", data_sort=1)
     '<td class="number" data-sort="1">a &lt; b</td>'
@@ -68,30 +71,30 @@ def tag(element: str, /, *children: Child, **attributes: str | int | float | boo
 
 
 def web_link(address: str, *children: Child) -> Markup:
-    """A link out of the site; an address that is not of the web becomes plain text."""
+    """Make a link out of the site; with an address that is not of the web, only its children."""
     if not _WEB.fullmatch(address):
         return markup(*children)
     return tag("a", *children, href=address, rel="noopener nofollow")
 
 
-def theirs(text: str) -> Markup:
-    """Words of an entry, whose direction of writing must not reach what stands around them."""
+def foreign_text(text: str) -> Markup:
+    """Isolate a text of an entry, so that its direction of writing does not affect the page."""
     return tag("bdi", text)
 
 
 def badge(words: str, kind: str) -> Markup:
-    """A short mark; ``kind`` is ``"good"``, ``"warn"``, ``"bad"`` or ``"plain"``."""
+    """Make a short mark; ``kind`` is ``"good"``, ``"warn"``, ``"bad"`` or ``"plain"``."""
     return tag("span", words, class_=f"badge {kind}")
 
 
 def facts(pairs: Iterable[tuple[str, Child]]) -> Markup:
-    """A list of names and values."""
+    """Make a list of names and values."""
     rows = (tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs)
     return tag("dl", rows, class_="facts")
 
 
 def bar(share: float) -> Markup:
-    """A bar of a share in [0, 1]; the number stands beside it."""
+    """Draw a bar of a share in [0, 1], to stand beside its number."""
     fill = tag("rect", width=round(100 * share, 1), height=6)
     return tag(
         "svg", fill, class_="bar", viewBox="0 0 100 6", preserveAspectRatio="none",
@@ -100,18 +103,23 @@ def bar(share: float) -> Markup:
 
 
 def scrolling(words: str, content: Child) -> Markup:
-    """A frame that scrolls sideways where it has to, by keyboard as well."""
+    """Put content in a frame that scrolls sideways if needed, by keyboard as well.
+
+    Args:
+        words: name of the frame for screen readers.
+        content: its content.
+    """
     return tag("div", content, class_="scroll", tabindex=0, role="group", aria_label=words)
 
 
 def page(title: str, trail: Iterable[tuple[str, str]], depth: int, *content: Child) -> str:
-    """A whole page.
+    """Make a whole page.
 
     Args:
-        title: of the page.
-        trail: pages above this one, name and address from the root.
-        depth: folders between the root and this page.
-        content: what stands in ``main``.
+        title: title of the page.
+        trail: name, and address from the root, of each page above this one.
+        depth: number of folders between the root and this page.
+        content: content of ``main``.
     """
     root = "../" * depth
     crumbs = [tag("a", name, href=root + address) for name, address in trail]
@@ -152,8 +160,3 @@ def page(title: str, trail: Iterable[tuple[str, str]], depth: int, *content: Chi
         ),
     )
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
-
-
-COMMAND = "parenvs leaderboard site"
-GENERATOR = COMMAND
-"""By this a folder is known to be a site of ours, which may be replaced."""

@@ -1,14 +1,14 @@
-"""The first page, with the rankings of all tasks, and the page of each task."""
+"""The first page, which has the rankings of all tasks, and the page of each task."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from parenvs.leaderboard.check import ILLEGAL, LEGAL, MISSING, Standing, Verdict
-from parenvs.leaderboard.problem import Problem
+from parenvs.leaderboard.check import PlanState, Standing, Verdict
+from parenvs.leaderboard.problem import TaskProblem
 from parenvs.leaderboard.site.entry import learned_mark
-from parenvs.leaderboard.site.html import Child, Markup, badge, markup, page, tag, theirs
-from parenvs.leaderboard.site.tables import (
+from parenvs.leaderboard.site.html import Child, Markup, badge, foreign_text, markup, page, tag
+from parenvs.leaderboard.site.sortable_table import (
     Column,
     Field,
     Row,
@@ -17,7 +17,7 @@ from parenvs.leaderboard.site.tables import (
     proof,
     score_field,
     seconds_field,
-    table,
+    sortable_table,
 )
 from parenvs.leaderboard.tasks import Task, TaskList
 
@@ -34,7 +34,12 @@ _RANKING = (
 
 
 def index_page(known: TaskList, rankings: Mapping[str, Sequence[Standing]]) -> str:
-    """All rankings, with filters."""
+    """Make the first page: all rankings, with filters.
+
+    Args:
+        known: the list of tasks.
+        rankings: name of a task -> its standings.
+    """
     problems = sum(len(task.problems) for task in known.tasks.values())
     entries = sum(map(len, rankings.values()))
     return page(
@@ -62,7 +67,7 @@ def index_page(known: TaskList, rankings: Mapping[str, Sequence[Standing]]) -> s
 
 
 def _rules() -> Markup:
-    """How to read the tables."""
+    """Make the section that explains the tables."""
     return markup(
         tag("h2", "How scores come about", id="rules"),
         tag(
@@ -83,7 +88,7 @@ def _rules() -> Markup:
 
 
 def _filters(known: TaskList) -> Markup:
-    """Only with a script, which shows them."""
+    """Make the filters, which are hidden until a script shows them."""
     tasks = [tag("option", "all tasks", value="")]
     tasks += [tag("option", name, value=name) for name in known.tasks]
     learned = (("", "all"), ("yes", "learned"), ("no", "not learned"))
@@ -102,6 +107,7 @@ def _filters(known: TaskList) -> Markup:
 
 
 def _section(task: Task, standings: Sequence[Standing]) -> Markup:
+    """Make the section of a task: its title, a paragraph and its ranking."""
     title = tag("h2", tag("a", task.name, href=f"tasks/{task.name}.html"))
     return tag(
         "section",
@@ -114,7 +120,7 @@ def _section(task: Task, standings: Sequence[Standing]) -> Markup:
 
 
 def about(task: Task) -> str:
-    """What a task is, in a few sentences."""
+    """Describe a task in a few sentences."""
     proven = sum(p.reference.status == "optimal" for p in task.problems.values())
     count = len(task.problems)
     proofs = "all" if proven == count else f"{proven} of them"
@@ -122,45 +128,49 @@ def about(task: Task) -> str:
 
 
 def ranking_table(task: Task, standings: Sequence[Standing], root: str) -> Markup:
-    """The ranking of a task."""
+    """Make the table of a task's ranking; ``root`` leads to the folder of the entries."""
     if not standings:
         return tag("p", "No entry yet.", class_="quiet")
     rows = [_rank(task, standing, root) for standing in standings]
     words = (
         f"Ranking of {task.name}. Seconds are the entry's own, of all its plans; they do not rank."
     )
-    return table(words, _RANKING, rows, head=1)
+    return sortable_table(words, _RANKING, rows, head=1)
 
 
 def _rank(task: Task, standing: Standing, root: str) -> Row:
+    """Make the row of an entry in the ranking."""
     checked, entry = standing.checked, standing.checked.entry
-    total, legal, seconds = len(checked.verdicts), checked.count(LEGAL), standing.seconds
+    total, legal, seconds = len(checked.verdicts), checked.count(PlanState.LEGAL), standing.seconds
     marks: list[Child] = []
-    for state, words, kind in ((MISSING, "missing", "warn"), (ILLEGAL, "illegal", "bad")):
+    for state, words, kind in (
+        (PlanState.MISSING, "missing", "warn"),
+        (PlanState.ILLEGAL, "illegal", "bad"),
+    ):
         if checked.count(state):
             marks += [badge(f"{checked.count(state)} {words}", kind), " "]
     authors = ", ".join(entry.authors)
-    name = tag("a", theirs(entry.entry), href=f"{root}{task.name}/{entry.entry}.html")
-    sources = tag("small", theirs(", ".join(entry.trained_on))) if entry.trained_on else None
-    told = (entry.entry, entry.method, authors, *entry.trained_on, entry.search_budget)
+    name = tag("a", foreign_text(entry.entry), href=f"{root}{task.name}/{entry.entry}.html")
+    sources = tag("small", foreign_text(", ".join(entry.trained_on))) if entry.trained_on else None
+    filter_words = (entry.entry, entry.method, authors, *entry.trained_on, entry.search_budget)
     return Row(
         (
             number(standing.rank, f"{standing.rank}"),
-            Field([name, tag("small", theirs(authors))], entry.entry, "name"),
+            Field([name, tag("small", foreign_text(authors))], entry.entry, "name"),
             score_field(standing.score),
             number(standing.reached, f"{standing.reached} of {total}"),
             Field([*marks, f"{legal} of {total}"], float(legal)),
             Field([learned_mark(entry.learned), sources], "1" if entry.learned else "2"),
-            Field(theirs(entry.search_budget), entry.search_budget, "prose"),
+            Field(foreign_text(entry.search_budget), entry.search_budget, "prose"),
             seconds_field(seconds),
         ),
         learned=entry.learned,
-        words=" ".join(told),
+        words=" ".join(filter_words),
     )
 
 
 def task_page(task: Task, standings: Sequence[Standing]) -> str:
-    """A task: its ranking, the scores by problem, and the problems with their references."""
+    """Make the page of a task: ranking, scores by problem, problems with their references."""
     return page(
         f"{task.name}, parenvs leaderboard",
         [("All tasks", "index.html")],
@@ -176,13 +186,13 @@ def task_page(task: Task, standings: Sequence[Standing]) -> str:
 
 
 def _matrix(task: Task, standings: Sequence[Standing]) -> Markup:
-    """Problems down, entries across."""
+    """Make the table of scores: a row for each problem, a column for each entry."""
     columns = [Column("problem")]
     verdicts = []
     for standing in standings:
         entry = standing.checked.entry
         address = f"../entries/{task.name}/{entry.entry}.html"
-        name = tag("a", theirs(entry.entry), href=address)
+        name = tag("a", foreign_text(entry.entry), href=address)
         columns.append(Column(name, "number", "descending"))
         verdicts.append({v.problem.name: v for v in standing.checked.verdicts})
     rows = [
@@ -193,14 +203,15 @@ def _matrix(task: Task, standings: Sequence[Standing]) -> Markup:
         f"Scores of {task.name} by problem. A star: the cost is the reference's. In brackets: no "
         "legal plan, scored as the trivial plan."
     )
-    return table(words, columns, rows)
+    return sortable_table(words, columns, rows)
 
 
 def _cell(verdict: Verdict) -> Field:
+    """Make the cell of a score."""
     score = f"{verdict.score:.4f}"
-    if verdict.state == ILLEGAL:
+    if verdict.state == PlanState.ILLEGAL:
         return Field(f"illegal ({score})", verdict.score, "bad")
-    if verdict.state == MISSING:
+    if verdict.state == PlanState.MISSING:
         return Field(f"({score})", verdict.score, "gone")
     if verdict.reaches:
         return Field(f"★ {score}", verdict.score, "heat best")
@@ -221,11 +232,13 @@ _PROBLEMS = (
 
 
 def _problems(task: Task) -> Markup:
+    """Make the table of a task's problems."""
     rows = [_problem(problem) for problem in task.problems.values()]
-    return table(f"Problems of {task.name}. The cost is {task.cost}.", _PROBLEMS, rows)
+    return sortable_table(f"Problems of {task.name}. The cost is {task.cost}.", _PROBLEMS, rows)
 
 
-def _problem(problem: Problem) -> Row:
+def _problem(problem: TaskProblem) -> Row:
+    """Make the row of a problem."""
     settings = dict(problem.settings)
     del settings["cluster"]
     reference, trivial = problem.reference, problem.trivial
@@ -239,7 +252,7 @@ def _problem(problem: Problem) -> Row:
             Field(words, style="prose"),
             number(reference.cost, cost_words(problem, reference.cost)),
             Field(proof(reference), reference.status),
-            Field(theirs(reference.method)),
+            Field(foreign_text(reference.method)),
             number(trivial, cost_words(problem, trivial)),
         )
     )

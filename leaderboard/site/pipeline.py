@@ -1,7 +1,7 @@
 """Pictures of pipeline plans as small SVGs: the chain with its cuts, and the simulated schedule.
 
-Colours are classes of the style sheet, so that a picture follows light and dark. Matplotlib's
-pictures of the same plans would be far larger.
+Colours are classes of the style sheet, so that a picture follows the light or dark theme. The same
+pictures by Matplotlib would be far larger.
 """
 
 from __future__ import annotations
@@ -11,24 +11,31 @@ from collections.abc import Callable
 import numpy as np
 
 from parenvs.leaderboard.site.html import Child, Markup, markup, scrolling, tag
-from parenvs.leaderboard.site.tables import Column, Field, Row, number, table
+from parenvs.leaderboard.site.sortable_table import Column, Field, Row, number, sortable_table
 from parenvs.pipeline.problem import Report, Stage
 from parenvs.viewer.pipeline_text import device_range
 from parenvs.viewer.words import duration, short_name, size, time_unit
 
 WIDTH, LEFT, RIGHT = 880, 112, 12
-"""Of a picture, and its margins, pixels."""
+"""Width of a picture and of its margins, pixels."""
 _INNER = WIDTH - LEFT - RIGHT
-_CHAIN, _STRIP, _STAGE, _LINK = 64, 26, 26, 9  # heights
+_CHAIN, _STRIP, _STAGE, _LINK = 64, 26, 26, 9
+"""Heights of the curve, the strip of stages, a stage and a link of the schedule, pixels."""
 _BINS = 240
+"""Bins of the curve along the chain."""
 _FINE = 4
-"""Steps in a pixel of the schedule."""
+"""Steps per pixel of the schedule."""
 COLOURS = 8
-"""Colours of stages in the style sheet."""
+"""Number of colours of stages in the style sheet."""
 
 
 def pipeline_figure(name: str, report: Report) -> Markup:
-    """Both pictures, their key, and the stages as a table."""
+    """Draw both pictures with their key, and make the table of stages.
+
+    Args:
+        name: name of the problem.
+        report: the judge's report.
+    """
     stages = report.stages
     if not stages:
         return tag("p", "The plan is malformed: there is nothing to draw.")
@@ -51,7 +58,7 @@ def pipeline_figure(name: str, report: Report) -> Markup:
 
 
 def _figure(words: str, picture: tuple[float, list[Child]], caption: str, *key: Child) -> Markup:
-    """A picture, (height, shapes), of the common width, in a frame that scrolls sideways."""
+    """Put a picture, (height, shapes), in a frame that scrolls sideways, with its caption."""
     height, shapes = picture
     svg = tag(
         "svg", *shapes, class_="wide", viewBox=f"0 0 {WIDTH} {height:.0f}", role="img",
@@ -61,18 +68,20 @@ def _figure(words: str, picture: tuple[float, list[Child]], caption: str, *key: 
 
 
 def label(x: float, y: float, words: str, style: str = "", anchor: str = "") -> Markup:
-    """A text in a picture."""
+    """Draw a text in a picture."""
     return tag(
         "text", words, x=round(x, 1), y=round(y, 1), class_=style or None,
         text_anchor=anchor or None,
     )  # fmt: skip
 
 
-def _line(x: float, top: float, low: float, style: str) -> Markup:
-    return tag("path", d=f"M{x:.1f} {top:g}V{low:g}", class_=style)
+def _line(x: float, top: float, bottom: float, style: str) -> Markup:
+    """Draw a vertical line."""
+    return tag("path", d=f"M{x:.1f} {top:g}V{bottom:g}", class_=style)
 
 
 def _key() -> Markup:
+    """Make the key of the schedule."""
     names = (("f", "forward"), ("b", "backward"), ("r", "all-reduce"), ("l", "transfer"))
     items = (
         tag(
@@ -90,7 +99,7 @@ def _key() -> Markup:
 
 
 def _chain(report: Report) -> tuple[float, list[Child]]:
-    """Bytes across a cut over the chain, and the stages below."""
+    """Draw the bytes across each cut of the chain, and the stages below them."""
     pipeline, stages = report.pipeline, report.stages
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1]
     crossing = np.array(pipeline.cut_before[1:])
@@ -100,8 +109,8 @@ def _chain(report: Report) -> tuple[float, list[Child]]:
     strip = top + _CHAIN + 4
 
     def height(value: float) -> float:
-        up = np.log(max(value, floor) / floor) / np.log(1.3 * largest / floor)
-        return float(top + _CHAIN * (1 - up))
+        share_of_height = np.log(max(value, floor) / floor) / np.log(1.3 * largest / floor)
+        return float(top + _CHAIN * (1 - share_of_height))
 
     ticks = [x for x in 10.0 ** np.arange(0, 13) if floor * 1.2 <= x <= 1.3 * largest]
     parts: list[Child] = [label(LEFT - 8, 10, "bytes across a cut", "quiet", "end")]
@@ -136,22 +145,28 @@ def _chain(report: Report) -> tuple[float, list[Child]]:
 
 
 def _curve(share: np.ndarray, crossing: np.ndarray, height: Callable[[float], float]) -> str:
-    """The least value in equal bins of the chain, as steps; an empty bin takes the one before."""
+    """Return the path of the smallest value in each bin, as steps; empty bins repeat the last one.
+
+    Args:
+        share: (n-1,) share of the chain's seconds before each cut.
+        crossing: (n-1,) bytes across each cut.
+        height: bytes -> y, pixels.
+    """
     bins = np.minimum((share * _BINS).astype(int), _BINS - 1)
-    least = np.full(_BINS, np.inf)
-    np.minimum.at(least, bins, crossing)
-    path, before, wide = "", "", _INNER / _BINS
-    for place in np.flatnonzero(np.isfinite(least)).tolist():
-        y = f"{height(float(least[place])):.0f}"
-        if y != before:
-            x = f"{LEFT + place * wide:.0f}"
+    smallest_bytes = np.full(_BINS, np.inf)
+    np.minimum.at(smallest_bytes, bins, crossing)
+    path, previous_y, bin_width = "", "", _INNER / _BINS
+    for place in np.flatnonzero(np.isfinite(smallest_bytes)).tolist():
+        y = f"{height(float(smallest_bytes[place])):.0f}"
+        if y != previous_y:
+            x = f"{LEFT + place * bin_width:.0f}"
             path += f"H{x}V{y}" if path else f"M{x} {y}"
-        before = y
+        previous_y = y
     return f"{path}H{WIDTH - RIGHT}"
 
 
 def _schedule(report: Report) -> tuple[float, list[Child]]:
-    """A row for each compute stage, a thinner one for each link."""
+    """Draw the schedule: a row for each compute stage, a thinner one for each link."""
     times, stages = report.timetable, report.stages
     longest = max(report.simulated_seconds, report.length_seconds)
     scale = (_INNER - 56) / longest
@@ -160,9 +175,9 @@ def _schedule(report: Report) -> tuple[float, list[Child]]:
     passes: list[Child] = []
     for row in range(len(times.reduce_start)):
         place, link = divmod(row, 2)
-        tall = _LINK if link else _STAGE
+        row_height = _LINK if link else _STAGE
         colour = f"s{place % COLOURS}"
-        middle = y + tall / 2
+        middle = y + row_height / 2
         parts.append(tag("path", d=f"M{LEFT} {middle:g}h{_INNER - 56}", class_=f"t{link}"))
         for kind, style in enumerate("fb"):
             begin, end = scale * times.start[row, kind], scale * times.end[row, kind]
@@ -179,7 +194,7 @@ def _schedule(report: Report) -> tuple[float, list[Child]]:
             parts.append(label(LEFT - 8, middle + 4, devices, "", "end"))
             busy = f"{stage.efficiency:.0%}".replace("%", " %")
             parts.append(label(WIDTH - RIGHT, middle + 4, busy, "quiet", "end"))
-        y += tall + 2
+        y += row_height + 2
     parts.append(tag("g", passes, transform=f"translate({LEFT} 0)scale({1 / _FINE:g} 1)"))
     parts.append(label(LEFT - 8, 14, "stage · devices", "quiet", "end"))
     parts.append(label(WIDTH - RIGHT, 14, "busy", "quiet", "end"))
@@ -189,13 +204,19 @@ def _schedule(report: Report) -> tuple[float, list[Child]]:
 
 
 def _dashes(begin: np.ndarray, end: np.ndarray, y: float, style: str) -> Markup:
-    """Bars, from and to pixels of the schedule, as dashes of a thick line: few characters each.
+    """Draw bars as dashes of a thick line, which takes few characters for each.
 
-    A gap keeps neighbours apart, and short ones stay visible. Evenly spaced bars are a line with
-    one dash; where there are few of these, all bars are one line with a list of dashes.
+    A gap separates neighbours, and short bars stay visible. Evenly spaced bars become a line with
+    one dash length; where few bars are evenly spaced, all become one line with a list of dashes.
+
+    Args:
+        begin: (M,) left ends, pixels of the schedule.
+        end: (M,) right ends, pixels of the schedule.
+        y: height of the line.
+        style: class of the line.
     """
-    wide = end - begin
-    shown = np.maximum(wide - np.minimum(0.6, wide / 3), 0.5)
+    width = end - begin
+    shown = np.maximum(width - np.minimum(0.6, width / 3), 0.5)
     runs, first = [], 0
     for place in range(1, len(begin) + 1):
         steps = np.diff(begin[first : place + 1])
@@ -203,19 +224,19 @@ def _dashes(begin: np.ndarray, end: np.ndarray, y: float, style: str) -> Markup:
             runs.append((first, place - 1))
             first = place
     even = [_even(begin[i : k + 1], float(shown[i]), y, style) for i, k in runs]
-    at = np.maximum.accumulate(np.rint(_FINE * begin)).astype(int)
+    starts = np.maximum.accumulate(np.rint(_FINE * begin)).astype(int)
     dash = np.maximum(np.rint(_FINE * shown), 1).astype(int)
-    gaps = np.append(np.maximum(np.diff(at) - dash[:-1], 0), 0)
+    gaps = np.append(np.maximum(np.diff(starts) - dash[:-1], 0), 0)
     numbers = np.stack([dash, gaps], axis=1).ravel()[:-1].tolist()
     line = tag(
-        "path", d=f"M{at[0]} {y:g}h{sum(numbers)}",
+        "path", d=f"M{starts[0]} {y:g}h{sum(numbers)}",
         stroke_dasharray=" ".join(map(str, numbers)), class_=style,
     )  # fmt: skip
     return min(markup(even), line, key=len)
 
 
 def _even(begin: np.ndarray, shown: float, y: float, style: str) -> Markup:
-    """Evenly spaced bars of one width."""
+    """Draw evenly spaced bars of the width ``shown`` as one line."""
     path = f"M{_FINE * begin[0]:.4g} {y:g}h{_FINE * (begin[-1] - begin[0] + shown):.4g}"
     if len(begin) == 1:
         return tag("path", d=path, class_=style)
@@ -224,14 +245,20 @@ def _even(begin: np.ndarray, shown: float, y: float, style: str) -> Markup:
     return tag("path", d=path, stroke_dasharray=dashes, class_=style)
 
 
-def _lengths(report: Report, scale: float, low: float) -> list[Child]:
-    """Lines at both lengths; their names are turned away from each other."""
+def _lengths(report: Report, scale: float, bottom: float) -> list[Child]:
+    """Draw lines at both lengths; their names are turned away from each other.
+
+    Args:
+        report: the judge's report.
+        scale: pixels per second.
+        bottom: y of the lower ends, pixels.
+    """
     both = [("L", report.length_seconds), ("simulated", report.simulated_seconds)]
     both.sort(key=lambda pair: pair[1])
     parts: list[Child] = []
     for (name, seconds), anchor in zip(both, ("end", "start"), strict=True):
         x = LEFT + seconds * scale
-        parts.append(_line(x, 16, low, "length" if name == "L" else "length second"))
+        parts.append(_line(x, 16, bottom, "length" if name == "L" else "length second"))
         words = f"{name} {duration(seconds)}"
         if anchor == "start" and x + 6.6 * len(words) > WIDTH - RIGHT - 36:
             anchor, x = "end", min(x, WIDTH - RIGHT - 40)
@@ -242,10 +269,12 @@ def _lengths(report: Report, scale: float, low: float) -> list[Child]:
 
 
 def _words(pair: tuple[str, float]) -> str:
+    """Return a length, (name, seconds), in words."""
     return f"{pair[0]} {duration(pair[1])}"
 
 
 def _axis(longest: float, scale: float, y: float) -> list[Child]:
+    """Draw the axis of time, up to ``longest`` seconds at ``scale`` pixels per second."""
     unit, name = time_unit(longest)
     step = 10.0 ** np.floor(np.log10(longest / unit))
     step = next(s for s in (step / 5, step / 2, step, 2 * step) if longest / unit / s <= 8)
@@ -271,15 +300,17 @@ _COLUMNS = (
 
 
 def _stages(name: str, report: Report) -> Markup:
+    """Make the table of stages."""
     rows = [_stage(place, stage, report) for place, stage in enumerate(report.stages)]
     words = (
         f"Stages of {name}. Compute (forward and backward) and transfer are of one micro-batch, "
         f"the all-reduce is of a step; the memory limit is {size(report.memory_limit_bytes)}."
     )
-    return table(words, _COLUMNS, rows)
+    return sortable_table(words, _COLUMNS, rows)
 
 
 def _stage(place: int, stage: Stage, report: Report) -> Row:
+    """Make the row of a stage."""
     limit = report.memory_limit_bytes
     compute = stage.forward_seconds + stage.backward_seconds
     over = stage.memory_bytes > limit

@@ -18,7 +18,7 @@ from parenvs.errors import ParenvsError
 from parenvs.files import write_text
 
 if TYPE_CHECKING:
-    from parenvs.leaderboard.check import Checked
+    from parenvs.leaderboard.check import CheckedEntry
 
 Files = Annotated[list[Path], typer.Argument(help="Entries.", show_default=False)]
 Folder = Annotated[
@@ -119,7 +119,7 @@ def table(
     as_json: Json = False,
 ) -> None:
     """Rank the entries of a folder, all judged anew; Markdown, or JSON for other pages."""
-    from parenvs.leaderboard.table import page, summary
+    from parenvs.leaderboard.results import page, summary
     from parenvs.leaderboard.tasks import tasks
 
     entries = _accepted(_of_folder(folder))
@@ -139,7 +139,7 @@ def site(
     folder: Folder = _SUBMISSIONS,
 ) -> None:
     """Write the leaderboard as static pages, every plan drawn, all judged anew."""
-    from parenvs.leaderboard.site.folder import write_site
+    from parenvs.leaderboard.site import write_site
     from parenvs.leaderboard.tasks import tasks
 
     files = write_site(path, tasks(), _accepted(_of_folder(folder)))
@@ -164,7 +164,7 @@ def update(files: Files) -> None:
     say(f"references written to {tasks_file()}")
 
 
-def _checked(files: Iterable[Path]) -> tuple[list[Checked], dict[str, tuple[str, ...]]]:
+def _checked(files: Iterable[Path]) -> tuple[list[CheckedEntry], dict[str, tuple[str, ...]]]:
     """Judge entries: all that could be judged, and the reasons for refusing a file, by its name.
 
     An entry that breaks a rule is in both; a file that is no entry is refused only.
@@ -172,7 +172,7 @@ def _checked(files: Iterable[Path]) -> tuple[list[Checked], dict[str, tuple[str,
     from parenvs.leaderboard.check import check_file
     from parenvs.leaderboard.reading import EntryError, cleaned
 
-    entries: list[Checked] = []
+    entries: list[CheckedEntry] = []
     refused: dict[str, tuple[str, ...]] = {}
     names: dict[tuple[str, str], str] = {}
     for path in files:
@@ -194,7 +194,7 @@ def _checked(files: Iterable[Path]) -> tuple[list[Checked], dict[str, tuple[str,
     return entries, refused
 
 
-def _accepted(files: Iterable[Path]) -> list[Checked]:
+def _accepted(files: Iterable[Path]) -> list[CheckedEntry]:
     """The judged entries.
 
     Raises:
@@ -222,7 +222,7 @@ def _of_folder(folder: Path) -> list[Path]:
     return paths
 
 
-def _standings(entries: list[Checked]) -> dict[str, Any]:
+def _standings(entries: list[CheckedEntry]) -> dict[str, Any]:
     """All that a page shows: the list of tasks, and the standings of each."""
     from parenvs.leaderboard.check import ranking
     from parenvs.leaderboard.tasks import tasks

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from parenvs.agents.answer import PartitionAnswer
     from parenvs.agents.train.evaluate import Evaluation
     from parenvs.agents.train.run import TrainResult
-    from parenvs.leaderboard.check import Checked
+    from parenvs.leaderboard.check import CheckedEntry
 
 
 def instances() -> Table:
@@ -244,7 +244,7 @@ def bench_totals(rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def standings(entries: Sequence[Checked]) -> Table:
+def standings(entries: Sequence[CheckedEntry]) -> Table:
     """The entries of every task of the leaderboard, best first."""
     from parenvs.leaderboard.check import ranking
     from parenvs.leaderboard.tasks import tasks
@@ -260,7 +260,7 @@ def standings(entries: Sequence[Checked]) -> Table:
     return table
 
 
-def verdicts(entry: Checked) -> Table:
+def verdicts(entry: CheckedEntry) -> Table:
     """The verdicts on one entry of the leaderboard, a row for each problem."""
     table = _table("", "problem", "cost", "reference", "proof", "score", "verdict")
     for index in (3, 5):

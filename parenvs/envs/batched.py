@@ -1,4 +1,4 @@
-"""What the native batches of environments share: autoreset, partial resets, masks, last views."""
+"""``BatchedEnv``, the base of the native batches: autoreset, partial resets, masks, last views."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 EVERY = slice(None)
-"""All environments; the methods of a batch take it, or the numbers of some, (k,) int64."""
+"""Index of all environments; methods that take ``who`` take this or numbers, (k,) int64."""
 NOBODY = np.empty(0, dtype=np.int64)
-# Attributes of an Enum take longer to look up than names of a module, types to compare than dtypes.
+"""Index of no environment."""
+# Names of a module are found faster than attributes of an Enum; dtypes compare faster than types.
 DISABLED, SAME_STEP = AutoresetMode.DISABLED, AutoresetMode.SAME_STEP
 INT64 = np.dtype(np.int64)
 
 
 class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
-    """n episodes at once, each as in the single environment, to the last bit.
+    """Plays n episodes at once, each as in the single environment, to the last bit.
 
-    What ``reset`` and ``step`` return is what ``gymnasium.vector.SyncVectorEnv`` makes of n single
-    environments: observations batched, rewards (n,) float64, both flags (n,) bool, and
+    ``reset`` and ``step`` return what ``gymnasium.vector.SyncVectorEnv`` returns for n single
+    environments: batched observations, rewards (n,) float64, both flags (n,) bool, and
     ``infos["action_mask"]``, (n, a) int8, with ``infos["_action_mask"]``, (n,) bool.
 
-    A subclass keeps the state of all episodes in arrays. It has ``_set_up``, ``_restart``,
-    ``_play`` and ``_ended``; ``_masks``, ``_observation``, ``_last`` and ``_picture``.
+    A subclass keeps the state of all episodes in arrays, and implements ``_set_up``, ``_restart``,
+    ``_play``, ``_ended``, ``_masks``, ``_observation``, ``_last`` and ``_picture``.
 
     Args:
         num_envs: n.
-        autoreset_mode: an ended episode starts anew in the next step, whose action is ignored and
-            whose reward is 0 (``NEXT_STEP``); in the same step, with the last observation in
-            ``infos["final_obs"]`` (``SAME_STEP``); or by ``reset(options={"reset_mask": ...})``
-            (``DISABLED``).
+        autoreset_mode: when an ended episode starts again: in the next step, whose action is
+            ignored and whose reward is 0 (``NEXT_STEP``); in the same step, with the last
+            observation in ``infos["final_obs"]`` (``SAME_STEP``); or by
+            ``reset(options={"reset_mask": ...})`` (``DISABLED``).
         copy: False hands out large parts of the observation without a copy; see the subclass.
         kwargs: arguments of the single environment.
 
@@ -41,8 +42,8 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
         env: a single environment, which is never played.
 
     Raises:
-        ParenvsError: as in the single environment.
-        ValueError: no environment, or an unknown mode.
+        ParenvsError: the single environment refuses its arguments.
+        ValueError: ``num_envs`` is less than 1, or the mode is unknown.
     """
 
     single: ClassVar[type[gym.Env[Any, Any]]]
@@ -55,7 +56,7 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
         copy: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Make one environment, and room for n episodes."""
+        """Make the single environment, the batched spaces, and the state of n episodes."""
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, not {num_envs}")
         self.num_envs, self.copy = num_envs, copy
@@ -69,7 +70,7 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._actions = int(self.env.action_space.n)
-        # Copying what is the same in every step is faster than making it.
+        # Copying an array that is the same in every step is faster than making it.
         self._all = np.ones(num_envs, dtype=np.bool_)
         self._none = np.zeros(num_envs, dtype=np.bool_)
         self._set_up()
@@ -80,16 +81,17 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start all episodes anew, or those of ``options["reset_mask"]``, (n,) bool.
+        """Restart all episodes, or those of ``options["reset_mask"]``, (n,) bool.
 
         Args:
-            seed: a number, or one for each environment. It changes only what is drawn.
-            options: other ones as in the single environment, for all that start anew.
+            seed: a number, or one for each environment; it matters only where numbers are drawn.
+            options: ``"reset_mask"``, and the options of the single environment, which hold for
+                all episodes that restart.
 
         Raises:
-            ParenvsError: as in the single environment; nothing has changed then.
+            ParenvsError: the single environment refuses the options; no episode has changed then.
             TypeError: the mask is no array of bool.
-            ValueError: the mask, or the seeds, are not n; or the mask holds nothing.
+            ValueError: the mask or the seeds do not have length n, or the mask is all false.
         """
         options = dict(options or {})
         mask = reset_mask_of(options, self.num_envs)
@@ -104,17 +106,20 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
     def step(
         self, actions: np.ndarray | Sequence[int]
     ) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Act in every environment, (n,) whole numbers; which ones, see the single environment.
+        """Play one action in every environment.
+
+        Args:
+            actions: (n,) whole numbers, actions of the single environment.
 
         Raises:
             AssertionError: an episode is over, and the autoreset mode is ``DISABLED``.
-            ValueError: not n actions.
+            ValueError: there are not n actions.
         """
-        asked, mode = self._asked(actions), self.autoreset_mode
+        checked_actions, mode = self._checked_actions(actions), self.autoreset_mode
         if mode is DISABLED and self._ended().size:
             over = sorted(self._ended().tolist())
             raise AssertionError(f"episodes {over} are over: reset them by 'reset_mask'")
-        rewards, terminated = self._play(asked)
+        rewards, terminated = self._play(checked_actions)
         final = None
         if mode is SAME_STEP:
             ended = self._ended()
@@ -125,11 +130,11 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
         return self._observation(), rewards, terminated, self._none.copy(), infos
 
     def action_masks(self) -> np.ndarray:
-        """(n, a) bool, legal actions; all true where the episode is over."""
+        """Return the legal actions, (n, a) bool; a row is all true where the episode is over."""
         return self._masks().view(np.bool_)
 
     def render(self) -> tuple[Any, ...] | None:
-        """What the single environment's ``render`` gives, of each environment."""
+        """Return of each environment what the single environment's ``render`` returns."""
         mode = self.render_mode
         if mode is None:
             gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make_vec")
@@ -137,13 +142,13 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
         return tuple(self._picture(mode, index) for index in range(self.num_envs))
 
     def _set_up(self) -> None:
-        """Make the arrays, and start all episodes."""
+        """Make the arrays of the state, and start all episodes."""
         raise NotImplementedError
 
     def _reset(
         self, who: Any, seed: int | Sequence[int | None] | None, options: dict[str, Any]
     ) -> None:
-        """Reset ``who``; here nothing is drawn, and there are no options."""
+        """Reset ``who``; this base draws no numbers and ignores ``options``."""
         if isinstance(seed, Sequence):
             if len(seed) != self.num_envs:
                 raise ValueError(f"{self.num_envs} seeds are needed, not {len(seed)}")
@@ -152,55 +157,62 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
         self._restart(who)
 
     def _restart(self, who: Any) -> None:
-        """Start the next episodes of ``who``."""
+        """Start the next episode of each of ``who``."""
         raise NotImplementedError
 
     def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A step: rewards (n,) float64 and ends (n,) bool, fresh arrays.
+        """Play one step, and return rewards (n,) float64 and ends (n,) bool as fresh arrays.
 
-        Those that were over before do not act; in the mode ``NEXT_STEP`` they start anew.
+        Environments whose episode was over before do not act; in the mode ``NEXT_STEP`` they
+        start the next episode.
         """
         raise NotImplementedError
 
     def _ended(self) -> np.ndarray:
-        """(k,) int64 environments whose episode is over."""
+        """Return the environments whose episode is over, (k,) int64."""
         raise NotImplementedError
 
     def _masks(self) -> np.ndarray:
-        """(n, a) int8, ``action_masks`` as a fresh array."""
+        """Return ``action_masks`` as a fresh array, (n, a) int8."""
         raise NotImplementedError
 
     def _observation(self) -> dict[str, Any]:
-        """What all see."""
+        """Return the batched observation of all environments."""
         raise NotImplementedError
 
     def _last(self, who: np.ndarray) -> list[dict[str, Any]]:
-        """What each of ``who``, (k,) int64, sees in its episode that is over."""
+        """Return the last observation of each of ``who``, (k,) int64, whose episodes are over."""
         raise NotImplementedError
 
     def _picture(self, mode: str, index: int) -> Any:
-        """One environment in a render mode."""
+        """Render environment ``index`` in a render mode."""
         raise NotImplementedError
 
-    def _asked(self, actions: np.ndarray | Sequence[int]) -> np.ndarray:
-        """Actions as (n,) int64; what is no action stays none."""
-        asked = np.asarray(actions)
-        if asked.shape != (self.num_envs,):
-            raise ValueError(f"{self.num_envs} actions are needed, not shape {asked.shape}")
-        if asked.dtype != INT64:
-            if asked.dtype.kind not in "iub":  # as the single environment: whatever int() takes
-                asked = np.array([min(max(int(one), -1), self._actions) for one in asked])
-            asked = asked.astype(np.int64)
-        return asked
+    def _checked_actions(self, actions: np.ndarray | Sequence[int]) -> np.ndarray:
+        """Return the actions as (n,) int64; numbers that are no actions remain such numbers."""
+        checked = np.asarray(actions)
+        if checked.shape != (self.num_envs,):
+            raise ValueError(f"{self.num_envs} actions are needed, not shape {checked.shape}")
+        if checked.dtype != INT64:
+            if checked.dtype.kind not in "iub":  # the single environment takes what int() takes
+                checked = np.array([min(max(int(x), -1), self._actions) for x in checked])
+            checked = checked.astype(np.int64)
+        return checked
 
     def _infos(self) -> dict[str, Any]:
+        """Return the infos of a step without ended episodes."""
         return {"action_mask": self._masks(), "_action_mask": self._all.copy()}
 
     def _final_infos(self, who: np.ndarray, over: np.ndarray) -> dict[str, Any]:
-        """Last observations and masks of environments ``who``; ``over``: the same, (n,) bool."""
+        """Return last observations and masks of the environments that ended in this step.
+
+        Args:
+            who: their numbers, (k,) int64.
+            over: the same as a mask, (n,) bool.
+        """
         last = np.full(self.num_envs, None, dtype=object)
-        for row, seen in zip(who.tolist(), self._last(who), strict=True):
-            last[row] = seen
+        for index, observation in zip(who.tolist(), self._last(who), strict=True):
+            last[index] = observation
         mask = np.zeros((self.num_envs, self._actions), dtype=np.int8)
         mask[who] = 1
         return {
@@ -212,11 +224,18 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
 
 
 def reset_mask_of(options: dict[str, Any], count: int) -> np.ndarray | None:
-    """(n,) bool, who is reset, taken out of the options of a reset; None if it is all.
+    """Take ``"reset_mask"`` out of the options of a reset.
+
+    Args:
+        options: options of a reset; the mask is removed.
+        count: n, the number of environments.
+
+    Returns:
+        (n,) bool, or None if there is no mask: then all environments are reset.
 
     Raises:
-        TypeError: no array of bool.
-        ValueError: of another shape, or without a true element.
+        TypeError: the mask is no array of bool.
+        ValueError: the mask has another shape, or no true element.
     """
     if "reset_mask" not in options:
         return None
@@ -229,18 +248,24 @@ def reset_mask_of(options: dict[str, Any], count: int) -> np.ndarray | None:
 
 
 def keep_blocks(size: int) -> None:
-    """Make malloc keep blocks of about so many bytes.
+    """Make malloc keep blocks of about ``size`` bytes.
 
-    It does so once a large block is freed; without it every array of observations costs page
-    faults, more than filling it does. Nothing is written here.
+    It does so once a block of that size was freed. Without it every array of observations costs
+    page faults, which take longer than filling the array. The block itself is never written.
     """
     np.empty(min(max(size, 1 << 21), 30 << 20), dtype=np.uint8)
 
 
-def without(some: np.ndarray, who: Any, count: int) -> np.ndarray:
-    """Those of ``some``, (k,) int64 of ``count`` environments, that are none of ``who``."""
-    if who is EVERY or who is some or not some.size:
+def without(indices: np.ndarray, who: Any, count: int) -> np.ndarray:
+    """Return the environments in ``indices`` that are not in ``who``.
+
+    Args:
+        indices: (k,) int64, environments.
+        who: ``EVERY``, or (j,) int64, environments.
+        count: n, the number of environments.
+    """
+    if who is EVERY or who is indices or not indices.size:
         return NOBODY
-    gone = np.zeros(count, dtype=np.bool_)
-    gone[who] = True
-    return some[~gone[some]]
+    removed = np.zeros(count, dtype=np.bool_)
+    removed[who] = True
+    return indices[~removed[indices]]

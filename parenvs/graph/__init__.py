@@ -1,4 +1,4 @@
-"""One HLO module as arrays: reading it, roles of its parameters, FLOPs."""
+"""HLO modules: the reader, and ``Graph``, which holds one as arrays with roles and FLOPs."""
 
 from parenvs.graph.graph import Graph, Phase, Role
 

@@ -1,10 +1,10 @@
 """FLOPs and bytes of one HLO instruction, by the conventions of XLA's own cost analysis.
 
-One multiply-add is two FLOPs; an elementwise instruction costs one per result element;
-transcendental functions are counted apart by XLA and cost none here; data movement costs none. A
-loop costs its number of iterations times its body, where XLA's analysis takes every loop once. What
-a ``custom-call`` does is not known: it costs none (XLA's own figure is -1). ``OPCODES`` is the list
-of opcodes that the reader knows.
+One multiply-add is two FLOPs. An elementwise instruction costs one FLOP per result element; a
+transcendental function costs none, as XLA counts these apart; data movement costs none. A loop
+costs its number of iterations times its body, where XLA's analysis takes every loop once. A
+``custom-call`` costs none, as its code is not known (XLA's own figure is -1). ``OPCODES`` lists the
+opcodes that the reader knows.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any
 from parenvs.errors import HloError
 
 Shape = tuple[int, ...]
+"""Dimensions of a tensor."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a cost formula may look at.
+    """An instruction as the cost formulas see it.
 
     Attributes:
         instruction: the HloInstructionProto.
@@ -60,18 +61,18 @@ PARTITIONED = (
     "all-gather all-reduce all-to-all collective-broadcast collective-permute reduce-scatter "
     "ragged-all-to-all send recv all-gather-start all-reduce-start collective-permute-start"
 )
-"""Opcodes of modules that a partitioner has already been over."""
+"""Opcodes that only modules hold which a partitioner has already processed."""
 
 
 def _dot(call: Call) -> float:
-    """Two per result element and contracted element."""
+    """Count two FLOPs for each pair of a result element and a contracted element."""
     lhs = call.operands[0]
     contracted = math.prod(lhs[d] for d in call.instruction.dot.lhs_contracting)
     return 2.0 * math.prod(call.results[0]) * contracted
 
 
 def _convolution(call: Call) -> float:
-    """Valid taps only: products with padding or with the holes of a dilated input are left out."""
+    """Count two FLOPs per valid tap, without products with padding or holes of a dilated input."""
     numbers = call.instruction.convolution
     lhs, rhs, out = call.operands[0], call.operands[1], call.results[0]
     taps = 1
@@ -88,7 +89,14 @@ def _convolution(call: Call) -> float:
 
 
 def _valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
-    """Pairs (output position, kernel position) that fall on an element of the input."""
+    """Count the pairs (output position, kernel position) that fall on an element of the input.
+
+    Args:
+        size: of the input, in one spatial dimension.
+        kernel: size of the kernel.
+        output: size of the output.
+        window: XLA's WindowDimension, with stride, padding and dilations.
+    """
     stride, base = max(window.stride, 1), max(window.base_dilation, 1)
     dilation = max(window.window_dilation, 1)
     total = 0
@@ -105,51 +113,61 @@ def _valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
 
 
 def _reduce(call: Call) -> float:
+    """Count one application per element that is merged into another."""
     return (math.prod(call.operands[0]) - math.prod(call.results[0])) * call.applied[0]
 
 
 def _window_size(call: Call) -> int:
+    """Return the number of elements in the window."""
     return math.prod(d.size for d in call.instruction.window.dimensions)
 
 
 def _reduce_window(call: Call) -> float:
+    """Count one application per further element of each window."""
     out = call.results[0]
     windows = call.instruction.window.dimensions
-    wide = [k for k, d in enumerate(windows) if d.size != 1]
-    padded = [k for k, d in enumerate(windows) if d.padding_low or d.padding_high]
-    if len(wide) == len(padded) == 1 == len(call.results):
-        k, d = wide[0], windows[wide[0]]
-        # A reduction that is broadcast back over its whole span is counted as such by XLA.
-        if d.padding_low == d.padding_high == out[k] - 1 and d.size == 2 * d.padding_low + 1:
+    reduced = [k for k, window in enumerate(windows) if window.size != 1]
+    padded = [k for k, window in enumerate(windows) if window.padding_low or window.padding_high]
+    if len(reduced) == len(padded) == 1 == len(call.results):
+        k, window = reduced[0], windows[reduced[0]]
+        whole_span = 2 * window.padding_low + 1
+        # XLA's figure for a reduction that is broadcast back over its whole span.
+        if window.padding_low == window.padding_high == out[k] - 1 and window.size == whole_span:
             return (math.prod(out) // out[k] + out[k] - 1) * call.applied[0]
     return (_window_size(call) - 1) * math.prod(out) * call.applied[0]
 
 
 def _select_and_scatter(call: Call) -> float:
+    """Count the selection in each window, and one application of the scatter per element."""
     source = math.prod(call.operands[1])
     return source * ((_window_size(call) - 1) * call.applied[0] + call.applied[1])
 
 
 def _scatter(call: Call) -> float:
+    """Count one application per element of the updates."""
     updates = call.operands[len(call.results) + 1]
     return math.prod(updates) * call.applied[0]
 
 
 def _sort(call: Call) -> float:
+    """Count ``n ceil(log2 n)`` comparisons for the n elements of the first operand."""
     elements = math.prod(call.operands[0])
     return elements * max(elements - 1, 0).bit_length()
 
 
 def _fft(call: Call) -> float:
+    """Count eight FLOPs per element, times the product of the lengths' ``floor(log2 n)``."""
     levels = math.prod(n.bit_length() - 1 for n in call.instruction.fft_length)
     return 8.0 * levels * math.prod(call.operands[0])
 
 
 def _triangular_solve(call: Call) -> float:
+    """Count two FLOPs per element of the right-hand side and row of the matrix."""
     return 2.0 * call.operands[0][-1] * math.prod(call.operands[1])
 
 
 def _cholesky(call: Call) -> float:
+    """Count a third of n^3 FLOPs per matrix of n rows."""
     return call.operands[0][-1] * math.prod(call.operands[0]) // 3
 
 
@@ -177,28 +195,37 @@ _NO_BYTES = (
     "parameter constant get-tuple-element tuple bitcast after-all domain opt-barrier "
     "optimization-barrier"
 )
+"""Opcodes that read and write nothing."""
 
 
 def flops_of(call: Call) -> float:
-    """FLOPs of one instruction.
+    """Return the FLOPs of one instruction.
 
     Raises:
-        HloError: the opcode is not in the table, or belongs to an already partitioned module.
+        HloError: the opcode is not in ``OPCODES``, or the module is already partitioned.
     """
     opcode = call.instruction.opcode
     formula = OPCODES.get(opcode)
     if formula is None:
-        what = f"instruction {call.instruction.name!r} has opcode {opcode!r}"
+        where = f"instruction {call.instruction.name!r} has opcode {opcode!r}"
         if opcode in PARTITIONED.split():
             raise HloError(
-                f"{what}: the module is already partitioned; give the module before partitioning"
+                f"{where}: the module is already partitioned; give the module before partitioning"
             )
-        raise HloError(f"{what}, which no rule knows; known opcodes are listed in parenvs.flops")
+        raise HloError(
+            f"{where}, which no rule knows; known opcodes are listed in parenvs.graph.flops"
+        )
     return float(formula(call))
 
 
 def bytes_of(opcode: str, operand_bytes: Sequence[float], result_bytes: Sequence[float]) -> float:
-    """Bytes that one instruction reads and writes, each operand and result once."""
+    """Return the bytes that one instruction reads and writes, each operand and result once.
+
+    Args:
+        opcode: its opcode.
+        operand_bytes: bytes of each operand, tuples flattened.
+        result_bytes: bytes of each result, tuples flattened.
+    """
     if opcode in _NO_BYTES.split():
         return 0.0
     out = sum(result_bytes)
@@ -209,15 +236,21 @@ def bytes_of(opcode: str, operand_bytes: Sequence[float], result_bytes: Sequence
     if opcode == "dynamic-update-slice":
         return 2.0 * operand_bytes[1] + operand_bytes[2]
     if opcode == "scatter":
-        n = len(result_bytes)
-        return 3.0 * sum(operand_bytes[n + 1 :]) + operand_bytes[n]
+        indices = len(result_bytes)  # operands are the inputs, the indices, then the updates
+        return 3.0 * sum(operand_bytes[indices + 1 :]) + operand_bytes[indices]
     return sum(operand_bytes) + out
 
 
 def is_relabelling(transpose: Any, operand: Any) -> bool:
-    """Whether a transpose moves nothing: its result's layout undoes it (XLA: a bitcast)."""
+    """Return whether a transpose moves nothing: its result's layout undoes it (XLA: a bitcast).
+
+    Args:
+        transpose: the HloInstructionProto.
+        operand: shape of its operand, with a layout.
+    """
     shape, dims = transpose.shape, list(transpose.dimensions)
-    given = list(operand.layout.minor_to_major) or list(range(len(dims)))[::-1]
-    made = list(shape.layout.minor_to_major) or list(range(len(dims)))[::-1]
-    before = [d for d in given if operand.dimensions[d] != 1]
-    return before == [dims[d] for d in made if shape.dimensions[d] != 1]
+    default = list(range(len(dims)))[::-1]
+    operand_order = list(operand.layout.minor_to_major) or default
+    result_order = list(shape.layout.minor_to_major) or default
+    before = [d for d in operand_order if operand.dimensions[d] != 1]
+    return before == [dims[d] for d in result_order if shape.dimensions[d] != 1]

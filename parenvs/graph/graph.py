@@ -1,8 +1,11 @@
-"""The flat form of one HLO module, as frozen NumPy arrays, and its ``.npz`` file."""
+"""``Graph``: one HLO module as frozen NumPy arrays, and its ``.npz`` file.
+
+``Graph.from_hlo``, ``from_jax`` and ``verify`` are doors: they import what reads a module and what
+checks a plan inside the function, as those modules import this one.
+"""
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import io
 import json
@@ -42,7 +45,7 @@ class Phase(IntEnum):
 
 
 class Role(IntEnum):
-    """What an entry parameter is."""
+    """Kind of an entry parameter."""
 
     VARIABLE = 0
     OPTIMISER = 1
@@ -55,9 +58,10 @@ class Graph:
     """One HLO module with calls inlined and tuples flattened.
 
     Instructions stand in trace order, which is topological and keeps the phases together. Those
-    inside a ``while`` or ``conditional`` follow it with ``parent`` set to its index; the parent's
-    FLOPs include theirs. T tensors, I instructions, P entry parameters (tuples flattened), O
-    outputs; ragged lists are a flat array and offsets (length + 1).
+    inside a ``while`` or ``conditional`` follow it and have its index as their ``parent``; the
+    parent's FLOPs include theirs. The module has T tensors, I instructions, P entry parameters
+    (tuples flattened) and O outputs. A ragged list is a flat array and an array of offsets, whose
+    length is that of the list + 1.
 
     Attributes:
         name: the instance's name.
@@ -118,7 +122,7 @@ class Graph:
             getattr(self, key).setflags(write=False)
 
     def __repr__(self) -> str:
-        """Name and sizes; the arrays are too long to show."""
+        """Show the name and the sizes; the arrays are too long."""
         return (
             f"Graph({self.name!r}, {len(self.opcode)} instructions, "
             f"{self.variables.size} variables, {self.total_flops:.3e} FLOPs)"
@@ -126,13 +130,13 @@ class Graph:
 
     @cached_property
     def opcodes(self) -> list[str]:
-        """Names that ``opcode`` indexes."""
-        return _unpack(self.opcode_names)
+        """Names of the opcodes, which ``opcode`` indexes."""
+        return _unpack_texts(self.opcode_names)
 
     @cached_property
     def strings(self) -> list[str]:
-        """Texts that ``op_name``, ``attribute`` and ``parameter_path`` index."""
-        return _unpack(self.string_table)
+        """Texts of the module, which ``op_name``, ``attribute`` and ``parameter_path`` index."""
+        return _unpack_texts(self.string_table)
 
     @cached_property
     def tensor_bytes(self) -> np.ndarray:
@@ -142,10 +146,10 @@ class Graph:
             bits[code] = width
         ranks = np.diff(self.dim_offset)
         elements = np.ones(len(ranks))
-        filled = ranks > 0  # reduceat would take a neighbour's dimension for rank 0
-        if filled.any():
-            starts = self.dim_offset[:-1][filled]
-            elements[filled] = np.multiply.reduceat(self.dims.astype(np.float64), starts)
+        shaped = ranks > 0  # for rank 0, reduceat would take a dimension of the next tensor
+        if shaped.any():
+            starts = self.dim_offset[:-1][shaped]
+            elements[shaped] = np.multiply.reduceat(self.dims.astype(np.float64), starts)
         return np.ceil(elements * bits[self.element_type] / 8)
 
     @property
@@ -170,7 +174,7 @@ class Graph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """``sha256:...`` over the arrays, whatever the name and the file's compression."""
+        """``sha256:...`` over the arrays; name and compression of the file do not change it."""
         digest = hashlib.sha256(f"graph {SCHEMA} {self.batch_size}".encode())
         for key in _ARRAYS:
             array = getattr(self, key)
@@ -179,11 +183,18 @@ class Graph:
         return f"sha256:{digest.hexdigest()}"
 
     def shape(self, tensor: int) -> tuple[int, ...]:
-        """Dimensions of a tensor."""
+        """Return the dimensions of ``tensor``."""
         return tuple(self.dims[self.dim_offset[tensor] : self.dim_offset[tensor + 1]].tolist())
 
     def op_names(self, instructions: np.ndarray) -> np.ndarray:
-        """(n,) object array with the ``op_name`` of each instruction (the opcode where empty)."""
+        """Return the ``op_name`` of each of ``instructions``, its opcode where that is empty.
+
+        Args:
+            instructions: (n,) instruction indices.
+
+        Returns:
+            (n,) object array.
+        """
         names = [
             self.strings[self.op_name[i]] or self.opcodes[self.opcode[i]]
             for i in np.asarray(instructions).tolist()
@@ -191,7 +202,11 @@ class Graph:
         return np.array(names, dtype=object)
 
     def pivots(self) -> np.ndarray:
-        """Indices of the forward instructions that are neither parameters nor free, in order."""
+        """Return the pivots: forward instructions at the top that are no parameters and not free.
+
+        Returns:
+            (n,) instruction indices, ascending.
+        """
         parameter = (
             self.opcode == self.opcodes.index("parameter")
             if "parameter" in self.opcodes
@@ -201,14 +216,15 @@ class Graph:
         return np.flatnonzero(forward & ~self.free & ~parameter & (self.parent < 0))
 
     def chain_bytes(self, pivots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What crosses a cut after each pivot, and the variables first used by each.
+        """Return the bytes that cross a cut after each pivot and those of its new variables.
 
         Args:
             pivots: (n,) instruction indices, ascending.
 
         Returns:
-            (n,) bytes of pivots' results produced up to here and used later, each once, and (n,)
-            bytes of the variables whose first use the pivot is.
+            (n,) float64, bytes of the results that a pivot up to this one produces and a later one
+            uses, each result once; and (n,) float64, bytes of the variables that this pivot is the
+            first to use.
         """
         count = len(pivots)
         position, tensor = self._uses(pivots)
@@ -216,48 +232,52 @@ class Graph:
         np.maximum.at(last, tensor, position)
         first = np.full(len(self.element_type), count)
         np.minimum.at(first, tensor, position)
-        producer, made = self._ragged(self.results, self.result_offset, pivots)
-        alive = last[made] > producer
-        step = np.zeros(count + 1)
-        np.add.at(step, producer[alive], self.tensor_bytes[made[alive]])
-        np.subtract.at(step, last[made[alive]], self.tensor_bytes[made[alive]])
-        parameter = np.zeros(count + 1)
+        producer, produced = self._ragged(self.results, self.result_offset, pivots)
+        used_later = last[produced] > producer
+        crossing = produced[used_later]
+        change_bytes = np.zeros(count + 1)  # of what crosses, from one pivot to the next
+        np.add.at(change_bytes, producer[used_later], self.tensor_bytes[crossing])
+        np.subtract.at(change_bytes, last[crossing], self.tensor_bytes[crossing])
+        variable_bytes = np.zeros(count + 1)
         variable = self.parameter_tensor[self.variables]
-        np.add.at(parameter, first[variable], self.tensor_bytes[variable])
-        return np.maximum(np.cumsum(step)[:count], 0.0), parameter[:count]
+        np.add.at(variable_bytes, first[variable], self.tensor_bytes[variable])
+        return np.maximum(np.cumsum(change_bytes)[:count], 0.0), variable_bytes[:count]
 
     def tensor_bytes_of(self, instructions: np.ndarray) -> np.ndarray:
-        """(n,) bytes of the results of each instruction."""
-        owner, made = self._ragged(self.results, self.result_offset, instructions)
-        return np.bincount(owner, self.tensor_bytes[made], minlength=len(instructions))
+        """Return the bytes of the results of each of ``instructions``, (n,) float64."""
+        owner, produced = self._ragged(self.results, self.result_offset, instructions)
+        return np.bincount(owner, self.tensor_bytes[produced], minlength=len(instructions))
 
     def _uses(self, instructions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (position in ``instructions``, tensor) of every operand."""
         return self._ragged(self.operands, self.operand_offset, instructions)
 
     @staticmethod
     def _ragged(
         flat: np.ndarray, offset: np.ndarray, rows: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(position in ``rows``, value) of every entry of the given rows of a ragged list."""
+        """Return (position in ``rows``, value) of every entry of those rows of a ragged list."""
         counts = offset[rows + 1] - offset[rows]
         owner = np.repeat(np.arange(len(rows)), counts)
-        inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return owner, flat[offset[rows][owner] + inside]
+        place_in_row = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return owner, flat[offset[rows][owner] + place_in_row]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a compressed ``.npz``."""
+        """Write the graph to ``path``, a compressed ``.npz``."""
         head = {"schema": SCHEMA, "name": self.name, "batch_size": self.batch_size}
         with replacing(path) as stream:
             np.savez_compressed(
-                stream, head=_pack([json.dumps(head)]), **{k: getattr(self, k) for k in _ARRAYS}
+                stream,
+                head=pack_texts([json.dumps(head)]),
+                **{k: getattr(self, k) for k in _ARRAYS},
             )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Graph:
-        """Read a ``.npz`` written by ``save``.
+        """Read a ``.npz`` that ``save`` wrote.
 
         Raises:
-            HloError: not such a file, or one of another schema version.
+            HloError: the file is no such file, is damaged, or has another schema version.
         """
         try:
             with zipfile.ZipFile(path) as archive:
@@ -274,13 +294,13 @@ class Graph:
         if schema != SCHEMA or set(arrays) != set(_ARRAYS):
             raise HloError(f"{path}: graph schema {schema!r} is not {SCHEMA}; build the file anew")
         graph = cls(name=name, batch_size=batch_size, **arrays)
-        wrong = graph._inconsistency()
-        if wrong:
-            raise HloError(f"{path}: {wrong} is broken; build the file anew")
+        broken = graph._broken_array()
+        if broken:
+            raise HloError(f"{path}: {broken} is broken; build the file anew")
         return graph
 
-    def _inconsistency(self) -> str:
-        """Name of an array whose length or values do not fit the others, or an empty string."""
+    def _broken_array(self) -> str:
+        """Return the name of an array that does not fit the others, or an empty string."""
         for key in _ARRAYS:
             array = getattr(self, key)
             if array.dtype.str != _TYPES.get(key, "<i4") or array.ndim != 1:
@@ -291,12 +311,12 @@ class Graph:
             texts, opcodes = len(self.strings), len(self.opcodes)
         except UnicodeDecodeError:
             return "string_table"
-        spans = {  # offsets: what they cut up
+        spans = {  # offsets: (rows of the ragged list, length of the flat array)
             "dim_offset": (tensors, len(self.dims)),
             "operand_offset": (rows, len(self.operands)),
             "result_offset": (rows, len(self.results)),
         }
-        ranges = {  # array: (length or None, smallest, first too large)
+        ranges = {  # array: (length or None, smallest value, smallest value that is too large)
             "operands": (None, 0, tensors),
             "results": (None, 0, tensors),
             "outputs": (None, 0, tensors),
@@ -365,12 +385,15 @@ class Graph:
         """Check a partition plan with XLA's own partitioner, Shardy (extra ``jax``).
 
         Args:
-            plan: of operator partitioning or data parallelism, for this graph.
+            plan: a plan of operator partitioning or data parallelism, for this graph.
             source: the module that the graph was read from: a lowered function, the path of a
                 ``.pb`` or ``.txt``, or a shipped name (default: the plan's instance).
 
+        Returns:
+            A ``parenvs.shardy.verify.Verification``.
+
         Raises:
-            ParenvsError: see ``parenvs.verify.verify``.
+            ParenvsError: see ``parenvs.shardy.verify.verify``.
         """
         from parenvs.shardy.verify import verify
 
@@ -382,17 +405,18 @@ class Graph:
 
         Args:
             path: the file; its ending tells the format.
-            **options: ``variables``, ``batch_size`` and ``name``, see ``parenvs.hlo.read_module``.
+            **options: ``variables``, ``batch_size`` and ``name``; see
+                ``parenvs.graph.reader.read_module``.
 
         Raises:
             HloError: the file is no HLO, is truncated, or holds an unknown opcode.
         """
-        from parenvs.graph import reader as hlo
+        from parenvs.graph.reader import read_file
 
         file = Path(path)
         if file.suffix == ".npz":
             return cls.load(file)
-        return hlo.read_file(file, **options)
+        return read_file(file, **options)
 
     @classmethod
     def from_jax(cls, function: Callable[..., Any], *args: Any, **options: Any) -> Graph:
@@ -401,27 +425,24 @@ class Graph:
         Args:
             function: the training step or forward pass.
             *args: its arguments, arrays or ``jax.ShapeDtypeStruct``.
-            **options: ``variables``, ``batch_size`` and ``name``, see ``parenvs.hlo.read_module``.
+            **options: ``variables``, ``batch_size`` and ``name``; see
+                ``parenvs.graph.reader.read_module``.
         """
         import jax
 
-        from parenvs.graph import reader as hlo
+        from parenvs.graph.reader import read_proto
 
         jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
         module = jitted.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto()
-        return hlo.read_proto(module, where=getattr(function, "__name__", "function"), **options)
+        return read_proto(module, where=getattr(function, "__name__", "function"), **options)
 
 
-def match_paths(paths: Sequence[str], patterns: Sequence[str]) -> list[bool]:
-    """Whether each path matches one of the glob patterns."""
-    return [any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns) for path in paths]
-
-
-def _pack(texts: Sequence[str]) -> np.ndarray:
+def pack_texts(texts: Sequence[str]) -> np.ndarray:
+    """Return ``texts`` joined by newlines, as (bytes,) uint8."""
     return np.frombuffer("\n".join(texts).encode(), dtype=np.uint8).copy()
 
 
-def _unpack(data: np.ndarray) -> list[str]:
+def _unpack_texts(data: np.ndarray) -> list[str]:
     return data.tobytes().decode().split("\n")
 
 
@@ -432,7 +453,7 @@ _TYPES = {
     "dims": "<i8",
     "free": "|b1",
 }
-"""Array types; those that are not listed are 32-bit whole numbers."""
+"""Element types of the arrays; an array that is not listed holds 32-bit whole numbers."""
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, NotImplementedError,
     RuntimeError, zipfile.BadZipFile, zlib.error,

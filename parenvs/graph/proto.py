@@ -1,7 +1,7 @@
-"""The part of XLA's HloModuleProto that we read, as protobuf messages.
+"""The part of XLA's HloModuleProto that the reader needs, as protobuf messages.
 
-The field numbers are openxla's (xla/service/hlo.proto and xla/xla_data.proto); fields that are not
-listed are skipped by the parser. The messages are made from this table at import, so that neither a
+The field numbers are openxla's (xla/service/hlo.proto and xla/xla_data.proto); the parser skips
+fields that are not listed. The messages are built from ``_MESSAGES`` at import, so that neither a
 protocol compiler nor a particular protobuf release is needed.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-# message: "field=number:type", a star for repeated; a type in capitals is another message.
+# Message -> "field=number:type" of each field; a star marks a repeated one, and a type that starts
+# with a capital is another message.
 _MESSAGES = {
     "Wrapper": "module=1:Module",
     "Module": "name=1:string entry_computation_name=2:string computations=3*:Computation "
@@ -47,7 +48,6 @@ _MESSAGES = {
 _SCALARS = {"string": 9, "int64": 3, "int32": 5, "bool": 8}
 _MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
 
-# xla_data.proto, PrimitiveType: code -> (name in HLO text, bits).
 ELEMENT_TYPES = {
     1: ("pred", 8), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32), 5: ("s64", 64), 6: ("u8", 8),
     7: ("u16", 16), 8: ("u32", 32), 9: ("u64", 64), 10: ("f16", 16), 11: ("f32", 32),
@@ -57,21 +57,25 @@ ELEMENT_TYPES = {
     26: ("s2", 2), 27: ("u2", 2), 28: ("f8e4m3", 8), 29: ("f8e3m4", 8), 30: ("s1", 1),
     31: ("u1", 1), 32: ("f4e2m1fn", 4), 33: ("f8e8m0fnu", 8),
 }  # fmt: skip
+"""Code of XLA's PrimitiveType -> (its name in HLO text, bits)."""
 TUPLE = 13
+"""Code of tuples."""
 FLOATING = frozenset(
     code for code, (name, _) in ELEMENT_TYPES.items() if name[0] == "f" or name == "bf16"
 )
+"""Codes of the floating-point types."""
 
 
 def _build() -> dict[str, type]:
+    """Return the class of each message in ``_MESSAGES``, by name."""
     file = descriptor_pb2.FileDescriptorProto(
         name="parenvs/hlo.proto", package="parenvs.hlo", syntax="proto3"
     )
     for name, text in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for item in text.split():
-            key, rest = item.split("=")
-            number, kind = rest.split(":")
+            key, numbered_type = item.split("=")
+            number, kind = numbered_type.split(":")
             field = message.field.add(name=key, number=int(number.rstrip("*")))
             field.label = _REPEATED if number.endswith("*") else _OPTIONAL
             field.type = _SCALARS.get(kind, _MESSAGE)
@@ -89,4 +93,4 @@ _CLASSES = _build()
 Module = _CLASSES["Module"]
 """An HLO module; ``Module.FromString(data)`` parses a serialized HloModuleProto."""
 Wrapper = _CLASSES["Wrapper"]
-"""XLA's HloProto, which tools write: an HloModuleProto in field 1, and buffers that we skip."""
+"""XLA's HloProto, which tools write: an HloModuleProto in field 1, and buffers (not read)."""

@@ -1,4 +1,4 @@
-"""HLO modules to graphs: inline calls, flatten tuples, tell phases, roles and free tensors."""
+"""Reads HLO modules: inlines calls, flattens tuples, finds phases, roles and free tensors."""
 
 from __future__ import annotations
 
@@ -9,43 +9,78 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from parenvs.errors import HloError
 from parenvs.graph.flops import ELEMENTWISE, Call, bytes_of, flops_of, is_relabelling
-from parenvs.graph.graph import Graph, Role, _pack
+from parenvs.graph.graph import Graph, Role, pack_texts
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module, Wrapper
 from parenvs.graph.roles import free_instructions, parse_names, phases, roles
 
 _INLINED = ("call", "fusion")
+"""Opcodes that are replaced by the instructions of the computation that they call."""
 _NESTED = ("while", "conditional")
+"""Opcodes whose computations follow them as instructions with a ``parent``."""
 _STRUCTURE = ("dot", "convolution", "window", "padding", "gather", "scatter")
 _LISTS = ("dimensions", "dynamic_slice_sizes", "gather_slice_sizes", "fft_length")
+"""With ``_STRUCTURE``: fields of an instruction that its factor rule needs."""
+
+
+class _Instruction(NamedTuple):
+    """What an instruction has one value of."""
+
+    opcode: int  # index of its name
+    flops: float
+    bytes_accessed: float
+    op_name: int  # index of the text
+    attribute: int  # index of the text
+    parent: int  # -1 at the top
+
+
+class _Parameter(NamedTuple):
+    """An array among the inputs of the entry computation."""
+
+    tensor: int
+    name: str
+    number: int  # of the parameter, which may be a tuple of arrays
 
 
 def read_file(path: Path, **options: Any) -> Graph:
-    """A graph from a ``.pb`` or ``.txt`` file; see ``read_module`` for the options."""
+    """Read a graph from a ``.pb``, ``.txt`` or ``.hlo`` file; see ``read_module`` for ``options``.
+
+    Raises:
+        HloError: the file cannot be read, or see ``read_module``.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise HloError(f"{path}: cannot be read ({error.strerror})") from None
     options.setdefault("name", path.stem)
     if path.suffix in (".txt", ".hlo"):
-        from parenvs.graph import text as hlo_text
+        from parenvs.graph.text import parse  # it loads scipy
 
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError:
             raise HloError(f"{path}: not HLO text (not UTF-8)") from None
-        return read_module(hlo_text.parse(text, str(path)), where=str(path), **options)
+        return read_module(parse(text, str(path)), where=str(path), **options)
     return read_proto(data, where=str(path), **options)
 
 
 def read_proto(data: bytes, where: str = "module", **options: Any) -> Graph:
-    """A graph from a serialized HloModuleProto (or an HloProto, which wraps one)."""
+    """Read a graph from a serialized HloModuleProto (or an HloProto, which wraps one).
+
+    Args:
+        data: the serialized message.
+        where: file or function, for error messages.
+        **options: ``name``, ``variables`` and ``batch_size``; see ``read_module``.
+
+    Raises:
+        HloError: ``data`` is no such message, or see ``read_module``.
+    """
     for parse in (lambda: Module.FromString(data), lambda: Wrapper.FromString(data).module):  # type: ignore[attr-defined]
         try:
             module = parse()
@@ -67,7 +102,7 @@ def read_module(
     variables: int | str | Sequence[str] = 0,
     batch_size: int | None = None,
 ) -> Graph:
-    """A graph from an HloModuleProto message.
+    """Read a graph from an HloModuleProto message.
 
     Args:
         module: the message.
@@ -77,7 +112,7 @@ def read_module(
         batch_size: samples per batch (default: the commonest leading dimension of batch inputs).
 
     Raises:
-        HloError: no entry computation, a dangling reference, or an unknown opcode.
+        HloError: the module has no entry computation, a dangling reference or an unknown opcode.
     """
     try:
         reader = _Reader(module, where)
@@ -97,7 +132,17 @@ def read_module(
 
 
 class _Reader:
-    """Walks a module once, in trace order, and collects the arrays of a Graph."""
+    """Walks a module once, in trace order, and collects the arrays of a ``Graph``.
+
+    Attributes:
+        shapes, types, sizes: dimensions, element type and bytes of each tensor so far.
+        integers: tensor -> value of the scalar integer constants, for trip counts.
+        strings, opcodes: text -> its index.
+        instructions: one-valued columns; ``operands`` and ``results`` are the ragged ones.
+        parameters: the inputs of the entry.
+        outputs: tensors that the entry computation returns.
+        applied: computation id -> FLOPs and bytes of one run.
+    """
 
     def __init__(self, module: Any, where: str) -> None:
         self.where = where
@@ -115,19 +160,19 @@ class _Reader:
         self.integers: dict[int, int] = {}
         self.strings: dict[str, int] = {"": 0}
         self.opcodes: dict[str, int] = {}
-        self.rows: list[tuple[int, float, float, int, int, int]] = []
+        self.instructions: list[_Instruction] = []
         self.operands: list[list[int]] = []
         self.results: list[list[int]] = []
-        self.parameters: list[tuple[int, str, int]] = []
+        self.parameters: list[_Parameter] = []
         self.outputs: list[int] = []
         self.applied: dict[int, tuple[float, float]] = {}
 
     def run(self) -> None:
-        """Read the entry computation."""
+        """Read the entry computation and all that it calls."""
         self.outputs = self.block(self.entry, None, "", -1)
 
     def tensor(self, shape: Any) -> list[int]:
-        """New tensors for the leaves of a shape."""
+        """Add a tensor for each leaf of ``shape`` and return their numbers."""
         if shape.element_type == TUPLE:
             return [t for part in shape.tuple_shapes for t in self.tensor(part)]
         dims = tuple(shape.dimensions)
@@ -142,7 +187,7 @@ class _Reader:
         return [len(self.shapes) - 1]
 
     def text(self, value: str) -> int:
-        """Index of a text in the table; the table's separator cannot stand in it."""
+        """Return the index of a text in the table; its separator, the newline, becomes a space."""
         return self.strings.setdefault(value.replace("\n", " "), len(self.strings))
 
     def add(
@@ -155,19 +200,26 @@ class _Reader:
         attribute: str = "",
         parent: int = -1,
     ) -> int:
-        """Append one instruction; returns its index."""
+        """Append one instruction and return its index."""
         code = self.opcodes.setdefault(opcode, len(self.opcodes))
-        self.rows.append((code, *cost, self.text(op_name), self.text(attribute), parent))
+        self.instructions.append(
+            _Instruction(code, *cost, self.text(op_name), self.text(attribute), parent)
+        )
         self.operands.append(operands)
         self.results.append(results)
-        return len(self.rows) - 1
+        return len(self.instructions) - 1
 
     def block(
         self, computation: Any, given: list[list[int]] | None, prefix: str, parent: int
     ) -> list[int]:
-        """Read a computation whose parameters are the ``given`` tensors; returns its result.
+        """Read a computation and return the tensors of its result.
 
-        With ``given=None`` the parameters become tensors and instructions of their own.
+        Args:
+            computation: the HloComputationProto.
+            given: tensors of each of its parameters, or None: then the parameters become tensors
+                and instructions of their own.
+            prefix: scope that is put before each ``op_name``.
+            parent: index of the instruction that calls it, -1 at the top.
         """
         values: dict[int, list[int]] = {}
         shapes: dict[int, Any] = {}
@@ -201,14 +253,14 @@ class _Reader:
         return values[root]
 
     def parameter(self, node: Any, name: str, parent: int) -> list[int]:
-        """A parameter of the entry, or of a computation inside a while or conditional."""
+        """Add a parameter of the entry, or of a computation inside a while or conditional."""
         leaves = self.tensor(node.shape)
         self.add("parameter", [], leaves, op_name=name or node.name, parent=parent)
         if parent < 0:
             for k, leaf in enumerate(leaves):
                 path = name or re.sub(r"\.\d+$", "", node.name)
                 path = f"{path}[{k}]" if len(leaves) > 1 else path
-                self.parameters.append((leaf, path, node.parameter_number))
+                self.parameters.append(_Parameter(leaf, path, node.parameter_number))
         return leaves
 
     def instruction(
@@ -219,7 +271,7 @@ class _Reader:
         parent: int,
         layout_only: bool,
     ) -> list[int]:
-        """Anything that is not structure: cost it, and read what it calls."""
+        """Add an instruction with its cost, read what it calls, and return its results."""
         flat = [t for value in operands for t in value]
         results = self.tensor(node.shape)
         trips = self.trip_count(node, flat) if node.opcode == "while" else 1
@@ -254,23 +306,26 @@ class _Reader:
         return results
 
     def cost_inside(self, computation_id: int) -> tuple[float, float]:
-        """FLOPs and bytes of one run of a called computation."""
+        """Return the FLOPs and bytes of one run of a called computation."""
         if computation_id not in self.applied:
             inner = _Reader.__new__(_Reader)
             inner.__dict__.update(self.__dict__)
-            # Its tensors and texts are not the graph's: what is applied is only costed.
-            inner.rows, inner.operands, inner.results = [], [], []
+            # The tensors and texts of an applied computation do not become the graph's.
+            inner.instructions, inner.operands, inner.results = [], [], []
             inner.shapes, inner.types, inner.sizes = [], [], []
             inner.integers, inner.strings, inner.opcodes = {}, {"": 0}, {}
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a loop inside is read, and warned of, once more
+                warnings.simplefilter("ignore")  # a loop inside is read again, with its warning
                 inner.block(self.computations[computation_id], None, "", 0)
-            top = [row for row in inner.rows if row[5] == 0]
-            self.applied[computation_id] = sum(row[1] for row in top), sum(row[2] for row in top)
+            top = [x for x in inner.instructions if x.parent == 0]
+            self.applied[computation_id] = (
+                sum(x.flops for x in top),
+                sum(x.bytes_accessed for x in top),
+            )
         return self.applied[computation_id]
 
     def trip_count(self, node: Any, operands: list[int]) -> int:
-        """Iterations of a counted loop (``i < n``, as ``lax.scan`` makes); 1 where unknown."""
+        """Return the iterations of a counted loop (``i < n``, as ``lax.scan`` makes), else 1."""
         condition = self.computations[node.called_ids[1]]
         by_id = {x.id: x for x in condition.instructions}
         root = by_id[condition.root_id]
@@ -290,7 +345,7 @@ class _Reader:
         return 1
 
     def attribute(self, node: Any, trips: int) -> str:
-        """What an opcode's factor rule needs to know, as compact JSON (empty if nothing)."""
+        """Return the fields that the opcode's factor rule needs, as compact JSON ("" for none)."""
         if node.opcode in ELEMENTWISE:
             return ""
         out: dict[str, Any] = {key: list(v) for key in _LISTS if (v := getattr(node, key))}
@@ -316,16 +371,20 @@ class _Reader:
     def graph(
         self, name: str, variables: int | str | Sequence[str], batch_size: int | None
     ) -> Graph:
-        """The arrays of what was read."""
+        """Return the graph of the instructions that were read; see ``read_module``."""
         opcode, flops, moved, op_name, attribute, parent = (
-            np.array(column) for column in zip(*self.rows, strict=True)
+            np.array(column) for column in zip(*self.instructions, strict=True)
         )
-        parameters = sorted(self.parameters, key=lambda p: p[2])
-        tensors = [t for t, _, _ in parameters]
-        arguments, paths = parse_names([path for _, path, _ in parameters])
-        kind = [(code, shape) for code, shape in zip(self.types, self.shapes, strict=True)]
+        parameters = sorted(self.parameters, key=lambda parameter: parameter.number)
+        tensors = [parameter.tensor for parameter in parameters]
+        arguments, paths = parse_names([parameter.name for parameter in parameters])
+        kinds = list(zip(self.types, self.shapes, strict=True))
         role = roles(
-            arguments, paths, [kind[t] for t in tensors], [kind[t] for t in self.outputs], variables
+            arguments,
+            paths,
+            [kinds[t] for t in tensors],
+            [kinds[t] for t in self.outputs],
+            variables,
         )
         if batch_size is None:
             leading = Counter(
@@ -349,14 +408,14 @@ class _Reader:
             flops=flops.astype(np.float64),
             bytes_accessed=moved.astype(np.float64),
             phase=phases(
-                [strings[row[3]] for row in self.rows],
+                [strings[x.op_name] for x in self.instructions],
                 self.operands,
                 self.results,
                 parent.tolist(),
                 len(self.shapes),
             ),
             free=free_instructions(
-                [opcodes[row[0]] for row in self.rows], self.operands, self.results, scalars
+                [opcodes[x.opcode] for x in self.instructions], self.operands, self.results, scalars
             ),
             parent=parent.astype(np.int32),
             op_name=op_name.astype(np.int32),
@@ -366,19 +425,20 @@ class _Reader:
             parameter_argument=np.array(arguments, dtype=np.int32),
             parameter_role=np.array(role, dtype=np.uint8),
             outputs=np.array(self.outputs, dtype=np.int32),
-            opcode_names=_pack(opcodes),
-            string_table=_pack(strings),
+            opcode_names=pack_texts(opcodes),
+            string_table=pack_texts(strings),
         )
 
 
 def _leaves(shape: Any) -> int:
+    """Return the number of arrays in ``shape``, a tuple or one array."""
     if shape.element_type != TUPLE:
         return 1
     return sum(_leaves(part) for part in shape.tuple_shapes)
 
 
 def _plain(message: Any) -> Any:
-    """A protobuf message as plain dictionaries and lists, default values left out."""
+    """Return a protobuf message as dictionaries and lists, default values left out."""
     out: dict[str, Any] = {}
     for field, value in message.ListFields():
         if hasattr(value, "ListFields"):
@@ -391,4 +451,5 @@ def _plain(message: Any) -> Any:
 
 
 def _offsets(rows: Sequence[Sequence[Any]]) -> np.ndarray:
+    """Return the offsets of a ragged list, (rows + 1,) int32."""
     return np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int32)

@@ -1,9 +1,9 @@
-"""HLO text to HloModuleProto messages.
+"""Parses HLO text into HloModuleProto messages.
 
-Text has lost the ids that tell the order in which a program was traced. Ids are given anew, so that
-sorting by them gives that order as far as it can be told: see ``parenvs.graph.trace_order``. Text printed
-without metadata has also lost the scopes, and with them the phases: everything is forward.
-``lowered.as_text("hlo", debug_info=True)`` keeps them; the proto keeps both.
+Text has lost the ids that tell the order in which a program was traced. The parser gives new ids,
+which have that order as far as it can be recovered (``parenvs.graph.trace_order``). Text printed
+without metadata has also lost the scopes, and with them the phases: every instruction is forward.
+``lowered.as_text("hlo", debug_info=True)`` keeps the scopes; the proto keeps both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from parenvs.errors import HloError
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module
 from parenvs.graph.trace_order import trace_order
 
-_CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
+_TYPE_CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
 _HEADER = re.compile(r"^(ENTRY\s+)?%?([\w.\-]+)\s*(\(.*\)\s*->.*)?\{\s*$")
 _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.\-]+)\s*=\s*(.*)$")
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([\d,]*)[^}]*\})?")
@@ -53,10 +53,14 @@ _WINDOW = {
 
 
 def parse(text: str, where: str = "HLO text") -> Any:
-    """An HloModuleProto message from HLO text.
+    """Parse HLO text into an HloModuleProto message.
+
+    Args:
+        text: the text of one module.
+        where: file, for error messages.
 
     Raises:
-        HloError: no module, no ENTRY, or a line that does not parse (its number is named).
+        HloError: there is no module or no ENTRY, or a line does not parse (its number is named).
     """
     module = Module()
     head = re.search(r"^HloModule\s+([\w.\-]+)", text, re.M)
@@ -105,6 +109,13 @@ def parse(text: str, where: str = "HLO text") -> Any:
 def _instruction(
     computation: Any, names: dict[str, int], line: str
 ) -> Iterator[tuple[Any, list[str]]]:
+    """Add the instruction of a line, and yield it with the computations that it calls, if any.
+
+    Args:
+        computation: the message that the instruction is added to.
+        names: name -> id of the instructions so far; the new one is added.
+        line: the line, without comments.
+    """
     match = _INSTRUCTION.match(line)
     if match is None:
         raise HloError(f"expected 'name = shape opcode(...)', got {line.strip()[:60]!r}")
@@ -114,19 +125,19 @@ def _instruction(
     names[match[2]] = instruction.id
     if match[1]:
         computation.root_id = instruction.id
-    rest = _shape(match[3], instruction.shape)
-    opcode = _OPCODE.match(rest)
+    call = _shape(match[3], instruction.shape)
+    opcode = _OPCODE.match(call)
     if opcode is None:
         raise HloError(f"no opcode after the shape of {match[2]!r}")
     instruction.opcode = opcode[1]
-    inside, after = _balanced(rest[opcode.end() - 1 :])
+    arguments, after = _balanced(call[opcode.end() - 1 :])
     if opcode[1] == "parameter":
-        instruction.parameter_number = int(inside)
+        instruction.parameter_number = int(arguments)
     elif opcode[1] == "constant":
-        if re.fullmatch(r"-?\d+", inside.strip()):
-            instruction.literal.s64s.append(int(inside))
+        if re.fullmatch(r"-?\d+", arguments.strip()):
+            instruction.literal.s64s.append(int(arguments))
     else:
-        for operand in _split(inside):
+        for operand in _split(arguments):
             instruction.operand_ids.append(names[operand.split()[-1].lstrip("%")])
     attributes = dict(item.split("=", 1) for item in _split(after.lstrip(", ")) if "=" in item)
     _attributes(instruction, attributes)
@@ -141,33 +152,34 @@ def _instruction(
 
 
 def _shape(text: str, shape: Any) -> str:
-    """Fill ``shape`` from the start of ``text``; return what follows."""
+    """Fill ``shape`` from the start of ``text``, and return the text behind it."""
     text = text.lstrip()
     if text.startswith("("):
-        inside, rest = _balanced(text)
+        parts, after = _balanced(text)
         shape.element_type = TUPLE
-        for part in _split(inside):
+        for part in _split(parts):
             _shape(part, shape.tuple_shapes.add())
-        return rest
+        return after
     match = _ARRAY.match(text)
-    if match is None or match[1] not in _CODES:
+    if match is None or match[1] not in _TYPE_CODES:
         raise HloError(f"unknown shape {text[:40]!r}")
-    shape.element_type = _CODES[match[1]]
+    shape.element_type = _TYPE_CODES[match[1]]
     shape.dimensions.extend(int(d.strip().lstrip("<=")) for d in match[2].split(",") if d.strip())
     shape.layout.minor_to_major.extend(_integers(match[3] or ""))
     return text[match.end() :]
 
 
 def _attributes(instruction: Any, given: dict[str, str]) -> None:
+    """Fill the fields of ``instruction`` from the attributes ``given`` behind its operands."""
     opcode = instruction.opcode
     instruction.dimensions.extend(_integers(given.get("dimensions", "")))
     instruction.dimensions.extend(_integers(given.get("iota_dimension", "")))
     for key, field in _DOT.items():
         getattr(instruction.dot, field).extend(_integers(given.get(key, "")))
-    kind = {"gather": _GATHER, "scatter": _SCATTER}.get(opcode, "").split()
-    for key in kind:
+    index_lists = {"gather": _GATHER, "scatter": _SCATTER}.get(opcode, "").split()
+    for key in index_lists:
         getattr(getattr(instruction, opcode), key).extend(_integers(given.get(key, "")))
-    if kind:
+    if index_lists:
         getattr(instruction, opcode).index_vector_dim = int(given["index_vector_dim"])
     instruction.gather_slice_sizes.extend(_integers(given.get("slice_sizes", "")))
     instruction.dynamic_slice_sizes.extend(_integers(given.get("dynamic_slice_sizes", "")))
@@ -189,10 +201,11 @@ def _attributes(instruction: Any, given: dict[str, str]) -> None:
     if "window" in given:
         _window(instruction.window, given["window"].strip("{}"))
     if "dim_labels" in given:
-        _labels(instruction.convolution, given["dim_labels"])
+        _dimension_labels(instruction.convolution, given["dim_labels"])
 
 
 def _window(window: Any, text: str) -> None:
+    """Fill a Window message from text like ``size=3x3 pad=1_1x1_1``."""
     fields = dict(item.split("=") for item in text.split())
     for index in range(len(fields["size"].split("x"))):
         dimension = window.dimensions.add(stride=1, window_dilation=1, base_dilation=1)
@@ -205,10 +218,13 @@ def _window(window: Any, text: str) -> None:
             dimension.padding_low, dimension.padding_high = int(low), int(high)
 
 
-def _labels(numbers: Any, text: str) -> None:
-    """``b01f_01io->b01f``: batch, feature, input and output features, spatial digits."""
-    given, out = text.split("->")
-    lhs, rhs = given.split("_")
+def _dimension_labels(numbers: Any, text: str) -> None:
+    """Fill a Convolution message from text like ``b01f_01io->b01f``.
+
+    The letters are batch, feature, input and output feature; the digits are spatial dimensions.
+    """
+    inputs, out = text.split("->")
+    lhs, rhs = inputs.split("_")
     spatial = sorted(c for c in lhs if c.isdigit())
     numbers.input_batch, numbers.input_feature = lhs.index("b"), lhs.index("f")
     numbers.kernel_input_feature, numbers.kernel_output_feature = rhs.index("i"), rhs.index("o")
@@ -223,7 +239,10 @@ def _integers(text: str) -> list[int]:
 
 
 def _balanced(text: str) -> tuple[str, str]:
-    """Inside and remainder of the bracket that ``text`` starts with; quotes are opaque."""
+    """Split ``text``, which starts with a bracket, into what is inside it and what is behind it.
+
+    Brackets in quotes do not count.
+    """
     depth, quoted = 0, False
     for index, char in enumerate(text):
         if char == '"' and text[index - 1] != "\\":
@@ -236,7 +255,7 @@ def _balanced(text: str) -> tuple[str, str]:
 
 
 def _split(text: str) -> list[str]:
-    """Parts between the commas that no bracket or quote encloses."""
+    """Split ``text`` at the commas that no bracket or quote encloses."""
     parts, depth, quoted, start = [], 0, False, 0
     for index, char in enumerate(text):
         if char == '"' and text[index - 1 : index] != "\\":
@@ -246,34 +265,34 @@ def _split(text: str) -> list[str]:
             if char == "," and depth == 0:
                 parts.append(text[start:index].strip())
                 start = index + 1
-    return [x for x in (*parts, text[start:].strip()) if x]
+    return [part for part in (*parts, text[start:].strip()) if part]
 
 
 def _restore_ids(computation: Any) -> None:
-    """Number the instructions anew: parameters, constants, then the rest in trace order."""
+    """Number the instructions anew: parameters, constants, then the others in trace order."""
     instructions = list(computation.instructions)
     if not instructions:
         raise HloError(f"computation {computation.name!r} is empty")
-    first = [x for x in instructions if x.opcode == "parameter"]
-    first.sort(key=lambda x: x.parameter_number)
-    first += [x for x in instructions if x.opcode == "constant"]
-    rest = [x for x in instructions if x.opcode not in ("parameter", "constant")]
-    position = {x.id: place for place, x in enumerate(rest)}
-    operands = [sorted({position[i] for i in x.operand_ids if i in position}) for x in rest]
-    order = first + [rest[i] for i in trace_order([x.name for x in rest], operands)]
-    new = {x.id: number for number, x in enumerate(order, 1)}
+    inputs = [x for x in instructions if x.opcode == "parameter"]
+    inputs.sort(key=lambda x: x.parameter_number)
+    inputs += [x for x in instructions if x.opcode == "constant"]
+    computed = [x for x in instructions if x.opcode not in ("parameter", "constant")]
+    position = {x.id: place for place, x in enumerate(computed)}
+    operands = [sorted({position[i] for i in x.operand_ids if i in position}) for x in computed]
+    order = inputs + [computed[i] for i in trace_order([x.name for x in computed], operands)]
+    new_id = {x.id: number for number, x in enumerate(order, 1)}
     # Without a ROOT mark, the last instruction of the text is the root.
-    computation.root_id = new[computation.root_id or instructions[-1].id]
+    computation.root_id = new_id[computation.root_id or instructions[-1].id]
     for node in instructions:
-        node.id = new[node.id]
-        node.operand_ids[:] = [new[i] for i in node.operand_ids]
+        node.id = new_id[node.id]
+        node.operand_ids[:] = [new_id[i] for i in node.operand_ids]
 
 
 def _argument_paths(entry: Any) -> None:
     """Give the entry's parameters the ``op_name`` that JAX's names were made from.
 
-    JAX calls the argument ``params['layers'][0]['q']`` ``params__layers___0___q__``; keys with
-    underscores at an end, and attributes (``state.mu``), cannot be told and stay as they are.
+    JAX calls the argument ``params['layers'][0]['q']`` ``params__layers___0___q__``. Keys with
+    underscores at an end, and attributes (``state.mu``), cannot be recognised: such names stay.
     """
     for node in entry.instructions:
         if node.opcode == "parameter" and not node.metadata.op_name:

@@ -1,16 +1,16 @@
-"""The order in which a program was traced, recovered from HLO text.
+"""Recovers the order in which a program was traced from HLO text.
 
 Text lists each computation in depth-first post-order, so an instruction stands just before its
-first user, wherever the program computed it. What is left of the trace: an instruction's name is a
-stem and a counter (``dot.5``, ``dot.6``) that grows with the trace, stem by stem. Between two stems
-the order is not written down; it is guessed as a programmer would write it, by two rules:
+first user, wherever the program computed it. The names keep a part of the trace: a name is a stem
+and a counter (``dot.5``, ``dot.6``) that grows with the trace, stem by stem. The order between two
+stems is not written down; it is guessed as a programmer would write the program, by two rules:
 
 * an instruction stands right after the one operand that nothing else uses (they form a run), unless
   the counters forbid it;
 * read from the end, the run that produces what was needed last comes next.
 
-Two parts of which neither uses the other, and whose stems differ, cannot be told apart: the one put
-first may then differ from the trace (how often: benchmarks/text_order.py).
+If neither of two parts uses the other and their stems differ, the text does not say which came
+first, and the guess may differ from the trace (benchmarks/text_order.py counts how often).
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 Lists = list[list[int]]
+"""A ragged list: of each instruction or run, the numbers of others."""
 
 
 def trace_order(names: Sequence[str], operands: Lists) -> list[int]:
-    """Positions in the text, sorted as the trace had them, as far as that can be told.
+    """Sort the instructions of a computation as the trace had them, as far as that is known.
 
     Args:
         names: name of each instruction, in the order of the text.
         operands: positions of each instruction's operands, all of them earlier ones.
 
     Returns:
-        A topological order. It is the text's own where names are not numbered along the operands.
+        Positions in the text, in a topological order. The order is the text's own where the
+        counters contradict the operands.
     """
     before = _constraints(names, operands)
     if len(_sort(before, list(range(len(names))))) < len(names):
@@ -52,7 +54,7 @@ def trace_order(names: Sequence[str], operands: Lists) -> list[int]:
 
 
 def _constraints(names: Sequence[str], operands: Lists) -> Lists:
-    """What must come before each instruction: its operands and the stem's number before its own."""
+    """Return what must come before each instruction: operands, and the counter before its own."""
     before = [list(row) for row in operands]
     stems: dict[str, list[tuple[int, int]]] = {}
     for position, name in enumerate(names):
@@ -61,13 +63,13 @@ def _constraints(names: Sequence[str], operands: Lists) -> Lists:
             stems.setdefault(stem, []).append((int(counter), position))
     for group in stems.values():
         group.sort()
-        for (_, a), (_, b) in pairwise(group):
-            before[b].append(a)
+        for (_, earlier), (_, later) in pairwise(group):
+            before[later].append(earlier)
     return [sorted(set(row)) for row in before]
 
 
 def _sort(before: Lists, rank: list[int]) -> list[int]:
-    """A topological order, lowest rank first; shorter than the input if there is a cycle."""
+    """Return a topological order, lowest rank first; it is too short if there is a cycle."""
     waiting = [len(row) for row in before]
     after: Lists = [[] for _ in before]
     for position, row in enumerate(before):
@@ -86,10 +88,14 @@ def _sort(before: Lists, rank: list[int]) -> list[int]:
 
 
 def _runs(before: Lists, previous: list[int]) -> list[int]:
-    """Number of the run that each instruction is in; ``previous`` is the one wanted before it.
+    """Return the number of the run that each instruction is in.
 
     Runs that wait for each other are cut, each at the instruction that waits for most others,
-    until none do.
+    until no runs wait for each other.
+
+    Args:
+        before: what must come before each instruction.
+        previous: the operand that each instruction should follow in its run, or -1.
     """
     previous = list(previous)
     tail = np.repeat(np.arange(len(before)), [len(row) for row in before])
@@ -101,17 +107,17 @@ def _runs(before: Lists, previous: list[int]) -> list[int]:
             run.append(run[operand] if operand >= 0 else count)
             count += operand < 0
         number = np.array(run, dtype=np.int64)
-        apart = number[head] != number[tail]
-        edges = (np.ones(apart.sum(), np.int8), (number[head[apart]], number[tail[apart]]))
+        crosses = number[head] != number[tail]
+        edges = (np.ones(crosses.sum(), np.int8), (number[head[crosses]], number[tail[crosses]]))
         groups, label = connected_components(
             coo_array(edges, shape=(count, count)), directed=True, connection="strong"
         )
         if groups == count:
             return run
-        knotted = np.bincount(label)[label] > 1
+        in_cycle = np.bincount(label)[label] > 1
         cut: dict[int, tuple[int, int]] = {}
         for position, operand in enumerate(previous):
-            if operand >= 0 and knotted[run[position]]:
+            if operand >= 0 and in_cycle[run[position]]:
                 outside = sum(run[i] != run[position] for i in before[position])
                 cut[run[position]] = max(cut.get(run[position], (0, 0)), (outside, position))
         for _, position in cut.values():
@@ -119,7 +125,7 @@ def _runs(before: Lists, previous: list[int]) -> list[int]:
 
 
 def _between(rows: Lists, run: list[int]) -> Lists:
-    """The same relation between runs."""
+    """Return the relation ``rows`` of instructions as a relation of runs, without loops."""
     out: list[set[int]] = [set() for _ in range(max(run, default=-1) + 1)]
     for position, row in enumerate(rows):
         out[run[position]].update(run[i] for i in row)
@@ -127,9 +133,15 @@ def _between(rows: Lists, run: list[int]) -> Lists:
 
 
 def _merge(members: Lists, before: Lists, operands: Lists) -> Lists:
-    """Runs in an order that ``before`` allows, found from the end.
+    """Return the runs in an order that ``before`` allows, built from the end.
 
-    Of the runs that may come next, the one whose result was needed last; the text breaks ties.
+    Of the runs that may come next, the one whose result was needed last is taken; the order of the
+    text breaks ties.
+
+    Args:
+        members: instructions of each run.
+        before: runs that must come before each run.
+        operands: runs whose results each run uses.
     """
     waiting = [0] * len(members)
     users: Lists = [[] for _ in members]

@@ -1,4 +1,7 @@
-"""A model as a chain of pivots: what the pipeline tasks see of a graph or of a measured profile."""
+"""``StageProfile``: a model as a chain of pivots, made from a graph or read from measurements.
+
+A pivot is an instruction of the forward pass after which the chain can be cut.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parenvs.cluster import EFFICIENCY
+from parenvs.cluster import EFFICIENCY, Device
 from parenvs.errors import ProfileError
 from parenvs.files import replacing
+from parenvs.graph.graph import Graph
 from parenvs.plan import MICRO_BATCH
-
-if TYPE_CHECKING:
-    from parenvs.cluster import Device
-    from parenvs.graph.graph import Graph
 
 BACKWARD_RATIO = 2.0
 """Backward time over forward time of a chain made from a forward-only graph."""
@@ -35,7 +34,7 @@ _OPTIONAL = "resident_bytes"
 
 @dataclass(frozen=True)
 class StageProfile:
-    """A chain of ``n`` pivots with what each costs on one device for one micro-batch.
+    """A chain of ``n`` pivots with the cost of each on one device for one micro-batch.
 
     Attributes:
         name: the instance's name.
@@ -47,8 +46,9 @@ class StageProfile:
         parameter_bytes: (n,) float64, bytes of the variables first used by the pivot.
         resident_bytes: (n,) float64, activation bytes kept for the backward pass, or None.
         micro_batch: samples per micro-batch.
-        source: fingerprint of the graph that the chain was made from, empty for a measured one.
-        device: the device whose seconds these are; None where it is not known (measured chains).
+        source: fingerprint of the graph that the chain was made from, empty for a measured chain.
+        device: the device that the seconds of a graph's chain are for, None for a measured chain;
+            the fingerprint does not depend on it.
     """
 
     name: str
@@ -63,7 +63,12 @@ class StageProfile:
     device: Device | None = None
 
     def __post_init__(self) -> None:
-        """Freeze the arrays and refuse lengths that differ and values that cannot be."""
+        """Freeze the arrays.
+
+        Raises:
+            ProfileError: the lengths differ, a value is negative or not finite, there are fewer
+                than two pivots, or all times are zero.
+        """
         set_ = object.__setattr__
         set_(self, "names", np.array(self.names, dtype=object))
         self.names.setflags(write=False)
@@ -98,6 +103,7 @@ class StageProfile:
 
     @property
     def _numeric(self) -> tuple[str, ...]:
+        """Names of the arrays of numbers."""
         keys = ("forward", "backward", "cut_bytes", "parameter_bytes")
         return keys if self.resident_bytes is None else (*keys, "resident_bytes")
 
@@ -125,12 +131,18 @@ class StageProfile:
         micro_batch: int = MICRO_BATCH,
         efficiency: float = EFFICIENCY,
     ) -> StageProfile:
-        """The chain of a graph: its forward instructions that are neither parameters nor free.
+        """Make the chain of a graph's pivots, with the times of ``device``.
 
-        Forward seconds are FLOPs / (efficiency * peak): unfused HLO lists every elementwise
-        operation with its memory traffic, which a compiler's fusion takes away, so bytes are left
-        out here. Backward seconds are twice that. Times and activations are scaled from the
-        graph's batch to the micro-batch. A variable counts where it is first used.
+        Forward seconds are FLOPs / (efficiency * peak). Bytes do not count: unfused HLO lists the
+        memory traffic of every elementwise operation, most of which a compiler's fusion removes.
+        Backward seconds are ``BACKWARD_RATIO`` times the forward seconds. Times and activations are
+        scaled from the graph's batch to the micro-batch. A variable belongs to its first user.
+
+        Args:
+            graph: the forward pass, or a training step, of which the forward part is taken.
+            device: the device that all stages run on.
+            micro_batch: samples per micro-batch.
+            efficiency: share of the device's peak FLOP/s that the pivots reach.
         """
         pivots = graph.pivots()
         scale = micro_batch / graph.batch_size
@@ -151,13 +163,17 @@ class StageProfile:
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str], micro_batch: int = MICRO_BATCH) -> StageProfile:
-        """Read ``name,forward_ms,backward_ms,cut_bytes,parameter_bytes[,resident_bytes]``.
+        """Read a CSV file of measurements; lines that start with ``#`` are comments.
 
-        The numbers are those of one micro-batch; lines that start with ``#`` are comments.
+        Its columns are ``name,forward_ms,backward_ms,cut_bytes,parameter_bytes[,resident_bytes]``.
+
+        Args:
+            path: the file; its numbers are those of one micro-batch.
+            micro_batch: samples per micro-batch.
 
         Raises:
-            ProfileError: a missing column, or a value that is missing, negative or not finite; the
-                message names the file, the row (line) and the column.
+            ProfileError: a column is missing, or a value is missing, negative or not finite; the
+                message names the file, the line and the column.
         """
         path = Path(path)
         try:
@@ -175,16 +191,16 @@ class StageProfile:
         twice = [x for x in ("name", *_COLUMNS, _OPTIONAL) if header.count(x) > 1]
         if twice:
             raise ProfileError(f"{path}: the header holds column {twice[0]!r} twice")
-        wanted = [*_COLUMNS, _OPTIONAL] if _OPTIONAL in header else list(_COLUMNS)
+        columns = [*_COLUMNS, _OPTIONAL] if _OPTIONAL in header else list(_COLUMNS)
         names: list[str] = []
-        values: dict[str, list[float]] = {key: [] for key in wanted}
+        values: dict[str, list[float]] = {key: [] for key in columns}
         for line, row in records:
             if len(row) != len(header):
                 raise ProfileError(
                     f"{path}: line {line} has {len(row)} fields, the header {len(header)}"
                 )
             names.append(row[header.index("name")])
-            for key in wanted:
+            for key in columns:
                 values[key].append(_number(row[header.index(key)], f"{path}: line {line}", key))
         if not names:
             raise ProfileError(f"{path}: no rows below the header")
@@ -203,7 +219,11 @@ class StageProfile:
             raise ProfileError(f"{path}: {error}") from None
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the chain in the form that ``from_csv`` reads, every number and name exactly."""
+        """Write the chain as CSV; ``from_csv`` reads back every number and name exactly.
+
+        Raises:
+            ProfileError: a name cannot be written as text.
+        """
         keys = dict(zip((*_COLUMNS, _OPTIONAL), self._numeric, strict=False))
         lines = [",".join(["name", *keys])]
         columns = [
@@ -217,16 +237,16 @@ class StageProfile:
             data = "".join(f"{line}\n" for line in lines).encode()
         except UnicodeEncodeError as error:
             raise ProfileError(f"profile {self.name}: a name is no text ({error})") from None
-        if b"\0" in data:  # which csv takes from Python 3.11 on only
+        if b"\0" in data:  # before Python 3.11, the csv module cannot read a NUL
             raise ProfileError(f"profile {self.name}: a name holds a NUL; rename it")
         with replacing(path) as stream:
             stream.write(data)
 
 
 def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows of a CSV text with the number of the line that each starts on.
+    """Yield the rows of a CSV text, each with the number of the line that it starts on.
 
-    Blank lines and comments are left out, but not those inside a quoted name of several lines.
+    Blank lines and comments are left out, except inside a quoted name of several lines.
     """
     first = 0  # line that the current record starts on, 0 between records
 
@@ -250,13 +270,18 @@ def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _quoted(name: str) -> str:
-    """A name as a CSV field; quoted where it could be taken for something else."""
+    """Return ``name`` as a CSV field, in quotes where it has commas, quotes or odd spaces."""
     if re.search(r'[",\r\n]|^[#\s]|\s$|^$', name):
         name = '"' + name.replace('"', '""') + '"'
     return name
 
 
 def _number(text: str, where: str, column: str) -> float:
+    """Parse a field of a column; milliseconds become seconds.
+
+    Raises:
+        ProfileError: the field is not a finite number >= 0.
+    """
     try:
         number = Decimal(text.strip())
         value = float(number.scaleb(-3) if column.endswith("_ms") else number)
@@ -268,6 +293,6 @@ def _number(text: str, where: str, column: str) -> float:
 
 
 def _text(value: float, column: str) -> str:
-    """Shortest decimal that reads back as ``value`` (seconds as milliseconds, shifted exactly)."""
+    """Return the shortest decimal that reads back as ``value``; seconds become milliseconds."""
     number = Decimal(repr(float(value)))
     return str(number.scaleb(3) if column.endswith("_ms") else number)

@@ -1,10 +1,10 @@
-"""An event simulation of the 1F1B schedule: the second opinion beside the closed form.
+"""Simulates the 1F1B schedule event by event: a second opinion beside the closed form.
 
 Compute stages and transfers are 2S-1 resources in a row, each busy with one micro-batch at a time
 (links are half-duplex). Counted from the last compute stage, a resource warms up with 1, 2, 3, ...
-forward passes (at most M), then alternates one backward, one forward, then drains. A forward pass
-needs the forward pass before it in the chain, a backward pass the backward pass after it. The
-all-reduce of a stage starts when its last backward pass ends.
+forward passes (at most M), then alternates one backward pass and one forward pass, then drains. A
+forward pass waits for that of the resource before it, a backward pass for that of the resource
+after it. The all-reduce of a stage starts when its last backward pass ends.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class Timetable:
-    """When each micro-batch passes each resource.
+    """Times of the passes of each micro-batch through each resource, and of the all-reduces.
 
     Attributes:
-        start: (..., 2S-1, 2, M) float64 seconds; axis -2 is forward, backward.
-        end: (..., 2S-1, 2, M) float64 seconds.
+        start: (..., 2S-1, 2, M) float64 seconds, starts of the passes; axis -2: forward, backward.
+        end: (..., 2S-1, 2, M) float64 seconds, ends of the passes.
         reduce_start: (..., 2S-1) float64 seconds, start of each all-reduce.
-        reduce_end: (..., 2S-1) float64 seconds.
-        length: (...) float64 seconds, when all is done.
+        reduce_end: (..., 2S-1) float64 seconds, end of each all-reduce.
+        length: (...) float64 seconds, end of the last all-reduce.
     """
 
     start: np.ndarray
@@ -63,15 +63,15 @@ class Timetable:
 
 @lru_cache(maxsize=64)
 def _order(resources: int, micro_batches: int) -> tuple[tuple[int, int, int], ...]:
-    """(resource, kind, micro-batch) of all passes, each after the passes that it waits for."""
+    """Return (resource, kind, micro-batch) of all passes, each after those that it waits for."""
     queues = []
     for resource in range(resources):
-        warm = min(resources - resource, micro_batches)
-        queue = [(FORWARD, m) for m in range(warm)]
+        warm_up = min(resources - resource, micro_batches)
+        queue = [(FORWARD, m) for m in range(warm_up)]
         for m in range(micro_batches):
             queue.append((BACKWARD, m))
-            if warm + m < micro_batches:
-                queue.append((FORWARD, warm + m))
+            if warm_up + m < micro_batches:
+                queue.append((FORWARD, warm_up + m))
         queues.append(queue)
     position = [0] * resources
     done: set[tuple[int, int, int]] = set()
@@ -90,22 +90,30 @@ def _order(resources: int, micro_batches: int) -> tuple[tuple[int, int, int], ..
 
 
 def simulate(times: StageTimes, micro_batches: int) -> Timetable:
-    """Run one training step of the plans; all arrays keep the plans' leading shape."""
+    """Simulate one training step of each plan.
+
+    Args:
+        times: seconds of the stages, arrays of shape (..., 2S-1).
+        micro_batches: M.
+
+    Returns:
+        A ``Timetable`` whose arrays have the same leading shape.
+    """
     resources = times.forward.shape[-1]
     lead = times.forward.shape[:-1]
     duration = (np.moveaxis(times.forward, -1, 0), np.moveaxis(times.backward, -1, 0))
     start = np.empty((resources, 2, micro_batches, *lead))
     end = np.empty_like(start)
-    free = np.zeros((resources, *lead))
+    free_at = np.zeros((resources, *lead))  # end of each resource's last pass so far
     for resource, kind, m in _order(resources, micro_batches):
         neighbour = resource - 1 if kind == FORWARD else resource + 1
-        begin = free[resource]
+        begin = free_at[resource]
         if 0 <= neighbour < resources:
             begin = np.maximum(begin, end[neighbour, kind, m])
         start[resource, kind, m] = begin
-        free[resource] = end[resource, kind, m] = begin + duration[kind][resource]
-    order = (*range(3, 3 + len(lead)), 0, 1, 2)
-    start, end = start.transpose(order), end.transpose(order)
+        free_at[resource] = end[resource, kind, m] = begin + duration[kind][resource]
+    plans_first = (*range(3, 3 + len(lead)), 0, 1, 2)
+    start, end = start.transpose(plans_first), end.transpose(plans_first)
     reduce_start = end[..., BACKWARD, -1]
     reduce_end = reduce_start + times.all_reduce
     return Timetable(start, end, reduce_start, reduce_end, reduce_end.max(axis=-1))

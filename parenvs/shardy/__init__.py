@@ -1,4 +1,4 @@
-"""XLA's partitioner, Shardy, as referee; needs the extra ``jax``."""
+"""Shardy, XLA's own partitioner, as a referee of partition plans; needs the extra ``jax``."""
 
 from parenvs.shardy.verify import verify_plan
 

@@ -1,10 +1,10 @@
-"""HLO modules for Shardy: where they come from, and what it takes (extra ``jax``).
+"""Finds the HLO module that a graph was read from, and turns it into StableHLO for Shardy.
 
-Graphs hold arrays only, so the module that one was read from is needed again.
+A graph holds arrays only, so the module that it was read from is needed again (extra ``jax``).
 
-What Shardy gets is the HLO that graphs are read from, turned into StableHLO, as in XLA itself. It
-must not get what JAX lowers to: that holds CHLO, of which Shardy knows nothing, so that it stops
-propagating there and inserts no reshard either.
+Shardy gets that HLO, converted to StableHLO as in XLA itself. It must not get the StableHLO that
+JAX lowers to: that contains CHLO, which Shardy does not know, so that it stops propagating there
+and inserts no reshard either.
 """
 
 from __future__ import annotations
@@ -20,28 +20,30 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from parenvs.errors import ParenvsError, shown
-from parenvs.graph import proto as hlo_proto
+from parenvs.graph import proto as messages
 from parenvs.graph.graph import Graph
 from parenvs.graph.reader import read_proto
 from parenvs.instances import load_graph, manifest
 
 _PARSERS = ("jaxlib._hlo", "jaxlib._jax", "jaxlib.xla_extension")
-"""Where versions of jaxlib keep their parser of HLO text."""
-_KNOWN = ("stablehlo", "func", "sdy", "builtin")
+"""Modules in which versions of jaxlib keep their parser of HLO text."""
+_DIALECTS = ("stablehlo", "func", "sdy", "builtin")
+"""Dialects whose operations Shardy knows."""
 _RULE = "xla.sdy.sharding_rule"
-_SAME = "stablehlo.optimization_barrier"
-"""Passes its operand on, whatever its type; Shardy ties every dimension to the result's."""
+"""Attribute in which JAX gives the sharding rule of a custom call."""
+_IDENTITY = "stablehlo.optimization_barrier"
+"""Returns its operand, of whatever type; Shardy ties every dimension to the result's."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """A module, and the graph that is read from it.
+    """An HLO module and the graph that the reader makes of it.
 
     Attributes:
         proto: serialized HloModuleProto.
-        graph: the graph, with variables and batch size as they are if nothing is named.
+        graph: the graph, with the reader's default variables and batch size.
         where: file or function, for error messages.
-        remedy: what to do if it is not the module that is needed.
+        remedy: words for error messages: what to do if another module is needed.
     """
 
     proto: bytes
@@ -51,14 +53,14 @@ class Module:
 
 
 def module_of(source: Any) -> Module:
-    """The module of a source.
+    """Load the module that ``source`` names.
 
     Args:
         source: what ``jax.jit(f, keep_unused=True).lower(...)`` returns, the path of a ``.pb`` or
             ``.txt``, or a shipped name, whose training step is lowered again.
 
     Raises:
-        ParenvsError: none of these, or a ``.npz``, which holds no module.
+        ParenvsError: ``source`` is none of these, or is a ``.npz``, which holds no module.
     """
     if hasattr(source, "compiler_ir"):
         proto = proto_of(source)
@@ -85,18 +87,18 @@ def module_of(source: Any) -> Module:
 
 
 def _unwrapped(data: bytes) -> bytes:
-    """The HloModuleProto itself, which tools may wrap in an HloProto."""
+    """Return the serialized HloModuleProto, which tools may wrap in an HloProto."""
     try:
-        if hlo_proto.Module.FromString(data).computations:  # type: ignore[attr-defined]
+        if messages.Module.FromString(data).computations:  # type: ignore[attr-defined]
             return data
     except DecodeError:
         pass
-    return hlo_proto.Wrapper.FromString(data).module.SerializeToString()  # type: ignore[attr-defined]
+    return messages.Wrapper.FromString(data).module.SerializeToString()  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=2)
 def _shipped(name: str) -> Module:
-    """The training step of a shipped model, lowered again."""
+    """Lower the training step of a shipped model again."""
     import jax
 
     from parenvs.datasets.models import MODELS, train_step
@@ -113,15 +115,19 @@ def _shipped(name: str) -> Module:
 
 
 def proto_of(lowered: Any) -> bytes:
-    """Serialized HloModuleProto of what ``jax.jit(f, keep_unused=True).lower(...)`` returns."""
+    """Serialize ``lowered``, the result of ``jax.jit(f, keep_unused=True).lower(...)``."""
     return lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
 
 
 def proto_of_text(text: str, where: str) -> bytes:
-    """Serialized HloModuleProto of HLO text.
+    """Parse HLO text with jaxlib, and serialize the module.
+
+    Args:
+        text: the text of one module.
+        where: its file, for error messages.
 
     Raises:
-        ParenvsError: jaxlib cannot parse it.
+        ParenvsError: jaxlib cannot parse the text, or is too old.
     """
     for name in _PARSERS:
         try:
@@ -136,7 +142,7 @@ def proto_of_text(text: str, where: str) -> bytes:
 
 
 def need_jax() -> None:
-    """Raise an error that says how to get it if JAX is not installed."""
+    """Raise a ``ParenvsError`` with the command that installs JAX, if JAX is missing."""
     try:
         import jax  # noqa: F401
     except ImportError as error:
@@ -146,13 +152,21 @@ def need_jax() -> None:
 
 
 def _too_old(what: str) -> ParenvsError:
+    """Return the error that the installed JAX has no ``what``."""
     from jax import __version__
 
     return ParenvsError(f"JAX {__version__} has no {what}; pip install --upgrade jax")
 
 
 def stablehlo(proto: bytes) -> tuple[Any, str]:
-    """A context, and the module as StableHLO text; tuples among its inputs are flattened."""
+    """Convert a serialized HloModuleProto to StableHLO that Shardy knows.
+
+    Returns:
+        An MLIR context, and the module as text; tuples among its inputs are flattened.
+
+    Raises:
+        ParenvsError: JAX is missing or too old, or cannot convert the module.
+    """
     need_jax()
     try:
         from jax.extend.mlir import hlo_to_stablehlo
@@ -168,7 +182,7 @@ def stablehlo(proto: bytes) -> tuple[Any, str]:
             raise ParenvsError(
                 f"jaxlib cannot turn the HLO into StableHLO: {one_line(error)}"
             ) from None
-        for operation in [x for x in walk(module) if x.name.split(".")[0] not in _KNOWN]:
+        for operation in [x for x in walk(module) if x.name.split(".")[0] not in _DIALECTS]:
             _replace(operation)
         for operation in [x for x in walk(module) if x.name == "stablehlo.custom_call"]:
             _import_custom_call(operation)
@@ -176,7 +190,7 @@ def stablehlo(proto: bytes) -> tuple[Any, str]:
 
 
 def _import_custom_call(operation: Any) -> None:
-    """Take over the rule that JAX gives a custom call for Shardy, and untie a tuple of results."""
+    """Give a custom call the sharding rule that JAX wrote, and several results for a tuple."""
     from jaxlib.mlir import ir
 
     frontend = "mhlo.frontend_attributes"
@@ -199,7 +213,7 @@ def _import_custom_call(operation: Any) -> None:
 
 
 def _replace(operation: Any) -> None:
-    """Put an operation that Shardy knows in the place of one that it does not."""
+    """Replace an operation that Shardy does not know by one that it knows."""
     from jaxlib.mlir import ir
 
     results = [x.type for x in operation.results]
@@ -207,19 +221,19 @@ def _replace(operation: Any) -> None:
         target = {"call_target_name": ir.StringAttr.get("mhlo.topk")}
         new = _put(operation, "stablehlo.custom_call", results, target)
     elif [x.type for x in operation.operands] == results:
-        new = _put(operation, _SAME, results, {})
+        new = _put(operation, _IDENTITY, results, {})
     else:
         raise ParenvsError(
             f"the module holds {operation.name}, of which Shardy knows nothing; give the HLO as it "
             "is before XLA's optimisation"
         )
-    for old, value in zip(operation.results, new.results, strict=True):
-        old.replace_all_uses_with(value)
+    for old_value, new_value in zip(operation.results, new.results, strict=True):
+        old_value.replace_all_uses_with(new_value)
     operation.erase()
 
 
 def _put(operation: Any, name: str, results: list[Any], attributes: dict[str, Any]) -> Any:
-    """A new operation with the operands of another, before it."""
+    """Insert and return a new operation with the operands of ``operation``, before it."""
     from jaxlib.mlir import ir
 
     return ir.Operation.create(
@@ -232,7 +246,7 @@ def _put(operation: Any, name: str, results: list[Any], attributes: dict[str, An
 
 
 def walk(module: Any) -> Iterator[Any]:
-    """All operations inside, in order."""
+    """Yield all operations inside ``module``, or inside an operation, in order."""
     for region in module.operation.regions:
         for block in region.blocks:
             for view in block.operations:
@@ -241,6 +255,6 @@ def walk(module: Any) -> Iterator[Any]:
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, as one line of moderate length."""
+    """Return the message of ``error`` as one line of at most 300 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])[:300]

@@ -1,8 +1,8 @@
-"""XLA's own partitioner as a referee: Shardy's propagation, in process (extra ``jax``).
+"""Runs Shardy's propagation, in process (extra ``jax``).
 
-The mesh is text, so no devices are needed. Given the dimensions of a module's inputs that are to be
-partitioned, Shardy propagates them through the whole program; where instructions disagree, its
-second pass inserts reshards. Where our rules allow a partitioning there are none.
+Shardy is given some partitioned dimensions of a module's inputs and propagates them through the
+whole program; where instructions disagree, its second pass inserts reshards. A partitioning that
+the project's rules allow needs none. The mesh is a line of text, so no devices are needed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from parenvs.errors import ParenvsError
 from parenvs.shardy.module import one_line, proto_of, stablehlo, walk
 
 _PROPAGATE = "builtin.module(sdy-propagation-pipeline)"
-# Without the full version no reshard is shown.
 _RESHARD = "builtin.module(func.func(sdy-insert-explicit-reshards{enable-full-version=true}))"
+"""Without the full version the pass shows no reshards."""
 _AXIS = '{"x"}'
 _COLLECTIVES = (
     "all_gather", "all_reduce", "all_slice", "all_to_all", "collective_permute", "reduce_scatter",
@@ -28,13 +28,13 @@ _COLLECTIVES = (
 
 @dataclass(frozen=True)
 class Propagation:
-    """What Shardy makes of some decisions.
+    """Result of propagating some decisions.
 
     Attributes:
         partitioned: (input, dimension) pairs that end up partitioned, sorted.
-        reshards: types of the values that have to be resharded, in program order.
-        collectives: number of each collective (``all_reduce``, ...), sorted by name; one in a
-            function counts once for each call, one in a loop once.
+        reshards: types of the values that Shardy has to reshard, in program order.
+        collectives: (name, count) of each collective (``all_reduce``, ...), sorted by name. A
+            collective in a function counts once for each call, one in a loop once.
     """
 
     partitioned: tuple[tuple[int, int], ...]
@@ -57,7 +57,7 @@ class ShardyOracle:
             of it.
 
     Raises:
-        ParenvsError: no JAX, one that is too old, or a module that it cannot take.
+        ParenvsError: JAX is missing or too old, or cannot convert the module.
     """
 
     def __init__(self, module: Any, devices: int = 2) -> None:
@@ -69,9 +69,11 @@ class ShardyOracle:
         self._text = f'{text[:start]}  sdy.mesh @mesh = <["x"={devices}]>\n{text[start:]}'
 
     def propagate(self, decisions: Iterable[tuple[int, int]]) -> Propagation:
-        """Partition (input, dimension) pairs and see what follows.
+        """Partition the inputs as decided, and let Shardy propagate.
 
-        Inputs are numbered as the flat arguments of the function, and as a graph's parameters.
+        Args:
+            decisions: (input, dimension) pairs to partition. Inputs are numbered as the flat
+                arguments of the function, which is also the order of a graph's parameters.
 
         Raises:
             ParenvsError: the module holds something that Shardy does not support.
@@ -88,12 +90,12 @@ class ShardyOracle:
             attributes: list[dict[str, Any]] = [{} for _ in _inputs(main)]
             for number, dimensions in chosen.items():
                 rank = ir.RankedTensorType(_inputs(main)[number]).rank
-                parts = ", ".join(_AXIS if d in dimensions else "{?}" for d in range(rank))
+                axes = ", ".join(_AXIS if d in dimensions else "{?}" for d in range(rank))
                 attributes[number]["sdy.sharding"] = ir.Attribute.parse(
-                    f"#sdy.sharding<@mesh, [{parts}]>"
+                    f"#sdy.sharding<@mesh, [{axes}]>"
                 )
             main.attributes["arg_attrs"] = ir.ArrayAttr.get(
-                [ir.DictAttr.get(one) for one in attributes]
+                [ir.DictAttr.get(by_name) for by_name in attributes]
             )
             try:
                 PassManager.parse(_PROPAGATE).run(module.operation)
@@ -105,6 +107,7 @@ class ShardyOracle:
 
 
 def _main(module: Any) -> Any:
+    """Return the function ``main`` of a module."""
     for name, operation in _functions(module):
         if name == "main":
             return operation
@@ -112,63 +115,68 @@ def _main(module: Any) -> Any:
 
 
 def _functions(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and operation of each function of a module."""
     for view in module.body.operations:
         if view.operation.name == "func.func":
             yield str(view.operation.attributes["sym_name"]).strip('"'), view.operation
 
 
 def _inputs(main: Any) -> Any:
+    """Return the types of a function's inputs."""
     from jaxlib.mlir import ir
 
     return ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).inputs
 
 
 def _partitioned(main: Any) -> tuple[tuple[int, int], ...]:
-    """(input, dimension) pairs that the propagation left partitioned."""
+    """Return the (input, dimension) pairs that are partitioned after the propagation."""
     from jaxlib.mlir import ir
 
     if "arg_attrs" not in main.attributes:
         return ()
-    found: list[dict[str, Any]] = [
-        {item.name: item.attr for item in one}
-        for one in cast("Any", map(ir.DictAttr, ir.ArrayAttr(main.attributes["arg_attrs"])))
+    attributes: list[dict[str, Any]] = [
+        {item.name: item.attr for item in items}
+        for items in cast("Any", map(ir.DictAttr, ir.ArrayAttr(main.attributes["arg_attrs"])))
     ]
     return tuple(
-        (number, d)
-        for number, one in enumerate(found)
-        for d, part in enumerate(_dimensions(str(one.get("sdy.sharding", ""))))
-        if '"x"' in part
+        (number, dimension)
+        for number, by_name in enumerate(attributes)
+        for dimension, axes in enumerate(_dimensions(str(by_name.get("sdy.sharding", ""))))
+        if '"x"' in axes
     )
 
 
 def _dimensions(sharding: str) -> list[str]:
-    """``<@mesh, [{"x"}, {?}]>`` -> ``['"x"', '?']``."""
-    inside = re.search(r"\[(.*)\]", sharding)
-    return re.findall(r"\{([^}]*)\}", inside[1]) if inside else []
+    """Split a sharding by dimension: ``<@mesh, [{"x"}, {?}]>`` -> ``['"x"', '?']``."""
+    dimensions = re.search(r"\[(.*)\]", sharding)
+    return re.findall(r"\{([^}]*)\}", dimensions[1]) if dimensions else []
 
 
 def _communication(module: Any) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
-    """Types of the reshards, and the number of each collective, of those in functions per call."""
+    """Return the types of the reshards, and (name, count) of each collective.
+
+    A collective in a function counts once for each call of the function.
+    """
     reshards: list[str] = []
-    found: dict[str, Counter[str]] = {}
+    own: dict[str, Counter[str]] = {}  # collectives of each function itself
     calls: dict[str, Counter[str]] = {}
     for name, function in _functions(module):
-        found[name], calls[name] = Counter(), Counter()
+        own[name], calls[name] = Counter(), Counter()
         for operation in walk(function):
             kind = operation.name.removeprefix("sdy.")
             if kind == "reshard":
                 reshards.append(str(operation.results[0].type))
             elif kind in _COLLECTIVES:
-                found[name][kind] += 1
+                own[name][kind] += 1
             elif operation.name == "func.call":
                 calls[name][str(operation.attributes["callee"]).removeprefix("@")] += 1
 
     @cache
     def total(name: str) -> Counter[str]:
-        every = found[name].copy()
+        counts = own[name].copy()
         for callee, times in calls[name].items():
             for kind, count in total(callee).items():
-                every[kind] += times * count
-        return every
+                counts[kind] += times * count
+        return counts
 
     return tuple(reshards), tuple(sorted(total("main").items()))

@@ -1,17 +1,17 @@
-"""Partition plans against XLA's own partitioner, Shardy, in process (extra ``jax``).
+"""Verifies partition plans with XLA's own partitioner, Shardy, in process (extra ``jax``).
 
 A plan lists all variables that it partitions. Shardy is told one of them for each dimension class,
-the first by path, and has to find the others by itself; then every dimension of every input of the
-module (variables, optimiser state, batch) is compared, and nothing may be resharded.
+the first by path, and has to find the others by itself. Then every dimension of every input of the
+module (variables, optimiser state, batch) is compared, and no value may be resharded.
 
 All-reduces: the judge counts one for each instruction that leaves a partial result, Shardy one for
-each result of it; only a reduction of several arrays, as in argmax, has more than one. What is in a
-function counts once for each call, what is in a loop once.
+each result of it; only a reduction of several arrays, as in argmax, has more than one. A collective
+in a function counts once for each call, one in a loop once.
 
 Shardy does not propagate to dimensions that are no multiple of the mesh axis, and whether a plan is
-legal does not depend on its size. So the axis has the size with which most classes can be compared:
-a divisor of the plan's devices, the largest one, or else a prime. Classes that are still left out
-are reported as not compared.
+legal does not depend on the axis's size. So the axis gets the size with which most classes can be
+compared: the largest such divisor of the plan's devices, or else a prime. The verification reports
+the classes that are still left out as not compared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from parenvs.plan import PartitionPlan, Plan
 from parenvs.shardy.module import module_of, need_jax
 from parenvs.shardy.oracle import ShardyOracle
 
-_MOST_NAMED = 3
+_LISTED = 3
+"""Items of a list that a sentence names; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class Disagreement:
     """An input that Shardy partitions differently.
 
     Attributes:
-        path: of the input.
-        ours: dimensions that the plan partitions, or brings about.
+        path: path of the input.
+        ours: dimensions that the plan partitions, or that follow from it by the rules.
         shardy: dimensions that Shardy partitions.
     """
 
@@ -51,20 +52,20 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Verification:
-    """What Shardy says of a partition plan.
+    """Result of comparing a partition plan with Shardy's propagation.
 
     Attributes:
-        instance: the plan's.
-        task: the plan's.
-        legal: whether the judge finds it legal.
+        instance: instance of the plan.
+        task: task of the plan.
+        legal: whether the judge finds the plan legal.
         mesh: size of the mesh axis.
-        decided: dimensions that Shardy was told, one for each class that was compared.
-        compared: inputs that were compared, of those with a dimension larger than 1.
-        disagreements: those of them that are partitioned differently.
-        not_compared: what was left out: a dimension that the plan partitions -> the reason.
+        decided: number of dimensions that Shardy was told, one for each class that was compared.
+        compared: number of inputs that were compared, of those with a dimension larger than 1.
+        disagreements: compared inputs that Shardy partitions differently.
+        not_compared: a dimension that the plan partitions -> why its class was not compared.
         reshards: types of the values that Shardy has to reshard.
-        collectives: number of each collective that Shardy inserts.
-        predicted_all_reduces: number of all-reduces by the judge, without what was left out.
+        collectives: name -> number of the collectives that Shardy inserts.
+        predicted_all_reduces: number of all-reduces by the judge, in the classes compared.
     """
 
     instance: str
@@ -81,23 +82,23 @@ class Verification:
 
     @property
     def agrees(self) -> bool:
-        """Whether all compared inputs agree and nothing is resharded.
+        """Whether all compared inputs agree and no value is resharded.
 
-        False as well if everything that the plan partitions had to be left out.
+        False as well if no class that the plan partitions could be compared.
         """
         vacuous = bool(self.not_compared) and not self.decided
         return not (self.disagreements or self.reshards or vacuous)
 
     @property
     def all_reduces(self) -> int:
-        """Number of all-reduces by Shardy."""
+        """Number of all-reduces that Shardy inserts."""
         return self.collectives.get("all_reduce", 0)
 
     def to_json(self) -> dict[str, Any]:
-        """The verification as an object of JSON types."""
+        """Return the verification as an object of JSON types."""
         disagreements = [
-            {"path": one.path, "ours": list(one.ours), "shardy": list(one.shardy)}
-            for one in self.disagreements
+            {"path": x.path, "ours": list(x.ours), "shardy": list(x.shardy)}
+            for x in self.disagreements
         ]
         return {
             "agrees": self.agrees,
@@ -108,38 +109,38 @@ class Verification:
         }
 
     def text(self) -> str:
-        """The verification in a few sentences."""
+        """Return the verification in a few sentences."""
         verdict = "Shardy agrees" if self.agrees else "Shardy disagrees"
         judged = "legal" if self.legal else "illegal"
         agreed = self.compared - len(self.disagreements)
-        words = [
+        sentences = [
             f"{verdict} with this {self.task} plan of {self.instance}, {judged} by the judge.",
             f"Told {_count(self.decided, 'dimension')} on a mesh axis of {self.mesh}, it "
             f"partitions {agreed:,} of {_count(self.compared, 'input')} as the plan does and "
             f"reshards {_count(len(self.reshards), 'value')}.",
         ]
         if self.disagreements:
-            some = [
+            differences = [
                 f"{x.path} (plan: {_numbers(x.ours)}; Shardy: {_numbers(x.shardy)})"
                 for x in self.disagreements
             ]
-            words.append(f"Dimensions that differ: {_some(some)}.")
+            sentences.append(f"Dimensions that differ: {_listed(differences)}.")
         if self.reshards:
-            words.append(f"Resharded: {_some(self.reshards)}.")
+            sentences.append(f"Resharded: {_listed(self.reshards)}.")
         same = self.all_reduces == self.predicted_all_reduces
         expected = "as predicted" if same else f"{self.predicted_all_reduces:,} were predicted"
-        words.append(f"It inserts {_count(self.all_reduces, 'all-reduce')}, {expected}.")
+        sentences.append(f"It inserts {_count(self.all_reduces, 'all-reduce')}, {expected}.")
         if self.not_compared:
-            some = [f"{name} ({reason})" for name, reason in self.not_compared.items()]
-            words.append(f"Not compared: {_some(some)}.")
-        return " ".join(words)
+            left_out = [f"{name} ({reason})" for name, reason in self.not_compared.items()]
+            sentences.append(f"Not compared: {_listed(left_out)}.")
+        return " ".join(sentences)
 
 
 def verify_plan(plan: Plan, source: Any = None) -> Verification:
-    """Verify a partition plan; its graph is loaded by the plan's instance, or read from the source.
+    """Verify a partition plan on the graph that its instance names, or else on that of ``source``.
 
     Args:
-        plan: of operator partitioning or data parallelism.
+        plan: a plan of operator partitioning or data parallelism.
         source: the module; see ``verify``.
 
     Raises:
@@ -156,17 +157,18 @@ def verify_plan(plan: Plan, source: Any = None) -> Verification:
 
 
 def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
-    """Propagate a plan's decisions with Shardy and compare.
+    """Let Shardy propagate a plan's decisions, and compare every input of the module.
 
     Args:
         graph: the graph that the plan is for.
-        plan: of operator partitioning or data parallelism.
+        plan: a plan of operator partitioning or data parallelism.
         source: the module that the graph was read from (a graph holds arrays only): what
             ``jax.jit(f, keep_unused=True).lower(...)`` returns, the path of a ``.pb`` or ``.txt``,
             or a shipped name (default: the plan's instance).
 
     Raises:
-        ParenvsError: no JAX, a plan that is not for the graph, or a source that is not its module.
+        ParenvsError: JAX is missing, the plan is not for the graph, or ``source`` is not its
+            module.
     """
     need_jax()
     if not isinstance(plan, PartitionPlan):
@@ -178,7 +180,7 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
             "was made for"
         )
     module = module_of(plan.instance if source is None else source)
-    # What is named when a graph is read is no property of the module: roles and batch size.
+    # Whoever reads a graph names its variables and batch size; they are no part of the module.
     same = replace(
         module.graph,
         batch_size=graph.batch_size,
@@ -198,33 +200,37 @@ def _compare(plan: PartitionPlan, problem: Partitioning, proto: bytes) -> Verifi
     graph, label = problem.graph, problem.classes.label
     report = problem.report(plan)
     number = {graph.paths[k]: k for k in problem.parameters("all").tolist()}
-    first: dict[int, tuple[int, int]] = {}  # class -> its first input and dimension in the plan
+    told: dict[int, tuple[int, int]] = {}  # class -> its first (input, dimension) in the plan
     for path, dimension in sorted(plan.partition.items()):
         shape = _shape(graph, number[path]) if path in number else ()
         if not 0 <= dimension < len(shape) or shape[dimension] == 1:
             raise ParenvsError(report.reasons[0])
-        at = _start(graph, number[path]) + dimension
-        first.setdefault(int(label[at]), (number[path], dimension))
-    sizes = {one: graph.dims[(label == one) & (graph.dims > 1)] for one in first}
+        position = _start(graph, number[path]) + dimension
+        told.setdefault(int(label[position]), (number[path], dimension))
+    sizes = {class_: graph.dims[(label == class_) & (graph.dims > 1)] for class_ in told}
     mesh = _mesh(plan.cluster.devices, [int(np.gcd.reduce(x)) for x in sizes.values()])
-    left_out = {one: int(x[x % mesh != 0].min()) for one, x in sizes.items() if (x % mesh).any()}
+    left_out = {  # class -> its smallest size that the mesh axis does not divide
+        class_: int(size[size % mesh != 0].min())
+        for class_, size in sizes.items()
+        if (size % mesh).any()
+    }
     compared = report
     if left_out:
-        rest = {
-            path: d
-            for path, d in plan.partition.items()
-            if int(label[_start(graph, number[path]) + d]) not in left_out
+        partition = {
+            path: dimension
+            for path, dimension in plan.partition.items()
+            if int(label[_start(graph, number[path]) + dimension]) not in left_out
         }
-        compared = problem.report(replace(plan, partition=rest))
-    decided = [pair for one, pair in first.items() if one not in left_out]
-    found = ShardyOracle(proto, mesh).propagate(decided)
+        compared = problem.report(replace(plan, partition=partition))
+    decided = [decision for class_, decision in told.items() if class_ not in left_out]
+    propagation = ShardyOracle(proto, mesh).propagate(decided)
     theirs: list[list[int]] = [[] for _ in graph.paths]
-    for k, dimension in found.partitioned:
+    for k, dimension in propagation.partitioned:
         theirs[k].append(dimension)
     count, disagreements = 0, []
     for k, ours in enumerate(_partitioned(compared)):
-        wide = _wide(graph, k)
-        if not len(wide) or any(one in left_out for one in label[wide].tolist()):
+        positions = _wide_dimensions(graph, k)
+        if not len(positions) or any(x in left_out for x in label[positions].tolist()):
             continue
         count += 1
         if ours != theirs[k]:
@@ -238,53 +244,59 @@ def _compare(plan: PartitionPlan, problem: Partitioning, proto: bytes) -> Verifi
         compared=count,
         disagreements=tuple(disagreements),
         not_compared={
-            report.explainer.dimension(_start(graph, first[one][0]) + first[one][1]): (
+            report.explainer.dimension(_start(graph, told[class_][0]) + told[class_][1]): (
                 f"size {size} in its class is no multiple of {mesh}"
             )
-            for one, size in left_out.items()
+            for class_, size in left_out.items()
         },
-        reshards=found.reshards,
-        collectives=dict(found.collectives),
+        reshards=propagation.reshards,
+        collectives=dict(propagation.collectives),
         predicted_all_reduces=compared.all_reduces,
     )
 
 
 def _partitioned(report: PartitionReport) -> list[list[int]]:
-    """(P,) dimensions of each entry parameter that a plan partitions or brings about.
+    """Return the dimensions of each entry parameter, (P,), that a plan partitions or implies.
 
-    What the task decides counts as the plan says it, so that a variable left out shows.
+    Parameters that the task decides have exactly the plan's dimension, so that a variable that the
+    plan forgets shows as a disagreement.
     """
     problem, plan = report.problem, report.plan
     graph = problem.graph
     nameable = set(problem.parameters("all").tolist())
     decided = set(problem.parameters(scope_of(plan.task, "paper")).tolist())
-    found = []
+    dimensions = []
     for k, path in enumerate(graph.paths):
         if k in nameable and path in plan.partition:
-            found.append([plan.partition[path]])
+            dimensions.append([plan.partition[path]])
         elif k in decided:
-            found.append([])
+            dimensions.append([])
         else:
-            wide = _wide(graph, k)
-            follows = wide[report.chosen[problem.classes.label[wide]]]
-            found.append((follows - _start(graph, k)).tolist())
-    return found
+            positions = _wide_dimensions(graph, k)
+            implied = positions[report.chosen[problem.classes.label[positions]]]
+            dimensions.append((implied - _start(graph, k)).tolist())
+    return dimensions
 
 
 def _mesh(devices: int, sizes: Sequence[int]) -> int:
-    """Size of the mesh axis that divides most of the classes' common factors."""
+    """Return the size of the mesh axis with which most classes can be compared.
+
+    Args:
+        devices: devices of the plan; ties go to its largest divisor.
+        sizes: greatest common divisor of the sizes in each class.
+    """
     divisors = [n for n in range(devices, 1, -1) if devices % n == 0]
     primes = {next(n for n in range(2, size + 1) if size % n == 0) for size in sizes if size > 1}
     return max([*divisors, *sorted(primes)], key=lambda n: sum(size % n == 0 for size in sizes))
 
 
 def _start(graph: Graph, parameter: int) -> int:
-    """Position in ``graph.dims`` of the first dimension of an entry parameter."""
+    """Return the position in ``graph.dims`` of the first dimension of an entry parameter."""
     return int(graph.dim_offset[graph.parameter_tensor[parameter]])
 
 
-def _wide(graph: Graph, parameter: int) -> np.ndarray:
-    """Positions in ``graph.dims`` of the dimensions larger than 1 of an entry parameter."""
+def _wide_dimensions(graph: Graph, parameter: int) -> np.ndarray:
+    """Return the positions in ``graph.dims`` of a parameter's dimensions larger than 1."""
     start = _start(graph, parameter)
     return start + np.flatnonzero(np.array(_shape(graph, parameter)) > 1)
 
@@ -301,7 +313,7 @@ def _numbers(dimensions: Sequence[int]) -> str:
     return ", ".join(map(str, dimensions)) or "none"
 
 
-def _some(texts: Sequence[str]) -> str:
-    """The first few of a list, and how many more there are."""
-    more = len(texts) - _MOST_NAMED
-    return "; ".join([*texts[:_MOST_NAMED], *([f"and {more:,} more"] if more > 0 else [])])
+def _listed(texts: Sequence[str]) -> str:
+    """Join the first ``_LISTED`` of ``texts``, and say how many more there are."""
+    more = len(texts) - _LISTED
+    return "; ".join([*texts[:_LISTED], *([f"and {more:,} more"] if more > 0 else [])])

@@ -1,4 +1,4 @@
-"""What every batched environment does alike, against ``SyncVectorEnv`` of single ones."""
+"""The common behaviour of the batched environments, compared with ``SyncVectorEnv``."""
 
 import copy
 import warnings
@@ -65,8 +65,8 @@ def test_batched__kinds_of_actions(kind, kwargs, illegal):
         assert_same(batched.reset(seed=0), single.reset(seed=0))
         for _ in range(12):
             actions = drawn(batched.action_masks(), rng, illegal)
-            asked = actions.tolist() if type_ is list else actions.astype(type_)
-            assert_same(batched.step(asked), single.step(actions))
+            given = actions.tolist() if type_ is list else actions.astype(type_)
+            assert_same(batched.step(given), single.step(actions))
 
 
 @pytest.mark.parametrize("type_", [np.uint8, np.bool_])
@@ -82,7 +82,7 @@ def test_batched__actions_without_a_sign(kind, kwargs, type_):
 @pytest.mark.parametrize("action", [2**70, 2**64 - 1, 2**63, -(2**63), -(2**70), 10**6, -1])
 @kinds
 def test_batched__actions_far_off(kind, kwargs, action):
-    """They end the episode with -1, whatever their size, and the others go on."""
+    """An illegal action of any size ends its episode with -1, and the other episodes go on."""
     batched, single = kind(2, **kwargs), kind.single(**kwargs)
     legal = int(batched.reset()[1]["action_mask"][1].argmax())
     single.reset()
@@ -98,7 +98,7 @@ def test_batched__actions_far_off(kind, kwargs, action):
 
 @kinds
 def test_batched__over_without_autoreset(kind, kwargs):
-    """An episode that is over must be reset, and only then goes on."""
+    """An ended episode must be reset before the next step."""
     batched, single = both(kind, kwargs, 3, "Disabled")
     for env in batched, single:
         legal = int(env.reset(seed=0)[1]["action_mask"][0].argmax())
@@ -120,7 +120,7 @@ def test_batched__over_without_autoreset(kind, kwargs):
 @modes
 @cases
 def test_batched__partial_resets(kind, kwargs, mode):
-    """Of environments in the middle of an episode, with and without any that is over."""
+    """Some environments are reset in the middle of an episode, some after its end."""
     batched, single = both(kind, kwargs, 5, mode)
     rng, over = np.random.default_rng(0), np.zeros(5, dtype=bool)
     assert_same(batched.reset(seed=1), single.reset(seed=1))
@@ -172,7 +172,7 @@ def test_batched__bad_arguments(kind, kwargs):
 
 @kinds
 def test_batched__seeds_that_change_no_episode(kind, kwargs):
-    """They reach ``np_random``, of all or of each."""
+    """One seed, or one for each environment, reaches ``np_random``."""
     env = kind(3, **kwargs)
     first = env.reset(seed=5)
     for seed in (5, [5, 6, 7], 6, [None, 1, 2], None):
@@ -189,17 +189,17 @@ def test_batched__seeds_that_change_no_episode(kind, kwargs):
 @modes
 @cases
 def test_batched__fork(kind, kwargs, fork, mode):
-    """A copy in the middle of episodes goes on as the original, and leaves it alone."""
+    """A copy in the middle of episodes plays like the original, and does not change it."""
     env, rng = kind(4, autoreset_mode=mode, **kwargs), np.random.default_rng(0)
     env.reset(seed=3)
     ended = env.step(drawn(env.action_masks(), rng))[2]
     if mode == "Disabled" and ended.any():
         env.reset(options={"reset_mask": ended})
-    other, before = fork(env), env.action_masks()
+    copied, before = fork(env), env.action_masks()
     actions, expected = [], []
     for _ in range(12):
-        actions.append(drawn(other.action_masks(), rng))
-        expected.append(other.step(actions[-1]))
+        actions.append(drawn(copied.action_masks(), rng))
+        expected.append(copied.step(actions[-1]))
         if mode == "Disabled" and expected[-1][2].any():
             break
     assert_same(env.action_masks(), before)
@@ -210,29 +210,29 @@ def test_batched__fork(kind, kwargs, fork, mode):
 @pytest.mark.parametrize("mode", MODES[:2])
 @cases
 def test_batched__nothing_is_shared(kind, kwargs, mode):
-    """What a caller writes into what it got does not come back, and that does not change later."""
+    """A caller may write into returned arrays, and they do not change in later steps."""
     env, twin = (kind(3, autoreset_mode=mode, **kwargs) for _ in range(2))
-    rng, some = np.random.default_rng(0), {"reset_mask": np.array([True, False, False])}
+    rng, reset_options = np.random.default_rng(0), {"reset_mask": np.array([True, False, False])}
     env.reset(seed=0)
     twin.reset(seed=0)
-    before = kept = ()
+    before = copy_before = ()
     for _ in range(9):
         actions = drawn(env.action_masks(), rng, 0.1)
         outcome = env.step(actions)
-        assert_same(before, kept)
+        assert_same(before, copy_before)
         assert_same(outcome, twin.step(actions))
         env.action_masks()[:] = True
         deface(outcome)
-        outcome = env.reset(options=some)
-        assert_same(outcome, twin.reset(options=some))
-        before, kept = outcome, copy.deepcopy(outcome)
+        outcome = env.reset(options=reset_options)
+        assert_same(outcome, twin.reset(options=reset_options))
+        before, copy_before = outcome, copy.deepcopy(outcome)
     deface(outcome)
 
 
 @pytest.mark.parametrize("way", [None, "vector_entry_point", "sync"])
 @kinds
 def test_batched__make_vec(kind, kwargs, way):
-    """Native unless asked otherwise; no warning; the same either way."""
+    """``make_vec`` gives the native batch unless told otherwise, without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         envs = gym.make_vec(IDS[kind], num_envs=4, vectorization_mode=way, **kwargs)
@@ -280,15 +280,15 @@ def test_batched__wrappers(kind, kwargs):
     ended = 0
     while ended < 3:
         actions = drawn(batched.unwrapped.action_masks(), rng)
-        mine, theirs = (env.step(actions)[-1] for env in (batched, single))
-        assert ("episode" in mine) == ("episode" in theirs)
-        if "episode" in mine:
-            assert_same(mine["episode"]["r"], theirs["episode"]["r"])
-            assert_same(mine["episode"]["l"], theirs["episode"]["l"])
+        native, reference = (env.step(actions)[-1] for env in (batched, single))
+        assert ("episode" in native) == ("episode" in reference)
+        if "episode" in native:
+            assert_same(native["episode"]["r"], reference["episode"]["r"])
+            assert_same(native["episode"]["l"], reference["episode"]["l"])
             ended += 1
-    mine, theirs = (DictInfoToList(env).reset(seed=0)[1] for env in both(kind, kwargs, 3))
-    for one, other in zip(mine, theirs, strict=True):
-        assert_same(one, other)
+    native, reference = (DictInfoToList(env).reset(seed=0)[1] for env in both(kind, kwargs, 3))
+    for native_info, reference_info in zip(native, reference, strict=True):
+        assert_same(native_info, reference_info)
 
 
 @kinds

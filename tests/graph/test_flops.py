@@ -114,6 +114,6 @@ def test_flops__relabelling_transpose_moves_nothing():
 @pytest.mark.parametrize("name", NAMES)
 def test_flops__model(name, kind):
     cost = lowered(name, kind).cost_analysis()
-    found = graph(name, kind)
-    assert found.total_flops == pytest.approx(cost["flops"], rel=1e-3)
-    assert bytes_accessed(found) == pytest.approx(cost["bytes accessed"], rel=1e-3)
+    read = graph(name, kind)
+    assert read.total_flops == pytest.approx(cost["flops"], rel=1e-3)
+    assert bytes_accessed(read) == pytest.approx(cost["bytes accessed"], rel=1e-3)

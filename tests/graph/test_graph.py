@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs.errors import HloError
-from parenvs.graph import reader as hlo
-from parenvs.graph import text as hlo_text
-from parenvs.graph.graph import Graph, Phase, Role, match_paths
+from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 
 
 def from_text(lines, **options):
     text = "HloModule m\nENTRY e {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
-    return hlo.read_module(hlo_text.parse(text), **options)
+    return read_module(parse(text), **options)
 
 
 @st.composite
@@ -34,16 +34,16 @@ def programs(draw):
     known = [line.split()[0] for line in lines]
     for i in range(draw(st.integers(1, 12))):
         read = draw(st.lists(st.sampled_from(known), min_size=1, max_size=4))
-        made = [
+        shapes = [
             f"f32[{n}]{{0}}" for n in draw(st.lists(st.integers(1, 50), min_size=1, max_size=3))
         ]
-        one = len(made) == 1
-        shape = made[0] if one else f"({', '.join(made)})"
+        is_single = len(shapes) == 1
+        shape = shapes[0] if is_single else f"({', '.join(shapes)})"
         lines.append(f'call.{i} = {shape} custom-call({", ".join(read)}), custom_call_target="x"')
-        if one:
+        if is_single:
             known.append(f"call.{i}")
         else:
-            for k, part in enumerate(made):
+            for k, part in enumerate(shapes):
                 lines.append(f"part.{i}_{k} = {part} get-tuple-element(call.{i}), index={k}")
                 known.append(f"part.{i}_{k}")
     lines[-1] = f"ROOT {lines[-1]}"
@@ -61,16 +61,16 @@ def cuts_by_sets(graph):
     def row(flat, offset, i):
         return set(flat[offset[i] : offset[i + 1]].tolist())
 
-    made = [row(graph.results, graph.result_offset, i) for i in pivots]
+    produced = [row(graph.results, graph.result_offset, i) for i in pivots]
     used = [row(graph.operands, graph.operand_offset, i) for i in pivots]
     variables = set(graph.parameter_tensor[graph.variables].tolist())
-    cut, parameter, seen = [], [], set()
+    cut, parameter, used_before = [], [], set()
     for k in range(len(pivots)):
-        before = set().union(*made[: k + 1])
+        before = set().union(*produced[: k + 1])
         after = set().union(*used[k + 1 :])
         cut.append(sum(size[t] for t in before & after))
-        parameter.append(sum(size[t] for t in (used[k] & variables) - seen))
-        seen |= used[k]
+        parameter.append(sum(size[t] for t in (used[k] & variables) - used_before))
+        used_before |= used[k]
     return cut, parameter
 
 
@@ -135,13 +135,6 @@ def test_graph__is_frozen():
             assert not value.flags.writeable, key
 
 
-def test_graph__match_paths():
-    paths = ["encoder/layer_0/q", "encoder/layer_1/q", "embedding"]
-    assert match_paths(paths, ["encoder/*", "x"]) == [True, True, False]
-    assert match_paths(paths, ["*_1/?", "embed*"]) == [False, True, True]
-    assert match_paths(paths, ["ENCODER/*"]) == [False] * 3
-
-
 # Files.
 
 
@@ -188,13 +181,13 @@ def test_graph__npz_bytes_do_not_depend_on_the_time(saved, tmp_path, monkeypatch
 def test_graph__fingerprint_sees_every_array(saved):
     graph, _ = saved
     arrays = {k: v for k, v in vars(graph).items() if isinstance(v, np.ndarray)}
-    seen = {graph.fingerprint}
+    fingerprints = {graph.fingerprint}
     for key, value in arrays.items():
         changed = value.copy()
         changed[-1] = not changed[-1] if changed.dtype == bool else changed[-1] + 1
-        seen.add(Graph(name="mine", batch_size=16, **{**arrays, key: changed}).fingerprint)
-    seen.add(Graph(name="mine", batch_size=17, **arrays).fingerprint)
-    assert len(seen) == len(arrays) + 2
+        fingerprints.add(Graph(name="mine", batch_size=16, **{**arrays, key: changed}).fingerprint)
+    fingerprints.add(Graph(name="mine", batch_size=17, **arrays).fingerprint)
+    assert len(fingerprints) == len(arrays) + 2
     assert Graph(name="other", batch_size=16, **arrays).fingerprint == graph.fingerprint
 
 
@@ -266,7 +259,7 @@ def test_graph__npz_with_arrays_that_do_not_fit(saved):
 @settings(deadline=None, max_examples=200)
 @given(st.data())
 def test_graph__npz_damaged(tmp_path_factory, data):
-    """Truncated or changed files: an error, or (a changed time stamp, say) the same graph."""
+    """A truncated or changed file is an error, or (a changed time stamp) the same graph."""
     graph = from_text(["ROOT x = f32[4]{0} parameter(0)"])
     path = tmp_path_factory.mktemp("npz") / "mine.npz"
     graph.save(path)
@@ -287,7 +280,7 @@ def test_graph__npz_damaged(tmp_path_factory, data):
 
 
 def test_graph__stored_uncompressed_reads(saved):
-    """Another tool's zip of the same arrays is fine."""
+    """An uncompressed zip of the same arrays, as other tools write it, can be read."""
     graph, path = saved
     stream = io.BytesIO()
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(stream, "w") as new:
@@ -298,7 +291,7 @@ def test_graph__stored_uncompressed_reads(saved):
 
 
 def test_graph__largest_loads_fast(tmp_path):
-    """Budgets of 50 ms and 1 s, five times as much here; the benchmark has the exact ones."""
+    """The budgets are 50 ms and 1 s; five times as much is allowed here, on a busy machine."""
     pytest.importorskip("jax")
     from jax_graphs import graph, proto
 

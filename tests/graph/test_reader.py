@@ -1,4 +1,4 @@
-"""Reading modules: structure, phases, roles, and what is wrong with a file."""
+"""Reading modules: structure, phases and roles, and files that are no modules."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs.errors import HloError
-from parenvs.graph import reader as hlo
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.proto import Module, Wrapper
-from parenvs.graph.roles import parse_names, phases
+from parenvs.graph.reader import read_module, read_proto
 
 F32 = 11
 
@@ -43,7 +42,7 @@ def small_module(**changes):
 
 
 def read(module, **options):
-    return hlo.read_module(module, where="file.pb", **options)
+    return read_module(module, where="file.pb", **options)
 
 
 def names(graph):
@@ -54,7 +53,7 @@ def op_names(graph):
     return [graph.strings[i] for i in graph.op_name]
 
 
-def test_hlo__call_is_inlined_with_its_prefix():
+def test_reader__call_is_inlined_with_its_prefix():
     graph = read(small_module())
     assert names(graph) == ["parameter", "parameter", "add"]
     assert op_names(graph)[2] == "main/callee"
@@ -64,7 +63,7 @@ def test_hlo__call_is_inlined_with_its_prefix():
     assert graph.name == "small"
 
 
-def test_hlo__wrapped_module_reads(tmp_path):
+def test_reader__wrapped_module_reads(tmp_path):
     path = tmp_path / "wrapped.pb"
     path.write_bytes(Wrapper(module=small_module()).SerializeToString())
     assert Graph.from_hlo(path).fingerprint == read(small_module()).fingerprint
@@ -117,7 +116,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("apply", "message"), BROKEN)
-def test_hlo__broken_module(apply, message):
+def test_reader__broken_module(apply, message):
     module = small_module()
     apply(module)
     with pytest.raises(HloError, match=message) as caught:
@@ -127,16 +126,16 @@ def test_hlo__broken_module(apply, message):
     assert "\n" not in str(caught.value)
 
 
-def test_hlo__unknown_opcode():
+def test_reader__unknown_opcode():
     message = (
         r"^file\.pb: instruction 'callee\.3' has opcode 'frobnicate', which no rule knows; "
-        r"known opcodes are listed in parenvs\.flops$"
+        r"known opcodes are listed in parenvs\.graph\.flops$"
     )
     with pytest.raises(HloError, match=message):
         read(small_module(opcode="frobnicate"))
 
 
-def test_hlo__parameters_by_number_whatever_their_ids():
+def test_reader__parameters_by_number_whatever_their_ids():
     module = small_module()
     first, second = entry(module).instructions[:2]
     first.parameter_number, second.parameter_number = 1, 0
@@ -148,7 +147,7 @@ def test_hlo__parameters_by_number_whatever_their_ids():
     assert [Role(r).name for r in graph.parameter_role] == ["VARIABLE", "BATCH"]
 
 
-def test_hlo__nested_tuples():
+def test_reader__nested_tuples():
     """Leaves before the wanted part are counted in depth: ((a, b), (c, (d, e)), f)."""
     module = small_module()
     main = entry(module)
@@ -179,7 +178,7 @@ def test_hlo__nested_tuples():
 
 
 @pytest.mark.parametrize("opcode", ["all-reduce", "all-gather", "reduce-scatter", "send"])
-def test_hlo__partitioned_module(opcode):
+def test_reader__partitioned_module(opcode):
     message = rf"'callee\.3' has opcode '{opcode}': the module is already partitioned; give the mod"
     with pytest.raises(HloError, match=message):
         read(small_module(opcode=opcode))
@@ -198,7 +197,7 @@ def test_hlo__partitioned_module(opcode):
     ],
 )
 @pytest.mark.parametrize("suffix", ["pb", "png", "bin"])
-def test_hlo__not_a_module(content, suffix, tmp_path):
+def test_reader__not_a_module(content, suffix, tmp_path):
     path = tmp_path / f"mine.{suffix}"
     path.write_bytes(content)
     with pytest.raises(
@@ -208,7 +207,7 @@ def test_hlo__not_a_module(content, suffix, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_hlo__zip_and_directory_and_nothing(tmp_path):
+def test_reader__zip_and_directory_and_nothing(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.pb", "w") as archive:
         archive.writestr("x", "y" * 100)
     with pytest.raises(HloError, match=r"a\.pb: not a serialized"):
@@ -221,58 +220,26 @@ def test_hlo__zip_and_directory_and_nothing(tmp_path):
 
 @settings(deadline=None, max_examples=300)
 @given(st.data())
-def test_hlo__truncated(data):
-    """Every truncation: an error. The entry's id stands behind all computations in a file."""
+def test_reader__truncated(data):
+    """Every truncation is an error, as the entry's id stands behind all computations."""
     content = small_module().SerializeToString()
     with pytest.raises(HloError):
-        hlo.read_proto(content[: data.draw(st.integers(0, len(content) - 1))])
+        read_proto(content[: data.draw(st.integers(0, len(content) - 1))])
 
 
 @settings(deadline=None, max_examples=500)
 @given(st.data())
-def test_hlo__one_byte_changed(data):
-    """An error or a graph, never another exception; a changed number cannot be told."""
+def test_reader__one_byte_changed(data):
+    """A changed byte gives an error or a graph (of another number), never another exception."""
     content = bytearray(small_module().SerializeToString())
     content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     try:
-        assert len(hlo.read_proto(bytes(content)).opcode)
+        assert len(read_proto(bytes(content)).opcode)
     except HloError as error:
         assert "\n" not in str(error)
 
 
-def test_hlo__parameter_names():
-    arguments, paths = parse_names(
-        [
-            "params['a']['b/c']",
-            "params['a'][0]",
-            "state.mu['x']",
-            "state[1].nu",
-            "batch",
-            'k["q\'"]',
-        ]
-    )
-    assert arguments == [0, 0, 1, 1, 2, 3]
-    assert paths == ["a/b/c", "a/0", "mu/x", "1/nu", "batch", "q'"]
-
-
-def test_hlo__phases_by_hand():
-    """0 makes 1; 1 forward; 2 backward of 1; 3 from both; 4 only for 2; 5 for the update."""
-    names_ = ["x", "jvp(f)/a", "transpose(jvp(f))/a", "sub", "y", "z", "loop", "jvp(f)/inside"]
-    operands = [[], [0], [1, 4], [2, 5], [], [], [2], []]
-    results = [[0], [1], [2], [3], [4], [5], [6], [7]]
-    order = [0, 4, 5, 1, 2, 3, 6, 7]
-    found = phases(
-        [names_[i] for i in order],
-        [operands[i] for i in order],
-        [results[i] for i in order],
-        [-1] * 7 + [6],
-        8,
-    )
-    expected = dict(zip(order, found.tolist(), strict=True))
-    assert expected == {0: 0, 4: 1, 5: 2, 1: 0, 2: 1, 3: 2, 6: 2, 7: 2}
-
-
-# From here on, modules by JAX.
+# The modules of the tests below are made by JAX.
 
 
 def jax_graph(function, *args, **options):
@@ -284,24 +251,24 @@ def f32(*sizes):
     return pytest.importorskip("jax").ShapeDtypeStruct(sizes, np.float32)
 
 
-def test_hlo__truncated_jax_module():
+def test_reader__truncated_jax_module():
     pytest.importorskip("jax")
     from jax_graphs import graph, proto
 
     content = proto("decoder", "forward")
     whole = graph("decoder", "forward").fingerprint
-    kept = 0
+    unchanged = 0
     lengths = [*range(0, 300), *range(300, len(content) - 300, 997)]
     for length in [*lengths, *range(len(content) - 300, len(content))]:
         try:
-            assert hlo.read_proto(content[:length]).fingerprint == whole
+            assert read_proto(content[:length]).fingerprint == whole
         except HloError:
             continue
-        kept += 1  # what was lost stands behind the entry's id: nothing that is read
-    assert kept < 150
+        unchanged += 1  # what was lost stands behind the entry's id: nothing that is read
+    assert unchanged < 150
 
 
-def test_hlo__nested_calls_take_all_prefixes():
+def test_reader__nested_calls_take_all_prefixes():
     jax = pytest.importorskip("jax")
 
     @jax.jit
@@ -317,14 +284,14 @@ def test_hlo__nested_calls_take_all_prefixes():
         with jax.named_scope("block"):
             return outer(x) + inner(x)
 
-    found = {name for name in op_names(jax_graph(function, f32(3))) if name.endswith("tanh")}
-    assert found == {
+    tanh_names = {name for name in op_names(jax_graph(function, f32(3))) if name.endswith("tanh")}
+    assert tanh_names == {
         "jit(function)/block/jit(outer)/deep/jit(inner)/tanh",
         "jit(function)/block/jit(inner)/tanh",
     }
 
 
-def test_hlo__tuples_are_flattened():
+def test_reader__tuples_are_flattened():
     pytest.importorskip("jax")
     from jax import lax
 
@@ -344,7 +311,7 @@ def test_hlo__tuples_are_flattened():
     assert {"multiply", "negate", "add"} <= set(nested)
 
 
-def test_hlo__loop_has_a_body_with_a_parent():
+def test_reader__loop_has_a_body_with_a_parent():
     jax = pytest.importorskip("jax")
 
     def function(params, x):
@@ -368,33 +335,33 @@ def test_hlo__loop_has_a_body_with_a_parent():
     assert index in graph.pivots()
 
 
-def test_hlo__every_tensor_is_used():
-    """Reading called computations for their cost leaves nothing behind."""
+def test_reader__every_tensor_is_used():
+    """Reading called computations for their cost adds no tensors to the graph."""
     pytest.importorskip("jax")
     from jax_primitives import CASES
 
     for name in ("cond", "reduce_custom", "rng_uniform", "max_pool_gradient", "argmax"):
         function, args = CASES[name]
         graph = jax_graph(function, *args)
-        made = np.concatenate([graph.results])
-        assert sorted(made.tolist()) == list(range(len(graph.element_type))), name
+        results = np.concatenate([graph.results])
+        assert sorted(results.tolist()) == list(range(len(graph.element_type))), name
         assert set(graph.opcode.tolist()) == set(range(len(graph.opcodes))), name
 
 
-def test_hlo__operands_are_made_before():
+def test_reader__operands_are_made_before():
     pytest.importorskip("jax")
     from jax_graphs import graph
 
     for kind in ("forward", "train"):
-        made = np.full(len(graph("t5", kind).element_type), 10**9)
+        producer = np.full(len(graph("t5", kind).element_type), 10**9)
         g = graph("t5", kind)
         for i in range(len(g.opcode)):
-            assert (made[g.operands[g.operand_offset[i] : g.operand_offset[i + 1]]] < i).all()
-            made[g.results[g.result_offset[i] : g.result_offset[i + 1]]] = i
+            assert (producer[g.operands[g.operand_offset[i] : g.operand_offset[i + 1]]] < i).all()
+            producer[g.results[g.result_offset[i] : g.result_offset[i + 1]]] = i
 
 
 @pytest.mark.parametrize("name", ["vgg", "t5", "bert", "decoder", "resnet50"])
-def test_hlo__train_step_has_three_phases_in_turn(name):
+def test_reader__train_step_has_three_phases_in_turn(name):
     pytest.importorskip("jax")
     from jax_graphs import graph
 
@@ -411,7 +378,7 @@ def test_hlo__train_step_has_three_phases_in_turn(name):
     assert (forward.phase == Phase.FORWARD).all()
 
 
-def test_hlo__rematerialised_code_is_backward():
+def test_reader__rematerialised_code_is_backward():
     jax = pytest.importorskip("jax")
 
     def loss(params, x):
@@ -437,22 +404,22 @@ def test_hlo__rematerialised_code_is_backward():
 
 
 @pytest.mark.parametrize("name", ["vgg", "t5", "bert"])
-def test_hlo__roles_of_a_train_step(name):
+def test_reader__roles_of_a_train_step(name):
     jax = pytest.importorskip("jax")
     from jax_graphs import graph, model
 
     from parenvs.datasets.models import train_step
 
-    found = graph(name, "train")
+    step = graph(name, "train")
     _, args = train_step(model(name))
     leaves = [
         (argument, jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
         for argument, tree in enumerate(args)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     ]
-    assert found.paths == [path for _, path, _ in leaves]
-    assert found.parameter_argument.tolist() == [argument for argument, _, _ in leaves]
-    assert [found.shape(t) for t in found.parameter_tensor] == [leaf.shape for *_, leaf in leaves]
+    assert step.paths == [path for _, path, _ in leaves]
+    assert step.parameter_argument.tolist() == [argument for argument, _, _ in leaves]
+    assert [step.shape(t) for t in step.parameter_tensor] == [leaf.shape for *_, leaf in leaves]
     expected = [
         Role.VARIABLE
         if argument == 0
@@ -461,10 +428,10 @@ def test_hlo__roles_of_a_train_step(name):
         else (Role.OPTIMISER, Role.BATCH)[argument - 1]
         for argument, _, leaf in leaves
     ]
-    assert found.parameter_role.tolist() == expected
-    assert found.batch_size == model(name).batch_size
+    assert step.parameter_role.tolist() == expected
+    assert step.batch_size == model(name).batch_size
     parameters = sum(np.prod(x.shape) for x in jax.tree.leaves(args[0]))
-    assert found.parameter_bytes == 4 * parameters
+    assert step.parameter_bytes == 4 * parameters
 
 
 def roles(*args, **options):
@@ -476,13 +443,13 @@ def roles(*args, **options):
     return {p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)}
 
 
-def test_hlo__variables_by_argument_and_by_glob():
-    rest = {"x": "BATCH", "extra": "SCALAR"}
+def test_reader__variables_by_argument_and_by_glob():
+    others = {"x": "BATCH", "extra": "SCALAR"}
     both = {"a/w": "VARIABLE", "b/w": "VARIABLE"}
-    assert roles(variables=1) == {**both, **rest}
-    assert roles(variables="*/w") == {**both, **rest}
-    assert roles(variables=["a/*", "b/*"]) == {**both, **rest}
-    assert roles(variables="a/*") == {**both, **rest, "b/w": "BATCH"}
+    assert roles(variables=1) == {**both, **others}
+    assert roles(variables="*/w") == {**both, **others}
+    assert roles(variables=["a/*", "b/*"]) == {**both, **others}
+    assert roles(variables="a/*") == {**both, **others, "b/w": "BATCH"}
     assert roles()["x"] == "VARIABLE"
     with pytest.raises(HloError, match=r"variables='c/\*' matches no parameter path \(like x, a/w"):
         roles(variables="c/*")
@@ -490,7 +457,7 @@ def test_hlo__variables_by_argument_and_by_glob():
         roles(variables=3)
 
 
-def test_hlo__whole_numbers_are_no_variables_and_no_state():
+def test_reader__whole_numbers_are_no_variables_and_no_state():
     jax = pytest.importorskip("jax")
 
     def step(params, state, batch):
@@ -503,7 +470,9 @@ def test_hlo__whole_numbers_are_no_variables_and_no_state():
     ints = jax.ShapeDtypeStruct((3,), np.int32)
     args = {"ids": ints, "w": f32(4)}, {"m": f32(4), "seen": ints}, f32(7, 2)
     graph = jax_graph(step, *args)
-    found = {p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)}
+    roles_by_path = {
+        p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)
+    }
     expected = {
         "ids": "BATCH",
         "w": "VARIABLE",
@@ -511,10 +480,10 @@ def test_hlo__whole_numbers_are_no_variables_and_no_state():
         "seen": "BATCH",
         "batch": "BATCH",
     }
-    assert found == expected
+    assert roles_by_path == expected
 
 
-def test_hlo__forward_pass_has_no_state():
+def test_reader__forward_pass_has_no_state():
     """Activations shaped like the batch do not make it optimiser state."""
 
     def function(params, x):
@@ -525,7 +494,7 @@ def test_hlo__forward_pass_has_no_state():
     assert graph.batch_size == 9
 
 
-def test_hlo__batch_size():
+def test_reader__batch_size():
     def function(params, batch):
         return (batch["x"] @ params).sum() + batch["y"].sum() + batch["table"].sum()
 
@@ -535,7 +504,7 @@ def test_hlo__batch_size():
     assert jax_graph(lambda p: p + 1, f32(8)).batch_size == 1
 
 
-def test_hlo__free_tensors():
+def test_reader__free_tensors():
     jax = pytest.importorskip("jax")
 
     def function(params, batch, rate):
@@ -562,7 +531,7 @@ def test_hlo__free_tensors():
     assert not graph.free[names(graph).index("while")]  # the random bits depend on the batch
 
 
-def test_hlo__from_jax_takes_jitted_functions():
+def test_reader__from_jax_takes_jitted_functions():
     jax = pytest.importorskip("jax")
 
     def function(params, unused):
@@ -579,16 +548,16 @@ def test_hlo__from_jax_takes_jitted_functions():
     assert jax_graph(function, *arrays, name="mine").fingerprint == plain.fingerprint
 
 
-def test_hlo__pb_and_npz_are_one(tmp_path):
+def test_reader__pb_and_npz_are_one(tmp_path):
     pytest.importorskip("jax")
     from jax_graphs import graph, proto
 
     (tmp_path / "a.pb").write_bytes(proto("bert", "train"))
-    found = Graph.from_hlo(tmp_path / "a.pb")
-    found.save(tmp_path / "a.npz")
-    assert Graph.from_hlo(tmp_path / "a.npz").fingerprint == found.fingerprint
-    assert found.fingerprint == graph("bert", "train").fingerprint
+    read_back = Graph.from_hlo(tmp_path / "a.pb")
+    read_back.save(tmp_path / "a.npz")
+    assert Graph.from_hlo(tmp_path / "a.npz").fingerprint == read_back.fingerprint
+    assert read_back.fingerprint == graph("bert", "train").fingerprint
     np.testing.assert_array_equal(
-        found.tensor_bytes[found.parameter_tensor],
-        [4 * np.prod(found.shape(t)) for t in found.parameter_tensor],
+        read_back.tensor_bytes[read_back.parameter_tensor],
+        [4 * np.prod(read_back.shape(t)) for t in read_back.parameter_tensor],
     )

@@ -1,8 +1,7 @@
-"""HLO text: every syntax that printers use, broken texts, and the order of the trace."""
+"""HLO text: every syntax that printers use, broken texts, and whole models."""
 
 from __future__ import annotations
 
-import random
 import re
 
 import numpy as np
@@ -11,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parenvs.errors import HloError
-from parenvs.graph import reader as hlo
-from parenvs.graph import text as hlo_text
 from parenvs.graph.graph import Graph, Role
-from parenvs.graph.trace_order import trace_order
+from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 
 # As an optimising compiler prints: %, operand types, comments, tiled layouts, shardings, windows.
 SAMPLE = """\
@@ -58,7 +56,7 @@ custom_call_target="x, \\"y\\" = z", backend_config={"a": [1, "}"]}
 
 
 def read(text, **options):
-    return hlo.read_module(hlo_text.parse(text, "sample"), where="sample", **options)
+    return read_module(parse(text, "sample"), where="sample", **options)
 
 
 def rows(graph):
@@ -71,8 +69,8 @@ def rows(graph):
     ]
 
 
-def test_hlo_text__sample():
-    module = hlo_text.parse(SAMPLE)
+def test_text__sample():
+    module = parse(SAMPLE)
     assert module.name == "jit_step"
     assert module.entry_computation_name == "main.9"
     assert [c.name for c in module.computations] == ["region_0.1", "fused_computation", "main.9"]
@@ -107,7 +105,7 @@ def test_hlo_text__sample():
     assert graph.total_flops == 2 * 8 * 6 * 2 * rows_of_taps * columns
 
 
-def test_hlo_text__bare_names_and_types_read_alike():
+def test_text__bare_names_and_types_read_alike():
     """``%`` and operand types, comments and tilings are only decoration."""
     bare = re.sub(r"/\*.*?\*/", "", SAMPLE.replace("%", ""))
     bare = re.sub(r"\{([\d,]*):[^}]*\}", r"{\1}", bare)
@@ -153,7 +151,7 @@ select=ge, scatter=add
 """
 
 
-def test_hlo_text__attributes():
+def test_text__attributes():
     pair = "  pair = (f32[9,5]{1,0}, f32[10,6]{0,1}) tuple(pad, turn)\n  ROOT"
     graph = read(ATTRIBUTES.replace("  ROOT out", f"{pair} out"))
     flops = {graph.opcodes[k]: f for k, f in zip(graph.opcode, graph.flops, strict=True)}
@@ -212,7 +210,7 @@ ENTRY main {
 LOOP = LOOP.replace("left { ROOT", "left {\n  ROOT")
 
 
-def test_hlo_text__called_computations():
+def test_text__called_computations():
     graph = read(LOOP)
     assert graph.total_flops == 7 * (2 * 64 + 1 + 1) + 16
     branches = "branch_computations={left, right}"
@@ -220,7 +218,7 @@ def test_hlo_text__called_computations():
     assert read(text).fingerprint == graph.fingerprint
 
 
-def test_hlo_text__without_root_the_last_line_is_it():
+def test_text__without_root_the_last_line_is_it():
     assert read(LOOP.replace("ROOT ", "")).fingerprint == read(LOOP).fingerprint
 
 
@@ -255,7 +253,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "message"), BAD)
-def test_hlo_text__bad(text, message, tmp_path):
+def test_text__bad(text, message, tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text(text)
     if not message:  # a bound on a dimension is taken for its size
@@ -267,7 +265,7 @@ def test_hlo_text__bad(text, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_hlo_text__not_text(tmp_path):
+def test_text__not_text(tmp_path):
     path = tmp_path / "mine.txt"
     path.write_bytes(b"\x89PNG\xff")
     with pytest.raises(HloError, match=r"mine\.txt: not HLO text"):
@@ -275,7 +273,7 @@ def test_hlo_text__not_text(tmp_path):
 
 
 @given(st.integers(0, len(SAMPLE) - 1))
-def test_hlo_text__truncated(length):
+def test_text__truncated(length):
     """No part of a text passes for the whole, unless only the last newline is gone."""
     if SAMPLE[:length].rstrip() == SAMPLE.rstrip():
         return
@@ -285,7 +283,7 @@ def test_hlo_text__truncated(length):
 
 @pytest.mark.filterwarnings("ignore:.*trip count:UserWarning")
 @given(st.integers(0, len(LOOP) - 1), st.characters(codec="ascii"))
-def test_hlo_text__one_character_changed(place, character):
+def test_text__one_character_changed(place, character):
     try:
         read(LOOP[:place] + character + LOOP[place + 1 :])
     except HloError as error:
@@ -303,14 +301,14 @@ def test_hlo_text__one_character_changed(place, character):
         ("Arg_0", "Arg_0", "Arg_0"),
     ],
 )
-def test_hlo_text__argument_names(name, path, argument):
+def test_text__argument_names(name, path, argument):
     text = f"HloModule m\nENTRY e {{\n  ROOT {name}.1 = f32[2,3]{{1,0}} parameter(0)\n}}\n"
     graph = read(text)
     assert graph.paths == [path]
     assert graph.strings[graph.op_name[0]].startswith(argument)
 
 
-def test_hlo_text__parameters_in_any_order():
+def test_text__parameters_in_any_order():
     text = (
         "HloModule m\nENTRY e {\n"
         "  batch__x__.1 = f32[8,3]{1,0} parameter(2)\n"
@@ -322,73 +320,6 @@ def test_hlo_text__parameters_in_any_order():
     assert graph.paths == ["a", "b", "x"]
     assert graph.parameter_argument.tolist() == [0, 0, 1]
     assert [Role(r).name for r in graph.parameter_role][:2] == ["VARIABLE", "VARIABLE"]
-
-
-# The order of the trace.
-
-
-def test_hlo_order__example():
-    """q, k, v are traced in turn; text has v only where it is needed."""
-    trace = [
-        "dot.1",
-        "reshape.1",
-        "dot.2",
-        "reshape.2",
-        "dot.3",
-        "reshape.3",
-        "dot.4",
-        "exp.1",
-        "dot.5",
-    ]
-    uses = {"reshape.1": ["dot.1"], "reshape.2": ["dot.2"], "reshape.3": ["dot.3"]}
-    uses |= {
-        "dot.4": ["reshape.1", "reshape.2"],
-        "exp.1": ["dot.4"],
-        "dot.5": ["exp.1", "reshape.3"],
-    }
-    text = [
-        "dot.1",
-        "reshape.1",
-        "dot.2",
-        "reshape.2",
-        "dot.4",
-        "exp.1",
-        "dot.3",
-        "reshape.3",
-        "dot.5",
-    ]
-    order = trace_order(text, [[text.index(x) for x in uses.get(name, [])] for name in text])
-    assert [text[i] for i in order] == trace
-
-
-def test_hlo_order__names_that_are_no_counters():
-    assert trace_order(["b.2", "a.1", "a"], [[], [0], [1]]) == [0, 1, 2]
-    assert trace_order(["a.2", "a.1"], [[], [0]]) == [0, 1]  # the counter contradicts the use
-    assert trace_order([], []) == []
-
-
-@given(st.integers(1, 40), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_hlo_order__obeys_operands_and_counters(count, stems, rng: random.Random):
-    """Any program, printed in any topological order."""
-    names, uses, counter = [], [], [0] * stems
-    for i in range(count):
-        stem = rng.randrange(stems)
-        counter[stem] += rng.randint(1, 9)
-        names.append(f"s{stem}.{counter[stem]}")
-        uses.append(sorted(rng.sample(range(i), min(i, rng.randint(0, 3)))))
-    text, left = [], set(range(count))
-    while left:
-        text.append(rng.choice([i for i in sorted(left) if not left.intersection(uses[i])]))
-        left.discard(text[-1])
-    place = {i: k for k, i in enumerate(text)}
-    order = trace_order([names[i] for i in text], [[place[j] for j in uses[i]] for i in text])
-    found = [text[k] for k in order]
-    assert sorted(found) == list(range(count))
-    rank = {i: k for k, i in enumerate(found)}
-    assert all(rank[j] < rank[i] for i in range(count) for j in uses[i])
-    for stem in range(stems):
-        same = [i for i in found if names[i].startswith(f"s{stem}.")]
-        assert same == sorted(same)
 
 
 def crossing(graph):
@@ -408,41 +339,42 @@ def crossing(graph):
         ("decoder", 0.10),
     ],
 )
-def test_hlo_text__model(name, elsewhere):
+def test_text__model(name, elsewhere):
     pytest.importorskip("jax")
     from jax_graphs import graph, lowered
 
     expected = graph(name, "forward")
-    found = read(lowered(name, "forward").as_text("hlo"))
-    assert found.total_flops == expected.total_flops
-    assert found.bytes_accessed.sum() == expected.bytes_accessed.sum()
-    assert found.paths == expected.paths
-    np.testing.assert_array_equal(found.parameter_role, expected.parameter_role)
-    assert found.batch_size == expected.batch_size
-    kinds = [np.array([*map(str, rows(g))])[g.pivots()] for g in (expected, found)]
+    from_text = read(lowered(name, "forward").as_text("hlo"))
+    assert from_text.total_flops == expected.total_flops
+    assert from_text.bytes_accessed.sum() == expected.bytes_accessed.sum()
+    assert from_text.paths == expected.paths
+    np.testing.assert_array_equal(from_text.parameter_role, expected.parameter_role)
+    assert from_text.batch_size == expected.batch_size
+    kinds = [np.array([*map(str, rows(g))])[g.pivots()] for g in (expected, from_text)]
     assert sorted(kinds[0]) == sorted(kinds[1])
     assert np.mean(kinds[0] != kinds[1]) <= elsewhere
-    (cut, variables), (text_cut, text_variables) = crossing(expected), crossing(found)
+    (cut, variables), (text_cut, text_variables) = crossing(expected), crossing(from_text)
     assert np.mean(cut != text_cut) <= elsewhere + 0.01
     assert text_variables.sum() == variables.sum()
 
 
-def test_hlo_text__with_metadata_has_phases():
+def test_text__with_metadata_has_phases():
     pytest.importorskip("jax")
     from jax_graphs import graph, lowered
 
     expected = graph("t5", "train")
     module = lowered("t5", "train")
-    found = read(module.as_text("hlo", debug_info=True))
+    from_text = read(module.as_text("hlo", debug_info=True))
     for phase in range(3):
         assert (
-            found.flops[found.phase == phase].sum() == expected.flops[expected.phase == phase].sum()
+            from_text.flops[from_text.phase == phase].sum()
+            == expected.flops[expected.phase == phase].sum()
         )
-    assert (found.phase > 0).any()
+    assert (from_text.phase > 0).any()
     assert not (read(module.as_text("hlo")).phase > 0).any()  # plain text has none
 
 
-def test_hlo_text__optimised_module():
+def test_text__optimised_module():
     """What XLA's compiler prints, with fusions, reads too."""
     jax = pytest.importorskip("jax")
     jnp = jax.numpy

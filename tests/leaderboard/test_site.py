@@ -1,4 +1,4 @@
-"""The leaderboard's site: its pages, that nothing of an entry runs in them, and its folder."""
+"""The leaderboard's site: its pages, hostile entries that must not run in them, its folder."""
 
 import re
 import sys
@@ -11,12 +11,12 @@ import pytest
 
 from parenvs.cli import app as cli
 from parenvs.errors import ParenvsError
-from parenvs.leaderboard.check import check, ranking
+from parenvs.leaderboard.check import PlanState, check, ranking
 from parenvs.leaderboard.entry import load_entry
-from parenvs.leaderboard.site import folder as site_folder
+from parenvs.leaderboard.site import site_files, write_site
 from parenvs.leaderboard.site.entry import entry_page
-from parenvs.leaderboard.site.folder import ASSETS, site, write_site
 from parenvs.leaderboard.site.html import Markup, facts, markup, page, tag, web_link
+from parenvs.leaderboard.site.writer import ASSETS, write_folder
 from parenvs.leaderboard.tasks import TaskList, tasks
 
 SUBMISSIONS = Path(__file__).parents[2] / "leaderboard" / "submissions"
@@ -24,24 +24,30 @@ NAMES = (
     "data-parallel/random", "data-parallel/replicate", "operator-partition-paper/expert",
     "operator-partition-step-time/data-parallel", "pipeline-cut/even", "pipeline-cut/exact-full",
 )  # fmt: skip
-KEPT = {"operator-partition-paper": 3, "operator-partition-step-time": 3, "pipeline-cut": 5}
-"""Problems of these tasks that the small site has."""
+PROBLEM_COUNTS = {
+    "operator-partition-paper": 3,
+    "operator-partition-step-time": 3,
+    "pipeline-cut": 5,
+}
+"""Task -> number of its problems in the small site; two of the other tasks."""
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)> \u05e9\u05dc\u05d5\u05dd"
 VOID = {"br", "input", "link", "meta"}
 
 
 def small_list():
-    """The list of tasks with fewer problems, so that judging takes little time."""
+    """Return the list of tasks with fewer problems, so that judging takes little time."""
     known = tasks()
-    made = {
-        name: replace(task, problems=dict(list(task.problems.items())[: KEPT.get(name, 2)]))
+    few = {
+        name: replace(
+            task, problems=dict(list(task.problems.items())[: PROBLEM_COUNTS.get(name, 2)])
+        )
         for name, task in known.tasks.items()
     }
-    return TaskList(known.version, known.revision, made)
+    return TaskList(known.version, known.revision, few)
 
 
 def small(entry, known):
-    """An entry, judged on these problems alone."""
+    """Judge an entry on the problems in ``known`` alone."""
     task = known.tasks[entry.task]
     plans = {name: plan for name, plan in entry.plans.items() if name in task.problems}
     checked = check(replace(entry, plans=plans))
@@ -61,7 +67,7 @@ def entries(known):
 
 @pytest.fixture(scope="module")
 def files(known, entries):
-    return site(known, entries)
+    return site_files(known, entries)
 
 
 class Page(HTMLParser):
@@ -95,35 +101,35 @@ class Page(HTMLParser):
         return [attributes for tag, attributes in self.elements if tag == name]
 
 
-def test_every_page_is_there_and_no_other(files, entries, known):
+def test_site__every_page_is_there_and_no_other(files, entries, known):
     expected = {"index.html", *(f"assets/{name}" for name in ASSETS)}
     expected |= {f"tasks/{name}.html" for name in known.tasks}
     expected |= {f"entries/{e.task.name}/{e.entry.entry}.html" for e in entries}
     assert set(files) == expected
 
 
-def test_pages_parse_and_have_what_a_reader_without_eyes_needs(files):
+def test_site__pages_parse_and_have_what_a_reader_without_eyes_needs(files):
     for name, text in files.items():
         if not name.endswith(".html"):
             continue
-        found = Page(text)
-        ids = [x["id"] for _, x in found.elements if "id" in x]
+        parsed = Page(text)
+        ids = [x["id"] for _, x in parsed.elements if "id" in x]
         assert len(ids) == len(set(ids)), name
-        assert len(found.all("h1")) == len(found.all("main")) == len(found.all("title")) == 1
-        assert found.all("html") == [{"lang": "en"}]
-        assert len(found.all("table")) == len(found.all("caption"))
-        assert all(x["scope"] in ("col", "row") for x in found.all("th"))
-        for picture in found.all("svg"):
+        assert len(parsed.all("h1")) == len(parsed.all("main")) == len(parsed.all("title")) == 1
+        assert parsed.all("html") == [{"lang": "en"}]
+        assert len(parsed.all("table")) == len(parsed.all("caption"))
+        assert all(x["scope"] in ("col", "row") for x in parsed.all("th"))
+        for picture in parsed.all("svg"):
             assert picture.get("aria-label") or picture.get("aria-hidden") == "true"
 
 
-def test_links_stay_inside_or_go_to_the_web(files):
+def test_site__links_stay_inside_or_go_to_the_web(files):
     for name, text in files.items():
         if not name.endswith(".html"):
             continue
-        found = Page(text)
-        ids = {x["id"] for _, x in found.elements if "id" in x}
-        for kind, x in found.elements:
+        parsed = Page(text)
+        ids = {x["id"] for _, x in parsed.elements if "id" in x}
+        for kind, x in parsed.elements:
             address = x.get("href") or x.get("src")
             if address is None:
                 continue
@@ -135,30 +141,30 @@ def test_links_stay_inside_or_go_to_the_web(files):
                 assert normpath(join(dirname(name), address)) in files, (name, address)
 
 
-def test_nothing_comes_from_elsewhere(files):
-    """No address but links to click, no inline script, no inline style: the policy forbids them."""
+def test_site__nothing_comes_from_elsewhere(files):
+    """Pages hold no address but links to click, no inline script and no inline style."""
     for name, text in files.items():
         if not name.endswith(".html"):
             assert not re.search(r"https?:|//\w+\.|@import|url\(", text), name
             continue
-        found = Page(text)
-        assert all(x.get("src", "").endswith(".js") for x in found.all("script"))
-        assert not found.all("style") and not found.all("img") and not found.all("iframe")
-        for _, x in found.elements:
+        parsed = Page(text)
+        assert all(x.get("src", "").endswith(".js") for x in parsed.all("script"))
+        assert not parsed.all("style") and not parsed.all("img") and not parsed.all("iframe")
+        for _, x in parsed.elements:
             assert not [key for key in x if key == "style" or key.startswith("on")]
-        policy = next(x for x in found.all("meta") if "http-equiv" in x)["content"]
+        policy = next(x for x in parsed.all("meta") if "http-equiv" in x)["content"]
         assert "default-src 'none'" in policy and "unsafe" not in policy
 
 
-def test_what_needs_a_script_is_hidden_without_one(files):
-    found = Page(files["index.html"])
-    assert all("hidden" in x for x in found.all("form") + found.all("button"))
+def test_site__what_needs_a_script_is_hidden_without_one(files):
+    parsed = Page(files["index.html"])
+    assert all("hidden" in x for x in parsed.all("form") + parsed.all("button"))
     entry = Page(files["entries/pipeline-cut/even.html"])
     assert all("hidden" in x for x in entry.all("button"))
     assert all("open" in x for x in entry.all("details"))
 
 
-def test_plans_are_drawn(files, known):
+def test_site__plans_are_drawn(files, known):
     cut = Page(files["entries/pipeline-cut/even.html"])
     labels = [x["aria-label"] for x in cut.all("svg") if "aria-label" in x]
     for problem in known.tasks["pipeline-cut"].problems:
@@ -173,7 +179,7 @@ def test_plans_are_drawn(files, known):
         assert name.endswith(".js") or "None<" not in text
 
 
-def test_scores_are_the_ranking(files, entries, known):
+def test_site__scores_are_the_ranking(files, entries, known):
     for name, task in known.tasks.items():
         rows = re.findall(r"<tr data-learned=.*?</tr>", files[f"tasks/{name}.html"])
         standings = ranking(task, entries)
@@ -183,12 +189,12 @@ def test_scores_are_the_ranking(files, entries, known):
             assert f">{standing.score:.4f}<" in row
 
 
-def test_missing_and_unproven_are_marked(files, entries):
+def test_site__missing_and_unproven_are_marked(files, entries):
     page_ = files["entries/operator-partition-step-time/data-parallel.html"]
     assert "1 missing" in files["index.html"]
     assert ">no plan</span>" in page_ and "The entry has no plan of this problem." in page_
-    found = files["tasks/operator-partition-step-time.html"]
-    assert 'class="gone"' in found
+    task_text = files["tasks/operator-partition-step-time.html"]
+    assert 'class="gone"' in task_text
     entry = next(e for e in entries if e.entry.entry == "exact-full")
     first = entry.verdicts[0]
     reference = replace(
@@ -200,7 +206,7 @@ def test_missing_and_unproven_are_marked(files, entries):
     assert "best known, within 25.0 %" in text and ">equals the best known</span>" in text
 
 
-def test_illegal_plans_say_why(known, entries):
+def test_site__illegal_plans_say_why(known, entries):
     entry = next(e for e in entries if e.entry.entry == "even").entry
     plans = dict(entry.plans)
     problems = known.tasks["pipeline-cut"].problems
@@ -212,50 +218,50 @@ def test_illegal_plans_say_why(known, entries):
     plans[other] = {**plans[other], "device_cuts": [2, 1]}
     plans[third] = {**plans[third], "cuts": bare, "cut_after": []}
     checked = small(replace(entry, plans=plans), known)
-    files = site(known, [checked])
+    files = site_files(known, [checked])
     text = files["entries/pipeline-cut/even.html"]
     Page(text)
-    assert text.count(">illegal</span>") == 2 * checked.count("illegal") == 6
+    assert text.count(">illegal</span>") == 2 * checked.count(PlanState.ILLEGAL) == 6
     assert "3 illegal" in files["index.html"] and "illegal (0." in files["tasks/pipeline-cut.html"]
     assert "&lt;b&gt;x" in text and "<b>x" not in text
 
 
-def test_hostile_words_are_words(known, entries):
-    """A name, an author, a method, each field: nothing of it becomes an element."""
+def test_site__hostile_words_are_words(known, entries):
+    """No text of an entry becomes an element, whichever field it is in."""
     checked = entries[0]
     entry = replace(
         checked.entry, authors=(HOSTILE, '" onclick="x'), method=HOSTILE, search_budget=HOSTILE,
         hardware=HOSTILE, learned=True, trained_on=(f"other: {HOSTILE}",),
     )  # fmt: skip
-    files = site(known, [replace(checked, entry=entry)])
+    files = site_files(known, [replace(checked, entry=entry)])
     texts = [text for name, text in files.items() if name.endswith(".html")]
     named = replace(checked, entry=replace(entry, entry=HOSTILE, link="https://a/b"))
     texts.append(entry_page(ranking(checked.task, [named])[0], 1))
-    seen = 0
+    occurrences = 0
     for text in texts:
-        found = Page(text)
-        assert not found.all("img") and all("src" in x for x in found.all("script"))
-        assert not [x for _, x in found.elements if any(key.startswith("on") for key in x)]
-        seen += sum(HOSTILE in words for words in found.texts)
-    assert seen >= 6
+        parsed = Page(text)
+        assert not parsed.all("img") and all("src" in x for x in parsed.all("script"))
+        assert not [x for _, x in parsed.elements if any(key.startswith("on") for key in x)]
+        occurrences += sum(HOSTILE in words for words in parsed.texts)
+    assert occurrences >= 6
 
 
-def test_a_name_that_leads_out_of_the_folder_is_refused(known, entries, tmp_path):
+def test_site__a_name_that_leads_out_of_the_folder_is_refused(known, entries, tmp_path):
     for name in ("../../x", "/x", "", "<b>", "x y", "a/../../b", ".hidden", "n" * 300):
         checked = replace(entries[0], entry=replace(entries[0].entry, entry=name))
         with pytest.raises(ParenvsError, match="is no name for a page"):
             write_site(tmp_path / "site", known, [checked])
     with pytest.raises(ParenvsError, match="two entries would be"):
-        site(known, [entries[0], entries[0]])
+        site_files(known, [entries[0], entries[0]])
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("address", ["javascript:alert(1)", "data:text/html,x", "//a", "http:x"])
-def test_other_links_are_text(address):
+def test_site__other_links_are_text(address):
     assert web_link(address, "x") == "x"
 
 
-def test_markup_escapes_all_but_markup():
+def test_site__markup_escapes_all_but_markup():
     assert tag("p", "<&\"'", title="<&\"'") == (
         '<p title="&lt;&amp;&quot;&#x27;">&lt;&amp;&quot;&#x27;</p>'
     )
@@ -267,16 +273,16 @@ def test_markup_escapes_all_but_markup():
     assert "<title>&lt;x&gt;</title>" in page("<x>", [], 0)
 
 
-def test_equal_entries_give_equal_files(files, known, entries):
-    assert site(known, [small(e.entry, known) for e in reversed(entries)]) == files
+def test_site__equal_entries_give_equal_files(files, known, entries):
+    assert site_files(known, [small(e.entry, known) for e in reversed(entries)]) == files
 
 
-def test_an_empty_leaderboard_has_a_site(known):
-    text = site(known, [])["index.html"]
+def test_site__an_empty_leaderboard_has_a_site(known):
+    text = site_files(known, [])["index.html"]
     assert text.count("No entry yet.") == len(known.tasks)
 
 
-def test_an_interruption_leaves_the_old_folder(known, entries, tmp_path, monkeypatch):
+def test_site__an_interruption_leaves_the_old_folder(known, entries, tmp_path, monkeypatch):
     folder = tmp_path / "site"
     write_site(folder, known, entries[:1])
 
@@ -320,25 +326,25 @@ def test_an_interruption_leaves_the_old_folder(known, entries, tmp_path, monkeyp
     assert len(content()) > len(old) and list(tmp_path.iterdir()) == [folder]
 
 
-def test_only_a_site_is_replaced(tmp_path):
+def test_site__only_a_site_is_replaced(tmp_path):
     files = {"index.html": page("x", [], 0)}
     folder = tmp_path / "home"
     folder.mkdir()
-    site_folder.write_folder(folder, files)  # empty before
-    site_folder.write_folder(folder, files)
+    write_folder(folder, files)  # empty before
+    write_folder(folder, files)
     (folder / "thesis.tex").write_text("x")
     with pytest.raises(ParenvsError, match=r"'thesis.tex', which is no part of a site"):
-        site_folder.write_folder(folder, files)
+        write_folder(folder, files)
     (folder / "thesis.tex").unlink()
     (folder / "index.html").write_text("<p>mine")
     with pytest.raises(ParenvsError, match="is not a site"):
-        site_folder.write_folder(folder, files)
+        write_folder(folder, files)
     assert (folder / "index.html").read_text() == "<p>mine"
     with pytest.raises(ParenvsError, match="is a file"):
-        site_folder.write_folder(folder / "index.html", files)
+        write_folder(folder / "index.html", files)
 
 
-def test_command(monkeypatch, capfd, tmp_path):
+def test_site__command(monkeypatch, capfd, tmp_path):
     source = tmp_path / "in" / "data-parallel"
     source.mkdir(parents=True)
     text = (SUBMISSIONS / "data-parallel" / "ones.json").read_text()

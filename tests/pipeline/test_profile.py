@@ -138,15 +138,15 @@ def test_profile__no_file(tmp_path):
 
 
 def test_profile__bad_arrays():
-    good = {"names": ["a", "b"], "forward": [1, 2], "backward": [1, 2], "cut_bytes": [1, 2]}
+    fields = {"names": ["a", "b"], "forward": [1, 2], "backward": [1, 2], "cut_bytes": [1, 2]}
     with pytest.raises(ProfileError, match="parameter_bytes has 3 values for 2 pivots"):
-        StageProfile("x", **good, parameter_bytes=[1, 2, 3])
+        StageProfile("x", **fields, parameter_bytes=[1, 2, 3])
     with pytest.raises(ProfileError, match=r"parameter_bytes of pivot 1 \(b\) is -2.0; must be"):
-        StageProfile("x", **good, parameter_bytes=[1, -2])
+        StageProfile("x", **fields, parameter_bytes=[1, -2])
     with pytest.raises(ProfileError, match=r"resident_bytes of pivot 0 \(a\) is nan"):
-        StageProfile("x", **good, parameter_bytes=[1, 2], resident_bytes=[np.nan, 2])
+        StageProfile("x", **fields, parameter_bytes=[1, 2], resident_bytes=[np.nan, 2])
     with pytest.raises(ProfileError, match="micro_batch must be a whole number >= 1, not 0"):
-        StageProfile("x", **good, parameter_bytes=[1, 2], micro_batch=0)
+        StageProfile("x", **fields, parameter_bytes=[1, 2], micro_batch=0)
 
 
 def test_profile__is_frozen():
@@ -163,19 +163,21 @@ def test_profile__is_frozen():
 
 def test_profile__fingerprint_is_of_the_numbers():
     arrays = [np.arange(1.0, 4) for _ in range(4)]
-    one = StageProfile("x", ["a", "b", "c"], *arrays)
-    assert one.fingerprint == StageProfile("y", ["d", "e", "f"], *arrays).fingerprint
-    seen = {one.fingerprint}
+    fingerprint = StageProfile("x", ["a", "b", "c"], *arrays).fingerprint
+    assert StageProfile("y", ["d", "e", "f"], *arrays).fingerprint == fingerprint
+    on_a_device = StageProfile("x", ["a", "b", "c"], *arrays, device=DEVICES["v100"])
+    assert on_a_device.fingerprint == fingerprint
+    fingerprints = {fingerprint}
     for change in range(4):
         changed = [a + (i == change) * np.array([0, 0, 1e-9]) for i, a in enumerate(arrays)]
-        seen.add(StageProfile("x", ["a", "b", "c"], *changed).fingerprint)
-    seen.add(StageProfile("x", ["a", "b", "c"], *arrays, micro_batch=4).fingerprint)
-    seen.add(StageProfile("x", ["a", "b", "c"], *arrays, resident_bytes=arrays[0]).fingerprint)
-    assert len(seen) == 7
+        fingerprints.add(StageProfile("x", ["a", "b", "c"], *changed).fingerprint)
+    for option in ({"micro_batch": 4}, {"resident_bytes": arrays[0]}):
+        fingerprints.add(StageProfile("x", ["a", "b", "c"], *arrays, **option).fingerprint)
+    assert len(fingerprints) == 7
     assert StageProfile("x", ["a", "b", "c"], *arrays, source="sha256:1").fingerprint == "sha256:1"
 
 
-# No lone surrogates: they are no text.
+# Lone surrogates are left out: they cannot be encoded.
 name_texts = st.text(
     st.characters(codec="utf-8", exclude_characters="\0"), max_size=12
 ) | st.sampled_from(
@@ -248,5 +250,6 @@ def test_profile__from_graph():
     assert profile.parameter_bytes.tolist() == [800, 400, 0]
     assert profile.resident_bytes.tolist() == [4 * 8 * 20, 4 * 8 * 5, 4 * 8 / 32]
     assert (profile.micro_batch, profile.source) == (8, graph.fingerprint)
+    assert profile.device == device
     faster = StageProfile.from_graph(graph, device, micro_batch=8, efficiency=1.0)
     np.testing.assert_allclose(faster.forward, profile.forward / 2, rtol=1e-14)

@@ -1,3 +1,5 @@
+"""The simulated schedule: by hand, against the closed form, and against brute force."""
+
 import itertools
 
 import brute_force as bf
@@ -10,7 +12,7 @@ PLANS = 1000
 
 
 def random_times(seed, reduce=True):
-    """Times of a random plan, with M; a third of the stages and transfers take no time."""
+    """Return the times of a random plan, and M; a third of the stages and transfers take none."""
     rng = np.random.default_rng(seed)
     resources = 2 * int(rng.integers(2, 7)) - 1
     forward = rng.exponential(1, resources) * (rng.random(resources) < 0.7)
@@ -22,7 +24,7 @@ def random_times(seed, reduce=True):
 
 
 def schedule(table, resource):
-    """(start, end, kind, micro-batch) of one resource's passes, by start."""
+    """Return (start, end, kind, micro-batch) of each pass of a resource, sorted by start."""
     m = table.start.shape[-1]
     passes = [
         (table.start[resource, kind, i], table.end[resource, kind, i], kind, i)
@@ -33,7 +35,7 @@ def schedule(table, resource):
 
 
 def test_simulate__by_hand():
-    """Two stages, two micro-batches: every number drawn on paper."""
+    """Two stages and two micro-batches, every number worked out on paper."""
     times = StageTimes(
         np.array([2.0, 1.0, 3.0]), np.array([4.0, 1.0, 5.0]), np.array([3.0, 0.0, 10.0])
     )
@@ -59,7 +61,7 @@ def test_simulate__all_reduce_can_come_last():
 
 
 def test_simulate__never_below_the_closed_form_without_all_reduce():
-    """1,000 random plans, half of them of random chains on random clusters."""
+    """1,000 random plans; half of them cut random chains on random clusters."""
     strict = 0
     for seed in range(PLANS // 2):
         times, m = random_times(seed, reduce=False)
@@ -78,7 +80,7 @@ def test_simulate__never_below_the_closed_form_without_all_reduce():
 
 
 def test_simulate__even_stages_meet_the_closed_form():
-    """Equal stages without communication: (M + S - 1) x, by either."""
+    """Equal stages without communication take (M + S - 1) x, simulated and by the formula."""
     for stages in (2, 3, 5):
         forward = np.zeros(2 * stages - 1)
         forward[::2] = 1.0
@@ -146,7 +148,9 @@ def test_simulate__vectorised_is_one_by_one():
     table = simulate(times, 5)
     assert table.start.shape == table.end.shape == (2, 3, 7, 2, 5)
     assert table.length.shape == (2, 3)
-    for at in np.ndindex(2, 3):
-        one = simulate(StageTimes(times.forward[at], times.backward[at], times.all_reduce[at]), 5)
+    for index in np.ndindex(2, 3):
+        single = simulate(
+            StageTimes(times.forward[index], times.backward[index], times.all_reduce[index]), 5
+        )
         for key in ("start", "end", "reduce_start", "reduce_end", "length"):
-            assert np.array_equal(getattr(table, key)[at], getattr(one, key))
+            assert np.array_equal(getattr(table, key)[index], getattr(single, key))

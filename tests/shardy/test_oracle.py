@@ -43,16 +43,16 @@ def test_oracle__single_decisions_agree(case):
     first = {}  # one input of each class, and some more
     for pair, place in inputs.items():
         first.setdefault(int(classes.label[place]), pair)
-    some = [list(inputs)[i] for i in rng.integers(len(inputs), size=5)]
-    for pair in {*list(first.values())[:25], *some}:
+    random_pairs = [list(inputs)[i] for i in rng.integers(len(inputs), size=5)]
+    for pair in {*list(first.values())[:25], *random_pairs}:
         label = classes.label[inputs[pair]]
-        found = oracle.propagate([pair])
+        propagation = oracle.propagate([pair])
         if classes.blocked[label]:
-            assert found.reshards, pair
+            assert propagation.reshards, pair
         else:
-            assert not found.reshards, pair
+            assert not propagation.reshards, pair
             members = {x for x, place in inputs.items() if classes.label[place] == label}
-            assert set(found.partitioned) == members
+            assert set(propagation.partitioned) == members
 
 
 def test_oracle__pairs_conflict_where_shardy_reshards(case):
@@ -70,8 +70,8 @@ def test_oracle__pairs_conflict_where_shardy_reshards(case):
     sample = [*clash[:8], *(calm[i] for i in rng.permutation(len(calm))[:8])]
     assert sample
     for a, b in sample:
-        found = oracle.propagate([free[a], free[b]])
-        assert bool(found.reshards) == ((a, b) in conflicts), (free[a], free[b])
+        propagation = oracle.propagate([free[a], free[b]])
+        assert bool(propagation.reshards) == ((a, b) in conflicts), (free[a], free[b])
 
 
 def test_oracle__contraction_needs_an_all_reduce():
@@ -119,8 +119,8 @@ def test_oracle__propagates_through_operations_that_shardy_does_not_know(functio
 def test_oracle__takes_custom_calls_with_their_rules():
     """LAPACK's: a tuple of results, and JAX's own sharding rule."""
     lowered = lower(lambda x, y: jax.lax.linalg.cholesky(x @ x) + y, (4, 6, 6), (4, 6, 6))
-    found = ShardyOracle(lowered).propagate([(0, 0)])
-    assert found.partitioned == ((0, 0), (1, 0)) and not found.reshards
+    propagation = ShardyOracle(lowered).propagate([(0, 0)])
+    assert propagation.partitioned == ((0, 0), (1, 0)) and not propagation.reshards
     solve = jax.lax.linalg.triangular_solve
     lowered = lower(lambda a, b: solve(a, b, left_side=True), (4, 6, 6), (4, 6, 2))
     assert ShardyOracle(lowered).propagate([(1, 0)]).partitioned == ((0, 0), (1, 0))
@@ -130,8 +130,8 @@ def test_oracle__collectives_in_functions_count_once_for_each_call():
     inner = jax.jit(lambda x, w: jax.numpy.tanh(x @ w @ w.T))
     outer = jax.jit(lambda x, w: inner(inner(x, w), w))
     lowered = lower(lambda w, x: outer(outer(x, w), w), (6, 8), (4, 6))
-    found = ShardyOracle(lowered).propagate([(0, 1)])
-    assert found.collectives == (("all_reduce", 4),) and found.all_reduces == 4
+    propagation = ShardyOracle(lowered).propagate([(0, 1)])
+    assert propagation.collectives == (("all_reduce", 4),) and propagation.all_reduces == 4
 
 
 def test_oracle__modules_that_it_cannot_take():

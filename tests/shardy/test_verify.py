@@ -75,39 +75,46 @@ def plan_of(graph, partition, kind=PartitionPlan, devices=8, instance="mlp", rul
 
 
 def test_verify__a_legal_plan_agrees(graph, lowered):
-    found = graph.verify(plan_of(graph, HIDDEN), lowered)
-    assert found.agrees and found.legal
-    assert (found.mesh, found.decided, found.compared) == (8, 1, 9)
-    assert not (found.disagreements or found.reshards or found.not_compared)
-    assert found.collectives == {"all_reduce": 1} and found.predicted_all_reduces == 1
-    assert "Shardy agrees" in found.text() and "9 of 9 inputs" in found.text()
-    assert "1 all-reduce, as predicted" in found.text()
-    assert json.loads(json.dumps(found.to_json()))["agrees"] is True
+    verification = graph.verify(plan_of(graph, HIDDEN), lowered)
+    assert verification.agrees and verification.legal
+    assert (verification.mesh, verification.decided, verification.compared) == (8, 1, 9)
+    assert not (verification.disagreements or verification.reshards or verification.not_compared)
+    assert verification.collectives == {"all_reduce": 1} and verification.predicted_all_reduces == 1
+    assert "Shardy agrees" in verification.text() and "9 of 9 inputs" in verification.text()
+    assert "1 all-reduce, as predicted" in verification.text()
+    assert json.loads(json.dumps(verification.to_json()))["agrees"] is True
 
 
 def test_verify__a_batch_plan_agrees(graph, lowered):
-    found = graph.verify(plan_of(graph, {"x": 0}, BatchPlan), lowered)
-    assert found.agrees and found.mesh == 2  # 10 samples
-    assert found.all_reduces == found.predicted_all_reduces == 4
+    verification = graph.verify(plan_of(graph, {"x": 0}, BatchPlan), lowered)
+    assert verification.agrees and verification.mesh == 2  # 10 samples
+    assert verification.all_reduces == verification.predicted_all_reduces == 4
     spread = graph.verify(plan_of(graph, {"x": 1}, BatchPlan), lowered)
     assert spread.agrees  # "up" follows, unnamed
 
 
 def test_verify__a_missing_variable_is_found(graph, lowered):
-    found = graph.verify(plan_of(graph, {"up": 1}), lowered)
-    assert not found.agrees and not found.legal
-    assert {(x.path, x.ours, x.shardy) for x in found.disagreements} == {
+    verification = graph.verify(plan_of(graph, {"up": 1}), lowered)
+    assert not verification.agrees and not verification.legal
+    assert {(x.path, x.ours, x.shardy) for x in verification.disagreements} == {
         ("up_bias", (), (0,)),
         ("down", (), (0,)),
     }
-    assert "7 of 9 inputs" in found.text() and "down (plan: none; Shardy: 0)" in found.text()
-    assert found.to_json()["disagreements"][0] == {"path": "down", "ours": [], "shardy": [0]}
+    assert (
+        "7 of 9 inputs" in verification.text()
+        and "down (plan: none; Shardy: 0)" in verification.text()
+    )
+    assert verification.to_json()["disagreements"][0] == {"path": "down", "ours": [], "shardy": [0]}
 
 
 def test_verify__a_conflict_is_resharded(graph, lowered):
-    found = graph.verify(plan_of(graph, {**HIDDEN, "down_bias": 0}), lowered)
-    assert found.reshards and not found.agrees and not found.legal
-    assert found.mesh == 4 and "Shardy disagrees" in found.text() and "Resharded: " in found.text()
+    verification = graph.verify(plan_of(graph, {**HIDDEN, "down_bias": 0}), lowered)
+    assert verification.reshards and not verification.agrees and not verification.legal
+    assert (
+        verification.mesh == 4
+        and "Shardy disagrees" in verification.text()
+        and "Resharded: " in verification.text()
+    )
     alone = graph.verify(plan_of(graph, {"down": 1, "down_bias": 0}), lowered)
     assert alone.agrees and not alone.reshards
 
@@ -151,8 +158,8 @@ ENTRY main {
     graph = load_graph(path)
     second = graph.paths[1]
     plan = plan_of(graph, {second: 1, graph.paths[3]: 1}, instance=str(path))
-    found = graph.verify(plan)  # to x through a copy, of which Shardy knows nothing
-    assert found.agrees and found.compared == 3
+    verification = graph.verify(plan)  # to x through a copy, of which Shardy knows nothing
+    assert verification.agrees and verification.compared == 3
     wrong = graph.verify(replace(plan, partition={second: 0}))
     assert [(x.path, x.shardy) for x in wrong.disagreements] == [(graph.paths[0], (1,))]
 
@@ -188,10 +195,10 @@ def test_verify__conflicts_show_as_reshards_alone_too():
         return batch["x"] @ params["w"]
 
     graph, lowered = Graph.from_jax(function, *args), lower(function, *args)
-    found = graph.verify(plan_of(graph, {"w": 1, "x": 0}), lowered)
-    assert found.reshards and not found.disagreements and not found.legal
-    assert not found.agrees and not found.not_compared
-    assert found.mesh == 3  # no divisor of 8 divides both
+    verification = graph.verify(plan_of(graph, {"w": 1, "x": 0}), lowered)
+    assert verification.reshards and not verification.disagreements and not verification.legal
+    assert not verification.agrees and not verification.not_compared
+    assert verification.mesh == 3  # no divisor of 8 divides both
     contracted = graph.verify(plan_of(graph, {"w": 0}), lowered)
     assert contracted.agrees and contracted.mesh == 3
 
@@ -216,28 +223,30 @@ def test_verify__all_reduces_count_as_the_judge_does():
 
     args = {"w": shape(6, 8)}, {"x": shape(4, 6)}
     graph = Graph.from_jax(function, *args)
-    found = graph.verify(plan_of(graph, {"w": 1}), lower(function, *args))
-    assert found.agrees
-    assert found.all_reduces == found.predicted_all_reduces == 3  # two calls and a loop
+    verification = graph.verify(plan_of(graph, {"w": 1}), lower(function, *args))
+    assert verification.agrees
+    assert (
+        verification.all_reduces == verification.predicted_all_reduces == 3
+    )  # two calls and a loop
 
     def largest(params, batch):
         return jnp.argmax(batch["x"] @ params["w"], axis=1)
 
     graph = Graph.from_jax(largest, *args)
-    found = graph.verify(plan_of(graph, {"w": 1}), lower(largest, *args))
-    assert (found.all_reduces, found.predicted_all_reduces) == (2, 1)
-    assert "2 all-reduces, 1 were predicted" in found.text()
+    verification = graph.verify(plan_of(graph, {"w": 1}), lower(largest, *args))
+    assert (verification.all_reduces, verification.predicted_all_reduces) == (2, 1)
+    assert "2 all-reduces, 1 were predicted" in verification.text()
 
 
 @pytest.mark.parametrize("rules", ["shardy", "automap"])
 def test_verify__exact_plan_of_a_shipped_graph_agrees(rules):
     problem = load_partitioning("vgg-19", choose_cluster(devices=8), rules)
     plan = problem.plan(exact_partition(problem).chosen)
-    found = verify_plan(plan)
-    assert found.agrees and found.mesh == 8 and found.compared == 116
-    assert found.all_reduces == found.predicted_all_reduces > 0
-    some = dict(sorted(plan.partition.items())[1:])
-    assert not problem.graph.verify(replace(plan, partition=some)).agrees
+    verification = verify_plan(plan)
+    assert verification.agrees and verification.mesh == 8 and verification.compared == 116
+    assert verification.all_reduces == verification.predicted_all_reduces > 0
+    incomplete = dict(sorted(plan.partition.items())[1:])
+    assert not problem.graph.verify(replace(plan, partition=incomplete)).agrees
 
 
 def test_verify__random_legal_plans_agree(graph, lowered):
@@ -246,12 +255,12 @@ def test_verify__random_legal_plans_agree(graph, lowered):
     rng = np.random.default_rng(0)
     for _ in range(5):
         chosen = np.zeros(len(problem.classes), dtype=bool)
-        for one in rng.permutation(problem.decidable("all")):
-            chosen[one] = not chosen[problem.classes.rivals(one)].any()
+        for label in rng.permutation(problem.decidable("all")):
+            chosen[label] = not chosen[problem.classes.rivals(label)].any()
         plan = problem.plan(chosen)
-        found = graph.verify(plan, lowered)
-        assert found.agrees and found.decided
-        assert found.all_reduces == found.predicted_all_reduces
+        verification = graph.verify(plan, lowered)
+        assert verification.agrees and verification.decided
+        assert verification.all_reduces == verification.predicted_all_reduces
 
 
 def test_verify__a_source_of_another_module(graph, tmp_path):

@@ -1,24 +1,24 @@
-"""Tables of the site: captions, headers and what they are sorted by."""
+"""Tables of the site that readers can sort: columns, rows, cells with their sort keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from parenvs.leaderboard.problem import Problem, Reference
+from parenvs.leaderboard.problem import Reference, TaskProblem
 from parenvs.leaderboard.site.html import Child, Markup, badge, bar, markup, scrolling, tag
 from parenvs.viewer.words import duration
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
+    """A column of a table.
 
     Attributes:
-        title: its header.
-        kind: ``"text"``, or ``"number"``: aligned at the right.
-        first: the order that the first click gives.
-        extra: whether a phone does without it; the entry's own page has it too.
+        title: header of the column.
+        kind: ``"text"``, or ``"number"``, which is aligned right.
+        first: order that the first click sorts by, ``"ascending"`` or ``"descending"``.
+        extra: whether small screens leave the column out.
     """
 
     title: Child
@@ -27,36 +27,38 @@ class Column:
     extra: bool = False
 
     def style(self, *more: str) -> str | None:
-        """Classes of its cells."""
+        """Return the classes of the column's cells, ``more`` among them; None if there are none."""
         return " ".join([*more, *(["extra"] if self.extra else [])]) or None
 
 
 @dataclass(frozen=True)
 class Field:
-    """A cell: what it shows, what it is sorted by (None: always last), and its class."""
+    """A cell of a table."""
 
     content: Child
-    sort: str | float | None = None
-    style: str = ""
+    sort: str | float | None = None  # key; in a column of numbers, None stands last
+    style: str = ""  # class
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: its cells, and what filters look at."""
+    """A row of a table."""
 
     fields: Sequence[Field]
-    learned: bool | None = None
-    words: str = ""
+    learned: bool | None = None  # for the filter "learned"
+    words: str = ""  # for the filter by text
 
 
-def table(caption: str, columns: Sequence[Column], rows: Iterable[Row], head: int = 0) -> Markup:
-    """A sortable table in a frame that scrolls sideways where it has to.
+def sortable_table(
+    caption: str, columns: Sequence[Column], rows: Iterable[Row], head: int = 0
+) -> Markup:
+    """Make a table in a frame that scrolls sideways if needed.
 
     Args:
-        caption: what it shows.
-        columns: the columns.
-        rows: the rows.
-        head: the column that names a row.
+        caption: caption of the table.
+        columns: its columns.
+        rows: its rows, with a field for each column.
+        head: number of the column that names each row.
     """
     header = tag("tr", (_header(column) for column in columns))
     body = [_row(row, columns, head) for row in rows]
@@ -71,6 +73,7 @@ def table(caption: str, columns: Sequence[Column], rows: Iterable[Row], head: in
 
 
 def _header(column: Column) -> Markup:
+    """Make the header of a column."""
     return tag(
         "th",
         column.title,
@@ -82,32 +85,40 @@ def _header(column: Column) -> Markup:
 
 
 def _row(row: Row, columns: Sequence[Column], head: int) -> Markup:
+    """Make a row; see ``sortable_table``."""
     cells = []
     for place, (field, column) in enumerate(zip(row.fields, columns, strict=True)):
         name, scope = ("th", "row") if place == head else ("td", None)
-        number_, text = None, field.sort if isinstance(field.sort, str) else None
+        number_key, text_key = None, field.sort if isinstance(field.sort, str) else None
         if column.kind == "number":
-            number_ = "" if field.sort is None else f"{field.sort:.9g}"
+            number_key = "" if field.sort is None else f"{field.sort:.9g}"
         style = column.style(*field.style.split())
         cells.append(
-            tag(name, field.content, scope=scope, class_=style, data_n=number_, data_sort=text)
+            tag(
+                name,
+                field.content,
+                scope=scope,
+                class_=style,
+                data_n=number_key,
+                data_sort=text_key,
+            )
         )
     learned = None if row.learned is None else "yes" if row.learned else "no"
     return tag("tr", cells, data_learned=learned, data_words=row.words.lower() or None)
 
 
 def number(value: float, words: str, style: str = "") -> Field:
-    """A cell with a number."""
+    """Make a cell that shows ``words`` and is sorted by ``value``."""
     return Field(words, float(value), style)
 
 
 def score_field(score: float) -> Field:
-    """A cell with a score and its bar."""
+    """Make a cell with a score and its bar."""
     return Field(markup(f"{score:.4f}", bar(score)), score, "score")
 
 
 def seconds_field(seconds: float | None) -> Field:
-    """A cell with the seconds that an entry tells; empty without."""
+    """Make a cell with the seconds that an entry tells, empty for None."""
     if seconds is None:
         return Field("")
     if 0 < seconds < 0.0005:
@@ -115,18 +126,18 @@ def seconds_field(seconds: float | None) -> Field:
     return Field(f"{seconds:,.3f}" if seconds < 100 else f"{seconds:,.0f}", seconds)
 
 
-def cost_words(problem: Problem, cost: float) -> str:
-    """A cost in the unit of the task."""
+def cost_words(problem: TaskProblem, cost: float) -> str:
+    """Return a cost in the unit of the problem's task."""
     return f"{cost:.4g}" if problem.reward == "paper" else duration(cost)
 
 
 def proof_words(reference: Reference) -> str:
-    """What is proven of a reference."""
+    """Return in words whether a reference is proven, and else how far it is from its bound."""
     if reference.status == "optimal":
         return "proven optimum"
     return f"best known, within {100 * (reference.cost / reference.bound - 1):.1f} %"
 
 
 def proof(reference: Reference) -> Markup:
-    """The same, as a mark."""
+    """Return ``proof_words`` as a mark."""
     return badge(proof_words(reference), "plain" if reference.status == "optimal" else "warn")

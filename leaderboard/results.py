@@ -1,24 +1,26 @@
-"""Tables of the leaderboard, in Markdown; nothing in them is typed by hand."""
+"""Writes ``results.md`` and ``summary.md``: rankings in Markdown, no number typed by hand."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from parenvs.leaderboard.check import LEGAL, MISSING, Checked, Standing, Verdict, ranking
+from parenvs.leaderboard.check import CheckedEntry, PlanState, Standing, Verdict, ranking
 from parenvs.leaderboard.tasks import Task, TaskList
 from parenvs.markdown import table
 
 COMMAND = "parenvs leaderboard table --out leaderboard/results.md"
-SHORT = "parenvs leaderboard table --summary --out leaderboard/summary.md"
+"""Command that writes ``results.md``."""
+SHORT_COMMAND = "parenvs leaderboard table --summary --out leaderboard/summary.md"
+"""Command that writes ``summary.md``."""
 _HEADER = (
     "rank", "entry", "score", "at the reference", "marked", "learned", "trained on", "search",
     "seconds", "authors",
 )  # fmt: skip
 
 
-def page(known: TaskList, entries: Sequence[Checked]) -> str:
-    """All rankings as one page of Markdown."""
+def page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
+    """Return all rankings as one page of Markdown."""
     parts = [
         "# Leaderboard",
         f"`{COMMAND}`",
@@ -41,18 +43,19 @@ def page(known: TaskList, entries: Sequence[Checked]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def summary(known: TaskList, entries: Sequence[Checked]) -> str:
-    """The rankings in one table: a line for each task."""
+def summary(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
+    """Return the rankings as one table with a line for each task."""
     rows = []
     for task in known.tasks.values():
         places = (f"{escaped(s.checked.entry.entry)} {s.score:.4f}" for s in ranking(task, entries))
         rows.append([task.name, str(len(task.problems)), ", ".join(places)])
     header = ("task", "problems", "entries and scores, best first")
-    parts = ["# Leaderboard", f"`{SHORT}`", table(header, rows, left=(0, 2))]
+    parts = ["# Leaderboard", f"`{SHORT_COMMAND}`", table(header, rows, left=(0, 2))]
     return "\n\n".join(parts) + "\n"
 
 
 def _about(task: Task) -> str:
+    """Return a paragraph about a task."""
     proven = sum(p.reference.status == "optimal" for p in task.problems.values())
     return (
         f"{task.title} Cost: {task.cost}. Trivial plan: {task.trivial}. {len(task.problems)} "
@@ -61,6 +64,7 @@ def _about(task: Task) -> str:
 
 
 def _row(standing: Standing) -> list[str]:
+    """Return the row of an entry in the ranking; see ``_HEADER``."""
     entry = standing.checked.entry
     name = escaped(entry.entry)
     total = len(standing.checked.verdicts)
@@ -80,7 +84,7 @@ def _row(standing: Standing) -> list[str]:
 
 
 def _by_problem(task: Task, standings: Sequence[Standing]) -> str:
-    """Scores of every entry on every problem; what is not legal is in brackets."""
+    """Return a table of the scores by problem; scores without a legal plan are in brackets."""
     columns = [s.checked for s in standings]
     verdicts = [{v.problem.name: v for v in checked.verdicts} for checked in columns]
     rows = []
@@ -97,12 +101,13 @@ def _by_problem(task: Task, standings: Sequence[Standing]) -> str:
 
 
 def _cell(verdict: Verdict) -> str:
+    """Return a score, in brackets without a legal plan."""
     score = f"{verdict.score:.4f}"
-    if verdict.state == LEGAL:
+    if verdict.state == PlanState.LEGAL:
         return score
-    return f"({score})" if verdict.state == MISSING else f"(illegal: {score})"
+    return f"({score})" if verdict.state == PlanState.MISSING else f"(illegal: {score})"
 
 
 def escaped(text: str) -> str:
-    """A text in which Markdown and HTML mean nothing."""
+    """Escape the characters of a text that mean something in Markdown or HTML."""
     return re.sub(r"([\\`*_{}\[\]<>|~&])", r"\\\1", text)

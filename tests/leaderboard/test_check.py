@@ -1,0 +1,152 @@
+"""Verdicts, scores and rankings, on made-up scores and on the committed entries."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parenvs.leaderboard.baselines import agents, learned_from, ready
+from parenvs.leaderboard.check import (
+    CheckedEntry,
+    PlanState,
+    Verdict,
+    check_file,
+    improvements,
+    ranking,
+)
+from parenvs.leaderboard.entry import Entry, entry_files
+from parenvs.leaderboard.tasks import tasks
+
+BOARD = Path(__file__).parents[2] / "leaderboard"
+FILES = entry_files(BOARD / "submissions")
+
+
+def test_check__all_are_accepted(board):
+    entries, seconds = board
+    assert seconds < 60
+    for path, checked in zip(FILES, entries, strict=True):
+        assert checked.reasons == ()
+        assert (path.parent.name, path.stem) == (checked.task.name, checked.entry.entry)
+    assert not improvements(entries)
+
+
+def test_check__every_agent_that_needs_no_training(board):
+    committed = {(c.task.name, c.entry.entry) for c in board[0]}
+    for task in tasks().tasks.values():
+        for agent in ready(task):
+            assert (task.name, agent) in committed
+
+
+def test_check__ours_say_what_they_learned_from(board):
+    for checked in board[0]:
+        entry = checked.entry
+        if entry.authors == ("parenvs",):
+            assert entry.entry in agents(checked.task)
+            assert entry.trained_on == learned_from(entry.entry)
+            assert entry.method == agents(checked.task)[entry.entry].method
+
+
+def test_check__every_reference_is_some_entry_s(board):
+    """Every best known cost is the cost of a plan in a committed entry."""
+    best = {}
+    for checked in board[0]:
+        for verdict in checked.verdicts:
+            if verdict.state == PlanState.LEGAL:
+                key = checked.task.name, verdict.problem.name
+                best[key] = min(best.get(key, np.inf), verdict.cost)
+    for task in tasks().tasks.values():
+        for name, problem in task.problems.items():
+            assert best[task.name, name] == pytest.approx(problem.reference.cost, rel=1e-6)
+
+
+def test_check__exact_ones_reach_every_proven_reference(board):
+    for checked in board[0]:
+        if checked.entry.entry == ("exact-full" if "pipeline" in checked.task.name else "exact"):
+            assert checked.score == pytest.approx(1, abs=1e-6)
+            assert all(v.reaches for v in checked.verdicts)
+
+
+def verdicts_of(task, *scores):
+    """Return verdicts with these scores, and with missing plans for the other problems."""
+    problems = list(tasks().task(task).problems.values())
+    states = [PlanState.LEGAL] * len(scores)
+    states += [PlanState.MISSING] * (len(problems) - len(scores))
+    filled = [*scores, *[None] * (len(problems) - len(scores))]
+    return tuple(
+        Verdict(p, state, p.trivial if score is None else p.reference.cost / score)
+        for p, state, score in zip(problems, states, filled, strict=True)
+    )
+
+
+def checked_of(name, *scores):
+    task = tasks().task("data-parallel")
+    entry = Entry("data-parallel", name, ("a",), "x", {})
+    return CheckedEntry(entry, task, verdicts_of("data-parallel", *scores))
+
+
+def test_check__geometric_mean():
+    assert checked_of("a", *[1.0, 0.25] * 5).score == pytest.approx(0.5)
+    assert checked_of("a", *[1.0] * 10).score == 1
+    one_missing = checked_of("a", *[1.0] * 9)
+    last = list(one_missing.task.problems.values())[-1]
+    expected = (last.reference.cost / last.trivial) ** (1 / 10)
+    assert one_missing.score == pytest.approx(expected)
+    assert one_missing.count(PlanState.MISSING) == 1
+
+
+def test_check__ties_by_name():
+    entries = [
+        checked_of("c", *[0.5] * 10),
+        checked_of("b", *[0.9] * 10),
+        checked_of("a", *[0.9 + 1e-9] * 10),
+        checked_of("d", *[1.0] * 10),
+    ]
+    standings = ranking(tasks().task("data-parallel"), entries)
+    assert [(s.rank, s.checked.entry.entry) for s in standings] == [
+        (1, "d"),
+        (2, "a"),
+        (2, "b"),
+        (4, "c"),
+    ]
+    assert ranking(tasks().task("pipeline-cut"), entries) == []
+    content = json.loads(json.dumps(standings[0].to_json()))
+    assert (content["rank"], content["entry"], len(content["problems"])) == (1, "d", 10)
+
+
+def test_check__better_than_the_optimum_is_an_error(own_tasks, run):
+    """The reference of one problem is made a hundredth worse than it is."""
+    known = tasks().task("data-parallel").problems["vgg-19-shardy-8"].reference
+    worse = 1.01 * known.cost
+    own_tasks("data-parallel", "vgg-19-shardy-8", cost=worse, bound=worse)
+    file = BOARD / "submissions" / "data-parallel" / "exact.json"
+    checked = check_file(file)
+    (reason,) = checked.reasons
+    assert "better than the proven optimum" in reason
+    assert "plans.vgg-19-shardy-8" in reason
+    assert all(v.score <= 1 for v in checked.verdicts)
+    status, _, err = run("check", file)
+    assert status == 2
+    assert "better than the proven optimum" in err
+    assert run("update", file)[0] == 2
+
+
+def test_check__better_than_a_bound_is_an_error(own_tasks):
+    known = tasks().task("data-parallel").problems["vgg-19-shardy-8"].reference
+    worse = 1.01 * known.cost
+    own_tasks("data-parallel", "vgg-19-shardy-8", cost=2 * worse, bound=worse, status="bound")
+    (reason,) = check_file(BOARD / "submissions" / "data-parallel" / "exact.json").reasons
+    assert "better than the proven lower bound" in reason
+
+
+def test_improvements__a_plan_as_good_as_the_bound_is_optimal(own_tasks):
+    name = "vgg-19-shardy-8"
+    known = tasks().task("data-parallel").problems[name].reference
+    own_tasks("data-parallel", name, cost=2 * known.cost, status="bound")
+    files = [BOARD / "submissions" / "data-parallel" / f"{e}.json" for e in ("ones", "exact")]
+    better = improvements([check_file(file) for file in files])
+    assert list(better) == ["data-parallel"]
+    (new,) = better["data-parallel"].values()
+    assert (new.status, new.method) == ("optimal", "ones")
+    assert new.cost == new.bound == pytest.approx(known.cost)
+    assert tasks().improved(better).revision == tasks().revision + 1

@@ -1,0 +1,150 @@
+"""``parenvs leaderboard``: check, table, update, their errors, and the README's commands."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from parenvs.leaderboard.tasks import tasks
+
+BOARD = Path(__file__).parents[2] / "leaderboard"
+
+
+def test_commands__update_takes_over_what_is_better(own_tasks, run, monkeypatch):
+    name = "t5-base-v100-8x8-8"
+    known = tasks().task("pipeline-plan").problems[name].reference
+    assert known.status == "bound"
+    path = own_tasks("pipeline-plan", name, cost=1.5 * known.cost, method="nobody")
+    before, revision = path.read_bytes(), tasks().revision
+    files = [BOARD / "submissions" / "pipeline-plan" / f"{e}.json" for e in ("even", "exact-full")]
+    status, out, err = run("check", *files)
+    assert status in (0, None)
+    assert "parenvs leaderboard update" in err
+    assert "1.0000" in out
+    with monkeypatch.context() as patch:
+
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        patch.setattr("pathlib.Path.replace", interrupted)
+        assert run("update", *files)[0] not in (0, None)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    status, out, _ = run("update", *files)
+    assert status in (0, None)
+    assert f"pipeline-plan {name}: " in out
+    new = tasks().task("pipeline-plan").problems[name].reference
+    assert (new.method, new.status, tasks().revision) == ("exact-full", "bound", revision + 1)
+    assert new.cost == pytest.approx(known.cost, rel=1e-6)
+    assert new.bound == known.bound
+    after = path.read_bytes()
+    assert "nothing written" in run("update", *files)[1]
+    assert path.read_bytes() == after
+
+
+def test_commands__check(run, tmp_path):
+    accepted = BOARD / "submissions" / "data-parallel" / "greedy.json"
+    status, out, err = run("check", accepted)
+    assert status in (0, None)
+    assert "greedy" in out
+    assert "1.0000" in out
+    assert re.search(r"1 judged in \d+\.\d s", err)
+    content = json.loads(accepted.read_text())
+    content["plans"]["vgg-19-shardy-8"]["fingerprint"] = "sha256:00"
+    del content["plans"]["bert-48-shardy-8"], content["seconds"]["bert-48-shardy-8"]
+    (tmp_path / "bad.json").write_text(json.dumps(content))
+    (tmp_path / "worse.json").write_text("{}")
+    status, out, err = run("check", "bad.json", "worse.json", accepted)
+    assert status == 2
+    assert "bad.json: field 'plans.vgg-19-shardy-8': field 'fingerprint' must be" in err
+    assert "worse.json: field 'plans' is missing" in err
+    assert f"{accepted}: field 'entry': 'greedy' of task 'data-parallel' is in bad.json" in err
+    assert "1 missing, 1 illegal" in out
+    last = err.splitlines()[-1]
+    assert last.startswith("parenvs: 3 of 3 refused: ")
+
+
+def test_commands__json_is_what_a_page_needs(run):
+    status, out, _ = run("check", "--json", BOARD / "submissions" / "pipeline-cut" / "even.json")
+    assert status in (0, None)
+    content = json.loads(out)
+    assert [task["name"] for task in content["tasks"]] == list(tasks().tasks)
+    (standing,) = next(t for t in content["tasks"] if t["name"] == "pipeline-cut")["standings"]
+    assert standing["entry"] == "even"
+    assert {"score", "rank", "authors", "method", "problems", "hardware"} <= set(standing)
+
+
+def test_commands__table(run, tmp_path, monkeypatch):
+    folder = BOARD / "submissions"
+    only = tmp_path / "some" / "data-parallel"
+    only.mkdir(parents=True)
+    for name in ("greedy", "replicate"):
+        source = folder / "data-parallel" / f"{name}.json"
+        (only / source.name).write_bytes(source.read_bytes())
+    status, out, _ = run("table", "--folder", "some")
+    assert status in (0, None)
+    assert "| 1 | greedy | 1.0000 |" in out
+    assert out.count("No entry yet.") == 4
+    assert run("table", "--folder", "some", "--out", "new.md")[0] in (0, None)
+    assert Path("new.md").read_text(encoding="utf-8") == out
+    Path("new.md").write_text("old")
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run("table", "--folder", "some", "--out", "new.md")[0] not in (0, None)
+    assert Path("new.md").read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["new.md", "some"]
+    (only / "broken.json").write_text("[]")
+    status, _, err = run("table", "--folder", "some")
+    assert status == 2
+    assert "broken.json: expected one JSON object; parenvs leaderboard check" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["submit", "--task", "pipeline-cuts"], "did you mean 'pipeline-cut'"),
+        (["submit", "--task", "data-parallel", "--agent", "expert"], "has no agent 'expert'"),
+        (["submit", "--entry", "mine"], "--entry names the entry of one agent"),
+        (["submit", "--steps", "0"], "--steps must be from 1"),
+        (["submit", "--task", "data-parallel", "--agent", "ones", "--entry", "../x"], "'entry'"),
+        (["table", "--folder", "nowhere"], "no entry TASK/ENTRY.json there"),
+        (["check", "nowhere.json"], "refused: nowhere.json"),
+        (["update", "nowhere.json"], "no such file"),
+    ],
+)
+def test_commands__errors(run, tmp_path, arguments, words):
+    status, _, err = run(*arguments)
+    assert status == 2
+    line = err.splitlines()[-1]
+    assert line.startswith("parenvs: ")
+    assert words in line
+    assert not list(tmp_path.iterdir())
+
+
+README = (BOARD / "README.md").read_text(encoding="utf-8")
+
+
+def test_readme__as_a_newcomer_enters(run, tmp_path):
+    """The script and the commands of the page run one after the other in an empty folder."""
+    (script,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    exec(compile(script, "README.md", "exec"), {"__name__": "__main__"})
+    assert (tmp_path / "submissions" / "pipeline-cut" / "my-even.json").is_file()
+    (commands,) = re.findall(r"```bash\n(.*?)```", README, re.S)
+    output = ""
+    for line in commands.splitlines():
+        words = shlex.split(line, comments=True)
+        assert words[:2] == ["parenvs", "leaderboard"]
+        status, out, err = run(*words[2:])
+        assert status in (0, None), (line, err)
+        output += out
+    assert "| 1 | my-even |" in output
+
+
+def test_readme__names_what_is_there():
+    for name in tasks().tasks:
+        assert f"`{name}`" in README
+    for link in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (BOARD / link).exists(), link
+    assert "4 MiB" in README

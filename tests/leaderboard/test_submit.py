@@ -1,0 +1,98 @@
+"""Entries of any planner and of the project's own agents."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from parenvs.agents import partition_planners, planners
+from parenvs.agents.names import TRAINED
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.leaderboard.baselines import agents, planner, ready
+from parenvs.leaderboard.check import check
+from parenvs.leaderboard.entry import load_entry
+from parenvs.leaderboard.submit import agent_submission, submission, this_hardware
+from parenvs.leaderboard.tasks import tasks
+
+ROOT = Path(__file__).parents[2]
+BOARD = ROOT / "leaderboard"
+
+
+def test_submission__leaves_out_what_is_not_legal():
+    """Illegal plans and infeasible problems are left out; other errors are raised."""
+
+    def plan(problem):
+        if problem.instance != "vgg-19":
+            raise InfeasibleError("too large\nfor me")
+        return problem.pipeline_plan(*(([59, 88], [13, 21]) if problem.stages == 3 else ([0], [9])))
+
+    lines = []
+    entry_ = submission(
+        "pipeline-cut", plan, entry="mine", authors=["me"], method="x", say=lines.append
+    )
+    assert list(entry_.plans) == list(entry_.seconds) == ["vgg-19-B-3"]
+    assert len(lines) == len(tasks().task("pipeline-cut").problems)
+    assert not any("\n" in line for line in lines)
+    assert check(entry_).reasons == ()
+    with pytest.raises(ParenvsError, match="nothing to enter"):
+        submission(
+            "pipeline-cut",
+            lambda p: p.pipeline_plan([], []),
+            entry="mine",
+            authors=["me"],
+            method="x",
+        )
+    with pytest.raises(ZeroDivisionError):
+        submission("pipeline-cut", lambda p: 1 / 0, entry="mine", authors=["me"], method="x")
+
+
+@pytest.mark.parametrize(("task", "agent"), [("data-parallel", "greedy"), ("pipeline-cut", "even")])
+def test_submission__made_again_by_the_command(run, tmp_path, task, agent):
+    status, out, _ = run("submit", "--task", task, "--agent", agent, "--folder", "made")
+    assert status in (0, None)
+    assert f"made/{task}/{agent}.json" in out
+    anew = load_entry(tmp_path / "made" / task / f"{agent}.json")
+    old = load_entry(BOARD / "submissions" / task / f"{agent}.json")
+    assert replace(anew, seconds={}, hardware="") == replace(old, seconds={}, hardware="")
+    assert anew.hardware == this_hardware()
+
+
+def test_agents__need_neither_torch_nor_jax():
+    code = (
+        "import sys\n"
+        "import parenvs.cli, parenvs.cli.leaderboard\n"
+        "from parenvs.leaderboard import check, entry, references, results, submit, tasks\n"
+        "print(sorted({'torch', 'jax', 'stable_baselines3', 'sb3_contrib'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_agents__trained_ones_say_so(monkeypatch):
+    """Trained agents are entered as such; the test leaves out the training."""
+    from parenvs.leaderboard import submit
+
+    def any_plan(task, agent, seed, steps):
+        return planner(task, "ones")
+
+    monkeypatch.setattr(submit, "planner", any_plan)
+    for agent in TRAINED:
+        entry = agent_submission("data-parallel", agent, seed=3, steps=100)
+        assert entry.learned
+        assert entry.trained_on == ("the problem itself",)
+        assert entry.seeds == (3,)
+        assert entry.search_budget == "100 environment steps a problem"
+        assert check(entry).reasons == ()
+
+
+def test_agents__every_planner_of_the_project():
+    """A new planner must be described in leaderboard/baselines.py and entered."""
+    described = set().union(*(agents(task) for task in tasks().tasks.values()))
+    assert {*planners.PLANNERS, *partition_planners.PLANNERS} <= described
+    for task in tasks().tasks.values():
+        assert set(agents(task)) == {*ready(task), *TRAINED}
+        assert all(description.method for description in agents(task).values())

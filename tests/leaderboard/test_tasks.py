@@ -1,0 +1,87 @@
+"""The committed list of tasks and the splits."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from parenvs.datasets.families import FAMILIES
+from parenvs.datasets.instance_sets import SETS
+from parenvs.errors import ParenvsError
+from parenvs.instances import names
+from parenvs.leaderboard import references
+from parenvs.leaderboard.tasks import SPLITS, read_tasks, split, tasks, tasks_file
+
+TASKS = [
+    "operator-partition-paper",
+    "operator-partition-step-time",
+    "data-parallel",
+    "pipeline-cut",
+    "pipeline-plan",
+]
+
+
+def test_tasks__list():
+    known = tasks()
+    assert list(known.tasks) == TASKS
+    assert known.version == references.VERSION
+    for task in known.tasks.values():
+        assert {p.instance for p in task.problems.values()} == set(names())
+        for name, problem in task.problems.items():
+            reference = problem.reference
+            assert problem.name == name
+            assert re.fullmatch(r"[a-z0-9A-Z-]+", name)  # also a file's name
+            assert reference.status in ("optimal", "bound")
+            assert 0 < reference.bound <= reference.cost <= problem.trivial
+            assert (reference.status == "optimal") == (reference.bound == reference.cost)
+            assert problem.head["instance"] == problem.instance
+    statuses = [p.reference.status for t in known.tasks.values() for p in t.problems.values()]
+    assert statuses.count("bound") < 0.1 * len(statuses)
+    with pytest.raises(ParenvsError, match=r"did you mean 'pipeline-cut'"):
+        known.task("pipeline-cuts")
+
+
+def test_tasks__round_trip(tmp_path):
+    path = tmp_path / "tasks.json"
+    tasks().save(path)
+    assert path.read_bytes() == tasks_file().read_bytes()
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "schema": 9}))
+    with pytest.raises(ParenvsError, match="field 'schema' is 9"):
+        read_tasks(path)
+
+
+def test_tasks__another_graph_is_noticed():
+    problem = replace(tasks().task("pipeline-cut").problems["vgg-19-A-2"], fingerprint="sha256:00")
+    with pytest.raises(ParenvsError, match="field 'fingerprint' is not that of the shipped graph"):
+        _ = problem.target
+
+
+def test_tasks__trivial_plans_do_without_parallelism(board):
+    for checked in board[0]:
+        for verdict in checked.verdicts:
+            problem = verdict.problem
+            if checked.entry.entry == "replicate":
+                assert verdict.cost == pytest.approx(problem.trivial, rel=1e-9)
+            elif problem.kind == "pipeline-cut":
+                profile, batches = problem.pipeline.profile, problem.pipeline.micro_batches
+                assert problem.trivial == pytest.approx(batches * profile.seconds.sum())
+
+
+def test_tasks__splits_are_disjoint_by_family():
+    train, validation, test = (split(name) for name in SPLITS)
+    for task in TASKS:
+        families = set(test[task]["families"])
+        assert families == {"vgg", "t5", "bert"}
+        assert not families & {*train[task]["families"], *validation[task]["families"]}
+        assert set(test[task]["instances"]) == set(names())
+        assert {n.split("-")[0] for n in names()} == families
+        assert not {*train[task]["instances"], *validation[task]["instances"]} & set(names())
+        assert not set(train[task]["instances"]) & set(validation[task]["instances"])
+        if task.startswith("pipeline"):
+            assert train[task]["families"] == validation[task]["families"] == list(FAMILIES)
+            assert set(validation[task]["instances"]) <= set(SETS)
+        assert all(part[task]["note"] for part in (train, validation, test))
+    with pytest.raises(ParenvsError, match="known: train, validation, test"):
+        split("tests")
