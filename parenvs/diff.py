@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 
 from parenvs.errors import ParenvsError
+from parenvs.judging import ROUNDING
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.plan import PipelinePlan, Plan
 
 MOST_MOVES = 14
 """Cuts that stand elsewhere, at most, for their seconds to be attributed (2**14 mixed plans)."""
-ROUNDING = 1e-9
-"""Seconds below this share of a whole are errors of rounding."""
 _PIPELINE_FIELDS = (
     "fingerprint", "cluster", "micro_batch", "micro_batches", "recompute", "sync", "copies",
 )  # fmt: skip

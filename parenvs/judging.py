@@ -15,6 +15,8 @@ from parenvs.plan import PartitionPlan, PipelinePlan
 
 OPTIMAL = 1e-3
 """A plan reaches the optimum if its cost is within this share of the exact one."""
+ROUNDING = 1e-9
+"""Two figures that differ by less than this share differ by errors of rounding only."""
 
 
 @overload

@@ -16,14 +16,15 @@ import parenvs
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    ("errors", "files", "machine"),
+    ("arrays", "errors", "files", "machine", "markdown"),
     ("cluster",),
     ("plan",),
     ("graph",),
     ("pipeline", "partitioning"),
     ("instances",),
     ("judging", "datasets"),
-    ("diff", "viewer", "shardy"),
+    ("diff",),
+    ("viewer", "shardy"),
     ("envs", "wrappers"),
     ("agents",),
     ("leaderboard", "bench"),

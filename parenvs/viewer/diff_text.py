@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from parenvs.diff import (
     MOST_MOVES,
-    ROUNDING,
     ClassChange,
     Move,
     Part,
@@ -14,6 +13,7 @@ from parenvs.diff import (
     PipelineDiff,
     pivot_stage,
 )
+from parenvs.judging import ROUNDING
 from parenvs.partitioning.problem import PartitionReport
 from parenvs.pipeline.problem import Report, Stage
 from parenvs.viewer import partition_text, pipeline_text

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from parenvs.judging import ROUNDING
 from parenvs.plan import BatchPlan
 from parenvs.viewer.partition_grid import STATE_NAMES, UNDECIDED, Cell, cells, merged
 from parenvs.viewer.words import (
@@ -26,8 +27,6 @@ WIDTH = 110
 """Columns of the text."""
 MEMORY_PARTS = ("parameters", "optimiser", "inputs", "gradients", "activations")
 """Fields of ``Memory`` in the order in which they are shown."""
-ROUNDING = 1e-9
-"""A gap below this is an error of rounding: the plan is the proven optimum itself."""
 _MOST_LINES = 60  # of the table
 
 
