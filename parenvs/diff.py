@@ -22,6 +22,7 @@ import numpy as np
 from parenvs.errors import ParenvsError
 from parenvs.judging import ROUNDING
 from parenvs.partitioning.problem import Partitioning, PartitionReport
+from parenvs.pipeline import formulas
 from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.plan import PipelinePlan, Plan
 
@@ -301,7 +302,8 @@ def _resource_seconds(report: Report) -> np.ndarray:
 def _pivot(report: Report) -> int:
     """Place of the pivot stage among the stages (even) and transfers (odd)."""
     seconds = _resource_seconds(report)
-    return int((np.cumsum(seconds) + (report.pipeline.micro_batches - 1) * seconds).argmax())
+    passed = np.cumsum(seconds)
+    return int(formulas.through(passed, seconds, report.pipeline.micro_batches).argmax())
 
 
 def _addends(report: Report) -> dict[str, float]:

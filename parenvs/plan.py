@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.errors import PlanError, did_you_mean, shown
@@ -37,6 +37,14 @@ RULE_SETS = ("shardy", "automap")
 """Factor rules; ``automap`` also forbids to partition a reduced dimension."""
 UNEVEN = ("pad", "forbid")
 """What becomes of dimensions that are no multiple of the devices."""
+
+
+class Bounded(Protocol):
+    """What the gap of a plan is measured against: a planner's answer to the same problem."""
+
+    @property
+    def bound(self) -> float | None:
+        """Proven bound of what the task minimises (seconds) or maximises (return), or None."""
 
 
 class Plan(ABC):

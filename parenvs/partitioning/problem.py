@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from parenvs.partitioning.explain import Explainer
 from parenvs.partitioning.formulas import LinearReturn
 from parenvs.partitioning.legality import verdict
 from parenvs.partitioning.memory import Footprint, Memory
-from parenvs.plan import ILLEGAL, BatchPlan, PartitionPlan
+from parenvs.plan import ILLEGAL, BatchPlan, Bounded, PartitionPlan
 
 REWARDS = ("paper", "step_time")
 PLANS: dict[str, type[PartitionPlan]] = {kind.task: kind for kind in (PartitionPlan, BatchPlan)}
@@ -281,14 +281,6 @@ class Partitioning:
             replicate_seconds=self.replicate_seconds,
             memory=self.footprint.memory(chosen),
         )
-
-
-class Bounded(Protocol):
-    """Something with a proven upper bound of a problem's return, as a planner's answer."""
-
-    @property
-    def bound(self) -> float | None:
-        """The bound over all legal plans, or None."""
 
 
 @dataclass(frozen=True)

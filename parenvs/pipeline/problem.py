@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from parenvs.pipeline import formulas, legality
 from parenvs.pipeline.profile import StageProfile
 from parenvs.pipeline.ranges import RangeTable
 from parenvs.pipeline.simulate import StageTimes, Timetable, simulate
-from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCHES, RECOMPUTE, PipelinePlan
+from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCHES, RECOMPUTE, Bounded, PipelinePlan
 
 MOST_MICRO_BATCHES = 10_000
 """Largest number of micro-batches; the simulation walks through every one."""
@@ -482,14 +482,6 @@ class Report:
             "memory_limit_bytes": self.memory_limit_bytes,
             "stages": [vars(stage) for stage in self.stages],
         }
-
-
-class Bounded(Protocol):
-    """What a plan's gap is measured against: an answer of a planner."""
-
-    @property
-    def bound(self) -> float | None:
-        """Proven bound of what the task minimises or maximises."""
 
 
 def check_stages(pipeline: Pipeline) -> None:
