@@ -1,7 +1,8 @@
 """Proven optima of the closed-form pipeline length, over a pruned space or over all plans.
 
-Both planners run the label search of ``parenvs.agents.exact.label_search``; a problem without a plan that fits the
-memory ends in an ``InfeasibleError`` that says by how many bytes the best plan misses.
+Both planners run the label search of ``parenvs.agents.exact.label_search``. A problem without a
+plan that fits the memory ends in an ``InfeasibleError`` that says by how many bytes the best plan
+misses.
 """
 
 from __future__ import annotations
@@ -15,12 +16,10 @@ from parenvs.agents.exact.bounds import SLACK
 from parenvs.agents.exact.label_search import LabelSearch, Targets
 from parenvs.agents.exact.least_memory import least_excess, least_excess_pruned, plan_within
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.cuts import CutSpace, check_stages
+from parenvs.pipeline.cuts import Cuts, CutSpace, check_stages
 from parenvs.pipeline.points import coarse_pivots, distinct_pivots
 from parenvs.pipeline.problem import Pipeline
 
-Plan = tuple[np.ndarray, np.ndarray]
-"""Cuts and device cuts."""
 _COARSE = (24, 96, 320)  # points of the ever finer chains that give the incumbent
 _COARSE_SECONDS = (2.0, 5.0, 10.0)
 _MANY = 200  # pivots from which the better bounds repay their cost
@@ -37,7 +36,7 @@ def exact_pruned(space: CutSpace) -> Answer:
     search = LabelSearch(space.pipeline, space.stages, pruned_targets(space))
     search.run()
     if search.best is None:
-        raise _infeasible(space.pipeline, space.stages, least_excess_pruned(space)[2])
+        raise _infeasible(space.pipeline, space.stages, least_excess_pruned(space).excess_bytes)
     return _answer(space.pipeline, search.best, "exact-pruned", search.evaluations, begin)
 
 
@@ -91,7 +90,7 @@ def exact_full(
     if best is None:
         best = plan_within(pipeline, stages, pipeline.memory_limit)
         if best is None:
-            raise _infeasible(pipeline, stages, least_excess(pipeline, stages)[2])
+            raise _infeasible(pipeline, stages, least_excess(pipeline, stages).excess_bytes)
         best = improve(pipeline, best, deadline=deadline)
     search = _search(pipeline, stages, pivots, best, deadline)
     best = search.best if search.best is not None else best
@@ -103,12 +102,12 @@ def exact_full(
 
 def improve(
     pipeline: Pipeline,
-    plan: Plan,
+    plan: Cuts,
     rounds: int = 8,
     deadline: float = np.inf,
     pivots: np.ndarray | None = None,
     devices: np.ndarray | None = None,
-) -> Plan:
+) -> Cuts:
     """Local search: move one pivot and its device cut at a time while the plan gets shorter.
 
     ``pivots`` and ``devices``, ascending, are where cuts may move to; anywhere if left out.
@@ -145,7 +144,7 @@ def improve(
     return ends[1:-1], edges[1:-1]
 
 
-def usable(pipeline: Pipeline, stages: int, incumbent: Answer | None) -> Plan | None:
+def usable(pipeline: Pipeline, stages: int, incumbent: Answer | None) -> Cuts | None:
     """The incumbent's plan if it is legal and fits the memory."""
     if incumbent is None or len(incumbent.cuts) != stages - 1:
         return None
@@ -161,7 +160,7 @@ def _search(
     pipeline: Pipeline,
     stages: int,
     pivots: np.ndarray,
-    best: Plan | None,
+    best: Cuts | None,
     deadline: float,
 ) -> LabelSearch:
     upper = np.inf if best is None else float(pipeline.length(*best))
@@ -173,7 +172,7 @@ def _search(
 
 def _answer(
     pipeline: Pipeline,
-    plan: Plan,
+    plan: Cuts,
     method: str,
     evaluations: int,
     begin: float,

@@ -18,6 +18,7 @@ from parenvs.agents.exact.pipeline import exact_full, improve
 from parenvs.agents.exact.point_search import PointSearch, SpaceTables
 from parenvs.agents.exact.points import exact_points, few_points
 from parenvs.agents.pretrained.policy import Draws, PlanPolicy
+from parenvs.pipeline.cuts import Cuts
 from parenvs.pipeline.points import PointSpace
 
 WEIGHTS = "data/plan-policy.npz"
@@ -63,7 +64,7 @@ def pretrained(space: PointSpace, draws: int = DRAWS, refine: bool = False, seed
     return Answer(*plan, length, method, evaluations=looked, seconds=seconds)
 
 
-def refined(space: PointSpace, drawn: Draws) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+def refined(space: PointSpace, drawn: Draws) -> tuple[Cuts, int]:
     """A shorter plan in the neighbourhood of drawn ones, and the labels it took.
 
     An exact search over all units and the points that the plans cut at, the neighbours of the best
@@ -92,9 +93,7 @@ def refined(space: PointSpace, drawn: Draws) -> tuple[tuple[np.ndarray, np.ndarr
     return plan, search.evaluations
 
 
-def _polished(
-    space: PointSpace, plan: tuple[np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
+def _polished(space: PointSpace, plan: Cuts) -> Cuts:
     return improve(space.pipeline, plan, _ROUNDS, np.inf, space.pivots, space.devices)
 
 
