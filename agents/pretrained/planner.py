@@ -42,7 +42,9 @@ def policy() -> PlanPolicy:
         return PlanPolicy(dict(np.load(stream)))
 
 
-def pretrained(space: PointSpace, draws: int = DRAWS, refine: bool = False, seed: int = 0) -> Answer:
+def pretrained(
+    space: PointSpace, draws: int = DRAWS, refine: bool = False, seed: int = 0
+) -> Answer:
     """The shortest of some plans that the network draws; it fits the memory.
 
     Args:
