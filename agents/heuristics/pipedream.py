@@ -22,7 +22,7 @@ import numpy as np
 
 from parenvs.agents.answer import Answer
 from parenvs.agents.heuristics.pipeline import even_cut
-from parenvs.cluster import same_server
+from parenvs.cluster import group_bandwidth, same_server
 from parenvs.pipeline.cuts import check_stages
 from parenvs.pipeline.problem import Pipeline
 from parenvs.pipeline.profile import StageProfile
@@ -127,8 +127,8 @@ def pipedream(pipeline: Pipeline, stages: int) -> Answer:
                         continue
                     have = value[e, before, places]
                     if k > 1:
-                        near = before and same_server(e - 1, a, server)
-                        bandwidth = cluster.intra_bw if near else cluster.inter_bw
+                        near = bool(before) and same_server(e - 1, a, server)
+                        bandwidth = group_bandwidth(near, cluster.intra_bw, cluster.inter_bw)
                         transfer = 2 * pipeline.cut_before[places] / (bandwidth * (a - e))
                         have = np.maximum(have, transfer)
                     count = np.searchsorted(variables[places], variables[targets])
@@ -141,11 +141,11 @@ def pipedream(pipeline: Pipeline, stages: int) -> Answer:
                     step[a, inside, where, 1:] = e, before
         value = after
         steps.append(step)
-    place, device, inside = n, devices, int(value[devices, :, n].argmin())
+    pivot, device, inside = n, devices, int(value[devices, :, n].argmin())
     bounds = []
     for step in reversed(steps):
-        place, device, inside = (int(x) for x in step[device, inside, place])
-        bounds.append((place, device))
+        pivot, device, inside = (int(x) for x in step[device, inside, pivot])
+        bounds.append((pivot, device))
     cuts, device_cuts = np.array(bounds[-2::-1], dtype=np.int64).T.copy()
     length = float(pipeline.length(cuts, device_cuts))
     spent = time.perf_counter() - begin
