@@ -153,9 +153,8 @@ def main() -> None:
     options.add_argument("--stages", nargs="+", type=int, default=(2, 3, 4, 8), help="of those")
     options.add_argument("--limit", type=float, default=30.0, help="seconds for each proof")
     chosen = options.parse_args()
-    exact_points(
-        PointSpace.build(problem("vgg-19", "A").with_stages(4))
-    )  # pays for the first use of everything
+    # This pays for the first use of everything.
+    exact_points(PointSpace.build(problem("vgg-19", "A").with_stages(4)))
     rows, data, late = [], {}, []
     for stages, devices in SHAPES if chosen.count else ():
         found = generated(chosen.count, stages, devices, chosen.limit)

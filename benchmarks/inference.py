@@ -159,9 +159,8 @@ def main() -> None:
     options.add_argument("--devices", nargs="*", type=int, default=(16, 32, 64, 128, 256, 512))
     options.add_argument("--stages", nargs="*", type=int, default=(2, 4, 6, 8))
     chosen = options.parse_args()
-    measure(
-        PointSpace.build(problem("vgg-19", "A").with_stages(4)), 1.0
-    )  # pays for the first use of everything
+    # This pays for the first use of everything.
+    measure(PointSpace.build(problem("vgg-19", "A").with_stages(4)), 1.0)
     data: dict[str, Any] = {}
     sections = [
         "Length over the proven optimum of the same problem of at most 128 points and 64 units "

@@ -84,7 +84,7 @@ def known(label: str, instance: str, cluster: str) -> tuple[list[str], dict[str,
     found = solve(pipeline, lambda: exact_pruned(space))
     after = layers(pipeline, found.after)
     expected = EXPECTED.get((label, cluster))
-    excess = least_excess_pruned(space)[2] if found.status == "infeasible" else None
+    excess = least_excess_pruned(space).excess_bytes if found.status == "infeasible" else None
     paper = PAPER.get((label, cluster), "")
     raw = {
         "instance": label,
@@ -132,9 +132,9 @@ def measured(label: str, path: str, cluster: str) -> tuple[list[str], dict[str, 
 
 def _excess(pipeline: Pipeline, space: CutSpace, pruned: bool) -> float:
     return (
-        least_excess_pruned(space)[2]
+        least_excess_pruned(space).excess_bytes
         if pruned
-        else least_excess(pipeline.with_stages(space.stages))[2]
+        else least_excess(pipeline.with_stages(space.stages)).excess_bytes
     )
 
 

@@ -38,12 +38,12 @@ def check(kind: str, seed: int) -> str:
         pipeline, stages = bf.random_pipeline(rng)
         plans = bf.all_plans(pipeline, stages)
         best = bf.best_of(pipeline, plans)
-        excess = least_excess(pipeline.with_stages(stages))[2]
+        excess = least_excess(pipeline.with_stages(stages)).excess_bytes
     else:
         space = bf.random_space(rng)
         pipeline = space.pipeline
         best = bf.best_of(pipeline, bf.legal_plans(space))
-        excess = least_excess_pruned(space)[2]
+        excess = least_excess_pruned(space).excess_bytes
     if abs(excess - best.excess) > 0.5:
         return f"WRONG: {kind} case {seed}: least excess {excess}, brute force {best.excess}"
     try:

@@ -1,22 +1,7 @@
-"""Lower bounds of what stands in front of a suffix, from a coarse chain.
+"""Lower bounds of what the stages in front of a suffix cost: where suffixes are worth having.
 
-The pivots are merged into blocks. A cut anywhere in a block is replaced by the best of all its
-pivots for each term: the stage behind it starts at the block's last pivot, the stage before it
-ends at the first, and the fewest bytes of the block cross. Forward over the stages, three numbers
-are bounded per (stages s, block, devices e): the length of the first s stages taken alone; their
-seconds plus the tail that they bring; and their forward seconds (transfers included). With x the
-seconds of the next stage, f its forward seconds, r its all-reduce and t the seconds of the transfer
-before it,
-
-    seconds' >= max(seconds + t, forward + t / 2 + r) + x
-    length'  >= max(length, seconds + M t, seconds' + (M - 1) x)
-    forward' >= forward + t / 2 + f
-
-
-JOINED: What the stages in front of a suffix cost at least: where suffixes are worth having at all.
-
-The bounds on the s stages in front, on the first e devices, with C seconds of work (on one device),
-of a plan that beats the incumbent U:
+``Bounds`` looks at the s stages in front, on the first e devices, with C seconds of work (on one
+device), of a plan that beats the incumbent U:
 
 * their seconds sum to at least ``C / (e - s + 1)``, the most devices that one of them can have, and
   to at least ``C - (e - s) U / M``, because each takes at most U / M and has at least one device;
@@ -25,6 +10,20 @@ of a plan that beats the incumbent U:
   with U less what comes before them;
 * an all-reduce of the suffix costs what is left of it after all backward passes in front, so that
   core plus tail of the suffix, plus the forward seconds in front, are a lower bound too.
+
+``Prefixes`` looks at a coarse chain as well. The pivots are merged into blocks. A cut anywhere in a
+block is replaced by the best of all its pivots for each term: the stage behind it starts at the
+block's last pivot, the stage before it ends at the first, and the fewest bytes of the block cross.
+Forward over the stages, three numbers are bounded per (stages s, block, devices e): the length of
+the first s stages taken alone; their seconds plus the tail that they bring; and their forward
+seconds (transfers included). With x the seconds of the next stage, f its forward seconds, r its
+all-reduce and t the seconds of the transfer before it,
+
+    seconds' >= max(seconds + t, forward + t / 2 + r) + x
+    length'  >= max(length, seconds + M t, seconds' + (M - 1) x)
+    forward' >= forward + t / 2 + f
+
+Seconds of single stages and transfers are those of ``parenvs.pipeline.formulas``.
 """
 
 from __future__ import annotations
@@ -33,6 +32,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from parenvs.cluster import group_bandwidth, same_server
+from parenvs.pipeline import formulas
 from parenvs.pipeline.problem import Pipeline
 
 _BLOCKS = 128
@@ -107,8 +108,8 @@ class Prefixes:
         c, f, w = pipeline.seconds_sum, pipeline.forward_sum, pipeline.parameter_sum
         if s == 1:
             reduce = cluster.sync_seconds(w[pivots], np.zeros_like(e), e, pipeline.sync)
-            seconds = c[pivots] / e
-            return np.stack([m * seconds + reduce, seconds + reduce, f[pivots] / e])
+            seconds, forward = (formulas.compute_seconds(x[pivots], e) for x in (c, f))
+            return np.stack([m * seconds + reduce, seconds + reduce, forward])
         device, block, length, seconds, forward = self._tables[s - 1]
         end, first, crossing = self._last[block], self._first[block], self._bytes[block]
         fastest = max(cluster.intra_bw, cluster.inter_bw)
@@ -119,9 +120,10 @@ class Prefixes:
                 continue
             # All stages [d, e) at once: what depends on d and the block is a row of each matrix.
             d = device[:n]
-            near = d // server == (one - 1) // server
-            near &= (d < server) if s == 2 else (d % server > 0)
-            transfer = 2 * crossing[:n] / np.where(near, fastest, cluster.inter_bw)
+            # The transfer before it starts on device 0, or at best on the device before d.
+            near = same_server(np.zeros_like(d) if s == 2 else d - 1, one, server)
+            bandwidth = group_bandwidth(near, fastest, cluster.inter_bw)
+            transfer = 2 * formulas.transfer_seconds(crossing[:n], bandwidth)
             sync = cluster.sync_seconds(np.ones(1), d, one, pipeline.sync)
             before, hidden = seconds[:n] + transfer, forward[:n] + transfer / 2
             least = np.maximum(length[:n], before + (m - 1) * transfer)
@@ -130,7 +132,7 @@ class Prefixes:
             for at in range(begin, stop, step):
                 some = slice(at, min(at + step, stop))
                 p = pivots[some, None]
-                share = 1.0 / (one - d)
+                share = formulas.compute_seconds(1.0, one - d)
                 x = np.maximum(c[p] - c[end[:n]], 0.0) * share
                 total = np.maximum(w[p] - w[end[:n]], 0.0) * sync
                 total += hidden
@@ -232,8 +234,8 @@ class Bounds:
         weights, variables = pipeline.parameter_sum, pipeline.variable_sum
         limit = pipeline.memory_limit * (1 + SLACK)
         ok = (variables[p] >= s) & (variables[-1] - variables[p] >= k)
-        ok &= pipeline.copies * weights[p] <= s * limit
-        ok &= pipeline.copies * (weights[-1] - weights[p]) <= k * limit
+        ok &= formulas.weight_bytes(weights[p], pipeline.copies) <= s * limit
+        ok &= formulas.weight_bytes(weights[-1] - weights[p], pipeline.copies) <= k * limit
         ok &= m * pipeline.seconds_sum[p] <= budget * (e - s + self._capacity[s])
         zero, reduce = np.zeros_like(p), np.zeros(len(p))
         if s == 1:
@@ -270,9 +272,12 @@ class Bounds:
         inside = (s - 1) * self._least_cut[p] / self._fastest
         before = before + 2 * inside
         # The single stage in front starts at device 0; of several, the last may start anywhere.
-        near = e < cluster.devices_per_server if s == 1 else e % cluster.devices_per_server > 0
-        slow = 2 * pipeline.cut_before[p] / cluster.inter_bw
-        fast = np.where(near, 2 * pipeline.cut_before[p] / cluster.intra_bw, slow)
+        near = cluster.same_server(np.zeros_like(e) if s == 1 else e - 1, e + 1)
+        slow, fast = (
+            2 * formulas.transfer_seconds(pipeline.cut_before[p], bandwidth)
+            for bandwidth in (cluster.inter_bw, cluster.intra_bw)
+        )
+        fast = np.where(near, fast, slow)
         return Columns(
             p, e, c, before, forward + inside, backward + inside, reduce, fast, slow,
             budget - before - reduce, budget - forward - inside,

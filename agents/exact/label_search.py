@@ -2,18 +2,18 @@
 
 A plan is built from its last stage to its first. A suffix (the last k stages, from pivot p and
 device e on, with the transfer in front of it) matters to what comes before it only through two
-numbers: its ``core`` and its ``tail``. Putting a stage or a transfer with forward plus backward
-seconds x, backward seconds b and all-reduce seconds r in front gives
+numbers, its ``core`` and its ``tail``: together they are a *label*. ``formulas.prepend_core`` and
+``formulas.prepend_tail`` give the label with one more stage or transfer in front:
 
-    core' = x + max((M - 1) x, core)        tail' = max(r, tail - b)
+    core' = x + max((M - 1) x, core)        tail' = max(AR, tail - B)
 
 Both grow with the old ones, so of the suffixes that share (k, p, e) only the Pareto front of
 (core, tail) has to be kept. The link in front of a suffix is fast only if the suffix's first stage
 and the stage before lie in one server, so every state is kept twice: for a stage before that starts
 in the same server as e, and for one that does not.
 
-Labels are dropped when a lower bound (``parenvs.agents.exact.bounds``) of the plans that they lead to reaches
-the incumbent.
+Labels are dropped when a lower bound (``parenvs.agents.exact.bounds``) of the plans that they lead
+to reaches the incumbent.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 
 from parenvs.agents.exact.bounds import SLACK, Bounds, Columns, Prefixes
 from parenvs.agents.exact.labels import Front, Labels, join
+from parenvs.pipeline import formulas
 from parenvs.pipeline.problem import Pipeline
 
 _BLOCK = 32768  # elements of one matrix: a handful of them stays in the processor's cache
@@ -58,7 +59,8 @@ class LabelSearch:
     ) -> None:
         """Look for plans shorter than ``upper`` until ``time.perf_counter()`` is ``deadline``.
 
-        ``pivots``, all that ``targets`` ever gives, allow for better bounds (``parenvs.agents.exact.bounds``).
+        ``pivots``, all that ``targets`` ever gives, allow for better bounds
+        (``parenvs.agents.exact.bounds.Prefixes``).
         """
         self.pipeline, self.stages, self.targets = pipeline, stages, targets
         self.upper, self.deadline = upper, deadline
@@ -93,23 +95,28 @@ class LabelSearch:
 
     def _extend(self, k: int, labels: Labels) -> Labels:
         """Put a stage in front of all labels, and keep the fronts; the last layer is completed."""
-        devices, server = self.pipeline.cluster.devices, self.pipeline.cluster.devices_per_server
+        cluster, devices = self.pipeline.cluster, self.pipeline.cluster.devices
+        every = np.arange(devices + 1)
         parts: list[tuple[int, bool, Front]] = []
         bound = np.inf
         for e in range(self.stages - k, devices - k + 1):
-            columns = self._bounds.columns(k, e, self.targets(k, e), self.upper)
+            pivots = self.targets(k, e)
+            if not pivots.size:
+                continue
+            columns = self._bounds.columns(k, e, pivots, self.upper)
             if not columns.pivot.size:
                 continue
             fronts = {near: Front(len(columns.pivot)) for near in (False, True)}
+            starts_with: list[bool] = cluster.same_server(every[e], every + 1).tolist()
+            inside: list[bool] = cluster.same_server(every[e], every).tolist()
             for d in range(e + 1, devices + 1):
-                rows = labels.slices.get((d, e // server == d // server))
-                if rows is None:
-                    continue
-                near = e // server == (d - 1) // server  # the stage lies in one server
-                self._stage(k, e, d, labels, rows, columns, near, fronts[near])
+                rows = labels.slices.get((d, starts_with[d]))
+                if rows is not None:
+                    self._stage(k, e, d, labels, rows, columns, inside[d], fronts[inside[d]])
             if k == self.stages - 1:
                 continue
-            for same in (False, True) if e % server else (False,):
+            # Unless e is the first of its server, the stage before may start there, too.
+            for same in (False, True) if starts_with[e - 1] else (False,):
                 front = self._transfer(columns, fronts, same)
                 if front.size:
                     self.evaluations += front.size
@@ -130,7 +137,8 @@ class LabelSearch:
     ) -> None:
         """Put the stages [p, q) on devices [e, d) in front of the labels that start at (q, d)."""
         pipeline, group = self.pipeline, d - e
-        m, share = pipeline.micro_batches, 1.0 / group
+        # The costs of a stage are linear: seconds of a second's work, of a byte's all-reduce.
+        m, share = pipeline.micro_batches, formulas.compute_seconds(1.0, group)
         byte, first_device, end_device = np.ones(1), np.array([e]), np.array([d])
         sync = pipeline.cluster.sync_seconds(byte, first_device, end_device, pipeline.sync)
         pivot = labels.pivot[rows]
@@ -153,17 +161,15 @@ class LabelSearch:
             q = labels.pivot[some]
             x = self._c[q][:, None] - columns.seconds[first:last]
             x *= share
-            core = (m - 1) * x
-            np.maximum(core, labels.core[some, None], out=core)
-            core += x
+            core = formulas.prepend_core(labels.core[some, None], x, m)
             i, j = np.nonzero(core <= core_limit[first:last])
             if not i.size:
                 continue
             core = core[i, j]
             j += first
             q, p = q[i], columns.pivot[j]
-            tail = labels.tail[some][i] - (self._b[q] - self._b[p]) * share
-            np.maximum(tail, sync * (self._w[q] - self._w[p]), out=tail)
+            backward, reduce = self._b[q] - self._b[p], sync * (self._w[q] - self._w[p])
+            tail = formulas.prepend_tail(labels.tail[some][i], backward * share, reduce)
             ok = (core + tail <= sum_limit[j]) & (self._v[q] > self._v[p])
             ok &= ~front.dominates(j, core, tail)
             kept = np.flatnonzero(ok)
@@ -182,10 +188,11 @@ class LabelSearch:
             return slice(None)
         if pipeline.recompute == "full":
             # The exact test needs a range maximum; most blocks pass with the largest of all cuts.
-            flight = min(2 * k - 1, pipeline.micro_batches)
-            most = pipeline.copies * float((self._w[q] - self._w[p]).max())
-            most += (self._largest_cut + flight * float(self._cut[p].max())) / group
-            if most <= pipeline.memory_limit:
+            flight = formulas.in_flight(k, pipeline.micro_batches)
+            entering = float(self._cut[p].max())
+            weights = formulas.weight_bytes((self._w[q] - self._w[p]).max(), pipeline.copies)
+            activations = formulas.recomputed_bytes(self._largest_cut, entering, flight)
+            if formulas.stage_bytes(weights, activations, group) <= pipeline.memory_limit:
                 return slice(None)
         needed = pipeline.memory_of(p, q, np.full_like(p, group), np.full_like(p, k))
         return np.asarray(needed <= pipeline.memory_limit)
@@ -203,10 +210,11 @@ class LabelSearch:
         """Put the first stage in front of these labels; keep the best plan if it is better."""
         m = self.pipeline.micro_batches
         transfer, p = columns.transfer(near)[j], columns.pivot[j]
-        x, b = self._c[p] / e, self._b[p] / e
-        core = transfer + np.maximum((m - 1) * transfer, core)
-        core = x + np.maximum((m - 1) * x, core)
-        tail = np.maximum(np.maximum(tail - transfer / 2 - b, columns.reduce[j]), 0.0)
+        seconds, backward = (formulas.compute_seconds(x[p], e) for x in (self._c, self._b))
+        core = formulas.prepend_core(core, transfer, m)
+        core = formulas.prepend_core(core, seconds, m)
+        tail = formulas.prepend_tail(tail, transfer / 2, 0.0)
+        tail = formulas.prepend_tail(tail, backward, columns.reduce[j])
         length = core + tail
         self.evaluations += len(j)
         best = int(length.argmin())
@@ -231,9 +239,9 @@ class LabelSearch:
             front.thin()
             j, core, tail, parent = front.arrays
             x = columns.transfer(same and near)[j]
-            core = x + np.maximum((m - 1) * x, core)
+            core = formulas.prepend_core(core, x, m)
             # The stages in front hide at least this much of any all-reduce: less is no better.
-            tail = np.maximum(tail - x / 2, columns.before_backward[j])
+            tail = formulas.prepend_tail(tail, x / 2, columns.before_backward[j])
             ok = (core <= columns.core_limit[j]) & (core + tail <= columns.sum_limit[j])
             merged.add(j[ok], core[ok], tail[ok], parent[ok])
         merged.thin()

@@ -1,7 +1,8 @@
 """Proven optima of the closed-form pipeline length, over a pruned space or over all plans.
 
-Both planners run the label search of ``parenvs.agents.exact.label_search``; a problem without a plan that fits the
-memory ends in an ``InfeasibleError`` that says by how many bytes the best plan misses.
+Both planners run the label search of ``parenvs.agents.exact.label_search``. A problem without a
+plan that fits the memory ends in an ``InfeasibleError`` that says by how many bytes the best plan
+misses.
 """
 
 from __future__ import annotations
@@ -15,12 +16,10 @@ from parenvs.agents.exact.bounds import SLACK
 from parenvs.agents.exact.label_search import LabelSearch, Targets
 from parenvs.agents.exact.least_memory import least_excess, least_excess_pruned, plan_within
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.cuts import CutSpace
+from parenvs.pipeline.cuts import Cuts, CutSpace
 from parenvs.pipeline.points import coarse_pivots, distinct_pivots
 from parenvs.pipeline.problem import Pipeline, check_stages
 
-Plan = tuple[np.ndarray, np.ndarray]
-"""Cuts and device cuts."""
 _COARSE = (24, 96, 320)  # points of the ever finer chains that give the incumbent
 _COARSE_SECONDS = (2.0, 5.0, 10.0)
 _MANY = 200  # pivots from which the better bounds repay their cost
@@ -37,7 +36,7 @@ def exact_pruned(space: CutSpace) -> PipelineAnswer:
     search = LabelSearch(space.pipeline, space.stages, pruned_targets(space))
     search.run()
     if search.best is None:
-        raise _infeasible(space.pipeline, space.stages, least_excess_pruned(space)[2])
+        raise _infeasible(space.pipeline, space.stages, least_excess_pruned(space).excess_bytes)
     return _answer(space.pipeline, search.best, "exact-pruned", search.evaluations, begin)
 
 
@@ -90,7 +89,7 @@ def exact_full(
     if best is None:
         best = plan_within(pipeline, stages, pipeline.memory_limit)
         if best is None:
-            raise _infeasible(pipeline, stages, least_excess(pipeline)[2])
+            raise _infeasible(pipeline, stages, least_excess(pipeline).excess_bytes)
         best = improve(pipeline, best, deadline=deadline)
     search = _search(pipeline, stages, pivots, best, deadline)
     best = search.best if search.best is not None else best
@@ -102,12 +101,12 @@ def exact_full(
 
 def improve(
     pipeline: Pipeline,
-    plan: Plan,
+    plan: Cuts,
     rounds: int = 8,
     deadline: float = np.inf,
     pivots: np.ndarray | None = None,
     devices: np.ndarray | None = None,
-) -> Plan:
+) -> Cuts:
     """Local search: move one pivot and its device cut at a time while the plan gets shorter.
 
     ``pivots`` and ``devices``, ascending, are where cuts may move to; anywhere if left out.
@@ -144,7 +143,7 @@ def improve(
     return ends[1:-1], edges[1:-1]
 
 
-def usable(pipeline: Pipeline, stages: int, incumbent: PipelineAnswer | None) -> Plan | None:
+def usable(pipeline: Pipeline, stages: int, incumbent: PipelineAnswer | None) -> Cuts | None:
     """The incumbent's plan if it is legal and fits the memory."""
     if incumbent is None or len(incumbent.cuts) != stages - 1:
         return None
@@ -160,7 +159,7 @@ def _search(
     pipeline: Pipeline,
     stages: int,
     pivots: np.ndarray,
-    best: Plan | None,
+    best: Cuts | None,
     deadline: float,
 ) -> LabelSearch:
     upper = np.inf if best is None else float(pipeline.length(*best))
@@ -172,7 +171,7 @@ def _search(
 
 def _answer(
     pipeline: Pipeline,
-    plan: Plan,
+    plan: Cuts,
     method: str,
     evaluations: int,
     begin: float,

@@ -1,6 +1,4 @@
-"""What the label search over a ``PointSpace`` works on: look-up tables, layers and their parts.
-
-JOINED: The label search of ``parenvs.agents.exact.label_search`` over a ``PointSpace``: few points, whole layers at once.
+"""The label search of ``parenvs.agents.exact.label_search`` over a ``PointSpace``.
 
 Labels, recursion and bounds are the same. With at most 128 points nearly all the time of a search
 goes into starting array operations, so that here a layer is one ragged array: for each state (point
@@ -18,6 +16,8 @@ import numpy as np
 from parenvs.agents.exact.bounds import SLACK, Bounds, Columns, Prefixes
 from parenvs.agents.exact.label_search import OutOfTimeError
 from parenvs.agents.exact.labels import not_beaten, pareto
+from parenvs.cluster import same_server
+from parenvs.pipeline import formulas
 from parenvs.pipeline.points import PointSpace
 
 
@@ -28,7 +28,8 @@ class SpaceTables:
         seconds: (m+1,) float64, prefix sum of seconds at the boundaries of the points.
         backward: (m+1,) float64, of backward seconds.
         weights: (m+1,) float64, of parameter bytes.
-        share: (u+1, u+1) float64, one over the devices from a unit to a later one.
+        share: (u+1, u+1) float64, seconds of a second's work on the devices from a unit to a later
+            one.
         sync: (u+1, u+1) float64, seconds to synchronise a byte over them.
         near: (u+1, u+1) bool, they lie in one server.
         same: (u+1, u+1) int64, 1 if both units start in the same server.
@@ -39,15 +40,15 @@ class SpaceTables:
     def __init__(self, space: PointSpace) -> None:
         """Look everything up once."""
         pipeline, devices = space.pipeline, space.devices
-        cluster, server = pipeline.cluster, devices // pipeline.cluster.devices_per_server
+        cluster, per_server = pipeline.cluster, pipeline.cluster.devices_per_server
         self.seconds = pipeline.seconds_sum[space.pivots]
         self.backward = pipeline.backward_sum[space.pivots]
         self.weights = pipeline.parameter_sum[space.pivots]
         first, end = devices[:, None], np.maximum(devices, devices[:, None] + 1)
-        self.share = 1.0 / (end - first)
+        self.share = formulas.compute_seconds(1.0, end - first)
         self.sync = cluster.sync_seconds(np.ones(1), first, end, pipeline.sync)
-        self.near = server[:, None] == (end - 1) // cluster.devices_per_server
-        self.same = (server[:, None] == server).astype(np.int64)
+        self.near = same_server(first, end, per_server)
+        self.same = same_server(first, devices + 1, per_server).astype(np.int64)
         self.start = space.latest.max(axis=2).astype(np.int64)
         self.reach = np.full(self.start.shape, len(devices))
         self.reach[0, 0] = 0
@@ -178,7 +179,7 @@ class PointSearch:
             points: where to cut, ascending.
             upper: look for plans shorter than this, seconds.
             deadline: give up at this ``time.perf_counter()``.
-            blocks: of points, for the better bounds of ``parenvs.agents.exact.bounds``; 0: without them.
+            blocks: blocks of points for ``parenvs.agents.exact.bounds.Prefixes``; 0: without them.
             most: give up before a layer with more pairs of state and label than this.
             grid: seconds to whose multiples core and tail of labels are rounded down; with it there
                 are fewer labels, ``upper`` is a lower bound, and the plan is longer than it.
@@ -298,9 +299,7 @@ class PointSearch:
         x = sums[0][label]
         x -= np.repeat(columns.seconds[state], count)
         x *= np.repeat(share, count)
-        core = (m - 1) * x
-        np.maximum(core, labels.core[label], out=core)
-        core += x
+        core = formulas.prepend_core(labels.core[label], x, m)
         kept = np.flatnonzero(core <= np.repeat(columns.core_limit[state] - transfer, count))
         core, label = core[kept], label[kept]
         pair = np.repeat(np.arange(len(state)), count)[kept]
@@ -310,7 +309,7 @@ class PointSearch:
         reduce = sums[2][label]
         reduce -= tables.weights[i][pair]
         reduce *= tables.sync[e, d][pair]
-        tail = np.maximum(labels.tail[label] - backward, reduce)
+        tail = formulas.prepend_tail(labels.tail[label], backward, reduce)
         kept = np.flatnonzero(core + tail <= (columns.sum_limit[state] - transfer / 2)[pair])
         core, tail, label, pair = core[kept], tail[kept], label[kept], pair[kept]
         # A stage fits from e to d if it is no shorter than from its latest unit to the last start.
@@ -327,14 +326,15 @@ class PointSearch:
         x = columns.slow[state]
         if same:
             x = np.where(fresh.near, columns.fast[state], x)
-        core = x + np.maximum((m - 1) * x, fresh.core)
+        core = formulas.prepend_core(fresh.core, x, m)
         # The stages in front hide at least this much of any all-reduce: less is no better.
-        tail = np.maximum(fresh.tail - x / 2, columns.before_backward[state])
+        tail = formulas.prepend_tail(fresh.tail, x / 2, columns.before_backward[state])
         if self.grid:  # which keeps lower bounds of all plans: both only count where they are large
             core, tail = (np.floor(y / self.grid) * self.grid for y in (core, tail))
         kept = (core <= columns.core_limit[state]) & (core + tail <= columns.sum_limit[state])
         if same:
-            kept &= columns.device[state] % cluster.devices_per_server > 0
+            device = columns.device[state]  # and some device in front is in its server
+            kept &= same_server(device - 1, device + 1, cluster.devices_per_server)
         some = np.flatnonzero(kept)
         for thin in (not_beaten, pareto):
             some = some[thin(state[some], core[some], tail[some])]
@@ -356,10 +356,11 @@ class PointSearch:
         transfer = np.where(fresh.near, columns.fast[state], columns.slow[state])
         share = self.tables.share[0, states.unit[state]]
         x, b = columns.seconds[state] * share, self.tables.backward[states.point[state]] * share
-        core = transfer + np.maximum((m - 1) * transfer, fresh.core)
-        core = x + np.maximum((m - 1) * x, core)
-        tail = np.maximum(fresh.tail - transfer / 2 - b, columns.reduce[state])
-        length = core + np.maximum(tail, 0.0)
+        core = formulas.prepend_core(fresh.core, transfer, m)
+        core = formulas.prepend_core(core, x, m)
+        tail = formulas.prepend_tail(fresh.tail, transfer / 2, 0.0)
+        tail = formulas.prepend_tail(tail, b, columns.reduce[state])
+        length = core + tail
         best = int(length.argmin())
         if length[best] >= self.upper * (1.0 - SLACK):
             return

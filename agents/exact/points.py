@@ -16,10 +16,11 @@ import numpy as np
 from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.exact.pipeline import improve, usable
 from parenvs.agents.exact.point_search import PointSearch, SpaceTables
+from parenvs.pipeline.cuts import Cuts
 from parenvs.pipeline.points import PointSpace, coarse_pivots
 
-Plan = tuple[np.ndarray, np.ndarray]
-"""Points and units of the cuts."""
+PointCuts = tuple[np.ndarray, np.ndarray]
+"""(S-1,) points and (S-1,) units of the cuts of a plan."""
 _ROUNDS = 3  # of each local search
 _STEPS = ((16, 0, 1_000_000), (0, 0, 150_000), (0, 16, 300_000), (0, 32, 1_000_000))
 """Points (0: all), blocks of the bounds (0: without), most pairs of state and label in a layer."""
@@ -58,7 +59,7 @@ def exact_points(
     )
 
 
-def even_plan(space: PointSpace) -> Plan:
+def even_plan(space: PointSpace) -> PointCuts:
     """The plan whose stages each take an even share of what is left, as near as is legal."""
     seconds, devices = space.pipeline.seconds_sum[space.pivots], space.devices
     points, units = [0], [0]
@@ -167,12 +168,12 @@ class _Run:
         self.best = self._of_space(plan)
         self.upper = self._length(self.best)
 
-    def _of_space(self, plan: Plan) -> Plan:
+    def _of_space(self, plan: Cuts) -> PointCuts:
         """Points and units of pivots and devices."""
         return (
             np.searchsorted(self.space.pivots, plan[0]),
             np.searchsorted(self.space.devices, plan[1]),
         )
 
-    def _length(self, plan: Plan) -> float:
+    def _length(self, plan: PointCuts) -> float:
         return float(self.space.pipeline.length(*self.space.plan(*plan)))

@@ -21,10 +21,11 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.agents.answer import PipelineAnswer
-from parenvs.agents.exact.least_memory import least_of_worse
 from parenvs.agents.heuristics.pipeline import even_cut
+from parenvs.cluster import group_bandwidth, same_server
 from parenvs.pipeline.problem import Pipeline, check_stages
 from parenvs.pipeline.profile import StageProfile
+from parenvs.pipeline.ranges import RangeTable
 
 
 class Steady(NamedTuple):
@@ -67,7 +68,7 @@ def pipedream_objective(profile: StageProfile, devices: int, bandwidth: float) -
             have = best[total - last - 1][inner]
             have = np.maximum(have, 2 * profile.cut_bytes[:-1] / (bandwidth * last))
             at = scale[last - 1]
-            found, place = least_of_worse(have, at[inner], at[1:], np.arange(n))
+            found, place = best_last_stage(have, at[inner], at[1:], np.arange(n))
             better = 1 + np.flatnonzero(found < value[1:])
             value[better] = found[better - 1]
             step[better, 0], step[better, 1] = inner[place[better - 1]], total - last
@@ -118,7 +119,7 @@ def pipedream(pipeline: Pipeline) -> PipelineAnswer:
             busy = (seconds <= upper * a) & (seconds[-1] - seconds <= upper * (devices - a))
             targets = np.flatnonzero(ends & busy)
             for e in range(k - 1, a):
-                inside = int(e // server == (a - 1) // server)
+                inside = int(same_server(e, a, server))
                 at = _stage_scale(pipeline, e, a)
                 for before in (0, 1):
                     places = np.flatnonzero(value[e, before] <= upper)
@@ -126,12 +127,12 @@ def pipedream(pipeline: Pipeline) -> PipelineAnswer:
                         continue
                     have = value[e, before, places]
                     if k > 1:
-                        near = before and inside and e % server > 0
-                        bandwidth = cluster.intra_bw if near else cluster.inter_bw
+                        near = bool(before) and same_server(e - 1, a, server)
+                        bandwidth = group_bandwidth(near, cluster.intra_bw, cluster.inter_bw)
                         transfer = 2 * pipeline.cut_before[places] / (bandwidth * (a - e))
                         have = np.maximum(have, transfer)
                     count = np.searchsorted(variables[places], variables[targets])
-                    found, place = least_of_worse(have, at[places], at[targets], count)
+                    found, place = best_last_stage(have, at[places], at[targets], count)
                     evaluations += len(targets)
                     better = np.flatnonzero(found < after[a, inside, targets])
                     where = targets[better]
@@ -140,11 +141,11 @@ def pipedream(pipeline: Pipeline) -> PipelineAnswer:
                     step[a, inside, where, 1:] = e, before
         value = after
         steps.append(step)
-    place, device, inside = n, devices, int(value[devices, :, n].argmin())
+    pivot, device, inside = n, devices, int(value[devices, :, n].argmin())
     bounds = []
     for step in reversed(steps):
-        place, device, inside = (int(x) for x in step[device, inside, place])
-        bounds.append((place, device))
+        pivot, device, inside = (int(x) for x in step[device, inside, pivot])
+        bounds.append((pivot, device))
     cuts, device_cuts = np.array(bounds[-2::-1], dtype=np.int64).T.copy()
     length = float(pipeline.length(cuts, device_cuts))
     spent = time.perf_counter() - begin
@@ -172,3 +173,40 @@ def _stage_scale(pipeline: Pipeline, first: int, end: int) -> np.ndarray:
     bandwidth = pipeline.cluster.bandwidth(np.array([first]), np.array([end]))
     sync = 4 * (m - 1) * pipeline.parameter_sum / (bandwidth * m)
     return np.asarray((pipeline.seconds_sum + sync) / m)
+
+
+def best_last_stage(
+    have: np.ndarray, at: np.ndarray, to: np.ndarray, count: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The best last stage of plans that are as slow as their slowest stage or link.
+
+    For each target t, the least over ``i < count[t]`` of ``max(have[i], to[t] - at[i])``.
+
+    Args:
+        have: (m,) value of the plans up to place i.
+        at: (m,) position of place i, ascending.
+        to: (t,) position of each target.
+        count: (t,) number of places that a target may be reached from.
+
+    Returns:
+        (t,) values, infinite where count is 0, and (t,) the places i.
+    """
+    value, place = np.full(len(to), np.inf), np.zeros(len(to), dtype=np.int64)
+    reachable = np.flatnonzero(count > 0)
+    if not reachable.size:
+        return value, place
+    to, count, least = to[reachable], count[reachable], RangeTable(have)
+    # From later places the step is shorter, but fewer plans are left to choose from: the best is
+    # where the two cross, or one place before.
+    low, high = np.zeros_like(count), count - 1
+    while (open_ := low < high).any():
+        middle = (low + high) // 2
+        crossed = least.value(middle, count) >= to - at[middle]
+        high = np.where(open_ & crossed, middle, high)
+        low = np.where(open_ & ~crossed, middle + 1, low)
+    best = least.place(low, count)
+    before = least.place(np.maximum(low - 1, 0), count)
+    worse, worse_before = (np.maximum(have[i], to - at[i]) for i in (best, before))
+    value[reachable] = np.minimum(worse, worse_before)
+    place[reachable] = np.where(worse_before < worse, before, best)
+    return value, place

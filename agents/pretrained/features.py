@@ -1,14 +1,10 @@
-"""What is worth knowing of each choice in ``PipelinePlan-v0``, computed from its observation.
+"""What a network is told of each choice in ``PipelinePlan-v0``, computed from its observation.
 
 One row for each legal point, or unit, of what would follow from choosing it: how long the stage
 and the rest would compute, what would cross the cut, what would have to be reduced. Networks that
 rate the rows one by one, with what the rows have in common, know any length of chain and any size
-of cluster. Works on NumPy arrays and on torch tensors alike.
-
-
-JOINED: The length that a plan will have if the rest is planned well: a look past the next stage.
-
-Works on NumPy arrays and on torch tensors alike.
+of cluster. ``lookahead`` looks past the next stage: the length that a plan will have if the rest is
+planned well, by ``parenvs.pipeline.formulas``. Works on NumPy arrays and on torch tensors alike.
 """
 
 from __future__ import annotations
@@ -19,19 +15,14 @@ from array_api_compat import device
 
 from parenvs.agents.pretrained.outlook import LEVELS
 from parenvs.agents.pretrained.situation import TINY, Situation
+from parenvs.arrays import running_max
+from parenvs.pipeline import formulas
 from parenvs.pipeline.points import POINTS, UNITS
 
 POINT_FEATURES, UNIT_FEATURES = 22, 20
 """Numbers of each point and of each unit."""
-
-
-def _beyond(s: Situation, owner: Any, values: Any) -> Any:
-    """(r, u) ``values`` where the units leave one for each stage behind, else large."""
-    xp = s.xp
-    unit = xp.arange(values.shape[1], dtype=values.dtype, device=device(values))[None, :]
-    most = xp.maximum(s.units - s.left + 1.0, s.unit + 1.0)
-    beyond = xp.where((unit > s.unit) & (unit <= most), unit * 0.0, unit * 0.0 + LARGE)
-    return values + xp.take(beyond, owner, axis=0)
+LARGE = 1e6
+"""Length of what breaks a rule."""
 
 
 def point_features(s: Situation, owner: Any, points: Any) -> Any:
@@ -61,7 +52,13 @@ def point_features(s: Situation, owner: Any, points: Any) -> Any:
     most = xp.maximum(free - left + 1.0, zero + 1.0)
     low = xp.minimum(xp.maximum(xp.floor(ideal), zero + 1.0), most)
     high = xp.minimum(low + 1.0, most)
-    loads = [xp.maximum(work / r, rest / xp.maximum(free - r, zero + 1.0)) for r in (low, high)]
+    loads = [
+        xp.maximum(
+            formulas.compute_seconds(work, r),
+            formulas.compute_seconds(rest, xp.maximum(free - r, zero + 1.0)),
+        )
+        for r in (low, high)
+    ]
     angle = 2 * 3.141592653589793 * (row(s.unit) + ideal) / server
     crossing = at(s.crossing)
     weight = xp.maximum(at(s.weight) - row(s.at(s.weight, here)), zero)
@@ -123,13 +120,13 @@ def unit_features(s: Situation, owner: Any, units: Any) -> Any:
     rest = xp.maximum(s.units - s.at(s.work, end), zero)
     here, last = s.index(s.unit + zero), s.index(s.units + zero)
     after = next_end(s, unit)
-    load, load_rest = work / group, rest / free
+    load, load_rest = (formulas.compute_seconds(*x) for x in ((work, group), (rest, free)))
     weight = xp.maximum(s.at(s.weight, end) - s.at(s.weight, first), zero)
     reduce = s.reduce(weight, group, here, s.index(unit))
     reduce_rest = s.reduce(s.all_weight - s.at(s.weight, end), free, s.index(unit), last)
     arriving = xp.where(s.done > 0, s.at(s.crossing, first), zero[:, :1])
-    arriving = arriving * s.slow / s.link(s.index(s.unit_before + zero), s.index(unit))
-    leaving = s.at(s.crossing, end) * s.slow / s.link(here, after)
+    arriving = s.transfer(arriving, s.index(s.unit_before + zero), s.index(unit))
+    leaving = s.transfer(s.at(s.crossing, end), here, after)
     links = xp.maximum(arriving, leaving)
     beside = s.link(s.index(unit - 1.0), s.index(xp.minimum(unit + 1.0, s.units)))
     balance = load / xp.maximum(load_rest, zero + TINY)
@@ -160,10 +157,6 @@ def unit_features(s: Situation, owner: Any, units: Any) -> Any:
         ]
     rows = xp.reshape(xp.stack(columns, axis=2), (-1, UNIT_FEATURES))
     return xp.take(rows, owner * s.most_units + units, axis=0)
-
-
-LARGE = 1e6
-"""Length of what breaks a rule."""
 
 
 def lookahead(s: Situation, owner: Any, points: Any) -> tuple[Any, Any]:
@@ -198,17 +191,24 @@ def lookahead(s: Situation, owner: Any, points: Any) -> tuple[Any, Any]:
 
     # What depends on the unit alone is computed once for each situation, then copied to its rows.
     micro, zero = row(xp.maximum(s.micro, one[:, :1])), row(wide[:, :1])
-    arriving = xp.where(s.done > 0, s.at(s.crossing, first), wide[:, :1]) * s.slow
-    arriving = arriving / s.link(s.index(s.unit_before + wide), s.index(unit))
-    leaving = at(s.crossing) * row(s.slow / s.link(here, next_))
-    load = column(s.work) * row(1.0 / group)
+    arriving = xp.where(s.done > 0, s.at(s.crossing, first), wide[:, :1])
+    arriving = s.transfer(arriving, s.index(s.unit_before + wide), s.index(unit))
+    leaving = at(s.crossing) * row(s.transfer(one, here, next_))
+    load = column(s.work) * row(formulas.compute_seconds(1.0, group))
     rest = xp.maximum(row(s.units) - at(s.work), zero)
-    alone, even = rest * row(1.0 / free), rest * row(stages / free)
-    core, passed, arriving_row = row(s.core), row(s.sum), row(arriving)
-    for seconds in (arriving_row, load, leaving):
-        passed = passed + seconds
-        core = xp.maximum(core, passed / micro + (1.0 - 1.0 / micro) * seconds)
-    core_one = xp.maximum(core, passed / micro + alone)
+    alone = rest * row(formulas.compute_seconds(1.0, free))
+    even = rest * row(formulas.compute_seconds(stages, free))
+    reduce = column(s.weight) * micro * row(s.reduce(one, group, here, s.index(unit)))
+    weight = xp.maximum(row(s.all_weight) - at(s.weight), zero) * micro
+    reduce_alone = weight * row(s.reduce(one, free, s.index(unit), last))
+    back, leaving_back = row(s.back), leaving / 2
+    chosen = formulas.Prefix(row(s.sum), row(s.before), row(s.core) * micro, row(s.tail) * micro)
+    prefix = formulas.append(
+        chosen, row(arriving / 2), load, back * load, reduce, micro, xp.maximum
+    )
+    whole = formulas.append(
+        prefix, leaving_back, alone, back * alone, reduce_alone, micro, xp.maximum
+    )
     table = xp.take(s.outlook[:, : s.most_units], owner * (POINTS + 1) + points, axis=0)
     levels = xp.asarray(LEVELS, device=device(wide))
     least = xp.take(levels, xp.astype(xp.reshape(table, (-1,)), xp.int64))
@@ -216,22 +216,15 @@ def lookahead(s: Situation, owner: Any, points: Any) -> tuple[Any, Any]:
     least = xp.maximum(
         xp.reshape(least, table.shape) * row(xp.astype(s.left > 2.5, zero.dtype)), alone
     )
-    core = xp.maximum(core, (passed + even) / micro + (1.0 - 1.0 / micro) * least)
-    back = s.before + arriving / 2
-    reduce = column(s.weight) * row(s.reduce(one, group, here, s.index(unit)))
-    back = row(back) / micro
-    tail = xp.maximum(row(s.tail), reduce - back)
-    back = back + (row(s.back) * load + leaving / 2) / micro
-    weight = xp.maximum(row(s.all_weight) - at(s.weight), zero)
-    reduce_one = weight * row(s.reduce(one, free, s.index(unit), last))
+    # The rest takes `even` seconds in all, and its slowest stage or link `least` seconds.
+    passed = prefix.passed + leaving + even
+    core = xp.maximum(whole.core, formulas.through(passed, least, micro))
     each = xp.maximum(free / stages * s.per_unit, one)
     factor = (each - 1.0) / each / stages
     factor = factor * xp.where(each / s.per_unit <= s.server, s.slow, one)
     full = _overflow(s, owner, points, group * s.per_unit, free * s.per_unit) * LARGE
-    return (
-        core + xp.maximum(tail, weight * row(factor) - back) + full,
-        core_one + xp.maximum(tail, reduce_one - back) + full,
-    )
+    tail = xp.maximum(prefix.tail, weight * row(factor) - (prefix.hidden + leaving_back))
+    return (core + tail) / micro + full, (whole.core + whole.tail) / micro + full
 
 
 def next_end(s: Situation, unit: Any) -> Any:
@@ -250,20 +243,27 @@ def _overflow(s: Situation, owner: Any, points: Any, group: Any, free: Any) -> A
     first = s.index(s.point)
     place = xp.arange(POINTS + 1, dtype=s.held.dtype, device=device(s.held))[None, :]
     # The largest cut inside: at a boundary behind the first point, up to the end's own.
-    inside = _running_most(xp, xp.where(place > s.point, s.held, s.held * 0.0))
-    entering = xp.minimum(2.0 * s.left - 1.0, s.micro) * s.at(s.held, first)
-    bytes_ = s.pick(s.bytes, owner, points)
-    shared = s.pick(inside, owner, points) + row(entering)
-    stage = bytes_ - row(s.at(s.bytes, first)) + shared * row(1.0 / group)
-    after = xp.flip(_running_most(xp, xp.flip(s.held, axis=1)), axis=1)
-    shared = s.pick(after, owner, points) + s.pick(s.held, owner, points)
-    rest = row(s.all_bytes) - bytes_ + shared * row(1.0 / free)
+    inside = running_max(xp.where(place > s.point, s.held, s.held * 0.0))
+    weights = s.pick(s.bytes, owner, points)
+    activations = formulas.recomputed_bytes(
+        s.pick(inside, owner, points),
+        row(s.at(s.held, first)),
+        row(formulas.in_flight(s.left, s.micro)),
+    )
+    stage = formulas.stage_bytes(weights - row(s.at(s.bytes, first)), activations, row(group))
+    behind = xp.flip(running_max(xp.flip(s.held, axis=1)), axis=1)
+    activations = formulas.recomputed_bytes(
+        s.pick(behind, owner, points), s.pick(s.held, owner, points), 1
+    )
+    rest = formulas.stage_bytes(row(s.all_bytes) - weights, activations, row(free))
     too_much = (stage > 1.0) | ((rest > 1.0) & row(s.left < 2.5))
     return xp.astype(too_much, s.held.dtype)
 
 
-def _running_most(xp: Any, values: Any) -> Any:
-    """The greatest so far along the last axis."""
-    if hasattr(xp, "cummax"):
-        return xp.cummax(values, 1)[0]
-    return xp.maximum.accumulate(values, axis=1)
+def _beyond(s: Situation, owner: Any, values: Any) -> Any:
+    """(r, u) ``values`` where the units leave one for each stage behind, else large."""
+    xp = s.xp
+    unit = xp.arange(values.shape[1], dtype=values.dtype, device=device(values))[None, :]
+    most = xp.maximum(s.units - s.left + 1.0, s.unit + 1.0)
+    beyond = xp.where((unit > s.unit) & (unit <= most), unit * 0.0, unit * 0.0 + LARGE)
+    return values + xp.take(beyond, owner, axis=0)

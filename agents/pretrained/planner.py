@@ -19,6 +19,7 @@ from parenvs.agents.exact.pipeline import exact_full, improve
 from parenvs.agents.exact.point_search import PointSearch, SpaceTables
 from parenvs.agents.exact.points import exact_points, few_points
 from parenvs.agents.pretrained.policy import Draws, PlanPolicy
+from parenvs.pipeline.cuts import Cuts
 from parenvs.pipeline.points import PointSpace
 
 WEIGHTS = "data/plan-policy.npz"
@@ -69,7 +70,7 @@ def pretrained(
     )
 
 
-def refined(space: PointSpace, drawn: Draws) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+def refined(space: PointSpace, drawn: Draws) -> tuple[Cuts, int]:
     """Search for a shorter plan in the neighbourhood of drawn ones.
 
     Between local searches runs an exact one over all units and those points that the drawn plans
@@ -105,9 +106,7 @@ def refined(space: PointSpace, drawn: Draws) -> tuple[tuple[np.ndarray, np.ndarr
     return plan, search.evaluations
 
 
-def _polished(
-    space: PointSpace, plan: tuple[np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
+def _polished(space: PointSpace, plan: Cuts) -> Cuts:
     """A plan after a local search over the points and units."""
     return improve(space.pipeline, plan, _ROUNDS, np.inf, space.pivots, space.devices)
 

@@ -10,7 +10,9 @@ from typing import Any
 
 from array_api_compat import array_namespace, device
 
+from parenvs.cluster import sync_bytes
 from parenvs.envs.pipeline_plan import MOST_MICRO_BATCHES, OCTAVES
+from parenvs.pipeline import formulas
 from parenvs.pipeline.points import POINTS, STAGES, UNITS
 
 CONTEXT = 14
@@ -23,12 +25,19 @@ Observation = Mapping[str, Any]
 class Situation:
     """A batch of b observations, decoded; work in units' worth of a perfectly balanced plan.
 
+    Costs are those of ``parenvs.pipeline.formulas``, in seconds of a micro-batch of that plan.
+
     Args:
         observation: ``chain``, ``topology``, ``numbers``, ``plan`` and ``step`` as the environment
             gives them, with a leading axis of b; ``step`` (b,).
 
     Attributes:
         most_units: units u of the largest cluster.
+        core: (b, 1) core of the stages chosen so far, over the micro-batches.
+        tail: (b, 1) their tail, over the micro-batches.
+        sum: (b, 1) forward plus backward seconds of the stages and of the links in front of them.
+        before: (b, 1) backward seconds of the same.
+        worst: (b, 1) the largest of the seconds of the same.
     """
 
     def __init__(self, observation: Observation) -> None:
@@ -74,23 +83,26 @@ class Situation:
         first, end = self.index(points[:, :-1]), self.index(points[:, 1:])
         low, high = self.index(units[:, :-1]), self.index(units[:, 1:])
         group = xp.maximum(units[:, 1:] - units[:, :-1], zero + 1.0)
-        x = xp.where(known, (self.at(self.work, end) - self.at(self.work, first)) / group, zero)
+        work = self.at(self.work, end) - self.at(self.work, first)
+        x = xp.where(known, formulas.compute_seconds(work, group), zero)
         # The link in front of a stage reaches over the stage before.
         before = xp.concat([low[:, :1], low[:, :-1]], axis=1)
-        link = self.at(self.crossing, first) * self.slow / self.link(before, high)
+        link = self.transfer(self.at(self.crossing, first), before, high)
         link = xp.where(known & (slot > 0), link, zero)
         reduce = self.at(self.weight, end) - self.at(self.weight, first)
         reduce = xp.where(known, self.reduce(reduce, group, low, high), zero)
         micro = xp.maximum(self.micro, zero + 1.0)
-        passed = xp.cumulative_sum(x + link, axis=1)
-        core = xp.maximum(passed - x + (micro - 1.0) * link, passed + (micro - 1.0) * x)
-        self.core = xp.max(xp.where(known, core, zero), axis=1)[:, None] / micro
+        back, link_back = self.back * x, link / 2  # a link takes as long either way
+        core, tail = formulas.core_and_tail(
+            formulas.interleaved(x.T, link.T[1:]),
+            formulas.interleaved(back.T, link_back.T[1:]),
+            (reduce * micro).T,
+            micro[:, 0],
+        )
+        self.core, self.tail = core[:, None] / micro, tail[:, None] / micro
         self.worst = xp.max(xp.maximum(x, link), axis=1)[:, None]
         self.sum = xp.sum(x + link, axis=1)[:, None]
-        back = self.back * x + link / 2  # a link takes as long either way
-        before = xp.cumulative_sum(back, axis=1) - self.back * x
-        self.before = xp.sum(back, axis=1)[:, None]
-        self.tail = xp.maximum(xp.max(reduce - before / micro, axis=1)[:, None], zero)
+        self.before = xp.sum(back + link_back, axis=1)[:, None]
         at = self.index(self.done)
         self.point, self.unit = self.at(points, at), self.at(units, at)
         self.pending = self.at(points, self.index(xp.minimum(self.done + 1, zero + STAGES - 1)))
@@ -119,10 +131,20 @@ class Situation:
         place = self.index(self.xp.astype(first, self.topology.dtype)) * UNITS + last
         return self.xp.maximum(self.at(self.topology, place), self.topology[:, :1] * 0.0 + TINY)
 
+    def transfer(self, crossing: Any, first: Any, end: Any) -> Any:
+        """Seconds of a transfer, both ways, inside the units [first, end).
+
+        ``crossing`` is in seconds of the network between servers.
+        """
+        return formulas.transfer_seconds(crossing * self.slow, self.link(first, end))
+
     def reduce(self, weight: Any, group: Any, first: Any, end: Any) -> Any:
-        """Seconds of an all-reduce over ``group`` units [first, end), per micro-batch."""
-        devices = group * self.per_unit
-        return weight * (devices - 1.0) / devices * self.slow / self.link(first, end)
+        """Seconds of an all-reduce over ``group`` units [first, end), per micro-batch.
+
+        ``weight`` is in seconds that the bytes take twice between servers.
+        """
+        volume = sync_bytes(weight / 2, group * self.per_unit)
+        return formulas.transfer_seconds(volume * self.slow, self.link(first, end))
 
     def context(self) -> Any:
         """(b, CONTEXT) what all choices have in common."""

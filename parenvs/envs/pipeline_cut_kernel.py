@@ -112,10 +112,9 @@ class CutKernel:
         self.pivot = np.append(space.pivots, [len(pipeline.profile), 0])
         self.device = np.append(space.devices, [cluster.devices, 0])
         # A group of devices is inside a server if that of its first device is that of its last.
-        first_server: np.ndarray = server_of(self.device, cluster.devices_per_server)
-        last_server: np.ndarray = server_of(
-            self.device[: self.start] - 1, cluster.devices_per_server
-        )
+        last_device, per_server = self.device[: self.start] - 1, cluster.devices_per_server
+        first_server: np.ndarray = server_of(self.device, per_server)
+        last_server: np.ndarray = server_of(last_device, per_server)
         self.edge = np.searchsorted(last_server, first_server, side="right")
         self._seconds_sum = pipeline.seconds_sum[self.pivot]
         self._parameter_sum = pipeline.parameter_sum[self.pivot]
@@ -362,7 +361,7 @@ class CutKernel:
     def _computed_rows(
         self, step: int, before: np.ndarray, last: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """``rows`` without tables; of step 0 as well, where ``before`` and ``last`` are ``start``."""
+        """``rows`` without tables; for step 0, too: ``before`` and ``last`` are ``start`` then."""
         cut, first = np.arange(self.low[step], self.high[step]), last[:, None]
         legal = cut >= self.follower[first]
         compute, reduce = self._compute_and_reduce(first, cut)

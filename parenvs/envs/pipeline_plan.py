@@ -15,6 +15,7 @@ from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.datasets import generators, instance_sets
 from parenvs.envs.base import PlanEnv, pipeline_so_far
 from parenvs.errors import ParenvsError, did_you_mean
+from parenvs.pipeline import formulas
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 from parenvs.pipeline.problem import Pipeline, Report, stages_on
 from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, PipelinePlan
@@ -36,7 +37,7 @@ def observe(space: PointSpace) -> dict[str, np.ndarray]:
     seconds = np.stack(
         [
             pipeline.seconds_sum[ends],
-            pipeline.cut_before[ends] / cluster.inter_bw,
+            formulas.transfer_seconds(pipeline.cut_before[ends], cluster.inter_bw),
             2.0 * pipeline.parameter_sum[ends] / cluster.inter_bw,
         ]
     )
@@ -82,8 +83,8 @@ class PipelinePlanEnv(PlanEnv):
     servers where there are more than 64 devices. Steps take turns: choose the first point of the
     next stage, then the unit that it starts on. After S-1 of both the judge computes the length of
     a training step of the whole chain (arXiv 2007.04069, sections 3.5 and 4.5; the formula is in
-    ``parenvs.pipeline.problem``). A chain of more than 128 pivots is cut at points only (``parenvs.pipeline.points``
-    chooses them); the plan is one of its pivots.
+    ``parenvs.pipeline.formulas``). A chain of more than 128 pivots is cut at points only
+    (``parenvs.pipeline.points`` chooses them); the plan is one of its pivots.
 
     ## Action Space
     ``Discrete(192)``: 0 to 127 cut before that point, 128 + d starts the next stage on unit d. The

@@ -348,9 +348,8 @@ class PointTables:
     ) -> np.ndarray:
         """(k,) float64, see ``PointBatch.values``."""
         batch, last = self.batch, self.stages - 1
-        places = np.zeros((2, self.stages + 1, len(cuts)), dtype=np.int64)
-        places[0, 1:-1], places[1, 1:-1] = cuts.T[:last], units.T[:last]
-        places[0, -1], places[1, -1] = batch.points[0], batch.units[0]
-        return np.asarray(
-            formulas.value(step_seconds(batch, places[0], places[1], 0), batch.bubble_free[0])
-        )
+        points, ends = np.zeros((2, self.stages + 1, len(cuts)), dtype=np.int64)
+        points[1:-1], points[-1] = cuts.T[:last], batch.points[0]
+        ends[1:-1], ends[-1] = units.T[:last], batch.units[0]
+        seconds = step_seconds(batch, points, ends, 0)
+        return np.asarray(formulas.value(seconds, batch.bubble_free[0]))

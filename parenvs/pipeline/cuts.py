@@ -18,6 +18,8 @@ from parenvs.pipeline.problem import Pipeline, check_stages
 RADIUS = 3
 """Default distance of a device cut from the centre solution."""
 PRUNINGS = ("minima", "all")
+Cuts = tuple[np.ndarray, np.ndarray]
+"""(S-1,) cuts and (S-1,) device cuts of a plan."""
 
 
 def device_of_pivot(pipeline: Pipeline) -> np.ndarray:

@@ -1,9 +1,9 @@
 """The search space of ``PipelinePlan-v0``: points to cut before and units of devices to start on.
 
-Points are few pivots that stand for a long chain. A plan of S stages takes turns: a point to cut before, then the device from which the next stage
-runs. Devices are cut at units: single ones, or whole servers where there are more than ``UNITS``
-devices. From every choice that is legal here, a plan within the memory can still be completed, and
-every such plan is legal all the way.
+Points are few pivots that stand for a long chain. Devices are cut at units: single ones, or whole
+servers where there are more than ``UNITS`` devices. A plan of S stages takes turns: a point to cut
+before, then the unit from which the next stage runs. From every choice that is legal here, a plan
+within the memory can still be completed, and every such plan is legal all the way.
 """
 
 from __future__ import annotations

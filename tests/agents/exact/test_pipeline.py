@@ -56,7 +56,7 @@ def test_exact_pruned__equals_brute_force(seed):
     for case in range(seed, seed + 10):
         space = bf.random_space(np.random.default_rng([case, 1]))
         best = bf.best_of(space.pipeline, bf.legal_plans(space))
-        assert least_excess_pruned(space)[2] == pytest.approx(best.excess, rel=1e-12)
+        assert least_excess_pruned(space).excess_bytes == pytest.approx(best.excess, rel=1e-12)
         if best.length == np.inf:
             with pytest.raises(InfeasibleError, match="no plan fits the memory"):
                 exact_pruned(space)
@@ -74,7 +74,9 @@ def test_exact_full__equals_brute_force(seed, coarse, monkeypatch):
     for case in range(seed, seed + 10):
         pipeline, stages = bf.random_pipeline(np.random.default_rng([case, 2]))
         best = bf.best_of(pipeline, bf.all_plans(pipeline, stages))
-        assert least_excess(pipeline.with_stages(stages))[2] == pytest.approx(best.excess, abs=0.5)
+        assert least_excess(pipeline.with_stages(stages)).excess_bytes == pytest.approx(
+            best.excess, abs=0.5
+        )
         assert (plan_within(pipeline, stages, pipeline.memory_limit) is None) == (best.excess > 0)
         if best.length == np.inf:
             with pytest.raises(InfeasibleError, match="no plan fits the memory"):
@@ -147,7 +149,7 @@ def test_exact__infeasible_says_by_how_much():
     profile = chain(parameters=1e9, name="heavy")
     pipeline = Pipeline(profile, cluster)
     # 30 GB of parameters, twice, in two stages: 15 layers each, and activations on top.
-    excess = least_excess(pipeline.with_stages(2))[2]
+    excess = least_excess(pipeline.with_stages(2)).excess_bytes
     assert 0 < 30e9 - pipeline.memory_limit < excess < 30.1e9 - pipeline.memory_limit
     message = (
         f"heavy on A (2x8 v100) with 2 stages: no plan fits the memory; the best one needs "
@@ -159,7 +161,7 @@ def test_exact__infeasible_says_by_how_much():
     space = CutSpace.build(pipeline.with_stages(2))
     with pytest.raises(InfeasibleError, match=r"heavy on A .* bytes more than the 28,800,000,000"):
         exact_pruned(space)
-    assert least_excess_pruned(space)[2] >= excess - 0.5
+    assert least_excess_pruned(space).excess_bytes >= excess - 0.5
     assert exact_full(pipeline.with_stages(3)).status == "optimal"
 
 
