@@ -1,4 +1,4 @@
-"""What holds the house up: layers without a circle, rooms of a readable size, names with a docstring.
+"""What holds the house up: layers without a circle, rooms of readable size, documented names.
 
 A module imports from layers below its own, or from its own folder. Imports inside functions and
 under ``TYPE_CHECKING`` count. The only ways up are the doors that ``DOORS`` lists.
@@ -42,7 +42,7 @@ DOORS = {
 }
 """Methods of ``Graph`` that lead up: ``pipeline``, ``partitioning``, ``verify``, ..."""
 WITHIN = {("graph.graph", "graph.reader")}
-"""``Graph.from_hlo`` and ``Graph.from_jax``: doors to a module of the same folder that makes graphs."""
+"""``Graph.from_hlo`` and ``Graph.from_jax``: doors within the folder, to what makes graphs."""
 LARGEST_FOLDER, LONGEST_FILE = 13, 520
 
 
