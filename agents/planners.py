@@ -25,7 +25,7 @@ from parenvs.agents.reference import optimum, target
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
 from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import PartitionSpace
-from parenvs.pipeline.cuts import RADIUS, CutSpace
+from parenvs.pipeline.cuts import RADIUS, CutSpace, check_candidates
 from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 
@@ -134,6 +134,10 @@ class PipelineRequest(Request):
     radius: int = RADIUS
     candidates: str = "minima"
     time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse candidates that do not exist, whether the planner will look at them or not."""
+        check_candidates(self.radius, self.candidates)
 
     @property
     def env_id(self) -> str:

@@ -25,7 +25,7 @@ from stable_baselines3.common.vec_env.base_vec_env import (
     VecEnvStepReturn,
 )
 
-OWN = ("problem", "space")
+OWN = ("instance", "problem", "space")
 """Attributes that belong to an environment's problem, which may differ within a batch."""
 
 

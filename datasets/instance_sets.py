@@ -245,16 +245,12 @@ def _problems(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
         micro_batches, stages = int(arrays["micro_batches"][i]), int(arrays["stages"][i])
         try:
             cluster = generated_cluster(*figures)
-            problem = generated(family, name, chain, cluster, micro_batches, stages)
+            most_stages = min(cluster.devices, int(np.count_nonzero(chain.parameter_bytes)))
+            if not 2 <= stages <= most_stages:
+                raise ParenvsError(f"field 'stages' is {stages}, not from 2 to {most_stages}")
+            problems.append(generated(family, name, chain, cluster, micro_batches, stages))
         except ParenvsError as error:
             raise ParenvsError(f"{path}: {name}: {error}; {_remedy(path)}") from None
-        most_stages = min(cluster.devices, int(problem.pipeline.variable_sum[-1]))
-        if not 2 <= stages <= most_stages:
-            raise ParenvsError(
-                f"{path}: {name}: field 'stages' is {stages}, not from 2 to {most_stages}; "
-                f"{_remedy(path)}"
-            )
-        problems.append(problem)
     return problems
 
 

@@ -21,7 +21,7 @@ RENDER_MODES = ["ansi", "rgb_array"]
 class PlanEnv(gym.Env[dict[str, Any], np.int64]):
     """An environment whose episodes build a plan step by step.
 
-    A subclass has ``plan`` and ``_viewable``, and where plans leave variables open, ``undecided``.
+    A subclass has ``problem``, ``plan`` and ``_viewable``, and where plans leave variables open, ``undecided``.
 
     Args:
         render_mode: ``"ansi"``, ``"rgb_array"`` or None.
@@ -35,6 +35,8 @@ class PlanEnv(gym.Env[dict[str, Any], np.int64]):
         "render_fps": 1,
     }
 
+    problem: Any  # a Pipeline or a Partitioning
+
     def __init__(self, render_mode: str | None) -> None:
         """Check the render mode."""
         if render_mode is not None and render_mode not in RENDER_MODES:
@@ -44,6 +46,11 @@ class PlanEnv(gym.Env[dict[str, Any], np.int64]):
     def plan(self) -> Plan:
         """The plan built so far."""
         raise NotImplementedError
+
+    @property
+    def instance(self) -> str:
+        """Name or path of the instance, which plans carry."""
+        return str(self.problem.instance)
 
     def render(self) -> Any:
         """The plan built so far and its cost, as text or as an (h, w, 3) uint8 picture."""

@@ -40,6 +40,7 @@ class PartitionEnv(PlanEnv):
         """Set up the spaces."""
         super().__init__(render_mode)
         self.space, self.masked = space, masked
+        self.problem: Partitioning = space.problem
         self.action_space = spaces.Discrete(2)
         self.observation_space = spaces.Dict(
             {
@@ -53,11 +54,6 @@ class PartitionEnv(PlanEnv):
         self._position = 0
         self._over = False
         self._start()
-
-    @property
-    def problem(self) -> Partitioning:
-        """What is to be partitioned."""
-        return self.space.problem
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -102,11 +98,6 @@ class PartitionEnv(PlanEnv):
 
     def _viewable(self) -> PartitionReport:
         return self.space.problem.report(self.plan())
-
-    @property
-    def instance(self) -> str:
-        """Name or path of the instance, which plans carry."""
-        return self.space.problem.instance
 
     @property
     def episode_steps(self) -> int:

@@ -28,6 +28,11 @@ class PlacedProblem(NamedTuple):
     devices: np.ndarray
 
     @property
+    def instance(self) -> str:
+        """Name or path of the instance."""
+        return self.problem.instance
+
+    @property
     def space(self) -> PointSpace:
         """The problem as a ``PointSpace``, built anew."""
         return PointSpace.build(self.problem)

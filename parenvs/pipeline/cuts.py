@@ -91,12 +91,7 @@ class CutSpace:
         """
         check_stages(pipeline)
         stages = pipeline.stages
-        if candidates not in PRUNINGS:
-            raise InfeasibleError(
-                f"candidates must be one of {', '.join(PRUNINGS)}, not {candidates!r}"
-            )
-        if radius < 0:
-            raise InfeasibleError(f"radius must be >= 0, not {radius}")
+        check_candidates(radius, candidates)
         pivots = (
             local_minima(pipeline)
             if candidates == "minima"
@@ -168,6 +163,20 @@ class CutSpace:
         """``(cuts, device_cuts)`` of candidate indices of shape (..., k)."""
         index = np.asarray(chosen, dtype=np.int64)
         return self.pivots[index], self.devices[index]
+
+
+def check_candidates(radius: int, candidates: str) -> None:
+    """Refuse a radius and a pruning that do not exist.
+
+    Raises:
+        InfeasibleError: a negative radius, or a word that is none of ``PRUNINGS``.
+    """
+    if candidates not in PRUNINGS:
+        raise InfeasibleError(
+            f"candidates must be one of {', '.join(PRUNINGS)}, not {candidates!r}"
+        )
+    if radius < 0:
+        raise InfeasibleError(f"radius must be >= 0, not {radius}")
 
 
 def _has_successor(devices: np.ndarray, variables: np.ndarray, later: np.ndarray) -> np.ndarray:

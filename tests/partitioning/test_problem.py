@@ -14,10 +14,10 @@ from parenvs import (
     Partitioning,
     PartitionPlan,
     load_graph,
-    load_partitioning,
 )
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import ClusterError, UnknownInstanceError
+from parenvs.instances import load_partitioning
 from parenvs.partitioning.classes import scope_of
 
 HIDDEN = {"w1": 1, "w2": 0}

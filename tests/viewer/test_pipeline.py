@@ -31,10 +31,11 @@ def problem(cluster="2x4:v100", micro_batches=6, pivots=40, weight=1e7, name="to
         cut_bytes=rng.uniform(1e5, 1e7, pivots),
         parameter_bytes=rng.uniform(0.5, 1.5, pivots) * weight,
     )
-    return parenvs.Pipeline(profile, parenvs.Cluster.parse(cluster), micro_batches)
+    return parenvs.Pipeline(profile, cluster, micro_batches=micro_batches)
 
 
 def report_of(pipeline, cuts, device_cuts):
+    pipeline = pipeline.with_stages(len(cuts) + 1)
     return judge(pipeline.plan(np.array(cuts), np.array(device_cuts)), pipeline)
 
 
