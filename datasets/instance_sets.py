@@ -245,7 +245,7 @@ def _problems(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
         micro_batches, stages = int(arrays["micro_batches"][i]), int(arrays["stages"][i])
         try:
             cluster = generated_cluster(*figures)
-            most_stages = min(cluster.devices, int(np.count_nonzero(chain.parameter_bytes)))
+            most_stages = min(cluster.devices, int(np.count_nonzero(chain.parameters)))
             if not 2 <= stages <= most_stages:
                 raise ParenvsError(f"field 'stages' is {stages}, not from 2 to {most_stages}")
             problems.append(generated(family, name, chain, cluster, micro_batches, stages))

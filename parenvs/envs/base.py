@@ -21,7 +21,8 @@ RENDER_MODES = ["ansi", "rgb_array"]
 class PlanEnv(gym.Env[dict[str, Any], np.int64]):
     """An environment whose episodes build a plan step by step.
 
-    A subclass has ``problem``, ``plan`` and ``_viewable``, and where plans leave variables open, ``undecided``.
+    A subclass has ``problem``, ``plan`` and ``_viewable``, and ``undecided`` where plans leave
+    variables open.
 
     Args:
         render_mode: ``"ansi"``, ``"rgb_array"`` or None.

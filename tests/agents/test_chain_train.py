@@ -110,8 +110,8 @@ def test_ppo__improves_on_sixteen_problems():
     with one_thread():
         env = make_env("PipelinePlan-v0", {"family": "uniform", "repeat": 10_000}, 0, 16)
         env.reset()
-        problems = zip(env.get_attr("problem"), env.batch.problems.stages.tolist(), strict=True)
-        solved = Exam.of([PointSpace.build(*problem) for problem in problems])
+        problems = env.get_attr("problem")
+        solved = Exam.of([PointSpace.build(problem) for problem in problems])
         settings = {**plan_rl.ppo_settings(), "n_steps": 16, "batch_size": 128, "ent_coef": 0.0}
         model = MaskablePPO(ChainPolicy, env, seed=0, **settings)
 
