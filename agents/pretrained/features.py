@@ -16,6 +16,7 @@ from array_api_compat import device
 from parenvs.agents.pretrained.outlook import LEVELS
 from parenvs.agents.pretrained.situation import TINY, Situation
 from parenvs.arrays import running_max
+from parenvs.cluster import sync_bytes
 from parenvs.pipeline import formulas
 from parenvs.pipeline.points import POINTS, UNITS
 
@@ -220,7 +221,7 @@ def lookahead(s: Situation, owner: Any, points: Any) -> tuple[Any, Any]:
     passed = prefix.passed + leaving + even
     core = xp.maximum(whole.core, formulas.through(passed, least, micro))
     each = xp.maximum(free / stages * s.per_unit, one)
-    factor = (each - 1.0) / each / stages
+    factor = sync_bytes(one / 2, each) / stages
     factor = factor * xp.where(each / s.per_unit <= s.server, s.slow, one)
     full = _overflow(s, owner, points, group * s.per_unit, free * s.per_unit) * LARGE
     tail = xp.maximum(prefix.tail, weight * row(factor) - (prefix.hidden + leaving_back))
