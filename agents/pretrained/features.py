@@ -16,6 +16,7 @@ from array_api_compat import device
 from parenvs.agents.pretrained.outlook import LEVELS
 from parenvs.agents.pretrained.situation import TINY, Situation
 from parenvs.arrays import running_max
+from parenvs.cluster import sync_bytes
 from parenvs.pipeline import formulas
 from parenvs.pipeline.points import POINTS, UNITS
 
@@ -201,13 +202,9 @@ def lookahead(s: Situation, owner: Any, points: Any) -> tuple[Any, Any]:
     reduce = column(s.weight) * micro * row(s.reduce(one, group, here, s.index(unit)))
     weight = xp.maximum(row(s.all_weight) - at(s.weight), zero) * micro
     reduce_alone = weight * row(s.reduce(one, free, s.index(unit), last))
-    back, leaving_back = row(s.back), leaving / 2
     chosen = formulas.Prefix(row(s.sum), row(s.before), row(s.core) * micro, row(s.tail) * micro)
     prefix = formulas.append(
-        chosen, row(arriving / 2), load, back * load, reduce, micro, xp.maximum
-    )
-    whole = formulas.append(
-        prefix, leaving_back, alone, back * alone, reduce_alone, micro, xp.maximum
+        chosen, row(arriving / 2), load, row(s.back) * load, reduce, micro, xp.maximum
     )
     table = xp.take(s.outlook[:, : s.most_units], owner * (POINTS + 1) + points, axis=0)
     levels = xp.asarray(LEVELS, device=device(wide))
@@ -216,15 +213,20 @@ def lookahead(s: Situation, owner: Any, points: Any) -> tuple[Any, Any]:
     least = xp.maximum(
         xp.reshape(least, table.shape) * row(xp.astype(s.left > 2.5, zero.dtype)), alone
     )
+    passed, hidden = prefix.passed + leaving, prefix.hidden + leaving / 2
+    core = xp.maximum(prefix.core, formulas.through(passed, leaving, micro))
+    core_alone = xp.maximum(core, formulas.through(passed + alone, alone, micro))
     # The rest takes `even` seconds in all, and its slowest stage or link `least` seconds.
-    passed = prefix.passed + leaving + even
-    core = xp.maximum(whole.core, formulas.through(passed, least, micro))
+    core = xp.maximum(core, formulas.through(passed + even, least, micro))
     each = xp.maximum(free / stages * s.per_unit, one)
-    factor = (each - 1.0) / each / stages
+    factor = sync_bytes(one / 2, each) / stages
     factor = factor * xp.where(each / s.per_unit <= s.server, s.slow, one)
     full = _overflow(s, owner, points, group * s.per_unit, free * s.per_unit) * LARGE
-    tail = xp.maximum(prefix.tail, weight * row(factor) - (prefix.hidden + leaving_back))
-    return (core + tail) / micro + full, (whole.core + whole.tail) / micro + full
+    tail, tail_alone = (
+        formulas.append_tail(prefix.tail, hidden, seconds, xp.maximum)
+        for seconds in (weight * row(factor), reduce_alone)
+    )
+    return (core + tail) / micro + full, (core_alone + tail_alone) / micro + full
 
 
 def next_end(s: Situation, unit: Any) -> Any:

@@ -171,7 +171,22 @@ def append(
     passed = passed + seconds
     core = maximum(core, through(passed, seconds, micro_batches))
     hidden = hidden + link + backward
-    return Prefix(passed, hidden, core, maximum(tail, all_reduce - (hidden - backward)))
+    tail = append_tail(tail, hidden - backward, all_reduce, maximum)
+    return Prefix(passed, hidden, core, tail)
+
+
+def append_tail(
+    tail: Any, hidden: Any, all_reduce: Any, maximum: Callable[[Any, Any], Any] = max
+) -> Any:
+    """Tail of a prefix of plans with one more stage behind it.
+
+    Args:
+        tail: of the resources in front.
+        hidden: sum of their backward seconds, which hide as much of the all-reduce.
+        all_reduce: seconds of the stage's all-reduce.
+        maximum: see ``append``.
+    """
+    return maximum(tail, all_reduce - hidden)
 
 
 def prepend_core(
