@@ -1,6 +1,7 @@
 """Plans, the one currency: what an environment builds, a solver returns and a file holds.
 
-JOINED: Checks of the fields of plan files; every error names the file and the field.
+Plan files are JSON; every error in one names the file and the field. The defaults of what a plan is
+for (micro-batches, copies, rules, ...) stand here, too, as a file may leave some of them out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What an agent sees of a pipeline problem; the observation of ``PipelinePlan-v0``.
+"""``PipelinePlan-v0``: cut any chain, and the devices under it, into pipeline stages.
 
-JOINED: ``PipelinePlan-v0``: cut any chain, and the devices under it, into pipeline stages.
+``observe`` makes what an agent sees of a problem; networks that plan without an environment see it
+through this function, too.
 """
 
 from __future__ import annotations
