@@ -29,6 +29,13 @@ def empty(values: Array, shape: tuple[int, ...]) -> Array:
     return values.new_empty(shape)
 
 
+def largest(values: Array) -> Array:
+    """The largest value along the first axis."""
+    if isinstance(values, np.ndarray):
+        return np.maximum.reduce(values)  # half the overhead of ``max``, which counts on few values
+    return values.amax(dim=0)
+
+
 def running_max(values: Array) -> Array:
     """The largest value so far along the last axis."""
     if isinstance(values, np.ndarray):

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from parenvs.arrays import largest
 from parenvs.cluster import server_of
 from parenvs.pipeline import formulas
 from parenvs.pipeline.cuts import CutSpace
@@ -325,7 +326,7 @@ class CutKernel:
             all_reduce,
             self._micro_batches,
         )
-        return core + tail, memory.max(axis=0) - self._limit
+        return core + tail, largest(memory) - self._limit
 
     # What each candidate of a window would add, the rest being one last stage.
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.arrays import Array, at_least, empty, namespace
+from parenvs.arrays import Array, at_least, empty, largest, namespace
 from parenvs.cluster import sync_seconds
 
 
@@ -130,10 +130,9 @@ def core_and_tail(
         all_reduce: (S, ...) seconds of the stages' all-reduces.
         micro_batches: M, a number or (...).
     """
-    xp = namespace(seconds)
-    core = xp.max(through(seconds.cumsum(axis=0), seconds, micro_batches), axis=0)
+    core = largest(through(seconds.cumsum(axis=0), seconds, micro_batches))
     before = (backward.cumsum(axis=0) - backward)[::2]
-    tail = xp.max(all_reduce - before, axis=0)
+    tail = largest(all_reduce - before)
     return core, at_least(tail, 0.0)
 
 
