@@ -16,7 +16,7 @@ from parenvs.errors import ParenvsError, shown
 from parenvs.plan import Plan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evaluation:
     """How a policy does without further training.
 

@@ -67,6 +67,10 @@ def __getattr__(name: str) -> object:
     return getattr(_import_module(_LAZY[name]), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
 for _id, _single, _many in (
     ("DataParallel-v0", "partition:DataParallelEnv", "partition_vector:DataParallelVectorEnv"),
     (

@@ -180,6 +180,7 @@ PUBLIC = (
 
 def test_house__public_names():
     assert tuple(parenvs.__all__) == PUBLIC
+    assert set(PUBLIC) <= set(dir(parenvs))  # what is imported late is offered all the same
     assert all(hasattr(parenvs, name) for name in PUBLIC)
     with pytest.raises(AttributeError, match="'nothing'"):
         parenvs.nothing  # noqa: B018

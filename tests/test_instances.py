@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import toys
 
-from parenvs import instances
+from parenvs import instances, problem
 from parenvs.cluster import DEVICES, PRESETS
 from parenvs.datasets.instance_sets import SETS
 from parenvs.errors import ParenvsError, UnknownInstanceError
@@ -257,3 +257,13 @@ def test_instances__build_unknown_model(tiny, tmp_path, capsys):
     captured = capsys.readouterr()
     assert "no model 'tiny-9'; known: tiny-1, tiny-2" in captured.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("task", ["pipeline-cut", "operator-partition"])
+def test_problem__prints_in_a_line(task):
+    """Problems, answers and their parts hold large arrays, which no session wants to see."""
+    made = problem("vgg-19", task=task)
+    parts = [made.classes] if task == "operator-partition" else [made.profile]
+    for shown in (made, *parts):
+        assert "vgg-19" in repr(shown) and "array" not in repr(shown)
+        assert len(repr(shown).splitlines()) == 1

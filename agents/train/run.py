@@ -195,6 +195,23 @@ def load_config(folder: str | Path) -> Config:
         raise ParenvsError(f"{folder}: not the folder of a training run ({error})") from None
 
 
+def load_model(folder: str | Path) -> BaseAlgorithm:
+    """Load the trained agent of a run's folder.
+
+    Raises:
+        ParenvsError: the folder holds no finished run, or its model is broken.
+    """
+    learner = learner_of(load_config(folder).agent)
+    path = Path(folder) / MODEL
+    if not path.exists():
+        raise ParenvsError(f"{folder}: no {MODEL} yet; finish the run with resume (--resume)")
+    try:
+        model: BaseAlgorithm = learner.algorithm.load(path, device="cpu")
+    except Exception as error:  # broken pickles and zip files raise errors of many kinds
+        raise ParenvsError(f"{path}: not a trained agent ({error}); train anew") from None
+    return model
+
+
 def _claim(folder: Path, config: Config, resume: bool) -> None:
     """Write the configuration into a new folder, or check that the folder holds the same one.
 

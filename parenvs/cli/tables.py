@@ -19,7 +19,7 @@ from parenvs.plan import RULE_SETS
 
 if TYPE_CHECKING:
     from parenvs.agents.answer import PartitionAnswer
-    from parenvs.agents.train.evaluate import Evaluation
+    from parenvs.agents.evaluate import Evaluation
     from parenvs.agents.train.run import TrainResult
     from parenvs.leaderboard.check import CheckedEntry
 
@@ -218,17 +218,18 @@ def training(result: TrainResult, best: float, folder: Path) -> Table:
     return table
 
 
-def evaluation(result: Evaluation, best: float) -> Table:
-    """How a trained agent does."""
+def evaluation(result: Evaluation) -> Table:
+    """How a trained agent does, beside the proven best answer."""
+    best = result.reference.value
     table = _table("evaluation", "what", "return", "share of the optimum")
     for name, value in (
-        ("greedy policy", result.greedy_value),
-        (f"mean of {result.episodes} samples", result.mean_value),
+        ("greedy policy", result.value),
+        (f"mean of {len(result.returns)} samples", result.returns.mean()),
         ("best sample", result.best_value),
         ("exact optimum", best),
     ):
         table.add_row(name, f"{value:.6f}", f"{100 * value / best:.2f} %")
-    table.add_row("spread of samples", f"{result.std_value:.6f}", "")
+    table.add_row("spread of samples", f"{result.returns.std():.6f}", "")
     return table
 
 

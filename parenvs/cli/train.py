@@ -65,14 +65,16 @@ def evaluate(
     check_range("--episodes", episodes, 1)
     check_range("--seed", seed, 0)
     _trainer()
-    from parenvs.agents.reference import optimum
-    from parenvs.agents.train.evaluate import evaluate_folder
-    from parenvs.agents.train.run import load_config, play
+    import gymnasium as gym
 
-    config = load_config(folder)
-    env = play(config.env_id, config.env_kwargs, [])
-    best = optimum(env.get_wrapper_attr("space"))
-    out.print(tables.evaluation(evaluate_folder(folder, episodes, seed), best))
+    from parenvs.agents.evaluate import evaluate as play
+    from parenvs.agents.train.run import load_config, load_model
+    from parenvs.agents.vec_env import one_thread
+
+    config, model = load_config(folder), load_model(folder)
+    with one_thread():
+        env = gym.make(config.env_id, **config.env_kwargs)
+        out.print(tables.evaluation(play(model, env, episodes, seed)))
 
 
 def pretrain(

@@ -59,6 +59,13 @@ class DimensionClasses:
     conflict_at: np.ndarray
     devices: int = 0
 
+    def __repr__(self) -> str:
+        """Graph and counts in a line."""
+        return (
+            f"DimensionClasses({self.graph.name!r}, {len(self)} classes, "
+            f"{int(self.blocked.sum())} blocked, {len(self.conflicts)} conflicts)"
+        )
+
     def __len__(self) -> int:
         """Number of classes."""
         return len(self.blocked)

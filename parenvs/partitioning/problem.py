@@ -122,6 +122,13 @@ class Partitioning:
         """Itself: nothing in it changes, and environments that are forked share it."""
         return self
 
+    def __repr__(self) -> str:
+        """Graph, cluster and what is asked, in a line."""
+        return (
+            f"Partitioning({self.graph.name!r}, {self.cluster}, rules={self.rules!r}, "
+            f"uneven={self.uneven!r}, task={self.task!r}, reward={self.reward!r})"
+        )
+
     # What is decided
 
     @property
@@ -372,6 +379,24 @@ class PartitionReport:
     def certified(self, answer: Bounded) -> PartitionReport:
         """The same report, to be printed with the problem's reward and the bound of an answer."""
         return replace(self, reward=self.problem.reward, bound=answer.bound)
+
+    def __str__(self) -> str:
+        """The verdict and the costs in a few lines; ``parenvs.viewer.text`` shows more."""
+        problem = self.problem
+        returns = ", ".join(f"{reward} {self.value(reward):.4f}" for reward in REWARDS)
+        return "\n".join(
+            [
+                f"{problem.graph.name} on {problem.cluster}: {self.variables} of "
+                f"{len(problem.parameters('variables'))} variables and "
+                f"{self.partitioned_dimensions} of {self.dimensions} dimensions partitioned, "
+                f"return: {returns}" + ("" if self.legal else ", ILLEGAL"),
+                *(f"  {reason}" for reason in self.reasons),
+                f"  step {self.step_seconds:.4g} s: {self.compute_seconds:.4g} s of computation, "
+                f"{self.communication_seconds:.4g} s in {self.all_reduces} all-reduces; "
+                f"{self.replicate_seconds:.4g} s replicated",
+                f"  memory {self.memory.peak / 1e9:.3g} of {problem.memory_limit / 1e9:.3g} GB",
+            ]
+        )
 
     @cached_property
     def explainer(self) -> Explainer:

@@ -32,7 +32,7 @@ _COLUMNS = ("forward_ms", "backward_ms", "cut_bytes", "parameter_bytes")
 _OPTIONAL = "resident_bytes"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StageProfile:
     """A chain of ``n`` pivots with the cost of each on one device for one micro-batch.
 
@@ -96,6 +96,14 @@ class StageProfile:
             raise ProfileError(f"profile {self.name}: a chain needs at least two pivots")
         if not self.seconds.any():
             raise ProfileError(f"profile {self.name}: all times are zero")
+
+    def __repr__(self) -> str:
+        """Name, size and sums in a line."""
+        return (
+            f"StageProfile({self.name!r}, {len(self)} pivots, "
+            f"{float(self.seconds.sum()):.4g} s a micro-batch, "
+            f"{float(self.parameter_bytes.sum()) / 1e9:.4g} GB of variables)"
+        )
 
     def __len__(self) -> int:
         """Number of pivots."""

@@ -5,6 +5,7 @@ import shutil
 import zipfile
 from types import SimpleNamespace
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import toys
@@ -17,14 +18,14 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs import load_plan, load_profile
+from parenvs.agents.evaluate import evaluate
 from parenvs.agents.names import TRAINED
 from parenvs.agents.train import learners as ppo
 from parenvs.agents.train import run as trainer
 from parenvs.agents.train.best_plan import BestPlan
 from parenvs.agents.train.checkpoint import Checkpoints, load_checkpoint
-from parenvs.agents.train.evaluate import evaluate, evaluate_folder
 from parenvs.agents.train.learners import LEARNERS, learner_of
-from parenvs.agents.train.run import Config, load_config, replay, train
+from parenvs.agents.train.run import Config, load_config, load_model, replay, train
 from parenvs.agents.vec_env import make_env
 from parenvs.cluster import PRESETS
 from parenvs.errors import ParenvsError
@@ -37,6 +38,11 @@ def config_of(steps, **changes):
     """Three stages of VGG-19."""
     kwargs = {"instance": "vgg-19", "cluster": "B"}
     return Config(**{"env_kwargs": kwargs, "steps": steps, "seed": 5, **changes})
+
+
+def environment(config):
+    """The environment of a run, as anybody makes it."""
+    return gym.make(config.env_id, **config.env_kwargs)
 
 
 def parameters(model):
@@ -183,14 +189,16 @@ def test_train__reaches_the_optimum_of_the_toy(tmp_path, seed):
     config = Config(env_kwargs=kwargs, seed=seed, steps=25 * UPDATE)
     result, model = train(config)
     assert result.value == pytest.approx(float(toy.value), rel=1e-6)
-    evaluation = evaluate(model, config, episodes=50)
-    assert evaluation.greedy_plan.cuts == toy.cuts
-    assert evaluation.greedy_value == pytest.approx(float(toy.value), rel=1e-6)
-    assert evaluation.best_value == evaluation.greedy_value
+    evaluation = evaluate(model, environment(config), episodes=50, seed=0)
+    assert evaluation.plan.cuts == toy.cuts
+    assert evaluation.value == pytest.approx(float(toy.value), rel=1e-6)
+    assert evaluation.gap == pytest.approx(0, abs=1e-9)
+    assert evaluation.best_value == evaluation.value
     untrained = learner_of("ppo").make(
         make_env(config.env_id, kwargs, 0, 64), config.env_id, 2, seed
     )
-    assert evaluation.mean_value > evaluate(untrained, config, episodes=50).mean_value + 0.05
+    other = evaluate(untrained, environment(config), episodes=50, seed=0)
+    assert evaluation.returns.mean() > other.returns.mean() + 0.05
 
 
 def test_train__stops_at_the_target(tmp_path):
@@ -246,7 +254,7 @@ def test_train__refuses(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '"x"', "{}", '{"parenvs": "0", "odd": 1}'])
 def test_train__broken_config(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
-    for call in (load_config, evaluate_folder, lambda f: train(config_of(1), f, resume=True)):
+    for call in (load_config, load_model, lambda f: train(config_of(1), f, resume=True)):
         with pytest.raises(ParenvsError, match="not the folder of a training run"):
             call(tmp_path)
 
@@ -410,22 +418,24 @@ def test_train__best_plan_in_a_checkpoint():
 def test_train__evaluation_is_the_judges(whole):
     folder, _, model = whole
     profile = load_profile("vgg-19", PRESETS["B"])
-    evaluation = evaluate_folder(folder, episodes=20, seed=1)
+    env = environment(load_config(folder))
+    evaluation = evaluate(load_model(folder), env, episodes=20, seed=1)
     for value, plan in (
-        (evaluation.greedy_value, evaluation.greedy_plan),
+        (evaluation.value, evaluation.plan),
         (evaluation.best_value, evaluation.best_plan),
     ):
         assert value == pytest.approx(judge(plan, profile).value, rel=1e-6)
-    assert evaluation.best_value >= evaluation.greedy_value
-    assert evaluation.best_value >= evaluation.mean_value > 0
-    assert evaluation.std_value > 0
-    assert evaluation.episodes == 20
-    assert evaluate_folder(folder, episodes=20, seed=1) == evaluation
-    assert evaluate(model, config_of(4 * UPDATE), 20, seed=1) == evaluation
+    returns = evaluation.returns
+    assert evaluation.best_value == max(evaluation.value, returns.max())
+    assert returns.mean() > 0 and returns.std() > 0 and len(returns) == 20
+    for one in (load_model(folder), model):
+        again = evaluate(one, env, 20, seed=1)
+        np.testing.assert_array_equal(again.returns, returns)
+        assert (again.plan, again.best_plan) == (evaluation.plan, evaluation.best_plan)
     for seed in (2, 3, 4):  # the samples differ, the greedy episode does not
-        other = evaluate_folder(folder, episodes=5, seed=seed)
-        assert other.mean_value != evaluation.mean_value
-        assert other.greedy_plan == evaluation.greedy_plan
+        other = evaluate(model, env, episodes=5, seed=seed)
+        assert other.returns.tolist() != returns[:5].tolist()
+        assert other.plan == evaluation.plan
 
 
 def test_train__evaluation_never_plays_what_is_masked(whole):
@@ -433,23 +443,23 @@ def test_train__evaluation_never_plays_what_is_masked(whole):
     env = make_env("PipelineCut-v0", {"instance": "t5-base", "cluster": "C"}, 0, envs=1)
     model = learner_of("ppo").make(env, "PipelineCut-v0", 3, 0)
     config = config_of(1, env_kwargs={"instance": "t5-base", "cluster": "C"})
-    evaluation = evaluate(model, config, episodes=30)
-    assert len(evaluation.best_plan.cuts) == len(evaluation.greedy_plan.cuts) == 3
-    assert evaluation.mean_value > 0
+    evaluation = evaluate(model, environment(config), episodes=30, seed=0)
+    assert len(evaluation.best_plan.cuts) == len(evaluation.plan.cuts) == 3
+    assert evaluation.returns.mean() > 0
     # Of an untrained agent the best sample beats the greedy episode, and it is reported.
-    assert evaluation.best_value > evaluation.greedy_value
+    assert evaluation.best_value > evaluation.value
     profile = load_profile("t5-base", PRESETS["C"])
     assert evaluation.best_value == pytest.approx(
         judge(evaluation.best_plan, profile).value, rel=1e-6
     )
 
 
-def test_train__evaluation_of_unfinished_runs(stopped):
+def test_train__models_of_unfinished_runs(stopped):
     with pytest.raises(ParenvsError, match=r"no model\.zip yet; finish the run"):
-        evaluate_folder(stopped)
+        load_model(stopped)
     (stopped / "model.zip").write_bytes(b"PK")
     with pytest.raises(ParenvsError, match=r"model\.zip: not a trained agent"):
-        evaluate_folder(stopped)
+        load_model(stopped)
 
 
 def test_train__replay():

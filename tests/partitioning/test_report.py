@@ -498,3 +498,15 @@ def test_report__value_is_the_problems(task, reward, seed):
         assert np.array_equal(report.chosen, chosen)
         assert report.value() == float(problem.value(chosen))
         assert report.step_seconds == pytest.approx(float(problem.step_seconds(chosen)), rel=1e-12)
+
+
+def test_report__as_text(mlp):
+    """What a session prints fits on a screen and says whether the plan is legal."""
+    legal = judge(plan_of(mlp, {}), mlp)
+    first, *rest = str(legal).splitlines()
+    assert first.startswith(f"{mlp.graph.name} on {mlp.cluster}: 0 of ")
+    assert f"paper {legal.value('paper'):.4f}, step_time {legal.value('step_time'):.4f}" in first
+    assert len(rest) == 2 and "ILLEGAL" not in first
+    illegal = judge(plan_of(mlp, {mlp.graph.paths[mlp.parameters()[0]]: 9}), mlp)
+    assert str(illegal).splitlines()[0].endswith("ILLEGAL")
+    assert f"  {illegal.reasons[0]}" in str(illegal).splitlines()
