@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from parenvs.agents.answer import PipelineAnswer
-from parenvs.agents.exact.pipeline import improve, usable
+from parenvs.agents.exact.local_search import improve, usable
 from parenvs.agents.exact.point_search import PointSearch, SpaceTables
 from parenvs.pipeline.cuts import Cuts
 from parenvs.pipeline.points import PointSpace, coarse_pivots
