@@ -166,8 +166,8 @@ class LabelSearch:
         byte, first_device, end_device = np.ones(1), np.array([e]), np.array([d])
         sync = pipeline.cluster.sync_seconds(byte, first_device, end_device, pipeline.sync)
         ends = labels.pivot[rows]
-        core_limit = columns.core_limit - columns.least(near)
-        sum_limit = columns.sum_limit - columns.least(near) / 2
+        core_limit = columns.core_limit - columns.least_transfer(near)
+        sum_limit = columns.sum_limit - columns.least_transfer(near) / 2
         # Stages of more work than this exceed every core limit: label i can follow the states from
         # first_state[i] to end_state[i].
         most_work = group * float(core_limit.max()) / m

@@ -268,10 +268,12 @@ class PointSearch:
         unit, point = states.unit[state], states.point[state]
         # Stages that are longer, or that take longer to synchronise, break a limit.
         columns, m = states.columns, self.space.pipeline.micro_batches
-        most = (columns.core_limit - columns.least(True))[state] / tables.share[unit, d] / m
+        most = (
+            (columns.core_limit - columns.least_transfer(True))[state] / tables.share[unit, d] / m
+        )
         most += columns.seconds[state] + SLACK * tables.seconds[-1]
         last = np.searchsorted(tables.seconds, most, side="right")
-        most = (columns.sum_limit - columns.least(True) / 2)[state]
+        most = (columns.sum_limit - columns.least_transfer(True) / 2)[state]
         sync = tables.sync[unit, d]
         most = np.divide(most, sync, out=np.full(len(most), np.inf), where=sync > 0)
         most += tables.weights[point] + SLACK * tables.weights[-1]
@@ -293,7 +295,7 @@ class PointSearch:
         state, d, count = windows.state, windows.unit, windows.count
         e, i = states.unit[state], states.point[state]
         near, share = tables.near[e, d], tables.share[e, d]
-        transfer = np.where(near, columns.least(True)[state], columns.slow[state])
+        transfer = np.where(near, columns.least_transfer(True)[state], columns.slow[state])
         label = np.arange(count.sum())
         label += np.repeat(windows.first - (count.cumsum() - count), count)
         x = sums[0][label]
