@@ -1,27 +1,31 @@
-"""Lower bounds of what the stages in front of a suffix cost: where suffixes are worth having.
+"""Lower bounds of what the stages in front of a suffix cost: which suffixes a search may drop.
 
-``Bounds`` looks at the s stages in front, on the first e devices, with C seconds of work (on one
-device), of a plan that beats the incumbent U:
+The stages in front of a suffix are s stages on the first e devices, with C seconds of work (on one
+device). For a plan shorter than a budget of U seconds, ``Bounds`` uses that
 
-* their seconds sum to at least ``C / (e - s + 1)``, the most devices that one of them can have, and
-  to at least ``C - (e - s) U / M``, because each takes at most U / M and has at least one device;
-* stage j of them takes at most ``(U - seconds before it) / M``, so that
-  ``C <= U / M (e - s + sum_{j<s} (1 - 1/M)^j)``; the same holds for the k stages of the suffix,
-  with U less what comes before them;
-* an all-reduce of the suffix costs what is left of it after all backward passes in front, so that
-  core plus tail of the suffix, plus the forward seconds in front, are a lower bound too.
+1. their seconds sum to at least ``C / (e - s + 1)``, as one of them has at most e - s + 1 devices,
+   and to at least ``C - (e - s) U / M``, as each takes at most U / M and has at least one device;
+2. stage j of them takes at most ``(U - seconds before it) / M``, so that
+   ``C <= U / M (e - s + sum_{j<s} (1 - 1/M)^j)``; the same holds for the k stages of the suffix,
+   with U less what comes before them;
+3. an all-reduce of the suffix costs what is left of it after all backward passes in front, so that
+   core plus tail of the suffix, plus the forward seconds in front, are a lower bound of the length,
+   too.
 
-``Prefixes`` looks at a coarse chain as well. The pivots are merged into blocks. A cut anywhere in a
-block is replaced by the best of all its pivots for each term: the stage behind it starts at the
-block's last pivot, the stage before it ends at the first, and the fewest bytes of the block cross.
-Forward over the stages, three numbers are bounded per (stages s, block, devices e): the length of
-the first s stages taken alone; their seconds plus the tail that they bring; and their forward
-seconds (transfers included). With x the seconds of the next stage, f its forward seconds, r its
-all-reduce and t the seconds of the transfer before it,
+``Prefixes`` bounds the same by a dynamic programme over a coarse chain, forward over the stages.
 
-    seconds' >= max(seconds + t, forward + t / 2 + r) + x
-    length'  >= max(length, seconds + M t, seconds' + (M - 1) x)
-    forward' >= forward + t / 2 + f
+4. The pivots are merged into blocks. A cut anywhere in a block is replaced by the best of all its
+   pivots for each term: the stage behind it starts at the block's last pivot, the stage before it
+   ends at the first, and the fewest bytes of the block cross. So what is bounded for a block is
+   bounded for each of its pivots.
+5. Three numbers are bounded for each (stages s, block, devices e): the length of the first s stages
+   taken alone; their seconds plus the tail that they bring; and their forward seconds (transfers
+   included). With x the seconds of the next stage, f its forward seconds, r its all-reduce and t
+   the seconds of the transfer before it,
+
+       seconds' >= max(seconds + t, forward + t / 2 + r) + x
+       length'  >= max(length, seconds + M t, seconds' + (M - 1) x)
+       forward' >= forward + t / 2 + f
 
 Seconds of single stages and transfers are those of ``parenvs.pipeline.formulas``.
 """
@@ -29,6 +33,7 @@ Seconds of single stages and transfers are those of ``parenvs.pipeline.formulas`
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +41,39 @@ from parenvs.cluster import group_bandwidth, same_server
 from parenvs.pipeline import formulas
 from parenvs.pipeline.problem import Pipeline
 
-_BLOCKS = 128
-_ELEMENTS = 65536  # of one matrix
+SLACK = 1e-12
+"""Relative: plans that beat the incumbent by less than this are not looked for. It is far above
+the rounding of the few sums that a bound is made of, and far below any difference that matters."""
+_BLOCKS = 128  # default number of blocks of ``Prefixes``
+_ELEMENTS = 65_536  # of one matrix
+
+
+class PrefixBounds(NamedTuple):
+    """Lower bounds of prefixes of plans, seconds, (p,) each; infinite where none keeps the budget.
+
+    Attributes:
+        length: length of a plan that is the prefix alone.
+        seconds: forward plus backward seconds, plus the tail that the prefix brings.
+        forward: forward seconds.
+    """
+
+    length: np.ndarray
+    seconds: np.ndarray
+    forward: np.ndarray
+
+
+class _PrefixTable(NamedTuple):
+    """Bounds of the prefixes of s stages that keep the budget, sorted by (device, block).
+
+    Attributes:
+        device: (r,) int64, number of devices of the prefixes.
+        block: (r,) int64, the block in which they end.
+        bounds: of each entry, (r,).
+    """
+
+    device: np.ndarray
+    block: np.ndarray
+    bounds: PrefixBounds
 
 
 class Prefixes:
@@ -52,128 +88,140 @@ class Prefixes:
         blocks: int | None = None,
         devices: np.ndarray | None = None,
     ) -> None:
-        """Prepare the bounds of up to ``stages`` - 1 stages in front.
+        """Compute the tables of 1 to ``stages`` - 1 stages.
 
         Args:
             pipeline: the problem.
             stages: S.
-            pivots: where plans may cut the chain.
+            pivots: where plans may cut the chain, ascending.
             budget: seconds.
             blocks: number of blocks.
-            devices: where plans may cut the devices, both ends included; anywhere if left out.
+            devices: where plans may cut the devices, both ends included (default: anywhere).
         """
         self.pipeline, self.budget = pipeline, budget
-        count = _BLOCKS if blocks is None else blocks
-        starts = np.unique(np.linspace(0, len(pivots), count, endpoint=False).astype(np.int64))
-        self._first = pivots[starts]
-        self._last = pivots[np.append(starts[1:], len(pivots)) - 1]
-        self._bytes = np.minimum.reduceat(pipeline.cut_before[pivots], starts)
-        count, total, m = pipeline.cluster.devices, pipeline.seconds_sum, pipeline.micro_batches
-        cuts = np.arange(1, count) if devices is None else devices[1:-1]
-        # Entry s: devices, blocks and the three bounds of s stages, where they keep the budget.
-        self._tables: list[tuple[np.ndarray, ...]] = [()]
+        block_count = _BLOCKS if blocks is None else blocks
+        edges = np.linspace(0, len(pivots), block_count, endpoint=False)
+        starts = np.unique(edges.astype(np.int64))
+        self._first_pivot = pivots[starts]
+        self._last_pivot = pivots[np.append(starts[1:], len(pivots)) - 1]
+        self._fewest_bytes = np.minimum.reduceat(pipeline.cut_before[pivots], starts)
+        device_count, work = pipeline.cluster.devices, pipeline.seconds_sum
+        m = pipeline.micro_batches
+        device_cuts = np.arange(1, device_count) if devices is None else devices[1:-1]
+        self._tables: dict[int, _PrefixTable] = {}  # by the number of stages
         for s in range(1, stages):
-            e = cuts[s - 1 : len(cuts) - stages + s + 1]
+            e = device_cuts[s - 1 : len(device_cuts) - stages + s + 1]
             # The work before a block and the work behind it must fit their devices.
-            fits = m * total[self._first] <= budget * e[:, None]
-            fits &= m * (total[-1] - total[self._last]) <= budget * (count - e[:, None])
-            unit, block = np.nonzero(fits)
-            found = self._best(s, e[unit], self._first[block], self._last[block])
-            some = found[0] <= budget
-            self._tables.append((e[unit][some], block[some], *(x[some] for x in found)))
+            fits = m * work[self._first_pivot] <= budget * e[:, None]
+            fits &= m * (work[-1] - work[self._last_pivot]) <= budget * (device_count - e[:, None])
+            row, block = np.nonzero(fits)
+            device = e[row]
+            bounds = self._best(s, device, self._first_pivot[block], self._last_pivot[block])
+            in_budget = bounds.length <= budget
+            self._tables[s] = _PrefixTable(
+                device[in_budget],
+                block[in_budget],
+                PrefixBounds(*(bound[in_budget] for bound in bounds)),
+            )
 
-    def bounds(
-        self, s: int, e: np.ndarray, pivots: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Least length, seconds with tail and forward seconds of s stages; infinite where beyond.
+    def bounds(self, s: int, e: np.ndarray, pivots: np.ndarray) -> PrefixBounds:
+        """Bounds of the s stages in front of each pivot.
 
         Args:
             s: stages in front.
             e: (p,) ascending; their devices.
             pivots: (p,) where the prefixes end.
         """
-        # What the whole block of a pivot cannot keep, the pivot cannot.
-        device, block = self._tables[s][:2]
-        blocks = len(self._first)
-        place = e * blocks + np.searchsorted(self._first, pivots, side="right") - 1
-        some = np.flatnonzero(np.isin(place, device * blocks + block))
+        # By fact 4, a pivot keeps the budget only if its block does.
+        table, block_count = self._tables[s], len(self._first_pivot)
+        block = np.searchsorted(self._first_pivot, pivots, side="right") - 1
+        in_table = np.isin(e * block_count + block, table.device * block_count + table.block)
+        known = np.flatnonzero(in_table)
         result = np.full((3, len(pivots)), np.inf)
-        result[:, some] = self._best(s, e[some], pivots[some], pivots[some])
-        return result[0], result[1], result[2]
+        result[:, known] = self._best(s, e[known], pivots[known], pivots[known])
+        return PrefixBounds(*result)
 
-    def _best(self, s: int, e: np.ndarray, pivots: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """(3, p) bounds of s stages that end at one of the pivots from ``pivots`` to ``last``."""
+    def _best(
+        self, s: int, e: np.ndarray, first_pivot: np.ndarray, last_pivot: np.ndarray
+    ) -> PrefixBounds:
+        """Bounds of s stages on e devices that end at a pivot from ``first_pivot`` to the last."""
         pipeline, cluster = self.pipeline, self.pipeline.cluster
         m, server = pipeline.micro_batches, cluster.devices_per_server
-        c, f, w = pipeline.seconds_sum, pipeline.forward_sum, pipeline.parameter_sum
+        work, forward_work = pipeline.seconds_sum, pipeline.forward_sum
+        parameters = pipeline.parameter_sum
         if s == 1:
-            reduce = cluster.sync_seconds(w[pivots], np.zeros_like(e), e, pipeline.sync)
-            seconds, forward = (formulas.compute_seconds(x[pivots], e) for x in (c, f))
-            return np.stack([m * seconds + reduce, seconds + reduce, forward])
-        device, block, length, seconds, forward = self._tables[s - 1]
-        end, first, crossing = self._last[block], self._first[block], self._bytes[block]
+            reduce = cluster.sync_seconds(
+                parameters[first_pivot], np.zeros_like(e), e, pipeline.sync
+            )
+            seconds = formulas.compute_seconds(work[first_pivot], e)
+            forward = formulas.compute_seconds(forward_work[first_pivot], e)
+            return PrefixBounds(m * seconds + reduce, seconds + reduce, forward)
+        device, block, bounds = self._tables[s - 1]
+        # Of the cut in front of the last stage, the best of its block for each term.
+        latest, earliest = self._last_pivot[block], self._first_pivot[block]
+        crossing = self._fewest_bytes[block]
         fastest = max(cluster.intra_bw, cluster.inter_bw)
-        best = np.full((3, len(pivots)), np.inf)
-        for one in np.unique(e):
-            n = int(np.searchsorted(device, one))
+        best = np.full((3, len(e)), np.inf)
+        for end_device in np.unique(e):
+            n = int(np.searchsorted(device, end_device))
             if not n:
                 continue
-            # All stages [d, e) at once: what depends on d and the block is a row of each matrix.
+            # All stages [d, end_device) at once, a column for each d and block.
             d = device[:n]
             # The transfer before it starts on device 0, or at best on the device before d.
-            near = same_server(np.zeros_like(d) if s == 2 else d - 1, one, server)
+            near = same_server(np.zeros_like(d) if s == 2 else d - 1, end_device, server)
             bandwidth = group_bandwidth(near, fastest, cluster.inter_bw)
             transfer = 2 * formulas.transfer_seconds(crossing[:n], bandwidth)
-            sync = cluster.sync_seconds(np.ones(1), d, one, pipeline.sync)
-            before, hidden = seconds[:n] + transfer, forward[:n] + transfer / 2
-            least = np.maximum(length[:n], before + (m - 1) * transfer)
-            begin, stop = np.searchsorted(e, [one, one + 1])
+            sync = cluster.sync_seconds(np.ones(1), d, end_device, pipeline.sync)
+            before = bounds.seconds[:n] + transfer
+            forward_before = bounds.forward[:n] + transfer / 2
+            length_before = np.maximum(bounds.length[:n], before + (m - 1) * transfer)
+            share = formulas.compute_seconds(1.0, end_device - d)
+            begin, stop = np.searchsorted(e, [end_device, end_device + 1])
             step = max(_ELEMENTS // n, 1)
-            for at in range(begin, stop, step):
-                some = slice(at, min(at + step, stop))
-                p = pivots[some, None]
-                share = formulas.compute_seconds(1.0, one - d)
-                x = np.maximum(c[p] - c[end[:n]], 0.0) * share
-                total = np.maximum(w[p] - w[end[:n]], 0.0) * sync
-                total += hidden
-                np.maximum(total, before, out=total)
-                total += x
-                y = np.maximum(f[p] - f[end[:n]], 0.0) * share
-                y += hidden
-                x *= m - 1
-                x += total
-                np.maximum(x, least, out=x)
-                x[last[some, None] <= first[:n]] = np.inf
-                lost = x > self.budget
-                total[lost] = np.inf
-                y[lost] = np.inf
-                best[:, some] = x.min(axis=1), total.min(axis=1), y.min(axis=1)
-        return best
-
-
-SLACK = 1e-12
-"""Relative: plans that beat the incumbent by less than this are not looked for. It is far above
-the rounding of the few sums that a bound is made of, and far below any difference that matters."""
+            for row in range(begin, stop, step):
+                rows = slice(row, min(row + step, stop))
+                # Fact 5, in place where the arrays allow it.
+                p = first_pivot[rows, None]
+                x = np.maximum(work[p] - work[latest[:n]], 0.0) * share
+                seconds = np.maximum(parameters[p] - parameters[latest[:n]], 0.0) * sync
+                seconds += forward_before
+                np.maximum(seconds, before, out=seconds)
+                seconds += x
+                forward = np.maximum(forward_work[p] - forward_work[latest[:n]], 0.0) * share
+                forward += forward_before
+                length = x
+                length *= m - 1
+                length += seconds
+                np.maximum(length, length_before, out=length)
+                length[last_pivot[rows, None] <= earliest[:n]] = np.inf  # no stage in between
+                over_budget = length > self.budget
+                seconds[over_budget] = np.inf
+                forward[over_budget] = np.inf
+                best[:, rows] = length.min(axis=1), seconds.min(axis=1), forward.min(axis=1)
+        return PrefixBounds(*best)
 
 
 @dataclass
 class Columns:
-    """What is known of the states (k, p, e) of one k: arrays over the states that are left.
+    """Columns of a table of states (k, p, e) of one k: a row for each state that may be searched.
+
+    "In front" means the s stages before the transfer at p, and the transfers between them.
 
     Attributes:
         pivot: p.
         device: e.
         seconds: prefix sum of seconds at p.
-        before: least seconds of the stages and transfers in front of the transfer at p; with the
-            better bounds, of them and the tail that they bring.
-        before_forward: least forward seconds of them.
-        before_backward: least backward seconds of them.
-        reduce: least tail that they bring: the all-reduce of a single stage.
+        before: least seconds in front; after ``tighten``, with the tail that they bring.
+        before_forward: least forward seconds in front.
+        before_backward: least backward seconds in front.
+        reduce: least seconds of tail that the stages in front bring: the all-reduce of a single
+            stage, else 0.
         fast: seconds (forward plus backward) of the transfer at p if the first stage of the suffix
             lies in one server and the stage before starts there.
         slow: seconds of that transfer otherwise.
-        core_limit: most seconds of transfer plus core.
-        sum_limit: most seconds of half the transfer plus core plus tail.
+        core_limit: greatest seconds of transfer plus core that the budget allows.
+        sum_limit: greatest seconds of half the transfer plus core plus tail that it allows.
     """
 
     pivot: np.ndarray
@@ -188,9 +236,9 @@ class Columns:
     core_limit: np.ndarray
     sum_limit: np.ndarray
 
-    def take(self, kept: np.ndarray) -> Columns:
-        """The states where ``kept``, bool, is true."""
-        return Columns(*(getattr(self, column.name)[kept] for column in fields(self)))
+    def take(self, rows: np.ndarray) -> Columns:
+        """The states where ``rows``, bool, is true."""
+        return Columns(*(getattr(self, column.name)[rows] for column in fields(self)))
 
     def tighten(self, before: np.ndarray, forward: np.ndarray, budget: float) -> None:
         """Put in better bounds of the seconds (with tail) and the forward seconds in front."""
@@ -200,77 +248,101 @@ class Columns:
         self.sum_limit = budget - self.before_forward
 
     def transfer(self, near: bool) -> np.ndarray:
-        """Seconds of the transfers inside a server or not."""
+        """Seconds of the transfers at p, inside a server if ``near``."""
         return self.fast if near else self.slow
 
-    def least(self, near: bool) -> np.ndarray:
-        """Least seconds of the transfers if the suffix's first stage lies in one server or not."""
+    def least_transfer(self, near: bool) -> np.ndarray:
+        """Least seconds of the transfers at p; ``near``: the suffix's first stage in one server."""
         return np.minimum(self.fast, self.slow) if near else self.slow
 
 
 class Bounds:
-    """Lower bounds for plans of ``stages`` stages."""
+    """Lower bounds for plans of ``stages`` stages.
+
+    Attributes:
+        prefixes: better bounds of the stages in front, or None.
+    """
 
     def __init__(self, pipeline: Pipeline, stages: int) -> None:
         """Prepare what does not depend on the state."""
         self.pipeline, self.stages = pipeline, stages
         self.prefixes: Prefixes | None = None
         seconds = pipeline.profile.seconds
-        work = seconds > 0
-        share = pipeline.profile.forward[work] / seconds[work]
-        self._forward_share, self._backward_share = float(share.min()), float((1 - share).min())
+        works = seconds > 0
+        forward_share = pipeline.profile.forward[works] / seconds[works]
+        self._forward_share = float(forward_share.min())
+        self._backward_share = float((1 - forward_share).min())
         # Entry p: fewest bytes that cross a cut strictly inside the first p pivots.
-        inner = np.minimum.accumulate(np.append(np.inf, pipeline.cut_before[1:-1]))
-        self._least_cut = np.append(0.0, np.where(np.isfinite(inner), inner, 0.0))
+        fewest = np.minimum.accumulate(np.append(np.inf, pipeline.cut_before[1:-1]))
+        self._least_cut = np.append(0.0, np.where(np.isfinite(fewest), fewest, 0.0))
         self._fastest = max(pipeline.cluster.intra_bw, pipeline.cluster.inter_bw)
+        # Entry s: the sum over j < s of fact 2.
         decay = (1.0 - 1.0 / pipeline.micro_batches) ** np.arange(stages)
         self._capacity = np.append(0.0, np.cumsum(decay))
 
     def columns(self, k: int, e: int | np.ndarray, p: np.ndarray, upper: float) -> Columns:
-        """The states (p, e), elementwise, where k last stages may be part of a plan below upper."""
+        """Those states in which the last k stages may be part of a plan shorter than ``upper``.
+
+        Args:
+            k: stages of the suffix.
+            e: (p,) or a number; first device.
+            p: (p,) first pivot.
+            upper: seconds.
+        """
         pipeline, cluster = self.pipeline, self.pipeline.cluster
         e = np.broadcast_to(e, p.shape)
         m, s, budget = pipeline.micro_batches, self.stages - k, upper * (1.0 - SLACK)
-        weights, variables = pipeline.parameter_sum, pipeline.variable_sum
+        work, parameters = pipeline.seconds_sum, pipeline.parameter_sum
+        variables, copies = pipeline.variable_sum, pipeline.copies
         limit = pipeline.memory_limit * (1 + SLACK)
-        ok = (variables[p] >= s) & (variables[-1] - variables[p] >= k)
-        ok &= formulas.weight_bytes(weights[p], pipeline.copies) <= s * limit
-        ok &= formulas.weight_bytes(weights[-1] - weights[p], pipeline.copies) <= k * limit
-        ok &= m * pipeline.seconds_sum[p] <= budget * (e - s + self._capacity[s])
+        legal = (variables[p] >= s) & (variables[-1] - variables[p] >= k)
+        # Whatever the cuts, the stages on either side of p hold its parameters once.
+        legal &= formulas.weight_bytes(parameters[p], copies) <= s * limit
+        legal &= formulas.weight_bytes(parameters[-1] - parameters[p], copies) <= k * limit
+        legal &= m * work[p] <= budget * (e - s + self._capacity[s])  # fact 2
         zero, reduce = np.zeros_like(p), np.zeros(len(p))
         if s == 1:
-            reduce = cluster.sync_seconds(weights[p], zero, zero + e, pipeline.sync)
-            ok &= m * pipeline.seconds_sum[p] / e + reduce <= budget
-            needs = pipeline.memory_of(zero, p, zero + e, zero + self.stages)
-            ok &= needs <= pipeline.memory_limit
-        columns = self._worth(k, self._in_front(k, e[ok], p[ok], reduce[ok], budget))
+            reduce = cluster.sync_seconds(parameters[p], zero, zero + e, pipeline.sync)
+            legal &= m * work[p] / e + reduce <= budget
+            needed_bytes = pipeline.memory_of(zero, p, zero + e, zero + self.stages)
+            legal &= needed_bytes <= pipeline.memory_limit
+        columns = self._in_front(k, e[legal], p[legal], reduce[legal], budget)
+        columns = self._within_limits(k, columns)
         if s > 1 and self.prefixes is not None and columns.pivot.size:
-            length, before, forward = self.prefixes.bounds(s, columns.device, columns.pivot)
-            columns.tighten(before, forward, budget)
-            columns = self._worth(k, columns.take(length <= budget))
+            length, seconds, forward = self.prefixes.bounds(s, columns.device, columns.pivot)
+            columns.tighten(seconds, forward, budget)
+            columns = self._within_limits(k, columns.take(length <= budget))
         return columns
 
-    def _worth(self, k: int, columns: Columns) -> Columns:
-        """Those whose transfer, and whose suffix's work alone, leave a chance."""
-        m, least = self.pipeline.micro_batches, columns.least(True)
+    def _within_limits(self, k: int, columns: Columns) -> Columns:
+        """The states whose transfer, and whose suffix's work by fact 2, keep the core limit."""
+        m, transfer = self.pipeline.micro_batches, columns.least_transfer(True)
         room = self.pipeline.cluster.devices - columns.device - k + self._capacity[k]
-        rest = self.pipeline.seconds_sum[-1] - columns.seconds
-        left = columns.core_limit - least
-        return columns.take((m * least <= columns.core_limit) & (m * rest <= left * room))
+        work = self.pipeline.seconds_sum[-1] - columns.seconds
+        work_limit = (columns.core_limit - transfer) * room
+        return columns.take((m * transfer <= columns.core_limit) & (m * work <= work_limit))
 
     def _in_front(
         self, k: int, e: np.ndarray, p: np.ndarray, reduce: np.ndarray, budget: float
     ) -> Columns:
-        """Bounds on the stages in front of p, on the first e devices, by their work alone."""
+        """The states, with bounds by the work of the stages in front of p alone (fact 1).
+
+        Args:
+            k: stages of the suffix.
+            e: (p,) devices of the stages in front.
+            p: (p,) first pivot of the suffix.
+            reduce: (p,) see ``Columns``.
+            budget: seconds.
+        """
         pipeline, cluster, s = self.pipeline, self.pipeline.cluster, self.stages - k
-        c = pipeline.seconds_sum[p]
-        before = c / (e - s + 1)
+        work = pipeline.seconds_sum[p]
+        before = work / (e - s + 1)
         if np.isfinite(budget):
-            before = np.maximum(before, c - (e - s) * budget / pipeline.micro_batches)
+            before = np.maximum(before, work - (e - s) * budget / pipeline.micro_batches)
         forward = np.maximum(pipeline.forward_sum[p] / (e - s + 1), self._forward_share * before)
         backward = np.maximum(pipeline.backward_sum[p] / (e - s + 1), self._backward_share * before)
-        inside = (s - 1) * self._least_cut[p] / self._fastest
-        before = before + 2 * inside
+        transfers = (s - 1) * self._least_cut[p] / self._fastest  # between them, one direction
+        before = before + 2 * transfers
         # The single stage in front starts at device 0; of several, the last may start anywhere.
         near = cluster.same_server(np.zeros_like(e) if s == 1 else e - 1, e + 1)
         slow, fast = (
@@ -279,6 +351,6 @@ class Bounds:
         )
         fast = np.where(near, fast, slow)
         return Columns(
-            p, e, c, before, forward + inside, backward + inside, reduce, fast, slow,
-            budget - before - reduce, budget - forward - inside,
+            p, e, work, before, forward + transfers, backward + transfers, reduce, fast, slow,
+            budget - before - reduce, budget - forward - transfers,
         )  # fmt: skip

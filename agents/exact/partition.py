@@ -1,4 +1,7 @@
-"""Exact partitions: a weighted independent set on the conflict graph of the classes, by HiGHS."""
+"""Exact partitions: a weighted independent set on the conflict graph of the classes.
+
+The integer program is solved by HiGHS, through ``scipy.optimize.milp``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from parenvs.errors import InfeasibleError
 from parenvs.partitioning.problem import Partitioning
 
 _ROUNDS = 200
-"""Most solutions whose memory is looked at."""
+"""Largest number of integer programs that are solved for one problem."""
 _TOLERANCE = 1.0
 """Bytes by which rounding may exceed the memory limit."""
 
@@ -21,20 +24,20 @@ def exact_partition(
 ) -> PartitionAnswer:
     """The partition of the highest return of a problem's reward, with its proof.
 
-    The memory limit holds at every instruction. There are tens of thousands of them, so only those
-    that a solution exceeds become constraints, until none is exceeded.
+    The memory limit holds at every instruction. There are tens of thousands of them, so a limit
+    becomes a constraint only once a solution exceeds it, until a solution exceeds none.
 
     Args:
         problem: the problem, with its reward.
         memory_limit: bytes that a device may use at most (default: no limit).
-        scope: ``"variables"``, ``"inputs"`` or ``"all"``: what may be decided (default: the
-            problem's scope).
+        scope: which tensors may be partitioned, ``"variables"``, ``"inputs"`` or ``"all"``
+            (default: the problem's scope).
 
     Raises:
         InfeasibleError: no partition keeps the memory limit; says by how much the best one misses.
     """
     begin = time.perf_counter()
-    classes, base, weights = problem.decidable(scope), *problem.returns
+    classes, base_return, weights = problem.decidable(scope), *problem.returns
     program = _Program(problem, classes)
     nodes = 0
     for _ in range(_ROUNDS):
@@ -57,23 +60,30 @@ def exact_partition(
         value,
         method="exact",
         proven=True,
-        bound=max(base + bound, value),  # the solver's own rounding aside
+        bound=max(base_return + bound, value),  # the solver's bound is rounded
         evaluations=nodes,
         seconds=time.perf_counter() - begin,
     )
 
 
 class _Program:
-    """The integer program: a binary for each class, at most one of each pair that conflicts."""
+    """The integer program: a binary for each class, at most one of each pair that conflicts.
+
+    Attributes:
+        problem: the problem.
+        classes: (k,) int64, the classes that may be partitioned; the program's variables.
+        conflicts: (pairs, k) sparse, a row of two ones for each pair that conflicts.
+        saved: rows, (k,) each, of the memory constraints ``saved @ variables >= needed``.
+        needed: their right-hand sides.
+    """
 
     def __init__(self, problem: Partitioning, classes: np.ndarray) -> None:
         from scipy.sparse import coo_array
 
         self.problem, self.classes = problem, classes
-        count = len(problem.classes)
-        place = np.full(count, -1)
-        place[classes] = np.arange(len(classes))
-        pairs = place[problem.classes.conflicts]
+        column = np.full(len(problem.classes), -1)
+        column[classes] = np.arange(len(classes))
+        pairs = column[problem.classes.conflicts]
         pairs = pairs[(pairs >= 0).all(axis=1)]
         rows = np.repeat(np.arange(len(pairs), dtype=np.int32), 2)
         entries = (np.ones(rows.size), (rows, pairs.reshape(-1).astype(np.int32)))
@@ -82,35 +92,48 @@ class _Program:
         self.needed: list[float] = []
 
     def limit_memory(self, at: int, limit: float, chosen: np.ndarray) -> None:
-        """Add the memory limit at one instruction, where the classes ``chosen`` exceed it.
+        """Add the memory limit at one instruction as two constraints.
 
-        The solver takes a row that is broken by a millionth as kept. So a second one says that at
-        least one class is needed that ``chosen`` lacks and that saves something there: subsets of
-        ``chosen`` need no less memory.
+        The solver tolerates a constraint that is broken by a millionth. So the second one says that
+        at least one class is needed that ``chosen`` lacks and that saves something there: subsets
+        of ``chosen`` need no less memory.
+
+        Args:
+            at: the instruction.
+            limit: bytes.
+            chosen: (C,) bool, a choice of classes that exceeds the limit there.
         """
-        whole, saved = self.problem.footprint.saved_at(at)
-        saved, limit = saved[self.classes], max(limit, 1.0)
-        self.saved += [saved / limit, np.where(~chosen[self.classes] & (saved > 0), 1.0, 0.0)]
-        self.needed += [(whole - limit) / limit, 1.0]
+        whole_bytes, saved_bytes = self.problem.footprint.saved_at(at)
+        saved_bytes, unit = saved_bytes[self.classes], max(limit, 1.0)
+        helps = ~chosen[self.classes] & (saved_bytes > 0)
+        self.saved += [saved_bytes / unit, np.where(helps, 1.0, 0.0)]
+        self.needed += [(whole_bytes - unit) / unit, 1.0]
 
     def maximise(self, weights: np.ndarray) -> tuple[np.ndarray | None, float, int]:
-        """The best choice, (C,) bool, its proven bound, and the search nodes; None if none."""
+        """Solve the program for the weights of the classes, (C,).
+
+        Returns:
+            The best choice of classes, (C,) bool, or None if none keeps the constraints; the proven
+            upper bound of the weight of any; and the number of search nodes.
+
+        Raises:
+            RuntimeError: the solver returned a choice of classes that conflict.
+        """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
-        limits = []
+        constraints = []
         if self.conflicts.shape[0]:
-            limits.append(LinearConstraint(self.conflicts, ub=1))
+            constraints.append(LinearConstraint(self.conflicts, ub=1))
         if self.saved:
-            limits.append(LinearConstraint(np.array(self.saved), lb=np.array(self.needed)))
+            constraints.append(LinearConstraint(np.array(self.saved), lb=np.array(self.needed)))
         chosen = np.zeros(len(self.problem.classes), dtype=bool)
         if not len(self.classes):
             return (None if max(self.needed, default=0.0) > 0 else chosen), 0.0, 0
-        worth = weights[self.classes]
         solution = milp(
-            -worth,
+            -weights[self.classes],
             integrality=np.ones(len(self.classes)),
             bounds=Bounds(0, 1),
-            constraints=limits,
+            constraints=constraints,
             # The presolve of SciPy 1.11 to 1.15 took a broken constraint for an optimum.
             options={"mip_rel_gap": 0.0, "presolve": False},
         )
@@ -124,10 +147,10 @@ class _Program:
 
 
 def _least_memory(problem: Partitioning, classes: np.ndarray, limit: float) -> str:
-    """The error where no partition of the classes keeps the limit: by how much it is missed.
+    """The error message for a limit that no partition of the classes keeps, in bytes.
 
-    The memory at one instruction after the other is minimised; this finds a partition that needs
-    little memory, not always the least.
+    It names the smallest memory of the partitions that minimise the memory at one instruction, each
+    time at the one where the partition before needed the most. That is not always the least.
     """
     program = _Program(problem, classes)
     at = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool)).at

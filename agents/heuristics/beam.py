@@ -1,4 +1,4 @@
-"""Beam search over a ``PointSpace``: stage by stage, the most promising plans are kept."""
+"""Beam search over a ``PointSpace``: stage by stage, the most promising beginnings stay."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from parenvs.agents.pretrained.situation import Situation
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 
 WIDTH = 16
+"""Default number of beginnings that stay."""
 
 
 def beam(space: PointSpace, width: int = WIDTH) -> PipelineAnswer:
-    """The shortest plan that a beam of that width finds; it fits the memory.
+    """The shortest plan that a beam search finds; it fits the memory.
 
-    Beginnings are compared by ``lookahead``: the length, if the rest can be balanced
-    as well as its bottlenecks allow; the last cut is compared by the length itself.
+    A beginning is the first cuts of a plan. Beginnings are compared by ``lookahead``, an estimate
+    of the length if the rest is balanced as well as its bottlenecks allow; for the last cut, it
+    gives the length itself.
 
     Args:
         space: the problem.
-        width: beginnings that are kept.
+        width: number of beginnings that stay after each stage.
     """
     begin = time.perf_counter()
     episodes = Episodes.of([space])
@@ -31,20 +33,21 @@ def beam(space: PointSpace, width: int = WIDTH) -> PipelineAnswer:
     cuts, units = np.zeros((2, 1, STAGES - 1), dtype=np.int64)
     evaluations = 0
     for stage in range(last):
-        point, unit = (x[:, stage - 1] if stage else x[:, 0] for x in (cuts, units))
-        one = np.zeros(len(cuts), dtype=np.int64)
-        owner, end = np.nonzero(batch.legal_points(stage, point, unit, one))
-        estimate = lookahead(_situation(episodes, cuts, units, stage), owner, end)
-        lengths = estimate[1 if stage == last - 1 else 0]
-        legal = batch.legal_units(stage, point[owner], unit[owner], end, one[owner])
-        lengths = np.where(legal[:, : lengths.shape[1]], lengths, np.inf)
-        evaluations += int(legal.sum())
-        kept = np.argsort(lengths, axis=None, kind="stable")[: min(width, int(legal.sum()))]
-        row, unit = np.unravel_index(kept, lengths.shape)
+        point, unit = (starts[:, max(stage - 1, 0)] for starts in (cuts, units))
+        problems = np.zeros(len(cuts), dtype=np.int64)
+        owner, end = np.nonzero(batch.legal_points(stage, point, unit, problems))
+        estimates = lookahead(_situation(episodes, cuts, units, stage), owner, end)
+        estimate = estimates[1 if stage == last - 1 else 0]
+        legal = batch.legal_units(stage, point[owner], unit[owner], end, problems[owner])
+        estimate = np.where(legal[:, : estimate.shape[1]], estimate, np.inf)
+        legal_count = int(legal.sum())
+        evaluations += legal_count
+        beam_places = np.argsort(estimate, axis=None, kind="stable")[: min(width, legal_count)]
+        row, end_unit = np.unravel_index(beam_places, estimate.shape)
         cuts, units = cuts[owner[row]], units[owner[row]]
-        cuts[:, stage], units[:, stage] = end[row], unit
-    found = batch.lengths(cuts, units, np.zeros(len(cuts), dtype=np.int64))
-    best = int(found.argmin())
+        cuts[:, stage], units[:, stage] = end[row], end_unit
+    lengths = batch.lengths(cuts, units, np.zeros(len(cuts), dtype=np.int64))
+    best = int(lengths.argmin())
     plan = space.plan(cuts[best, :last], units[best, :last])
     length = float(space.pipeline.length(*plan))
     seconds = time.perf_counter() - begin
@@ -54,7 +57,14 @@ def beam(space: PointSpace, width: int = WIDTH) -> PipelineAnswer:
 
 
 def _situation(episodes: Episodes, cuts: np.ndarray, units: np.ndarray, stage: int) -> Situation:
-    """The beginnings as the environment shows them when the next point is due."""
+    """The beginnings as the environment shows them when the next point is to be chosen.
+
+    Args:
+        episodes: the problem.
+        cuts: (k, 7) int64 points; the first ``stage`` of them are chosen.
+        units: (k, 7) int64 units likewise.
+        stage: number of cuts that are chosen.
+    """
     k = len(cuts)
     plan = np.full((k, 2, STAGES - 1), -1.0, dtype=np.float32)
     plan[:, 0, :stage] = cuts[:, :stage] / np.float32(POINTS)

@@ -1,4 +1,4 @@
-"""Partitions without proof: fixed plans, greedy choices, random search, and what experts do."""
+"""Partitions without proof: fixed plans, greedy choices, random search, and plans of experts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MEGATRON: tuple[tuple[str, int], ...] = (
     (r"(^|/)(conv1|wi|up|gate|intermediate)/bias$", 0),
     (r"(^|/)(conv2|wo|down)(/kernel|/weight)?$", 0),
 )
-"""Path pattern -> dimension, of a transformer's layers (arXiv 1909.08053, section 3; the same
-splits are Table 3 of arXiv 2007.04069): attention by heads, the feed-forward network by its hidden
-width, so that each of the two needs one all-reduce."""
+"""Pattern of a variable's path -> dimension to split, for the layers of a transformer (arXiv
+1909.08053, section 3; the same splits are Table 3 of arXiv 2007.04069): attention is split by
+heads, the feed-forward network by its hidden width, so that each needs one all-reduce."""
 DENSE: tuple[tuple[str, int], ...] = (
     (r"(^|/)fc1/kernel$", 1),
     (r"(^|/)fc1/bias$", 0),
@@ -31,53 +31,58 @@ DENSE: tuple[tuple[str, int], ...] = (
     (r"(^|/)predictions/kernel$", 1),
     (r"(^|/)predictions/bias$", 0),
 )
-"""The dense layers of a convolutional network (arXiv 2007.04069, Table 4)."""
+"""The same for the dense layers of a convolutional network (arXiv 2007.04069, Table 4)."""
+_BATCH = 4096  # episodes drawn at once
 
 
 def replicate(space: PartitionSpace) -> PartitionAnswer:
-    """The plan in which every device does everything."""
+    """The plan that partitions nothing: every device does all the work."""
     return _answer(space, np.zeros(len(space.problem.classes), dtype=bool), "replicate")
 
 
 def partition_all(space: PartitionSpace) -> PartitionAnswer:
-    """The constant action 1: partition whatever is asked for, in the environment's order."""
-    known = np.full(len(space.classes), -1)
+    """The plan of the constant action 1: partition each class that the environment asks for.
+
+    The environment asks for the classes in order, except for those that conflict with a class that
+    is partitioned already.
+    """
+    actions = np.full(len(space.classes), -1)  # -1: not asked for yet
     for k, rivals in enumerate(space.rivals):
-        if known[k] < 0:
-            known[k] = 1
-            known[rivals] = 0
-    return _answer(space, space.chosen(known), "ones")
+        if actions[k] < 0:
+            actions[k] = 1
+            actions[rivals] = 0
+    return _answer(space, space.chosen(actions), "ones")
 
 
 def greedy(space: PartitionSpace) -> PartitionAnswer:
-    """Partition the class of the highest return for each class that it costs, until none is left.
+    """Partition the class of the highest return per class that this rules out, until none is left.
 
-    The rule GWMIN for weighted independent sets (Sakai, Togasaki, Yamazaki, Discrete Applied
-    Mathematics 126, 2003): the class of largest weight / (open rivals + 1); it finds at least
-    1 / (rivals + 1) of each class's weight in all.
+    This is the rule GWMIN for weighted independent sets (Sakai, Togasaki, Yamazaki, Discrete
+    Applied Mathematics 126, 2003): it takes the class of largest weight / (open rivals + 1). The
+    weight of all that it takes is at least the sum of weight / (rivals + 1) over the classes.
     """
     begin = time.perf_counter()
-    worth = space.problem.returns.weights[space.classes]
-    open_ = worth > 0
-    known = np.zeros(len(worth), dtype=int)
+    weights = space.problem.returns.weights[space.classes]
+    open_ = weights > 0
+    actions = np.zeros(len(weights), dtype=int)
     while open_.any():
-        costs = np.array([1 + open_[rivals].sum() for rivals in space.rivals])
-        best = int(np.where(open_, worth / costs, -np.inf).argmax())
-        known[best] = 1
+        ruled_out = np.array([1 + open_[rivals].sum() for rivals in space.rivals])
+        best = int(np.where(open_, weights / ruled_out, -np.inf).argmax())
+        actions[best] = 1
         open_[[best, *space.rivals[best]]] = False
-    return _answer(space, space.chosen(known), "greedy", begin=begin)
+    return _answer(space, space.chosen(actions), "greedy", begin=begin)
 
 
 def random_episodes(space: PartitionSpace, episodes: int, rng: np.random.Generator) -> np.ndarray:
-    """(episodes, K) bool: classes partitioned by episodes of uniform legal actions with linkage."""
+    """(episodes, K) bool: which classes episodes of uniformly random legal actions partition."""
     draws = rng.random((episodes, len(space.classes))) < 0.5
-    known = np.full(draws.shape, -1, dtype=np.int8)
+    actions = np.full(draws.shape, -1, dtype=np.int8)  # -1: not asked for yet
     for k, rivals in enumerate(space.rivals):
-        asked = known[:, k] < 0
-        known[asked, k] = draws[asked, k]
-        split = np.flatnonzero(asked & draws[:, k])
-        known[np.ix_(split, np.array(rivals, dtype=int))] = 0
-    return known == 1
+        asks = actions[:, k] < 0
+        actions[asks, k] = draws[asks, k]
+        splits = np.flatnonzero(asks & draws[:, k])
+        actions[np.ix_(splits, np.array(rivals, dtype=int))] = 0
+    return actions == 1
 
 
 def random_search(
@@ -102,7 +107,7 @@ def data_parallel(space: PartitionSpace) -> PartitionAnswer:
     """The plan that splits the first dimension of every batch input, and nothing else.
 
     Raises:
-        InfeasibleError: it cannot be partitioned, or the inputs do not share it.
+        InfeasibleError: a batch dimension cannot be partitioned, or the inputs do not share one.
     """
     problem, graph = space.problem, space.problem.graph
     chosen = np.zeros(len(problem.classes), dtype=bool)
@@ -116,20 +121,21 @@ def data_parallel(space: PartitionSpace) -> PartitionAnswer:
 
 
 def expert(space: PartitionSpace) -> PartitionAnswer:
-    """Megatron's plan for a transformer, the dense layers of a convolutional network.
+    """The plan of Megatron for a transformer; for a convolutional network, its dense layers split.
 
-    Of what the patterns name, and of what belongs to it, everything that can be partitioned is.
+    Each dimension that the patterns name is partitioned, together with its class, unless that
+    conflicts with one before.
 
     Raises:
-        InfeasibleError: the patterns fit no variable.
+        InfeasibleError: no variable matches a pattern, or none that does can be partitioned.
     """
     problem = space.problem
     names = expert_dimensions(problem.graph)
     chosen = np.zeros(len(problem.classes), dtype=bool)
     for path, dimension in names.items():
-        named = problem.chosen({path: dimension})
-        if problem.legal(chosen | named):
-            chosen |= named
+        classes = problem.chosen({path: dimension})
+        if problem.legal(chosen | classes):
+            chosen |= classes
     if not chosen.any():
         raise InfeasibleError(
             f"{problem.graph.name}: no expert plan is known for variables named like these; "
@@ -139,7 +145,7 @@ def expert(space: PartitionSpace) -> PartitionAnswer:
 
 
 def expert_dimensions(graph: Graph) -> dict[str, int]:
-    """Path -> dimension that an expert partitions, of the variables whose names are known."""
+    """Path -> dimension that an expert partitions, for the variables that match a pattern."""
     for patterns in (MEGATRON, DENSE):
         matches = {
             graph.paths[i]: _matched(
@@ -147,16 +153,14 @@ def expert_dimensions(graph: Graph) -> dict[str, int]:
             )
             for i in graph.variables
         }
-        known = {path: d for path, d in matches.items() if d is not None}
-        if known:
-            return known
+        dimensions = {path: d for path, d in matches.items() if d is not None}
+        if dimensions:
+            return dimensions
     return {}
 
 
-_BATCH = 4096  # episodes drawn at once
-
-
 def _matched(path: str, patterns: Sequence[tuple[str, int]], rank: int) -> int | None:
+    """The dimension, from 0, of the first pattern that matches, or None; ``rank``: dimensions."""
     for pattern, dimension in patterns:
         if re.search(pattern, path) and -rank <= dimension < rank:
             return dimension % rank
@@ -170,6 +174,7 @@ def _answer(
     evaluations: int = 1,
     begin: float | None = None,
 ) -> PartitionAnswer:
+    """The plan as an answer; ``begin`` is the ``time.perf_counter()`` of the start, if measured."""
     now = time.perf_counter()
     return PartitionAnswer(
         space.problem,

@@ -1,4 +1,4 @@
-"""Baselines that prove nothing: even cuts (GPipe) and random plans; see also ``pipedream``."""
+"""Simple pipelines: even cuts, as GPipe makes them, and random search."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def even_cut(pipeline: Pipeline) -> PipelineAnswer:
     device_cuts = np.rint(k * pipeline.cluster.devices / stages).astype(np.int64)
     seconds, variables = pipeline.seconds_sum, pipeline.variable_sum
     cuts: list[int] = []
-    for share in k:
-        held = variables[cuts[-1]] if cuts else 0
-        low = int(np.searchsorted(variables, held, side="right"))
-        high = int(np.searchsorted(variables, variables[-1] - (stages - share), side="right"))
-        distance = np.abs(seconds[low:high] - share * seconds[-1] / stages)
+    for cut in k:
+        variables_before = variables[cuts[-1]] if cuts else 0
+        low = int(np.searchsorted(variables, variables_before, side="right"))
+        high = int(np.searchsorted(variables, variables[-1] - (stages - cut), side="right"))
+        distance = np.abs(seconds[low:high] - cut * seconds[-1] / stages)
         cuts.append(low + int(distance.argmin()))
     return _answer(pipeline, np.array(cuts), device_cuts, "even-cut", 1, begin)
 
 
 def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -> PipelineAnswer:
-    """The shortest of ``evaluations`` random episodes that fits the memory.
+    """The shortest plan of ``evaluations`` random episodes that fits the memory.
 
-    If none fits, the one that exceeds the memory least.
+    If none fits, it is the plan that exceeds the memory least.
     """
     begin = time.perf_counter()
     pipeline = space.pipeline
@@ -60,11 +60,11 @@ def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -
 
 
 def random_episodes(space: CutSpace, episodes: int, rng: np.random.Generator) -> np.ndarray:
-    """(episodes, S-1) int64 candidate indices; each next one uniform among the legal ones."""
+    """(episodes, S-1) int64 candidate indices, each drawn uniformly from the legal ones."""
     variables = space.pipeline.variable_sum[space.pivots]
     chosen = np.empty((episodes, space.stages - 1), dtype=np.int64)
-    # Devices and variables both grow along the chain, so the legal candidates of a step are those
-    # of its allowed ones that come late enough.
+    # Devices and variables both grow along the chain. So of the candidates that a step allows,
+    # those from ``earliest`` on are legal.
     earliest = np.zeros(episodes, dtype=np.int64) + np.searchsorted(variables, 0, side="right")
     for step in range(space.stages - 1):
         allowed = np.flatnonzero(space.allowed[step])
@@ -86,6 +86,7 @@ def _answer(
     evaluations: int,
     begin: float,
 ) -> PipelineAnswer:
+    """The plan as an answer; ``begin`` is the ``time.perf_counter()`` of the start."""
     return PipelineAnswer(
         pipeline,
         np.asarray(cuts, dtype=np.int64),

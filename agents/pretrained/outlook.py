@@ -1,9 +1,9 @@
-"""How well the rest of a chain can still be balanced: what PipeDream asks, for every state.
+"""How well the rest of a chain can still be balanced, by PipeDream's objective.
 
-For each number of stages, point and unit: the least bottleneck, the longest computation or transfer
-of a micro-batch, of all plans of what is left. It is one of the things that a planner with
-foresight looks at (Narayanan et al., SOSP 2019, section 3.1, minimise nothing else), and knows
-nothing of all-reduces, of sums and of memory; what it is worth, a network learns.
+For each number of stages, point and unit, a table holds the least bottleneck of all plans of the
+rest of the chain. The bottleneck of a plan is the longest computation or transfer of a micro-batch;
+Narayanan et al., SOSP 2019, section 3.1, minimise nothing else. It ignores all-reduces, sums and
+memory; the network learns how much it is worth.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ LEVELS = np.array(
     ],
     dtype=np.float32,
 )
-"""Bottlenecks that are told apart, in units of the micro-batch of a bubble-free plan; the last one
-stands for all above the last but one."""
+"""Bottlenecks that the table tells apart, in units of a micro-batch of the bubble-free plan; each
+stands for those above the one before, the last one for all above that."""
 
 
 def outlook(observation: Mapping[str, np.ndarray]) -> np.ndarray:
-    """(8, 129, 65) int8: places in ``LEVELS`` of the least bottleneck.
+    """(8, 129, 65) int8: indices in ``LEVELS`` of the least bottlenecks.
 
-    Entry ``[k, p, u]`` is for k stages that start at point p on unit u and run to the ends; beyond
-    the problem's stages, points and units it means nothing. It is a lower bound: that so many
-    stages find cuts behind a late start is taken for granted.
+    Entry ``[k, p, u]`` is for k stages that start at point p on unit u and run to the end of the
+    chain and of the cluster; beyond the problem's stages, points and units it has no meaning. It is
+    a lower bound, as it does not check that there are enough cuts for k stages behind a late start.
 
     Args:
         observation: ``chain``, ``topology`` and ``numbers`` of one problem.
@@ -42,7 +42,7 @@ def outlook(observation: Mapping[str, np.ndarray]) -> np.ndarray:
     work, crossing = np.insert(observation["chain"][:2, :points].astype(float), 0, 0.0, axis=1)
     second = work[-1] / units
     work, crossing = work / second, 2.0 * crossing / second * 2.0 ** (numbers[3] * OCTAVES)
-    # A cut is made inside a server or between two: where a stage and the next one start decides.
+    # Where a stage and the next one start decides whether the cut is inside a server.
     inside = np.pad(observation["topology"][:units, :units] >= 1.0, ((0, 0), (0, 1)))
     levels = LEVELS[:-1].astype(float)
     cuts = [
@@ -51,18 +51,18 @@ def outlook(observation: Mapping[str, np.ndarray]) -> np.ndarray:
     ]
     group = np.arange(units + 1) - np.arange(units)[:, None]
     table = np.full((STAGES, POINTS + 1, UNITS + 1), len(levels), dtype=np.int8)
-    # The earliest start of k stages, on each unit and for each level: the work before it.
+    # Work before the earliest start of k stages, for each unit and level.
     start = work[-1] - levels * np.arange(units, 0, -1)[:, None]
     for k in range(1, stages):
         if k > 1:
             start = _before(start, cuts, inside, group, levels)
-        missed = work[:, None, None] < start - 1e-6
-        table[k, : points + 1, :units] = missed.sum(axis=2)
+        too_early = work[:, None, None] < start - 1e-6  # for each point, unit and level
+        table[k, : points + 1, :units] = too_early.sum(axis=2)
     return table
 
 
 def _cuts(work: np.ndarray, legal: np.ndarray) -> np.ndarray:
-    """Work before the legal cuts, ascending, and infinity."""
+    """Work before each cut that ``legal``, (points + 1,) bool, admits, ascending; then infinity."""
     return np.append(work[1:-1][legal[1:-1]], np.inf)
 
 
@@ -73,11 +73,21 @@ def _before(
     group: np.ndarray,
     levels: np.ndarray,
 ) -> np.ndarray:
-    """(u, levels) earliest start with one stage more in front of those that start there."""
+    """(u, levels) work before the earliest start with one more stage in front.
+
+    Args:
+        start: (u, levels) work before the earliest start of the stages behind.
+        cuts: of cuts inside a server and of cuts between two, for each level, the result of
+            ``_cuts``.
+        inside: (u, u+1) bool, whether a stage and the next one, by their first units, lie in one
+            server.
+        group: (u, u+1) units of the stage, by its first unit and the next one's.
+        levels: (levels,) bottlenecks.
+    """
     cut = np.full((2, len(start) + 1, len(levels)), np.inf)
-    for kind, some in enumerate(cuts):
-        for level, places in enumerate(some):
-            later = np.searchsorted(places, start[:, level])
-            cut[kind, :-1, level] = places[np.minimum(later, len(places) - 1)]
+    for kind, cuts_by_level in enumerate(cuts):
+        for level, work in enumerate(cuts_by_level):
+            first_legal = np.searchsorted(work, start[:, level])
+            cut[kind, :-1, level] = work[np.minimum(first_legal, len(work) - 1)]
     reached = np.where(inside[:, :, None], cut[1], cut[0]) - levels * group[:, :, None]
     return np.where(group[:, :, None] > 0, reached, np.inf).min(axis=1)

@@ -15,7 +15,8 @@ from importlib import resources
 import numpy as np
 
 from parenvs.agents.answer import PipelineAnswer
-from parenvs.agents.exact.pipeline import exact_full, improve
+from parenvs.agents.exact.local_search import improve
+from parenvs.agents.exact.pipeline import exact_full
 from parenvs.agents.exact.point_search import PointSearch, SpaceTables
 from parenvs.agents.exact.points import exact_points, few_points
 from parenvs.agents.pretrained.policy import Draws, PlanPolicy

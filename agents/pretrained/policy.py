@@ -1,4 +1,9 @@
-"""Plans pipelines with a trained network, in milliseconds and without torch."""
+"""Plans pipelines with a trained network, in milliseconds and without torch.
+
+An *episode* plans one problem; many are played in step, and those of a problem that have made the
+same choices so far share a situation, which the network rates once. Shapes: k episodes, b problems,
+d situations, r rows of features.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +23,15 @@ from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 
 @dataclass(frozen=True)
 class Turn:
-    """What k episodes have to choose now; those that chose alike so far are in one situation.
+    """A choice that k episodes have to make now, in d situations.
 
     Attributes:
         kind: ``"points"`` or ``"units"``.
-        rows: (r, features) float32 of the legal choices of d situations, one after the other.
-        context: (d, CONTEXT) float32.
-        masks: (d, n) bool, which columns are legal; r in all.
+        rows: (r, features) float32 of the legal choices, one situation after the other.
+        context: (d, CONTEXT) float32, features that all choices of a situation share.
+        masks: (d, n) bool, which points or units are legal; r of them in all.
         owner: (k,) int64, the situation of each episode.
-        episodes: (k,) int64, which episodes these are.
+        episodes: (k,) int64, the numbers of the episodes.
     """
 
     kind: str
@@ -38,12 +43,12 @@ class Turn:
 
     @property
     def examples(self) -> np.ndarray:
-        """(d,) int64, an episode that is in each situation."""
+        """(d,) int64, the number of an episode that is in each situation."""
         return self.episodes[np.unique(self.owner, return_index=True)[1]]
 
 
 Choose = Callable[[Turn], np.ndarray]
-"""The column that each episode chooses, (k,) int64."""
+"""Gives the point or unit that each episode of a turn chooses, (k,) int64."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ class Episodes:
 
     Attributes:
         batch: b problems.
-        constant: what their observations hold throughout.
-        outlooks: (b, 8, 129, 65) int8.
+        constant: the arrays of their observations that never change, by name, (b, ...) each.
+        outlooks: (b, 8, 129, 65) int8, the table of ``outlook`` of each problem.
     """
 
     batch: PointBatch
@@ -63,16 +68,20 @@ class Episodes:
     @classmethod
     def of(cls, spaces: Sequence[PointSpace]) -> Episodes:
         """The problems of these spaces."""
-        seen = [observe(space) for space in spaces]
-        constant = {key: np.stack([s[key] for s in seen]) for key in seen[0]}
-        return cls(PointBatch.stack(spaces), constant, np.stack([outlook(s) for s in seen]))
+        observations = [observe(space) for space in spaces]
+        constant = {key: np.stack([row[key] for row in observations]) for key in observations[0]}
+        outlooks = np.stack([outlook(observation) for observation in observations])
+        return cls(PointBatch.stack(spaces), constant, outlooks)
 
     def play(self, choose: Choose, problems: np.ndarray | None = None) -> tuple[Any, Any]:
-        """(k, 7) points and (k, 7) units that ``choose`` chooses, one stage after the other.
+        """Play k episodes, one stage after the other.
 
         Args:
-            choose: what to do.
-            problems: (k,) int64, the problem of each episode; by default one of each.
+            choose: makes the choices.
+            problems: (k,) int64, the problem of each episode (default: one episode of each).
+
+        Returns:
+            The points and the units of the cuts, (k, 7) int64 each; 0 behind the last cut.
         """
         if problems is None:
             problems = np.arange(len(self.batch))
@@ -91,7 +100,13 @@ class Episodes:
 
 
 class _Run:
-    """Episodes on their way; ``node`` is equal for those that chose alike so far."""
+    """Episodes under way.
+
+    Attributes:
+        cuts, units: (k, 7) int64, chosen so far.
+        plan: (k, 2, 7) float32, the same as the environment shows it.
+        node: (k,) int64, equal for episodes that are in one situation.
+    """
 
     def __init__(self, episodes: Episodes, problems: np.ndarray) -> None:
         self.batch, self.constant = episodes.batch, episodes.constant
@@ -102,39 +117,48 @@ class _Run:
         self.node = problems.astype(np.int64)
 
     def choose(self, choose: Choose, kind: str, stage: int, active: np.ndarray) -> None:
-        """Let the active episodes choose."""
+        """Let the active episodes choose a point or unit.
+
+        Args:
+            choose: makes the choices.
+            kind: ``"points"`` or ``"units"``.
+            stage: number of the cut, from 0.
+            active: numbers of the episodes.
+        """
         _, first, owner = np.unique(self.node[active], return_index=True, return_inverse=True)
-        some = active[first]
-        masks = self._masks(kind, stage, some)
-        chosen = choose(Turn(kind, *self._seen(kind, stage, some, masks), masks, owner, active))
-        place, scale = (self.cuts, POINTS) if kind == "points" else (self.units, UNITS)
-        place[active, stage] = chosen
+        examples = active[first]
+        masks = self._masks(kind, stage, examples)
+        features = self._features(kind, stage, examples, masks)
+        chosen = choose(Turn(kind, *features, masks, owner, active))
+        choices, scale = (self.cuts, POINTS) if kind == "points" else (self.units, UNITS)
+        choices[active, stage] = chosen
         self.plan[active, int(kind == "units"), stage] = chosen / np.float32(scale)
         self.node[active] = owner * POINTS + chosen
 
-    def _masks(self, kind: str, stage: int, some: np.ndarray) -> np.ndarray:
-        problems, start = self.problems[some], stage - 1
-        point, unit = np.zeros((2, len(some)), np.int64)
+    def _masks(self, kind: str, stage: int, examples: np.ndarray) -> np.ndarray:
+        """(d, n) bool, the legal choices in the situations of the episodes ``examples``, (d,)."""
+        problems = self.problems[examples]
+        point, unit = np.zeros((2, len(examples)), np.int64)
         if stage:
-            point, unit = self.cuts[some, start], self.units[some, start]
+            point, unit = self.cuts[examples, stage - 1], self.units[examples, stage - 1]
         if kind == "points":
             return self.batch.legal_points(stage, point, unit, problems)
-        return self.batch.legal_units(stage, point, unit, self.cuts[some, stage], problems)
+        return self.batch.legal_units(stage, point, unit, self.cuts[examples, stage], problems)
 
-    def _seen(
-        self, kind: str, stage: int, some: np.ndarray, masks: np.ndarray
+    def _features(
+        self, kind: str, stage: int, examples: np.ndarray, masks: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and context of the situations that the episodes ``some`` are in."""
-        problems = self.problems[some]
+        """``Turn.rows`` and ``Turn.context`` of the situations of the episodes ``examples``."""
+        problems = self.problems[examples]
         observation = {key: value[problems] for key, value in self.constant.items()}
-        observation["plan"] = self.plan[some]
-        observation["step"] = np.full(len(some), 2 * stage + (kind == "units"))
+        observation["plan"] = self.plan[examples]
+        observation["step"] = np.full(len(examples), 2 * stage + (kind == "units"))
         behind = self.batch.stages[problems] - stage - 1
         observation["outlook"] = self.outlooks[problems, behind]
         situation = Situation(observation)
         owner, column = np.nonzero(masks)
-        features = point_features if kind == "points" else unit_features
-        rows = features(situation, owner, column).astype(np.float32)
+        features_of = point_features if kind == "points" else unit_features
+        rows = features_of(situation, owner, column).astype(np.float32)
         return rows, situation.context().astype(np.float32)
 
 
@@ -143,8 +167,8 @@ class Draws:
     """Plans of one problem, the shortest first.
 
     Attributes:
-        cuts: (k, S-1) int64, points.
-        units: (k, S-1) int64.
+        cuts: (k, S-1) int64, points of the cuts.
+        units: (k, S-1) int64, units of the cuts.
         lengths: (k,) float64, in units of the bubble-free time.
     """
 
@@ -154,17 +178,17 @@ class Draws:
 
 
 class PlanPolicy:
-    """The network of ``network.RatingNetwork`` in NumPy.
+    """Runs ``network.RatingNetwork`` in NumPy.
 
     Args:
-        weights: its parameters by name.
+        weights: the network's parameters by name.
     """
 
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
         self.weights = dict(weights)
 
     def ratings(self, turn: Turn) -> np.ndarray:
-        """(d, n) float32, -inf where illegal; see ``network.Rater``."""
+        """(d, n) float32 ratings as by ``network.Rater``, -inf for illegal choices."""
 
         def linear(name: str, x: np.ndarray) -> Any:
             y = x @ self.weights[f"{turn.kind}.{name}.weight"].T
@@ -175,8 +199,8 @@ class PlanPolicy:
         owner, first = np.repeat(np.arange(len(count)), count), np.cumsum(count) - count
         h = np.maximum(linear("row", turn.rows) + linear("whole", turn.context)[owner], 0)
         mean = np.add.reduceat(h, first) / count[:, None].astype(np.float32)
-        seen = [np.maximum.reduceat(h, first), mean, turn.context]
-        common = linear("common", np.concatenate(seen, axis=1))
+        shared = [np.maximum.reduceat(h, first), mean, turn.context]
+        common = linear("common", np.concatenate(shared, axis=1))
         h = np.maximum(linear("second", h) + common[owner], 0)
         h = np.maximum(linear("third", h), 0) + h
         result = np.full(turn.masks.shape, -np.inf, dtype=np.float32)
@@ -188,26 +212,28 @@ class PlanPolicy:
         return self.ratings(turn).argmax(axis=1)[turn.owner]
 
     def drawing(self, rng: np.random.Generator, group: int) -> Choose:
-        """Choices drawn with the probabilities that the ratings stand for.
+        """Draw choices with the softmax of the ratings as probabilities, for ``Episodes.play``.
 
-        Of every ``group`` episodes, the first takes the best rated choices.
+        Args:
+            rng: generator of the draws.
+            group: episodes whose number is a multiple of it take the best rated choices.
         """
 
         def choose(turn: Turn) -> np.ndarray:
-            # The largest of the ratings with Gumbel's noise is drawn by the softmax.
+            # With Gumbel noise added, a rating is the largest with the softmax's probability.
             ratings = self.ratings(turn)[turn.owner]
-            drawn = turn.episodes % group > 0
-            noise = rng.gumbel(size=ratings.shape) * drawn[:, None]
+            draws = turn.episodes % group > 0
+            noise = rng.gumbel(size=ratings.shape) * draws[:, None]
             return (ratings + noise).argmax(axis=1)
 
         return choose
 
     def plan(self, space: PointSpace, draws: int, rng: np.random.Generator) -> Draws:
-        """The shortest of the best rated plan and others drawn from the network.
+        """The best rated plan and others drawn from the network, the shortest first.
 
         Args:
             space: the problem.
-            draws: plans to choose from; 1: the best rated one alone.
+            draws: number of plans; 1: the best rated one alone.
             rng: generator of the draws.
         """
         episodes, problems = Episodes.of([space]), np.zeros(draws, np.int64)
@@ -217,5 +243,5 @@ class PlanPolicy:
         return Draws(cuts[order, :last], units[order, :last], lengths[order])
 
     def lengths(self, episodes: Episodes) -> np.ndarray:
-        """(b,) lengths of its best rated plans, in units of the bubble-free time."""
+        """(b,) lengths of the best rated plans, in units of the bubble-free time."""
         return episodes.lengths(*episodes.play(self.best))

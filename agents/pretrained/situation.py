@@ -1,4 +1,4 @@
-"""Observations of ``PipelinePlan-v0``, decoded: what has been chosen, what it costs, what is left.
+"""Decodes observations of ``PipelinePlan-v0``: what has been chosen, what it costs, what is left.
 
 Works on NumPy arrays and on torch tensors alike.
 """
@@ -16,28 +16,52 @@ from parenvs.pipeline import formulas
 from parenvs.pipeline.points import POINTS, STAGES, UNITS
 
 CONTEXT = 14
-"""Numbers that all choices of a situation have in common."""
+"""Number of features that all choices of a situation share."""
 TINY = 1e-6
-"""Least divisor."""
+"""Smallest divisor; beyond the chain and the cluster observations hold zeros."""
 Observation = Mapping[str, Any]
+"""Arrays of a batch of observations by name."""
 
 
 class Situation:
-    """A batch of b observations, decoded; work in units' worth of a perfectly balanced plan.
+    """A batch of b decoded observations.
 
-    Costs are those of ``parenvs.pipeline.formulas``, in seconds of a micro-batch of that plan.
+    The unit of time is a micro-batch of the bubble-free plan, so that all the work takes as many
+    of them on one unit as there are units. Costs are those of ``parenvs.pipeline.formulas``.
+    Boundaries of points are numbered from 0 to 128.
 
     Args:
-        observation: ``chain``, ``topology``, ``numbers``, ``plan`` and ``step`` as the environment
-            gives them, with a leading axis of b; ``step`` (b,).
+        observation: ``chain``, ``topology``, ``numbers``, ``plan``, ``step`` and ``outlook``, as
+            the environment and ``outlook`` give them, with a leading axis of b; ``step`` (b,).
 
     Attributes:
-        most_units: units u of the largest cluster.
+        batch: b.
+        stages: (b, 1) S.
+        micro: (b, 1) M.
+        units: (b, 1) number of units.
+        per_unit: (b, 1) devices of a unit.
+        back: (b, 1) share of the backward seconds in the work.
+        slow: (b, 1) bandwidth between servers over that inside one.
+        most_units: u, the number of units of the largest cluster.
+        work: (b, 129) forward plus backward seconds on one unit before each boundary.
+        crossing: (b, 129) seconds of the transfer at each boundary, both ways, between servers.
+        weight: (b, 129) seconds in which the parameters before each boundary pass twice between
+            servers, over the micro-batches.
+        bytes, held: (b, 129) bytes of the weights before each boundary, and of the activations that
+            cross it, over the memory limit of a device (with the default number of copies).
+        all_weight, all_bytes: (b, 1) ``weight`` and ``bytes`` of the whole chain.
+        topology: (b, 64 * 64) bandwidth from unit to unit, over that inside a server.
+        outlook: (b * 129, 65) the table of ``outlook`` for the stages behind the next one.
+        done, left: (b, 1) stages that are chosen, and stages that are left.
+        point, unit: (b, 1) where the next stage starts.
+        pending: (b, 1) the point at which it ends, if that is chosen.
+        unit_before: (b, 1) the unit on which the stage before it starts.
+        server: (b, 1) units of a server.
         core: (b, 1) core of the stages chosen so far, over the micro-batches.
         tail: (b, 1) their tail, over the micro-batches.
-        sum: (b, 1) forward plus backward seconds of the stages and of the links in front of them.
-        before: (b, 1) backward seconds of the same.
-        worst: (b, 1) the largest of the seconds of the same.
+        sum: (b, 1) forward plus backward seconds of the stages and of the links between them.
+        before: (b, 1) backward seconds of these.
+        worst: (b, 1) the largest of the seconds of these.
     """
 
     def __init__(self, observation: Observation) -> None:
@@ -45,8 +69,8 @@ class Situation:
         self.xp = xp = array_namespace(chain)
         self.batch = chain.shape[0]
         zero = chain[:, :3, :1] * 0.0
-        before = xp.concat([zero, chain[:, :3, :]], axis=2)  # up to each boundary
-        work, crossing, weight = before[:, 0], before[:, 1], before[:, 2]
+        at_boundary = xp.concat([zero, chain[:, :3, :]], axis=2)
+        work, crossing, weight = at_boundary[:, 0], at_boundary[:, 1], at_boundary[:, 2]
         numbers = numbers[:, :, None]
         self.stages = xp.round(numbers[:, 0] * STAGES)
         self.micro = numbers[:, 1] * MOST_MICRO_BATCHES
@@ -54,10 +78,10 @@ class Situation:
         self.per_unit = 2.0 ** (numbers[:, 3] * OCTAVES)
         self.memory = numbers[:, 4] / xp.maximum(1.0 - numbers[:, 4], numbers[:, 4] * 0.0 + TINY)
         self.back = numbers[:, 5]
-        self.slow = 2.0 ** (-numbers[:, 6] * OCTAVES)  # bandwidth between servers over inside
+        self.slow = 2.0 ** (-numbers[:, 6] * OCTAVES)
         self.most_units = int(xp.max(self.units))
         total = xp.max(work, axis=1)[:, None]
-        second = total / self.units  # of a unit
+        second = total / self.units  # the unit of time, in the unit of the observed work
         self.device_second = second / self.per_unit
         self.work = xp.maximum(work, work * 0.0) / second
         self.crossing = 2.0 * crossing * self.per_unit / second
@@ -69,7 +93,7 @@ class Situation:
         self._decode(observation)
 
     def _decode(self, observation: Observation) -> None:
-        """What has been chosen so far, and what it costs."""
+        """Set the attributes that depend on ``plan``, ``step`` and ``outlook``."""
         xp, plan = self.xp, observation["plan"]
         step = xp.astype(observation["step"], plan.dtype)[:, None]
         self.done = xp.floor(step / 2)
@@ -85,9 +109,9 @@ class Situation:
         group = xp.maximum(units[:, 1:] - units[:, :-1], zero + 1.0)
         work = self.at(self.work, end) - self.at(self.work, first)
         x = xp.where(known, formulas.compute_seconds(work, group), zero)
-        # The link in front of a stage reaches over the stage before.
-        before = xp.concat([low[:, :1], low[:, :-1]], axis=1)
-        link = self.transfer(self.at(self.crossing, first), before, high)
+        # The link in front of a stage reaches over the devices of the stage before, too.
+        low_before = xp.concat([low[:, :1], low[:, :-1]], axis=1)
+        link = self.transfer(self.at(self.crossing, first), low_before, high)
         link = xp.where(known & (slot > 0), link, zero)
         reduce = self.at(self.weight, end) - self.at(self.weight, first)
         reduce = xp.where(known, self.reduce(reduce, group, low, high), zero)
@@ -103,8 +127,8 @@ class Situation:
         self.worst = xp.max(xp.maximum(x, link), axis=1)[:, None]
         self.sum = xp.sum(x + link, axis=1)[:, None]
         self.before = xp.sum(back + link_back, axis=1)[:, None]
-        at = self.index(self.done)
-        self.point, self.unit = self.at(points, at), self.at(units, at)
+        done = self.index(self.done)
+        self.point, self.unit = self.at(points, done), self.at(units, done)
         self.pending = self.at(points, self.index(xp.minimum(self.done + 1, zero + STAGES - 1)))
         self.unit_before = self.at(units, self.index(xp.maximum(self.done - 1, zero)))
         self.left = self.stages - self.done
@@ -113,20 +137,20 @@ class Situation:
         self.server = xp.maximum(count, zero + 1.0)
 
     def index(self, values: Any) -> Any:
-        """As whole numbers, at least 0."""
+        """The values as int64 indices; negative ones become 0."""
         return self.xp.astype(self.xp.maximum(values, values * 0.0), self.xp.int64)
 
     def at(self, values: Any, index: Any) -> Any:
-        """(b, k) entries of (b, n) values."""
+        """(b, k) entries of (b, n) values at (b, k) indices, row by row."""
         return self.xp.take_along_axis(values, index, axis=1)
 
     def pick(self, values: Any, owner: Any, index: Any) -> Any:
-        """(r, 1) entries ``[owner, index]`` of (b, n) values."""
+        """(r, 1) entries ``[owner, index]`` of (b, n) values; ``owner`` and ``index`` are (r,)."""
         flat = self.xp.reshape(values, (-1,))
         return self.xp.take(flat, owner * values.shape[1] + index)[:, None]
 
     def link(self, first: Any, end: Any) -> Any:
-        """Bandwidth of the units [first, end), over that inside a server."""
+        """Bandwidth among the units [first, end), over that inside a server."""
         last = self.index(self.xp.astype(end, self.topology.dtype) - 1.0)
         place = self.index(self.xp.astype(first, self.topology.dtype)) * UNITS + last
         return self.xp.maximum(self.at(self.topology, place), self.topology[:, :1] * 0.0 + TINY)
@@ -147,10 +171,9 @@ class Situation:
         return formulas.transfer_seconds(volume * self.slow, self.link(first, end))
 
     def context(self) -> Any:
-        """(b, CONTEXT) what all choices have in common."""
+        """(b, CONTEXT) features that all choices of a situation share."""
         xp, log = self.xp, self.xp.log1p
-        here = self.index(self.point)
-        rest = self.units - self.at(self.work, here)
+        rest = self.units - self.at(self.work, self.index(self.point))
         free = xp.maximum(self.units - self.unit, self.left)
         columns = [
             self.stages / STAGES,

@@ -12,10 +12,12 @@ from parenvs.agents.exact import bounds as prefixes
 from parenvs.agents.exact import pipeline as exact
 from parenvs.agents.exact.label_search import LabelSearch
 from parenvs.agents.exact.least_memory import least_excess, least_excess_pruned, plan_within
-from parenvs.agents.exact.pipeline import distinct_pivots, exact_full, exact_pruned, improve
+from parenvs.agents.exact.local_search import improve
+from parenvs.agents.exact.pipeline import exact_full, exact_pruned
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.pipeline.cuts import CutSpace
+from parenvs.pipeline.points import distinct_pivots
 from parenvs.pipeline.problem import Pipeline
 from parenvs.pipeline.profile import StageProfile
 
