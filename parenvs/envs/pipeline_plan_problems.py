@@ -85,7 +85,7 @@ class PlanProblems:
             ValueError: seeds that are not n.
         """
         seeds = seeds_of(seed, self.count)
-        asked = self.env._asked(options) if options else None
+        asked = self.env._space_of_options(options) if options else None
         for row in np.arange(self.count)[who].tolist() if seeds else ():
             if seeds[row] is not None:
                 self._seeds[row], self._generators[row], self._left[row] = seeds[row], None, 0
