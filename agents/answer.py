@@ -1,4 +1,4 @@
-"""What every planner returns: a plan with what the planner knows of its quality."""
+"""Answers of planners: a plan, and what the planner proved of its quality."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Answer(ABC):
         proven: whether the plan is proven optimal over the planner's search space.
         bound: proven bound over that space, or None: a lower bound of the seconds of a step for
             pipelines, an upper bound of the return for partitions.
-        evaluations: plans, labels or search nodes that were looked at.
-        seconds: wall time.
+        evaluations: number of plans, labels or search nodes that the planner evaluated.
+        seconds: wall seconds of the planner.
     """
 
     method: str = ""
@@ -36,20 +36,20 @@ class Answer(ABC):
     @property
     @abstractmethod
     def plan(self) -> Any:
-        """The plan, as it is saved."""
+        """The plan, which can be saved."""
 
     @property
     @abstractmethod
     def report(self) -> Any:
-        """What the judge says of the plan."""
+        """The judge's report on the plan."""
 
     @property
     def status(self) -> str:
-        """``"optimal"`` where that is proven, else ``"feasible"``."""
+        """``"optimal"`` if that is proven, else ``"feasible"``."""
         return "optimal" if self.proven else "feasible"
 
     def __str__(self) -> str:
-        """The planner, what it proved, and the report."""
+        """Return the planner, what it proved, and the report, as text."""
         proof = "proven optimal" if self.proven else "not proven"
         return f"{self.method} ({proof}, {self.seconds:.3g} s)\n{self.report}"
 
@@ -72,17 +72,17 @@ class PipelineAnswer(Answer):
 
     @cached_property
     def plan(self) -> PipelinePlan:
-        """The plan, as it is saved."""
+        """The plan, which can be saved."""
         return self.problem.plan(self.cuts, self.device_cuts)
 
     @cached_property
     def report(self) -> Report:
-        """What the judge says of the plan."""
+        """The judge's report on the plan."""
         return self.problem.report(self.plan)
 
     @cached_property
     def value(self) -> float:
-        """``1/L`` in units of the bubble-free time, or -1 where memory is exceeded."""
+        """``1/L`` in units of the bubble-free time, or -1 if the memory is exceeded."""
         return float(self.problem.values(self.cuts, self.device_cuts))
 
 
@@ -102,15 +102,15 @@ class PartitionAnswer(Answer):
 
     @cached_property
     def plan(self) -> PartitionPlan:
-        """The plan, as it is saved."""
+        """The plan, which can be saved."""
         return self.problem.plan(self.chosen)
 
     @cached_property
     def report(self) -> PartitionReport:
-        """What the judge says of the plan, with the bound that the planner proved."""
+        """The judge's report on the plan, with the bound that the planner proved."""
         return self.problem.report(self.plan).certified(self)
 
     @property
     def reward(self) -> str:
-        """Whose return ``value`` and ``bound`` are: ``"paper"`` or ``"step_time"``."""
+        """Reward of which ``value`` and ``bound`` are returns: ``"paper"`` or ``"step_time"``."""
         return self.problem.reward

@@ -1,4 +1,4 @@
-"""How good a policy is on an environment: its return, its plan, its gap to the reference."""
+"""Evaluates a policy on an environment: its return, its plan, its gap to the reference."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from parenvs.agents.reference import reference
 from parenvs.errors import ParenvsError, shown
 from parenvs.plan import Plan
 
+Choose = Callable[[Any, np.ndarray, bool], int]
+"""Chooses an action for an observation and a mask, greedily if the third argument is true."""
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """How a policy does without further training.
+    """Result of playing a policy without further training.
 
     Attributes:
         value: return of the greedy episode.
-        plan: the plan that it built.
-        report: what the judge says of the plan.
-        reference: the proven best answer to the environment's problem.
+        plan: the plan that the greedy episode built.
+        report: the judge's report on the plan.
+        reference: the best answer to the environment's problem, proven.
         gap: share by which the plan may fall short of the reference; None if the plan is illegal.
         returns: (episodes,) float64, returns of the sampled episodes.
-        best_value: the best return, the greedy one included.
-        best_plan: the plan of that episode.
+        best_value: the best return of the greedy and the sampled episodes.
+        best_plan: the plan of the episode with the best return.
     """
 
     value: float
@@ -41,7 +44,7 @@ class Evaluation:
     best_plan: Plan
 
     def __str__(self) -> str:
-        """Return, gap and report in a few lines."""
+        """Return a few lines with the return, the gap and the report."""
         gap = "illegal" if self.gap is None else f"{self.gap:.3%} from the optimum"
         lines = [f"return {self.value:.4f} ({gap})"]
         if len(self.returns):
@@ -59,14 +62,14 @@ def evaluate(
 
     Args:
         model: anything with ``predict(observation, action_masks=..., deterministic=...)``, as the
-            algorithms of Stable-Baselines3 have it (those without masks are asked without), or a
-            function of observation and mask that gives an action.
+            algorithms of Stable-Baselines3 have it (without ``action_masks`` if the model does not
+            take them), or a function from observation and mask to an action.
         env: an environment of this suite, wrapped or not.
-        episodes: sampled episodes.
+        episodes: number of sampled episodes.
         seed: seed of the environment and of the sampling.
 
     Raises:
-        ParenvsError: an environment or a model of another kind.
+        ParenvsError: ``env`` is no environment of this suite, or ``model`` no policy.
 
     >>> import gymnasium as gym, parenvs
     >>> env = gym.make("OperatorPartition-v0", instance="vgg-19")
@@ -101,11 +104,12 @@ def evaluate(
     )
 
 
-Choose = Callable[[Any, np.ndarray, bool], int]
-"""The action for an observation and a mask, greedy or sampled."""
-
-
 def _chooser(model: Any) -> Choose:
+    """Return a function that chooses actions by the model.
+
+    Raises:
+        ParenvsError: the model is no policy.
+    """
     predict = getattr(model, "predict", None)
     if predict is None:
         if not callable(model):
@@ -123,7 +127,7 @@ def _chooser(model: Any) -> Choose:
 
 
 def _play(env: gym.Env[Any, Any], choose: Choose, greedy: bool, seed: int | None = None) -> float:
-    """The return of one episode."""
+    """Play one episode and return its return."""
     observation, info = env.reset(seed=seed)
     total, done = 0.0, False
     while not done:

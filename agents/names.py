@@ -1,10 +1,14 @@
-"""Names of planners and environments, and the default budget, for all who must not import more."""
+"""Names of planners and environments, and the default budget.
+
+They have a module of their own, as some modules need them without importing the planners.
+"""
 
 TRAINED = ("ppo", "rainbow", "rainbow-paper")
 """Agents that train (``parenvs.agents.train.learners`` makes them, with the extra ``agents``)."""
 REFINED = "pretrained-refined"
+"""The planner that searches around the answer of ``pretrained``."""
 GENERAL = ("pretrained", REFINED)
-"""Planners that were trained on other problems, so that one wants to know what they missed."""
+"""Planners that were trained on other problems; commands report their gap to the optimum."""
 STEPS = 60_000
 """Default environment steps of planners that learn or draw."""
 ENVIRONMENTS = {

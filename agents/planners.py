@@ -1,4 +1,4 @@
-"""Every planner by name, and what one is asked: behind ``solve`` and the ``parenvs`` command."""
+"""``solve``: every planner by its name, and the requests that planners answer."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Request(ABC):
-    """A problem, and how much may be done to solve it.
+    """A problem, and the limits within which a planner solves it.
 
     Attributes:
-        problem: what to plan.
+        problem: the problem to plan.
         seed: seed of planners that draw numbers.
-        steps: environment steps of planners that learn; random search judges as many plans as
-            those steps make episodes.
+        steps: environment steps of planners that learn; random search judges one plan per episode
+            that these steps make.
         progress: whether planners that learn show a progress bar.
     """
 
@@ -61,7 +61,7 @@ class Request(ABC):
     @property
     @abstractmethod
     def env_kwargs(self) -> dict[str, Any]:
-        """The problem as arguments of the environment in JSON types; it was loaded by name."""
+        """The problem as arguments of the environment in JSON types, if it was loaded by name."""
 
     @property
     def object_kwargs(self) -> dict[str, Any]:
@@ -81,21 +81,21 @@ class Request(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Words for a folder's name: what sets this problem apart from others of the instance."""
+        """Words for a folder's name that tell this problem from others of the instance."""
 
     def optimum(self) -> float:
-        """Return of the best episode of the environment, proven."""
+        """Return the return of the best episode of the environment, proven."""
         return optimum(self.space)
 
     def target(self, best: float) -> float:
-        """The return from which an episode reaches the optimum, whose return is ``best``."""
+        """Return the least return of episodes that count as optimal; the optimum is ``best``."""
         return target(str(self.env_kwargs.get("reward", "1/L")), best)
 
     def run(self, agent: str) -> Answer:
-        """The answer of one planner, with its wall time.
+        """Return the answer of the planner ``agent``, with its wall time.
 
         Raises:
-            ParenvsError: unknown planner, or no plan exists.
+            ParenvsError: the planner is unknown, or no plan exists.
         """
         if agent not in self.planners:
             raise ParenvsError(
@@ -107,7 +107,7 @@ class Request(ABC):
         return replace(answer, method=agent, seconds=time.perf_counter() - begin)
 
     def train(self, agent: str) -> Any:
-        """The result of training an agent on the problem.
+        """Train an agent on the problem and return the result.
 
         Raises:
             ParenvsError: the extra ``agents`` is not installed.
@@ -124,8 +124,8 @@ class PipelineRequest(Request):
 
     Attributes:
         problem: the pipeline.
-        radius, candidates: the candidates of the environment, see ``CutSpace.build``; planners that
-            search elsewhere do not look at them.
+        radius, candidates: the candidates of the environment, see ``CutSpace.build``; planners of
+            other search spaces ignore them.
         time_limit: seconds for each search of the exact planners (None: ``SECONDS`` for ``exact``,
             no limit for the others).
     """
@@ -136,7 +136,7 @@ class PipelineRequest(Request):
     time_limit: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse candidates that do not exist, whether the planner will look at them or not."""
+        """Raise an error for invalid candidates, even if the planner ignores them."""
         check_candidates(self.radius, self.candidates)
 
     @property
@@ -192,7 +192,7 @@ class PartitionRequest(Request):
     """Variables or batch inputs to be partitioned.
 
     Attributes:
-        problem: the graph on its devices; its task and reward say what is asked for.
+        problem: the graph on its devices, with task and reward.
         memory_limit: bytes that a device may use, for the planner ``exact`` (None: no limit).
     """
 
@@ -223,29 +223,29 @@ class PartitionRequest(Request):
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """Planners that ``parenvs compare`` runs: those whose plan the task can name."""
-        named = {"variables": ("expert",), "inputs": ("data-parallel",)}
-        both = named.get(self.problem.scope, ("data-parallel", "expert"))
-        return ("ppo", "replicate", *both, "ones", "greedy", "random", "exact")
+        """Planners that ``parenvs compare`` runs: those whose plans the task's scope contains."""
+        experts_by_scope = {"variables": ("expert",), "inputs": ("data-parallel",)}
+        experts = experts_by_scope.get(self.problem.scope, ("data-parallel", "expert"))
+        return ("ppo", "replicate", *experts, "ones", "greedy", "random", "exact")
 
     @property
     def label(self) -> str:
         """The task, the reward and the devices."""
         problem = self.problem
-        where = problem.cluster.name or f"{problem.cluster.devices}-devices"
-        return f"{problem.task}-{problem.reward}-{where}"
+        cluster_label = problem.cluster.name or f"{problem.cluster.devices}-devices"
+        return f"{problem.task}-{problem.reward}-{cluster_label}"
 
 
 def request_of(problem: Pipeline | Partitioning, **options: Any) -> Request:
-    """The request of a problem.
+    """Make the request of a problem.
 
     Args:
-        problem: what to plan.
+        problem: the problem to plan.
         **options: ``seed``, ``steps``, ``progress``; for pipelines ``radius``, ``candidates`` and
             ``time_limit``; for partitions ``memory_limit``.
 
     Raises:
-        ParenvsError: no problem, or an option that the task does not have.
+        ParenvsError: ``problem`` is no problem, or the task does not have an option.
     """
     kind: Any
     if isinstance(problem, Pipeline):
@@ -280,7 +280,7 @@ def solve(problem: Pipeline | Partitioning, agent: str = "exact", **options: Any
 
     Raises:
         InfeasibleError: no plan fits the memory.
-        ParenvsError: an unknown planner or option.
+        ParenvsError: the planner or an option is unknown.
 
     >>> import parenvs
     >>> answer = parenvs.solve(parenvs.problem("vgg-19", cluster="A"))
@@ -291,17 +291,20 @@ def solve(problem: Pipeline | Partitioning, agent: str = "exact", **options: Any
 
 
 def _exact_pipeline(request: PipelineRequest) -> PipelineAnswer:
-    """All pivots while time allows; else the better of that and the points, with the bound."""
+    """Search all pivots; after the time limit, search the points and return the better answer.
+
+    The bound is that of the search over all pivots.
+    """
     limit = SECONDS if request.time_limit is None else request.time_limit
-    answer = exact_full(request.problem, time_limit=limit)
-    if answer.proven:
-        return answer
+    full_answer = exact_full(request.problem, time_limit=limit)
+    if full_answer.proven:
+        return full_answer
     try:
-        points = exact_points(request.points, answer, limit)
-    except InfeasibleError:  # more stages than points have
-        return answer
-    shorter = min(answer, points, key=lambda found: found.length)
-    return replace(shorter, proven=False, bound=answer.bound)
+        points_answer = exact_points(request.points, full_answer, limit)
+    except InfeasibleError:  # the problem has more stages than a ``PointSpace`` can have
+        return full_answer
+    shorter = min(full_answer, points_answer, key=lambda answer: answer.length)
+    return replace(shorter, proven=False, bound=full_answer.bound)
 
 
 def _random_pipeline(request: PipelineRequest) -> PipelineAnswer:
@@ -312,7 +315,7 @@ def _random_pipeline(request: PipelineRequest) -> PipelineAnswer:
 def _trained_pipeline(agent: str, request: PipelineRequest) -> PipelineAnswer:
     result = request.train(agent)
     if result.value < 0:
-        exact_pruned(request.space)  # raises, and says by how much the best plan misses
+        exact_pruned(request.space)  # raises if no plan fits, with the bytes that are missing
         raise ParenvsError(f"{agent} found no plan within memory; give it more --steps")
     cuts, device_cuts = request.space.plan(result.actions)
     length = float(request.problem.length(cuts, device_cuts))
@@ -351,9 +354,12 @@ PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], PipelineAnswer]] = {
     "random": _random_pipeline,
     **{agent: partial(_trained_pipeline, agent) for agent in TRAINED},
 }
-"""``exact-full`` searches all pivots and device cuts, ``exact-points`` 128 points and 64 units,
-``exact-pruned`` the candidates of ``PipelineCut-v0``; ``exact`` is the first within a time limit,
-and then the second."""
+"""Planners of pipelines by name.
+
+``exact-full`` searches all pivots and device cuts, ``exact-points`` 128 points and 64 units,
+``exact-pruned`` the candidates of ``PipelineCut-v0``. ``exact`` is ``exact-full`` within a time
+limit, then ``exact-points``.
+"""
 PARTITION_PLANNERS: dict[str, Callable[[PartitionRequest], PartitionAnswer]] = {
     "exact": lambda r: exact_partition(r.problem, r.memory_limit),
     "greedy": lambda r: partition_heuristics.greedy(r.space),
@@ -364,6 +370,9 @@ PARTITION_PLANNERS: dict[str, Callable[[PartitionRequest], PartitionAnswer]] = {
     "random": _random_partition,
     **{agent: partial(_trained_partition, agent) for agent in TRAINED},
 }
-"""``ones`` is the constant action 1; ``expert`` is Megatron's plan, or a CNN's dense layers."""
+"""Planners of partitions by name.
+
+``ones`` always takes action 1; ``expert`` is Megatron's plan, or partitions a CNN's dense layers.
+"""
 PipelineRequest.planners = PIPELINE_PLANNERS
 PartitionRequest.planners = PARTITION_PLANNERS

@@ -1,4 +1,4 @@
-"""The reference of an environment: the proven best of what its episodes can build."""
+"""References of environments: the best plan that an episode can build, proven."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Space = CutSpace | PointSpace | PartitionSpace
 
 
 def reference(space: Space) -> Answer:
-    """The best plan that an episode can build, with its proof.
+    """Find the best plan that an episode can build, and prove it.
 
     Raises:
         InfeasibleError: no plan fits the memory.
@@ -29,15 +29,16 @@ def reference(space: Space) -> Answer:
 
 
 def optimum(space: Space) -> float:
-    """The return of the best episode."""
+    """Return the return of the best episode."""
     return float(reference(space).value)
 
 
 def target(reward: str, best: float) -> float:
-    """The return from which an episode reaches the optimum: a cost within 0.1 % of its cost.
+    """Return the least return of episodes that count as optimal: their cost is within 0.1 %.
 
     Args:
-        reward: ``"step_time"``, where the return is 1 - T / T_replicate and T the cost, or another.
+        reward: ``"step_time"``, whose return is 1 - T / T_replicate with the cost T; for other
+            rewards the return itself is compared.
         best: return of the best episode.
     """
     if reward == "step_time":

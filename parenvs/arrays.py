@@ -1,4 +1,4 @@
-"""What NumPy arrays and torch tensors do under different names."""
+"""Operations that NumPy arrays and torch tensors have under different names."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 Array = Any
-"""A NumPy array or a torch tensor; where a function says so, a plain number too."""
+"""A NumPy array or a torch tensor; some functions also take plain numbers, and say so."""
 
 
 def namespace(values: Array) -> Any:
-    """The module with the functions for ``values``: NumPy, or the array API of a tensor's library.
+    """Return the module of functions for ``values``: NumPy, or the array API of a tensor's library.
 
-    Plain numbers are NumPy's. This is a fast path in front of ``array_api_compat``.
+    For plain numbers it is NumPy. For NumPy's values this is faster than ``array_api_compat``.
     """
     if isinstance(values, (np.ndarray, np.generic, float, int)):
         return np
@@ -23,7 +23,7 @@ def namespace(values: Array) -> Any:
 
 
 def empty(values: Array, shape: tuple[int, ...]) -> Array:
-    """An array of that shape, not filled, of the type and on the device of ``values``."""
+    """Return an uninitialised array of the type and on the device of ``values``."""
     if isinstance(values, np.ndarray):
         return np.empty(shape, values.dtype)
     return values.new_empty(shape)
@@ -37,40 +37,40 @@ def largest(values: Array) -> Array:
 
 
 def running_max(values: Array) -> Array:
-    """The largest value so far along the last axis."""
+    """Return the running maximum along the last axis."""
     if isinstance(values, np.ndarray):
         return np.maximum.accumulate(values, axis=-1)
     return values.cummax(dim=-1).values
 
 
 def counting(values: Array, count: int) -> Array:
-    """(count,) int64, 0, 1, 2, ..., where ``values`` are."""
+    """Return 0, 1, ..., ``count - 1``, (count,) int64, on the device of ``values``."""
     if isinstance(values, np.ndarray):
         return np.arange(count)
     return namespace(values).arange(count, device=values.device)
 
 
 def as_index(values: Array) -> Array:
-    """Whole numbers of any size as int64."""
+    """Return integers of any width as int64."""
     return values.astype(np.int64) if isinstance(values, np.ndarray) else values.long()
 
 
 def entries(values: Array, rows: Array, columns: Array) -> Array:
-    """(k, j) ``values[rows[i], columns[i, j]]`` of a contiguous matrix."""
+    """Return ``values[rows[i], columns[i, j]]`` of a contiguous matrix, (k, j)."""
     if isinstance(values, np.ndarray):
         return values.take(columns + (rows * values.shape[1])[:, None])
     return values[rows].gather(1, columns)
 
 
 def masked(mask: Array, values: Array) -> Array:
-    """``values`` where ``mask`` is true, else 0."""
+    """Return ``values`` where ``mask`` is true, else 0; the values must be finite."""
     if isinstance(values, np.ndarray):
-        return values * mask  # the fastest way, for finite values
+        return values * mask  # faster than np.where
     return values.where(mask, 0.0)
 
 
 def at_least(values: Array, least: float) -> Array:
-    """The greater of each value and ``least``."""
+    """Return the larger of each value and ``least``."""
     if isinstance(values, (np.ndarray, np.generic)):
         return np.maximum(values, least)
     return values.clamp(min=least)

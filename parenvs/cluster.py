@@ -20,13 +20,20 @@ from parenvs.arrays import Array, namespace
 from parenvs.errors import ClusterError, ParenvsError, did_you_mean, shown
 
 MEMORY_FRACTION = 0.9
-"""Share of a device's memory that a plan may fill; ours, as the paper gives none."""
+"""Share of a device's memory that a plan may fill; a choice of this suite, not of the paper."""
 EFFICIENCY = 0.5
 """Share of the peak that an instruction reaches; a constant of the cost model (not measured)."""
 SYNC_METHODS = ("allreduce", "parameter-server", "sharded-parameter-server")
 """Ways to synchronise gradients, see ``Cluster.sync_seconds``."""
 DEFAULT_DEVICES = 8
 """Devices of the one server on which partitions are planned unless a cluster is given."""
+_LIMIT = 100_000
+"""Largest number of servers, and of devices in each."""
+_CLUSTER_KEYS = ("servers", "devices_per_server", "intra_bw", "inter_bw")
+_DEVICE_KEYS = ("name", "peak_flops", "memory_bw", "memory_bytes")
+_UNITS = {"bps": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0, "Bps": 1.0}
+"""Unit of a bandwidth -> bytes/s."""
+_SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class Device:
         memory_bytes: memory size, bytes.
         intra_bw: default bandwidth between two devices of one server, one direction, bytes/s.
         inter_bw: default bandwidth between two servers, one direction, bytes/s.
-        source: where the figures come from.
+        source: data sheet or paper that the figures are from.
     """
 
     name: str
@@ -95,7 +102,7 @@ class Cluster:
 
     Attributes:
         servers: number of servers.
-        devices_per_server: devices in each.
+        devices_per_server: number of devices in each server.
         device: the accelerator.
         intra_bw: bandwidth of a group of devices inside one server, bytes/s.
         inter_bw: bandwidth of a group that spans servers, bytes/s.
@@ -110,7 +117,7 @@ class Cluster:
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse counts below one and rates that are not positive and finite."""
+        """Raise errors for counts below one and rates that are not positive and finite."""
         for key in ("servers", "devices_per_server"):
             value = getattr(self, key)
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LIMIT:
@@ -136,27 +143,27 @@ class Cluster:
         return MEMORY_FRACTION * self.device.memory_bytes
 
     def same_server(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Whether each group of devices ``[first, end)`` lies in one server, elementwise bool."""
+        """Return whether groups of devices ``[first, end)`` lie in one server, elementwise."""
         return same_server(first, end, self.devices_per_server)
 
     def bandwidth(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Bandwidth of the device groups ``[first, end)``, bytes/s, elementwise."""
+        """Return the bandwidth of groups of devices ``[first, end)``, bytes/s, elementwise."""
         return group_bandwidth(self.same_server(first, end), self.intra_bw, self.inter_bw)
 
     def sync_seconds(
         self, size: np.ndarray, first: np.ndarray, end: np.ndarray, method: str = "allreduce"
     ) -> np.ndarray:
-        """Seconds to synchronise ``size`` bytes of gradients over devices ``[first, end)``.
+        """Return the seconds to synchronise ``size`` bytes of gradients over ``[first, end)``.
 
         Elementwise; ``method`` is one of ``SYNC_METHODS``, see the function ``sync_bytes``.
 
         Raises:
-            ClusterError: an unknown method.
+            ClusterError: the method is unknown.
         """
         return sync_seconds(size, end - first, self.bandwidth(first, end), method)
 
     def to_json(self) -> str | dict[str, Any]:
-        """The preset's name, or an object with every figure."""
+        """Return the preset's name, or an object with every figure."""
         if self.name in PRESETS and PRESETS[self.name] == self:
             return self.name
         if DEVICES.get(self.device.name) == self.device:
@@ -166,13 +173,13 @@ class Cluster:
         return {**{key: getattr(self, key) for key in _CLUSTER_KEYS}, "device": device}
 
     def __str__(self) -> str:
-        """The preset's name and the shape: ``C (4x8 v100)``."""
+        """Return the preset's name and the shape: ``C (4x8 v100)``."""
         shape = f"{self.servers}x{self.devices_per_server} {self.device.name}"
         return f"{self.name} ({shape})" if self.name else shape
 
     @classmethod
     def parse(cls, text: str | os.PathLike[str] | Cluster | dict[str, Any]) -> Cluster:
-        """A cluster from a preset's name, ``"4x8:v100,25Gbps"``, a JSON file's path or an object.
+        """Make a cluster from a preset's name, a short form, a JSON file's path or an object.
 
         The short form is ``SERVERSxDEVICES:DEVICE[,INTER[,INTRA]]``; a bandwidth is a number with
         a unit, bits (``Gbps``) or bytes (``GB/s``). ``100Gbps`` means 100e9 bit/s.
@@ -204,24 +211,25 @@ class Cluster:
         device = _known_device(match[3], f"cluster {shown(text)}")
         rates = [_bandwidth(part, text) for part in match[4].split(",")[1:]]
         inter, intra = (rates + [device.inter_bw, device.intra_bw][len(rates) :])[:2]
-        return _made(f"cluster {shown(text)}", int(match[1]), int(match[2]), device, intra, inter)
+        where = f"cluster {shown(text)}"
+        return _new_cluster(where, int(match[1]), int(match[2]), device, intra, inter)
 
 
-# The network as pure functions, elementwise over NumPy arrays or torch tensors.
+# These functions are elementwise over NumPy arrays, torch tensors or plain numbers.
 
 
 def server_of(device: Array, devices_per_server: Array) -> Array:
-    """Number of the server that a device is in."""
+    """Return the number of the server that holds a device."""
     return device // devices_per_server
 
 
 def same_server(first: Array, end: Array, devices_per_server: Array) -> Array:
-    """Whether the devices ``[first, end)`` lie in one server; plain numbers are welcome."""
+    """Return whether the devices ``[first, end)`` lie in one server."""
     return server_of(first, devices_per_server) == server_of(end - 1, devices_per_server)
 
 
 def group_bandwidth(same: Array, intra_bw: Array, inter_bw: Array) -> Array:
-    """Bandwidth of groups of devices, bytes/s.
+    """Return the bandwidth of groups of devices, bytes/s.
 
     Args:
         same: bool, whether a group lies in one server.
@@ -232,12 +240,15 @@ def group_bandwidth(same: Array, intra_bw: Array, inter_bw: Array) -> Array:
 
 
 def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
-    """Bytes that pass the narrowest link while gradients are synchronised.
+    """Return the bytes that pass the narrowest link while gradients are synchronised.
 
-    Methods: ``"allreduce"``, a ring, ``2 W (R-1) / R``; ``"parameter-server"``, central,
-    ``2 W R``: every worker pushes and pulls all of it over one server's link;
-    ``"sharded-parameter-server"``, every worker owns 1/R: ``2 W (R-1) / R`` on full-duplex links,
-    the ring's volume. Nothing to do for one device.
+    * ``"allreduce"``: a ring, ``2 W (R-1) / R``;
+    * ``"parameter-server"``: every worker pushes and pulls all gradients over the link of one
+      central server, ``2 W R``;
+    * ``"sharded-parameter-server"``: every worker owns 1/R of the gradients; on full-duplex links
+      this moves as many bytes as the ring.
+
+    One device needs no synchronisation: 0 bytes.
 
     Args:
         size: W, bytes of the gradients.
@@ -245,7 +256,7 @@ def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
         method: one of ``SYNC_METHODS``.
 
     Raises:
-        ClusterError: an unknown method.
+        ClusterError: the method is unknown.
     """
     if method in ("allreduce", "sharded-parameter-server"):
         return 2.0 * size * (group - 1) / group
@@ -255,7 +266,7 @@ def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
 
 
 def sync_seconds(size: Array, group: Array, bandwidth: Array, method: str = "allreduce") -> Array:
-    """Seconds to synchronise ``size`` bytes of gradients over ``group`` devices.
+    """Return the seconds to synchronise ``size`` bytes of gradients over ``group`` devices.
 
     Args:
         size: bytes of the gradients.
@@ -264,13 +275,6 @@ def sync_seconds(size: Array, group: Array, bandwidth: Array, method: str = "all
         method: see ``sync_bytes``.
     """
     return sync_bytes(size, group, method) / bandwidth
-
-
-_LIMIT = 100_000
-_CLUSTER_KEYS = ("servers", "devices_per_server", "intra_bw", "inter_bw")
-_DEVICE_KEYS = ("name", "peak_flops", "memory_bw", "memory_bytes")
-_UNITS = {"bps": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0, "Bps": 1.0}
-_SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 def _bandwidth(text: str, whole: str) -> float:
@@ -305,32 +309,35 @@ def _from_file(path: str) -> Cluster:
 def _from_object(content: Any, where: str) -> Cluster:
     if not isinstance(content, dict):
         raise ClusterError(f"{where}: expected an object with {', '.join(_CLUSTER_KEYS)}, device")
-    content = dict(content)
-    device = content.pop("device", None)
-    if isinstance(device, str):
-        device = _known_device(device, where)
-    elif isinstance(device, dict):
-        if set(device) != set(_DEVICE_KEYS):
-            raise ClusterError(f"{where}: device needs exactly {', '.join(_DEVICE_KEYS)}")
-        if not isinstance(device["name"], str):
-            raise ClusterError(f"{where}: device.name must be a text, not {shown(device['name'])}")
-        device = Device(**device)
-    else:
-        raise ClusterError(f"{where}: device must be a name or an object, not {shown(device)}")
-    name = content.pop("name", "")
-    if set(content) != set(_CLUSTER_KEYS):
-        odd = sorted(map(str, set(content) ^ set(_CLUSTER_KEYS)))
+    figures = dict(content)
+    device = _device_of(figures.pop("device", None), where)
+    name = figures.pop("name", "")
+    if set(figures) != set(_CLUSTER_KEYS):
+        wrong_keys = sorted(map(str, set(figures) ^ set(_CLUSTER_KEYS)))
         raise ClusterError(
             f"{where}: needs exactly {', '.join(_CLUSTER_KEYS)} and device; missing or unknown: "
-            f"{', '.join(odd)}"
+            f"{', '.join(wrong_keys)}"
         )
     if not isinstance(name, str):
         raise ClusterError(f"{where}: name must be a text, not {shown(name)}")
-    return _made(where, device=device, name=name, **content)
+    return _new_cluster(where, device=device, name=name, **figures)
 
 
-def _made(where: str, *args: Any, **figures: Any) -> Cluster:
-    """A cluster; what is wrong with its figures is said of ``where``."""
+def _device_of(content: Any, where: str) -> Device:
+    """Make a device from its name or from an object of a cluster file."""
+    if isinstance(content, str):
+        return _known_device(content, where)
+    if not isinstance(content, dict):
+        raise ClusterError(f"{where}: device must be a name or an object, not {shown(content)}")
+    if set(content) != set(_DEVICE_KEYS):
+        raise ClusterError(f"{where}: device needs exactly {', '.join(_DEVICE_KEYS)}")
+    if not isinstance(content["name"], str):
+        raise ClusterError(f"{where}: device.name must be a text, not {shown(content['name'])}")
+    return Device(**content)
+
+
+def _new_cluster(where: str, *args: Any, **figures: Any) -> Cluster:
+    """Make a cluster; errors in its figures name ``where`` they stand."""
     try:
         return Cluster(*args, **figures)
     except ClusterError as error:
@@ -351,16 +358,19 @@ PRESETS: dict[str, Cluster] = {
     "h100-2": _preset("h100-2", 2, "h100"),
     "h100-4": _preset("h100-4", 4, "h100"),
 }
-"""A, B, C: arXiv 2007.04069, Table 2 (2, 3, 4 servers of 8 V100); the rest: DGX nodes of today."""
+"""Clusters by name.
+
+A, B and C are 2, 3 and 4 servers of 8 V100 (arXiv 2007.04069, Table 2); the others are DGX nodes.
+"""
 
 
 def choose_cluster(
     cluster: str | dict[str, Any] | Cluster | None = None, devices: int | None = None
 ) -> Cluster:
-    """The cluster that is meant: the one given, or one server of ``devices`` V100 (default 8).
+    """Return ``cluster``, or if it is None one server of ``devices`` V100 (default 8).
 
     Raises:
-        ParenvsError: fewer than two devices, or a cluster of another number of devices.
+        ParenvsError: ``devices`` is less than 2, or not the number of devices of ``cluster``.
     """
     if cluster is None:
         count = DEFAULT_DEVICES if devices is None else devices

@@ -13,27 +13,27 @@ class ParenvsError(ValueError):
 
 
 class HloError(ParenvsError):
-    """A file that is no HLO module, or HLO that the reader cannot take."""
+    """A file is not an HLO module, or contains HLO that the reader does not support."""
 
 
 class ProfileError(ParenvsError):
-    """A per-pivot profile with a missing column or an impossible value."""
+    """A per-pivot profile has a missing column or an impossible value."""
 
 
 class ClusterError(ParenvsError):
-    """A cluster description that does not parse or makes no sense."""
+    """A description of a cluster does not parse or is contradictory."""
 
 
 class PlanError(ParenvsError):
-    """A plan file that does not follow the schema."""
+    """A plan file does not follow the schema."""
 
 
 class InfeasibleError(ParenvsError):
-    """A problem without a legal plan, for example a model that fits no partition of the memory."""
+    """A problem has no legal plan, for example because the model does not fit the memory."""
 
 
 class UnknownInstanceError(ParenvsError):
-    """A name that is neither a shipped instance nor a file."""
+    """A name is neither a shipped instance nor a file."""
 
 
 _SHORT = reprlib.Repr()
@@ -41,23 +41,23 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 def shown(value: object) -> str:
-    """A value for an error message, cut short: files can hold megabytes where a word belongs."""
+    """Return a value as text for an error message, cut short, as files can hold megabytes."""
     return _SHORT.repr(value)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``" (did you mean 't5-3b'?)"`` for the nearest known name, else an empty string."""
-    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    """Return ``" (did you mean 't5-3b'?)"`` for the nearest known name, or an empty string."""
+    matches = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 @contextmanager
 def need_extra(extra: str, purpose: str) -> Iterator[None]:
-    """Imports in this block need an optional extra; if one fails, the error names the pip line.
+    """Turn a failed import in the block into an error that names the pip command.
 
     Args:
         extra: name of the extra, e.g. ``"agents"``.
-        purpose: what needs it, the subject of the error's sentence, e.g. ``"training"``.
+        purpose: subject of the error's sentence, e.g. ``"training"``.
 
     Raises:
         ParenvsError: an import inside the block failed.

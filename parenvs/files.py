@@ -1,4 +1,4 @@
-"""Writing files so that an interruption leaves the old file or the new one, never half of one."""
+"""Writes files so that an interruption leaves the old file or the new one, never a part of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
     """Open a temporary file beside ``path``; rename it over ``path`` when the block succeeds.
 
     Args:
-        path: the file to write; missing parent folders are made.
+        path: the file to write; missing parent folders are created.
         mode: ``"wb"`` or ``"w"`` (UTF-8).
     """
     target = Path(path)
@@ -34,6 +34,6 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` to ``path`` as UTF-8, all of it or nothing."""
+    """Write ``text`` to ``path`` as UTF-8, completely or not at all."""
     with replacing(path, "w") as stream:
         stream.write(text)

@@ -1,4 +1,4 @@
-"""Instances by name or path: graphs, chains and problems, shipped or the user's own files."""
+"""Loads instances by shipped name or by path: graphs, chains, and the problems made of them."""
 
 from __future__ import annotations
 
@@ -17,35 +17,21 @@ from parenvs.graph.graph import Graph
 from parenvs.partitioning.problem import Partitioning
 from parenvs.pipeline.problem import Pipeline, check_stages, stages_on
 from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import MICRO_BATCH, BatchPlan, PartitionPlan, PipelinePlan
+from parenvs.plan import MICRO_BATCH, PLANS, PartitionPlan, PipelinePlan
 
+TASKS = tuple(PLANS)
+"""Tasks that plans solve: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``."""
+KINDS = ("train", "forward")
+"""Variants of a shipped graph: a training step with Adam, and the forward pass alone.
+
+Pipelines are made from the forward pass.
+"""
 GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo")
+"""Endings of files that hold a graph."""
 PIPELINE_OPTIONS = ("stages", "micro_batch", "micro_batches", "copies", "recompute", "sync")
 """Options of ``problem`` for pipelines."""
 PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward")
 """Options of ``problem`` for partitions."""
-KINDS = ("train", "forward")
-"""A training step with Adam, and the forward pass alone (from which pipelines are made)."""
-
-
-def data_folder() -> Path:
-    """Where the shipped graphs lie."""
-    return Path(str(resources.files("parenvs.datasets"))) / "data"
-
-
-@lru_cache(maxsize=1)
-def manifest() -> dict[str, Any]:
-    """What ships: instances with sizes, checksums and the command that made them."""
-    return json.loads((data_folder() / "manifest.json").read_text(encoding="utf-8"))
-
-
-def names() -> list[str]:
-    """Names of the shipped instances."""
-    return list(manifest()["instances"])
-
-
-TASKS = tuple(kind.task for kind in (PipelinePlan, PartitionPlan, BatchPlan))
-"""Tasks of which plans are made: ``"pipeline-cut"``, ``"operator-partition"``, ..."""
 
 
 def problem(
@@ -54,7 +40,7 @@ def problem(
     task: str = PipelinePlan.task,
     **options: Any,
 ) -> Any:
-    """The problem of planning a model on a cluster.
+    """Load the problem of planning a model on a cluster.
 
     Args:
         instance: shipped name, or path of a graph or of a ``.csv`` profile.
@@ -69,8 +55,8 @@ def problem(
         A ``Pipeline`` or a ``Partitioning``.
 
     Raises:
-        UnknownInstanceError: neither a shipped name nor a file.
-        ParenvsError: an unknown task or option, or a problem that no plan can solve.
+        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
+        ParenvsError: the task or an option is unknown, or no plan can solve the problem.
 
     >>> import parenvs
     >>> parenvs.problem("t5-3b", cluster="C").stages
@@ -88,62 +74,20 @@ def problem(
                 f"known: {', '.join(known)}"
             )
     if task == PipelinePlan.task:
-        return _pipeline(instance, "C" if cluster is None else cluster, **options)
-    where = choose_cluster(cluster, options.pop("devices", None))
-    return load_partitioning(instance, where, task=task, **options)
-
-
-def _pipeline(
-    instance: str | os.PathLike[str],
-    cluster: str | dict[str, Any] | Cluster,
-    stages: int | None = None,
-    micro_batch: int = MICRO_BATCH,
-    **options: Any,
-) -> Pipeline:
-    devices = Cluster.parse(cluster)
-    profile = load_profile(instance, devices, micro_batch)
-    made = Pipeline(
-        profile, devices, stages_on(devices, stages), instance=os.fspath(instance), **options
-    )
-    check_stages(made)
-    return made
-
-
-def pipeline_of(
-    graph: Graph,
-    cluster: str | dict[str, Any] | Cluster,
-    stages: int | None = None,
-    micro_batch: int = MICRO_BATCH,
-    **options: Any,
-) -> Pipeline:
-    """The problem of cutting a graph's chain into stages; see ``problem`` for the options.
-
-    The training step of a shipped instance stands for its forward pass, from which chains are made.
-    """
-    devices = Cluster.parse(cluster)
-    profile = StageProfile.from_graph(forward_of(graph), devices.device, micro_batch)
-    made = Pipeline(profile, devices, stages_on(devices, stages), **options)
-    check_stages(made)
-    return made
-
-
-def forward_of(graph: Graph) -> Graph:
-    """The forward pass of a shipped training step, by its fingerprint; any other graph itself."""
-    for name, entry in manifest()["instances"].items():
-        if entry["graphs"]["train"]["fingerprint"] == graph.fingerprint:
-            return _shipped(name, "forward")
-    return graph
+        return _load_pipeline(instance, "C" if cluster is None else cluster, **options)
+    chosen_cluster = choose_cluster(cluster, options.pop("devices", None))
+    return load_partitioning(instance, chosen_cluster, task=task, **options)
 
 
 def load_graph(instance: str | os.PathLike[str], kind: str = "train") -> Graph:
-    """A graph by shipped name or by path (``.npz``, ``.pb``, ``.txt``).
+    """Load a graph by shipped name or by path (``.npz``, ``.pb``, ``.txt``).
 
     Args:
-        instance: the name or path; a path is taken as it is, whatever its kind.
-        kind: ``"train"`` or ``"forward"``, the variant of a shipped instance.
+        instance: the name or path.
+        kind: ``"train"`` or ``"forward"``, the variant of a shipped instance; ignored for a path.
 
     Raises:
-        UnknownInstanceError: neither a shipped name nor a file.
+        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
     """
     text = os.fspath(instance)
     if text in manifest()["instances"]:
@@ -160,10 +104,16 @@ def load_profile(
     cluster: str | dict[str, Any] | Cluster | Device,
     micro_batch: int = MICRO_BATCH,
 ) -> StageProfile:
-    """A chain by shipped name or by path (a graph's, or a ``.csv`` profile's).
+    """Load a chain by shipped name or by path (of a graph, or of a ``.csv`` profile).
 
-    Times of a graph's chain are those of the device, the cluster's or the one given; a measured
-    profile keeps its own.
+    Args:
+        instance: the name or path.
+        cluster: the cluster, or the device, for which a graph's chain is timed; a ``.csv`` profile
+            keeps its measured seconds.
+        micro_batch: samples per micro-batch.
+
+    Raises:
+        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
     """
     text = os.fspath(instance)
     if text.endswith(".csv"):
@@ -174,19 +124,147 @@ def load_profile(
     return StageProfile.from_graph(load_graph(text, "forward"), device, micro_batch)
 
 
+def load_partitioning(
+    instance: str | os.PathLike[str],
+    cluster: Cluster | str | os.PathLike[str] | dict[str, Any],
+    rules: str = "shardy",
+    uneven: str = "pad",
+    task: str = PartitionPlan.task,
+    reward: str = "paper",
+) -> Partitioning:
+    """Load the partitioning of a shipped instance or a graph file.
+
+    The same arguments give the same object; problems that differ only in task or reward share the
+    graph and its classes.
+
+    Args:
+        instance: the name or path; plans carry it.
+        cluster: the devices, in any form that ``Cluster.parse`` takes.
+        rules: ``"shardy"`` or ``"automap"``.
+        uneven: ``"pad"`` or ``"forbid"``.
+        task: ``"operator-partition"`` or ``"data-parallel"``.
+        reward: ``"paper"`` or ``"step_time"``.
+
+    Raises:
+        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
+        ParenvsError: see ``Partitioning.build``.
+    """
+    text = os.fspath(instance)
+    modified_ns = None
+    if text not in manifest()["instances"]:
+        with contextlib.suppress(OSError, ValueError):  # without a file, loading the graph fails
+            modified_ns = Path(text).stat().st_mtime_ns
+    return _cached_partitioning(
+        text, modified_ns, Cluster.parse(cluster), rules, uneven, task, reward
+    )
+
+
+def pipeline_of(
+    graph: Graph,
+    cluster: str | dict[str, Any] | Cluster,
+    stages: int | None = None,
+    micro_batch: int = MICRO_BATCH,
+    **options: Any,
+) -> Pipeline:
+    """Make the problem of cutting a graph's chain into stages; see ``problem`` for the options.
+
+    The training step of a shipped instance is replaced by its forward pass, which chains need.
+    """
+    parsed_cluster = Cluster.parse(cluster)
+    profile = StageProfile.from_graph(forward_of(graph), parsed_cluster.device, micro_batch)
+    return _checked_pipeline(profile, parsed_cluster, stages, **options)
+
+
+def forward_of(graph: Graph) -> Graph:
+    """Return the forward pass of a shipped training step, and any other graph as it is.
+
+    Training steps are recognised by their fingerprint.
+    """
+    for name, entry in manifest()["instances"].items():
+        if entry["graphs"]["train"]["fingerprint"] == graph.fingerprint:
+            return _shipped(name, "forward")
+    return graph
+
+
+def data_folder() -> Path:
+    """Return the folder of the shipped graphs."""
+    return Path(str(resources.files("parenvs.datasets"))) / "data"
+
+
+@lru_cache(maxsize=1)
+def manifest() -> dict[str, Any]:
+    """Read the list of shipped instances: sizes, checksums and the command that made them."""
+    return json.loads((data_folder() / "manifest.json").read_text(encoding="utf-8"))
+
+
+def names() -> list[str]:
+    """Return the names of the shipped instances."""
+    return list(manifest()["instances"])
+
+
+def _load_pipeline(
+    instance: str | os.PathLike[str],
+    cluster: str | dict[str, Any] | Cluster,
+    stages: int | None = None,
+    micro_batch: int = MICRO_BATCH,
+    **options: Any,
+) -> Pipeline:
+    """Load the pipeline of an instance; the options are those of ``problem``."""
+    parsed_cluster = Cluster.parse(cluster)
+    profile = load_profile(instance, parsed_cluster, micro_batch)
+    return _checked_pipeline(
+        profile, parsed_cluster, stages, instance=os.fspath(instance), **options
+    )
+
+
+def _checked_pipeline(
+    profile: StageProfile, cluster: Cluster, stages: int | None, **options: Any
+) -> Pipeline:
+    """Make a pipeline with the given or the default number of stages, if plans can have it."""
+    pipeline = Pipeline(profile, cluster, stages_on(cluster, stages), **options)
+    check_stages(pipeline)
+    return pipeline
+
+
+@lru_cache(maxsize=64)
+def _cached_partitioning(
+    instance: str,
+    modified_ns: int | None,
+    cluster: Cluster,
+    rules: str,
+    uneven: str,
+    task: str,
+    reward: str,
+) -> Partitioning:
+    """Load the problem; ``modified_ns``, the time of a file's last change, is part of the key."""
+    partitioning = _cached_classes(instance, modified_ns, cluster, rules, uneven)
+    return replace(partitioning, task=task, reward=reward)
+
+
+@lru_cache(maxsize=16)
+def _cached_classes(
+    instance: str, modified_ns: int | None, cluster: Cluster, rules: str, uneven: str
+) -> Partitioning:
+    """Load the problem with the default task and reward, which do not change the classes."""
+    return Partitioning.build(load_graph(instance), cluster, rules, uneven, instance=instance)
+
+
 @lru_cache(maxsize=32)
 def _shipped(name: str, kind: str) -> Graph:
+    """Load a graph of a shipped instance."""
     return Graph.load(data_folder() / manifest()["instances"][name]["graphs"][kind]["file"])
 
 
 def _exists(text: str) -> bool:
+    """Return whether the text is the path of a file or folder."""
     try:
         return Path(text).exists()
-    except OSError:  # a name too long for a file, a folder that may not be read
+    except OSError:  # the name is too long for a file, or the folder is unreadable
         return False
 
 
 def _unknown(text: str) -> UnknownInstanceError:
+    """Return the error for an instance that cannot be loaded, with the likeliest reason."""
     if _exists(text):
         return UnknownInstanceError(
             f"instance {text!r}: a file must end in .csv, {', '.join(GRAPH_SUFFIXES)}"
@@ -197,56 +275,3 @@ def _unknown(text: str) -> UnknownInstanceError:
         f"unknown instance {text!r}{did_you_mean(text, names())}; shipped: {', '.join(names())}; "
         "or give the path of a .csv, .npz, .pb or .txt file"
     )
-
-
-def load_partitioning(
-    instance: str | os.PathLike[str],
-    cluster: Cluster | str | os.PathLike[str] | dict[str, Any],
-    rules: str = "shardy",
-    uneven: str = "pad",
-    task: str = PartitionPlan.task,
-    reward: str = "paper",
-) -> Partitioning:
-    """The problem of a shipped instance or a graph file; the same arguments give the same object.
-
-    Problems that differ in task or reward only share the graph and its classes.
-
-    Args:
-        instance: the name or path, which plans carry.
-        cluster: the devices, in any form that ``Cluster.parse`` takes.
-        rules: ``"shardy"`` or ``"automap"``.
-        uneven: ``"pad"`` or ``"forbid"``.
-        task: ``"operator-partition"`` or ``"data-parallel"``.
-        reward: ``"paper"`` or ``"step_time"``.
-
-    Raises:
-        UnknownInstanceError: neither a shipped name nor a file.
-        ParenvsError: see ``Partitioning.build``.
-    """
-    text = os.fspath(instance)
-    stamp = None
-    if text not in manifest()["instances"]:
-        with contextlib.suppress(OSError, ValueError):  # no file; loading says so
-            stamp = Path(text).stat().st_mtime_ns
-    return _load(text, stamp, Cluster.parse(cluster), rules, uneven, task, reward)
-
-
-@lru_cache(maxsize=64)
-def _load(
-    instance: str,
-    stamp: int | None,
-    cluster: Cluster,
-    rules: str,
-    uneven: str,
-    task: str,
-    reward: str,
-) -> Partitioning:
-    problem = _load_classes(instance, stamp, cluster, rules, uneven)
-    return replace(problem, task=task, reward=reward)
-
-
-@lru_cache(maxsize=16)
-def _load_classes(
-    instance: str, stamp: int | None, cluster: Cluster, rules: str, uneven: str
-) -> Partitioning:
-    return Partitioning.build(load_graph(instance), cluster, rules, uneven, instance=instance)

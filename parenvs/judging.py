@@ -1,4 +1,4 @@
-"""The judge: the one place where a plan's legality and cost are decided, whatever its task."""
+"""The judge, which alone decides a plan's legality and cost, for every task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parenvs.plan import PartitionPlan, PipelinePlan
 OPTIMAL = 1e-3
 """A plan reaches the optimum if its cost is within this share of the exact one."""
 ROUNDING = 1e-9
-"""Two figures that differ by less than this share differ by errors of rounding only."""
+"""Figures that differ by less than this share are taken as equal but for rounding."""
 
 
 @overload
@@ -36,12 +36,12 @@ def judge(
 
 
 def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
-    """Judge a plan of any task on what it is for.
+    """Judge a plan of any task.
 
     Args:
         plan: the plan.
-        target: the problem, or the graph that it is made of; for pipelines also a chain. By default
-            it is loaded by the plan's own ``instance``, a shipped name or a path.
+        target: the problem to judge it on, or the graph that the problem is made of; for pipelines
+            also a chain. By default it is loaded by the plan's ``instance``, a name or a path.
         cluster: the cluster that the plan must be for (default: the plan's own).
 
     Returns:
@@ -50,7 +50,7 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
     Raises:
         UnknownInstanceError: no target is given, and the plan's instance is neither a shipped name
             nor a file.
-        ParenvsError: the target is for another device than the cluster's, or no target of plans.
+        ParenvsError: the target is for another device than the cluster's, or of a wrong type.
     """
     if isinstance(plan, PipelinePlan):
         return _judge_pipeline(plan, target, cluster)
@@ -58,7 +58,7 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
         raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
     if isinstance(target, Partitioning):
         return target.report(plan)
-    where = plan.cluster if cluster is None else Cluster.parse(cluster)
+    judged_cluster = plan.cluster if cluster is None else Cluster.parse(cluster)
     if target is None:
         target = load_graph(plan.instance)
     if not isinstance(target, Graph):
@@ -67,22 +67,23 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
             f"{shown(target)}"
         )
     problem = Partitioning.build(
-        target, where, plan.rules, plan.uneven, plan.task, instance=plan.instance
+        target, judged_cluster, plan.rules, plan.uneven, plan.task, instance=plan.instance
     )
     return problem.report(plan)
 
 
 def _judge_pipeline(plan: PipelinePlan, target: Any, cluster: Any) -> Report:
+    """Judge a plan of a pipeline; see ``judge``."""
     if isinstance(target, Pipeline):
         return target.report(plan)
-    where = plan.cluster if cluster is None else Cluster.parse(cluster)
+    judged_cluster = plan.cluster if cluster is None else Cluster.parse(cluster)
     if target is None:
-        target = load_profile(plan.instance, where, plan.micro_batch)
+        target = load_profile(plan.instance, judged_cluster, plan.micro_batch)
     elif isinstance(target, Graph):
-        # A plan for the very graph that is given is judged on it; else a shipped training step
-        # stands for its forward pass, as it does where pipelines are made.
+        # A plan made for this very graph is judged on it. Otherwise a shipped training step is
+        # replaced by its forward pass, as where pipelines are made.
         graph = target if plan.fingerprint == target.fingerprint else forward_of(target)
-        target = StageProfile.from_graph(graph, where.device, plan.micro_batch)
+        target = StageProfile.from_graph(graph, judged_cluster.device, plan.micro_batch)
     if not isinstance(target, StageProfile):
         raise ParenvsError(
             "a pipeline plan is judged on a Graph, a StageProfile or a Pipeline, not on "
@@ -90,7 +91,7 @@ def _judge_pipeline(plan: PipelinePlan, target: Any, cluster: Any) -> Report:
         )
     problem = Pipeline(
         target,
-        where,
+        judged_cluster,
         micro_batches=plan.micro_batches,
         copies=plan.copies,
         recompute=plan.recompute,

@@ -1,7 +1,8 @@
-"""Plans, the one currency: what an environment builds, a solver returns and a file holds.
+"""Plans: environments build them, solvers return them, files hold them.
 
-Plan files are JSON; every error in one names the file and the field. The defaults of what a plan is
-for (micro-batches, copies, rules, ...) stand here, too, as a file may leave some of them out.
+Plan files are JSON; every error in one names the file and the field. This module also holds the
+defaults of the settings that a plan is made for (micro-batches, copies, rules, ...), as a file may
+leave them out.
 """
 
 from __future__ import annotations
@@ -21,27 +22,33 @@ from parenvs.files import write_text
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-
 SCHEMA = 1
 """Version of the plan files."""
 ILLEGAL = -1.0
-"""Value of a plan that breaks a rule or the memory (arXiv 2007.04069)."""
+"""Value of a plan that breaks a rule or exceeds the memory (arXiv 2007.04069)."""
 MICRO_BATCH = 16
-"""Samples per micro-batch (arXiv 2007.04069 says 16 without saying of what; here both)."""
+"""Samples per micro-batch.
+
+arXiv 2007.04069 gives the number 16 without saying of what; it is the default of both numbers.
+"""
 MICRO_BATCHES = 16
 """Micro-batches per step (arXiv 2007.04069)."""
 COPIES = 2
 """Copies of a stage's parameters held by each device: weight and gradient."""
 RECOMPUTE = ("full", "none")
-"""What of a stage is recomputed in the backward pass: its activations, or nothing."""
+"""The backward pass recomputes all activations of a stage, or none."""
 RULE_SETS = ("shardy", "automap")
 """Factor rules; ``automap`` also forbids to partition a reduced dimension."""
 UNEVEN = ("pad", "forbid")
-"""What becomes of dimensions that are no multiple of the devices."""
+"""Dimensions that the number of devices does not divide are padded, or stay replicated."""
+LARGEST_NUMBER = 2**31 - 1
+"""Largest number in a plan file."""
+HEAD = ("schema", "task", "instance", "fingerprint")
+"""Fields that plan files of every task begin with."""
 
 
 class Bounded(Protocol):
-    """What the gap of a plan is measured against: a planner's answer to the same problem."""
+    """A planner's answer to a problem; the gap of a plan is measured against its bound."""
 
     @property
     def bound(self) -> float | None:
@@ -49,7 +56,7 @@ class Bounded(Protocol):
 
 
 class Plan(ABC):
-    """What plans of every task have in common."""
+    """Base of the plans of every task."""
 
     task: ClassVar[str]
     instance: str
@@ -58,7 +65,7 @@ class Plan(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """The plan as an object of JSON types, schema version first."""
+        """Return the plan as an object of JSON types, schema version first."""
 
     @classmethod
     @abstractmethod
@@ -66,8 +73,8 @@ class Plan(ABC):
         """Check an object of JSON types and make a plan of it.
 
         Raises:
-            PlanError: a key is missing or unknown, or a value has the wrong type; legality is the
-                judge's business.
+            PlanError: a key is missing or unknown, or a value has the wrong type. Whether the plan
+                is legal is left to the judge.
         """
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -75,6 +82,7 @@ class Plan(ABC):
         write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
 
     def _head(self) -> dict[str, Any]:
+        """Return the fields that plans of every task begin with."""
         return {
             "schema": SCHEMA,
             "task": self.task,
@@ -85,11 +93,11 @@ class Plan(ABC):
 
 @dataclass(frozen=True)
 class PipelinePlan(Plan):
-    """A chain cut into stages and the devices cut into as many groups.
+    """Cuts of a chain into S stages, and of the devices into S groups.
 
     Attributes:
         instance: shipped name or path of the graph or profile.
-        fingerprint: ``sha256:...`` of its arrays.
+        fingerprint: ``sha256:...`` of the arrays of the graph or profile.
         cluster: the devices.
         cuts: (S-1) index of the first pivot of every stage but the first.
         device_cuts: (S-1) first device of every stage but the first.
@@ -98,7 +106,8 @@ class PipelinePlan(Plan):
         copies: copies of the parameters on each device of a stage.
         recompute: ``"full"`` or ``"none"``.
         sync: how gradients are synchronised, see ``Cluster.sync_seconds``.
-        cut_after: (S-1) name of the last pivot before each cut, for people; may be empty.
+        cut_after: (S-1) name of the last pivot before each cut, for readers of the file; may be
+            empty.
     """
 
     instance: str
@@ -116,9 +125,9 @@ class PipelinePlan(Plan):
     task: ClassVar[str] = "pipeline-cut"
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as an object of JSON types, schema version first.
+        """Return the plan as an object of JSON types, schema version first.
 
-        Copies, recomputation and synchronisation stand there only where they are not the defaults.
+        Copies, recomputation and synchronisation are left out where they have their defaults.
         """
         options = {"copies": COPIES, "recompute": RECOMPUTE[0], "sync": SYNC_METHODS[0]}
         content: dict[str, Any] = {
@@ -137,8 +146,7 @@ class PipelinePlan(Plan):
     @classmethod
     def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
         """See ``Plan.from_json``."""
-        numbers = {"micro_batch", "micro_batches"}
-        needed = {*_HEAD, "cluster", *numbers, "cuts", "device_cuts"}
+        needed = {*HEAD, "cluster", "micro_batch", "micro_batches", "cuts", "device_cuts"}
         _check_keys(content, needed, {"copies", "recompute", "sync", "cut_after"}, where)
         return cls(
             instance=_text(content, "instance", where),
@@ -159,12 +167,12 @@ class PipelinePlan(Plan):
 class PartitionPlan(Plan):
     """Dimensions of variables that are partitioned over all devices.
 
-    Every variable that is not named is replicated. Batch inputs may be named too; those that are
-    not get what the variables bring about.
+    Every variable that is not named is replicated. Batch inputs may be named too; the partitioning
+    of those that are not named follows from the variables.
 
     Attributes:
         instance: shipped name or path of the graph.
-        fingerprint: ``sha256:...`` of its arrays.
+        fingerprint: ``sha256:...`` of the arrays of the graph.
         cluster: the devices.
         partition: path of a variable or batch input -> its partitioned dimension.
         rules: ``"shardy"`` or ``"automap"``.
@@ -181,9 +189,9 @@ class PartitionPlan(Plan):
     task: ClassVar[str] = "operator-partition"
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as an object of JSON types, schema version first.
+        """Return the plan as an object of JSON types, schema version first.
 
-        A cluster that is one server of V100 is left out: the number of devices says it.
+        One server of V100 is written as its number of devices, without ``cluster``.
         """
         content: dict[str, Any] = {**self._head(), "devices": self.cluster.devices}
         if self.cluster != Cluster.parse(f"1x{self.cluster.devices}:v100"):
@@ -198,14 +206,15 @@ class PartitionPlan(Plan):
     @classmethod
     def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
         """See ``Plan.from_json``; rules are ``shardy`` and uneven is ``pad`` if not given."""
-        _check_keys(
-            content, {*_HEAD, "devices", "partition"}, {"cluster", "rules", "uneven"}, where
-        )
+        needed = {*HEAD, "devices", "partition"}
+        _check_keys(content, needed, {"cluster", "rules", "uneven"}, where)
         devices = _count(content, "devices", where)
         if devices < 2:
             raise PlanError(f"{where}: field 'devices' must be 2 or more, not {devices}")
-        given = content if "cluster" in content else {"devices": f"1x{devices}:v100"}
-        cluster = _cluster(given, "cluster" if "cluster" in content else "devices", where)
+        if "cluster" in content:
+            cluster = _cluster(content, "cluster", where)
+        else:
+            cluster = _cluster({"devices": f"1x{devices}:v100"}, "devices", where)
         if cluster.devices != devices:
             raise PlanError(
                 f"{where}: field 'devices' is {devices}, but the cluster has {cluster.devices}"
@@ -222,19 +231,27 @@ class PartitionPlan(Plan):
 
 @dataclass(frozen=True)
 class BatchPlan(PartitionPlan):
-    """Dimensions of batch inputs that are partitioned over all devices; the others are not.
+    """Dimensions of batch inputs that are partitioned over all devices.
 
-    Variables get what the inputs bring about.
+    Batch inputs that are not named are replicated; the partitioning of variables follows from the
+    inputs.
     """
 
     task: ClassVar[str] = "data-parallel"
+
+
+PLANS: dict[str, type[Plan]] = {
+    kind.task: kind for kind in (PipelinePlan, PartitionPlan, BatchPlan)
+}
+"""Task -> class of its plans."""
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
     """Read a plan file of any task.
 
     Raises:
-        PlanError: no such file, no JSON, another schema or task, or a field that is wrong.
+        PlanError: the file is missing or not JSON, its schema or task is unknown, or a field is
+            wrong.
     """
     where = os.fspath(path)
     try:
@@ -254,111 +271,17 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     if not _is_integer(schema) or schema != SCHEMA:
         raise PlanError(f"{where}: field 'schema' is {shown(schema)}; this version reads {SCHEMA}")
     task = content.get("task")
-    if not isinstance(task, str) or task not in _TASKS:
-        raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {', '.join(_TASKS)}")
-    return _TASKS[task].from_json(content, where)
-
-
-_HEAD = ("schema", "task", "instance", "fingerprint")
-_TASKS: dict[str, type[Plan]] = {
-    plan.task: plan for plan in (PipelinePlan, PartitionPlan, BatchPlan)
-}
-
-
-_LARGEST = 2**31 - 1
-
-
-def _check_keys(
-    content: Mapping[str, Any], needed: set[str], optional: set[str], where: str
-) -> None:
-    """Refuse missing and unknown keys."""
-    for key in sorted(needed - set(content)):
-        raise PlanError(f"{where}: field {key!r} is missing")
-    for key in sorted(set(content) - needed - optional):
-        raise PlanError(
-            f"{where}: unknown field {shown(key)}{did_you_mean(key, needed | optional)}"
-        )
-
-
-def _text(content: Mapping[str, Any], key: str, where: str) -> str:
-    """A text that is not empty."""
-    value = content[key]
-    if not isinstance(value, str) or not value:
-        raise PlanError(f"{where}: field {key!r} must be a text, not {shown(value)}")
-    return value
-
-
-def _texts(content: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    """A list of texts."""
-    value = content[key]
-    if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
-        raise PlanError(f"{where}: field {key!r} must be a list of texts")
-    return tuple(value)
-
-
-def _count(content: Mapping[str, Any], key: str, where: str) -> int:
-    """A whole number from 1."""
-    value = content[key]
-    if not _is_integer(value) or not 1 <= value <= _LARGEST:
-        raise PlanError(f"{where}: field {key!r} must be a whole number from 1, not {shown(value)}")
-    return value
-
-
-def _number(content: Mapping[str, Any], key: str, default: float, where: str) -> float:
-    """A number from 0; ``default`` if the key is missing."""
-    value = content.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _LARGEST:
-        raise PlanError(f"{where}: field {key!r} must be a number from 0, not {shown(value)}")
-    return value
-
-
-def _integers(content: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:
-    """A list of whole numbers."""
-    value = content[key]
-    if not isinstance(value, list) or not all(_is_integer(x) and abs(x) <= _LARGEST for x in value):
-        raise PlanError(f"{where}: field {key!r} must be a list of whole numbers")
-    return tuple(value)
-
-
-def _choice(content: Mapping[str, Any], key: str, known: Sequence[str], where: str) -> str:
-    """One of some words; the first of them if the key is missing."""
-    value = content.get(key, known[0])
-    if value not in known:
-        raise PlanError(
-            f"{where}: field {key!r} must be one of {', '.join(known)}, not {shown(value)}"
-        )
-    return str(value)
-
-
-def _cluster(content: Mapping[str, Any], key: str, where: str) -> Cluster:
-    """A preset's name, a short form or an object, as ``Cluster.parse`` takes them."""
-    try:
-        return Cluster.parse(content[key])
-    except ValueError as error:
-        raise PlanError(f"{where}: field {key!r}: {error}") from None
-
-
-def _dimensions(content: Mapping[str, Any], key: str, where: str) -> dict[str, int]:
-    """An object from paths to dimensions."""
-    value = content[key]
-    if not isinstance(value, dict):
-        raise PlanError(f"{where}: field {key!r} must be an object of paths and dimensions")
-    for path, dimension in value.items():
-        if not _is_integer(dimension) or not 0 <= dimension <= _LARGEST:
-            raise PlanError(
-                f"{where}: field {key!r}: the dimension of {shown(path)} must be a whole number "
-                f"from 0, not {shown(dimension)}"
-            )
-    return dict(value)
-
-
-def _is_integer(value: Any) -> bool:
-    """Whether a value is a whole number; true and false are none."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    if not isinstance(task, str) or task not in PLANS:
+        raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {', '.join(PLANS)}")
+    return PLANS[task].from_json(content, where)
 
 
 def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON without a key that stands twice, for ``json.loads``."""
+    """Make an object of JSON, for ``json.loads``.
+
+    Raises:
+        PlanError: a key stands twice.
+    """
     content = dict(pairs)
     if len(content) != len(pairs):
         seen: set[str] = set()
@@ -370,5 +293,107 @@ def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def no_constant(text: str) -> float:
-    """Refuses NaN and Infinity, for ``json.loads``."""
+    """Refuse NaN and Infinity, for ``json.loads``.
+
+    Raises:
+        PlanError: always.
+    """
     raise PlanError(f"{text} is not a JSON number")
+
+
+# Each check of a field returns its value, or raises a PlanError that names the file and the field.
+
+
+def _check_keys(
+    content: Mapping[str, Any], needed: set[str], optional: set[str], where: str
+) -> None:
+    """Raise a PlanError for missing and unknown keys."""
+    for key in sorted(needed - set(content)):
+        raise PlanError(f"{where}: field {key!r} is missing")
+    for key in sorted(set(content) - needed - optional):
+        raise PlanError(
+            f"{where}: unknown field {shown(key)}{did_you_mean(key, needed | optional)}"
+        )
+
+
+def _text(content: Mapping[str, Any], key: str, where: str) -> str:
+    """Return a field that is a text and not empty."""
+    value = content[key]
+    if not isinstance(value, str) or not value:
+        raise PlanError(f"{where}: field {key!r} must be a text, not {shown(value)}")
+    return value
+
+
+def _texts(content: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    """Return a field that is a list of texts."""
+    value = content[key]
+    if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
+        raise PlanError(f"{where}: field {key!r} must be a list of texts")
+    return tuple(value)
+
+
+def _count(content: Mapping[str, Any], key: str, where: str) -> int:
+    """Return a field that is a whole number from 1."""
+    value = content[key]
+    if not _is_integer(value) or not 1 <= value <= LARGEST_NUMBER:
+        raise PlanError(f"{where}: field {key!r} must be a whole number from 1, not {shown(value)}")
+    return value
+
+
+def _number(content: Mapping[str, Any], key: str, default: float, where: str) -> float:
+    """Return a field that is a number from 0; ``default`` if the key is missing."""
+    value = content.get(key, default)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not 0 <= value <= LARGEST_NUMBER
+    ):
+        raise PlanError(f"{where}: field {key!r} must be a number from 0, not {shown(value)}")
+    return value
+
+
+def _integers(content: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:
+    """Return a field that is a list of whole numbers."""
+    value = content[key]
+    if not isinstance(value, list) or not all(
+        _is_integer(x) and abs(x) <= LARGEST_NUMBER for x in value
+    ):
+        raise PlanError(f"{where}: field {key!r} must be a list of whole numbers")
+    return tuple(value)
+
+
+def _choice(content: Mapping[str, Any], key: str, known: Sequence[str], where: str) -> str:
+    """Return a field that is one of the ``known`` words; the first if the key is missing."""
+    value = content.get(key, known[0])
+    if value not in known:
+        raise PlanError(
+            f"{where}: field {key!r} must be one of {', '.join(known)}, not {shown(value)}"
+        )
+    return str(value)
+
+
+def _cluster(content: Mapping[str, Any], key: str, where: str) -> Cluster:
+    """Return the cluster that a field describes in a form that ``Cluster.parse`` takes."""
+    try:
+        return Cluster.parse(content[key])
+    except ValueError as error:
+        raise PlanError(f"{where}: field {key!r}: {error}") from None
+
+
+def _dimensions(content: Mapping[str, Any], key: str, where: str) -> dict[str, int]:
+    """Return a field that is an object of paths and dimensions."""
+    value = content[key]
+    if not isinstance(value, dict):
+        raise PlanError(f"{where}: field {key!r} must be an object of paths and dimensions")
+    for path, dimension in value.items():
+        if not _is_integer(dimension) or not 0 <= dimension <= LARGEST_NUMBER:
+            raise PlanError(
+                f"{where}: field {key!r}: the dimension of {shown(path)} must be a whole number "
+                f"from 0, not {shown(dimension)}"
+            )
+    return dict(value)
+
+
+def _is_integer(value: Any) -> bool:
+    """Return whether a value is a whole number; true and false are not."""
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -20,7 +20,7 @@ class MaskInObservation(
 
     def __init__(self, env: gym.Env[dict[str, Any], int]) -> None:
         """Extend the observation space."""
-        gym.utils.RecordConstructorArgs.__init__(self)  # so that its spec can be made anew
+        gym.utils.RecordConstructorArgs.__init__(self)  # gym.make(env.spec) needs them
         gym.Wrapper.__init__(self, env)
         inner = env.observation_space
         actions = env.action_space
@@ -43,5 +43,5 @@ class MaskInObservation(
         return observation, reward, terminated, truncated, info
 
     def action_masks(self) -> np.ndarray:
-        """The environment's mask (wrappers forward no methods of their own accord)."""
+        """Return the environment's mask; Gymnasium's wrappers do not forward methods."""
         return self.env.get_wrapper_attr("action_masks")()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,9 +40,10 @@ app = typer.Typer(
 )
 
 
-def _version(value: bool) -> None:
-    if value:
-        out.print(f"parenvs {__version__}")
+def _version(wanted: bool) -> None:
+    """Print the version and end, if the option ``--version`` is given."""
+    if wanted:
+        say(f"parenvs {__version__}")
         raise typer.Exit
 
 
@@ -53,7 +53,7 @@ def _main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    """Carry the options that stand before a command's name."""
 
 
 @app.command("list")
@@ -63,13 +63,13 @@ def list_() -> None:
 
     out.print(tables.instances())
     out.print(tables.clusters())
-    out.print("environments: " + ", ".join(_environments()))
-    out.print("agents of pipelines:  " + ", ".join(PIPELINE_PLANNERS))
-    out.print("agents of partitions: " + ", ".join(PARTITION_PLANNERS))
+    say("environments: " + ", ".join(_environments()))
+    say("agents of pipelines:  " + ", ".join(PIPELINE_PLANNERS))
+    say("agents of partitions: " + ", ".join(PARTITION_PLANNERS))
 
 
 def _environments() -> list[str]:
-    """Ids of the suite's environments."""
+    """Return the ids of the suite's environments."""
     import gymnasium as gym
 
     return sorted(
@@ -88,16 +88,18 @@ def show(
     from parenvs.instances import load_graph, load_partitioning, problem
     from parenvs.pipeline.cuts import CutSpace
 
-    options = {"stages": stages, "micro_batch": micro_batch}
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    pipeline = problem(instance, cluster, **given)
-    devices = pipeline.cluster
+    options: dict[str, Any] = {}
+    if stages is not None:
+        options["stages"] = stages
+    if micro_batch is not None:
+        options["micro_batch"] = micro_batch
+    pipeline = problem(instance, cluster, **options)
     graph = None if instance.endswith(".csv") else load_graph(instance)
     if graph is not None:
         out.print(tables.graph(graph))
     out.print(tables.chain(CutSpace.build(pipeline)))
-    if graph is not None and len(graph.variables) and devices.devices > 1:
-        out.print(tables.classes(load_partitioning(instance, devices)))
+    if graph is not None and len(graph.variables) and pipeline.cluster.devices > 1:
+        out.print(tables.classes(load_partitioning(instance, pipeline.cluster)))
 
 
 @app.command()
@@ -124,12 +126,12 @@ def plan(
         content = {"plan": report.plan.to_json(), "report": report.to_json()}
         if gaps:
             content["gaps"] = [dataclasses.asdict(gap) for gap in gaps]
-        sys.stdout.write(json.dumps(content) + "\n")
+        say_json(content)
     else:
         print_report(report)
-        out.print(proof(answer), markup=False)
+        say(proof(answer))
         for gap in gaps:
-            out.print(gap.text(), markup=False, soft_wrap=True)
+            say(gap.text())
     refuse_illegal(report, f"the plan of {agent!r} is illegal")
     write(report, out_, plot, quiet=as_json)
 
@@ -152,9 +154,9 @@ def compare(
         try:
             answer = request.run(name)
         except InfeasibleError as error:
-            if agent:  # asked for by name
+            if agent:  # the user named this agent, so its failure is the command's
                 raise
-            out.print(f"{name}: {error}", markup=False)
+            say(f"{name}: {error}")
             continue
         rows.append((answer, answer.report))
     out.print(tables.comparison(rows))
@@ -173,7 +175,7 @@ def judge_(
     """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
     report = _judged(file, instance)
     if as_json:
-        sys.stdout.write(json.dumps(report.to_json()) + "\n")
+        say_json(report.to_json())
     else:
         print_report(report)
     write(report, None, plot, quiet=as_json)
@@ -199,11 +201,11 @@ def diff(
 
     names = (str(old), str(new))
     require_same_problem(load_plan(old), load_plan(new), names)
-    found = difference(_judged(old, instance), _judged(new, instance))
+    plan_difference = difference(_judged(old, instance), _judged(new, instance))
     if as_json:
-        say_json(found.to_json())
+        say_json(plan_difference.to_json())
     else:
-        say(text(found, names))
+        say(text(plan_difference, names))
 
 
 @app.command()
@@ -222,8 +224,7 @@ def explain(
     report = _judged(file, instance)
     if not isinstance(report, PartitionReport):
         raise ParenvsError(f"{file}: explain takes plans of partitions, not {report.plan.task}")
-    words = explanation_text(explained(report, variable))
-    out.print(words, markup=False, soft_wrap=True)
+    say(explanation_text(explained(report, variable)))
     refuse_illegal(report, f"{file}: illegal")
 
 
@@ -240,22 +241,22 @@ def verify(
     from parenvs.plan import PartitionPlan, load_plan
     from parenvs.shardy.verify import verify_plan
 
-    made = load_plan(file)
-    if not isinstance(made, PartitionPlan):
-        raise ParenvsError(f"{file}: verify takes plans of partitions, not {made.task}")
-    found = verify_plan(made, module)
+    partition_plan = load_plan(file)
+    if not isinstance(partition_plan, PartitionPlan):
+        raise ParenvsError(f"{file}: verify takes plans of partitions, not {partition_plan.task}")
+    verification = verify_plan(partition_plan, module)
     if as_json:
-        sys.stdout.write(json.dumps(found.to_json()) + "\n")
+        say_json(verification.to_json())
     else:
-        out.print(found.text(), markup=False, soft_wrap=True)
-    if not found.agrees:
+        say(verification.text())
+    if not verification.agrees:
         raise ParenvsError(f"{file}: XLA's partitioner disagrees or has to reshard")
-    if not found.legal:
+    if not verification.legal:
         raise InfeasibleError(f"{file}: illegal; parenvs judge gives the reasons")
 
 
 def _refined(agent: str) -> str:
-    """The planner that searches around the answer of this one."""
+    """Return the planner that searches around the answer of planner ``agent``."""
     from parenvs.agents.names import GENERAL, REFINED
 
     if agent not in GENERAL:
@@ -264,7 +265,7 @@ def _refined(agent: str) -> str:
 
 
 def _gaps(request: Request, answer: Any) -> list[Any]:
-    """What a planner that proves nothing and was trained on other problems may have missed."""
+    """Return the gaps to the optimum of an answer whose planner was trained on other problems."""
     from parenvs.agents.names import GENERAL
     from parenvs.agents.planners import PipelineRequest
     from parenvs.agents.pretrained.planner import gaps
@@ -275,17 +276,18 @@ def _gaps(request: Request, answer: Any) -> list[Any]:
 
 
 def _judged(file: Path, instance: str | None) -> Any:
-    """What the judge says of a plan file, on its own instance or another."""
+    """Judge a plan file on its own instance, or on ``instance`` if one is given."""
     from parenvs.instances import load_graph, load_profile
     from parenvs.judging import judge
     from parenvs.plan import PipelinePlan, load_plan
 
-    made: Any = load_plan(file)
+    judged_plan: Any = load_plan(file)
     if instance is None:
-        return judge(made)
-    if isinstance(made, PipelinePlan):
-        return judge(made, load_profile(instance, made.cluster, made.micro_batch))
-    return judge(made, load_graph(instance))
+        return judge(judged_plan)
+    if isinstance(judged_plan, PipelinePlan):
+        profile = load_profile(instance, judged_plan.cluster, judged_plan.micro_batch)
+        return judge(judged_plan, profile)
+    return judge(judged_plan, load_graph(instance))
 
 
 add_training(app)

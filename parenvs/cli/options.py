@@ -1,4 +1,4 @@
-"""Options that several commands of ``parenvs`` share, and the problem that they describe."""
+"""Defines the options that several commands share, and reads the problem that they describe."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parenvs.agents.names import STEPS
 from parenvs.errors import ParenvsError
 from parenvs.instances import TASKS
 
@@ -46,12 +47,12 @@ def read_request(
     task: Annotated[str, typer.Option(help=f"What to plan: {_KNOWN}.")] = TASKS[0],
     cluster: ClusterText = None,
     devices: Annotated[
-        int | None, typer.Option(help="One server of so many V100, instead of --cluster.")
+        int | None, typer.Option(help="One server of this many V100, instead of --cluster.")
     ] = None,
     seed: Seed = 0,
     steps: Annotated[
         int, typer.Option(help="Environment steps of agents that learn or draw.")
-    ] = 60_000,
+    ] = STEPS,
     stages: Stages = None,
     micro_batch: MicroBatch = None,
     micro_batches: Annotated[
@@ -86,7 +87,7 @@ def read_request(
         typer.Option(help="GB a device, or 'device' for 0.9 of its own; for the exact agent."),
     ] = None,
 ) -> Request:
-    """The problem of one command, as every planner takes it."""
+    """Read the problem of a command and how to solve it, as planners take them."""
     check_range("--steps", steps, 1)
     if micro_batch is not None:
         check_range("--micro-batch", micro_batch, 1)
@@ -94,50 +95,57 @@ def read_request(
     from parenvs.agents.planners import request_of
     from parenvs.instances import PARTITION_OPTIONS, PIPELINE_OPTIONS, problem
 
-    pipelines = task == "pipeline-cut"
-    given = {
-        "stages": stages,
-        "micro_batch": micro_batch,
-        "micro_batches": micro_batches,
-        "copies": copies,
-        "recompute": recompute,
-        "sync": sync,
-        "devices": devices,
-        "rules": rules,
-        "uneven": uneven,
-        "reward": reward,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in given if task in TASKS else ():  # of an unknown task, problem() tells
-        if name not in (PIPELINE_OPTIONS if pipelines else PARTITION_OPTIONS):
+    is_pipeline = task == "pipeline-cut"
+    problem_options = _given(
+        stages=stages,
+        micro_batch=micro_batch,
+        micro_batches=micro_batches,
+        copies=copies,
+        recompute=recompute,
+        sync=sync,
+        devices=devices,
+        rules=rules,
+        uneven=uneven,
+        reward=reward,
+    )
+    allowed = PIPELINE_OPTIONS if is_pipeline else PARTITION_OPTIONS
+    for name in problem_options if task in TASKS else ():  # problem() refuses unknown tasks
+        if name not in allowed:
             raise ParenvsError(f"{_option(name)} is not an option of --task {task}")
-    made = problem(instance, cluster, task, **given)
-    options: dict[str, Any] = {"seed": seed, "steps": steps}
-    search = {"radius": radius, "candidates": candidates, "time_limit": time_limit}
-    search = {name: value for name, value in search.items() if value is not None}
-    if pipelines and memory_limit is not None:
+    planned = problem(instance, cluster, task, **problem_options)
+    search_options = _given(radius=radius, candidates=candidates, time_limit=time_limit)
+    if is_pipeline and memory_limit is not None:
         raise ParenvsError(f"--memory-limit is not an option of --task {task}")
-    if not pipelines and search:
-        raise ParenvsError(f"{_option(next(iter(search)))} is not an option of --task {task}")
-    if memory_limit is not None:
-        own = made.memory_limit if memory_limit == "device" else _gigabytes(memory_limit)
-        options["memory_limit"] = own
-    return request_of(made, **options, **search)
+    if not is_pipeline and search_options:
+        raise ParenvsError(
+            f"{_option(next(iter(search_options)))} is not an option of --task {task}"
+        )
+    if memory_limit == "device":
+        search_options["memory_limit"] = planned.memory_limit
+    elif memory_limit is not None:
+        search_options["memory_limit"] = _gigabytes(memory_limit)
+    return request_of(planned, seed=seed, steps=steps, **search_options)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Return the options that the command line gives."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _option(name: str) -> str:
+    """Return an option as it is written on the command line."""
     return "--" + name.replace("_", "-")
 
 
 def _gigabytes(text: str) -> float:
-    """Bytes from a number of GB."""
+    """Return as bytes what ``text`` gives in GB."""
     try:
-        number = float(text)
+        gigabytes = float(text)
     except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
+        gigabytes = math.nan
+    if not 0 < gigabytes < math.inf:
         raise ParenvsError(f"--memory-limit must be 'device' or a positive number, not {text!r}")
-    return number * 1e9
+    return gigabytes * 1e9
 
 
 def with_request(command: Callable[..., None]) -> Callable[..., None]:
@@ -145,28 +153,31 @@ def with_request(command: Callable[..., None]) -> Callable[..., None]:
     # Not get_type_hints: with a default of None, Python 3.10's hides Annotated in an Optional.
     names = {"Request": Any}
     shared = inspect.signature(read_request, locals=names, eval_str=True).parameters
-    signature = inspect.signature(command, locals=names, eval_str=True)
-    own = list(signature.parameters.values())[1:]
+    command_parameters = inspect.signature(command, locals=names, eval_str=True).parameters
+    own = list(command_parameters.values())[1:]
 
     @functools.wraps(command)
     def wrapper(**options: Any) -> None:
         request = read_request(**{name: options.pop(name) for name in shared})
         command(request, **options)
 
-    both = [p.replace(kind=p.KEYWORD_ONLY) for p in (*shared.values(), *own)]
-    wrapper.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in both}
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*shared.values(), *own)]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper
 
 
 def check_range(option: str, value: int, least: int) -> None:
-    """Refuse a number that the libraries below would trip over."""
+    """Raise a ParenvsError unless ``value`` is from ``least`` to the largest 32-bit integer.
+
+    Gymnasium, NumPy and torch fail on other numbers, with errors that do not name the option.
+    """
     if not least <= value < 2**31:
         raise ParenvsError(f"{option} must be from {least} to {2**31 - 1}, not {value}")
 
 
 def _picture(path: Path | None) -> Path | None:
-    """Notice a wrong ending before the work, not after it."""
+    """Refuse a wrong ending of the picture's file before the work, not after it."""
     if path is not None:
         from parenvs.viewer import ending
 

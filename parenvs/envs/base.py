@@ -1,4 +1,4 @@
-"""What the environments share: an episode builds a plan, and the plan so far can be shown."""
+"""``PlanEnv``, the base of the environments: episodes build a plan, which ``render`` shows."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
     from parenvs.viewer import Viewable
 
 RENDER_MODES = ["ansi", "rgb_array"]
+"""Text, and pictures of shape (h, w, 3) uint8."""
 
 
 class PlanEnv(gym.Env[dict[str, Any], np.int64]):
     """An environment whose episodes build a plan step by step.
 
-    A subclass has ``problem``, ``plan`` and ``_viewable``, and ``undecided`` where plans leave
-    variables open.
+    A subclass sets ``problem`` and implements ``plan`` and ``_viewable``, and also ``undecided`` if
+    its plans leave variables open.
 
     Args:
         render_mode: ``"ansi"``, ``"rgb_array"`` or None.
 
     Raises:
-        ValueError: another render mode.
+        ValueError: the render mode is unknown.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
@@ -45,38 +46,38 @@ class PlanEnv(gym.Env[dict[str, Any], np.int64]):
         self.render_mode = render_mode
 
     def plan(self) -> Plan:
-        """The plan built so far."""
+        """Return the plan built so far."""
         raise NotImplementedError
 
     @property
     def instance(self) -> str:
-        """Name or path of the instance, which plans carry."""
+        """Name or path of the instance; plans carry it."""
         return str(self.problem.instance)
 
     def render(self) -> Any:
-        """The plan built so far and its cost, as text or as an (h, w, 3) uint8 picture."""
+        """Render the plan built so far and its cost, as text or as an (h, w, 3) uint8 picture."""
         if self.render_mode is None:
             gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
             return None
         return rendered(self.render_mode, self._viewable(), self.undecided())
 
     def undecided(self) -> Collection[str] | None:
-        """Paths of variables that the episode has not settled; None if the task decides none."""
+        """Return the paths of undecided variables; None if the task does not decide variables."""
         return None
 
     def _viewable(self) -> Viewable:
-        """The plan built so far as the judge sees it, or the problem if nothing is chosen yet."""
+        """Return the judge's report on the plan so far, or the problem if nothing is chosen yet."""
         raise NotImplementedError
 
 
 def rendered(mode: str, viewable: Viewable, undecided: Collection[str] | None = None) -> Any:
-    """Text (``mode`` is ``"ansi"``), or an (h, w, 3) uint8 picture."""
+    """Render a problem or a judged plan in one of ``RENDER_MODES``."""
     show: Any = text if mode == "ansi" else rgb_array
     return show(viewable, undecided=undecided)
 
 
 def pipeline_so_far(plan: PipelinePlan, pipeline: Pipeline) -> Report | Pipeline:
-    """What the judge says of a plan whose last stage is the rest of the chain.
+    """Return the judge's report on a plan whose last stage is the rest of the chain.
 
     Before the first cut there is nothing to judge, and the problem itself is returned.
     """

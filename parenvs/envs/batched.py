@@ -1,4 +1,7 @@
-"""``BatchedEnv``, the base of the native batches: autoreset, partial resets, masks, last views."""
+"""``BatchedEnv``, the base of the native vector environments.
+
+It does what they have in common: autoreset, partial resets, masks and final observations.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 EVERY = slice(None)
-"""Index of all environments; methods that take ``who`` take this or numbers, (k,) int64."""
+"""Index of all environments; the parameter ``who`` of methods is this or indices, (k,) int64."""
 NOBODY = np.empty(0, dtype=np.int64)
 """Index of no environment."""
-# Names of a module are found faster than attributes of an Enum; dtypes compare faster than types.
+# Python looks up a module's names faster than an Enum's members, and compares dtypes faster than
+# types.
 DISABLED, SAME_STEP = AutoresetMode.DISABLED, AutoresetMode.SAME_STEP
 INT64 = np.dtype(np.int64)
 
@@ -32,14 +36,15 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
     Args:
         num_envs: n.
         autoreset_mode: when an ended episode starts again: in the next step, whose action is
-            ignored and whose reward is 0 (``NEXT_STEP``); in the same step, with the last
+            ignored and whose reward is 0 (``NEXT_STEP``); in the same step, with the final
             observation in ``infos["final_obs"]`` (``SAME_STEP``); or by
             ``reset(options={"reset_mask": ...})`` (``DISABLED``).
-        copy: False hands out large parts of the observation without a copy; see the subclass.
+        copy: whether observations are copies; with False, large parts of them are views, see the
+            subclass.
         kwargs: arguments of the single environment.
 
     Attributes:
-        env: a single environment, which is never played.
+        env: a single environment with the same arguments; it is never stepped.
 
     Raises:
         ParenvsError: the single environment refuses its arguments.
@@ -84,12 +89,13 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
         """Restart all episodes, or those of ``options["reset_mask"]``, (n,) bool.
 
         Args:
-            seed: a number, or one for each environment; it matters only where numbers are drawn.
-            options: ``"reset_mask"``, and the options of the single environment, which hold for
+            seed: a number, or one for each environment; only environments that draw problems use
+                it.
+            options: ``"reset_mask"``, and the options of the single environment, which apply to
                 all episodes that restart.
 
         Raises:
-            ParenvsError: the single environment refuses the options; no episode has changed then.
+            ParenvsError: the single environment refuses the options; no episode is restarted then.
             TypeError: the mask is no array of bool.
             ValueError: the mask or the seeds do not have length n, or the mask is all false.
         """
@@ -134,7 +140,7 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
         return self._masks().view(np.bool_)
 
     def render(self) -> tuple[Any, ...] | None:
-        """Return of each environment what the single environment's ``render`` returns."""
+        """Render each environment as the single environment's ``render`` does."""
         mode = self.render_mode
         if mode is None:
             gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make_vec")
@@ -163,8 +169,8 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
     def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Play one step, and return rewards (n,) float64 and ends (n,) bool as fresh arrays.
 
-        Environments whose episode was over before do not act; in the mode ``NEXT_STEP`` they
-        start the next episode.
+        The actions of environments whose episode was over before are ignored; in the mode
+        ``NEXT_STEP`` these environments start the next episode.
         """
         raise NotImplementedError
 
@@ -173,7 +179,7 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
         raise NotImplementedError
 
     def _masks(self) -> np.ndarray:
-        """Return ``action_masks`` as a fresh array, (n, a) int8."""
+        """Return the legal actions as a fresh array, (n, a) int8; see ``action_masks``."""
         raise NotImplementedError
 
     def _observation(self) -> dict[str, Any]:
@@ -181,20 +187,20 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
         raise NotImplementedError
 
     def _last(self, who: np.ndarray) -> list[dict[str, Any]]:
-        """Return the last observation of each of ``who``, (k,) int64, whose episodes are over."""
+        """Return the final observations of environments ``who``, (k,) int64."""
         raise NotImplementedError
 
     def _picture(self, mode: str, index: int) -> Any:
-        """Render environment ``index`` in a render mode."""
+        """Render environment ``index`` in the render mode ``mode``."""
         raise NotImplementedError
 
     def _checked_actions(self, actions: np.ndarray | Sequence[int]) -> np.ndarray:
-        """Return the actions as (n,) int64; numbers that are no actions remain such numbers."""
+        """Return the actions as (n,) int64; numbers outside the action space remain outside."""
         checked = np.asarray(actions)
         if checked.shape != (self.num_envs,):
             raise ValueError(f"{self.num_envs} actions are needed, not shape {checked.shape}")
         if checked.dtype != INT64:
-            if checked.dtype.kind not in "iub":  # the single environment takes what int() takes
+            if checked.dtype.kind not in "iub":  # the single environment converts them by int()
                 checked = np.array([min(max(int(x), -1), self._actions) for x in checked])
             checked = checked.astype(np.int64)
         return checked
@@ -204,19 +210,19 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
         return {"action_mask": self._masks(), "_action_mask": self._all.copy()}
 
     def _final_infos(self, who: np.ndarray, over: np.ndarray) -> dict[str, Any]:
-        """Return last observations and masks of the environments that ended in this step.
+        """Return final observations and masks of the environments that ended in this step.
 
         Args:
-            who: their numbers, (k,) int64.
-            over: the same as a mask, (n,) bool.
+            who: indices of these environments, (k,) int64.
+            over: the same environments as a mask, (n,) bool.
         """
-        last = np.full(self.num_envs, None, dtype=object)
+        final_observations = np.full(self.num_envs, None, dtype=object)
         for index, observation in zip(who.tolist(), self._last(who), strict=True):
-            last[index] = observation
+            final_observations[index] = observation
         mask = np.zeros((self.num_envs, self._actions), dtype=np.int8)
         mask[who] = 1
         return {
-            "final_obs": last,
+            "final_obs": final_observations,
             "_final_obs": over.copy(),
             "final_info": {"action_mask": mask, "_action_mask": over.copy()},
             "_final_info": over.copy(),
@@ -250,8 +256,9 @@ def reset_mask_of(options: dict[str, Any], count: int) -> np.ndarray | None:
 def keep_blocks(size: int) -> None:
     """Make malloc keep blocks of about ``size`` bytes.
 
-    It does so once a block of that size was freed. Without it every array of observations costs
-    page faults, which take longer than filling the array. The block itself is never written.
+    Malloc keeps blocks of a size once one of that size was freed. Otherwise every array of
+    observations costs page faults, which take longer than filling the array. The block that this
+    function allocates and frees is never written.
     """
     np.empty(min(max(size, 1 << 21), 30 << 20), dtype=np.uint8)
 
@@ -260,8 +267,8 @@ def without(indices: np.ndarray, who: Any, count: int) -> np.ndarray:
     """Return the environments in ``indices`` that are not in ``who``.
 
     Args:
-        indices: (k,) int64, environments.
-        who: ``EVERY``, or (j,) int64, environments.
+        indices: (k,) int64, indices of environments.
+        who: ``EVERY``, or (j,) int64, indices of environments.
         count: n, the number of environments.
     """
     if who is EVERY or who is indices or not indices.size:

@@ -1,7 +1,7 @@
 """``OperatorPartition-v0`` and ``DataParallel-v0``: which dimensions are split over the devices.
 
-Both decide one dimension or class a step and differ in what they ask: see the class docstrings,
-which specify them. Rewards are ``parenvs.partitioning.formulas``', tabulated by the space.
+Both decide one dimension or class per step; the docstrings of the classes specify them. Rewards are
+those of ``parenvs.partitioning.formulas``, tabulated by ``PartitionSpace``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from parenvs.plan import ILLEGAL, BatchPlan, PartitionPlan
 
 
 class PartitionEnv(PlanEnv):
-    """An episode over a ``PartitionSpace``: one question, for a dimension or a class, a step.
+    """An environment that asks one question of a ``PartitionSpace`` per step.
+
+    A question is about a dimension or a class.
 
     Args:
-        space: the questions, and what the answers settle and pay.
-        masked: whether the mask forbids what contradicts earlier decisions; else it forbids
-            nothing.
+        space: the questions, and the consequences and rewards of the answers.
+        masked: whether the mask forbids answers that contradict earlier decisions; otherwise it
+            forbids nothing.
         render_mode: ``"ansi"``, ``"rgb_array"`` or None.
     """
 
@@ -77,7 +79,7 @@ class PartitionEnv(PlanEnv):
         return self._observation(), reward, self._over, False, self._info()
 
     def action_masks(self) -> np.ndarray:
-        """(2,) bool, legal actions; all true once the episode is over."""
+        """Return the legal actions, (2,) bool; all are true once the episode is over."""
         mask = np.ones(2, dtype=bool)
         if self.masked and not self._over:
             fixed = self._fixed()
@@ -86,15 +88,16 @@ class PartitionEnv(PlanEnv):
         return mask
 
     def plan(self) -> PartitionPlan:
-        """The plan built so far; what is undecided is replicated."""
+        """Return the plan built so far; undecided dimensions are replicated."""
         return self.space.problem.plan(self.space.chosen(self._known))
 
     def undecided(self) -> set[str]:
-        """Paths of the entry parameters that have an undecided dimension."""
-        problem, open_ = self.space.problem, self.space.dimensions[self._decisions == OPEN]
-        graph = problem.graph
-        tensors = set((np.searchsorted(graph.dim_offset, open_, side="right") - 1).tolist())
-        return {path for path, tensor in problem.tensor.items() if tensor in tensors}
+        """Return the paths of the entry parameters that have an undecided dimension."""
+        problem = self.space.problem
+        undecided_dims = self.space.dimensions[self._decisions == OPEN]
+        tensors = np.searchsorted(problem.graph.dim_offset, undecided_dims, side="right") - 1
+        undecided_tensors = set(tensors.tolist())
+        return {path for path, tensor in problem.tensor.items() if tensor in undecided_tensors}
 
     def _viewable(self) -> PartitionReport:
         return self.space.problem.report(self.plan())
@@ -106,11 +109,12 @@ class PartitionEnv(PlanEnv):
 
     @property
     def largest_return(self) -> float:
-        """An upper bound of the return, to scale it by."""
+        """An upper bound of the return; learners scale returns by it."""
         space = self.space
         return paper_reward(PARTITION, len(space.dimensions)) if space.reward == "paper" else 1.0
 
     def _start(self) -> None:
+        """Start an episode with nothing decided but what can never be partitioned."""
         space = self.space
         self._decisions = np.full(len(space.dimensions), OPEN, dtype=np.int8)
         if space.linkage:
@@ -120,12 +124,16 @@ class PartitionEnv(PlanEnv):
         self._over = False
 
     def _fixed(self) -> int:
-        """The decision that earlier ones force on the class at stake; ``OPEN`` if none is."""
+        """Return the decision that earlier ones force on the class at stake, or ``OPEN``."""
         label = self.space.question_class[self._position]
         return REPLICATE if label < 0 else self._known[label]
 
     def _settle(self, choice: int) -> float:
-        """Decide a class and what that excludes, and go on to the next open one."""
+        """Decide a class and replicate those it excludes, and go on to the next open class.
+
+        Returns:
+            The reward of all these decisions.
+        """
         space, known = self.space, self._known
         label = space.question_class[self._position]
         reward = space.question_paid[self._position][choice]
@@ -144,7 +152,11 @@ class PartitionEnv(PlanEnv):
         return reward
 
     def _decide(self, choice: int) -> float:
-        """Decide one dimension; what follows from it is known but not paid."""
+        """Decide one dimension; decisions that follow from it are known but not yet paid.
+
+        Returns:
+            The reward of this decision.
+        """
         space, known = self.space, self._known
         label = space.question_class[self._position]
         reward = space.question_paid[self._position][choice]
@@ -174,41 +186,45 @@ class OperatorPartitionEnv(PartitionEnv):
 
     ## Description
     A training step is a graph of instructions. Dimensions that instructions tie together form a
-    class: it is partitioned over all N devices as a whole, or not at all. Some classes can never
-    be, and some exclude each other, as an instruction may split at most one of its factors
-    (arXiv 2007.04069, sections 3.3 and 4.2; the rules are in ``parenvs.partitioning.rules``).
-    Each step decides one class, and with it all classes that it excludes.
+    class, which is partitioned over all N devices as a whole, or not at all. Some classes can never
+    be partitioned, and some exclude each other, as an instruction may split at most one of its
+    factors (arXiv 2007.04069, sections 3.3 and 4.2; the rules are in
+    ``parenvs.partitioning.rules``). Each step decides one class, and with it all classes that it
+    excludes.
 
     ## Action Space
-    ``Discrete(2)``: 0 replicates, 1 partitions what is at stake. With ``linkage`` both are always
-    legal. The mask is ``info["action_mask"]`` (int8), ``action_masks()`` (bool), or part of the
-    observation with ``parenvs.wrappers.MaskInObservation``.
+    ``Discrete(2)``: 0 replicates, 1 partitions the class or dimension at stake. With ``linkage``
+    both are always legal. The mask is ``info["action_mask"]`` (int8), ``action_masks()`` (bool), or
+    part of the observation with ``parenvs.wrappers.MaskInObservation``.
 
     ## Observation Space
     ``Dict``:
 
-    * ``decisions``: (V,) int8, each dimension that is decided, by path: 1 partitioned, 0
-      replicated, -1 undecided.
-    * ``position``: Discrete(n + 1), the question at stake; n at the end.
-    * ``stake``: (5,) float32 in [-1, 1], on the class at stake: the share of all dimensions that it
-      holds, the share of the bytes of all parameters; the seconds of a step that it saves, over the
-      replicated step's; the dimensions that it excludes, and the seconds that those could save.
+    * ``decisions``: (V,) int8, the decision on each dimension, in the order of the paths: 1
+      partitioned, 0 replicated, -1 undecided.
+    * ``position``: Discrete(n + 1), the index of the question at stake; n at the end.
+    * ``stake``: (5,) float32 in [-1, 1], figures of the class at stake: its share of all
+      dimensions, its share of the bytes of all parameters, the share of the replicated step's
+      seconds that partitioning it saves, the share of the dimensions that it excludes, and the
+      share of the seconds that those could save.
 
-    Classes that can earn most are asked for first: most dimensions (``reward="paper"``), most
-    seconds (``"step_time"``); ties by path.
+    The classes that can earn most are asked about first: those with most dimensions
+    (``reward="paper"``), or those that save most seconds (``"step_time"``); ties by path.
 
     ## Rewards
     * ``reward="paper"``: 0.4 for each dimension that the step partitions, 0.1 for each that it
-      replicates, those that it excludes included. Dimensions that can never be partitioned are
-      paid on the first step. A complete episode returns 0.1 V + 0.3 x partitioned dimensions.
-    * ``reward="step_time"``: by how much the step time falls, over that of the replicated step; a
-      complete episode returns 1 - T / T_replicate. The dimensions of the batch inputs are decided
+      replicates, including the dimensions that it excludes. Dimensions that can never be
+      partitioned are paid on the first step. A complete episode returns 0.1 V + 0.3 x partitioned
+      dimensions.
+    * ``reward="step_time"``: the fall of the step time T, divided by that of the replicated step;
+      a complete episode returns 1 - T / T_replicate. The dimensions of the batch inputs are decided
       too: partitioning the batch is data parallelism.
 
     A conflict (an illegal action) pays -1 and ends the episode.
 
     ## Starting State
-    Nothing decided but what can never be partitioned; the same at every reset.
+    Dimensions that can never be partitioned are replicated, all others are undecided; the same at
+    every reset.
 
     ## Episode End
     When everything is decided, or at a conflict. No truncation.
@@ -220,9 +236,9 @@ class OperatorPartitionEnv(PartitionEnv):
     * ``rules``: ``"shardy"``, or ``"automap"``, where a reduced dimension cannot be partitioned.
     * ``uneven``: ``"pad"``, or ``"forbid"``: only multiples of N can be partitioned.
     * ``reward``: ``"paper"`` or ``"step_time"``.
-    * ``linkage``: False is the ablation: one dimension at a time, nothing is inferred, and a
-      decision that contradicts an earlier one is a conflict.
-    * ``masked``: without linkage, let the mask forbid contradictions.
+    * ``linkage``: False is the ablation: each step decides one dimension, nothing is inferred, and
+      a decision that contradicts an earlier one is a conflict.
+    * ``masked``: whether the mask forbids contradictions; it matters only without linkage.
     * ``problem``: a ``parenvs.Partitioning`` of this task, in place of all the above but
       ``linkage`` and ``masked``.
 
@@ -245,25 +261,26 @@ class OperatorPartitionEnv(PartitionEnv):
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
         if problem is None:
-            where = choose_cluster(cluster, devices)
-            problem = load_partitioning(instance, where, rules, uneven, PartitionPlan.task, reward)
-        super().__init__(
-            PartitionSpace.of(_of(problem, PartitionPlan), linkage), masked, render_mode
-        )
+            chosen_cluster = choose_cluster(cluster, devices)
+            problem = load_partitioning(
+                instance, chosen_cluster, rules, uneven, PartitionPlan.task, reward
+            )
+        space = PartitionSpace.of(_checked(problem, PartitionPlan), linkage)
+        super().__init__(space, masked, render_mode)
 
 
 class DataParallelEnv(PartitionEnv):
     """Find the dimension of each batch input over which training is data parallel.
 
     ## Description
-    As in ``OperatorPartition-v0``, but the candidates are the dimensions of the batch inputs, they
-    are decided one at a time, and nothing is decided along with them. What one decision forces or
-    excludes is known to the mask; contradicting it is a conflict (arXiv 2007.04069, sections 3.4
-    and 4.3).
+    As in ``OperatorPartition-v0``, but the dimensions of the batch inputs are decided, one at a
+    time, and nothing is decided along with them. The mask knows which decisions an earlier one
+    forces or excludes; contradicting them is a conflict (arXiv 2007.04069, sections 3.4 and 4.3).
 
     ## Action Space
-    ``Discrete(2)``: 0 replicates, 1 partitions the dimension at stake. Legal is what contradicts
-    no earlier decision; dimensions that can never be partitioned must be replicated. The mask is
+    ``Discrete(2)``: 0 replicates, 1 partitions the dimension at stake. An action is legal if it
+    contradicts no earlier decision; dimensions that can never be partitioned must be replicated.
+    The mask is
     ``info["action_mask"]`` (int8), ``action_masks()`` (bool), or part of the observation with
     ``parenvs.wrappers.MaskInObservation``.
 
@@ -273,7 +290,7 @@ class DataParallelEnv(PartitionEnv):
 
     ## Rewards
     * ``reward="paper"``: 0.4 for a dimension that is partitioned, 0.1 for one that is replicated.
-    * ``reward="step_time"``: by how much the step time falls, over that of the replicated step.
+    * ``reward="step_time"``: the fall of the step time, divided by that of the replicated step.
 
     A conflict pays -1 and ends the episode.
 
@@ -286,7 +303,7 @@ class DataParallelEnv(PartitionEnv):
     ## Arguments
     * ``instance``, ``devices``, ``cluster``, ``rules``, ``uneven``, ``reward``: as in
       ``OperatorPartition-v0``.
-    * ``masked``: False lets the mask forbid nothing.
+    * ``masked``: whether the mask forbids conflicts; if False, it forbids nothing.
     * ``problem``: a ``parenvs.Partitioning`` of this task, in place of all the above but
       ``masked``.
 
@@ -308,17 +325,19 @@ class DataParallelEnv(PartitionEnv):
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
         if problem is None:
-            where = choose_cluster(cluster, devices)
-            problem = load_partitioning(instance, where, rules, uneven, BatchPlan.task, reward)
-        space = PartitionSpace.of(_of(problem, BatchPlan), linkage=False)
+            chosen_cluster = choose_cluster(cluster, devices)
+            problem = load_partitioning(
+                instance, chosen_cluster, rules, uneven, BatchPlan.task, reward
+            )
+        space = PartitionSpace.of(_checked(problem, BatchPlan), linkage=False)
         super().__init__(space, masked, render_mode)
 
 
-def _of(problem: Partitioning, kind: type[PartitionPlan]) -> Partitioning:
-    """The problem, if plans of this kind are asked for.
+def _checked(problem: Partitioning, kind: type[PartitionPlan]) -> Partitioning:
+    """Return the problem if its plans are of class ``kind``.
 
     Raises:
-        ParenvsError: it is a problem of another task.
+        ParenvsError: the problem is of another task.
     """
     if problem.task != kind.task:
         raise ParenvsError(f"problem: is of task {problem.task}, not of {kind.task}")

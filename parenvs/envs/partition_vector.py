@@ -1,4 +1,4 @@
-"""Batches of ``OperatorPartition-v0`` and ``DataParallel-v0``: all episodes in a few arrays."""
+"""Vector environments of ``OperatorPartition-v0`` and ``DataParallel-v0``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from parenvs.partitioning.transitions import transitions_of
 from parenvs.plan import ILLEGAL, PartitionPlan
 
 MASKS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.int8)
-"""Legal actions where the class at stake is replicated, partitioned, and, index -1, open."""
+"""Legal actions if the class at stake is replicated (row 0), partitioned (1), or open (-1)."""
 FORBIDDEN = np.array([1, 0, 2])
-"""The illegal action there; none where the class is open."""
+"""The illegal action in these cases; 2, which is no action, if the class is open."""
 
 
 class PartitionVectorEnv(BatchedEnv):
@@ -31,31 +31,34 @@ class PartitionVectorEnv(BatchedEnv):
     def _set_up(self) -> None:
         n, self.space = self.num_envs, self.env.space
         self.transitions = transitions_of(self.space)
-        # The mask forbids something only where a question may be for what is known already.
+        # With linkage no action contradicts a decision, as only open classes are asked about.
         self._strict = not self.space.linkage
         self._hints = self._strict and self.env.masked
         self._decisions = np.tile(self.transitions.first_decisions, (n, 1))
         self._known = np.tile(self.transitions.first_known, (n, 1))
         self._row = np.arange(n) * self._known.shape[1]
         self._position = np.zeros(n, dtype=np.int64)
-        self._stake = np.zeros(n, dtype=np.int64)  # what is known of the class at stake
-        self._over = NOBODY  # episodes that have ended
-        # What is the same in every step: arrays, as making them, or using numbers, takes longer.
+        self._stake = np.zeros(n, dtype=np.int64)  # decision known of the class at stake, or OPEN
+        self._over = NOBODY  # environments whose episode has ended
+        # Constant arrays: making them in every step, or using numbers instead, takes longer.
         self._free = np.ones((n, 2), dtype=np.int8)
         self._one = np.ones(n, dtype=np.int64)
-        self._other_bits = ~self._one  # no legal action has them
+        self._other_bits = ~self._one  # bits that are 0 in every legal action
         self._start(EVERY)
 
     def plan(self, index: int) -> PartitionPlan:
-        """The plan built so far by one environment; what is undecided is replicated."""
+        """Return the plan of environment ``index`` so far; undecided dimensions are replicated."""
         return self.fork(index).plan()
 
     def render(self) -> Any:
-        """What each environment's ``render`` gives."""
+        """Render each environment as the single environment's ``render`` does."""
         return tuple(self.fork(index).render() for index in range(self.num_envs))
 
     def fork(self, index: int) -> PartitionEnv:
-        """A single environment in the state of one of these; it leaves this one alone."""
+        """Return a single environment in the state of environment ``index``.
+
+        It shares no state with this vector environment.
+        """
         env = copying.copy(self.env)
         env._decisions = self._decisions[index].copy()
         env._known = self._known[index, : len(self.space.classes)].tolist()
@@ -96,7 +99,7 @@ class PartitionVectorEnv(BatchedEnv):
         terminated = transitions.last.take(self._position)
         if wrong.size:
             terminated[wrong] = True
-            terminated[over] = False  # what was asked of them did not count
+            terminated[over] = False  # their actions were ignored
         self._over = terminated.nonzero()[0]
         return rewards, terminated
 
@@ -104,7 +107,7 @@ class PartitionVectorEnv(BatchedEnv):
         return self._over
 
     def _wrong(self, actions: np.ndarray) -> np.ndarray:
-        """(k,) indices of environments whose action is illegal."""
+        """Return the indices of environments whose action is illegal, (k,) int64."""
         wrong = (actions & self._other_bits).nonzero()[0]
         if self._strict:
             clash = actions == FORBIDDEN.take(self._stake)
@@ -114,18 +117,18 @@ class PartitionVectorEnv(BatchedEnv):
         return wrong
 
     def _look(self) -> None:
-        """Find what is known of the class at stake; with linkage go on to the next open one."""
+        """Look up the decision known of the class at stake; with linkage, skip decided classes."""
         if self._strict:
             column = self.transitions.column.take(self._position)
             self._stake = self._known.take(self._row + column).astype(np.int64)  # an index
             return
         stake = self._known.take(self._row + self._position)
         known = (~stake).nonzero()[0]  # ~OPEN == 0
-        if known.size:  # all before are known, so the first open one is the next
+        if known.size:  # all earlier classes are decided, so the next is the first open one
             self._position[known] = (self._known[known] == OPEN).argmax(axis=1)
 
     def _start(self, who: Any) -> None:
-        """Start episodes anew with nothing decided."""
+        """Start the episodes of ``who`` with nothing decided."""
         self._decisions[who] = self.transitions.first_decisions
         self._known[who] = self.transitions.first_known
         self._position[who] = 0
@@ -153,8 +156,8 @@ class PartitionVectorEnv(BatchedEnv):
         return masks
 
     def _last(self, who: np.ndarray) -> list[dict[str, Any]]:
-        at = self._position[who]
-        rows = zip(self._decisions[who], at, self.space.stakes[at], strict=True)
+        positions = self._position[who]
+        rows = zip(self._decisions[who], positions, self.space.stakes[positions], strict=True)
         return [
             {"decisions": decisions, "position": position, "stake": stake}
             for decisions, position, stake in rows
@@ -162,12 +165,12 @@ class PartitionVectorEnv(BatchedEnv):
 
 
 class OperatorPartitionVectorEnv(PartitionVectorEnv):
-    """n times ``OperatorPartition-v0``; see ``OperatorPartitionEnv`` for the task."""
+    """n episodes of ``OperatorPartition-v0``; see ``OperatorPartitionEnv`` for the task."""
 
     single = OperatorPartitionEnv
 
 
 class DataParallelVectorEnv(PartitionVectorEnv):
-    """n times ``DataParallel-v0``; see ``DataParallelEnv`` for the task."""
+    """n episodes of ``DataParallel-v0``; see ``DataParallelEnv`` for the task."""
 
     single = DataParallelEnv

@@ -28,25 +28,26 @@ class PipelineCutEnv(PlanEnv):
     ``parenvs.pipeline.formulas``).
 
     ## Action Space
-    ``Discrete(c)``: the index of a candidate; ``space.pivots[action]`` is its pivot. Legal are the
-    candidates after the last cut, within the window of this step, that leave every stage a variable
-    and a device and from which the remaining cuts can still follow. The mask of legal actions is
+    ``Discrete(c)``: the index of a candidate; ``space.pivots[action]`` is its pivot. A candidate is
+    legal if it lies after the last cut and within the window of this step, leaves every stage a
+    variable and a device, and can be followed by the remaining cuts. The mask of legal actions is
     ``info["action_mask"]`` (int8), ``action_masks()`` (bool), or part of the observation with
     ``parenvs.wrappers.MaskInObservation``. Memory is not masked.
 
     ## Observation Space
     ``Dict``:
 
-    * ``features``: (c, 3) float32 in [0, 1]. If the candidate were cut next and the rest were one
-      last stage: the longest all-reduce and the longest transfer, each over the instance's maximum,
-      and the least over the greatest compute time of a stage. Zeros where masked.
-    * ``cuts``: (S-1,) float32 in [-1, 1], the chosen cuts over n, -1 where not yet chosen.
+    * ``features``: (c, 3) float32 in [0, 1], of the plan that cuts at the candidate next and makes
+      the rest of the chain the last stage: the longest all-reduce and the longest transfer, each
+      divided by the instance's maximum, and the shortest compute time of a stage divided by the
+      longest. Zeros for candidates that are not legal.
+    * ``cuts``: (S-1,) float32 in [-1, 1], the chosen cuts divided by n, -1 if not yet chosen.
     * ``step``: Discrete(S), the number of cuts made.
 
     ## Rewards
-    0 for every cut but the last; then 1/L, the length in units of the bubble-free time (all devices
-    compute all the time), so it lies in (0, 1]; -1 if a stage exceeds the device memory. -1 for an
-    illegal action, which ends the episode.
+    0 for every cut but the last. The last pays 1/L, where L is the length in units of the
+    bubble-free time (all devices compute all the time), so it lies in (0, 1]; or -1 if a stage
+    exceeds the device memory. An illegal action pays -1 and ends the episode.
 
     ## Starting State
     No cut; the same at every reset.
@@ -73,11 +74,11 @@ class PipelineCutEnv(PlanEnv):
     * v0: first version.
     """
 
-    _chain: list[int]  # the kernel's mark of the start, and the cuts made
+    _chain: list[int]  # the kernel's index of the start, and the candidates cut so far
     _settled: SettledStages
     _cuts: np.ndarray  # as in the observation
     _over: bool
-    _begin: int  # legal are the candidates [begin, end); none once the episode is over
+    _begin: int  # the candidates [begin, end) are legal; none once the episode is over
     _end: int
 
     def __init__(
@@ -121,7 +122,7 @@ class PipelineCutEnv(PlanEnv):
         )
         self.kernel = kernel_of(self.space)
         self._counts = [np.int64(step) for step in range(cuts + 1)]
-        # Copies of these take less time than new arrays.
+        # Copying an array takes less time than filling a new one.
         self._no_cuts = np.full(cuts, -1.0, dtype=np.float32)
         self._any_action = np.ones(count, dtype=np.int8)
         self._start()
@@ -163,11 +164,11 @@ class PipelineCutEnv(PlanEnv):
         return self._observation(), reward, self._over, False, self._info()
 
     def action_masks(self) -> np.ndarray:
-        """(c,) bool, legal actions; all true once the episode is over."""
+        """Return the legal actions, (c,) bool; all are true once the episode is over."""
         return self._info()["action_mask"].view(bool)
 
     def plan(self) -> PipelinePlan:
-        """The plan built so far (the rest of the chain is its last stage)."""
+        """Return the plan built so far; the rest of the chain is its last stage."""
         return self.problem.plan(*self.space.plan(self._chain[1:]))
 
     def _viewable(self) -> Report | Pipeline:
@@ -180,10 +181,11 @@ class PipelineCutEnv(PlanEnv):
 
     @property
     def largest_return(self) -> float:
-        """An upper bound of the return, to scale it by."""
+        """An upper bound of the return; learners scale returns by it."""
         return 1.0
 
     def _start(self) -> None:
+        """Start an episode with no cut."""
         kernel = self.kernel
         self._chain = [kernel.start]
         self._settled = NOTHING
@@ -193,6 +195,7 @@ class PipelineCutEnv(PlanEnv):
         self._end = kernel.high[0]
 
     def _finish(self) -> None:
+        """End the episode; every further action is illegal."""
         self._over = True
         self._begin = self._end = 0
 

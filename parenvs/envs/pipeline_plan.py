@@ -1,7 +1,7 @@
 """``PipelinePlan-v0``: cut any chain, and the devices under it, into pipeline stages.
 
-``observe`` makes what an agent sees of a problem; networks that plan without an environment see it
-through this function, too.
+``observe`` computes the part of the observation that describes a problem; networks that plan
+without an environment get their input from it, too.
 """
 
 from __future__ import annotations
@@ -22,19 +22,27 @@ from parenvs.pipeline.problem import Pipeline, Report, stages_on
 from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, PipelinePlan
 
 MOST_MICRO_BATCHES = 64
-"""More look the same."""
+"""Largest number of micro-batches that the observation tells apart."""
 OCTAVES = 16
-"""Range of what is given as a logarithm to base 2."""
+"""Largest logarithm to base 2 in the observation, which divides logarithms by it."""
 NUMBERS = (
     "stages", "micro_batches", "units", "devices", "memory", "backward", "link", "recompute",
 )  # fmt: skip
 """Names of the observation's ``numbers``."""
+RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
+"""Values of the argument ``ranges``."""
+OPTIONS = ("instance", "cluster", *instances.PIPELINE_OPTIONS)
+"""Keys of ``reset(options=...)``."""
 
 
 def observe(space: PointSpace) -> dict[str, np.ndarray]:
-    """What does not change within an episode: ``chain``, ``topology`` and ``numbers``."""
+    """Compute the constant part of an episode's observation.
+
+    Returns:
+        ``chain``, ``topology`` and ``numbers``, float32; ``PipelinePlanEnv`` specifies them.
+    """
     pipeline, cluster = space.pipeline, space.pipeline.cluster
-    ends, count = space.pivots[1:], len(space.pivots) - 1
+    ends, point_count = space.pivots[1:], len(space.pivots) - 1
     seconds = np.stack(
         [
             pipeline.seconds_sum[ends],
@@ -42,26 +50,27 @@ def observe(space: PointSpace) -> dict[str, np.ndarray]:
             2.0 * pipeline.parameter_sum[ends] / cluster.inter_bw,
         ]
     )
-    scale = seconds.max()
+    longest_seconds = seconds.max()
     chain = np.zeros((4, POINTS), dtype=np.float32)
-    chain[:3, :count], chain[3, :count] = seconds / scale, 1.0
-    count = len(space.devices) - 1
-    first, end = space.devices[:-1], space.devices[1:]
-    # Between two units, or inside one: the bandwidth of the group that reaches over both.
-    low, high = np.minimum.outer(first, first), np.maximum.outer(end, end)
+    chain[:3, :point_count], chain[3, :point_count] = seconds / longest_seconds, 1.0
+    unit_count = len(space.devices) - 1
+    first_device, end_device = space.devices[:-1], space.devices[1:]
+    # The bandwidth between two units, or inside one, is that of the group that spans both.
+    group_first = np.minimum.outer(first_device, first_device)
+    group_end = np.maximum.outer(end_device, end_device)
     topology = np.zeros((UNITS, UNITS), dtype=np.float32)
     fastest = max(cluster.intra_bw, cluster.inter_bw)
-    topology[:count, :count] = cluster.bandwidth(low, high) / fastest
-    ratio = max(cluster.intra_bw / cluster.inter_bw, 1.0)
-    memory = 2.0 * pipeline.memory_limit / cluster.inter_bw
+    topology[:unit_count, :unit_count] = cluster.bandwidth(group_first, group_end) / fastest
+    bandwidth_ratio = max(cluster.intra_bw / cluster.inter_bw, 1.0)
+    memory_seconds = 2.0 * pipeline.memory_limit / cluster.inter_bw
     numbers = [
         space.stages / STAGES,
         pipeline.micro_batches / MOST_MICRO_BATCHES,
-        count / UNITS,
-        np.log2(end[0]) / OCTAVES,
-        memory / (memory + scale * pipeline.copies),
+        unit_count / UNITS,
+        np.log2(end_device[0]) / OCTAVES,
+        memory_seconds / (memory_seconds + longest_seconds * pipeline.copies),
         pipeline.backward_sum[-1] / pipeline.seconds_sum[-1],
-        np.log2(ratio) / OCTAVES,
+        np.log2(bandwidth_ratio) / OCTAVES,
         float(pipeline.recompute == "full"),
     ]
     return {
@@ -71,67 +80,64 @@ def observe(space: PointSpace) -> dict[str, np.ndarray]:
     }
 
 
-RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
-OPTIONS = ("instance", "cluster", *instances.PIPELINE_OPTIONS)
-"""Keys of ``reset(options=...)``."""
-
-
 class PipelinePlanEnv(PlanEnv):
-    """Plan pipelines of many models: a policy trained here plans one that it has never seen.
+    """Plan pipelines of many models, so that a trained policy can plan a model it has not seen.
 
     ## Description
-    The model is a chain of at most 128 points, the cluster has at most 64 units: devices, or whole
-    servers where there are more than 64 devices. Steps take turns: choose the first point of the
-    next stage, then the unit that it starts on. After S-1 of both the judge computes the length of
-    a training step of the whole chain (arXiv 2007.04069, sections 3.5 and 4.5; the formula is in
-    ``parenvs.pipeline.formulas``). A chain of more than 128 pivots is cut at points only
-    (``parenvs.pipeline.points`` chooses them); the plan is one of its pivots.
+    The model is a chain of at most 128 points, the cluster has at most 64 units: devices, or groups
+    of devices if there are more than 64. Steps take turns: the first step chooses the first point
+    of the next stage, the second the unit on which that stage starts. After S-1 choices of each
+    kind the judge computes the length of a training step of the whole chain (arXiv 2007.04069,
+    sections 3.5 and 4.5; the formula is in ``parenvs.pipeline.formulas``). A chain of more than 128
+    pivots can be cut at points only (``parenvs.pipeline.points`` chooses them); the plan is a plan
+    of the pivots.
 
     ## Action Space
     ``Discrete(192)``: 0 to 127 cut before that point, 128 + d starts the next stage on unit d. The
     mask of legal actions is ``info["action_mask"]`` (int8), ``action_masks()`` (bool), or part of
-    the observation with ``parenvs.wrappers.MaskInObservation``. Legal is what leads to a plan that
-    fits the memory, with a variable and a unit in every stage.
+    the observation with ``parenvs.wrappers.MaskInObservation``. An action is legal if it can lead
+    to a plan that fits the memory, with a variable and a unit in every stage.
 
     ## Observation Space
-    ``Dict``, float32 in [0, 1] where nothing else is said; the first three rows in seconds, divided
-    by their common maximum:
+    ``Dict``, float32 in [0, 1] unless another type or range is given:
 
-    * ``chain``: (4, 128): forward plus backward seconds up to the end of each point; seconds of its
-      cut, activation bytes over the bandwidth between servers; twice the parameter bytes up to its
-      end over that bandwidth; and 1 for each point, 0 beyond the chain.
-    * ``topology``: (64, 64): bandwidth between units over that inside a server, 0 beyond the
+    * ``chain``: (4, 128). Rows 0 to 2 are seconds, divided by their common maximum: forward plus
+      backward seconds up to the end of each point; seconds of a transfer of the activations that
+      cross its end, between servers; twice the parameter bytes up to its end, divided by the
+      bandwidth between servers. Row 3 is 1 for each point and 0 beyond the chain.
+    * ``topology``: (64, 64), bandwidth between units divided by that inside a server; 0 beyond the
       cluster.
     * ``numbers``: (8,): stages / 8; micro-batches / 64, at most 1; units / 64; log2 of the devices
-      in a unit / 16; x / (1 + x), x the bytes of parameters that a device may hold, in units of
-      ``chain``; backward seconds over forward plus backward; log2 of the ratio of the bandwidths,
-      / 16; 1 if activations are recomputed.
-    * ``plan``: (2, 7) in [-1, 1]: points and units chosen so far, over 128 and 64, -1 where not.
-    * ``step``: Discrete(15), the number of choices made; odd when it is the units' turn.
+      in a unit, / 16; x / (1 + x), where x is the bytes of parameters that a device may hold, in
+      the unit of row 2 of ``chain``; backward seconds divided by forward plus backward seconds;
+      log2 of the ratio of the bandwidths, / 16; 1 if activations are recomputed.
+    * ``plan``: (2, 7) in [-1, 1], chosen points / 128 and chosen units / 64; -1 if not yet chosen.
+    * ``step``: Discrete(15), the number of choices made; odd if the next choice is a unit.
 
     ## Rewards
-    0 for every choice but the last; then 1/L, the length in units of the bubble-free time (all
-    devices compute all the time), so it lies in (0, 1]. -1 for an illegal action, which ends the
-    episode.
+    0 for every choice but the last. The last pays 1/L, where L is the length in units of the
+    bubble-free time (all devices compute all the time), so it lies in (0, 1]. An illegal action
+    pays -1 and ends the episode.
 
     ## Starting State
-    Nothing chosen, of an instance that ``reset`` draws, or of the one asked for.
+    Nothing is chosen; the problem is one that ``reset`` draws, or the one that arguments name.
 
     ## Episode End
     After 2 (S-1) choices or an illegal action. No truncation.
 
     ## Arguments
     * ``instance``: None draws from the generators (``parenvs.datasets.generators``); the name of a
-      set (``"plan-validation"``, ``"plan-test"``, ``"plan-outside"``) draws from it; a problem of
-      a set (``"plan-test/cnn-003"``), a shipped name, or the path of a ``.csv`` profile or of a
-      graph is that problem at every reset. ``reset(options={"instance": ...})`` is for one episode.
+      set (``"plan-validation"``, ``"plan-test"``, ``"plan-outside"``) draws from it; the name of a
+      problem of a set (``"plan-test/cnn-003"``), a shipped name, or the path of a ``.csv`` profile
+      or of a graph gives that problem at every reset. ``reset(options={"instance": ...})`` sets
+      the instance of one episode.
     * ``cluster``, ``stages``, ``micro_batch``, ``micro_batches``, ``copies``, ``recompute``,
-      ``sync``: of named instances and files, as in ``PipelineCut-v0``; also keys of ``options``.
-      Drawn problems and sets bring their own.
+      ``sync``: settings of named instances and files, as in ``PipelineCut-v0``; they are also keys
+      of ``options``. Drawn problems and sets have settings of their own.
     * ``problem``: a ``parenvs.Pipeline``, in place of all the above.
     * ``family``: generate problems of this family only.
     * ``ranges``: ``"inside"``, what agents train on, or ``"outside"``, larger problems.
-    * ``repeat``: episodes of each drawn problem before the next is drawn (the paper: 50).
+    * ``repeat``: episodes of each drawn problem before the next is drawn (50 in the paper).
 
     ## Many at Once
     ``gym.make_vec("PipelinePlan-v0", num_envs=64)``, see ``PipelinePlanVectorEnv``.
@@ -156,7 +162,7 @@ class PipelinePlanEnv(PlanEnv):
         problem: Pipeline | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """Load what can be loaded; see the class for the arguments."""
+        """Load the fixed problem, or draw a first one; see the class for the arguments."""
         super().__init__(render_mode)
         if family is not None and family not in generators.FAMILIES:
             raise ParenvsError(
@@ -190,7 +196,7 @@ class PipelinePlanEnv(PlanEnv):
         self._left = 0  # episodes until the next problem is drawn
         if self._fixed is not None:
             self._use(self._fixed)
-        else:  # something to show before the first reset
+        else:  # a problem to render before the first reset
             self._use(self._drawn(np.random.default_rng(0)))
         self.action_space = spaces.Discrete(POINTS + UNITS)
         self.observation_space = spaces.Dict(
@@ -209,13 +215,13 @@ class PipelinePlanEnv(PlanEnv):
         """Start anew, with the next problem or the one that ``options`` name.
 
         Raises:
-            ParenvsError: an unknown option or instance, or a problem without a plan that fits.
+            ParenvsError: an option or the instance is unknown, or no plan fits the memory.
         """
         super().reset(seed=seed)
         if seed is not None:
             self._left = 0
         if options:
-            self._use(self._asked(options))
+            self._use(self._space_of_options(options))
             self._left = 0
         elif self._fixed is not None:
             self._use(self._fixed)
@@ -246,11 +252,11 @@ class PipelinePlanEnv(PlanEnv):
         return self._observation(), reward, self._over, False, self._info()
 
     def action_masks(self) -> np.ndarray:
-        """(192,) bool, legal actions; all true once the episode is over."""
+        """Return the legal actions, (192,) bool; all are true once the episode is over."""
         return self._legal.copy()
 
     def plan(self) -> PipelinePlan:
-        """The plan built so far (the rest of the chain is its last stage)."""
+        """Return the plan built so far; the rest of the chain is its last stage."""
         count = len(self._units)
         cuts, device_cuts = self.space.plan(
             np.array(self._points[1:count], dtype=int), np.array(self._units[1:], dtype=int)
@@ -262,16 +268,16 @@ class PipelinePlanEnv(PlanEnv):
 
     @property
     def episode_steps(self) -> int:
-        """Steps of an episode in which no action is illegal; the most if problems are drawn."""
+        """Steps of an episode without illegal actions; the largest number if problems are drawn."""
         return 2 * ((self.space.stages if self._fixed else STAGES) - 1)
 
     @property
     def largest_return(self) -> float:
-        """An upper bound of the return, to scale it by."""
+        """An upper bound of the return; learners scale returns by it."""
         return 1.0
 
     def _mask(self) -> np.ndarray:
-        """(192,) bool, legal actions before the end."""
+        """Return the legal actions while the episode is not over, (192,) bool."""
         mask = np.zeros(POINTS + UNITS, dtype=bool)
         stage = len(self._units) - 1
         if len(self._points) == len(self._units):
@@ -286,8 +292,8 @@ class PipelinePlanEnv(PlanEnv):
 
     def _observation(self) -> dict[str, Any]:
         plan = np.full((2, STAGES - 1), -1.0, dtype=np.float32)
-        for row, chosen, most in ((plan[0], self._points, POINTS), (plan[1], self._units, UNITS)):
-            row[: len(chosen) - 1] = np.array(chosen[1:], dtype=np.float32) / most
+        plan[0, : len(self._points) - 1] = np.array(self._points[1:], dtype=np.float32) / POINTS
+        plan[1, : len(self._units) - 1] = np.array(self._units[1:], dtype=np.float32) / UNITS
         step = len(self._points) + len(self._units) - 2
         constant = {key: value.copy() for key, value in self._constant.items()}
         return {**constant, "plan": plan, "step": np.int64(step)}
@@ -296,26 +302,32 @@ class PipelinePlanEnv(PlanEnv):
         return {"action_mask": self._legal.astype(np.int8)}
 
     def _use(self, space: PointSpace) -> None:
-        """Make this the problem."""
+        """Start an episode of the problem of ``space``."""
         self.space, self.problem = space, space.pipeline
         self._constant = observe(space)
         self._start()
 
     def _start(self) -> None:
+        """Start an episode with nothing chosen; stage 0 starts at point 0 and unit 0."""
         self._points, self._units, self._over = [0], [0], False
         self._legal = self._mask()
 
     def _drawn(self, rng: np.random.Generator) -> PointSpace:
-        name = self._settings["instance"]
-        if name is None:
-            problem = generators.draw(rng, self.family, RANGES[self.ranges])
-            return problem.space
-        problems = instance_sets.load_set(name)
+        """Draw a problem from the generators, or from the set that ``instance`` names."""
+        set_name = self._settings["instance"]
+        if set_name is None:
+            return generators.draw(rng, self.family, RANGES[self.ranges]).space
+        problems = instance_sets.load_set(set_name)
         problem = problems[int(rng.integers(len(problems)))]
-        # Not its own space, which would be kept as long as the set is.
+        # The problem's own ``space`` would stay in memory as long as the cached set.
         return PointSpace.build(problem.pipeline)
 
-    def _asked(self, options: dict[str, Any]) -> PointSpace:
+    def _space_of_options(self, options: dict[str, Any]) -> PointSpace:
+        """Load the problem that options of ``reset`` name.
+
+        Raises:
+            ParenvsError: an option or the instance is unknown, or no plan fits the memory.
+        """
         for key in options:
             if key not in OPTIONS:
                 raise ParenvsError(
@@ -328,10 +340,10 @@ class PipelinePlanEnv(PlanEnv):
         return self._named(settings)
 
     def _named(self, settings: dict[str, Any]) -> PointSpace:
+        """Load a problem of a set, a shipped instance or a file, with the given settings."""
         instance = settings["instance"]
         if instance.split("/")[0] in instance_sets.SETS:
-            problem = instance_sets.find(instance)
-            return PointSpace.build(problem.pipeline)
+            return PointSpace.build(instance_sets.find(instance).pipeline)
         settings = {**settings, "cluster": Cluster.parse(settings["cluster"])}
         if settings["stages"] is None:
             settings["stages"] = min(stages_on(settings["cluster"]), STAGES)

@@ -1,4 +1,4 @@
-"""Which problem each environment of a batch of ``PipelinePlan-v0`` has: one for all, or its own."""
+"""The problems of a vector environment of ``PipelinePlan-v0``: one that is shared, or one each."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from parenvs.pipeline.problem import Pipeline
 
 
 class PlacedProblem(NamedTuple):
-    """What is kept of a problem besides arrays; a ``PointSpace`` would be hundreds of kilobytes.
+    """A problem and the boundaries that turn its points and units into pivots and devices.
+
+    An environment keeps these instead of a ``PointSpace``, which takes hundreds of kilobytes.
 
     Attributes:
-        problem: the problem itself.
+        problem: the problem.
         pivots, devices: boundaries of the points and of the units, see ``PointSpace``.
     """
 
@@ -39,7 +41,17 @@ class PlacedProblem(NamedTuple):
 
 
 class Shared:
-    """One problem that all have, with the tables that only many episodes of it are worth."""
+    """One problem of all environments, with tables, which are worth their time for many episodes.
+
+    Args:
+        space: the problem.
+
+    Attributes:
+        space: the problem.
+        tables: the dynamics of the problem.
+        problem: what environments keep of the problem.
+        constant: (1, ...) the arrays of ``observe``.
+    """
 
     def __init__(self, space: PointSpace) -> None:
         self.space, self.tables = space, PointTables(space)
@@ -50,17 +62,18 @@ class Shared:
 class PlanProblems:
     """The problems of n environments; each draws its own, as a single environment would.
 
-    ``who`` stands for environments: ``EVERY``, or their numbers, (k,) int64.
+    The parameter ``who`` of methods is ``EVERY``, or the indices of environments, (k,) int64.
 
     Args:
-        env: a single environment: what to draw, or the fixed problem.
+        env: a single environment, whose arguments say what to draw, or which problem is fixed.
         count: n.
 
     Attributes:
-        of: problem of each.
-        stages: (n,) int64, S of each.
-        dynamics: masks and values; ``rows`` of its methods are environments.
-        constant: (1, ...) or (n, ...), what ``observe`` says of the problem of all, or of each.
+        of: (n) the problem of each environment.
+        stages: (n,) int64, S of each environment's problem.
+        dynamics: masks and values; ``rows`` of its methods are indices of environments.
+        constant: the arrays of ``observe``, (1, ...) if all environments share a problem, else
+            (n, ...).
     """
 
     dynamics: PointTables | PointBatch
@@ -70,7 +83,7 @@ class PlanProblems:
         self.stages = np.zeros(count, dtype=np.int64)
         self._home = Shared(env.space)
         self._share(self._home)
-        self._away = np.zeros(count, dtype=np.bool_)  # has a problem of ``options``
+        self._away = np.zeros(count, dtype=np.bool_)  # whether the problem is one of ``options``
         self._left = np.zeros(count, dtype=np.int64)  # episodes until the next problem is drawn
         self._seeds: list[int | None] = [None] * count
         self._generators: list[np.random.Generator | None] = [None] * count
@@ -81,32 +94,32 @@ class PlanProblems:
         """Give the next problem, or the one of the options, to ``who``.
 
         Raises:
-            ParenvsError: wrong options; nothing has changed then.
-            ValueError: seeds that are not n.
+            ParenvsError: the options are wrong; no environment has changed then.
+            ValueError: there are not n seeds.
         """
         seeds = seeds_of(seed, self.count)
-        asked = self.env._asked(options) if options else None
+        optional_space = self.env._space_of_options(options) if options else None
         for row in np.arange(self.count)[who].tolist() if seeds else ():
             if seeds[row] is not None:
                 self._seeds[row], self._generators[row], self._left[row] = seeds[row], None, 0
-        if asked is None:
+        if optional_space is None:
             self.advance(who)
         else:
-            self._ask(who, asked)
+            self._lend(who, optional_space)
 
     def generator(self, row: int) -> np.random.Generator:
-        """That of one environment, made when it is asked for: making it takes longer than a step.
+        """Return the generator of environment ``row``; without a seed it gets a random one.
 
-        Without a seed it is a random one.
+        It is made on the first call, as making it takes longer than a step.
         """
-        found = self._generators[row]
-        if found is None:
-            found, self._seeds[row] = np_random(self._seeds[row])
-            self._generators[row] = found
-        return found
+        generator = self._generators[row]
+        if generator is None:
+            generator, self._seeds[row] = np_random(self._seeds[row])
+            self._generators[row] = generator
+        return generator
 
     def seed_of(self, row: int) -> int:
-        """The seed of one environment's generator."""
+        """Return the seed of the generator of environment ``row``."""
         self.generator(row)
         seed = self._seeds[row]
         assert seed is not None
@@ -125,28 +138,32 @@ class PlanProblems:
                 self._share(self._home)
             self._away[:] = False
         else:
-            back = who[self._away[who]]
-            if back.size:
-                self._put(back, self._home.space)
-                self._away[back] = False
+            returning = who[self._away[who]]
+            if returning.size:
+                self._put(returning, self._home.space)
+                self._away[returning] = False
 
     def observed(self, copy: bool) -> dict[str, np.ndarray]:
-        """(n, ...) what ``observe`` says of each: fresh arrays, or read-only views."""
+        """Return the arrays of ``observe`` for all environments, (n, ...).
+
+        Args:
+            copy: whether the arrays are fresh; otherwise they are read-only views.
+        """
         if not copy:
             return {key: _rows(value, self.count) for key, value in self.constant.items()}
-        result = {}
+        batched = {}
         for key, value in self.constant.items():
-            result[key] = np.empty((self.count, *value.shape[1:]), dtype=np.float32)
-            result[key][:] = value
-        return result
+            batched[key] = np.empty((self.count, *value.shape[1:]), dtype=np.float32)
+            batched[key][:] = value
+        return batched
 
     def observed_by(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """(k, ...) fresh arrays of what ``observe`` says of environments ``rows``."""
-        rows = rows if self._shared is None else np.zeros_like(rows)
-        return {key: value[rows] for key, value in self.constant.items()}
+        """Return fresh arrays of ``observe`` for environments ``rows``, (k, ...)."""
+        constant_rows = rows if self._shared is None else np.zeros_like(rows)
+        return {key: value[constant_rows] for key, value in self.constant.items()}
 
-    def _ask(self, who: Any, space: PointSpace) -> None:
-        """Give ``who`` this problem for one episode."""
+    def _lend(self, who: Any, space: PointSpace) -> None:
+        """Give ``who`` the problem of ``space`` for one episode."""
         if who is EVERY:
             self._share(Shared(space))
         else:
@@ -154,7 +171,7 @@ class PlanProblems:
         self._away[who], self._left[who] = True, 0
 
     def _share(self, shared: Shared) -> None:
-        """Give all the same problem."""
+        """Give all environments the same problem."""
         self._shared: Shared | None = shared
         self.dynamics = shared.tables
         self.constant = shared.constant
@@ -162,12 +179,12 @@ class PlanProblems:
         self.stages[:] = shared.space.stages
 
     def _put(self, rows: np.ndarray, space: PointSpace) -> None:
-        """Give some environments another problem."""
+        """Give environments ``rows`` the problem of ``space``."""
         problem, constant = _problem(space), observe(space)
-        if isinstance(self.dynamics, PointTables):  # from now on, each has a row of its own
-            everybody = np.zeros(self.count, dtype=np.int64)
-            self.dynamics = self.dynamics.batch.take(everybody)
-            self.constant = {key: value[everybody] for key, value in self.constant.items()}
+        if isinstance(self.dynamics, PointTables):  # copy the shared problem to a row for each
+            shared_rows = np.zeros(self.count, dtype=np.int64)
+            self.dynamics = self.dynamics.batch.take(shared_rows)
+            self.constant = {key: value[shared_rows] for key, value in self.constant.items()}
             self._shared = None
         self.dynamics.put(rows, PointBatch.stack([space]))
         for key, value in constant.items():
@@ -178,31 +195,43 @@ class PlanProblems:
 
 
 def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
-    """A seed for each environment, None for those that keep their generator; none if all do.
+    """Return the seed of each environment.
+
+    Args:
+        seed: the seed of the first environment, whose successors get the next numbers; or a seed
+            for each, None for an environment that keeps its generator; or None if all keep theirs.
+        count: number of environments.
+
+    Returns:
+        ``count`` seeds, or an empty list if all environments keep their generator.
 
     Raises:
-        ValueError: not as many as environments.
-        gymnasium.error.Error: no whole numbers, or negative ones.
+        ValueError: the number of seeds is not ``count``.
+        gymnasium.error.Error: a seed is negative or not a whole number.
     """
     if seed is None:
         return []
     if isinstance(seed, int):
-        np_random(seed)  # refuses a negative one
+        np_random(seed)  # raises an error for a negative seed
         return list(range(seed, seed + count))
     if len(seed) != count:
         raise ValueError(f"{count} seeds are needed, not {len(seed)}")
-    for one in seed:
-        if one is not None and (not isinstance(one, int) or one < 0):
-            np_random(one)
+    for env_seed in seed:
+        if env_seed is not None and (not isinstance(env_seed, int) or env_seed < 0):
+            np_random(env_seed)  # raises an error
     return list(seed)
 
 
 def _problem(space: PointSpace) -> PlacedProblem:
+    """Return what an environment keeps of a problem."""
     return PlacedProblem(space.pipeline, space.pivots, space.devices)
 
 
 def _rows(values: np.ndarray, count: int) -> np.ndarray:
-    """(count, ...) read-only view of (count, ...) or (1, ...); ``np.broadcast_to`` is slower."""
+    """Return a read-only view of shape (count, ...) of values of shape (count, ...) or (1, ...).
+
+    ``np.broadcast_to`` is slower.
+    """
     shape, strides = values.shape[1:], values.strides[1:]
     step = values.strides[0] if len(values) == count else 0
     view = np.ndarray((count, *shape), values.dtype, values, 0, (step, *strides))

@@ -1,4 +1,4 @@
-"""Many ``PipelinePlan-v0`` at once: ``gym.make_vec("PipelinePlan-v0", num_envs=64)``."""
+"""Vector environment of ``PipelinePlan-v0``: ``gym.make_vec("PipelinePlan-v0", num_envs=64)``."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from parenvs.pipeline.points import POINTS, STAGES, UNITS
 from parenvs.plan import ILLEGAL, PipelinePlan
 
 ACTIONS = POINTS + UNITS
+"""Number of actions; points come first."""
 
 
 class PipelinePlanVectorEnv(BatchedEnv):
     """n episodes at once, each as in the single environment, to the last bit; see ``BatchedEnv``.
 
     Observations are ``chain`` (n, 4, 128), ``topology`` (n, 64, 64), ``numbers`` (n, 8) and
-    ``plan`` (n, 2, 7) float32, ``step`` (n,) int64, masks (n, 192). Drawn problems are those of
-    ``SyncVectorEnv`` as well: environment i has a generator of its own, seeded with ``seed + i``.
+    ``plan`` (n, 2, 7) float32, ``step`` (n,) int64, masks (n, 192). Drawn problems equal those of
+    ``SyncVectorEnv``: environment i has a generator of its own, seeded with ``seed + i``.
 
-    With a fixed instance all look things up in the same tables. Drawing a problem takes as long as
-    hundreds of steps, so that then ``repeat`` matters more than anything else.
+    With a fixed instance all environments share look-up tables. Drawing a problem takes as long as
+    hundreds of steps, so the speed with drawn problems depends most on ``repeat``.
 
     ``copy=False`` hands out ``chain``, ``topology`` and ``numbers`` as read-only views that hold
-    until the next call; of a problem that all share, of one row. All else is fresh.
+    until the next call; if all environments share a problem, the views repeat one row. All other
+    arrays are fresh.
 
     Attributes:
         problems: the problem of each environment.
@@ -45,17 +47,17 @@ class PipelinePlanVectorEnv(BatchedEnv):
         self._points, self._units = np.zeros((2, STAGES, n), dtype=np.int64)
         self._plan = np.empty((n, 2, STAGES - 1), dtype=np.float32)
         self._made = np.empty(n, dtype=np.int64)
-        # The last action is what stands for all that are none.
+        # The last column stands for all numbers that are not actions.
         self._legal = np.zeros((n, ACTIONS + 1), dtype=np.bool_)
         self._row = np.arange(n) * (ACTIONS + 1)
         self._over = NOBODY  # environments whose episode has ended
-        # Choices that all have made; None if they differ or an episode is over.
+        # Number of choices made, if it is the same everywhere and no episode is over; else None.
         self._common: int | None = None
         self._begin(EVERY)
         self._look()
 
     def plan(self, index: int) -> PipelinePlan:
-        """The plan that environment ``index`` has built so far (the rest is its last stage)."""
+        """Return the plan of environment ``index`` so far; the rest is its last stage."""
         problem, cuts = self.problems.of[index], slice(1, 1 + int(self._made[index]) // 2)
         pivots = problem.pivots[self._points[cuts, index]]
         devices = problem.devices[self._units[cuts, index]]
@@ -63,12 +65,12 @@ class PipelinePlanVectorEnv(BatchedEnv):
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """The generator of each environment, as ``SyncVectorEnv`` gives them."""
+        """The generator of each environment, as in ``SyncVectorEnv``."""
         return tuple(map(self.problems.generator, range(self.num_envs)))
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The seed of each generator."""
+        """The seed of each environment's generator."""
         return tuple(map(self.problems.seed_of, range(self.num_envs)))
 
     def _picture(self, mode: str, index: int) -> Any:
@@ -86,17 +88,17 @@ class PipelinePlanVectorEnv(BatchedEnv):
 
     def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rewards, terminated = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
-        # Negative numbers are large ones without a sign; what is no action becomes 192.
-        asked = np.minimum(actions.view(np.uint64), np.uint64(ACTIONS)).view(np.int64)
-        legal = self._legal.take(self._row + asked)
+        # As unsigned integers, negative numbers are large; numbers that are no action become 192.
+        columns = np.minimum(actions.view(np.uint64), np.uint64(ACTIONS)).view(np.int64)
+        legal = self._legal.take(self._row + columns)
         if self._common is not None and legal.all():
-            ended = self._choose(self._common % 2, self._common // 2, EVERY, asked, rewards)
+            ended = self._choose(self._common % 2, self._common // 2, EVERY, columns, rewards)
             self._over, self._common = ended, None if ended.size else self._common + 1
         elif self._over.size == self.num_envs:
             ended = NOBODY
             self._restart(EVERY)
         else:
-            ended = self._step_apart(asked, legal, rewards)
+            ended = self._step_apart(columns, legal, rewards)
         terminated[ended] = True
         return rewards, terminated
 
@@ -107,11 +109,11 @@ class PipelinePlanVectorEnv(BatchedEnv):
         return self._legal[:, :ACTIONS].copy().view(np.int8)
 
     def _infos(self) -> dict[str, Any]:
-        self._look()  # once all have moved or started anew
+        self._look()  # only now have all environments acted or started anew
         return super()._infos()
 
     def _begin(self, who: Any) -> None:
-        """Nothing is chosen in the episodes of ``who``."""
+        """Start the episodes of ``who`` with nothing chosen."""
         self._plan[who] = -1.0
         self._made[who] = 0
         if who is EVERY:
@@ -121,17 +123,26 @@ class PipelinePlanVectorEnv(BatchedEnv):
             self._compare()
 
     def _compare(self) -> None:
-        """See whether all have made the same number of choices."""
-        made = int(self._made[0])
-        alike = not self._over.size and bool((self._made == made).all())
-        self._common = made if alike else None
+        """Set the common number of choices, if all environments have made the same number."""
+        first_made = int(self._made[0])
+        is_common = not self._over.size and bool((self._made == first_made).all())
+        self._common = first_made if is_common else None
 
     def _step_apart(
         self, actions: np.ndarray, legal: np.ndarray, rewards: np.ndarray
     ) -> np.ndarray:
-        """A step of environments that differ, or of which some act illegally; those that end."""
+        """Play a step in which turns differ or an action is illegal.
+
+        Args:
+            actions: (n,) int64, from 0 to 192, where 192 stands for numbers that are no action.
+            legal: (n,) bool, whether each action is legal; the array is overwritten.
+            rewards: (n,) float64; the rewards of episodes that end are written into it.
+
+        Returns:
+            The environments whose episode ends, (k,) int64.
+        """
         over = self._over
-        legal[over] = True  # what is asked of them does not count
+        legal[over] = True  # their actions are ignored
         ends = [np.flatnonzero(~legal)]
         rewards[ends[0]] = ILLEGAL
         legal[over] = False
@@ -152,10 +163,17 @@ class PipelinePlanVectorEnv(BatchedEnv):
     def _choose(
         self, turn: int, stage: Any, who: Any, actions: np.ndarray, rewards: np.ndarray
     ) -> np.ndarray:
-        """Legal choices, (k,) int64, of the points (turn 0) or the units (1) behind a stage.
+        """Play legal actions that choose the start of the stage after ``stage``.
 
-        Whoever is ``EVERY`` has one stage, others, (k,) int64, one each. Rewards of episodes that
-        end are written into ``rewards``, (n,) float64, and their environments are returned.
+        Args:
+            turn: 0 if the actions choose points, 1 if they choose units.
+            stage: number of the stage that ends there: (k,) int64, or one for all.
+            who: ``EVERY``, or the environments that act, (k,) int64.
+            actions: (k,) int64.
+            rewards: (n,) float64; the rewards of episodes that end are written into it.
+
+        Returns:
+            The environments whose episode ends, (j,) int64.
         """
         self._made[who] += 1
         if not turn:
@@ -169,13 +187,13 @@ class PipelinePlanVectorEnv(BatchedEnv):
         if not ended.size:
             return NOBODY
         rows = ended if who is EVERY else who[ended]
-        ending = EVERY if len(rows) == self.num_envs else rows
-        cuts, starts = self._points[1:, ending].T, self._units[1:, ending].T
-        rewards[rows] = self.problems.dynamics.values(cuts, starts, rows)
+        columns = EVERY if len(rows) == self.num_envs else rows
+        cuts, first_units = self._points[1:, columns].T, self._units[1:, columns].T
+        rewards[rows] = self.problems.dynamics.values(cuts, first_units, rows)
         return rows
 
     def _look(self) -> None:
-        """Find the legal actions of all."""
+        """Compute the legal actions of all environments."""
         if self._common is not None:
             self._look_at(self._common % 2, self._common // 2, EVERY)
             return
@@ -191,23 +209,23 @@ class PipelinePlanVectorEnv(BatchedEnv):
         self._legal[self._over, :ACTIONS] = True
 
     def _look_at(self, turn: int, stage: Any, who: Any) -> None:
-        """Find the legal actions where it is the points' or the units' turn; see ``_choose``."""
+        """Compute the legal actions of environments ``who``; see ``_choose`` for the arguments."""
         dynamics, legal = self.problems.dynamics, self._legal
         rows = None if who is EVERY else who
-        at = stage, self._points[stage, who], self._units[stage, who]
+        point, unit = self._points[stage, who], self._units[stage, who]
         if turn:
             end = self._points[stage + 1, who]
             legal[who, :POINTS] = False
-            legal[who, POINTS:ACTIONS] = dynamics.legal_units(*at, end, rows)
+            legal[who, POINTS:ACTIONS] = dynamics.legal_units(stage, point, unit, end, rows)
         else:
-            legal[who, :POINTS] = dynamics.legal_points(*at, rows)
+            legal[who, :POINTS] = dynamics.legal_points(stage, point, unit, rows)
             legal[who, POINTS:ACTIONS] = False
 
     def _observation(self) -> dict[str, Any]:
-        seen = self.problems.observed(self.copy)
-        return {**seen, "plan": self._plan.copy(), "step": self._made.copy()}
+        constant = self.problems.observed(self.copy)
+        return {**constant, "plan": self._plan.copy(), "step": self._made.copy()}
 
     def _last(self, who: np.ndarray) -> list[dict[str, Any]]:
-        seen = self.problems.observed_by(who)
-        seen.update(plan=self._plan[who], step=self._made[who])
-        return [{key: value[k] for key, value in seen.items()} for k in range(len(who))]
+        batched = self.problems.observed_by(who)
+        batched.update(plan=self._plan[who], step=self._made[who])
+        return [{key: value[k] for key, value in batched.items()} for k in range(len(who))]

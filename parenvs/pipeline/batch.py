@@ -1,4 +1,7 @@
-"""Many pipeline problems side by side: the dynamics of ``PipelinePlan-v0`` as arrays."""
+"""Dynamics of ``PipelinePlan-v0`` for many episodes at once, as pure functions of arrays.
+
+``PointBatch`` holds many problems and computes; ``PointTables`` holds one and looks results up.
+"""
 
 from __future__ import annotations
 
@@ -24,40 +27,41 @@ from parenvs.pipeline import formulas
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace, least_devices
 
 BOUNDARIES, CUTS = POINTS + 1, UNITS + 1
-"""Entries of arrays over the boundaries of points and of units."""
+"""Number of entries of arrays over the boundaries of points, and of units."""
 
 
 @dataclass(frozen=True)
 class PointBatch:
-    """Problems of at most 128 points, 64 units and 8 stages, padded to that.
+    """b problems, padded to 128 points, 64 units and 8 stages.
 
-    Arrays are NumPy's, or torch tensors on any device (``map`` makes one of the other): all methods
-    work on both, by the formulas of ``parenvs.pipeline.formulas`` in float64. Masks and lengths are
-    those of ``PointSpace`` and ``Pipeline`` to the last bit; in torch, lengths are so up to the
-    order in which a device sums at most 15 numbers. With tensors, nothing waits for the device and
-    no number comes back from it.
+    The arrays are NumPy arrays, or torch tensors on any device (``map`` converts them). All methods
+    work on both, by the formulas of ``parenvs.pipeline.formulas`` in float64. Masks and lengths
+    equal those of ``PointSpace`` and ``Pipeline`` to the last bit; in torch, lengths may differ in
+    the last bits, as a device chooses the order in which it sums at most 15 numbers. With tensors,
+    no method waits for the device or copies a number from it.
 
-    Arrays over points have 129 entries, one for each boundary; beyond the chain's end they repeat
-    it. Arrays over units have 65. Methods take ``rows``, (k,) int64, the problem of each of k
-    episodes; by default there is one episode of each problem, in their order.
+    Arrays over points have 129 entries, one for each boundary; entries beyond the end of the chain
+    repeat the last one. Arrays over units have 65 entries. Methods take ``rows``, (k,) int64, the
+    problem of each of k episodes; by default there is one episode of each problem, in their order.
 
     Attributes:
         stages: (b,) int64, S.
         micro_batches: (b,) float64, M.
-        points: (b,) int64, m.
-        units: (b,) int64, u.
+        points: (b,) int64, m, the number of points.
+        units: (b,) int64, u, the number of units.
         intra, inter: (b,) float64, bytes/s inside a server and between servers.
-        copies: (b,) float64, copies of the parameters.
+        copies: (b,) float64, copies of the parameters on each device of a stage.
         limit: (b,) float64, bytes that a device may hold.
         bubble_free: (b,) float64, seconds of a step if all devices compute all the time.
         forward, backward: (b, 129) float64, prefix sums of seconds.
-        parameters: (b, 129) float64, prefix sums of bytes.
-        variables: (b, 129) int64, prefix sums.
+        parameters: (b, 129) float64, prefix sums of parameter bytes.
+        variables: (b, 129) int64, number of pivots with variables before each boundary.
         crossing: (b, 129) float64, bytes that cross each boundary.
         inside: (b, 129) float64, bytes of the largest cut inside each point, its end included.
         devices: (b, 65) float64, first device of each unit.
-        server, server_before: (b, 65) int64, server of that device, and of the one before it.
-        starts: (b, 9, 129) int16, last unit from which k stages from a point on can run; -1: none.
+        server, server_before: (b, 65) int64, server of that device, and of the device before it.
+        starts: (b, 9, 129) int16; ``starts[:, k, i]`` is the last unit from which k stages that
+            start at point i can run, -1 if they cannot.
     """
 
     stages: Array
@@ -82,13 +86,14 @@ class PointBatch:
 
     @classmethod
     def stack(cls, spaces: Sequence[PointSpace]) -> PointBatch:
-        """The problems of these spaces, in their order, as NumPy arrays.
+        """Stack the problems of ``spaces``, in their order, into NumPy arrays.
 
         Raises:
-            ParenvsError: a problem of another cost model than recomputation and all-reduce.
+            ParenvsError: a problem has another cost model than recomputation and all-reduce.
         """
-        rows = [_row(space) for space in spaces]
-        return cls(**{f.name: np.array([row[f.name] for row in rows]) for f in fields(cls)})
+        problems = [_arrays_of(space) for space in spaces]
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: np.array([arrays[name] for arrays in problems]) for name in names})
 
     def __len__(self) -> int:
         """Number of problems."""
@@ -100,30 +105,35 @@ class PointBatch:
         return self.forward + self.backward
 
     def map(self, convert: Callable[[Array], Array]) -> PointBatch:
-        """The batch with ``convert`` applied to every array."""
+        """Return the batch with ``convert`` applied to every array."""
         return PointBatch(**{f.name: convert(getattr(self, f.name)) for f in fields(self)})
 
     def take(self, index: Array) -> PointBatch:
-        """The problems of an index array."""
+        """Return a batch of the problems that an index array names."""
         return self.map(lambda values: values[index])
 
     def put(self, index: Array | slice, other: PointBatch) -> None:
-        """Make the problems of ``other``, one or as many as places, those in these places."""
+        """Replace the problems at ``index`` by those of ``other``.
+
+        Args:
+            index: k problems of this batch.
+            other: k problems, or one that replaces all k.
+        """
         for f in fields(self):
             getattr(self, f.name)[index] = getattr(other, f.name)
 
     def legal_points(
         self, stage: Array, point: Array, unit: Array, rows: Array | None = None
     ) -> Array:
-        """(k, 128) bool: before which points the stage that starts there may end.
+        """Return before which points the stage of each episode may end, (k, 128) bool.
 
         Args:
-            stage: number of the stage, from 0: one for all, or (k,) int64.
-            point: (k,) int64, where it starts.
-            unit: (k,) int64, where it starts.
+            stage: number of the stage, from 0: one for all episodes, or (k,) int64.
+            point: (k,) int64, first point of the stage.
+            unit: (k,) int64, first unit of the stage.
             rows: see the class.
         """
-        # Of a stage that ends before point j, the last point is j - 1; none ends before point 0.
+        # A stage that ends before point j ends with point j - 1; no stage ends before point 0.
         inside, parameters, variables = self._of(rows, self.inside, self.parameters, self.variables)
         rows = self._rows(rows)
         start = rows * BOUNDARIES + point
@@ -148,79 +158,96 @@ class PointBatch:
     def legal_units(
         self, stage: Array, point: Array, unit: Array, end: Array, rows: Array | None = None
     ) -> Array:
-        """(k, 64) bool: up to which units the stage of the points [point, end) may run.
+        """Return before which units the stage of the points [point, end) may end, (k, 64) bool.
 
         Args:
             stage: as in ``legal_points``.
             point: as in ``legal_points``.
             unit: as in ``legal_points``.
-            end: (k,) int64, a point that is legal there.
+            end: (k,) int64, point before which the stage ends; ``legal_points`` allows it.
             rows: see the class.
         """
         inside, devices = self._of(rows, self.inside, self.devices)
         rows = self._rows(rows)
         left = self.stages[rows] - stage
         group = at_least(devices - entries(self.devices, rows, unit[:, None]), 1.0)
-        numbers = counting(inside, BOUNDARIES)
-        held = (numbers >= point[:, None]) & (numbers < end[:, None])
+        indices = counting(inside, BOUNDARIES)
+        held = (indices >= point[:, None]) & (indices < end[:, None])
         largest = namespace(inside).max(masked(held, inside), axis=1)
-        start, behind = rows * BOUNDARIES + point, rows * BOUNDARIES + end
+        start, end_index = rows * BOUNDARIES + point, rows * BOUNDARIES + end
         weights = formulas.weight_bytes(
-            self.parameters.take(behind) - self.parameters.take(start), self.copies[rows]
+            self.parameters.take(end_index) - self.parameters.take(start), self.copies[rows]
         )
         activations = self._activations(largest, start, left, rows)
         needed = formulas.stage_bytes(weights[:, None], activations[:, None], group)
         fits = needed <= self.limit[rows][:, None]
-        last = self.starts[rows, at_least(left - 1, 0), end][:, None]
-        fits &= (numbers[:CUTS] > unit[:, None]) & (numbers[:CUTS] <= last)
+        last_unit = self.starts[rows, at_least(left - 1, 0), end][:, None]
+        fits &= (indices[:CUTS] > unit[:, None]) & (indices[:CUTS] <= last_unit)
         return fits[:, :UNITS]
 
     def lengths(self, cuts: Array, units: Array, rows: Array | None = None) -> Array:
-        """(k,) float64, L in units of the bubble-free time.
+        """Return L in units of the bubble-free time, (k,) float64.
 
         Args:
-            cuts: (k, 7) int64, points; what lies behind the last cut of a problem does not count.
-            units: (k, 7) int64.
+            cuts: (k, 7) int64, first point of each stage but the first; entries beyond the last
+                stage of a problem are ignored.
+            units: (k, 7) int64, first unit of each stage but the first, likewise.
             rows: see the class.
         """
         rows = self._rows(rows)
         return self._seconds(cuts, units, rows) / self.bubble_free[rows]
 
     def values(self, cuts: Array, units: Array, rows: Array | None = None) -> Array:
-        """(k,) float64, 1/L: the judge's values of plans that fit the memory; see ``lengths``."""
+        """Return 1/L, the judge's values of plans that fit the memory, (k,) float64.
+
+        Arguments are those of ``lengths``.
+        """
         rows = self._rows(rows)
         return formulas.value(self._seconds(cuts, units, rows), self.bubble_free[rows])
 
     def _rows(self, rows: Array | None) -> Array:
+        """Return the problem of each episode, (k,) int64."""
         return counting(self.stages, len(self)) if rows is None else rows
 
     def _of(self, rows: Array | None, *arrays: Array) -> tuple[Array, ...]:
-        """The arrays of the episodes' problems; by default they are not copied."""
+        """Return ``arrays`` with a row for each episode; without ``rows`` they are not copied."""
         return arrays if rows is None else tuple(values[rows] for values in arrays)
 
     def _activations(self, largest: Array, start: Array, left: Array, rows: Array) -> Array:
-        """Bytes of activations of stages with these largest cuts, that start at these places."""
+        """Return the bytes of activations of stages, which their devices share, elementwise.
+
+        Args:
+            largest: bytes of the largest cut inside each stage.
+            start: int64, index of the first point of each stage in ``crossing``, flattened.
+            left: int64, stages from each stage to the last, itself included.
+            rows: int64, the problem of each stage.
+        """
         flight = formulas.in_flight(left, self.micro_batches[rows])
         return formulas.recomputed_bytes(largest, self.crossing.take(start), flight)
 
     def _seconds(self, cuts: Array, units: Array, rows: Array) -> Array:
-        """(k,) seconds of a step of plans given as in ``lengths``; empty stages stand behind."""
+        """Return the seconds of a step of plans, (k,); arguments are those of ``lengths``.
+
+        All plans get 8 stages: those beyond the last stage of a problem are empty.
+        """
+        where = namespace(self.stages).where
         stage = counting(self.stages, STAGES - 1)[:, None]
-        behind, choose = stage >= self.stages[rows] - 1, namespace(self.stages).where
-        points = _boundaries(choose(behind, self.points[rows], cuts.T), self.points[rows])
-        ends = _boundaries(choose(behind, self.units[rows], units.T), self.units[rows])
-        return step_seconds(self, points + rows * BOUNDARIES, ends + rows * CUTS, rows)
+        is_beyond = stage >= self.stages[rows] - 1
+        points = _boundaries(where(is_beyond, self.points[rows], cuts.T), self.points[rows])
+        unit_ends = _boundaries(where(is_beyond, self.units[rows], units.T), self.units[rows])
+        return step_seconds(self, points + rows * BOUNDARIES, unit_ends + rows * CUTS, rows)
 
 
 def step_seconds(batch: PointBatch, points: Array, units: Array, rows: Array | int) -> Array:
-    """(k,) seconds of a step.
+    """Return the seconds of a step of k plans, (k,).
 
     Args:
-        batch: problems.
-        points: (S+1, k) int64, boundaries of the stages, as places in the arrays over points of
-            all problems, end to end; stages may be empty.
-        units: (S+1, k) int64, the same over units.
-        rows: (k,) int64, the problem of each, or one for all.
+        batch: the problems.
+        points: (S+1, k) int64, boundaries of the stages as indices of the flattened arrays over
+            points, ``row * BOUNDARIES + point``; stages may be empty.
+        units: (S+1, k) int64, boundaries of the stages as indices of the flattened arrays over
+            units, ``row * CUTS + unit``.
+        rows: (k,) int64, the problem of each plan, or one number for all.
     """
     devices = batch.devices.take(units)
     first_server, last_server = batch.server.take(units), batch.server_before.take(units)
@@ -238,14 +265,18 @@ def step_seconds(batch: PointBatch, points: Array, units: Array, rows: Array | i
 
 
 def _boundaries(inner: Array, last: Array) -> Array:
-    """(s+2, k) boundaries: 0, the inner ones, the last."""
+    """Return stage boundaries, (s+2, k): 0, ``inner`` (s, k), ``last`` (k,)."""
     result = empty(last, (len(inner) + 2, len(last)))
     result[0], result[1:-1], result[-1] = 0, inner, last
     return result
 
 
-def _row(space: PointSpace) -> dict[str, np.ndarray | float]:
-    """The arrays of one problem."""
+def _arrays_of(space: PointSpace) -> dict[str, np.ndarray | float]:
+    """Return the arrays of one problem, by the names of the attributes of ``PointBatch``.
+
+    Raises:
+        ParenvsError: the problem has another cost model than recomputation and all-reduce.
+    """
     pipeline, cluster = space.pipeline, space.pipeline.cluster
     if pipeline.recompute != "full" or pipeline.sync != "allreduce":
         raise ParenvsError(
@@ -280,25 +311,26 @@ def _row(space: PointSpace) -> dict[str, np.ndarray | float]:
 
 
 def _padded(values: np.ndarray, length: int) -> np.ndarray:
-    return values.take(np.arange(length), mode="clip")  # repeats the last
+    """Return the values, then the last of them repeated, up to ``length`` entries."""
+    return values.take(np.arange(length), mode="clip")
 
 
 _first, _end, _unit = np.ogrid[:CUTS, :CUTS, :UNITS]
 SPANS = ((_first <= _unit) & (_unit < _end)).reshape(-1, UNITS)
-"""(65 * 65, 64) bool: row ``65 * first + end`` are the units from ``first`` to before ``end``."""
+"""(65 * 65, 64) bool; row ``65 * first + end`` is true for the units ``[first, end)``."""
 
 
 class PointTables:
-    """The look-up twin of ``PointBatch``: what it says of k episodes of one problem, from tables.
+    """The same methods as ``PointBatch`` for k episodes of one problem, by look-up in tables.
 
-    The methods are those of ``PointBatch`` on NumPy arrays; ``rows`` is ignored, as there is one
-    problem. The tables are made by ``PointSpace`` and ``least_devices``.
+    All arrays are NumPy arrays; ``rows`` is ignored, as there is one problem. The tables are filled
+    from ``PointSpace.latest`` and ``least_devices``.
 
     Args:
         space: the problem.
 
     Raises:
-        ParenvsError: as ``PointBatch.stack``.
+        ParenvsError: see ``PointBatch.stack``.
     """
 
     def __init__(self, space: PointSpace) -> None:
@@ -308,14 +340,15 @@ class PointTables:
         latest = np.full((*shape, POINTS), -1, dtype=np.int8)
         latest[:, :, : self.boundaries - 1] = space.latest[:, :, :-1]
         self._latest = latest.reshape(-1, POINTS)
-        # More devices never hurt, so that the units up to which a stage may run are a span: from
-        # its own unit as many on as it needs, up to where the stages behind it start at the latest.
-        size = space.devices[1] - space.devices[0]  # of all units but perhaps the last
+        # More devices never hurt, so the units before which a stage may end are a span: it begins
+        # after the fewest units on which the stage fits, and ends where the later stages must start
+        # at the latest. Unit sizes are equal, but for a shorter last unit.
+        unit_size = space.devices[1] - space.devices[0]
         spans = np.zeros((*shape, self.boundaries), dtype=np.int64)
         for left in range(1, space.stages + 1):
-            need = np.ceil(least_devices(space.pipeline, space.pivots, left) / size)
-            end = space.latest[left - 1].max(axis=1) + 1
-            spans[left] = np.minimum(need, UNITS).astype(np.int64) * CUTS + end
+            fewest_units = np.ceil(least_devices(space.pipeline, space.pivots, left) / unit_size)
+            span_end = space.latest[left - 1].max(axis=1) + 1
+            spans[left] = np.minimum(fewest_units, UNITS).astype(np.int64) * CUTS + span_end
         self._spans = spans.ravel()
 
     def legal_points(
@@ -325,10 +358,10 @@ class PointTables:
         unit: np.ndarray,
         rows: np.ndarray | None = None,
     ) -> np.ndarray:
-        """(k, 128) bool, see ``PointBatch.legal_points``."""
-        place = point + (self.stages - stage) * self.boundaries
-        # Clipping changes nothing, but is the fastest mode.
-        return self._latest.take(place, axis=0, mode="clip") >= unit.astype(np.int8)[:, None]
+        """Return before which points stages may end; see ``PointBatch.legal_points``."""
+        index = point + (self.stages - stage) * self.boundaries
+        # The indices are in range; "clip" is the fastest mode.
+        return self._latest.take(index, axis=0, mode="clip") >= unit.astype(np.int8)[:, None]
 
     def legal_units(
         self,
@@ -338,18 +371,18 @@ class PointTables:
         end: np.ndarray,
         rows: np.ndarray | None = None,
     ) -> np.ndarray:
-        """(k, 64) bool, see ``PointBatch.legal_units``; ``end`` must be legal."""
-        place = point + (self.stages - stage) * self.boundaries
-        spans = self._spans.take(place * self.boundaries + end)
+        """Return before which units stages may end; see ``PointBatch.legal_units``."""
+        index = point + (self.stages - stage) * self.boundaries
+        spans = self._spans.take(index * self.boundaries + end)
         return SPANS.take(spans + unit * CUTS, axis=0, mode="clip")
 
     def values(
         self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray | None = None
     ) -> np.ndarray:
-        """(k,) float64, see ``PointBatch.values``."""
-        batch, last = self.batch, self.stages - 1
-        points, ends = np.zeros((2, self.stages + 1, len(cuts)), dtype=np.int64)
-        points[1:-1], points[-1] = cuts.T[:last], batch.points[0]
-        ends[1:-1], ends[-1] = units.T[:last], batch.units[0]
-        seconds = step_seconds(batch, points, ends, 0)
+        """Return 1/L of plans that fit the memory; see ``PointBatch.values``."""
+        batch, cut_count = self.batch, self.stages - 1
+        points, unit_ends = np.zeros((2, self.stages + 1, len(cuts)), dtype=np.int64)
+        points[1:-1], points[-1] = cuts.T[:cut_count], batch.points[0]
+        unit_ends[1:-1], unit_ends[-1] = units.T[:cut_count], batch.units[0]
+        seconds = step_seconds(batch, points, unit_ends, 0)
         return np.asarray(formulas.value(seconds, batch.bubble_free[0]))

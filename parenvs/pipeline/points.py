@@ -1,9 +1,9 @@
 """The search space of ``PipelinePlan-v0``: points to cut before and units of devices to start on.
 
-Points are few pivots that stand for a long chain. Devices are cut at units: single ones, or whole
-servers where there are more than ``UNITS`` devices. A plan of S stages takes turns: a point to cut
-before, then the unit from which the next stage runs. From every choice that is legal here, a plan
-within the memory can still be completed, and every such plan is legal all the way.
+A point is a run of consecutive pivots that stay in one stage; a chain has at most ``POINTS``. A
+unit is a device, or several consecutive ones where there are more than ``UNITS`` devices. A plan of
+S stages is built in turns: a point to cut before, then the unit from which the next stage runs. A
+choice is legal here exactly if a plan within the memory can still be completed from it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from parenvs.pipeline import formulas
 from parenvs.pipeline.problem import Pipeline, check_stages
 
 POINTS = 128
-"""Most points of a chain (arXiv 2007.04069, section 3.5)."""
+"""Largest number of points of a chain (arXiv 2007.04069, section 3.5)."""
 UNITS = 64
-"""Most units of a cluster."""
+"""Largest number of units of a cluster."""
 STAGES = 8
-"""Most stages."""
+"""Largest number of stages of a plan."""
 
 
 @dataclass(frozen=True)
 class PointSpace:
-    """The points and device units of one pipeline problem, and what may be chosen when.
+    """The points and device units of one pipeline problem, and which choices are legal when.
 
     Attributes:
         pipeline: the problem.
         pivots: (m+1,) int64, boundaries of the points: 0, the pivots to cut at, n.
         devices: (u+1,) int64, boundaries of the units: 0, the devices to cut at, D.
-        latest: (S+1, m+1, m+1) int16; ``latest[k, i, j]``: the last unit from which a stage of the
-            points [i, j), the k-th from the end, can run so that it and all stages behind it fit
-            the memory; -1 if there is none.
+        latest: (S+1, m+1, m+1) int16; ``latest[k, i, j]`` is the last unit from which a stage of
+            the points [i, j), the k-th from the end, can run so that it and all later stages fit
+            the memory; -1 if no unit is early enough.
     """
 
     pipeline: Pipeline
@@ -44,14 +44,14 @@ class PointSpace:
 
     @classmethod
     def build(cls, pipeline: Pipeline, most: int = POINTS) -> PointSpace:
-        """The points and units of a problem.
+        """Choose the points and units of a problem.
 
         Args:
             pipeline: the problem.
-            most: points at most.
+            most: largest number of points.
 
         Raises:
-            InfeasibleError: a stage count that no plan can have, or no plan fits the memory.
+            InfeasibleError: no plan can have the number of stages, or no plan fits the memory.
         """
         check_stages(pipeline)
         stages = pipeline.stages
@@ -77,35 +77,46 @@ class PointSpace:
         return self.pipeline.stages
 
     def legal_points(self, stage: int, point: int, unit: int) -> np.ndarray:
-        """(m+1,) bool: before which points stage ``stage`` (from 0) may end.
+        """Return before which points a stage may end, (m+1,) bool.
 
-        It starts at ``point`` and ``unit``; never the last stage, which ends with the chain.
+        Args:
+            stage: number of the stage, from 0; not the last, which ends with the chain.
+            point: first point of the stage.
+            unit: first unit of the stage.
         """
         return self.latest[self.stages - stage, point] >= unit
 
     def legal_units(self, stage: int, point: int, unit: int, end: int) -> np.ndarray:
-        """(u+1,) bool: up to which units the stage of the points [point, end) may run."""
-        left = self.stages - stage
-        first, last = self.pivots[point], self.pivots[end]
+        """Return before which units the stage of the points [point, end) may end, (u+1,) bool.
+
+        Args:
+            stage: as in ``legal_points``.
+            point: as in ``legal_points``.
+            unit: as in ``legal_points``.
+            end: the point before which the stage ends; ``legal_points`` allows it.
+        """
+        stages_left = self.stages - stage
+        first_pivot, end_pivot = self.pivots[point], self.pivots[end]
         group = np.maximum(self.devices - self.devices[unit], 1)
-        fits = self.pipeline.memory_of(first, last, group, np.array(left))
-        legal = fits <= self.pipeline.memory_limit
+        needed_bytes = self.pipeline.memory_of(first_pivot, end_pivot, group, np.array(stages_left))
+        legal = needed_bytes <= self.pipeline.memory_limit
         legal[: unit + 1] = False
-        legal[self.latest[left - 1, end].max() + 1 :] = False
+        legal[self.latest[stages_left - 1, end].max() + 1 :] = False
         return legal
 
     def plan(self, cuts: np.ndarray, device_cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pivots and devices of cuts given as points and units, each (..., S-1)."""
-        chosen = (np.asarray(x, dtype=np.int64) for x in (cuts, device_cuts))
-        return self.pivots[next(chosen)], self.devices[next(chosen)]
+        """Return the pivots and devices of cuts given as points and units, each (..., S-1)."""
+        point_index = np.asarray(cuts, dtype=np.int64)
+        unit_index = np.asarray(device_cuts, dtype=np.int64)
+        return self.pivots[point_index], self.devices[unit_index]
 
 
 def points(pipeline: Pipeline, most: int = POINTS) -> np.ndarray:
-    """(m+1,) int64 boundaries of m <= ``most`` points: 0, the pivots to cut at, n.
+    """Return the boundaries of m <= ``most`` points, (m+1,) int64: 0, the pivots to cut at, n.
 
-    A chain of few pivots keeps them all; of a longer one ``coarse_pivots`` chooses. A point is what
-    lies between two boundaries, so that a plan of points is a plan of pivots, with the same times
-    and the same memory.
+    In a chain of at most ``most`` pivots each pivot is a point; in a longer one ``coarse_pivots``
+    chooses. Points consist of whole pivots, so a plan of points is a plan of pivots, with the same
+    times and the same memory.
     """
     n = len(pipeline.profile)
     pivots = np.arange(1, n)
@@ -117,53 +128,63 @@ def points(pipeline: Pipeline, most: int = POINTS) -> np.ndarray:
 
 
 def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
-    """Pivots at which a cut can be worth while: of a run of equal ones, the last.
+    """Return the last pivot of each run of equal pivots; a cut at another one gains nothing.
 
-    Two neighbours are equal if all prefix sums and the bytes that cross are. The plan with the
-    later one has the same times, and no stage needs more memory: the earlier stage gains a cut as
-    large as one that it already holds, the later stage loses one.
+    Two neighbours are equal if all prefix sums and the bytes that cross are equal. A plan that cuts
+    at the later of them has the same times, and no stage needs more memory: the earlier stage gains
+    a cut as large as one that it already holds, the later stage loses one.
     """
-    p = np.arange(1, len(pipeline.profile))
-    same = np.ones(len(p), dtype=bool)
-    sums = [pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum]
-    sums += [pipeline.variable_sum, pipeline.cut_before]
+    pivots = np.arange(1, len(pipeline.profile))
+    equals_next = np.ones(len(pivots), dtype=bool)
+    columns = [pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum]
+    columns += [pipeline.variable_sum, pipeline.cut_before]
     if pipeline.recompute == "none":
-        sums.append(pipeline.resident_sum)
-    for values in sums:
-        same &= values[p] == values[p + 1]
-    same[-1] = False
-    return p[~same]
+        columns.append(pipeline.resident_sum)
+    for column in columns:
+        equals_next &= column[pivots] == column[pivots + 1]
+    equals_next[-1] = False
+    return pivots[~equals_next]
 
 
 def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndarray:
-    """At most ``most`` of the pivots, even in work, bytes and place, each the least cut near it."""
-    place = np.arange(len(pivots)) / len(pivots)
-    for values in (pipeline.seconds_sum, pipeline.parameter_sum):
-        place = place + values[pivots] / max(values[-1], 1.0 if values[-1] == 0 else 0.0)
-    bins = np.minimum((place / 3 * most).astype(np.int64), most - 1)
+    """Choose at most ``most`` of the pivots, spread evenly along the chain.
+
+    The chain is divided into ``most`` bins by the mean of three shares that lie before a pivot: of
+    the pivots, of the seconds and of the parameter bytes. The pivot of each bin before which fewest
+    bytes cross is chosen.
+    """
+    shares = np.arange(len(pivots)) / len(pivots)  # sum of the three shares, from 0 to 3
+    for prefix_sum in (pipeline.seconds_sum, pipeline.parameter_sum):
+        total = prefix_sum[-1]
+        shares = shares + prefix_sum[pivots] / (1.0 if total == 0 else total)
+    bins = np.minimum((shares / 3 * most).astype(np.int64), most - 1)
     order = np.lexsort((pipeline.cut_before[pivots], bins))
-    first = np.append(True, np.diff(bins[order]) > 0)
-    return np.sort(pivots[order[first]])
+    first_of_bin = np.append(True, np.diff(bins[order]) > 0)
+    return np.sort(pivots[order[first_of_bin]])
 
 
 def units(pipeline: Pipeline, most: int = UNITS) -> np.ndarray:
-    """(u+1,) int64 boundaries of the units: devices, whole servers, or several servers each.
+    """Return the boundaries of at most ``most`` units of devices, (u+1,) int64.
 
-    Where servers are fewer than stages may be, parts of them: the smallest that are few enough.
+    A unit is a device; with more than ``most`` devices it is a server or several servers; if these
+    servers are fewer than ``STAGES``, it is the smallest part of a server of which ``most`` units
+    suffice.
     """
     cluster = pipeline.cluster
-    each, size = cluster.devices_per_server, 1
+    server_size, unit_size = cluster.devices_per_server, 1
     if cluster.devices > most:
-        size = each * -(-cluster.servers // most)
+        unit_size = server_size * -(-cluster.servers // most)
         if cluster.servers < min(STAGES, most + 1):
-            size = next(k for k in range(1, each + 1) if -(-cluster.devices // k) <= most)
-    return np.append(np.arange(0, cluster.devices, size), cluster.devices)
+            sizes = range(1, server_size + 1)
+            unit_size = next(size for size in sizes if -(-cluster.devices // size) <= most)
+    return np.append(np.arange(0, cluster.devices, unit_size), cluster.devices)
 
 
 def least_devices(pipeline: Pipeline, pivots: np.ndarray, left: int) -> np.ndarray:
-    """(m+1, m+1) float64: the fewest devices on which a stage of the points [i, j) fits.
+    """Return the fewest devices on which a stage of the points [i, j) fits, (m+1, m+1) float64.
 
-    Infinite where no number does, where j <= i, and where the stage holds no variable.
+    The entry is infinite if the stage does not fit on any number of devices, if j <= i, or if the
+    stage holds no variable.
 
     Args:
         pipeline: the problem.
@@ -172,14 +193,15 @@ def least_devices(pipeline: Pipeline, pivots: np.ndarray, left: int) -> np.ndarr
     """
     i, j = np.triu_indices(len(pivots), 1)
     variables = pipeline.variable_sum[pivots]
-    holds = np.flatnonzero(variables[j] > variables[i])
-    i, j = i[holds], j[holds]
+    has_variable = np.flatnonzero(variables[j] > variables[i])
+    i, j = i[has_variable], j[has_variable]
     weights, activations = pipeline.memory_parts(pivots[i], pivots[j], np.full_like(i, left))
-    spare, limit = pipeline.memory_limit - weights, pipeline.memory_limit
+    limit = pipeline.memory_limit
+    spare = limit - weights
     group = np.full(len(i), np.inf)
     np.divide(activations, spare, out=group, where=spare > 0)
     group = np.clip(np.ceil(group), 1.0, pipeline.cluster.devices + 1.0)
-    # The quotient may be off by rounding; what fits is what the judge says, to the last bit.
+    # The quotient may be off by one, by rounding; the judge's formula decides, to the last bit.
     fewer = np.maximum(group - 1.0, 1.0)
     group = np.where(formulas.stage_bytes(weights, activations, fewer) <= limit, fewer, group)
     fits = formulas.stage_bytes(weights, activations, group) <= limit
@@ -190,17 +212,22 @@ def least_devices(pipeline: Pipeline, pivots: np.ndarray, left: int) -> np.ndarr
 
 
 def _latest(pipeline: Pipeline, stages: int, pivots: np.ndarray, devices: np.ndarray) -> np.ndarray:
-    """``PointSpace.latest``, from the last stage to the first: more devices never hurt."""
+    """Compute ``PointSpace.latest`` from the last stage to the first.
+
+    More devices never hurt, so a stage of the points [i, j) may start on any unit up to the last
+    one that leaves it enough devices before the latest start of the stages from point j on.
+    """
     m = len(pivots) - 1
     latest = np.full((stages + 1, m + 1, m + 1), -1, dtype=np.int16)
-    start = np.full(m + 1, -1)  # last unit from which the k-1 stages from each point on can run
-    start[m] = len(devices) - 1
+    last_unit = np.full(m + 1, -1)  # from which the k-1 stages from each point on can run
+    last_unit[m] = len(devices) - 1
     latest[0, m, m] = len(devices) - 1
     for k in range(1, stages + 1):
-        rest = np.where(start >= 0, devices[start], -1) - least_devices(pipeline, pivots, k)
+        end_device = np.where(last_unit >= 0, devices[last_unit], -1)
+        first_device = end_device - least_devices(pipeline, pivots, k)
         if k == stages:
-            rest[1:] = -np.inf  # the first stage starts the chain
-        unit = np.searchsorted(devices, rest.ravel(), side="right") - 1
-        latest[k] = unit.reshape(rest.shape)
-        start = latest[k].max(axis=1).astype(np.int64)
+            first_device[1:] = -np.inf  # the first stage starts the chain
+        first_unit = np.searchsorted(devices, first_device.ravel(), side="right") - 1
+        latest[k] = first_unit.reshape(first_device.shape)
+        last_unit = latest[k].max(axis=1).astype(np.int64)
     return latest

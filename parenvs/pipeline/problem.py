@@ -1,8 +1,8 @@
 """A pipeline problem: a chain on a cluster, and what plans of it cost.
 
-A plan cuts a chain of n pivots into S stages and D devices into S consecutive groups. Everything
-here is vectorised over plans: ``cuts`` and ``device_cuts`` have the shape (..., S-1). The formulas
-are those of ``parenvs.pipeline.formulas``; this module looks up what they need of a plan.
+A plan cuts a chain of n pivots into S stages and D devices into S consecutive groups. Functions
+are vectorised over plans: ``cuts`` and ``device_cuts`` have the shape (..., S-1). The formulas are
+those of ``parenvs.pipeline.formulas``; this module looks up their arguments for a plan.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from parenvs.pipeline.simulate import StageTimes, Timetable, simulate
 from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCHES, RECOMPUTE, Bounded, PipelinePlan
 
 MOST_MICRO_BATCHES = 10_000
-"""Largest number of micro-batches; the simulation walks through every one."""
+"""Largest number of micro-batches; the time of the simulation grows with it."""
 MOST_COPIES = 1_000
 """Largest number of copies of the parameters."""
 
 
 def stages_on(cluster: Cluster, stages: int | None = None) -> int:
-    """The number of stages given, or the default: one stage a server, at least two."""
+    """Return ``stages``, or if it is None the default: one stage a server, at least two."""
     return max(cluster.servers, 2) if stages is None else stages
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A chain to be cut into S stages on a cluster: everything about a problem except the plan.
+    """The problem of cutting a chain into S stages on a cluster.
 
-    Arrays of cuts may have any number of stages; ``stages`` is the number that solvers, search
-    spaces and the judge ask for.
+    Methods take arrays of cuts with any number of stages; ``stages`` is the number that plans of
+    solvers and search spaces have, and that the judge requires.
 
     >>> import parenvs
     >>> problem = parenvs.problem("vgg-19", cluster="A")
@@ -54,7 +54,7 @@ class Pipeline:
         recompute: ``"full"``: activations inside a stage are recomputed in the backward pass;
             ``"none"``: they are kept (needs ``profile.resident_bytes``).
         sync: how gradients are synchronised, see ``Cluster.sync_seconds``.
-        instance: name or path that plans carry (default: the profile's name).
+        instance: name or path of the instance; plans carry it (default: the profile's name).
     """
 
     profile: StageProfile
@@ -67,18 +67,14 @@ class Pipeline:
     instance: str = ""
 
     def __post_init__(self) -> None:
-        """Fill in defaults and refuse settings that no plan can have."""
+        """Fill in defaults and raise errors for settings that no plan can have."""
         fill = object.__setattr__
         fill(self, "cluster", Cluster.parse(self.cluster))
         fill(self, "instance", self.instance or self.profile.name)
-        made_for = self.profile.device
-        device = self.cluster.device
-        if made_for is not None and (made_for.peak_flops, made_for.memory_bw) != (
-            device.peak_flops,
-            device.memory_bw,
-        ):
+        timed, device = self.profile.device, self.cluster.device
+        if timed and (timed.peak_flops, timed.memory_bw) != (device.peak_flops, device.memory_bw):
             raise ProfileError(
-                f"profile {self.profile.name}: its seconds are those of a {made_for.name}, but "
+                f"profile {self.profile.name}: its seconds are those of a {timed.name}, but "
                 f"{self.cluster} has {device.name} devices; make the chain anew with "
                 "StageProfile.from_graph(graph, cluster.device) or Graph.pipeline(cluster)"
             )
@@ -110,65 +106,65 @@ class Pipeline:
             )
 
     def with_stages(self, stages: int) -> Pipeline:
-        """The same problem with another number of stages; prefix sums are shared."""
+        """Return the same problem with another number of stages; prefix sums are shared."""
         other = replace(self, stages=stages)
         for name, value in vars(self).items():
-            vars(other).setdefault(name, value)  # what cached properties have computed so far
+            vars(other).setdefault(name, value)  # values of cached properties
         return other
 
     @property
     def options(self) -> dict[str, Any]:
-        """What of the cost model is a choice, by the names that plans and environments use."""
+        """Settings of the cost model, by the names that plans and environments use."""
         return {"copies": self.copies, "recompute": self.recompute, "sync": self.sync}
 
-    # Prefix sums: entry p is the sum over the pivots before p, shape (n+1,).
+    # Entry p of a prefix sum is the sum over the pivots before p; its shape is (n+1,).
 
     @cached_property
     def forward_sum(self) -> np.ndarray:
-        """(n+1,) prefix sum of forward seconds."""
+        """Prefix sum of forward seconds, (n+1,)."""
         return _prefix(self.profile.forward)
 
     @cached_property
     def backward_sum(self) -> np.ndarray:
-        """(n+1,) prefix sum of backward seconds."""
+        """Prefix sum of backward seconds, (n+1,)."""
         return _prefix(self.profile.backward)
 
     @cached_property
     def seconds_sum(self) -> np.ndarray:
-        """(n+1,) prefix sum of forward plus backward seconds."""
+        """Prefix sum of forward plus backward seconds, (n+1,)."""
         return self.forward_sum + self.backward_sum
 
     @cached_property
     def parameter_sum(self) -> np.ndarray:
-        """(n+1,) prefix sum of parameter bytes."""
+        """Prefix sum of parameter bytes, (n+1,)."""
         return _prefix(self.profile.parameter_bytes)
 
     @cached_property
     def variable_sum(self) -> np.ndarray:
-        """(n+1,) number of pivots with variables before each."""
+        """Number of pivots with variables before each pivot, (n+1,)."""
         return np.concatenate([[0], np.cumsum(self.profile.parameter_bytes > 0)])
 
     @cached_property
     def resident_sum(self) -> np.ndarray:
-        """(n+1,) prefix sum of resident activation bytes (zeros where unknown)."""
-        resident = self.profile.resident_bytes
-        return _prefix(np.zeros(len(self.profile)) if resident is None else resident)
+        """Prefix sum of resident activation bytes, (n+1,); zeros if the profile has none."""
+        resident_bytes = self.profile.resident_bytes
+        return _prefix(np.zeros(len(self.profile)) if resident_bytes is None else resident_bytes)
 
     @cached_property
     def cut_before(self) -> np.ndarray:
-        """(n+1,) bytes that cross a cut right before pivot p; zero at both ends."""
-        cut = np.concatenate([[0.0], self.profile.cut_bytes])
-        cut[-1] = 0.0
-        return cut
+        """Bytes that cross a cut right before each pivot, (n+1,); zero at both ends."""
+        crossing_bytes = np.concatenate([[0.0], self.profile.cut_bytes])
+        crossing_bytes[-1] = 0.0
+        return crossing_bytes
 
     @cached_property
     def _cuts_after(self) -> RangeTable:
-        """Bytes that cross a cut right after each pivot."""
+        """Table of the bytes that cross a cut right after each pivot."""
         return RangeTable(self.cut_before[1:], greatest=True)
 
     @property
     def bubble_free(self) -> float:
-        """Seconds of a step if every device computed all the time: ``M sum(F+B) / D``."""
+        """Seconds of a step if all devices compute all the time: ``M sum(F+B) / D``."""
         return float(self.micro_batches * self.seconds_sum[-1] / self.cluster.devices)
 
     @property
@@ -177,11 +173,14 @@ class Pipeline:
         return self.cluster.memory_limit
 
     def largest_cut(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Largest ``cut_bytes`` of the pivots ``[first, end)``, elementwise; ``first < end``."""
+        """Return the largest ``cut_bytes`` of the pivots ``[first, end)``, elementwise.
+
+        ``first`` must be less than ``end``.
+        """
         return self._cuts_after.value(np.asarray(first), np.asarray(end))
 
     def stage_times(self, cuts: np.ndarray, device_cuts: np.ndarray) -> StageTimes:
-        """Seconds of every stage and transfer of the plans, arrays of shape (..., 2S-1)."""
+        """Return the seconds of every stage and transfer of plans, shape (..., 2S-1)."""
         seconds = self._seconds(cuts, device_cuts)
         all_reduce = np.zeros_like(seconds.forward)
         all_reduce[::2] = seconds.all_reduce
@@ -189,13 +188,13 @@ class Pipeline:
         return StageTimes(*(np.moveaxis(row, 0, -1) for row in rows))
 
     def stage_memory(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
-        """Bytes on each device of every compute stage, shape (..., S)."""
+        """Return the bytes on each device of every compute stage, shape (..., S)."""
         return np.moveaxis(self._memory(cuts, device_cuts), 0, -1)
 
     def memory_of(
         self, first: np.ndarray, end: np.ndarray, group: np.ndarray, stages_left: np.ndarray
     ) -> np.ndarray:
-        """Bytes on a device of the stage ``[first, end)`` over ``group`` devices, elementwise.
+        """Return the bytes that a stage needs on each of its devices, elementwise.
 
         Args:
             first: first pivot of the stage.
@@ -209,54 +208,54 @@ class Pipeline:
     def memory_parts(
         self, first: np.ndarray, end: np.ndarray, stages_left: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes of the weights, and of the activations that a stage's devices share, elementwise.
+        """Return the bytes of a stage's weights and of the activations that its devices share.
 
-        Arguments are those of ``memory_of``.
+        Both are elementwise; arguments are those of ``memory_of``.
         """
         flight = formulas.in_flight(stages_left, self.micro_batches)
-        parameters = self.parameter_sum[end] - self.parameter_sum[first]
-        weights = formulas.weight_bytes(parameters, self.copies)
+        parameter_bytes = self.parameter_sum[end] - self.parameter_sum[first]
+        weights = formulas.weight_bytes(parameter_bytes, self.copies)
         if self.recompute == "none":
-            resident = self.resident_sum[end] - self.resident_sum[first]
-            return weights, formulas.kept_bytes(resident, flight)
+            resident_bytes = self.resident_sum[end] - self.resident_sum[first]
+            return weights, formulas.kept_bytes(resident_bytes, flight)
         largest, entering = self.largest_cut(first, end), self.cut_before[first]
         return weights, formulas.recomputed_bytes(largest, entering, flight)
 
     def length(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
-        """Closed-form seconds per step of the plans, shape (...), whether they fit or not."""
+        """Return the closed-form seconds per step of plans, fitting or not, shape (...)."""
         return formulas.length(self._seconds(cuts, device_cuts), self.micro_batches)
 
     def excess_bytes(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
-        """Bytes by which the fullest stage exceeds the memory limit, shape (...); <= 0 fits."""
+        """Return the bytes by which the fullest stage exceeds the memory limit; <= 0 fits."""
         return self._memory(cuts, device_cuts).max(axis=0) - self.memory_limit
 
     def values(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
-        """Value of well-formed plans, shape (...): ``1/L``, or -1 where memory is exceeded.
+        """Return the values of well-formed plans, shape (...): ``1/L``, or -1 if one does not fit.
 
-        L is in units of the bubble-free time ``M sum(F+B) / D``, so that the value lies in (0, 1]
-        and reads as the share of time that the devices compute.
+        L is in units of the bubble-free time ``M sum(F+B) / D``, so the value lies in (0, 1]; it is
+        the share of time that the devices compute.
         """
         values = formulas.value(self.length(cuts, device_cuts), self.bubble_free)
         return np.where(self.excess_bytes(cuts, device_cuts) <= 0, values, ILLEGAL)
 
     def plan(self, cuts: np.ndarray, device_cuts: np.ndarray) -> PipelinePlan:
-        """The plan object of one pair of cuts.
+        """Make the plan object of one pair of cuts.
 
         Args:
             cuts: (S-1,) int, first pivot of each stage but the first.
             device_cuts: (S-1,) int, first device of each stage but the first.
         """
-        positions = [int(p) for p in cuts]
+        pivots = [int(pivot) for pivot in cuts]
         return PipelinePlan(
             instance=self.instance,
             fingerprint=self.profile.fingerprint,
             cluster=self.cluster,
-            cuts=tuple(positions),
-            device_cuts=tuple(int(d) for d in device_cuts),
+            cuts=tuple(pivots),
+            device_cuts=tuple(int(device) for device in device_cuts),
             micro_batch=self.profile.micro_batch,
             micro_batches=self.micro_batches,
             **self.options,
-            cut_after=tuple(str(self.profile.names[p - 1]) for p in positions),
+            cut_after=tuple(str(self.profile.names[pivot - 1]) for pivot in pivots),
         )
 
     def report(self, plan: PipelinePlan, any_stages: bool = False) -> Report:
@@ -264,8 +263,8 @@ class Pipeline:
 
         Args:
             plan: the plan.
-            any_stages: whether the plan may have another number of stages than the problem asks
-                for, as a plan that is still being built.
+            any_stages: whether the plan may have another number of stages than the problem, for
+                example because it is still being built.
         """
         settings = {
             "micro_batch": self.profile.micro_batch,
@@ -273,11 +272,11 @@ class Pipeline:
             **self.options,
         }
         reasons = legality.malformed(plan, len(self.profile), self.cluster.devices)
-        computable = not reasons
+        is_computable = not reasons
         reasons += legality.mismatches(plan, self.profile, self.cluster, settings)
         stages: tuple[Stage, ...] = ()
         length = simulated = math.inf
-        if computable:
+        if is_computable:
             count = len(plan.cuts) + 1
             if not any_stages and count != self.stages:
                 reasons.append(f"stages: the plan has {count}, the problem asks for {self.stages}")
@@ -301,13 +300,14 @@ class Pipeline:
         )
 
     def _stages(self, plan: PipelinePlan, times: StageTimes, simulated: float) -> tuple[Stage, ...]:
+        """Describe the stages of a plan whose simulated step takes ``simulated`` seconds."""
         profile = self.profile
         memory = self.stage_memory(np.array(plan.cuts), np.array(plan.device_cuts))
         bounds = [0, *plan.cuts, len(profile)]
         devices = [0, *plan.device_cuts, self.cluster.devices]
         parameters = np.diff(self.parameter_sum[bounds])
         transfer = np.append(times.forward[1::2], 0.0)
-        busy = self.micro_batches * (times.forward + times.backward)[::2]
+        busy_seconds = self.micro_batches * (times.forward + times.backward)[::2]
         return tuple(
             Stage(
                 first=bounds[s],
@@ -321,13 +321,13 @@ class Pipeline:
                 all_reduce_seconds=float(times.all_reduce[2 * s]),
                 memory_bytes=float(memory[s]),
                 parameter_bytes=float(parameters[s]),
-                efficiency=float(busy[s] / simulated),
+                efficiency=float(busy_seconds[s] / simulated),
             )
             for s in range(len(bounds) - 1)
         )
 
     def _seconds(self, cuts: np.ndarray, device_cuts: np.ndarray) -> formulas.StageSeconds:
-        """Seconds of every resource, the stage axis first."""
+        """Return the seconds of every stage and transfer; the stage axis is the first."""
         p, d = self._boundaries(cuts, device_cuts)
         first, end = d[:-1], d[1:]
         return formulas.stage_seconds(
@@ -342,7 +342,7 @@ class Pipeline:
         )
 
     def _memory(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
-        """(S, ...) bytes on each device of every compute stage."""
+        """Return the bytes on each device of every compute stage, (S, ...)."""
         p, d = self._boundaries(cuts, device_cuts)
         stages = p.shape[0] - 1
         stages_left = np.arange(stages, 0, -1).reshape(-1, *(1 for _ in p.shape[1:]))
@@ -351,7 +351,7 @@ class Pipeline:
     def _boundaries(
         self, cuts: np.ndarray, device_cuts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(S+1, ...) stage boundaries in pivots and in devices, both ends included."""
+        """Return the stage boundaries in pivots and in devices, (S+1, ...), both ends included."""
         return (
             _with_ends(np.asarray(cuts), len(self.profile)),
             _with_ends(np.asarray(device_cuts), self.cluster.devices),
@@ -368,13 +368,13 @@ class Stage:
         last_name: name of its last pivot.
         device_first: its first device.
         device_end: one past its last device.
-        forward_seconds: per micro-batch.
-        backward_seconds: per micro-batch.
-        transfer_seconds: to the next stage, one direction, per micro-batch; 0 for the last.
-        all_reduce_seconds: per step.
-        memory_bytes: on each of its devices.
-        parameter_bytes: of its variables, one copy.
-        efficiency: share of the simulated step that its devices compute.
+        forward_seconds: seconds of the forward pass of a micro-batch.
+        backward_seconds: seconds of the backward pass of a micro-batch.
+        transfer_seconds: seconds to send a micro-batch to the next stage; 0 for the last stage.
+        all_reduce_seconds: seconds of the gradients' synchronisation, once per step.
+        memory_bytes: bytes needed on each of its devices.
+        parameter_bytes: bytes of one copy of its variables.
+        efficiency: share of the simulated step in which its devices compute.
     """
 
     first: int
@@ -393,16 +393,16 @@ class Stage:
 
 @dataclass(frozen=True)
 class Report:
-    """What the judge says of a plan.
+    """The judge's verdict on a plan: legality, length, memory and stages.
 
     Attributes:
         plan: the plan.
-        pipeline: the problem it was judged on.
-        reasons: every rule that it breaks, in words; empty if it is legal.
+        pipeline: the problem on which it was judged.
+        reasons: a sentence for every rule that the plan breaks; empty if it is legal.
         length_seconds: closed-form seconds per step (inf if the plan is malformed).
-        simulated_seconds: the same by event simulation; never ranks.
-        bubble_free_seconds: seconds if all devices computed all the time.
-        memory_limit_bytes: what a stage may hold on each device.
+        simulated_seconds: seconds per step by event simulation; plans are not ranked by it.
+        bubble_free_seconds: seconds per step if all devices compute all the time.
+        memory_limit_bytes: bytes that a stage may hold on each of its devices.
         stages: the compute stages (empty if the plan is malformed).
     """
 
@@ -422,27 +422,27 @@ class Report:
 
     @property
     def value(self) -> float:
-        """``1/L`` in units of the bubble-free time, or -1: what the environment pays."""
+        """The environment's reward: ``1/L`` in units of the bubble-free time; -1 if illegal."""
         if not self.legal:
             return ILLEGAL
         return float(formulas.value(self.length_seconds, self.bubble_free_seconds))
 
     def gap(self, answer: Bounded) -> float | None:
-        """Share by which the length may exceed the best one: ``L / bound - 1``.
+        """Return the share by which the length exceeds a proven bound, ``L / bound - 1``.
 
         Args:
-            answer: an answer to the same problem, whose bound is proven.
+            answer: an answer to the same problem.
 
         Returns:
-            At most zero where the plan is as good as the bound; None if the plan is illegal or
-            nothing is proven.
+            A share that is at most zero if the plan is as good as the bound; None if the plan is
+            illegal or ``answer`` has no bound.
         """
         if not (self.legal and answer.bound):
             return None
         return self.length_seconds / answer.bound - 1
 
     def __str__(self) -> str:
-        """The verdict and the stages in a few lines; ``parenvs.viewer.text`` shows more."""
+        """Return the verdict and the stages in a few lines; ``parenvs.viewer.text`` shows more."""
         if not self.stages:
             return "\n".join(["malformed plan", *(f"  {reason}" for reason in self.reasons)])
         lines = [
@@ -471,7 +471,7 @@ class Report:
         return simulate(self.times, self.pipeline.micro_batches)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as an object of JSON types (seconds and bytes)."""
+        """Return the report as an object of JSON types (seconds and bytes)."""
         return {
             "legal": self.legal,
             "reasons": list(self.reasons),
@@ -485,10 +485,10 @@ class Report:
 
 
 def check_stages(pipeline: Pipeline) -> None:
-    """Refuse a problem that asks for a number of stages that no plan can have.
+    """Raise an error if no plan can have the problem's number of stages.
 
     Raises:
-        InfeasibleError: more stages than devices or pivots with variables.
+        InfeasibleError: there are more stages than devices, or than pivots with variables.
     """
     name, stages = pipeline.profile.name, pipeline.stages
     holders = int(pipeline.variable_sum[-1])
@@ -505,11 +505,12 @@ def check_stages(pipeline: Pipeline) -> None:
 
 
 def _prefix(values: np.ndarray) -> np.ndarray:
+    """Return the sums of the values before each index, (n+1,) float64."""
     return np.concatenate([[0.0], np.cumsum(values)])
 
 
 def _with_ends(cuts: np.ndarray, end: int) -> np.ndarray:
-    """(S+1, ...) 0, the (..., S-1) cuts, the end."""
+    """Return 0, the cuts of shape (..., S-1), and ``end`` as boundaries of shape (S+1, ...)."""
     axes = (cuts.ndim - 1, *range(cuts.ndim - 1))
     boundaries = np.empty((cuts.shape[-1] + 2, *cuts.shape[:-1]), dtype=np.int64)
     boundaries[0], boundaries[1:-1], boundaries[-1] = 0, cuts.transpose(axes), end

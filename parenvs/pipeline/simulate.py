@@ -1,10 +1,10 @@
 """Simulates the 1F1B schedule event by event: a second opinion beside the closed form.
 
 Compute stages and transfers are 2S-1 resources in a row, each busy with one micro-batch at a time
-(links are half-duplex). Counted from the last compute stage, a resource warms up with 1, 2, 3, ...
-forward passes (at most M), then alternates one backward pass and one forward pass, then drains. A
-forward pass waits for that of the resource before it, a backward pass for that of the resource
-after it. The all-reduce of a stage starts when its last backward pass ends.
+(links are half-duplex). The k-th resource from the end warms up with min(k, M) forward passes, then
+alternates one backward pass and one forward pass, then drains. A forward pass waits for that of the
+resource before it, a backward pass for that of the resource after it. The all-reduce of a stage
+starts when its last backward pass ends.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from parenvs.pipeline import formulas
 
 FORWARD, BACKWARD = 0, 1
+"""Kinds of passes: index of ``Timetable.start`` and ``Timetable.end`` along axis -2."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class StageTimes:
     """Seconds of each stage for one micro-batch, and of its all-reduce for one step.
 
     Attributes:
-        forward: (..., 2S-1) float64; transfers stand at the odd places.
-        backward: (..., 2S-1) float64.
+        forward: (..., 2S-1) float64; odd indices are transfers.
+        backward: (..., 2S-1) float64; odd indices are transfers.
         all_reduce: (..., 2S-1) float64, zero for transfers and stages of one device.
     """
 
@@ -34,7 +35,7 @@ class StageTimes:
     all_reduce: np.ndarray
 
     def length(self, micro_batches: int) -> np.ndarray:
-        """Closed-form seconds of one training step, shape (...)."""
+        """Return the closed-form seconds of one training step, shape (...)."""
         forward, backward, all_reduce = (
             np.moveaxis(row, -1, 0) for row in (self.forward, self.backward, self.all_reduce)
         )
@@ -63,7 +64,7 @@ class Timetable:
 
 @lru_cache(maxsize=64)
 def _order(resources: int, micro_batches: int) -> tuple[tuple[int, int, int], ...]:
-    """Return (resource, kind, micro-batch) of all passes, each after those that it waits for."""
+    """Return (resource, kind, micro-batch) of all passes, each after the passes it waits for."""
     queues = []
     for resource in range(resources):
         warm_up = min(resources - resource, micro_batches)
@@ -73,7 +74,7 @@ def _order(resources: int, micro_batches: int) -> tuple[tuple[int, int, int], ..
             if warm_up + m < micro_batches:
                 queue.append((FORWARD, warm_up + m))
         queues.append(queue)
-    position = [0] * resources
+    position = [0] * resources  # of the next pass in each queue
     done: set[tuple[int, int, int]] = set()
     order: list[tuple[int, int, int]] = []
     while len(order) < 2 * resources * micro_batches:

@@ -19,7 +19,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import ParenvsError, need_extra, shown
 from parenvs.graph import proto as messages
 from parenvs.graph.graph import Graph
 from parenvs.graph.reader import read_proto
@@ -143,12 +143,8 @@ def proto_of_text(text: str, where: str) -> bytes:
 
 def need_jax() -> None:
     """Raise a ``ParenvsError`` with the command that installs JAX, if JAX is missing."""
-    try:
+    with need_extra("jax", "verifying"):
         import jax  # noqa: F401
-    except ImportError as error:
-        raise ParenvsError(
-            f"verifying needs the extra 'jax' ({error}); pip install 'parenvs[jax]'"
-        ) from None
 
 
 def _too_old(what: str) -> ParenvsError:
