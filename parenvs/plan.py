@@ -240,10 +240,12 @@ class BatchPlan(PartitionPlan):
     task: ClassVar[str] = "data-parallel"
 
 
-PLANS: dict[str, type[Plan]] = {
-    kind.task: kind for kind in (PipelinePlan, PartitionPlan, BatchPlan)
+PARTITION_PLANS: dict[str, type[PartitionPlan]] = {
+    kind.task: kind for kind in (PartitionPlan, BatchPlan)
 }
-"""Task -> class of its plans."""
+"""Task -> class of its plans, the tasks of partitioning."""
+PLANS: dict[str, type[Plan]] = {PipelinePlan.task: PipelinePlan, **PARTITION_PLANS}
+"""Task -> class of its plans, all tasks."""
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:

@@ -25,11 +25,9 @@ from parenvs.partitioning.explain import Explainer
 from parenvs.partitioning.formulas import LinearReturn
 from parenvs.partitioning.legality import verdict
 from parenvs.partitioning.memory import Footprint, Memory
-from parenvs.plan import ILLEGAL, BatchPlan, Bounded, PartitionPlan
+from parenvs.plan import ILLEGAL, PARTITION_PLANS, Bounded, PartitionPlan
 
 REWARDS = ("paper", "step_time")
-PLANS: dict[str, type[PartitionPlan]] = {kind.task: kind for kind in (PartitionPlan, BatchPlan)}
-"""Class of the plans of each task."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +61,10 @@ class Partitioning:
 
     def __post_init__(self) -> None:
         """Refuse unknown tasks and rewards; take the graph's name where no instance is given."""
-        if self.task not in PLANS:
-            raise ParenvsError(f"task must be one of {tuple(PLANS)}, not {shown(self.task)}")
+        if self.task not in PARTITION_PLANS:
+            raise ParenvsError(
+                f"task must be one of {tuple(PARTITION_PLANS)}, not {shown(self.task)}"
+            )
         if self.reward not in REWARDS:
             raise ParenvsError(f"reward must be one of {REWARDS}, not {shown(self.reward)}")
         if not self.instance:
@@ -253,7 +253,7 @@ class Partitioning:
 
         It names what the problem's scope decides: under the step time, batch inputs too.
         """
-        return PLANS[self.task](
+        return PARTITION_PLANS[self.task](
             instance=self.instance,
             fingerprint=self.graph.fingerprint,
             cluster=self.cluster,
