@@ -51,6 +51,8 @@ class Role(IntEnum):
     OPTIMISER = 1
     BATCH = 2
     SCALAR = 3
+    STATISTICS = 4
+    FROZEN = 5
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Graph:
         outputs: (O,) int32 tensor numbers.
         opcode_names: newline-joined UTF-8 as (bytes,) uint8.
         string_table: newline-joined UTF-8 as (bytes,) uint8.
+        notes: what the reader assumed, in sentences; no part of the fingerprint.
     """
 
     name: str
@@ -115,6 +118,7 @@ class Graph:
     outputs: np.ndarray
     opcode_names: np.ndarray
     string_table: np.ndarray
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -161,6 +165,11 @@ class Graph:
     def variables(self) -> np.ndarray:
         """Indices into the parameter arrays of the trainable variables, in parameter order."""
         return np.flatnonzero(self.parameter_role == Role.VARIABLE)
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """Indices into the parameter arrays of variables and frozen weights, in parameter order."""
+        return np.flatnonzero(np.isin(self.parameter_role, (Role.VARIABLE, Role.FROZEN)))
 
     @cached_property
     def paths(self) -> list[str]:
@@ -265,6 +274,8 @@ class Graph:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to ``path``, a compressed ``.npz``."""
         head = {"schema": SCHEMA, "name": self.name, "batch_size": self.batch_size}
+        if self.notes:
+            head["notes"] = list(self.notes)
         with replacing(path) as stream:
             np.savez_compressed(
                 stream,
@@ -289,11 +300,12 @@ class Graph:
                 }
             head = json.loads(arrays.pop("head").tobytes())
             schema, name, batch_size = head["schema"], head["name"], head["batch_size"]
+            notes = tuple(map(str, head.get("notes", ())))
         except _UNREADABLE as error:
             raise HloError(f"{path}: not a graph file, or damaged ({error})") from None
         if schema != SCHEMA or set(arrays) != set(_ARRAYS):
             raise HloError(f"{path}: graph schema {schema!r} is not {SCHEMA}; build the file anew")
-        graph = cls(name=name, batch_size=batch_size, **arrays)
+        graph = cls(name=name, batch_size=batch_size, notes=notes, **arrays)
         broken = graph._broken_array()
         if broken:
             raise HloError(f"{path}: {broken} is broken; build the file anew")
@@ -458,4 +470,4 @@ _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, NotImplementedError,
     RuntimeError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-_ARRAYS = tuple(f.name for f in fields(Graph) if f.name not in ("name", "batch_size"))
+_ARRAYS = tuple(f.name for f in fields(Graph) if f.name not in ("name", "batch_size", "notes"))

@@ -6,7 +6,6 @@ import json
 import math
 import re
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +15,11 @@ from google.protobuf.message import DecodeError
 
 from parenvs.errors import HloError
 from parenvs.graph.flops import ELEMENTWISE, Call, bytes_of, flops_of, is_relabelling
-from parenvs.graph.graph import Graph, Role, pack_texts
+from parenvs.graph.flow import Flow
+from parenvs.graph.graph import Graph, pack_texts
+from parenvs.graph.phases import with_phases
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module, Wrapper
-from parenvs.graph.roles import free_instructions, parse_names, phases, roles
+from parenvs.graph.roles import parse_names, with_roles
 
 _INLINED = ("call", "fusion")
 """Opcodes that are replaced by the instructions of the computation that they call."""
@@ -99,17 +100,19 @@ def read_module(
     module: Any,
     where: str = "module",
     name: str | None = None,
-    variables: int | str | Sequence[str] = 0,
-    batch_size: int | None = None,
+    **choices: Any,
 ) -> Graph:
     """Read a graph from an HloModuleProto message.
+
+    Phases and roles are found in the module itself, see ``parenvs.graph.phases`` and ``roles``;
+    what had to be assumed is warned of, and kept in ``Graph.notes``.
 
     Args:
         module: the message.
         where: file or function, for error messages.
         name: the graph's name (default: the module's).
-        variables: the trainable parameters: an argument's index, or glob patterns over paths.
-        batch_size: samples per batch (default: the commonest leading dimension of batch inputs).
+        **choices: ``variables``, ``batch``, ``frozen`` and ``batch_size`` in place of what the
+            reader would find, see ``parenvs.graph.roles.with_roles``.
 
     Raises:
         HloError: the module has no entry computation, a dangling reference or an unknown opcode.
@@ -117,7 +120,12 @@ def read_module(
     try:
         reader = _Reader(module, where)
         reader.run()
-        return reader.graph(name or module.name, variables, batch_size)
+        plain = reader.graph(name or module.name)
+        flow = Flow(plain)
+        graph = with_roles(with_phases(plain, flow), flow=flow, **choices)
+        for note in graph.notes:
+            warnings.warn(f"{where}: {note}", stacklevel=2)
+        return graph
     except HloError as error:
         text = str(error)
         raise HloError(text if text.startswith(f"{where}: ") else f"{where}: {text}") from None
@@ -368,35 +376,18 @@ class _Reader:
             ]
         return json.dumps(out, separators=(",", ":")) if out else ""
 
-    def graph(
-        self, name: str, variables: int | str | Sequence[str], batch_size: int | None
-    ) -> Graph:
-        """Return the graph of the instructions that were read; see ``read_module``."""
+    def graph(self, name: str) -> Graph:
+        """Return the graph of the instructions that were read, without phases and roles."""
         opcode, flops, moved, op_name, attribute, parent = (
             np.array(column) for column in zip(*self.instructions, strict=True)
         )
         parameters = sorted(self.parameters, key=lambda parameter: parameter.number)
-        tensors = [parameter.tensor for parameter in parameters]
         arguments, paths = parse_names([parameter.name for parameter in parameters])
-        kinds = list(zip(self.types, self.shapes, strict=True))
-        role = roles(
-            arguments,
-            paths,
-            [kinds[t] for t in tensors],
-            [kinds[t] for t in self.outputs],
-            variables,
-        )
-        if batch_size is None:
-            leading = Counter(
-                self.shapes[t][0] for t, r in zip(tensors, role, strict=True) if r == Role.BATCH
-            )
-            batch_size = leading.most_common(1)[0][0] if leading else 1
         path_index = [self.text(path) for path in paths]
-        strings, opcodes = list(self.strings), list(self.opcodes)
-        scalars = {t for t, r in zip(tensors, role, strict=True) if r == Role.SCALAR}
+        rows, inputs = len(self.instructions), len(parameters)
         return Graph(
             name=name,
-            batch_size=int(batch_size),
+            batch_size=1,
             dims=np.array([d for s in self.shapes for d in s], dtype=np.int64),
             dim_offset=_offsets(self.shapes),
             element_type=np.array(self.types, dtype=np.uint8),
@@ -407,26 +398,18 @@ class _Reader:
             result_offset=_offsets(self.results),
             flops=flops.astype(np.float64),
             bytes_accessed=moved.astype(np.float64),
-            phase=phases(
-                [strings[x.op_name] for x in self.instructions],
-                self.operands,
-                self.results,
-                parent.tolist(),
-                len(self.shapes),
-            ),
-            free=free_instructions(
-                [opcodes[x.opcode] for x in self.instructions], self.operands, self.results, scalars
-            ),
+            phase=np.zeros(rows, dtype=np.uint8),
+            free=np.zeros(rows, dtype=bool),
             parent=parent.astype(np.int32),
             op_name=op_name.astype(np.int32),
             attribute=attribute.astype(np.int32),
-            parameter_tensor=np.array(tensors, dtype=np.int32),
+            parameter_tensor=np.array([p.tensor for p in parameters], dtype=np.int32),
             parameter_path=np.array(path_index, dtype=np.int32),
             parameter_argument=np.array(arguments, dtype=np.int32),
-            parameter_role=np.array(role, dtype=np.uint8),
+            parameter_role=np.zeros(inputs, dtype=np.uint8),
             outputs=np.array(self.outputs, dtype=np.int32),
-            opcode_names=pack_texts(opcodes),
-            string_table=pack_texts(strings),
+            opcode_names=pack_texts(list(self.opcodes)),
+            string_table=pack_texts(list(self.strings)),
         )
 
 

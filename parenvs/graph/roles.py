@@ -1,4 +1,10 @@
-"""Roles of a module's parameters, free instructions, and phases of a training step."""
+"""Roles of a module's entry parameters, told by the flow of data, and its free instructions.
+
+A **variable** is read by the forward pass and receives a gradient, or an update by one. Optimiser
+state is updated by gradients, too, but no forward instruction reads it. Statistics are updated
+without a gradient. Weights that receive neither are frozen. What is left is the batch. A forward
+pass has no gradient: its variables are told from its data by how they are read.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +12,31 @@ import fnmatch
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from parenvs.errors import HloError
-from parenvs.graph.graph import Phase, Role
-from parenvs.graph.proto import FLOATING
+from parenvs.graph.flops import ELEMENTWISE
+from parenvs.graph.flow import Flow
+from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
+from parenvs.graph.training import find_updates, returned_gradients, viewed_readers
+from parenvs.graph.use import DATA, WEIGHT, Use
 
-Kind = tuple[int, tuple[int, ...]]
-"""Element type and dimensions of a tensor."""
+Choice = int | str | Sequence[str] | None
+"""Parameters that a reader names: an argument's index, or glob patterns over paths."""
 _SOURCES = ("constant", "iota", "partition-id", "replica-id")
 """Opcodes that are free and have no operands."""
 _IMPURE = ("rng", "rng-get-and-update-state", "custom-call", "while", "conditional")
 """Opcodes that are never free: they have side effects, draw numbers or call unknown code."""
+_GUESS = "nothing tells what it is"
+_KEY_WORDS = 4
+"""Most 32-bit words of a random key."""
+_SMALL = frozenset(
+    code for code, (name, bits) in ELEMENT_TYPES.items() if name[0] in "su" and bits <= 8
+)
+"""Codes of small whole numbers, which quantised weights have as well as images."""
 
 
 def parse_names(names: Sequence[str]) -> tuple[list[int], list[str]]:
@@ -47,61 +65,221 @@ def match_paths(paths: Sequence[str], patterns: Sequence[str]) -> list[bool]:
     return [any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns) for path in paths]
 
 
-def roles(
-    arguments: Sequence[int],
-    paths: Sequence[str],
-    kinds: Sequence[Kind],
-    outputs: Sequence[Kind],
-    variables: int | str | Sequence[str],
-) -> list[Role]:
-    """Return the role of each entry parameter.
-
-    Variables are the floating leaves of one argument, or what the glob patterns match. Optimiser
-    state is an argument whose leaves' kinds reappear, in order and in one block, among the outputs
-    of a step that returns the variables as well (a forward pass has no state).
+def with_roles(
+    graph: Graph,
+    variables: Choice = None,
+    batch: Choice = None,
+    frozen: Choice = None,
+    batch_size: int | None = None,
+    flow: Flow | None = None,
+) -> Graph:
+    """Return the graph with the roles of its parameters, its free instructions and batch size.
 
     Args:
-        arguments: (P,) index of the function argument that each parameter belongs to.
-        paths: (P,) path of each parameter.
-        kinds: (P,) kind of each parameter.
-        outputs: (O,) kind of each output.
-        variables: index of the argument that holds the variables, or glob patterns over paths.
+        graph: the graph, with phases.
+        variables: the trainable parameters, by argument or by path; nothing else is trainable then
+            (default: what the data flow says). Of an argument, floating leaves that the data flow
+            shows to be optimiser state or statistics are left out.
+        batch: the batch inputs (default: likewise).
+        frozen: weights to be taken as frozen (default: those without gradient and update).
+        batch_size: samples per batch (default: the commonest leading dimension of batch inputs).
+        flow: the graph's flow, if it is there already.
 
     Raises:
-        HloError: ``variables`` is no argument's index, or matches no path.
+        HloError: a choice is no argument's index, or matches no path.
     """
+    flow = flow or Flow(graph)
+    found = _detected(graph, flow)
+    role = [told for told, _ in found]
+    guesses = [path for path, (_, why) in zip(graph.paths, found, strict=True) if _GUESS in why]
+    notes = graph.notes
+    if guesses and variables is None and batch is None:
+        more = f" and {len(guesses) - 3:,} more" if len(guesses) > 3 else ""
+        notes += (
+            f"nothing tells whether {', '.join(guesses[:3])}{more} are weights or data; name them "
+            "with variables=, frozen= or batch=",
+        )
+    chosen = _chosen(graph, variables, "variables")
+    kinds = graph.element_type[graph.parameter_tensor].tolist()
     if isinstance(variables, int):
+        left_out = (Role.OPTIMISER, Role.STATISTICS)
         chosen = [
-            argument == variables and kind in FLOATING
-            for argument, (kind, _) in zip(arguments, kinds, strict=True)
+            picked and kind in FLOATING and told not in left_out
+            for picked, kind, told in zip(chosen, kinds, role, strict=True)
         ]
-        if variables not in arguments and variables:
-            known = max(arguments, default=-1) + 1
-            raise HloError(f"variables={variables}: the function has {known} arguments")
-    else:
-        patterns = [variables] if isinstance(variables, str) else list(variables)
-        chosen = match_paths(paths, patterns)
-        if not any(chosen):
-            examples = ", ".join(paths[:3])
-            raise HloError(f"variables={variables!r} matches no parameter path (like {examples})")
-    state = set()
-    trained = Counter(kind for kind, picked in zip(kinds, chosen, strict=True) if picked)
-    for argument in set(arguments) if trained <= Counter(outputs) else ():
-        block = [k for k, a in zip(kinds, arguments, strict=True) if a == argument]
-        places = range(len(outputs) - len(block) + 1)
-        if any(list(outputs[i : i + len(block)]) == block for i in places):
-            state.add(argument)
-    role_of_each = []
-    for (kind, shape), argument, picked in zip(kinds, arguments, chosen, strict=True):
-        if picked:
-            role_of_each.append(Role.VARIABLE)
-        elif not shape:
-            role_of_each.append(Role.SCALAR)
-        elif argument in state and kind in FLOATING:
-            role_of_each.append(Role.OPTIMISER)
+    if variables is not None:
+        role = [
+            Role.VARIABLE if picked else Role.FROZEN if told == Role.VARIABLE else told
+            for picked, told in zip(chosen, role, strict=True)
+        ]
+    for choice, name, given in ((batch, "batch", Role.BATCH), (frozen, "frozen", Role.FROZEN)):
+        for index, picked in enumerate(_chosen(graph, choice, name)):
+            if picked and (name == "batch" or kinds[index] in FLOATING):
+                role[index] = given
+    shapes = [flow.shapes[t] for t in graph.parameter_tensor.tolist()]
+    if batch_size is None:
+        leading = Counter(
+            shape[0]
+            for shape, told in zip(shapes, role, strict=True)
+            if told == Role.BATCH and shape
+        )
+        batch_size = leading.most_common(1)[0][0] if leading else 1
+    scalars = {
+        t
+        for t, told in zip(graph.parameter_tensor.tolist(), role, strict=True)
+        if told == Role.SCALAR
+    }
+    return replace(
+        graph,
+        batch_size=int(batch_size),
+        parameter_role=np.array(role, dtype=np.uint8),
+        free=free_instructions(
+            [graph.opcodes[c] for c in graph.opcode], flow.operands, flow.results, scalars
+        ),
+        notes=notes,
+    )
+
+
+def reasons(graph: Graph) -> list[str]:
+    """Why the reader takes each entry parameter for what it does, in words, (P,)."""
+    found = _detected(graph, Flow(graph))
+    return [
+        why if told == role else "as the reader was told"
+        for (told, why), role in zip(found, graph.parameter_role.tolist(), strict=True)
+    ]
+
+
+def _chosen(graph: Graph, choice: Choice, name: str) -> list[bool]:
+    """Return of each parameter whether the reader's choice names it."""
+    arguments = graph.parameter_argument.tolist()
+    if choice is None:
+        return [False] * len(arguments)
+    if isinstance(choice, int):
+        known = max(arguments, default=-1) + 1
+        if choice not in arguments:
+            raise HloError(f"{name}={choice}: the function has {known} arguments")
+        return [argument == choice for argument in arguments]
+    patterns = [choice] if isinstance(choice, str) else list(choice)
+    chosen = match_paths(graph.paths, patterns)
+    if not any(chosen):
+        examples = ", ".join(graph.paths[:3])
+        raise HloError(f"{name}={choice!r} matches no parameter path (like {examples})")
+    return chosen
+
+
+def _has_gradient(graph: Graph) -> bool:
+    return bool((graph.phase == Phase.BACKWARD).any())
+
+
+def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
+    """The role of each parameter by the data flow, and the reason in words, (P,)."""
+    tensors = graph.parameter_tensor.tolist()
+    kind, shapes = graph.element_type.tolist(), flow.shapes
+    found: dict[int, tuple[Role, str]] = {}
+    for tensor in tensors:
+        if not shapes[tensor] and not (kind[tensor] in FLOATING and _has_gradient(graph)):
+            found[tensor] = Role.SCALAR, "it is a number"
+        elif _is_key(kind[tensor], shapes[tensor]):
+            found[tensor] = Role.SCALAR, "it has the form of a random key"
+    _by_update(graph, flow, found)
+    for tensor in tensors:
+        if not shapes[tensor]:
+            found.setdefault(tensor, (Role.SCALAR, "it is a number"))
+        elif kind[tensor] not in FLOATING and kind[tensor] not in _SMALL:
+            found.setdefault(tensor, (Role.BATCH, f"{ELEMENT_TYPES[kind[tensor]][0]} values"))
+    returned = set(graph.outputs.tolist())
+    for tensor in tensors:
+        if tensor in returned:
+            found.setdefault(tensor, (Role.FROZEN, "it is returned as it is"))
+    _by_use(graph, flow, found)
+    return [found[t] for t in tensors]
+
+
+def _is_key(kind: int, shape: tuple[int, ...]) -> bool:
+    """Whether an input looks like the words of a random key."""
+    return ELEMENT_TYPES[kind][0] == "u32" and len(shape) == 1 and shape[0] <= _KEY_WORDS
+
+
+def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> None:
+    """Find variables, optimiser state and statistics by the outputs that take their place."""
+    shapes = flow.shapes
+    place = {t: f"output {k}" for k, t in reversed(list(enumerate(graph.outputs.tolist())))}
+    updates = find_updates(flow)
+    if not _has_gradient(graph):
+        for update in updates:
+            if _is_statistic(flow, update.source, update.output):
+                why = f"{place[update.output]} updates it without a gradient"
+                found.setdefault(update.source, (Role.STATISTICS, why))
+        return
+    backward = np.flatnonzero(graph.phase == Phase.BACKWARD).tolist()
+    by_gradient = flow.descendants(t for i in backward for t in flow.results[i])
+    forward = {
+        t
+        for t in graph.parameter_tensor.tolist()
+        if any(graph.phase[r] == Phase.FORWARD for r in viewed_readers(flow, t))
+    }
+    for update in updates:
+        source, where = update.source, place[update.output]
+        if not (by_gradient[update.output] or update.roots):
+            told = Role.FROZEN if source in forward else Role.OPTIMISER
+            if shapes[source]:
+                found.setdefault(source, (told, f"{where} updates it, but no gradient reaches it"))
+        elif not by_gradient[update.output]:
+            if shapes[source]:
+                why = f"{where} updates it without a gradient"
+                found.setdefault(source, (Role.STATISTICS, why))
+        elif source in forward:
+            found[source] = Role.VARIABLE, f"{where} updates it by its gradient"
+        elif shapes[source]:
+            why = f"{where} updates it by a gradient, and no forward instruction reads it"
+            found.setdefault(source, (Role.OPTIMISER, why))
+    pairs = returned_gradients(flow, updates, lambda t: bool(by_gradient[t]))
+    for output, source in pairs.items():
+        if source in forward:
+            why = f"{place[output]} is its gradient, or made of it"
+            found[source] = Role.VARIABLE, why
+
+
+def _is_statistic(flow: Flow, source: int, output: int) -> bool:
+    """Whether a forward pass reads ``source`` for nothing but making ``output``, its new value."""
+    if not all(flow.opcode[r] in ELEMENTWISE for r in viewed_readers(flow, source)):
+        return False
+    made_of_it = flow.descendants([source])
+    outputs = set(flow.graph.outputs.tolist())
+    return len(outputs) > 1 and {t for t in outputs if made_of_it[t]} == {output}
+
+
+def _by_use(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> None:
+    """Tell frozen weights, or the variables of a forward pass, from batch inputs by their use."""
+    tensors = graph.parameter_tensor.tolist()
+    weight = Role.FROZEN if _has_gradient(graph) else Role.VARIABLE
+    known = {
+        t: DATA if role == Role.BATCH else WEIGHT
+        for t, (role, _) in found.items()
+        if role != Role.SCALAR
+    }
+    unknown = [t for t in tensors if t not in found]
+    if not unknown:
+        return
+    use = Use(flow, known, unknown)
+    verdicts: dict[int, Counter[str]] = {}  # of each argument
+    arguments = graph.parameter_argument.tolist()
+    for tensor, argument in zip(tensors, arguments, strict=True):
+        if tensor in use.known:
+            verdicts.setdefault(argument, Counter())[use.known[tensor]] += 1
+    for tensor, argument in zip(tensors, arguments, strict=True):
+        if tensor in found:
+            continue
+        if tensor in use.known:
+            verdict, why = use.known[tensor], use.why[tensor]
+        elif argument in verdicts:
+            verdict = verdicts[argument].most_common(1)[0][0]
+            why = f"most of argument {argument} is {verdict}"
+        elif argument == 0 and weight == Role.VARIABLE:
+            verdict, why = WEIGHT, f"{_GUESS}, and it is in the first argument"
         else:
-            role_of_each.append(Role.BATCH)
-    return role_of_each
+            verdict, why = DATA, _GUESS
+        found[tensor] = (weight if verdict == WEIGHT else Role.BATCH), why
 
 
 def free_instructions(
@@ -134,54 +312,3 @@ def free_instructions(
             free[index] = True
             free_tensors.update(outs)
     return free
-
-
-def phases(
-    names: Sequence[str],
-    operands: Sequence[Sequence[int]],
-    results: Sequence[Sequence[int]],
-    parent: Sequence[int],
-    tensors: int,
-) -> np.ndarray:
-    """Find the phases by the scopes that automatic differentiation leaves in ``op_name``.
-
-    ``transpose(jvp(...))`` is backward, and so is the forward code that it repeats
-    (rematerialisation); ``jvp(...)`` is forward. An instruction with neither scope is update if it
-    depends on the backward pass; else it has the earliest phase among its users. Instructions
-    inside a loop or branch have its phase. A module without a backward pass is all forward.
-
-    Args:
-        names: (I,) ``op_name`` of each instruction.
-        operands: (I,) tensors that each reads.
-        results: (I,) tensors that each produces.
-        parent: (I,) instruction whose computation each is in, -1 at the top.
-        tensors: T, the number of tensors.
-
-    Returns:
-        (I,) uint8, ``Phase``.
-    """
-    forward, backward, update = map(int, Phase)
-    by_name: dict[str, int] = {}
-    for name in names:
-        if name not in by_name:
-            scope = forward if "jvp(" in name else -1
-            by_name[name] = backward if "transpose(" in name else scope
-    phase = [by_name[name] for name in names]  # lists: NumPy is slow one element at a time
-    if backward not in phase:
-        return np.zeros(len(phase), dtype=np.uint8)
-    after_backward: set[int] = set()  # tensors that depend on the backward pass
-    for index, (ins, outs) in enumerate(zip(operands, results, strict=True)):
-        if phase[index] == backward or not after_backward.isdisjoint(ins):
-            after_backward.update(outs)
-            if phase[index] < 0:
-                phase[index] = update
-    earliest = [update] * tensors
-    for index in range(len(phase) - 1, -1, -1):
-        if phase[index] < 0:
-            phase[index] = min((earliest[t] for t in results[index]), default=update)
-        for t in operands[index]:
-            earliest[t] = min(earliest[t], phase[index])
-    for index, outer in enumerate(parent):  # parents stand before their instructions
-        if outer >= 0:
-            phase[index] = phase[outer]
-    return np.array(phase, dtype=np.uint8)

@@ -16,30 +16,7 @@ from parenvs.graph.text import parse
 pytest.importorskip("jax")
 from programs import PROGRAMS, SAMPLES
 
-TRAINING = set(PROGRAMS) - {"forward", "separate_forward"}
-ROLES = {
-    "train_state", "lora", "lora_in_state", "separate_arguments", "separate_forward", "batch_first",
-    "batch_norm", "dropout",
-}  # fmt: skip
-NOT_YET: dict[str, set[str]] = {
-    "roles": ROLES,
-    "roles_from_text": ROLES | {"adversaries"},
-    "batch_size": {"lora", "batch_first", "adversaries", "separate_forward"},
-    "flops_of_phases": {"accumulation"},
-    "flops_of_phases_from_text": TRAINING,
-    "update": {"accumulation"},
-    "update_from_text": TRAINING - {"gradients_only"},
-}
-"""Test -> programs in which it fails; strict, so that a program that works has to go."""
-
-
-def programs(test):
-    """Parametrizes a test over all programs."""
-    failing = NOT_YET.get(test.__name__.removeprefix("test_programs__"), set())
-    mark = pytest.mark.xfail(strict=True, reason="not told from the data flow yet")
-    return pytest.mark.parametrize(
-        "name", [pytest.param(x, marks=mark if x in failing else ()) for x in PROGRAMS]
-    )(test)
+programs = pytest.mark.parametrize("name", PROGRAMS)
 
 
 @cache
@@ -119,8 +96,11 @@ def test_programs__update(name):
 
 @programs
 def test_programs__update_from_text(name):
-    """Text without scopes has as many FLOPs in each phase as the proto in each scope."""
+    """Text without scopes has as many FLOPs in the update as the proto in its scope.
+
+    Up to a scaling of a gradient that the backward pass wrote and the update could have written.
+    """
     made, proto = graph(name, "text"), graph(name, "proto")
     expected = proto.flops[in_update_scope(proto) & (proto.parent < 0) & ~proto.free].sum()
     found = made.flops[(made.phase == Phase.UPDATE) & (made.parent < 0) & ~made.free].sum()
-    assert found == expected
+    assert found == pytest.approx(expected, rel=0.005)

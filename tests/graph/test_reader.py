@@ -449,8 +449,10 @@ def test_reader__variables_by_argument_and_by_glob():
     assert roles(variables=1) == {**both, **others}
     assert roles(variables="*/w") == {**both, **others}
     assert roles(variables=["a/*", "b/*"]) == {**both, **others}
-    assert roles(variables="a/*") == {**both, **others, "b/w": "BATCH"}
-    assert roles()["x"] == "VARIABLE"
+    assert roles(variables="a/*") == {**both, **others, "b/w": "FROZEN"}
+    assert roles(frozen="b/*") == {**both, **others, "b/w": "FROZEN"}
+    assert roles(batch="b/*") == {**both, **others, "b/w": "BATCH"}
+    assert roles() == {**both, **others}  # x was a variable when argument 0 was the default
     with pytest.raises(HloError, match=r"variables='c/\*' matches no parameter path \(like x, a/w"):
         roles(variables="c/*")
     with pytest.raises(HloError, match="variables=3: the function has 3 arguments"):
@@ -461,14 +463,14 @@ def test_reader__whole_numbers_are_no_variables_and_no_state():
     jax = pytest.importorskip("jax")
 
     def step(params, state, batch):
-        return (
-            params["w"] + batch.sum(),
-            {"m": state["m"] * 2, "seen": state["seen"] + 1},
-            params["ids"],
-        )
+        def loss(w):
+            return jax.numpy.tanh(batch @ w).sum()
+
+        m = state["m"] * 0.9 + jax.grad(loss)(params["w"])
+        return params["w"] - m, {"m": m, "seen": state["seen"] + 1}, params["ids"]
 
     ints = jax.ShapeDtypeStruct((3,), np.int32)
-    args = {"ids": ints, "w": f32(4)}, {"m": f32(4), "seen": ints}, f32(7, 2)
+    args = {"ids": ints, "w": f32(4)}, {"m": f32(4), "seen": ints}, f32(7, 4)
     graph = jax_graph(step, *args)
     roles_by_path = {
         p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)
