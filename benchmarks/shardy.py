@@ -18,6 +18,7 @@ import numpy as np
 from common import parser, progress, publish, table
 
 from parenvs import Graph
+from parenvs.graph.graph import Role
 from parenvs.partitioning.classes import DimensionClasses, dimension_classes
 from parenvs.shardy.oracle import ShardyOracle
 
@@ -53,6 +54,7 @@ class Case:
             for k, t in enumerate(self.graph.parameter_tensor)
             for d, size in enumerate(self.graph.shape(t))
             if size % DEVICES == 0  # Shardy does not propagate to the others
+            and self.graph.parameter_role[k] != Role.SCALAR  # every device holds random keys
         }
         self.odd: list[str] = []
         self.stricter: dict[str, Counter[str]] = {"single": Counter(), "pair": Counter()}

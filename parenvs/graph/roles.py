@@ -21,7 +21,7 @@ from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.flow import Flow
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
-from parenvs.graph.training import find_updates, returned_gradients, viewed_readers
+from parenvs.graph.training import Update, find_updates, returned_gradients, viewed_readers
 from parenvs.graph.use import DATA, WEIGHT, Use
 
 Choice = int | str | Sequence[str] | None
@@ -77,9 +77,9 @@ def with_roles(
 
     Args:
         graph: the graph, with phases.
-        variables: the trainable parameters, by argument or by path; nothing else is trainable then
-            (default: what the data flow says). Of an argument, floating leaves that the data flow
-            shows to be optimiser state or statistics are left out.
+        variables: the trainable parameters, by path or by argument; nothing else is trainable then
+            (default: what the data flow says). Of an argument all floating leaves are, or those
+            that receive gradients, if any do.
         batch: the batch inputs (default: likewise).
         frozen: weights to be taken as frozen (default: those without gradient and update).
         batch_size: samples per batch (default: the commonest leading dimension of batch inputs).
@@ -102,11 +102,9 @@ def with_roles(
     chosen = _chosen(graph, variables, "variables")
     kinds = graph.element_type[graph.parameter_tensor].tolist()
     if isinstance(variables, int):
-        left_out = (Role.OPTIMISER, Role.STATISTICS)
-        chosen = [
-            picked and kind in FLOATING and told not in left_out
-            for picked, kind, told in zip(chosen, kinds, role, strict=True)
-        ]
+        chosen = [picked and kind in FLOATING for picked, kind in zip(chosen, kinds, strict=True)]
+        told_too = [a and told == Role.VARIABLE for a, told in zip(chosen, role, strict=True)]
+        chosen = told_too if any(told_too) and _has_gradient(graph) else chosen
     if variables is not None:
         role = [
             Role.VARIABLE if picked else Role.FROZEN if told == Role.VARIABLE else told
@@ -207,7 +205,7 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
     updates = find_updates(flow)
     if not _has_gradient(graph):
         for update in updates:
-            if _is_statistic(flow, update.source, update.output):
+            if _is_statistic(flow, update):
                 why = f"{place[update.output]} updates it without a gradient"
                 found.setdefault(update.source, (Role.STATISTICS, why))
         return
@@ -240,13 +238,15 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
             found[source] = Role.VARIABLE, why
 
 
-def _is_statistic(flow: Flow, source: int, output: int) -> bool:
-    """Whether a forward pass reads ``source`` for nothing but making ``output``, its new value."""
-    if not all(flow.opcode[r] in ELEMENTWISE for r in viewed_readers(flow, source)):
+def _is_statistic(flow: Flow, update: Update) -> bool:
+    """Whether a forward pass reads an input for nothing but its new value, by sums over a batch."""
+    roots = {flow.opcode[flow.producer[root]] for root in update.roots}
+    readers = {flow.opcode[r] for r in viewed_readers(flow, update.source)}
+    if not readers <= ELEMENTWISE or not roots <= {"reduce", "scatter"}:
         return False
-    made_of_it = flow.descendants([source])
+    made_of_it = flow.descendants([update.source])
     outputs = set(flow.graph.outputs.tolist())
-    return len(outputs) > 1 and {t for t in outputs if made_of_it[t]} == {output}
+    return len(outputs) > 1 and {t for t in outputs if made_of_it[t]} == {update.output}
 
 
 def _by_use(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> None:

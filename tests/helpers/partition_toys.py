@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
@@ -12,7 +13,10 @@ from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph import reader as hlo
 from parenvs.graph import text as hlo_text
+from parenvs.graph.flow import Flow
 from parenvs.graph.graph import Phase, Role
+from parenvs.graph.proto import FLOATING
+from parenvs.graph.roles import free_instructions, with_roles
 from parenvs.instances import load_partitioning
 from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.rules import Instruction, Kind, factors_of
@@ -113,9 +117,55 @@ false_computation=long
 
 
 def read(text, **options):
-    """A graph from HLO text."""
+    """A graph from HLO text, with the roles that its author had in mind, if no others are given.
+
+    Toys are too small to tell: argument 0 holds the variables, an argument whose arrays come back
+    with them is optimiser state, the rest is the batch.
+    """
     options.setdefault("name", "toy")
-    return hlo.read_module(hlo_text.parse(text, "toy"), where="toy", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        graph = hlo.read_module(hlo_text.parse(text, "toy"), where="toy", **options)
+    return graph if "variables" in options else _with_intended_roles(graph, options)
+
+
+def _with_intended_roles(graph, options):
+    def kind(tensor):
+        return int(graph.element_type[tensor]), graph.shape(tensor)
+
+    inputs = graph.parameter_tensor.tolist()
+    arguments = graph.parameter_argument.tolist()
+    outputs = [kind(t) for t in graph.outputs.tolist()]
+    variables = [t for t, a in zip(inputs, arguments, strict=True) if a == 0 and floating(graph, t)]
+    state = set()
+    for argument in set(arguments) if Counter(map(kind, variables)) <= Counter(outputs) else ():
+        block = [kind(t) for t, a in zip(inputs, arguments, strict=True) if a == argument]
+        if any(outputs[i : i + len(block)] == block for i in range(len(outputs))):
+            state.add(argument)
+    roles = [
+        Role.VARIABLE
+        if t in variables
+        else Role.SCALAR
+        if not graph.shape(t)
+        else Role.OPTIMISER
+        if a in state and floating(graph, t)
+        else Role.BATCH
+        for t, a in zip(inputs, arguments, strict=True)
+    ]
+    paths = [p for p, role in zip(graph.paths, roles, strict=True) if role == Role.BATCH]
+    batch_size = options.get("batch_size")
+    told = with_roles(graph, graph.paths, paths or None, batch_size=batch_size)
+    scalars = {t for t, role in zip(inputs, roles, strict=True) if role == Role.SCALAR}
+    flow = Flow(graph)
+    free = free_instructions(
+        [graph.opcodes[c] for c in graph.opcode], flow.operands, flow.results, scalars
+    )
+    return replace(told, parameter_role=np.array(roles, dtype=np.uint8), free=free)
+
+
+def floating(graph, tensor):
+    """Whether a tensor's element type is a floating one."""
+    return int(graph.element_type[tensor]) in FLOATING
 
 
 def module(parameters, lines, root):
