@@ -12,6 +12,7 @@ from common import parser, publish, table
 from parenvs import Graph
 from parenvs.graph import reader as hlo
 from parenvs.graph import text as hlo_text
+from parenvs.graph.chain import chain_bytes
 
 
 def kinds(graph: Graph) -> list[tuple[str, tuple[int, ...]]]:
@@ -37,8 +38,8 @@ def compare(name: str, model: Any) -> list[str]:
     text = hlo.read_module(hlo_text.parse(module.as_hlo_text()))
     ours, theirs = kinds(text), kinds(proto)
     moved = sum(a != b for a, b in zip(ours, theirs, strict=True))
-    cut, _ = text.chain_bytes(text.pivots())
-    wanted, _ = proto.chain_bytes(proto.pivots())
+    cut = chain_bytes(text, text.pivots()).cut
+    wanted = chain_bytes(proto, proto.pivots()).cut
     count = len(ours)
     other = int((cut != wanted).sum())
     same = "yes" if text.total_flops == proto.total_flops else "no"

@@ -224,42 +224,18 @@ class Graph:
         forward = self.phase == Phase.FORWARD
         return np.flatnonzero(forward & ~self.free & ~parameter & (self.parent < 0))
 
-    def chain_bytes(self, pivots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bytes that cross a cut after each pivot and those of its new variables.
-
-        Args:
-            pivots: (n,) instruction indices, ascending.
-
-        Returns:
-            (n,) float64, bytes of the results that a pivot up to this one produces and a later one
-            uses, each result once; and (n,) float64, bytes of the variables that this pivot is the
-            first to use.
-        """
-        count = len(pivots)
-        position, tensor = self._uses(pivots)
-        last = np.full(len(self.element_type), -1)
-        np.maximum.at(last, tensor, position)
-        first = np.full(len(self.element_type), count)
-        np.minimum.at(first, tensor, position)
-        producer, produced = self._ragged(self.results, self.result_offset, pivots)
-        used_later = last[produced] > producer
-        crossing = produced[used_later]
-        change_bytes = np.zeros(count + 1)  # of what crosses, from one pivot to the next
-        np.add.at(change_bytes, producer[used_later], self.tensor_bytes[crossing])
-        np.subtract.at(change_bytes, last[crossing], self.tensor_bytes[crossing])
-        variable_bytes = np.zeros(count + 1)
-        variable = self.parameter_tensor[self.variables]
-        np.add.at(variable_bytes, first[variable], self.tensor_bytes[variable])
-        return np.maximum(np.cumsum(change_bytes)[:count], 0.0), variable_bytes[:count]
-
     def tensor_bytes_of(self, instructions: np.ndarray) -> np.ndarray:
         """Return the bytes of the results of each of ``instructions``, (n,) float64."""
-        owner, produced = self._ragged(self.results, self.result_offset, instructions)
+        owner, produced = self.makes(instructions)
         return np.bincount(owner, self.tensor_bytes[produced], minlength=len(instructions))
 
-    def _uses(self, instructions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def uses(self, instructions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (position in ``instructions``, tensor) of every operand."""
         return self._ragged(self.operands, self.operand_offset, instructions)
+
+    def makes(self, instructions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (position in ``instructions``, tensor) of every result."""
+        return self._ragged(self.results, self.result_offset, instructions)
 
     @staticmethod
     def _ragged(

@@ -22,6 +22,7 @@ import numpy as np
 from parenvs.cluster import EFFICIENCY, Device
 from parenvs.errors import ProfileError
 from parenvs.files import replacing
+from parenvs.graph.chain import Reads, chain_bytes
 from parenvs.graph.graph import Graph
 from parenvs.plan import MICRO_BATCH
 
@@ -49,6 +50,8 @@ class StageProfile:
         source: fingerprint of the graph that the chain was made from, empty for a measured chain.
         device: the device that the seconds of a graph's chain are for, None for a measured chain;
             the fingerprint does not depend on it.
+        frozen_bytes: (n,) float64, bytes of the frozen weights first used by the pivot, or None.
+        tied: weights that several pivots read, of which each may be in another stage.
     """
 
     name: str
@@ -61,6 +64,8 @@ class StageProfile:
     micro_batch: int = MICRO_BATCH
     source: str = ""
     device: Device | None = None
+    frozen_bytes: np.ndarray | None = None
+    tied: tuple[Reads, ...] = ()
 
     def __post_init__(self) -> None:
         """Freeze the arrays.
@@ -113,7 +118,8 @@ class StageProfile:
     def _numeric(self) -> tuple[str, ...]:
         """Names of the arrays of numbers."""
         keys = ("forward", "backward", "cut_bytes", "parameter_bytes")
-        return keys if self.resident_bytes is None else (*keys, "resident_bytes")
+        optional = (_OPTIONAL, "frozen_bytes")
+        return (*keys, *(key for key in optional if getattr(self, key) is not None))
 
     @cached_property
     def seconds(self) -> np.ndarray:
@@ -155,18 +161,20 @@ class StageProfile:
         pivots = graph.pivots()
         scale = micro_batch / graph.batch_size
         forward = graph.flops[pivots] * scale / (efficiency * device.peak_flops)
-        cut, parameter = graph.chain_bytes(pivots)
+        counted = chain_bytes(graph, pivots)
         return cls(
             name=graph.name,
             names=graph.op_names(pivots),
             forward=forward,
             backward=BACKWARD_RATIO * forward,
-            cut_bytes=cut * scale,
-            parameter_bytes=parameter,
+            cut_bytes=counted.cut * scale,
+            parameter_bytes=counted.variables,
             resident_bytes=graph.tensor_bytes_of(pivots) * scale,
             micro_batch=micro_batch,
             source=graph.fingerprint,
             device=device,
+            frozen_bytes=counted.frozen,
+            tied=counted.tied,
         )
 
     @classmethod

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs.errors import HloError
+from parenvs.graph.chain import chain_bytes
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.reader import read_module
 from parenvs.graph.text import parse
@@ -79,7 +80,8 @@ def cuts_by_sets(graph):
 def test_graph__chain_bytes_by_sets(lines):
     graph = from_text(lines)
     assert "free" not in {graph.strings[graph.op_name[i]] for i in graph.pivots()}
-    cut, parameter = graph.chain_bytes(graph.pivots())
+    counted = chain_bytes(graph, graph.pivots())
+    cut, parameter = counted.cut, counted.variables
     expected_cut, expected_parameter = cuts_by_sets(graph)
     assert cut.tolist() == expected_cut
     assert parameter.tolist() == expected_parameter
@@ -98,7 +100,8 @@ def test_graph__tied_variable_counts_once_where_first_used():
             "ROOT d.1 = f32[13]{0} concatenate(c.1, params__late__.1), dimensions={0}",
         ]
     )
-    cut, parameter = graph.chain_bytes(graph.pivots())
+    counted = chain_bytes(graph, graph.pivots())
+    cut, parameter = counted.cut, counted.variables
     assert parameter.tolist() == [0, 40, 0, 12]
     assert cut.tolist() == [40, 40, 40, 0]
     assert graph.parameter_bytes == 40 + 12 + 4 * 99
@@ -316,7 +319,8 @@ def test_graph__chain_bytes_of_models(name):
     from jax_graphs import graph
 
     forward = graph(name, "forward")
-    cut, parameter = forward.chain_bytes(forward.pivots())
+    counted = chain_bytes(forward, forward.pivots())
+    cut, parameter = counted.cut, counted.variables
     expected_cut, expected_parameter = cuts_by_sets(forward)
     assert cut.tolist() == expected_cut
     assert parameter.tolist() == expected_parameter

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parenvs.errors import HloError
+from parenvs.graph.chain import chain_bytes
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.reader import read_module
 from parenvs.graph.text import parse
@@ -324,7 +325,8 @@ def test_text__parameters_in_any_order():
 
 def crossing(graph):
     """Cut bytes and variable bytes of the chain."""
-    return graph.chain_bytes(graph.pivots())
+    counted = chain_bytes(graph, graph.pivots())
+    return counted.cut, counted.variables
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ ENTRY main {
 """.replace("  ROOT", "  q2 = (f32[4,6], f32[4,8]) tuple(w, d)\n  ROOT"),
         encoding="utf-8",
     )
-    graph = Graph.from_hlo(path, variables=0)
+    graph = Graph.from_hlo(path, variables=0, batch="x")
     second = graph.paths[1]
     plan = plan_of(graph, {second: 1, graph.paths[3]: 1}, instance=str(path))
     verification = graph.verify(plan)  # to x through a copy, of which Shardy knows nothing
