@@ -7,8 +7,9 @@ best at its largest. ``exact_shape`` searches many shapes for the one plan that 
 1. A shape of one stage has one plan; its length is a formula.
 2. A shape whose least length by its work alone (``bounds.least_length``) reaches the best plan so
    far is out. That bound grows with the stages, so most shapes are never looked at.
-3. The others are searched over few pivots first, the most promising one first. So the best plan is
-   soon so short that the searches over all pivots, each for shorter plans only, end quickly.
+3. The others are searched over few pivots first, the most promising one first; then the best one,
+   and its neighbours with a stage more or less, over a ``PointSpace``. So the best plan is soon so
+   short that the searches over all pivots, each for shorter plans only, end quickly.
 4. Searches over all pivots take turns of growing length, so that no single one uses up the time.
 """
 
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,16 +27,17 @@ from parenvs.agents.exact.bounds import SLACK, least_length
 from parenvs.agents.exact.least_memory import least_excess, plan_within
 from parenvs.agents.exact.local_search import improve
 from parenvs.agents.exact.pipeline import answer_of, infeasible, one_stage, search_pivots
+from parenvs.agents.exact.points import exact_points
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.pipeline.cuts import Cuts
-from parenvs.pipeline.points import coarse_pivots, distinct_pivots
+from parenvs.pipeline.points import PointSpace, coarse_pivots, distinct_pivots
 from parenvs.pipeline.problem import Pipeline, check_stages
 
-_POINTS = (24, 96)  # pivots of the first searches: of every shape, and of the best few
-_FEW = 4  # shapes that the second of them tries
-_COARSE_SECONDS = 1.0  # of each of these searches
-_COARSE_SHARE = 0.4  # of the time limit, for all of them
+_FEW = 24  # pivots of the first searches
+_COARSE_SECONDS = 1.0  # of each search over few pivots
+_POINT_SECONDS = 3.0  # of each search over points
+_FEW_SHARE, _CLIMB_SHARE = 0.2, 0.4  # of the time limit: when both kinds of them end
 _TURNS = (0.5, 2.0, 8.0, np.inf)  # seconds of the turns of the searches over all pivots
 
 
@@ -79,6 +82,18 @@ class Tried:
     length: float
     bound: float
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the line as an object of JSON types; what is infinite is None."""
+        return {
+            key: None if value == np.inf else value
+            for key, value in (
+                ("devices", self.devices),
+                ("stages", self.stages),
+                ("length_seconds", self.length),
+                ("bound_seconds", self.bound),
+            )
+        }
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -87,10 +102,14 @@ class Choice:
     Attributes:
         answer: the plan, on its shape; ``proven`` and ``bound`` are over all shapes.
         tried: what is known of each number of devices, the most first.
+        fewest: least number of stages that was asked for.
+        devices: devices of the problem's cluster.
     """
 
     answer: PipelineAnswer
     tried: tuple[Tried, ...]
+    fewest: int
+    devices: int
 
 
 def exact_shape(
@@ -119,6 +138,7 @@ def exact_shape(
     run.search_few()
     if run.best is None:
         run.search_fitting()
+    run.climb()
     run.search_all()
     return run.choice()
 
@@ -160,17 +180,29 @@ class _Run:
         return self.begin + self.time_limit
 
     def search_few(self) -> None:
-        """Search all shapes over few pivots, then the best ones over more."""
-        end = self.begin + _COARSE_SHARE * self.time_limit
+        """Search all shapes over few pivots."""
+        end = self.begin + _FEW_SHARE * self.time_limit
         largest = self.clusters[0].devices
         for trial in self._open():
             # How much the most devices would take is told even if fewer are better.
             same = [t.length for t in self.trials if t.devices == largest]
             upper = min(same) if trial.devices == largest else self.upper
-            self._search_coarse(trial, _POINTS[0], upper, end)
-        for trial in sorted(self.trials, key=lambda trial: trial.length)[:_FEW]:
-            if trial.plan is not None and trial.pipeline.stages > 1:
-                self._search_coarse(trial, _POINTS[1], trial.length, end)
+            self._search_coarse(trial, upper, end)
+
+    def climb(self) -> None:
+        """Search the best shape over points, and its neighbours in stages, until none is better."""
+        end = self.begin + _CLIMB_SHARE * self.time_limit
+        done: set[int] = set()
+        centre = None
+        while centre is not self.best:
+            centre = self.best
+            assert centre is not None
+            for trial in self._open():
+                step = abs(trial.pipeline.stages - centre.pipeline.stages)
+                near = trial.devices == centre.devices and step <= 1
+                if near and id(trial) not in done and time.perf_counter() < end:
+                    done.add(id(trial))
+                    self._search_points(trial)
 
     def search_fitting(self) -> None:
         """Find a first plan where the memory is so tight that few pivots allow none.
@@ -213,7 +245,7 @@ class _Run:
             self.best.pipeline, self.best.plan, "exact", self.evaluations, self.begin, bound
         )
         tried = tuple(self._tried(cluster.devices) for cluster in self.clusters)
-        return Choice(answer, tried)
+        return Choice(answer, tried, self.fewest, self.pipeline.cluster.devices)
 
     def _tried(self, devices: int) -> Tried:
         """The shapes of one number of devices, in a line."""
@@ -257,12 +289,22 @@ class _Run:
         """The trials that may hold a shorter plan; each is looked at when its turn comes."""
         return (trial for trial in self.trials if not self._is_out(trial))
 
-    def _search_coarse(self, trial: Trial, points: int, upper: float, end: float) -> None:
+    def _search_points(self, trial: Trial) -> None:
+        """Look for a short plan of the trial's ``PointSpace``."""
+        try:
+            space = PointSpace.build(trial.pipeline)
+        except InfeasibleError:  # too many stages, or the points allow no plan within the memory
+            return
+        answer = exact_points(space, time_limit=_POINT_SECONDS)
+        self.evaluations += answer.evaluations
+        self._keep(trial, (answer.cuts, answer.device_cuts))
+
+    def _search_coarse(self, trial: Trial, upper: float, end: float) -> None:
         """Look for a plan shorter than ``upper`` over few pivots, and improve it."""
         now = time.perf_counter()
-        if now > end or points >= len(self._pivots):
+        if now > end or len(self._pivots) <= _FEW:
             return
-        pivots = coarse_pivots(trial.pipeline, self._pivots, points)
+        pivots = coarse_pivots(trial.pipeline, self._pivots, _FEW)
         search = search_pivots(trial.pipeline, pivots, upper, min(end, now + _COARSE_SECONDS))
         self.evaluations += search.evaluations
         if search.best is not None:
