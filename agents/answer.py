@@ -14,6 +14,10 @@ from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.plan import PartitionPlan, PipelinePlan
 
 
+SEARCHED = {"exact-pruned": "pruned candidates", "exact-points": "128 points and 64 units"}
+"""Planners whose search space is a part of all plans -> that part; their proofs are for it."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Answer(ABC):
     """A planner's answer to a problem of any task.
@@ -48,9 +52,15 @@ class Answer(ABC):
         """``"optimal"`` if that is proven, else ``"feasible"``."""
         return "optimal" if self.proven else "feasible"
 
+    @property
+    def claim(self) -> str:
+        """What is proven, in words: ``status``, and among which plans if not among all."""
+        among = SEARCHED.get(self.method)
+        return f"{self.status} among {among}" if self.proven and among else self.status
+
     def __str__(self) -> str:
         """Return the planner, what it proved, and the report, as text."""
-        proof = "proven optimal" if self.proven else "not proven"
+        proof = f"proven {self.claim}" if self.proven else "not proven"
         return f"{self.method} ({proof}, {self.seconds:.3g} s)\n{self.report}"
 
 

@@ -9,6 +9,8 @@ REFINED = "pretrained-refined"
 """The planner that searches around the answer of ``pretrained``."""
 GENERAL = ("pretrained", REFINED)
 """Planners that were trained on other problems; commands report their gap to the optimum."""
+ANY_STAGES = ("exact", "exact-full")
+"""Planners of pipelines that can plan one stage; all others cut at least once."""
 STEPS = 60_000
 """Default environment steps of planners that learn or draw."""
 ENVIRONMENTS = {

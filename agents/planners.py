@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -15,13 +15,15 @@ from parenvs.agents.answer import Answer, PartitionAnswer, PipelineAnswer
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_full, exact_pruned
 from parenvs.agents.exact.points import exact_points
+from parenvs.agents.exact.shapes import Choice, exact_shape
 from parenvs.agents.heuristics import partition as partition_heuristics
 from parenvs.agents.heuristics.beam import beam
 from parenvs.agents.heuristics.pipedream import pipedream
 from parenvs.agents.heuristics.pipeline import even_cut, random_search
-from parenvs.agents.names import ENVIRONMENTS, REFINED, STEPS, TRAINED
+from parenvs.agents.names import ANY_STAGES, ENVIRONMENTS, REFINED, STEPS, TRAINED
 from parenvs.agents.pretrained.planner import pretrained
 from parenvs.agents.reference import optimum, target
+from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
 from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import PartitionSpace
@@ -83,6 +85,17 @@ class Request(ABC):
     def label(self) -> str:
         """Words for a folder's name that tell this problem from others of the instance."""
 
+    def settled(self, agents: Sequence[str]) -> tuple[Request, Choice | None]:
+        """Return the request with everything chosen that a planner takes as given.
+
+        Args:
+            agents: the planners that will take it.
+
+        Returns:
+            The request, and how the shape of a pipeline was chosen, or None if nothing was open.
+        """
+        return self, None
+
     def optimum(self) -> float:
         """Return the return of the best episode of the environment, proven."""
         return optimum(self.space)
@@ -97,14 +110,18 @@ class Request(ABC):
         Raises:
             ParenvsError: the planner is unknown, or no plan exists.
         """
+        self.check(agent)
+        begin = time.perf_counter()
+        answer = self.planners[agent](self)
+        return replace(answer, method=agent, seconds=time.perf_counter() - begin)
+
+    def check(self, agent: str) -> None:
+        """Raise a ParenvsError if the planner ``agent`` is unknown."""
         if agent not in self.planners:
             raise ParenvsError(
                 f"unknown agent {agent!r}{did_you_mean(agent, self.planners)}; "
                 f"known: {', '.join(self.planners)}"
             )
-        begin = time.perf_counter()
-        answer = self.planners[agent](self)
-        return replace(answer, method=agent, seconds=time.perf_counter() - begin)
 
     def train(self, agent: str) -> Any:
         """Train an agent on the problem and return the result.
@@ -128,16 +145,31 @@ class PipelineRequest(Request):
             other search spaces ignore them.
         time_limit: seconds for each search of the exact planners (None: ``SECONDS`` for ``exact``,
             no limit for the others).
+        clusters: parts of the cluster from which ``settled`` chooses one, and the number of stages
+            with it (empty: both are those of the problem).
     """
 
     problem: Pipeline
     radius: int = RADIUS
     candidates: str = "minima"
     time_limit: float | None = None
+    clusters: tuple[Cluster, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise an error for invalid candidates, even if the planner ignores them."""
         check_candidates(self.radius, self.candidates)
+
+    def settled(self, agents: Sequence[str]) -> tuple[Request, Choice | None]:
+        """Return the request of the shape that ``exact_shape`` chooses, if the shape is open.
+
+        It has one stage at least if all planners can plan one, else two.
+        """
+        if not self.clusters:
+            return self, None
+        fewest = 1 if set(agents) <= set(ANY_STAGES) else 2
+        limit = SECONDS if self.time_limit is None else self.time_limit
+        choice = exact_shape(self.problem, self.clusters, fewest, limit)
+        return replace(self, problem=choice.answer.problem, clusters=()), choice
 
     @property
     def env_id(self) -> str:
@@ -242,7 +274,7 @@ def request_of(problem: Pipeline | Partitioning, **options: Any) -> Request:
     Args:
         problem: the problem to plan.
         **options: ``seed``, ``steps``, ``progress``; for pipelines ``radius``, ``candidates`` and
-            ``time_limit``; for partitions ``memory_limit``.
+            ``time_limit`` (and ``clusters``, for commands); for partitions ``memory_limit``.
 
     Raises:
         ParenvsError: ``problem`` is no problem, or the task does not have an option.

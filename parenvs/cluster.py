@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,34 @@ class Cluster:
     def memory_limit(self) -> float:
         """Bytes that a plan may use on each device."""
         return MEMORY_FRACTION * self.device.memory_bytes
+
+    def part(self, devices: int) -> Cluster:
+        """Return the part of the cluster that has ``devices`` devices: whole servers, or one.
+
+        Raises:
+            ClusterError: there are fewer devices, or the number is more than a server has and no
+                multiple of it.
+        """
+        whole = self.devices_per_server
+        servers, rest = divmod(devices, whole)
+        if not 1 <= devices <= self.devices or (servers and rest):
+            raise ClusterError(
+                f"{devices} devices are no part of cluster {self}: give 1 to {whole}, or a "
+                f"multiple of {whole} up to {self.devices}"
+            )
+        if devices == self.devices:
+            return self
+        return replace(self, servers=max(servers, 1), devices_per_server=rest or whole, name="")
+
+    def parts(self) -> list[Cluster]:
+        """Return the parts of at least two devices that plans may use, the most devices first.
+
+        They are whole servers, and within one server the divisors of its number of devices.
+        """
+        whole = self.devices_per_server
+        counts = [whole * servers for servers in range(self.servers, 0, -1)]
+        counts += [count for count in range(whole - 1, 1, -1) if whole % count == 0]
+        return [self.part(count) for count in counts if count >= 2]
 
     def same_server(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return whether groups of devices ``[first, end)`` lie in one server, elementwise."""

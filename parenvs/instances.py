@@ -13,6 +13,7 @@ from typing import Any
 
 from parenvs.cluster import Cluster, Device, choose_cluster
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
+from parenvs.graph import python_source, roles
 from parenvs.graph.graph import Graph
 from parenvs.partitioning.problem import Partitioning
 from parenvs.pipeline.problem import Pipeline, check_stages, stages_on
@@ -32,6 +33,10 @@ PIPELINE_OPTIONS = ("stages", "micro_batch", "micro_batches", "copies", "recompu
 """Options of ``problem`` for pipelines."""
 PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward")
 """Options of ``problem`` for partitions."""
+READING = ("variables", "batch", "frozen")
+"""Options of loading a graph: how its entry parameters are read, see ``load_graph``."""
+_Key = tuple[tuple[str, Any], ...]
+"""Options of reading, as a key of a cache."""
 
 
 def problem(
@@ -49,7 +54,8 @@ def problem(
         task: ``"pipeline-cut"``, ``"operator-partition"`` or ``"data-parallel"``.
         **options: for pipelines ``stages``, ``micro_batch``, ``micro_batches``, ``copies``,
             ``recompute`` and ``sync``; for partitions ``devices`` (instead of a cluster),
-            ``rules``, ``uneven`` and ``reward``.
+            ``rules``, ``uneven`` and ``reward``; for both ``variables``, ``batch``, ``frozen`` and
+            ``arguments``, see ``load_graph``.
 
     Returns:
         A ``Pipeline`` or a ``Partitioning``.
@@ -67,6 +73,7 @@ def problem(
             f"unknown task {shown(task)}{did_you_mean(str(task), TASKS)}; known: {', '.join(TASKS)}"
         )
     known = PIPELINE_OPTIONS if task == PipelinePlan.task else PARTITION_OPTIONS
+    known = (*known, *READING, "arguments")
     for name in options:
         if name not in known:
             raise ParenvsError(
@@ -79,49 +86,75 @@ def problem(
     return load_partitioning(instance, chosen_cluster, task=task, **options)
 
 
-def load_graph(instance: str | os.PathLike[str], kind: str = "train") -> Graph:
-    """Load a graph by shipped name or by path (``.npz``, ``.pb``, ``.txt``).
+def load_graph(
+    instance: str | os.PathLike[str],
+    kind: str = "train",
+    arguments: str | None = None,
+    **reading: Any,
+) -> Graph:
+    """Load a graph by shipped name, by path (``.npz``, ``.pb``, ``.txt``), or of a JAX function.
 
     Args:
-        instance: the name or path.
-        kind: ``"train"`` or ``"forward"``, the variant of a shipped instance; ignored for a path.
+        instance: the name or path; a function (extra ``jax``) is ``FILE.py:NAME`` or
+            ``package.module:NAME``.
+        kind: ``"train"`` or ``"forward"``, the variant of a shipped instance; ignored for others.
+        arguments: what gives a function's arguments: ``NAME`` in its file or ``FILE.py:NAME``.
+        **reading: what the entry parameters are, where that is not to be detected (None):
+            ``variables``, ``batch`` and ``frozen``, each the index of an argument, or one or
+            several globs over the parameters' paths. A shipped graph and a ``.npz`` keep what they
+            were saved with unless one is given.
 
     Raises:
-        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
+        UnknownInstanceError: ``instance`` is neither a shipped name, a file nor a function.
+        ParenvsError: see ``parenvs.graph.python_source.lower`` and the reader of the format.
     """
     text = os.fspath(instance)
-    if text in manifest()["instances"]:
-        return _shipped(text, kind)
-    if text.endswith(GRAPH_SUFFIXES) and _exists(text):
-        return Graph.from_hlo(text)
-    if text.endswith(".csv") and _exists(text):
-        raise UnknownInstanceError(f"instance {text!r}: a profile is no graph; give the module")
-    raise _unknown(text)
+    for name in reading:
+        if name not in READING:
+            raise ParenvsError(
+                f"{name!r} is not an option of loading a graph{did_you_mean(name, READING)}; "
+                f"known: {', '.join(READING)}"
+            )
+    return _cached_graph(text, kind, arguments, _reading_key(reading), _stamp(text))
+
+
+def reads_anew(instance: str | os.PathLike[str], **reading: Any) -> bool:
+    """Return whether a graph differs from what its name or path alone would give.
+
+    That is so for a function, and where options of reading are given.
+    """
+    return python_source.is_function(os.fspath(instance)) or bool(_reading_key(reading))
 
 
 def load_profile(
     instance: str | os.PathLike[str],
     cluster: str | dict[str, Any] | Cluster | Device,
     micro_batch: int = MICRO_BATCH,
+    **reading: Any,
 ) -> StageProfile:
     """Load a chain by shipped name or by path (of a graph, or of a ``.csv`` profile).
 
     Args:
-        instance: the name or path.
+        instance: the name, path or function.
         cluster: the cluster, or the device, for which a graph's chain is timed; a ``.csv`` profile
             keeps its measured seconds.
         micro_batch: samples per micro-batch.
+        **reading: see ``load_graph``; a ``.csv`` profile has no parameters to read.
 
     Raises:
         UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
+        ParenvsError: options of reading are given for a ``.csv`` profile.
     """
     text = os.fspath(instance)
     if text.endswith(".csv"):
         if not _exists(text):
             raise _unknown(text)
+        for name, value in reading.items():
+            if value is not None:
+                raise ParenvsError(f"{text}: a profile is no graph; leave out {name!r}")
         return StageProfile.from_csv(text, micro_batch)
     device = cluster if isinstance(cluster, Device) else Cluster.parse(cluster).device
-    return StageProfile.from_graph(load_graph(text, "forward"), device, micro_batch)
+    return StageProfile.from_graph(load_graph(text, "forward", **reading), device, micro_batch)
 
 
 def load_partitioning(
@@ -131,6 +164,8 @@ def load_partitioning(
     uneven: str = "pad",
     task: str = PartitionPlan.task,
     reward: str = "paper",
+    arguments: str | None = None,
+    **reading: Any,
 ) -> Partitioning:
     """Load the partitioning of a shipped instance or a graph file.
 
@@ -144,19 +179,16 @@ def load_partitioning(
         uneven: ``"pad"`` or ``"forbid"``.
         task: ``"operator-partition"`` or ``"data-parallel"``.
         reward: ``"paper"`` or ``"step_time"``.
+        arguments: see ``load_graph``.
+        **reading: see ``load_graph``.
 
     Raises:
         UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
-        ParenvsError: see ``Partitioning.build``.
+        ParenvsError: see ``load_graph`` and ``Partitioning.build``.
     """
     text = os.fspath(instance)
-    modified_ns = None
-    if text not in manifest()["instances"]:
-        with contextlib.suppress(OSError, ValueError):  # without a file, loading the graph fails
-            modified_ns = Path(text).stat().st_mtime_ns
-    return _cached_partitioning(
-        text, modified_ns, Cluster.parse(cluster), rules, uneven, task, reward
-    )
+    how = (arguments, _reading_key(reading), _stamp(text))
+    return _cached_partitioning(text, how, Cluster.parse(cluster), rules, uneven, task, reward)
 
 
 def pipeline_of(
@@ -211,7 +243,8 @@ def _load_pipeline(
 ) -> Pipeline:
     """Load the pipeline of an instance; the options are those of ``problem``."""
     parsed_cluster = Cluster.parse(cluster)
-    profile = load_profile(instance, parsed_cluster, micro_batch)
+    reading = {key: options.pop(key) for key in (*READING, "arguments") if key in options}
+    profile = load_profile(instance, parsed_cluster, micro_batch, **reading)
     return _checked_pipeline(
         profile, parsed_cluster, stages, instance=os.fspath(instance), **options
     )
@@ -229,24 +262,83 @@ def _checked_pipeline(
 @lru_cache(maxsize=64)
 def _cached_partitioning(
     instance: str,
-    modified_ns: int | None,
+    how: tuple[str | None, _Key, int | None],
     cluster: Cluster,
     rules: str,
     uneven: str,
     task: str,
     reward: str,
 ) -> Partitioning:
-    """Load the problem; ``modified_ns``, the time of a file's last change, is part of the key."""
-    partitioning = _cached_classes(instance, modified_ns, cluster, rules, uneven)
+    """Load the problem; ``how`` are a function's arguments, the reading, and the file's time."""
+    partitioning = _cached_classes(instance, how, cluster, rules, uneven)
     return replace(partitioning, task=task, reward=reward)
 
 
 @lru_cache(maxsize=16)
 def _cached_classes(
-    instance: str, modified_ns: int | None, cluster: Cluster, rules: str, uneven: str
+    instance: str,
+    how: tuple[str | None, _Key, int | None],
+    cluster: Cluster,
+    rules: str,
+    uneven: str,
 ) -> Partitioning:
     """Load the problem with the default task and reward, which do not change the classes."""
-    return Partitioning.build(load_graph(instance), cluster, rules, uneven, instance=instance)
+    arguments, reading, _ = how
+    graph = load_graph(instance, arguments=arguments, **dict(reading))
+    return Partitioning.build(graph, cluster, rules, uneven, instance=instance)
+
+
+@lru_cache(maxsize=4)
+def _cached_graph(
+    text: str, kind: str, arguments: str | None, reading: _Key, changed_ns: int | None
+) -> Graph:
+    """Load a graph; ``changed_ns``, the time of the file's last change, is part of the key."""
+    options = dict(reading)
+    if arguments is not None and not python_source.is_function(text):
+        raise ParenvsError(f"instance {text!r} is no function, so it takes no arguments")
+    if text in manifest()["instances"]:
+        return _read_anew(_shipped(text, kind), options)
+    if python_source.is_function(text) and not _exists(text):
+        return python_source.graph_of(text, arguments, **options)
+    if text.endswith(".npz") and _exists(text):
+        return _read_anew(Graph.from_hlo(text), options)
+    if text.endswith(GRAPH_SUFFIXES) and _exists(text):
+        return Graph.from_hlo(text, **options)
+    if text.endswith(".csv") and _exists(text):
+        raise UnknownInstanceError(f"instance {text!r}: a profile is no graph; give the module")
+    raise _unknown(text)
+
+
+def _read_anew(graph: Graph, options: dict[str, Any]) -> Graph:
+    """Return a saved graph with its parameters read anew, or as it is without options."""
+    if not options:
+        return graph
+    assign = getattr(roles, "assign", None)
+    if assign is None:
+        raise ParenvsError(
+            f"{graph.name}: a saved graph keeps its {next(iter(options))}; give the module"
+        )
+    return assign(graph, **options)
+
+
+def _reading_key(reading: dict[str, Any]) -> _Key:
+    """Return the options of reading that are given, in a form that a cache can hash."""
+    return tuple(
+        (name, tuple(value) if isinstance(value, list) else value)
+        for name, value in sorted(reading.items())
+        if value is not None
+    )
+
+
+def _stamp(text: str) -> int | None:
+    """Return the time of a file's last change; None for a shipped name, or without a file."""
+    if text in manifest()["instances"]:
+        return None
+    if python_source.is_function(text):
+        return python_source.stamp(text)
+    with contextlib.suppress(OSError, ValueError):  # without a file, loading the graph fails
+        return Path(text).stat().st_mtime_ns
+    return None
 
 
 @lru_cache(maxsize=32)
@@ -273,5 +365,5 @@ def _unknown(text: str) -> UnknownInstanceError:
         return UnknownInstanceError(f"instance {text!r}: no such file")
     return UnknownInstanceError(
         f"unknown instance {text!r}{did_you_mean(text, names())}; shipped: {', '.join(names())}; "
-        "or give the path of a .csv, .npz, .pb or .txt file"
+        "or give the path of a .csv, .npz, .pb or .txt file, or a JAX function as FILE.py:NAME"
     )

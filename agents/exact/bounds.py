@@ -45,7 +45,24 @@ SLACK = 1e-12
 """Relative: plans that beat the incumbent by less than this are not looked for. It is far above
 the rounding of the few sums that a bound is made of, and far below any difference that matters."""
 _BLOCKS = 128  # default number of blocks of ``Prefixes``
+_PLACES = 8192  # most pairs of a block and a device by default: fewer blocks on large clusters
 _ELEMENTS = 65_536  # of one matrix
+
+
+def capacity(stages: int, micro_batches: int) -> np.ndarray:
+    """The sums over j < s of ``(1 - 1/M)^j`` for s from 0 to ``stages``, (S+1,): fact 2."""
+    decay = (1.0 - 1.0 / micro_batches) ** np.arange(stages)
+    return np.append(0.0, np.cumsum(decay))
+
+
+def least_length(pipeline: Pipeline) -> float:
+    """Seconds that no plan of the problem's stages and devices is shorter than, by its work alone.
+
+    This is fact 2 over all stages; the more stages, the greater it is.
+    """
+    m, stages = pipeline.micro_batches, pipeline.stages
+    most_work = pipeline.cluster.devices - stages + capacity(stages, m)[-1]
+    return float(m * pipeline.seconds_sum[-1] / most_work)
 
 
 class PrefixBounds(NamedTuple):
@@ -99,7 +116,8 @@ class Prefixes:
             devices: where plans may cut the devices, both ends included (default: anywhere).
         """
         self.pipeline, self.budget = pipeline, budget
-        block_count = _BLOCKS if blocks is None else blocks
+        most_blocks = max(_PLACES // pipeline.cluster.devices, 1)
+        block_count = min(_BLOCKS, most_blocks) if blocks is None else blocks
         edges = np.linspace(0, len(pivots), block_count, endpoint=False)
         starts = np.unique(edges.astype(np.int64))
         self._first_pivot = pivots[starts]
@@ -277,8 +295,7 @@ class Bounds:
         self._least_cut = np.append(0.0, np.where(np.isfinite(fewest), fewest, 0.0))
         self._fastest = max(pipeline.cluster.intra_bw, pipeline.cluster.inter_bw)
         # Entry s: the sum over j < s of fact 2.
-        decay = (1.0 - 1.0 / pipeline.micro_batches) ** np.arange(stages)
-        self._capacity = np.append(0.0, np.cumsum(decay))
+        self._capacity = capacity(stages, pipeline.micro_batches)
 
     def columns(self, k: int, e: int | np.ndarray, p: np.ndarray, upper: float) -> Columns:
         """Those states in which the last k stages may be part of a plan shorter than ``upper``.

@@ -36,8 +36,8 @@ def exact_pruned(space: CutSpace) -> PipelineAnswer:
     search = LabelSearch(space.pipeline, space.stages, pruned_targets(space))
     search.run()
     if search.best is None:
-        raise _infeasible(space.pipeline, space.stages, least_excess_pruned(space).excess_bytes)
-    return _answer(space.pipeline, search.best, "exact-pruned", search.evaluations, begin)
+        raise infeasible(space.pipeline, least_excess_pruned(space).excess_bytes)
+    return answer_of(space.pipeline, search.best, "exact-pruned", search.evaluations, begin)
 
 
 def pruned_targets(space: CutSpace) -> Targets:
@@ -73,6 +73,8 @@ def exact_full(
     deadline = np.inf if time_limit is None else begin + time_limit
     check_stages(pipeline)
     stages = pipeline.stages
+    if stages == 1:
+        return one_stage(pipeline)
     pivots = distinct_pivots(pipeline)
     best = usable(pipeline, stages, incumbent)
     evaluations = 0
@@ -81,7 +83,7 @@ def exact_full(
             break
         coarse = coarse_pivots(pipeline, pivots, points)
         coarse_deadline = min(deadline, time.perf_counter() + seconds)
-        search = _search(pipeline, stages, coarse, best, coarse_deadline)
+        search = search_pivots(pipeline, coarse, _length(pipeline, best), coarse_deadline)
         evaluations += search.evaluations
         best = search.best if search.best is not None else best
         if best is not None:
@@ -89,32 +91,55 @@ def exact_full(
     if best is None:
         best = plan_within(pipeline, stages, pipeline.memory_limit)
         if best is None:
-            raise _infeasible(pipeline, stages, least_excess(pipeline).excess_bytes)
+            raise infeasible(pipeline, least_excess(pipeline).excess_bytes)
         best = improve(pipeline, best, deadline=deadline)
-    search = _search(pipeline, stages, pivots, best, deadline)
+    search = search_pivots(pipeline, pivots, _length(pipeline, best), deadline)
     best = search.best if search.best is not None else best
     evaluations += search.evaluations
     proven = search.bound >= search.upper
     bound = None if proven else max(search.bound, pipeline.bubble_free)
-    return _answer(pipeline, best, "exact-full", evaluations, begin, bound)
+    return answer_of(pipeline, best, "exact-full", evaluations, begin, bound)
 
 
-def _search(
-    pipeline: Pipeline,
-    stages: int,
-    pivots: np.ndarray,
-    best: Cuts | None,
-    deadline: float,
+def one_stage(pipeline: Pipeline) -> PipelineAnswer:
+    """The only plan of one stage: all pivots on all devices.
+
+    Raises:
+        InfeasibleError: it does not fit the memory; says how many bytes it lacks.
+    """
+    begin = time.perf_counter()
+    nothing = np.zeros(0, dtype=np.int64)
+    excess = float(pipeline.excess_bytes(nothing, nothing))
+    if excess > 0:
+        raise infeasible(pipeline, excess)
+    return answer_of(pipeline, (nothing, nothing), "exact-full", 1, begin)
+
+
+def search_pivots(
+    pipeline: Pipeline, pivots: np.ndarray, upper: float, deadline: float
 ) -> LabelSearch:
-    """A finished search for plans that cut at ``pivots`` only and are shorter than ``best``."""
-    upper = np.inf if best is None else float(pipeline.length(*best))
+    """A finished search for plans that cut at ``pivots`` only and are shorter than ``upper``.
+
+    Args:
+        pipeline: the problem, of two stages or more.
+        pivots: where plans may cut, ascending.
+        upper: seconds, infinite if no plan is known.
+        deadline: the search ends at this ``time.perf_counter()``.
+    """
     bound_pivots = pivots if len(pivots) >= _MANY else None
-    search = LabelSearch(pipeline, stages, lambda k, e: pivots, upper, deadline, bound_pivots)
+    search = LabelSearch(
+        pipeline, pipeline.stages, lambda k, e: pivots, upper, deadline, bound_pivots
+    )
     search.run()
     return search
 
 
-def _answer(
+def _length(pipeline: Pipeline, plan: Cuts | None) -> float:
+    """Seconds of a step, infinite without a plan."""
+    return np.inf if plan is None else float(pipeline.length(*plan))
+
+
+def answer_of(
     pipeline: Pipeline,
     plan: Cuts,
     method: str,
@@ -138,10 +163,11 @@ def _answer(
     )
 
 
-def _infeasible(pipeline: Pipeline, stages: int, excess: float) -> InfeasibleError:
+def infeasible(pipeline: Pipeline, excess: float) -> InfeasibleError:
     """The error for a problem whose best plan exceeds the memory by ``excess`` bytes."""
+    stages = f"{pipeline.stages} stage{'s' if pipeline.stages > 1 else ''}"
     return InfeasibleError(
-        f"{pipeline.profile.name} on {pipeline.cluster} with {stages} stages: no plan fits the "
+        f"{pipeline.profile.name} on {pipeline.cluster} with {stages}: no plan fits the "
         f"memory; the best one needs {excess:,.0f} bytes more than the "
         f"{pipeline.memory_limit:,.0f} allowed on its fullest stage"
     )

@@ -94,10 +94,10 @@ def pipedream(pipeline: Pipeline) -> PipelineAnswer:
     ignored, as published. The answer's ``length`` is our closed form.
 
     Raises:
-        InfeasibleError: more stages than variables or devices.
+        InfeasibleError: one stage, or more stages than variables or devices.
     """
     begin = time.perf_counter()
-    check_stages(pipeline)
+    check_stages(pipeline, fewest=2)
     stages = pipeline.stages
     cluster, devices = pipeline.cluster, pipeline.cluster.devices
     server = cluster.devices_per_server

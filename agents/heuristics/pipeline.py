@@ -36,7 +36,7 @@ def even_cut(pipeline: Pipeline) -> PipelineAnswer:
         high = int(np.searchsorted(variables, variables[-1] - (stages - cut), side="right"))
         distance = np.abs(seconds[low:high] - cut * seconds[-1] / stages)
         cuts.append(low + int(distance.argmin()))
-    return _answer(pipeline, np.array(cuts), device_cuts, "even-cut", 1, begin)
+    return _answer(pipeline, np.array(cuts, dtype=np.int64), device_cuts, "even-cut", 1, begin)
 
 
 def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -> PipelineAnswer:

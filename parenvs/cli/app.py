@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,24 +12,33 @@ from parenvs import __version__
 from parenvs.cli import tables
 from parenvs.cli.bench import add_bench
 from parenvs.cli.leaderboard import add_leaderboard
+from parenvs.cli.model import Model, reading
 from parenvs.cli.options import (
+    Batch,
     ClusterText,
+    Frozen,
+    FunctionArguments,
     Instance,
     Json,
     MicroBatch,
     OtherInstance,
     PlanFile,
-    PlanOut,
     Plot,
     Stages,
-    with_request,
+    Variables,
 )
-from parenvs.cli.report import out, print_report, proof, refuse_illegal, say, say_json, write
+from parenvs.cli.planning import add_planning
+from parenvs.cli.report import (
+    out,
+    print_report,
+    refuse_illegal,
+    say,
+    say_json,
+    warnings_as_notes,
+    write,
+)
 from parenvs.cli.train import add_training
 from parenvs.errors import InfeasibleError, ParenvsError
-
-if TYPE_CHECKING:
-    from parenvs.agents.planners import Request
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -80,105 +88,54 @@ def _environments() -> list[str]:
 @app.command()
 def show(
     instance: Instance,
+    arguments: FunctionArguments = None,
+    variables: Variables = None,
+    batch: Batch = None,
+    frozen: Frozen = None,
     cluster: ClusterText = None,
-    stages: Stages = None,
+    stages: Annotated[
+        int | None, typer.Option(help="Pipeline stages (default: one a server).")
+    ] = None,
     micro_batch: MicroBatch = None,
 ) -> None:
-    """Show a graph or profile: its chain of pivots on a cluster, and its dimension classes."""
-    from parenvs.instances import load_graph, load_partitioning, problem
-    from parenvs.pipeline.cuts import CutSpace
+    """Show a graph or profile: its inputs, its chain on a cluster, and its dimension classes."""
+    from parenvs.instances import load_partitioning, problem
+    from parenvs.pipeline.problem import stages_on
 
-    options: dict[str, Any] = {}
-    if stages is not None:
-        options["stages"] = stages
-    if micro_batch is not None:
-        options["micro_batch"] = micro_batch
-    pipeline = problem(instance, cluster, **options)
-    graph = None if instance.endswith(".csv") else load_graph(instance)
-    if graph is not None:
+    model = _model(instance, arguments, variables, batch, frozen)
+    options = {} if micro_batch is None else {"micro_batch": micro_batch}
+    # Any chain can be shown, even one that the default number of stages does not fit.
+    pipeline = problem(instance, cluster, stages=stages or 1, **options, **model.options)
+    if stages is None:
+        pipeline = pipeline.with_stages(stages_on(pipeline.cluster))
+    if not model.is_profile:
+        graph = model.read()
         out.print(tables.graph(graph))
-    out.print(tables.chain(CutSpace.build(pipeline)))
-    if graph is not None and len(graph.variables) and pipeline.cluster.devices > 1:
-        out.print(tables.classes(load_partitioning(instance, pipeline.cluster)))
-
-
-@app.command()
-@with_request
-def plan(
-    request: Request,
-    agent: Annotated[
-        str, typer.Option(help="exact, random, ppo, ... (parenvs list shows all).")
-    ] = "exact",
-    refine: Annotated[
-        bool, typer.Option("--refine", help="Search around the answer of agent pretrained.")
-    ] = False,
-    out_: PlanOut = None,
-    plot: Plot = None,
-    as_json: Json = False,
-) -> None:
-    """Plan a model with one agent, judge the plan, and write or draw it."""
-    if refine:
-        agent = _refined(agent)
-    answer = request.run(agent)
-    report = answer.report
-    gaps = _gaps(request, answer)
-    if as_json:
-        content = {"plan": report.plan.to_json(), "report": report.to_json()}
-        if gaps:
-            content["gaps"] = [dataclasses.asdict(gap) for gap in gaps]
-        say_json(content)
-    else:
-        print_report(report)
-        say(proof(answer))
-        for gap in gaps:
-            say(gap.text())
-    refuse_illegal(report, f"the plan of {agent!r} is illegal")
-    write(report, out_, plot, quiet=as_json)
-
-
-@app.command()
-@with_request
-def compare(
-    request: Request,
-    agent: Annotated[
-        list[str] | None,
-        typer.Option(help="Agents to compare, again for each; --out and --plot take the first's."),
-    ] = None,
-    out_: PlanOut = None,
-    plot: Plot = None,
-) -> None:
-    """Plan a model with several agents and print them side by side."""
-    request = dataclasses.replace(request, progress=True)
-    rows: list[tuple[Any, Any]] = []
-    for name in agent or request.compared:
-        try:
-            answer = request.run(name)
-        except InfeasibleError as error:
-            if agent:  # the user named this agent, so its failure is the command's
-                raise
-            say(f"{name}: {error}")
-            continue
-        rows.append((answer, answer.report))
-    out.print(tables.comparison(rows))
-    first = rows[0][1]
-    refuse_illegal(first, f"the plan of {rows[0][0].method!r} is illegal")
-    write(first, out_, plot)
+        out.print(tables.parameters(graph))
+    out.print(tables.chain(pipeline))
+    if not model.is_profile and len(graph.variables) and pipeline.cluster.devices > 1:
+        out.print(tables.classes(load_partitioning(instance, pipeline.cluster, **model.options)))
 
 
 @app.command("judge")
 def judge_(
     file: PlanFile,
     instance: OtherInstance = None,
+    arguments: FunctionArguments = None,
+    variables: Variables = None,
+    batch: Batch = None,
+    frozen: Frozen = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
-    report = _judged(file, instance)
+    model = _model(instance, arguments, variables, batch, frozen)
+    report = _judged(file, model)
     if as_json:
         say_json(report.to_json())
     else:
         print_report(report)
-    write(report, None, plot, quiet=as_json)
+    write(report, plot=plot, quiet=as_json)
     refuse_illegal(report, f"{file}: illegal")
 
 
@@ -189,6 +146,10 @@ def diff(
         Path, typer.Argument(metavar="B", help="Another plan file of the same problem.")
     ],
     instance: OtherInstance = None,
+    arguments: FunctionArguments = None,
+    variables: Variables = None,
+    batch: Batch = None,
+    frozen: Frozen = None,
     as_json: Json = False,
 ) -> None:
     """Tell what two plans of one problem decide differently, and what that costs, part by part.
@@ -201,7 +162,8 @@ def diff(
 
     names = (str(old), str(new))
     require_same_problem(load_plan(old), load_plan(new), names)
-    plan_difference = difference(_judged(old, instance), _judged(new, instance))
+    model = _model(instance, arguments, variables, batch, frozen)
+    plan_difference = difference(_judged(old, model), _judged(new, model))
     if as_json:
         say_json(plan_difference.to_json())
     else:
@@ -215,13 +177,17 @@ def explain(
         str | None, typer.Option(help="Glob over paths (default: all, equal layers together).")
     ] = None,
     instance: OtherInstance = None,
+    arguments: FunctionArguments = None,
+    variables: Variables = None,
+    batch: Batch = None,
+    frozen: Frozen = None,
 ) -> None:
     """Tell for each variable of a partition plan why it is partitioned or not."""
     from parenvs.partitioning.problem import PartitionReport
     from parenvs.viewer.partition_explanation import explain as explained
     from parenvs.viewer.partition_explanation import explanation_text
 
-    report = _judged(file, instance)
+    report = _judged(file, _model(instance, arguments, variables, batch, frozen))
     if not isinstance(report, PartitionReport):
         raise ParenvsError(f"{file}: explain takes plans of partitions, not {report.plan.task}")
     say(explanation_text(explained(report, variable)))
@@ -255,41 +221,35 @@ def verify(
         raise InfeasibleError(f"{file}: illegal; parenvs judge gives the reasons")
 
 
-def _refined(agent: str) -> str:
-    """Return the planner that searches around the answer of planner ``agent``."""
-    from parenvs.agents.names import GENERAL, REFINED
-
-    if agent not in GENERAL:
-        raise ParenvsError(f"--refine is an option of --agent {GENERAL[0]}, not of {agent!r}")
-    return REFINED
-
-
-def _gaps(request: Request, answer: Any) -> list[Any]:
-    """Return the gaps to the optimum of an answer whose planner was trained on other problems."""
-    from parenvs.agents.names import GENERAL
-    from parenvs.agents.planners import PipelineRequest
-    from parenvs.agents.pretrained.planner import gaps
-
-    if not isinstance(request, PipelineRequest) or answer.method not in GENERAL:
-        return []
-    return gaps(request.points, answer)
+def _model(
+    instance: str | None,
+    arguments: str | None,
+    variables: list[str] | None,
+    batch: list[str] | None,
+    frozen: list[str] | None,
+) -> Model:
+    """Return the model of a command line; without an instance, that of a plan is meant."""
+    given = {} if arguments is None else {"arguments": arguments}
+    return Model(instance or "", {**given, **reading(variables, batch, frozen)})
 
 
-def _judged(file: Path, instance: str | None) -> Any:
-    """Judge a plan file on its own instance, or on ``instance`` if one is given."""
+def _judged(file: Path, model: Model) -> Any:
+    """Judge a plan file on the model, or on its own instance if the model names none."""
     from parenvs.instances import load_graph, load_profile
     from parenvs.judging import judge
     from parenvs.plan import PipelinePlan, load_plan
 
     judged_plan: Any = load_plan(file)
-    if instance is None:
+    if not (model.instance or model.options):
         return judge(judged_plan)
+    instance = model.instance or judged_plan.instance
     if isinstance(judged_plan, PipelinePlan):
-        profile = load_profile(instance, judged_plan.cluster, judged_plan.micro_batch)
-        return judge(judged_plan, profile)
-    return judge(judged_plan, load_graph(instance))
+        cluster, micro_batch = judged_plan.cluster, judged_plan.micro_batch
+        return judge(judged_plan, load_profile(instance, cluster, micro_batch, **model.options))
+    return judge(judged_plan, load_graph(instance, **model.options))
 
 
+add_planning(app)
 add_training(app)
 add_bench(app)
 add_leaderboard(app)
@@ -298,7 +258,8 @@ add_leaderboard(app)
 def main() -> None:
     """Run the command; bad input ends with one line and exit status 2."""
     try:
-        app()
+        with warnings_as_notes():
+            app()
     except BrokenPipeError:
         sys.exit(1)
     except (ParenvsError, OSError) as error:

@@ -12,13 +12,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs.agents.names import STEPS
+from parenvs.cli.model import Model, reading
+from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
 from parenvs.instances import TASKS
+from parenvs.plan import PipelinePlan
 
 if TYPE_CHECKING:
     from parenvs.agents.planners import Request
 
-Instance = Annotated[str, typer.Argument(help="Shipped name, or path of a graph or .csv profile.")]
+Instance = Annotated[
+    str,
+    typer.Argument(help="Shipped name, path of a graph or .csv profile, or FILE.py:FUNCTION."),
+]
+FunctionArguments = Annotated[
+    str | None,
+    typer.Option(
+        "--args", help="What gives a function's arguments: NAME in its file, or FILE.py:NAME."
+    ),
+]
+Variables = Annotated[
+    list[str] | None,
+    typer.Option(help="Glob over paths, or argument's index: the trainable variables; again."),
+]
+Batch = Annotated[
+    list[str] | None, typer.Option(help="The same: inputs whose first dimension is the batch.")
+]
+Frozen = Annotated[list[str] | None, typer.Option(help="The same: weights that are not trained.")]
 _KNOWN = ", ".join(TASKS)
 ClusterText = Annotated[
     str | None,
@@ -27,7 +47,10 @@ ClusterText = Annotated[
         help="Preset, '4x8:v100,25Gbps', or a .json file (default: C for pipelines, 1x8:v100).",
     ),
 ]
-Stages = Annotated[int | None, typer.Option(help="Pipeline stages (default: one a server).")]
+Stages = Annotated[
+    int | None,
+    typer.Option(help="Pipeline stages (default: chosen, with the devices; train: one a server)."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 MicroBatch = Annotated[int | None, typer.Option(help="Samples in a micro-batch (default: 16).")]
 PlanFile = Annotated[Path, typer.Argument(help="A plan file.")]
@@ -43,7 +66,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def read_request(
+    choosing: bool,
     instance: Instance,
+    arguments: FunctionArguments = None,
+    variables: Variables = None,
+    batch: Batch = None,
+    frozen: Frozen = None,
     task: Annotated[str, typer.Option(help=f"What to plan: {_KNOWN}.")] = TASKS[0],
     cluster: ClusterText = None,
     devices: Annotated[
@@ -54,6 +82,10 @@ def read_request(
         int, typer.Option(help="Environment steps of agents that learn or draw.")
     ] = STEPS,
     stages: Stages = None,
+    devices_used: Annotated[
+        int | None,
+        typer.Option(help="Devices that a pipeline uses (default: chosen; all with --stages)."),
+    ] = None,
     micro_batch: MicroBatch = None,
     micro_batches: Annotated[
         int | None, typer.Option(help="Micro-batches in a step (default: 16).")
@@ -81,13 +113,19 @@ def read_request(
     ] = None,
     rules: Annotated[str | None, typer.Option(help="shardy (default) or automap.")] = None,
     uneven: Annotated[str | None, typer.Option(help="pad (default) or forbid.")] = None,
-    reward: Annotated[str | None, typer.Option(help="paper (default) or step_time.")] = None,
+    reward: Annotated[
+        str | None, typer.Option(help="step_time (default; of train: paper) or paper.")
+    ] = None,
     memory_limit: Annotated[
         str | None,
         typer.Option(help="GB a device, or 'device' for 0.9 of its own; for the exact agent."),
     ] = None,
-) -> Request:
-    """Read the problem of a command and how to solve it, as planners take them."""
+) -> tuple[Request, Model]:
+    """Read the problem of a command and how to solve it, as planners take them.
+
+    ``choosing`` leaves the stages and devices of a pipeline open unless they are given, and makes
+    ``step_time`` the reward of a partition; without it, both are the environment's own.
+    """
     check_range("--steps", steps, 1)
     if micro_batch is not None:
         check_range("--micro-batch", micro_batch, 1)
@@ -95,7 +133,9 @@ def read_request(
     from parenvs.agents.planners import request_of
     from parenvs.instances import PARTITION_OPTIONS, PIPELINE_OPTIONS, problem
 
-    is_pipeline = task == "pipeline-cut"
+    is_pipeline = task == PipelinePlan.task
+    if not is_pipeline and choosing and reward is None:
+        reward = "step_time"
     problem_options = _given(
         stages=stages,
         micro_batch=micro_batch,
@@ -112,8 +152,24 @@ def read_request(
     for name in problem_options if task in TASKS else ():  # problem() refuses unknown tasks
         if name not in allowed:
             raise ParenvsError(f"{_option(name)} is not an option of --task {task}")
-    planned = problem(instance, cluster, task, **problem_options)
+    if devices_used is not None and not is_pipeline:
+        raise ParenvsError(f"--devices-used is not an option of --task {task}")
+    how = reading(variables, batch, frozen)
+    model = Model(instance, {**_given(arguments=arguments), **how}, task)
+    chosen_cluster, clusters = cluster, ()
+    if is_pipeline:
+        chosen_cluster = whole = Cluster.parse("C" if cluster is None else cluster)
+        if devices_used is not None:
+            chosen_cluster = whole.part(devices_used)
+        if choosing and stages is None:
+            problem_options["stages"] = 1
+            clusters = tuple(whole.parts() if devices_used is None else [chosen_cluster])
+    if task in TASKS:
+        model.tell(micro_batch)
+    planned = problem(instance, chosen_cluster, task, **problem_options, **model.options)
     search_options = _given(radius=radius, candidates=candidates, time_limit=time_limit)
+    if clusters:
+        search_options["clusters"] = clusters
     if is_pipeline and memory_limit is not None:
         raise ParenvsError(f"--memory-limit is not an option of --task {task}")
     if not is_pipeline and search_options:
@@ -124,7 +180,7 @@ def read_request(
         search_options["memory_limit"] = planned.memory_limit
     elif memory_limit is not None:
         search_options["memory_limit"] = _gigabytes(memory_limit)
-    return request_of(planned, seed=seed, steps=steps, **search_options)
+    return request_of(planned, seed=seed, steps=steps, **search_options), model
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -148,20 +204,27 @@ def _gigabytes(text: str) -> float:
     return gigabytes * 1e9
 
 
-def with_request(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of ``read_request`` in place of its first argument."""
+def with_request(command: Callable[..., None], choosing: bool = True) -> Callable[..., None]:
+    """Give a command the options of ``read_request`` in place of its first two arguments.
+
+    Args:
+        command: takes what ``read_request`` returns, and its own options.
+        choosing: see ``read_request``.
+    """
     # Not get_type_hints: with a default of None, Python 3.10's hides Annotated in an Optional.
     names = {"Request": Any}
+    read = functools.partial(read_request, choosing)
     shared = inspect.signature(read_request, locals=names, eval_str=True).parameters
+    shared_options = list(shared.values())[1:]
     command_parameters = inspect.signature(command, locals=names, eval_str=True).parameters
-    own = list(command_parameters.values())[1:]
+    own = list(command_parameters.values())[2:]
 
     @functools.wraps(command)
     def wrapper(**options: Any) -> None:
-        request = read_request(**{name: options.pop(name) for name in shared})
-        command(request, **options)
+        request, model = read(**{p.name: options.pop(p.name) for p in shared_options})
+        command(request, model, **options)
 
-    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*shared.values(), *own)]
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*shared_options, *own)]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from parenvs.agents.answer import SEARCHED
 from parenvs.errors import InfeasibleError
 from parenvs.viewer import save, text
 
@@ -30,6 +35,65 @@ def say_progress(words: str) -> None:
     sys.stderr.flush()
 
 
+_noted: set[str] = set()
+
+
+def note(words: str) -> None:
+    """Print a line on what was assumed to standard error, the same one only once a command."""
+    if words not in _noted:
+        _noted.add(words)
+        say_progress(f"parenvs: note: {words}")
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Turn the warnings of a command into notes: one line each, without file and line."""
+    _noted.clear()
+    with warnings.catch_warnings():
+        plain = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+            if category is UserWarning:
+                note(" ".join(str(message).split()))
+            else:
+                plain(message, category, *place)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
+
+
+class Step:
+    """A part of a command that takes its time, told on standard error as one line.
+
+    A terminal shows the line from the beginning on; elsewhere it is written at the end, if the step
+    took at least ``least`` seconds, so that what fails leaves its error alone.
+
+    >>> with Step("reading model.pb") as step:
+    ...     step.result = "12 instructions"
+    """
+
+    def __init__(self, words: str, least: float = 0.0) -> None:
+        """Describe the step in words."""
+        self.words, self.least, self.result = words, least, ""
+        self._live = sys.stderr.isatty()
+
+    def __enter__(self) -> Step:
+        """Begin: show the words on a terminal."""
+        self._begin = time.perf_counter()
+        if self._live:
+            sys.stderr.write(f"{self.words} ... ")
+            sys.stderr.flush()
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        """End the line with the result, or else the seconds."""
+        seconds = time.perf_counter() - self._begin
+        if self._live:
+            say_progress("" if kind else self.result or f"{seconds:.1f} s")
+        elif kind is None and seconds >= self.least:
+            say_progress(f"{self.words} ... {self.result or f'{seconds:.1f} s'}")
+
+
 def say_json(content: Any) -> None:
     """Print an object of JSON types as one line."""
     sys.stdout.write(json.dumps(content) + "\n")
@@ -42,10 +106,11 @@ def print_report(report: Any) -> None:
 
 def proof(answer: Answer) -> str:
     """One line on what a planner knows of its answer."""
-    words = f"{answer.method}: {answer.status}"
+    words = f"{answer.method}: {answer.claim}"
     if answer.bound:
         side, unit = ("lower", " s") if hasattr(answer, "length") else ("upper", " of the return")
-        words += f", proven {side} bound {answer.bound:.6g}{unit}"
+        among = SEARCHED.get(answer.method)
+        words += f", proven {side} bound {answer.bound:.6g}{unit}" + (among and " of these" or "")
     if answer.evaluations:
         words += f"; {answer.evaluations:,} evaluations"
     return f"{words}; {answer.seconds:.2f} s"

@@ -11,17 +11,32 @@ from rich.table import Table
 from rich.text import Text
 
 from parenvs.cluster import PRESETS
+from parenvs.errors import InfeasibleError
+from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.instances import manifest
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.cuts import CutSpace
+from parenvs.pipeline.problem import Pipeline
 from parenvs.plan import RULE_SETS
+from parenvs.viewer.partition_grid import kind_of, merged
+from parenvs.viewer.words import duration, size
 
 if TYPE_CHECKING:
     from parenvs.agents.answer import PartitionAnswer
+    from parenvs.agents.exact.shapes import Choice
     from parenvs.agents.evaluate import Evaluation
     from parenvs.agents.train.run import TrainResult
     from parenvs.leaderboard.check import CheckedEntry
+
+
+_ROLES = {
+    "VARIABLE": "variables",
+    "OPTIMISER": "optimiser state",
+    "BATCH": "batch inputs",
+    "SCALAR": "scalar inputs",
+}
+"""Name of a role -> words for the parameters that have it."""
 
 
 def instances() -> Table:
@@ -60,13 +75,9 @@ def graph(graph: Graph) -> Table:
     """Sizes of a graph."""
     table = _table(f"graph {graph.name}", "what", "count", "size")
     bytes_ = graph.tensor_bytes[graph.parameter_tensor]
-    for role, name in (
-        (Role.VARIABLE, "variables"),
-        (Role.OPTIMISER, "optimiser state"),
-        (Role.BATCH, "batch inputs"),
-        (Role.SCALAR, "scalar inputs"),
-    ):
+    for role in Role:
         chosen = graph.parameter_role == role
+        name = _ROLES.get(role.name, role.name.lower())
         table.add_row(name, str(int(chosen.sum())), f"{bytes_[chosen].sum() / 1e9:.3f} GB")
     top = graph.parent < 0
     for phase in Phase:
@@ -81,9 +92,13 @@ def graph(graph: Graph) -> Table:
     return table
 
 
-def chain(space: CutSpace) -> Table:
-    """A chain of pivots on a cluster, and how much of it is left to search."""
-    pipeline = space.pipeline
+def chain(pipeline: Pipeline) -> Table:
+    """A chain of pivots on a cluster, and how much of it ``PipelineCut-v0`` leaves to search."""
+    try:
+        space = CutSpace.build(pipeline)
+        candidates = f"{len(space.pivots)} (radius {space.radius})"
+    except InfeasibleError:
+        candidates = "none: they allow no plan of so many stages"
     profile = pipeline.profile
     table = _table(f"chain of {profile.name} on {pipeline.cluster}", "what", "value")
     rows = (
@@ -95,11 +110,59 @@ def chain(space: CutSpace) -> Table:
         ("largest cut", f"{profile.cut_bytes[:-1].max() / 1e6:.2f} MB"),
         ("smallest cut", f"{profile.cut_bytes[:-1].min() / 1e6:.2f} MB"),
         ("bubble-free step", f"{pipeline.bubble_free:.4f} s"),
-        ("stages", f"{space.stages}"),
-        ("candidates", f"{len(space.pivots)} (radius {space.radius})"),
+        ("stages", f"{pipeline.stages}"),
+        ("candidates of PipelineCut-v0", candidates),
     )
     for row in rows:
         table.add_row(*row)
+    return table
+
+
+def parameters(graph: Graph) -> Table:
+    """What the entry parameters are taken for, and why; equal ones of several layers in a row."""
+    reasons = _reasons(graph)
+    bytes_ = graph.tensor_bytes[graph.parameter_tensor]
+    keys = [
+        (int(graph.parameter_argument[k]), int(graph.parameter_role[k]), kind_of(reasons[k]))
+        for k in range(len(graph.paths))
+    ]
+    table = _table("entry parameters", "path", "count", "size", "role", "why")
+    for column in table.columns[3:]:
+        column.justify = "left"
+    for name, indices in merged(graph.paths, keys):
+        first = indices[0]
+        role = Role(int(graph.parameter_role[first])).name.lower()
+        row = (name, str(len(indices)), size(float(bytes_[indices].sum())), role, reasons[first])
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _reasons(graph: Graph) -> list[str]:
+    """Why each entry parameter has its role, (P,); empty where the reader does not tell."""
+    reasons = getattr(roles, "reasons", None)
+    return [""] * len(graph.paths) if reasons is None else reasons(graph)
+
+
+def shapes(choice: Choice) -> Table:
+    """The numbers of devices among which a pipeline's shape was chosen."""
+    table = _table(
+        "devices and stages tried",
+        "devices",
+        "stages",
+        "shortest step found",
+        "none is shorter than",
+    )
+    chosen = choice.answer.problem.cluster.devices
+    for tried in choice.tried:
+        found = tried.stages is not None
+        table.add_row(
+            f"{tried.devices}{' *' if tried.devices == chosen else ''}",
+            str(tried.stages) if found else "-",
+            duration(tried.length) if found else "-",
+            duration(tried.bound) if np.isfinite(tried.bound) else "none fits",
+        )
+    table.caption = "*: chosen"
+    table.caption_justify = "left"
     return table
 
 
@@ -158,7 +221,7 @@ def comparison(rows: Sequence[tuple[Any, Any]]) -> Table:
             value,
             over,
             " ".join(map(str, report.plan.device_cuts)),
-            answer.status,
+            answer.claim,
             f"{answer.seconds:.2f}",
         )
     return table
@@ -189,7 +252,7 @@ def _partitions(rows: Sequence[tuple[PartitionAnswer, PartitionReport]]) -> Tabl
             f"{report.communication_seconds:.3g}",
             f"{report.memory.peak / 1e9:.3g}" + ("" if report.fits else " !"),
             f"{100 * report.utilisation:.1f} %",
-            answer.status,
+            answer.claim,
             f"{answer.seconds:.2f}",
         )
     table.caption = (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from parenvs.cli import tables
+from parenvs.cli.model import Model
 from parenvs.cli.options import Seed, check_range, with_request
 from parenvs.cli.report import out, say
 from parenvs.errors import ParenvsError, need_extra
@@ -18,13 +20,14 @@ if TYPE_CHECKING:
 
 def add_training(app: typer.Typer) -> None:
     """Add the commands that train and evaluate agents."""
-    app.command()(with_request(train))
+    app.command()(with_request(train, choosing=False))
     app.command()(evaluate)
     app.command()(pretrain)
 
 
 def train(
     request: Request,
+    model: Model,
     agent: Annotated[str, typer.Option(help="ppo, rainbow or rainbow-paper.")] = "ppo",
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of the run (default: runs/...).")
@@ -39,6 +42,10 @@ def train(
     best = request.optimum()
     name = Path(request.problem.instance).stem
     place = folder or Path("runs") / f"{name}-{request.label}-{agent}-{request.seed}"
+    if model.kept:  # what evaluates the run later has nothing but its folder
+        graph = place / "graph.npz"
+        model.graph().save(graph)
+        request = replace(request, problem=replace(request.problem, instance=str(graph)))
     config = trainer.Config(
         request.env_id, request.env_kwargs, agent=agent, seed=request.seed, steps=request.steps
     )

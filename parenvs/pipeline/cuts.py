@@ -98,7 +98,7 @@ class CutSpace:
             InfeasibleError: ``radius`` or ``candidates`` is invalid, or no plan exists even with
                 every device cut allowed.
         """
-        check_stages(pipeline)
+        check_stages(pipeline, fewest=2)
         stages = pipeline.stages
         check_candidates(radius, candidates)
         if candidates == "minima":

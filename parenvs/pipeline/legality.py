@@ -22,8 +22,6 @@ def malformed(plan: PipelinePlan, pivots: int, devices: int) -> list[str]:
     reasons = []
     if len(plan.cuts) != len(plan.device_cuts):
         reasons.append(f"{len(plan.cuts)} cuts but {len(plan.device_cuts)} device cuts")
-    if not plan.cuts:
-        reasons.append("no cuts: a pipeline has at least two stages")
     for key, values, end, noun in (
         ("cuts", plan.cuts, pivots, "pivots"),
         ("device_cuts", plan.device_cuts, devices, "devices"),

@@ -53,7 +53,7 @@ class PointSpace:
         Raises:
             InfeasibleError: no plan can have the number of stages, or no plan fits the memory.
         """
-        check_stages(pipeline)
+        check_stages(pipeline, fewest=2)
         stages = pipeline.stages
         devices = units(pipeline)
         if stages > min(STAGES, len(devices) - 1):

@@ -37,7 +37,7 @@ def stages_on(cluster: Cluster, stages: int | None = None) -> int:
 class Pipeline:
     """The problem of cutting a chain into S stages on a cluster.
 
-    Methods take arrays of cuts with any number of stages; ``stages`` is the number that plans of
+    One stage is pure data parallelism: a plan without cuts, on all devices. Methods take arrays of cuts with any number of stages; ``stages`` is the number that plans of
     solvers and search spaces have, and that the judge requires.
 
     >>> import parenvs
@@ -100,14 +100,14 @@ class Pipeline:
             raise InfeasibleError("a pipeline needs at least two devices")
         if self.stages is None:
             fill(self, "stages", stages_on(self.cluster))
-        if not isinstance(self.stages, int) or isinstance(self.stages, bool) or self.stages < 2:
+        if not isinstance(self.stages, int) or isinstance(self.stages, bool) or self.stages < 1:
             raise InfeasibleError(
-                f"{self.profile.name}: a pipeline needs at least 2 stages, not {self.stages!r}"
+                f"{self.profile.name}: a plan needs at least 1 stage, not {self.stages!r}"
             )
 
-    def with_stages(self, stages: int) -> Pipeline:
-        """Return the same problem with another number of stages; prefix sums are shared."""
-        other = replace(self, stages=stages)
+    def with_stages(self, stages: int, cluster: Cluster | None = None) -> Pipeline:
+        """Return the problem with other stages, also on another cluster; prefix sums are shared."""
+        other = replace(self, stages=stages, cluster=cluster or self.cluster)
         for name, value in vars(self).items():
             vars(other).setdefault(name, value)  # values of cached properties
         return other
@@ -445,8 +445,9 @@ class Report:
         """Return the verdict and the stages in a few lines; ``parenvs.viewer.text`` shows more."""
         if not self.stages:
             return "\n".join(["malformed plan", *(f"  {reason}" for reason in self.reasons)])
+        count = f"{len(self.stages)} stage{'s' if len(self.stages) > 1 else ''}"
         lines = [
-            f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {len(self.stages)} stages, "
+            f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {count}, "
             f"L {self.length_seconds:.6g} s a step (simulated {self.simulated_seconds:.6g} s), "
             f"value {self.value:.4f}" + ("" if self.legal else ", ILLEGAL"),
             *(f"  {reason}" for reason in self.reasons),
@@ -484,14 +485,21 @@ class Report:
         }
 
 
-def check_stages(pipeline: Pipeline) -> None:
+def check_stages(pipeline: Pipeline, fewest: int = 1) -> None:
     """Raise an error if no plan can have the problem's number of stages.
 
+    Args:
+        pipeline: the problem.
+        fewest: stages that a plan has at least, 2 where there must be something to cut.
+
     Raises:
-        InfeasibleError: there are more stages than devices, or than pivots with variables.
+        InfeasibleError: there are more stages than devices, than pivots with variables, or fewer
+            than ``fewest``.
     """
     name, stages = pipeline.profile.name, pipeline.stages
     holders = int(pipeline.variable_sum[-1])
+    if stages < fewest:
+        raise InfeasibleError(f"{name}: a pipeline needs at least {fewest} stages, not {stages}")
     if stages > holders:
         raise InfeasibleError(
             f"{name}: {stages} stages asked for, but only {holders} pivots hold variables and "

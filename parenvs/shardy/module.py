@@ -29,6 +29,8 @@ _PARSERS = ("jaxlib._hlo", "jaxlib._jax", "jaxlib.xla_extension")
 """Modules in which versions of jaxlib keep their parser of HLO text."""
 _DIALECTS = ("stablehlo", "func", "sdy", "builtin")
 """Dialects whose operations Shardy knows."""
+MODULE_SUFFIXES = (".pb", ".txt", ".hlo")
+"""Endings of files that hold a module."""
 _RULE = "xla.sdy.sharding_rule"
 """Attribute in which JAX gives the sharding rule of a custom call."""
 _IDENTITY = "stablehlo.optimization_barrier"
@@ -57,10 +59,11 @@ def module_of(source: Any) -> Module:
 
     Args:
         source: what ``jax.jit(f, keep_unused=True).lower(...)`` returns, the path of a ``.pb`` or
-            ``.txt``, or a shipped name, whose training step is lowered again.
+            ``.txt``, or a shipped name, whose training step is lowered again. A ``.npz`` holds no
+            module; the ``.pb`` or ``.txt`` of its name beside it is taken.
 
     Raises:
-        ParenvsError: ``source`` is none of these, or is a ``.npz``, which holds no module.
+        ParenvsError: ``source`` is none of these, or a ``.npz`` with no module beside it.
     """
     if hasattr(source, "compiler_ir"):
         proto = proto_of(source)
@@ -73,8 +76,10 @@ def module_of(source: Any) -> Module:
     text = os.fspath(source)
     if text in manifest()["instances"]:
         return _shipped(text)
-    graph = load_graph(text)
     path = Path(text)
+    if path.suffix == ".npz" and (beside := _beside(path)) is not None:
+        return module_of(beside)
+    graph = load_graph(text)
     if path.suffix == ".npz":
         raise ParenvsError(
             f"{text}: holds arrays only, and Shardy needs the module: give the .pb or .txt that it "
@@ -84,6 +89,20 @@ def module_of(source: Any) -> Module:
     if path.suffix == ".pb":
         return Module(_unwrapped(data), graph, text)
     return Module(proto_of_text(data.decode(), text), graph, text)
+
+
+def has_module(instance: str) -> bool:
+    """Return whether ``module_of`` finds a module by the instance of a plan alone."""
+    if instance in manifest()["instances"]:
+        return True
+    path = Path(instance)
+    return path.suffix in MODULE_SUFFIXES or (path.suffix == ".npz" and _beside(path) is not None)
+
+
+def _beside(path: Path) -> Path | None:
+    """Return the module of the same name in a graph's folder, as ``parenvs plan`` writes it."""
+    files = (path.with_suffix(suffix) for suffix in MODULE_SUFFIXES)
+    return next((file for file in files if file.is_file()), None)
 
 
 def _unwrapped(data: bytes) -> bytes:

@@ -77,7 +77,7 @@ def _pipeline_figures(report: Report) -> list[str]:
     return [
         f"L {duration(report.length_seconds)}",
         f"simulated {duration(report.simulated_seconds)}",
-        f"{len(report.stages)} stages, pivot {pivot_stage(report)}",
+        f"{plural(len(report.stages), 'stage')}, pivot {pivot_stage(report)}",
     ]
 
 

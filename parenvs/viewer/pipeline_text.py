@@ -57,7 +57,7 @@ def title(pipeline: Pipeline, report: Report | None) -> str:
     """Instance, cluster, stages and micro-batches."""
     parts = [f"{printable(pipeline.profile.name)} on {pipeline.cluster}"]
     if report is not None and report.stages:
-        parts.append(f"{len(report.stages)} stages")
+        parts.append(plural(len(report.stages), "stage"))
     batches = plural(pipeline.micro_batches, "micro-batch", "es")
     return SEPARATOR.join([*parts, f"{batches} of {pipeline.profile.micro_batch}"])
 

@@ -1,0 +1,233 @@
+"""JAX functions named as ``FILE.py:NAME`` or ``package.module:NAME``, lowered to HLO (extra jax).
+
+The user's code runs here: what it prints goes to standard error, and an error of it becomes one
+line that names its file and line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from functools import lru_cache, reduce
+from pathlib import Path
+from typing import Any
+
+from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
+from parenvs.graph.graph import Graph
+
+_FORM = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_][\w.]*)")
+_LIBRARIES = ("site-packages", "dist-packages", "importlib", "<frozen")
+_LONGEST = 300
+"""Characters of a user's error that are shown."""
+
+
+def is_function(instance: str) -> bool:
+    """Return whether an instance names a function: ``FILE.py:NAME`` or ``package.module:NAME``."""
+    return _FORM.fullmatch(instance) is not None
+
+
+def stamp(instance: str) -> int | None:
+    """Return the time of the last change of a function's file, or None without a file."""
+    module = _split(instance)[0]
+    try:
+        return Path(module).stat().st_mtime_ns
+    except (OSError, ValueError):
+        return None
+
+
+def graph_of(instance: str, arguments: str | None = None, **options: Any) -> Graph:
+    """Lower a function and read its graph, which has the function's name.
+
+    Args:
+        instance: see ``lower``.
+        arguments: see ``lower``.
+        **options: see ``parenvs.graph.reader.read_module``.
+
+    Raises:
+        ParenvsError: see ``lower`` and ``read_module``.
+    """
+    from parenvs.graph.reader import read_proto
+
+    name = _split(instance)[1].split(".")[-1]
+    return read_proto(lower(instance, arguments), instance, name=name, **options)
+
+
+def lower(instance: str, arguments: str | None = None) -> bytes:
+    """Lower a function abstractly and return its serialized HloModuleProto.
+
+    Equal calls give the same bytes without running the user's code again, until the file changes.
+
+    Args:
+        instance: the function (also a jitted one, or an object that can be called).
+        arguments: its arguments: a name in the same file, or ``FILE.py:NAME``. A function is called
+            for them, abstractly if it can be traced, so that nothing is allocated. A tuple or list
+            holds positional arguments, a dict keyword arguments; anything else is one argument.
+
+    Raises:
+        ParenvsError: JAX is missing, there is no such file or name, no arguments are given, or the
+            user's code fails; the line names its file and line.
+    """
+    return _lowered(instance, arguments, stamp(instance))
+
+
+@lru_cache(maxsize=1)
+def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> bytes:
+    """Lower a function; ``changed_ns``, the time of the file's last change, is part of the key."""
+    with need_extra("jax", "planning a function"):
+        import jax
+    module, name = _split(instance)
+    if module.endswith(".py") and not Path(module).is_file():
+        raise ParenvsError(f"instance {instance!r}: no file {module!r}")
+    place, argument_name = module, arguments or ""
+    if arguments is not None and is_function(arguments):
+        place, argument_name = _split(arguments)
+    with _importing(module), _importing(place), contextlib.redirect_stdout(sys.stderr):
+        function = _attribute(_module(module), name, module)
+        if not callable(function):
+            raise ParenvsError(
+                f"{instance}: {shown(function)} is no function; give one that can be called"
+            )
+        if arguments is not None:
+            given = _attribute(_module(place), argument_name, place)
+        elif _needs_arguments(function):
+            raise ParenvsError(
+                f"{instance} takes arguments: give --args NAME, a function of that file (or "
+                "FILE.py:NAME) that returns them as a tuple or dict, or the tuple or dict itself"
+            )
+        else:
+            given = ()
+        jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
+        return _lower(jax, jitted, given, instance)
+
+
+def _lower(jax: Any, jitted: Any, given: Any, where: str) -> bytes:
+    """Lower with the arguments that ``given`` is or returns, abstract ones if they suffice."""
+    ways = [lambda: given]
+    if callable(given) and not isinstance(given, type):
+        ways = [lambda: jax.eval_shape(given), given]
+    for number, arguments in enumerate(ways, 1):
+        try:
+            positional, named = _call_form(arguments())
+            lowered = jitted.lower(*positional, **named)
+            return lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+        except (Exception, SystemExit) as error:
+            if number == len(ways):
+                raise _one_line(error, where) from None
+    raise AssertionError("unreachable")
+
+
+def _call_form(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and the keyword arguments that a value stands for."""
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return (), value
+    if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+        return tuple(value), {}
+    return (value,), {}
+
+
+def _needs_arguments(function: Any) -> bool:
+    """Return whether a function has a parameter without a default."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return any(p.default is p.empty and p.kind not in optional for p in parameters)
+
+
+def _split(instance: str) -> tuple[str, str]:
+    """Return the module (or file) and the name of an instance that names a function."""
+    match = _FORM.fullmatch(instance)
+    if match is None:
+        raise ParenvsError(f"{instance!r} names no function: give FILE.py:NAME")
+    return match["module"], match["name"]
+
+
+@contextlib.contextmanager
+def _importing(module: str) -> Iterator[None]:
+    """Put the folder of a file, or the current one, first on the path of imports."""
+    folder = str(Path(module).resolve().parent) if module.endswith(".py") else str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def _module(module: str) -> Any:
+    """Import a module by its name or file; a file is run once, under its own name if that is free.
+
+    Raises:
+        ParenvsError: there is no such file, or the user's code fails.
+    """
+    try:
+        if not module.endswith(".py"):
+            return importlib.import_module(module)
+        path = Path(module).resolve()
+        name = path.stem
+        known = sys.modules.get(name)
+        if known is not None and getattr(known, "__parenvs_stamp__", None) is None:
+            name = f"parenvs_source_{name}"  # another module has the file's name
+        written = (str(path), path.stat().st_mtime_ns)
+        if getattr(sys.modules.get(name), "__parenvs_stamp__", None) == written:
+            return sys.modules[name]
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        made: Any = importlib.util.module_from_spec(spec)
+        sys.modules[name] = made  # as importing does: dataclasses and pickle look there
+        try:
+            spec.loader.exec_module(made)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        made.__parenvs_stamp__ = written
+        return made
+    except (Exception, SystemExit) as error:
+        raise _one_line(error, module) from None
+
+
+def _attribute(module: Any, name: str, where: str) -> Any:
+    """Return what a dotted name stands for in a module."""
+    try:
+        return reduce(getattr, name.split("."), module)
+    except AttributeError:
+        known = [key for key in vars(module) if not key.startswith("_")]
+        raise ParenvsError(f"{where}: no name {name!r}{did_you_mean(name, known)}") from None
+
+
+def _one_line(error: BaseException, where: str) -> ParenvsError:
+    """Return the error of a user's code as one line: file, line, kind and message."""
+    if isinstance(error, ParenvsError):
+        return error
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}:{error.lineno}"
+        words = error.msg
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if _is_users(frame.filename)]
+        place = f"{own[-1].filename}:{own[-1].lineno}" if own else where
+        words = str(error)
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    message = " ".join(lines)
+    if len(message) > _LONGEST:
+        message = message[:_LONGEST] + "..."
+    return HloError(f"{_near(place)}: {type(error).__name__}" + (f": {message}" if message else ""))
+
+
+def _is_users(file: str) -> bool:
+    """Return whether a file of a traceback is the user's: of no library, and not of this suite."""
+    suite, library = str(Path(__file__).parents[1]), str(Path(inspect.__file__).parent)
+    return not (file.startswith((suite, library)) or any(part in file for part in _LIBRARIES))
+
+
+def _near(place: str) -> str:
+    """Return a path as seen from the current folder, if it lies below."""
+    with contextlib.suppress(ValueError, OSError):
+        return str(Path(place).relative_to(Path.cwd()))
+    return place
