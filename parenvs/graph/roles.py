@@ -148,7 +148,9 @@ def phases(
     ``transpose(jvp(...))`` is backward, and so is the forward code that it repeats
     (rematerialisation); ``jvp(...)`` is forward. An instruction with neither scope is update if it
     depends on the backward pass; else it has the earliest phase among its users. Instructions
-    inside a loop or branch have its phase. A module without a backward pass is all forward.
+    inside a loop or branch have its phase, except in one that holds a backward pass of its own:
+    that is forward, and none of its instructions is update. A module without a backward pass is
+    all forward.
 
     Args:
         names: (I,) ``op_name`` of each instruction.
@@ -169,7 +171,15 @@ def phases(
     phase = [by_name[name] for name in names]  # lists: NumPy is slow one element at a time
     if backward not in phase:
         return np.zeros(len(phase), dtype=np.uint8)
+    training = {
+        outer
+        for index, outer in enumerate(parent)
+        if phase[index] == backward and outer >= 0 and phase[outer] < 0
+    }
     after_backward: set[int] = set()  # tensors that depend on the backward pass
+    for outer in training:
+        phase[outer] = forward
+        after_backward.update(results[outer])
     for index, (ins, outs) in enumerate(zip(operands, results, strict=True)):
         if phase[index] == backward or not after_backward.isdisjoint(ins):
             after_backward.update(outs)
@@ -182,6 +192,8 @@ def phases(
         for t in operands[index]:
             earliest[t] = min(earliest[t], phase[index])
     for index, outer in enumerate(parent):  # parents stand before their instructions
-        if outer >= 0:
+        if outer in training:
+            phase[index] = min(phase[index], backward)
+        elif outer >= 0:
             phase[index] = phase[outer]
     return np.array(phase, dtype=np.uint8)

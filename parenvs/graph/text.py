@@ -136,6 +136,8 @@ def _instruction(
     elif opcode[1] == "constant":
         if re.fullmatch(r"-?\d+", arguments.strip()):
             instruction.literal.s64s.append(int(arguments))
+        elif arguments.strip() in ("true", "false"):
+            instruction.literal.preds.append(arguments.strip() == "true")
     else:
         for operand in _split(arguments):
             instruction.operand_ids.append(names[operand.split()[-1].lstrip("%")])
