@@ -17,7 +17,8 @@ from google.protobuf.message import DecodeError
 from parenvs.errors import HloError
 from parenvs.graph.flops import ELEMENTWISE, Call, bytes_of, flops_of, is_relabelling
 from parenvs.graph.graph import Graph, Role, pack_texts
-from parenvs.graph.loops.trips import Program, is_number, trip_counts
+from parenvs.graph.loops.integers import Program, holds_numbers
+from parenvs.graph.loops.trips import trip_counts
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module, Wrapper
 from parenvs.graph.roles import free_instructions, parse_names, phases, roles
 
@@ -365,9 +366,9 @@ class _Reader:
         if self.has_loops and len(results) == 1:
             literal = node.literal
             values = (literal.s32s, literal.s64s, literal.u32s, literal.u64s, literal.preds)
-            number = [value for value_list in values for value in value_list]
-            if number and is_number(self.shapes[results[0]], self.types[results[0]]):
-                out["value"] = number[0]
+            number = [value for given in values for value in given]
+            if number and holds_numbers(self.shapes[results[0]], self.types[results[0]]):
+                out["value"] = number
             elif node.opcode == "compare":
                 out["direction"] = node.comparison_direction
         if node.opcode not in ELEMENTWISE:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.graph.graph import Graph, Role, pack_texts
-from parenvs.graph.loops.trips import Program
+from parenvs.graph.loops.integers import Program
 from parenvs.graph.roles import free_instructions
 
 LEADING = '{"dimensions":[0]}'

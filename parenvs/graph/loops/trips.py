@@ -1,4 +1,4 @@
-"""Whole numbers that are known before a module runs, and the trip counts that they give.
+"""How often a loop runs.
 
 A counted loop keeps a counter among its carried values. Its condition and its step are run on the
 counter alone, so that any start, step, direction and comparison will do.
@@ -6,49 +6,13 @@ counter alone, so that any start, step, direction and comparison will do.
 
 from __future__ import annotations
 
-import json
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from parenvs.graph.proto import ELEMENT_TYPES
+from parenvs.graph.loops.integers import Numbers, Program, learn
 
 MOST_TRIPS = 1_000_000
 """Loops that run more often count as loops of unknown length."""
-_WHOLE = frozenset(
-    code for code, (name, _) in ELEMENT_TYPES.items() if name == "pred" or name[0] in "su"
-)
-"""Element types of whole numbers and truth values."""
-
-
-class Program(NamedTuple):
-    """The instructions of a module as lists; see ``Graph`` for their meaning.
-
-    Attributes:
-        opcodes: (I,) names.
-        attributes: (I,) JSON texts.
-        operands: (I,) tensors that each reads.
-        results: (I,) tensors that each produces.
-        parent: (I,) instruction whose computation each is in, -1 at the top.
-        shapes: (T,) dimensions of each tensor.
-        types: (T,) element type of each tensor.
-    """
-
-    opcodes: Sequence[str]
-    attributes: Sequence[str]
-    operands: Sequence[Sequence[int]]
-    results: Sequence[Sequence[int]]
-    parent: Sequence[int]
-    shapes: Sequence[tuple[int, ...]]
-    types: Sequence[int]
-
-    def inside(self) -> dict[int, list[int]]:
-        """Return the instructions in the computations of each loop and branch, in order."""
-        found: dict[int, list[int]] = {}
-        for row, outer in enumerate(self.parent):
-            found.setdefault(outer, []).append(row)
-        return found
 
 
 class Loop(NamedTuple):
@@ -85,88 +49,7 @@ class Loop(NamedTuple):
         return cls(inputs, body, outputs, seen, condition, test[0])
 
 
-def _quotient(a: int, b: int) -> int:
-    """Return a / b, rounded towards zero as in HLO."""
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-def _inverse(a: int) -> int:
-    return not a if isinstance(a, bool) else ~a
-
-
-_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge,
-    "EQ": operator.eq, "NE": operator.ne,
-}  # fmt: skip
-_FORMULAS: dict[str, Callable[..., int]] = {
-    "add": operator.add,
-    "subtract": operator.sub,
-    "multiply": operator.mul,
-    "divide": _quotient,
-    "remainder": lambda a, b: a - b * _quotient(a, b),
-    "maximum": max,
-    "minimum": min,
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
-    "not": _inverse,
-    "negate": operator.neg,
-    "abs": abs,
-    "sign": lambda a: (a > 0) - (a < 0),
-    "select": lambda test, a, b: a if test else b,
-    "clamp": lambda low, a, high: min(max(a, low), high),
-    **dict.fromkeys(
-        ("convert", "copy", "reshape", "bitcast", "broadcast", "transpose", "optimization-barrier"),
-        lambda a: a,
-    ),
-}
-"""Opcode -> its value on whole numbers."""
-
-
-@lru_cache(maxsize=4096)
-def fields_of(attribute: str) -> dict[str, Any]:
-    """Return the fields of an instruction's ``attribute``; they are not to be changed."""
-    return json.loads(attribute) if attribute else {}
-
-
-def is_number(shape: Sequence[int], element_type: int) -> bool:
-    """Return whether a tensor is one whole number or truth value, of whatever rank."""
-    return element_type in _WHOLE and all(size == 1 for size in shape)
-
-
-def value_of(program: Program, row: int, known: Mapping[int, int]) -> int | None:
-    """Return the whole number that an instruction computes, None if it is not known.
-
-    Args:
-        program: the module's instructions.
-        row: the instruction.
-        known: tensor -> value of the known ones; others are unknown.
-    """
-    opcode, results = program.opcodes[row], program.results[row]
-    if len(results) != 1 or not is_number(program.shapes[results[0]], program.types[results[0]]):
-        return None
-    fields = fields_of(program.attributes[row]) if opcode in ("constant", "compare") else {}
-    if opcode == "constant":
-        return fields.get("value")
-    formula = _COMPARISONS.get(fields.get("direction", "")) or _FORMULAS.get(opcode)
-    operands = [known[t] for t in program.operands[row] if t in known]
-    if formula is None or not operands or len(operands) < len(program.operands[row]):
-        return None
-    try:
-        return formula(*operands)
-    except (ArithmeticError, TypeError, ValueError):  # a division by zero; too many operands
-        return None
-
-
-def learn(program: Program, rows: Iterable[int], known: dict[int, int]) -> None:
-    """Add to ``known`` what the instructions ``rows`` compute from it."""
-    for row in rows:
-        value = value_of(program, row, known)
-        if value is not None:
-            known[program.results[row][0]] = value
-
-
-def trip_count(program: Program, loop: Loop, start: Sequence[int | None]) -> int | None:
+def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) -> int | None:
     """Return how often a loop runs, None if that is not known.
 
     Args:
@@ -186,11 +69,11 @@ def trip_count(program: Program, loop: Loop, start: Sequence[int | None]) -> int
     for trips in range(MOST_TRIPS):
         if None in values.values():
             return None
-        known: dict[int, int] = {loop.seen[k]: v for k, v in values.items() if v is not None}
+        known: dict[int, Numbers] = {loop.seen[k]: v for k, v in values.items() if v is not None}
         learn(program, condition, known)
         if loop.test not in known:
             return None
-        if not known[loop.test]:
+        if not known[loop.test][0]:
             return trips
         known = {loop.inputs[k]: v for k, v in values.items() if v is not None}
         learn(program, body, known)
@@ -213,7 +96,7 @@ def trip_counts(program: Program) -> dict[int, int | None]:
     inside = program.inside()
     counts: dict[int, int | None] = {}
 
-    def visit(rows: Iterable[int], known: dict[int, int]) -> None:
+    def visit(rows: Iterable[int], known: dict[int, Numbers]) -> None:
         for row in rows:
             if program.opcodes[row] == "while":
                 loop = Loop.of(program, inside[row])

@@ -1,9 +1,10 @@
 """Writes the loops over a model's layers out, one iteration after another, for its chain.
 
 A loop that reads another part of stacked variables in each iteration goes through layers: its
-iterations can be on different stages of a pipeline. A loop that holds a whole training step (the
-accumulation of gradients over micro-batches) stands for one of them. Every other loop uses the same
-weights in each iteration (a recurrent net over time), stays one instruction, and is never cut.
+iterations can be on different stages of a pipeline. Of a loop that holds a whole training step (the
+accumulation of gradients over micro-batches), or a whole forward pass that does not depend on other
+iterations, one iteration stands for all. Every other loop uses the same weights in each iteration
+(a recurrent net over time), stays one instruction, and is never cut.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.graph.graph import Graph, Phase, Role
-from parenvs.graph.loops.layers import MAPPED, VIEWS, goes_through_layers
+from parenvs.graph.loops.integers import Numbers, fields_of, learn, value_of
+from parenvs.graph.loops.layers import MAPPED, VIEWS, goes_through_layers, is_independent
 from parenvs.graph.loops.rows import LEADING, Row, TooLargeError, Writer, program_of
-from parenvs.graph.loops.trips import Loop, fields_of, learn, trip_count, value_of
+from parenvs.graph.loops.trips import Loop, trip_count
 from parenvs.graph.loops.views import (
     Computed,
     Mapped,
@@ -40,6 +42,8 @@ from parenvs.graph.loops.views import (
 
 MOST_INSTRUCTIONS = 200_000
 """Loops stay rolled if their iterations would add more than this."""
+WHOLE = 0.9
+"""Share of the forward pass's FLOPs that a loop has which runs all of it on one micro-batch."""
 _READS = ("dynamic-slice", "slice", "gather")
 _NO_WEIGHT = (Role.BATCH, Role.SCALAR, Role.OPTIMISER)
 _SCOPE = re.compile(r"(?:.*?/)?while/(?:body|cond)(?:/closed_call|/checkpoint|/remat\d?)*(?=/|$)")
@@ -92,7 +96,7 @@ class _Unroller:
 
     Attributes:
         value: tensor of the old graph -> its present value.
-        known: tensor of the new graph -> the whole number that it is known to be.
+        known: tensor of the new graph -> the whole numbers that it is known to hold.
         lazy: tensors of the old graph that loops read block by block.
         stored: tensors of the old graph that loops write into stacks.
         parts: what became a tensor of the entry parameters' parts.
@@ -108,7 +112,7 @@ class _Unroller:
         self.phases = graph.phase.tolist()
         self.writer = Writer(len(graph.opcode) + MOST_INSTRUCTIONS)
         self.value: dict[int, Value] = {}
-        self.known: dict[int, int] = {}
+        self.known: dict[int, Numbers] = {}
         self.parts: dict[Part, int] = {}
         self.outputs: list[int] = []
         self.batches: Counter[int] = Counter()  # leading dimensions of what one micro-batch reads
@@ -169,10 +173,10 @@ class _Unroller:
         """Write a loop: its iterations, or one of them, or the loop as it is."""
         loop = Loop.of(self.program, self.inside[row])
         carried = [self.value[t] for t in self.program.operands[row]]
-        phases = {self.phases[i] for i in loop.body}
-        trips = self.iterations(row, loop, carried)
-        accumulates = not trips and {Phase.FORWARD, Phase.BACKWARD} <= phases
-        if not (trips or accumulates):
+        start = [self.known.get(v) if isinstance(v, int) else None for v in carried]
+        trips = self.iterations(row, loop, carried, start)
+        one_of_many = not trips and self.is_one_of_many(row, loop, start)
+        if not (trips or one_of_many):
             self.copy(row, rename)
             return
         title = self.title(row, loop, carried, rename)
@@ -181,20 +185,33 @@ class _Unroller:
             self.value.update(zip(loop.seen, carried, strict=True))
             self.block(loop.condition, name)
             self.value.update(zip(loop.inputs, carried, strict=True))
-            if accumulates:
+            if one_of_many:
                 self.count_batch(loop)
             self.block(loop.body, name)
             carried = [self.value[t] for t in loop.outputs]
         self.value.update(zip(self.program.results[row], carried, strict=True))
 
-    def iterations(self, row: int, loop: Loop, carried: Sequence[Value]) -> int:
+    def iterations(
+        self, row: int, loop: Loop, carried: Sequence[Value], start: Sequence[Numbers | None]
+    ) -> int:
         """Return the trip count of a loop over layers, 0 for any other loop."""
-        start = [self.known.get(v) if isinstance(v, int) else None for v in carried]
-        if self.phases[row] != Phase.FORWARD or not goes_through_layers(
-            self.program, loop, start, self.weights_in(loop, carried)
-        ):
+        if self.phases[row] != Phase.FORWARD:
+            return 0
+        weights = self.weights_in(loop, carried)
+        if not goes_through_layers(self.program, loop, start, weights):
             return 0
         return trip_count(self.program, loop, start) or 0
+
+    def is_one_of_many(self, row: int, loop: Loop, start: Sequence[Numbers | None]) -> bool:
+        """Return whether each iteration of a loop runs the whole model on another micro-batch."""
+        if {Phase.FORWARD, Phase.BACKWARD} <= {self.phases[i] for i in loop.body}:
+            return True
+        if self.phases[row] != Phase.FORWARD or self.program.parent[row] >= 0:
+            return False
+        pivots = self.old.flops[self.old.pivots()].sum()
+        return self.old.flops[row] >= WHOLE * pivots > 0 and is_independent(
+            self.program, loop, start
+        )
 
     def weights_in(self, loop: Loop, carried: Sequence[Value]) -> set[int]:
         """Return the tensors that hold weights and are the same in every iteration."""
@@ -235,6 +252,7 @@ class _Unroller:
             for inner in loop.body
             if self.program.opcodes[inner] in _READS
             for part in parts_of(inputs.get(self.program.operands[inner][0], 0))
+            if self.holds_weight(part.parameter)
         ]
         same = takewhile(lambda words: len(set(words)) == 1, zip(*paths, strict=False))
         read = "/".join(words[0] for words in same) or "while"
@@ -289,7 +307,8 @@ class _Unroller:
     def number(self, tensor: int) -> int | None:
         """Return the whole number that a tensor of the old graph is now, if it is known."""
         value = self.value.get(tensor)
-        return self.known.get(value) if isinstance(value, int) else None
+        numbers = self.known.get(value, ()) if isinstance(value, int) else ()
+        return numbers[0] if len(numbers) == 1 else None
 
     def view(self, row: int) -> View | int | None:
         """Return the result of an instruction as a view; None if it must be computed here."""
