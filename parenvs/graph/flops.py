@@ -2,7 +2,8 @@
 
 One multiply-add is two FLOPs. An elementwise instruction costs one FLOP per result element; a
 transcendental function costs none, as XLA counts these apart; data movement costs none. A loop
-costs its number of iterations times its body, where XLA's analysis takes every loop once. A
+costs its number of iterations times its body, where XLA's analysis takes every loop once, and a
+branch the dearest of its computations (``parenvs.graph.reader`` adds these up). A
 ``custom-call`` costs none, as its code is not known (XLA's own figure is -1). ``OPCODES`` lists the
 opcodes that the reader knows.
 """
@@ -176,7 +177,6 @@ OPCODES: dict[str, Callable[[Call], float]] = {
     **dict.fromkeys(_TRANSCENDENTAL.split(), lambda call: 0.0),
     **dict.fromkeys(_MOVEMENT.split(), lambda call: 0.0),
     **dict.fromkeys(_CALLS.split(), lambda call: max(call.applied, default=0.0)),
-    "while": lambda call: sum(call.applied),
     "cholesky": _cholesky,
     "convolution": _convolution,
     "dot": _dot,

@@ -27,7 +27,7 @@ _MESSAGES = {
     "Shape": "element_type=2:int32 dimensions=3*:int64 tuple_shapes=4*:Shape layout=5:Layout",
     "Layout": "minor_to_major=1*:int64",
     "Metadata": "op_name=2:string",
-    "Literal": "s32s=4*:int32 s64s=5*:int64",
+    "Literal": "preds=2*:bool s32s=4*:int32 s64s=5*:int64 u32s=6*:uint32 u64s=7*:uint64",
     "Window": "dimensions=1*:WindowDimension",
     "WindowDimension": "size=1:int64 stride=2:int64 padding_low=3:int64 padding_high=4:int64 "
     "window_dilation=5:int64 base_dilation=6:int64 reversal=7:bool",
@@ -45,7 +45,7 @@ _MESSAGES = {
     "scatter_dims_to_operand_dims=3*:int64 index_vector_dim=4:int64 input_batching_dims=5*:int64 "
     "scatter_indices_batching_dims=6*:int64",
 }
-_SCALARS = {"string": 9, "int64": 3, "int32": 5, "bool": 8}
+_SCALARS = {"string": 9, "int64": 3, "int32": 5, "bool": 8, "uint32": 13, "uint64": 4}
 _MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
 
 ELEMENT_TYPES = {

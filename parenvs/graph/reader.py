@@ -17,6 +17,8 @@ from parenvs.errors import HloError
 from parenvs.graph.flops import ELEMENTWISE, Call, bytes_of, flops_of, is_relabelling
 from parenvs.graph.flow import Flow
 from parenvs.graph.graph import Graph, pack_texts
+from parenvs.graph.loops.integers import Program, holds_numbers
+from parenvs.graph.loops.trips import trip_counts
 from parenvs.graph.phases import with_phases
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module, Wrapper
 from parenvs.graph.roles import parse_names, with_roles
@@ -144,12 +146,11 @@ class _Reader:
 
     Attributes:
         shapes, types, sizes: dimensions, element type and bytes of each tensor so far.
-        integers: tensor -> value of the scalar integer constants, for trip counts.
         strings, opcodes: text -> its index.
         instructions: one-valued columns; ``operands`` and ``results`` are the ragged ones.
         parameters: the inputs of the entry.
         outputs: tensors that the entry computation returns.
-        applied: computation id -> FLOPs and bytes of one run.
+        applied: computation id -> FLOPs of one run.
     """
 
     def __init__(self, module: Any, where: str) -> None:
@@ -165,7 +166,9 @@ class _Reader:
         self.shapes: list[tuple[int, ...]] = []
         self.types: list[int] = []
         self.sizes: list[float] = []
-        self.integers: dict[int, int] = {}
+        self.has_loops = any(
+            node.opcode == "while" for c in module.computations for node in c.instructions
+        )
         self.strings: dict[str, int] = {"": 0}
         self.opcodes: dict[str, int] = {}
         self.instructions: list[_Instruction] = []
@@ -173,11 +176,12 @@ class _Reader:
         self.results: list[list[int]] = []
         self.parameters: list[_Parameter] = []
         self.outputs: list[int] = []
-        self.applied: dict[int, tuple[float, float]] = {}
+        self.applied: dict[int, float] = {}
 
     def run(self) -> None:
         """Read the entry computation and all that it calls."""
         self.outputs = self.block(self.entry, None, "", -1)
+        self.settle()
 
     def tensor(self, shape: Any) -> list[int]:
         """Add a tensor for each leaf of ``shape`` and return their numbers."""
@@ -282,81 +286,106 @@ class _Reader:
         """Add an instruction with its cost, read what it calls, and return its results."""
         flat = [t for value in operands for t in value]
         results = self.tensor(node.shape)
-        trips = self.trip_count(node, flat) if node.opcode == "while" else 1
-        inside = [self.cost_inside(i) for i in node.called_ids]
+        nested = node.opcode in _NESTED
+        applied = [] if nested else [self.flops_inside(i) for i in node.called_ids]
         call = Call(
-            node,
-            [self.shapes[t] for t in flat],
-            [self.shapes[t] for t in results],
-            [flops for flops, _ in inside],
+            node, [self.shapes[t] for t in flat], [self.shapes[t] for t in results], applied
         )
-        flops = trips * flops_of(call)
-        if node.opcode == "while":
-            moved = trips * sum(moved for _, moved in inside)
-        elif node.opcode == "conditional":
-            moved = max(moved for _, moved in inside)
-        elif layout_only:
-            moved = 0.0
-        else:
+        flops, moved = flops_of(call), 0.0
+        if not (nested or layout_only):
             moved = bytes_of(
                 node.opcode, [self.sizes[t] for t in flat], [self.sizes[t] for t in results]
             )
-        if node.opcode == "constant" and not self.shapes[results[0]]:
-            literal = [*node.literal.s32s, *node.literal.s64s]
-            if literal:
-                self.integers[results[0]] = literal[0]
-        attribute = self.attribute(node, trips)
+        attribute = self.attribute(node, results)
         index = self.add(node.opcode, flat, results, (flops, moved), name, attribute, parent)
-        if node.opcode in _NESTED:
+        if nested:
             for called in node.called_ids:
                 out = self.block(self.computations[called], None, name, index)
                 self.add("return", out, [], op_name=name, parent=index)
         return results
 
-    def cost_inside(self, computation_id: int) -> tuple[float, float]:
-        """Return the FLOPs and bytes of one run of a called computation."""
+    def flops_inside(self, computation_id: int) -> float:
+        """Return the FLOPs of one run of a computation that an instruction applies."""
         if computation_id not in self.applied:
             inner = _Reader.__new__(_Reader)
             inner.__dict__.update(self.__dict__)
             # The tensors and texts of an applied computation do not become the graph's.
             inner.instructions, inner.operands, inner.results = [], [], []
             inner.shapes, inner.types, inner.sizes = [], [], []
-            inner.integers, inner.strings, inner.opcodes = {}, {"": 0}, {}
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a loop inside is read again, with its warning
-                inner.block(self.computations[computation_id], None, "", 0)
-            top = [x for x in inner.instructions if x.parent == 0]
-            self.applied[computation_id] = (
-                sum(x.flops for x in top),
-                sum(x.bytes_accessed for x in top),
-            )
+            inner.strings, inner.opcodes = {"": 0}, {}
+            inner.add("computation", [], [])
+            inner.block(self.computations[computation_id], None, "", 0)
+            inner.settle()
+            self.applied[computation_id] = sum(x.flops for x in inner.instructions if not x.parent)
         return self.applied[computation_id]
 
-    def trip_count(self, node: Any, operands: list[int]) -> int:
-        """Return the iterations of a counted loop (``i < n``, as ``lax.scan`` makes), else 1."""
-        condition = self.computations[node.called_ids[1]]
-        by_id = {x.id: x for x in condition.instructions}
-        root = by_id[condition.root_id]
-        if root.opcode == "compare" and root.comparison_direction == "LT":
-            left, right = (by_id[i] for i in root.operand_ids)
-            limit = [*right.literal.s32s, *right.literal.s64s]
-            if left.opcode == "get-tuple-element" and right.opcode == "constant" and limit:
-                parts = by_id[left.operand_ids[0]].shape.tuple_shapes
-                leaf = sum(_leaves(p) for p in parts[: left.tuple_index])
-                start = self.integers.get(operands[leaf])
-                if start is not None:
-                    return max(limit[0] - start, 0)
-        warnings.warn(
-            f"{self.where}: the trip count of {node.name} is not known; it is costed as one",
-            stacklevel=2,
+    def settle(self) -> None:
+        """Give the loops their trip counts, and loops and branches the cost of what is inside."""
+        opcodes, texts = list(self.opcodes), list(self.strings)
+        program = Program(
+            [opcodes[x.opcode] for x in self.instructions],
+            [texts[x.attribute] for x in self.instructions],
+            self.operands,
+            self.results,
+            [x.parent for x in self.instructions],
+            self.shapes,
+            self.types,
         )
-        return 1
+        inside = program.inside()
+        trips = trip_counts(program) if self.has_loops else {}
+        nested = (i for i, opcode in enumerate(program.opcodes) if opcode in _NESTED)
+        for index in sorted(nested, reverse=True):  # what is inside has higher numbers
+            old = self.instructions[index]
+            parts = [(0.0, 0.0)]  # FLOPs and bytes of each computation
+            for row in inside[index]:
+                flops, moved = parts[-1]
+                inner = self.instructions[row]
+                parts[-1] = flops + inner.flops, moved + inner.bytes_accessed
+                if program.opcodes[row] == "return":
+                    parts.append((0.0, 0.0))
+            if index not in trips:
+                cost = max(flops for flops, _ in parts), max(moved for _, moved in parts)
+            else:
+                count = self.known_trips(trips[index], texts[old.op_name])
+                attribute = self.text(json.dumps({"trip_count": count}, separators=(",", ":")))
+                old = old._replace(attribute=attribute)
+                cost = (
+                    count * sum(flops for flops, _ in parts),
+                    count * sum(moved for _, moved in parts),
+                )
+            self.instructions[index] = old._replace(flops=cost[0], bytes_accessed=cost[1])
 
-    def attribute(self, node: Any, trips: int) -> str:
-        """Return the fields that the opcode's factor rule needs, as compact JSON ("" for none)."""
-        if node.opcode in ELEMENTWISE:
-            return ""
-        out: dict[str, Any] = {key: list(v) for key in _LISTS if (v := getattr(node, key))}
+    def known_trips(self, trips: int | None, name: str) -> int:
+        """Return a loop's trip count; a loop of which it is not known is costed as one."""
+        if trips is None:
+            warnings.warn(
+                f"{self.where}: the trip count of {name or 'a while'} is not known; it is costed "
+                "as one",
+                stacklevel=2,
+            )
+        return 1 if trips is None else trips
+
+    def attribute(self, node: Any, results: list[int]) -> str:
+        """Return the fields that the opcode's factor rule needs, as compact JSON ("" for none).
+
+        In a module with loops, so do whole numbers and their comparison, for trip counts.
+        """
+        out: dict[str, Any] = {}
+        if self.has_loops and len(results) == 1:
+            literal = node.literal
+            values = (literal.s32s, literal.s64s, literal.u32s, literal.u64s, literal.preds)
+            number = [value for given in values for value in given]
+            if number and holds_numbers(self.shapes[results[0]], self.types[results[0]]):
+                out["value"] = number
+            elif node.opcode == "compare":
+                out["direction"] = node.comparison_direction
+        if node.opcode not in ELEMENTWISE:
+            self.structure(node, out)
+        return json.dumps(out, separators=(",", ":")) if out else ""
+
+    def structure(self, node: Any, out: dict[str, Any]) -> None:
+        """Add to ``out`` the dimension numbers, windows and computations of an instruction."""
+        out.update((key, list(v)) for key in _LISTS if (v := getattr(node, key)))
         for key in _STRUCTURE:
             if node.HasField(key):
                 out[key] = _plain(getattr(node, key))
@@ -367,14 +396,11 @@ class _Reader:
                 out[key] = getattr(node, key)
         if node.custom_call_target:
             out["target"] = node.custom_call_target
-        if node.opcode == "while":
-            out["trip_count"] = trips
-        elif node.called_ids and node.opcode not in _NESTED:
+        if node.called_ids and node.opcode not in _NESTED:
             out["applies"] = [
                 [x.opcode for x in self.computations[i].instructions if x.opcode != "parameter"]
                 for i in node.called_ids
             ]
-        return json.dumps(out, separators=(",", ":")) if out else ""
 
     def graph(self, name: str) -> Graph:
         """Return the graph of the instructions that were read, without phases and roles."""

@@ -134,8 +134,10 @@ def _instruction(
     if opcode[1] == "parameter":
         instruction.parameter_number = int(arguments)
     elif opcode[1] == "constant":
-        if re.fullmatch(r"-?\d+", arguments.strip()):
-            instruction.literal.s64s.append(int(arguments))
+        if re.fullmatch(r"-?\d+|\{[-\d, ]+\}", arguments.strip()):
+            instruction.literal.s64s.extend(_integers(arguments))
+        elif arguments.strip() in ("true", "false"):
+            instruction.literal.preds.append(arguments.strip() == "true")
     else:
         for operand in _split(arguments):
             instruction.operand_ids.append(names[operand.split()[-1].lstrip("%")])

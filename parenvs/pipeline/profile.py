@@ -24,6 +24,7 @@ from parenvs.errors import ProfileError
 from parenvs.files import replacing
 from parenvs.graph.chain import Reads, chain_bytes
 from parenvs.graph.graph import Graph
+from parenvs.graph.loops.unroll import unrolled
 from parenvs.plan import MICRO_BATCH
 
 BACKWARD_RATIO = 2.0
@@ -158,6 +159,8 @@ class StageProfile:
             micro_batch: samples per micro-batch.
             efficiency: share of the device's peak FLOP/s that the pivots reach.
         """
+        source = graph.fingerprint
+        graph = unrolled(graph)
         pivots = graph.pivots()
         scale = micro_batch / graph.batch_size
         forward = graph.flops[pivots] * scale / (efficiency * device.peak_flops)
@@ -171,7 +174,7 @@ class StageProfile:
             parameter_bytes=counted.variables,
             resident_bytes=graph.tensor_bytes_of(pivots) * scale,
             micro_batch=micro_batch,
-            source=graph.fingerprint,
+            source=source,
             device=device,
             frozen_bytes=counted.frozen,
             tied=counted.tied,

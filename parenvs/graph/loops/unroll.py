@@ -1,0 +1,506 @@
+"""Writes the loops over a model's layers out, one iteration after another, for its chain.
+
+A loop that reads another part of stacked variables in each iteration goes through layers: its
+iterations can be on different stages of a pipeline. Of a loop that holds a whole training step (the
+accumulation of gradients over micro-batches), or a whole forward pass that does not depend on other
+iterations, one iteration stands for all. Every other loop uses the same weights in each iteration
+(a recurrent net over time), stays one instruction, and is never cut.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise, takewhile
+from typing import NamedTuple
+
+import numpy as np
+
+from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.graph.loops.integers import Numbers, fields_of, learn, value_of
+from parenvs.graph.loops.layers import MAPPED, VIEWS, goes_through_layers, is_independent
+from parenvs.graph.loops.rows import LEADING, Row, TooLargeError, Writer, program_of
+from parenvs.graph.loops.trips import Loop, trip_count
+from parenvs.graph.loops.views import (
+    Computed,
+    Mapped,
+    Part,
+    Reshaped,
+    Shape,
+    Stack,
+    Value,
+    View,
+    is_weight,
+    missing,
+    parts_of,
+    reshaped,
+    size_of,
+)
+
+MOST_INSTRUCTIONS = 200_000
+"""Loops stay rolled if their iterations would add more than this."""
+WHOLE = 0.9
+"""Share of the forward pass's FLOPs that a loop has which runs all of it on one micro-batch."""
+_READS = ("dynamic-slice", "slice", "gather")
+_NO_WEIGHT = (Role.BATCH, Role.SCALAR, Role.OPTIMISER)
+_SCOPE = re.compile(r"(?:.*?/)?while/(?:body|cond)(?:/closed_call|/checkpoint|/remat\d?)*(?=/|$)")
+"""What names the computation of a loop, in front of the scopes of its instructions."""
+
+
+def unrolled(graph: Graph) -> Graph:
+    """Return the graph with the loops of its forward pass over layers written out.
+
+    Each iteration's instructions are at the top, with tensors of their own. What they read of a
+    stacked entry parameter is an entry parameter of its own, with a path like ``layers/w[3]``; what
+    they add to a stacked result stays apart until something reads the whole. Names tell the
+    iteration, like ``decoder[3]/attention/dot_general``. FLOPs sum to those of ``graph``, except
+    that of a loop over micro-batches one iteration stands for all: the batch is what that sees.
+
+    Args:
+        graph: a graph as the reader made it. One without such loops is returned as it is.
+
+    Returns:
+        A graph for ``pivots`` and ``chain_bytes``. Loops of the backward pass and the update stay
+        rolled, and so do loops whose trip count or whose reads are not known.
+    """
+    if "while" not in graph.opcodes:
+        return graph
+    unroller = _Unroller(graph)
+    try:
+        unroller.run()
+    except TooLargeError:
+        warnings.warn(
+            f"{graph.name}: its loops stay rolled, one pivot each, as their iterations would add "
+            f"more than {MOST_INSTRUCTIONS:,} instructions",
+            stacklevel=2,
+        )
+        return graph
+    return unroller.graph() if unroller.titles else graph
+
+
+class _Reading(NamedTuple):
+    """A block along the leading dimension that an instruction reads or writes."""
+
+    start: int
+    size: int
+
+
+Rename = Callable[[str], str]
+
+
+class _Unroller:
+    """Walks a graph once, in order, and writes the new one.
+
+    Attributes:
+        value: tensor of the old graph -> its present value.
+        known: tensor of the new graph -> the whole numbers that it is known to hold.
+        lazy: tensors of the old graph that loops read block by block.
+        stored: tensors of the old graph that loops write into stacks.
+        parts: what became a tensor of the entry parameters' parts.
+        titles: what the iterations of the loops that were written out are called.
+        here: name of the instruction that is being written.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.old = graph
+        self.program = program_of(graph)
+        self.inside = self.program.inside()
+        self.names = [graph.strings[i] for i in graph.op_name.tolist()]
+        self.phases = graph.phase.tolist()
+        self.writer = Writer(len(graph.opcode) + MOST_INSTRUCTIONS)
+        self.value: dict[int, Value] = {}
+        self.known: dict[int, Numbers] = {}
+        self.parts: dict[Part, int] = {}
+        self.outputs: list[int] = []
+        self.batches: Counter[int] = Counter()  # leading dimensions of what one micro-batch reads
+        self.titles: set[str] = set()
+        self.here = ""
+        self.lazy = self.read_in_blocks()
+        self.stored = {
+            operands[1]
+            for opcode, operands in zip(self.program.opcodes, self.program.operands, strict=True)
+            if opcode == "dynamic-update-slice"
+        }
+        free = np.flatnonzero(graph.free).tolist()
+        self.free = {t for row in free for t in self.program.results[row]}
+
+    def run(self) -> None:
+        """Write all instructions; the entry parameters come as they are used."""
+        for index, tensor in enumerate(self.old.parameter_tensor.tolist()):
+            self.value[tensor] = Part.whole(index, self.program.shapes[tensor])
+        self.block(self.inside[-1], lambda name: name)
+        last = max(self.phases, default=int(Phase.FORWARD))
+        for tensor in self.old.outputs.tolist():
+            value = self.value[tensor]
+            pieces = value.pieces() if isinstance(value, Stack) else [value]
+            self.outputs.extend(self.tensor(piece, last) for piece in pieces)
+
+    def read_in_blocks(self) -> set[int]:
+        """Return the tensors that a loop reads block by block, and what they are made of."""
+        found: set[int] = set()
+        for row in range(len(self.program.opcodes) - 1, -1, -1):
+            opcode, operands = self.program.opcodes[row], self.program.operands[row]
+            if opcode == "while":
+                inputs = Loop.of(self.program, self.inside[row]).inputs
+                found.update(t for t, a in zip(operands, inputs, strict=True) if a in found)
+            elif self.program.parent[row] >= 0 and opcode in ("dynamic-slice", "gather"):
+                found.add(operands[0])
+            elif not found.isdisjoint(self.program.results[row]) and (
+                opcode in MAPPED or opcode in (*VIEWS, "slice", "concatenate")
+            ):
+                found.update(operands)
+        return found
+
+    def block(self, rows: Iterable[int], rename: Rename) -> None:
+        """Write instructions that stand at the top, or come to stand there."""
+        for row in rows:
+            opcode = self.program.opcodes[row]
+            if opcode == "parameter":
+                continue
+            if opcode == "while":
+                self.loop(row, rename)
+                continue
+            view = self.view(row)
+            if view is None:
+                self.copy(row, rename)
+            else:
+                self.value[self.program.results[row][0]] = view
+
+    def loop(self, row: int, rename: Rename) -> None:
+        """Write a loop: its iterations, or one of them, or the loop as it is."""
+        loop = Loop.of(self.program, self.inside[row])
+        carried = [self.value[t] for t in self.program.operands[row]]
+        start = [self.known.get(v) if isinstance(v, int) else None for v in carried]
+        trips = self.iterations(row, loop, carried, start)
+        one_of_many = not trips and self.is_one_of_many(row, loop, start)
+        if not (trips or one_of_many):
+            self.copy(row, rename)
+            return
+        title = self.title(row, loop, carried, rename)
+        for k in range(trips or 1):
+            name = self.iteration_name(row, f"{title}[{k}]" if trips else title)
+            self.value.update(zip(loop.seen, carried, strict=True))
+            self.block(loop.condition, name)
+            self.value.update(zip(loop.inputs, carried, strict=True))
+            if one_of_many:
+                self.count_batch(loop)
+            self.block(loop.body, name)
+            carried = [self.value[t] for t in loop.outputs]
+        self.value.update(zip(self.program.results[row], carried, strict=True))
+
+    def iterations(
+        self, row: int, loop: Loop, carried: Sequence[Value], start: Sequence[Numbers | None]
+    ) -> int:
+        """Return the trip count of a loop over layers, 0 for any other loop."""
+        if self.phases[row] != Phase.FORWARD:
+            return 0
+        weights = self.weights_in(loop, carried)
+        if not goes_through_layers(self.program, loop, start, weights):
+            return 0
+        return trip_count(self.program, loop, start) or 0
+
+    def is_one_of_many(self, row: int, loop: Loop, start: Sequence[Numbers | None]) -> bool:
+        """Return whether each iteration of a loop runs the whole model on another micro-batch."""
+        if {Phase.FORWARD, Phase.BACKWARD} <= {self.phases[i] for i in loop.body}:
+            return True
+        if self.phases[row] != Phase.FORWARD or self.program.parent[row] >= 0:
+            return False
+        pivots = self.old.flops[self.old.pivots()].sum()
+        return self.old.flops[row] >= WHOLE * pivots > 0 and is_independent(
+            self.program, loop, start
+        )
+
+    def weights_in(self, loop: Loop, carried: Sequence[Value]) -> set[int]:
+        """Return the tensors that hold weights and are the same in every iteration."""
+        return {
+            before
+            for before, after, value in zip(loop.inputs, loop.outputs, carried, strict=True)
+            if before == after and is_weight(value, self.holds_weight)
+        }
+
+    def holds_weight(self, parameter: int) -> bool:
+        """Return whether an entry parameter holds weights of the model."""
+        return self.old.parameter_role[parameter] not in _NO_WEIGHT
+
+    def count_batch(self, loop: Loop) -> None:
+        """Note the leading dimension of the batch inputs' blocks that one iteration reads."""
+        known = {
+            t: self.known[v]
+            for t in loop.inputs
+            if isinstance(v := self.value[t], int) and v in self.known
+        }
+        learn(self.program, loop.body, known)
+        for row in loop.body:
+            if self.program.opcodes[row] not in ("dynamic-slice", "gather"):
+                continue
+            value = self.value.get(self.program.operands[row][0])
+            source = value.source if isinstance(value, Reshaped) else value
+            if isinstance(source, Part) and self.old.parameter_role[source.parameter] == Role.BATCH:
+                shape = self.program.shapes[self.program.results[row][0]]
+                rest = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
+                self.batches.update(rest[:1])
+
+    def title(self, row: int, loop: Loop, carried: Sequence[Value], rename: Rename) -> str:
+        """Return what a loop is called: its scope, or the path of the variables it reads."""
+        scope = re.sub(r"/?while$", "", rename(self.names[row]))
+        inputs = dict(zip(loop.inputs, carried, strict=True))
+        paths = [
+            self.old.paths[part.parameter].split("/")[:-1]
+            for inner in loop.body
+            if self.program.opcodes[inner] in _READS
+            for part in parts_of(inputs.get(self.program.operands[inner][0], 0))
+            if self.holds_weight(part.parameter)
+        ]
+        same = takewhile(lambda words: len(set(words)) == 1, zip(*paths, strict=False))
+        read = "/".join(words[0] for words in same) or "while"
+        titles = [] if "(" in scope.rpartition("/")[2] else [scope]
+        longer = f"{scope}/{read}".lstrip("/")
+        titles += [longer, *(f"{longer}_{n}" for n in range(2, len(self.titles) + 3))]
+        title = next(text for text in titles if text and text not in self.titles)
+        self.titles.add(title)
+        return title
+
+    def iteration_name(self, row: int, title: str) -> Rename:
+        """Return a function from an instruction's name to its name in an iteration."""
+        prefix = self.names[row]
+
+        def rename(name: str) -> str:
+            inner = name.removeprefix(prefix).lstrip("/")
+            return f"{title}/{_SCOPE.sub('', inner, count=1).lstrip('/')}".rstrip("/")
+
+        return rename
+
+    def path(self, part: Part) -> str:
+        """Return the path of an entry parameter's part."""
+        return self.old.paths[part.parameter] + part.suffix
+
+    def reading(self, row: int) -> _Reading | None:
+        """Return the block that an instruction reads along the leading dimension, if only that."""
+        program = self.program
+        opcode, operands = program.opcodes[row], program.operands[row]
+        fields = fields_of(program.attributes[row])
+        whole = program.shapes[operands[0]]
+        if not whole:
+            return None
+        first: int | None
+        if opcode == "slice":
+            (first, limit, stride), *others = fields["slices"]
+            sizes = [limit - first, *(b - a for a, b, _ in others)]
+            sizes[0] = -1 if stride != 1 else sizes[0]
+        elif opcode == "gather":
+            numbers, sizes = fields["gather"], fields.get("gather_slice_sizes", [])
+            index_map = numbers.get("start_index_map", [])
+            first = self.number(operands[1]) if index_map == [0] else None
+        else:
+            if opcode == "dynamic-slice":
+                sizes = fields["dynamic_slice_sizes"]
+            else:
+                sizes = list(program.shapes[operands[1]])
+            first = self.number(operands[1 if opcode == "dynamic-slice" else 2])
+        if first is None or list(sizes[1:]) != list(whole[1:]) or not 0 < sizes[0] <= whole[0]:
+            return None
+        return _Reading(min(max(first, 0), whole[0] - sizes[0]), sizes[0])
+
+    def number(self, tensor: int) -> int | None:
+        """Return the whole number that a tensor of the old graph is now, if it is known."""
+        value = self.value.get(tensor)
+        numbers = self.known.get(value, ()) if isinstance(value, int) else ()
+        return numbers[0] if len(numbers) == 1 else None
+
+    def view(self, row: int) -> View | int | None:
+        """Return the result of an instruction as a view; None if it must be computed here."""
+        program = self.program
+        opcode, operands, results = (
+            program.opcodes[row],
+            program.operands[row],
+            program.results[row],
+        )
+        if len(results) != 1 or not operands:
+            return None
+        values, shape = [self.value[t] for t in operands], program.shapes[results[0]]
+        lazy = results[0] in self.lazy
+        if opcode in VIEWS and program.types[operands[0]] == program.types[results[0]]:
+            source = values[0]
+            if isinstance(source, int) and results[0] in self.stored:
+                source = Computed(source, program.shapes[operands[0]])
+            view = reshaped(source, shape)
+            stays = lazy or results[0] in self.stored or not isinstance(view, Reshaped)
+            return view if stays else None
+        if opcode in _READS and not isinstance(values[0], int):
+            reading = self.reading(row)
+            cut = values[0].cut(*reading) if reading else None
+            if isinstance(cut, int):
+                return cut if self.writer.shapes[cut] == shape else None
+            return reshaped(cut, shape)
+        if opcode == "dynamic-update-slice" and program.parent[row] >= 0:
+            return self.written(row, values)
+        if not lazy or not shape:
+            return None
+        weights = [is_weight(value, self.holds_weight) for value in values]
+        if opcode == "concatenate" and all(weights):
+            return self.joined(row, values)
+        if opcode == "transpose" and fields_of(program.attributes[row])["dimensions"][0]:
+            return None
+        apart = [w or t in self.free for w, t in zip(weights, operands, strict=True)]
+        if opcode in MAPPED and all(apart) and any(weights):
+            return Mapped(row, tuple(values), shape, opcode != "transpose")
+        return None
+
+    def written(self, row: int, values: Sequence[Value]) -> Stack | None:
+        """Return the stack after an update along the leading dimension; None for other updates."""
+        writing = self.reading(row)
+        if writing is None:
+            return None
+        base, block = values[0], values[1]
+        if not isinstance(base, Stack) or base.tensors:
+            shape = self.program.shapes[self.program.results[row][0]]
+            whole = base.tensors[min(base.tensors)] if isinstance(base, Stack) else base
+            base = Stack(shape, {}, whole)
+        return base.written(writing.start, block, writing.size)
+
+    def joined(self, row: int, values: Sequence[Value]) -> Stack | None:
+        """Return the parameters that a concatenation joins, as a stack."""
+        program = self.program
+        if fields_of(program.attributes[row])["dimensions"] != [0]:
+            return None
+        sizes = [program.shapes[t][0] for t in program.operands[row]]
+        ends = np.cumsum([0, *sizes]).tolist()
+        places = [(a, b - a) for a, b in pairwise(ends)]
+        return Stack(
+            program.shapes[program.results[row][0]], dict(zip(places, values, strict=True))
+        )
+
+    def tensor(self, value: Value, phase: int) -> int:
+        """Return the tensor of a value, which an instruction of ``phase`` computes with."""
+        if isinstance(value, int):
+            return value
+        if isinstance(value, Computed):
+            return value.tensor
+        if isinstance(value, Part):
+            return self.parameter(value, phase)
+        done = [t for p, t in value.tensors.items() if p <= phase]
+        if not done:
+            value.tensors[phase] = self.become(value, phase)
+            done = [value.tensors[phase]]
+        return done[0]
+
+    def parameter(self, part: Part, phase: int) -> int:
+        """Return the entry parameter that holds a part."""
+        if part not in self.parts:
+            old = self.old.parameter_tensor[part.parameter]
+            self.parts[part] = self.writer.tensor(part.shape, int(self.old.element_type[old]))
+            result = [self.parts[part]]
+            self.writer.add(Row("parameter", [], result, 0.0, 0.0, phase, -1, self.path(part), ""))
+        return self.parts[part]
+
+    def become(self, value: Reshaped | Mapped | Stack, phase: int) -> int:
+        """Write what computes a view, and return its tensor."""
+        scope = self.here.rpartition("/")[0]
+        if isinstance(value, Reshaped):
+            return self.combine("reshape", [value.source], value.shape, phase)
+        pieces = value.pieces()
+        if pieces or isinstance(value, Stack):
+            return self.combine("concatenate", pieces, value.shape, phase)
+        sources = [self.tensor(s, phase) for s in value.sources]
+        result = self.writer.tensor(
+            value.shape, self.program.types[self.program.results[value.row][0]]
+        )
+        name = self.names[value.row].rpartition("/")[2]
+        part = next(parts_of(value), None)
+        scope = scope if part is None else self.path(part)
+        self.write_like(value.row, sources, [result], phase, f"{scope}/{name}", share=value.share)
+        return result
+
+    def combine(self, opcode: str, values: Sequence[Value], shape: Shape, phase: int) -> int:
+        """Write a reshape or a concatenation of values, and return its result."""
+        sources = [self.tensor(value, phase) for value in values]
+        result = self.writer.tensor(shape, self.writer.types[sources[0]])
+        name = f"{self.here.rpartition('/')[0]}/{opcode}".lstrip("/")
+        attribute = LEADING if opcode == "concatenate" else ""
+        self.writer.add(Row(opcode, sources, [result], 0.0, 0.0, phase, -1, name, attribute))
+        return result
+
+    def copy(self, row: int, rename: Rename, parent: int = -1) -> None:
+        """Write an instruction as it is, with all that is inside it."""
+        program, phase = self.program, self.phases[row]
+        name = self.here = rename(self.names[row])
+        old, made = program.operands[row], program.results[row]
+        operands = [self.tensor(self.value[t], phase) for t in old]
+        results = [self.writer.tensor(program.shapes[t], program.types[t]) for t in made]
+        self.value.update(zip(made, results, strict=True))
+        self.write_like(row, operands, results, phase, name, parent)
+        known = [(t, self.known.get(new)) for t, new in zip(old, operands, strict=True)]
+        number = value_of(program, row, {t: value for t, value in known if value is not None})
+        if number is not None:
+            self.known[results[0]] = number
+        index = len(self.writer.rows) - 1
+        for inner in self.inside.get(row, ()):
+            self.copy(inner, rename, index)
+
+    def write_like(
+        self,
+        row: int,
+        operands: list[int],
+        results: list[int],
+        phase: int,
+        name: str,
+        parent: int = -1,
+        share: float = 1.0,
+    ) -> None:
+        """Write an instruction with the cost and fields of an old one, or with a share of it."""
+        old = self.program
+        flops, moved = float(self.old.flops[row]), float(self.old.bytes_accessed[row])
+        self.writer.add(
+            Row(
+                old.opcodes[row], operands, results, flops * share, moved * share,
+                max(phase, self.phases[row]), parent, name, old.attributes[row],
+            )
+        )  # fmt: skip
+
+    def divide_parameters(self) -> None:
+        """Make every entry parameter either whole or divided: a whole one is joined of its parts.
+
+        Where the parts that were read overlap, the whole stays beside them.
+        """
+        for index, tensor in enumerate(self.old.parameter_tensor.tolist()):
+            whole = Part.whole(index, self.program.shapes[tensor])
+            parts = [part for part in self.parts if part.parameter == index and part != whole]
+            if not parts:
+                self.parameter(whole, self.phases[0])
+            elif whole in self.parts:
+                parts += missing(whole, parts)
+                if sum(size_of(part.shape) for part in parts) == size_of(whole.shape):
+                    result = self.parts.pop(whole)
+                    at = next(
+                        i for i, row in enumerate(self.writer.rows) if row.results == [result]
+                    )
+                    sources = [
+                        self.parameter(p, self.writer.rows[at].phase)
+                        for p in sorted(parts, key=_place)
+                    ]
+                    self.writer.rows[at] = self.writer.rows[at]._replace(
+                        opcode="concatenate", operands=sources, attribute=LEADING
+                    )
+
+    def graph(self) -> Graph:
+        """Return the new graph."""
+        self.divide_parameters()
+        parts = sorted(self.parts, key=_place)
+        graph = self.writer.graph(
+            self.old,
+            [part.parameter for part in parts],
+            [self.parts[part] for part in parts],
+            [self.path(part) for part in parts],
+            self.outputs,
+        )
+        if not self.batches:
+            return graph
+        return replace(graph, batch_size=self.batches.most_common(1)[0][0])
+
+
+def _place(part: Part) -> tuple[int, tuple[int, ...]]:
+    """Return what sorts parts as they lie in the parameters."""
+    return part.parameter, (*part.indices, part.start)

@@ -1,0 +1,268 @@
+"""Parts of stacked arrays: what an iteration reads of an array that holds all layers.
+
+A value of a program that is being unrolled is a tensor's number, or a view, which becomes a tensor
+only if something computes with it: a part of an entry parameter, a reshape, an instruction that
+works on each layer apart (a cast of the whole stack), or a stack of values that were written. Thus
+what the backward pass alone will read of a stack does not cross cuts of the forward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """An entry parameter, or a block of it along its leading dimensions.
+
+    Attributes:
+        parameter: index of the parameter.
+        shape: dimensions of the part.
+        indices: positions in the leading dimensions that are left out.
+        start: first position in the leading dimension that is left.
+        length: size of that dimension in the parameter.
+    """
+
+    parameter: int
+    shape: Shape
+    indices: tuple[int, ...] = ()
+    start: int = 0
+    length: int = 0
+
+    @classmethod
+    def whole(cls, parameter: int, shape: Shape) -> Part:
+        """Return the part that is all of a parameter."""
+        return cls(parameter, shape, length=shape[0] if shape else 0)
+
+    @property
+    def suffix(self) -> str:
+        """The part as text, like ``[2]`` or ``[4:8]``; empty for a whole parameter."""
+        text = "".join(f"[{index}]" for index in self.indices)
+        if self.shape and self.shape[0] < self.length:
+            text += f"[{self.start}:{self.start + self.shape[0]}]"
+        return text
+
+    def cut(self, start: int, size: int) -> Value:
+        """Return a block along the leading dimension."""
+        first = self.start + start
+        if size != 1:
+            return replace(self, start=first, shape=(size, *self.shape[1:]))
+        rest = self.shape[1:]
+        one = Part(self.parameter, rest, (*self.indices, first), 0, rest[0] if rest else 0)
+        return Reshaped(one, (1, *rest))
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A tensor that an instruction computed; the number alone is one, too, but has no views."""
+
+    tensor: int
+    shape: Shape
+
+    def cut(self, start: int, size: int) -> None:
+        """Return None: a block must be computed."""
+
+
+@dataclass(eq=False)
+class Reshaped:
+    """A view with other dimensions; ``tensors`` holds what it became, by phase."""
+
+    source: Part | Computed | Mapped | Stack
+    shape: Shape
+    tensors: dict[int, int] = field(default_factory=dict)
+
+    def cut(self, start: int, size: int) -> Value | None:
+        """Return a block along the leading dimension, None if that is no block of the source."""
+        source, rest = self.source, self.shape[1:]
+        if not source.shape:
+            return None
+        shape = (size, *rest)
+        lead = source.shape[0]
+        if lead == self.shape[0]:
+            return reshaped(source.cut(start, size), shape)
+        if len(self.shape) > 1 and lead == self.shape[0] * self.shape[1]:  # the dimension is split
+            inner = self.shape[1]
+            return reshaped(source.cut(start * inner, size * inner), shape)
+        if len(source.shape) > 1 and lead * source.shape[1] == self.shape[0]:  # two are merged
+            group, first = divmod(start, source.shape[1])
+            if first + size <= source.shape[1]:
+                row = reshaped(source.cut(group, 1), source.shape[1:])
+                return (
+                    None if isinstance(row, int | None) else reshaped(row.cut(first, size), shape)
+                )
+            if not first and not size % source.shape[1]:
+                return reshaped(source.cut(group, size // source.shape[1]), shape)
+        return None
+
+
+@dataclass(eq=False)
+class Mapped:
+    """The result of an instruction that treats each position of the leading dimension apart.
+
+    Attributes:
+        row: the instruction.
+        sources: its operands; numbers of tensors are free ones, which are not cut.
+        shape: dimensions of the result.
+        elementwise: whether other dimensions may be given to the operands as well as the result.
+        share: share of the whole instruction's work.
+        cuts: blocks that were read, by start and size.
+        tensors: what it became, by phase.
+    """
+
+    row: int
+    sources: tuple[Value, ...]
+    shape: Shape
+    elementwise: bool
+    share: float = 1.0
+    cuts: dict[tuple[int, int], Value] = field(default_factory=dict)
+    tensors: dict[int, int] = field(default_factory=dict)
+
+    def cut(self, start: int, size: int) -> Value | None:
+        """Return a block along the leading dimension, None if a source has no such block."""
+        if (start, size) not in self.cuts:
+            sources = [s if isinstance(s, int) else s.cut(start, size) for s in self.sources]
+            found = tuple(s for s in sources if s is not None)
+            if len(found) < len(sources):
+                return None
+            shape = inner = (size, *self.shape[1:])
+            if self.elementwise and all(isinstance(s, Reshaped) for s in found):
+                shapes = {s.source.shape for s in found if isinstance(s, Reshaped)}
+                if len(shapes) == 1:  # what follows may undo the reshape
+                    (inner,) = shapes
+                    found = tuple(s.source for s in found if isinstance(s, Reshaped))
+            share = self.share * size / self.shape[0]
+            block = Mapped(self.row, found, inner, self.elementwise, share)
+            self.cuts[start, size] = block if inner == shape else Reshaped(block, shape)
+        return self.cuts[start, size]
+
+    def pieces(self) -> list[Value]:
+        """Return the blocks that were read, in order, if they are all of it; else none."""
+        return _covering(self.cuts, 0, self.shape[0])
+
+
+@dataclass(eq=False)
+class Stack:
+    """Blocks along a leading dimension that were written or joined one by one.
+
+    Attributes:
+        shape: dimensions of the whole.
+        blocks: (start, size) -> block.
+        base: what the other positions hold, None if there are none.
+        tensors: what it became, by phase.
+    """
+
+    shape: Shape
+    blocks: dict[tuple[int, int], Value]
+    base: Value | None = None
+    tensors: dict[int, int] = field(default_factory=dict)
+
+    def cut(self, start: int, size: int) -> Value | None:
+        """Return a block along the leading dimension, None if it is no whole number of blocks."""
+        for (first, length), block in self.blocks.items():
+            if first <= start and start + size <= first + length:
+                if size == length:
+                    return block
+                return None if isinstance(block, int) else block.cut(start - first, size)
+        inside = {k: b for k, b in self.blocks.items() if start <= k[0] and sum(k) <= start + size}
+        if _covering(inside, start, size):
+            blocks = {(first - start, length): b for (first, length), b in inside.items()}
+            return Stack((size, *self.shape[1:]), blocks)
+        touched = any(k[0] < start + size and start < sum(k) for k in self.blocks)
+        if touched or self.base is None or isinstance(self.base, int):
+            return None
+        return self.base.cut(start, size)
+
+    def written(self, start: int, block: Value, size: int) -> Stack:
+        """Return the stack after a block was written into it."""
+        kept = {k: b for k, b in self.blocks.items() if sum(k) <= start or k[0] >= start + size}
+        return Stack(self.shape, {**kept, (start, size): block}, self.base)
+
+    def pieces(self) -> list[Value]:
+        """Return the blocks in order, behind the base where they do not cover it."""
+        pieces = _covering(self.blocks, 0, self.shape[0])
+        if not pieces:
+            pieces = [self.blocks[key] for key in sorted(self.blocks)]
+            pieces = pieces if self.base is None else [self.base, *pieces]
+        return pieces
+
+
+View: TypeAlias = Part | Computed | Reshaped | Mapped | Stack
+Value: TypeAlias = int | View
+
+
+def _covering(blocks: dict[tuple[int, int], Value], start: int, size: int) -> list[Value]:
+    """Return the blocks in order if they follow each other from ``start`` on; else none."""
+    found = []
+    end = start
+    for first, length in sorted(blocks):
+        if first != end:
+            return []
+        end += length
+        found.append(blocks[first, length])
+    return found if end == start + size else []
+
+
+def reshaped(value: Value | None, shape: Shape) -> Value | None:
+    """Return a view with other dimensions; a tensor's number has no view, and gives None."""
+    if isinstance(value, Reshaped):
+        value = value.source
+    if value is None or isinstance(value, int):
+        return None
+    return value if value.shape == shape else Reshaped(value, shape)
+
+
+def is_weight(value: Value | None, held: Callable[[int], bool]) -> bool:
+    """Return whether a value is made of the parameters that ``held`` tells, and of nothing else."""
+    if isinstance(value, Part):
+        return held(value.parameter)
+    if isinstance(value, Reshaped):
+        return is_weight(value.source, held)
+    if isinstance(value, Mapped):
+        return all(isinstance(s, int) or is_weight(s, held) for s in value.sources)
+    if isinstance(value, Stack):
+        return value.base is None and all(is_weight(b, held) for b in value.blocks.values())
+    return False
+
+
+def parts_of(value: Value) -> Iterator[Part]:
+    """Yield the parts of entry parameters that a value is made of."""
+    if isinstance(value, Part):
+        yield value
+    elif not isinstance(value, int | Computed):
+        inner: Iterable[Value] = ()
+        if isinstance(value, Reshaped):
+            inner = (value.source,)
+        elif isinstance(value, Mapped):
+            inner = value.sources
+        else:
+            inner = value.blocks.values()
+        for source in inner:
+            yield from parts_of(source)
+
+
+def missing(whole: Part, parts: Iterable[Part]) -> list[Part]:
+    """Return the leading positions of a parameter that no part covers.
+
+    Of a position of which only some parts were read, the rest is not returned.
+    """
+    covered: set[int] = set()
+    for part in parts:
+        size = 1 if part.indices else part.shape[0]
+        first = part.indices[0] if part.indices else part.start
+        covered.update(range(first, first + size))
+    rest = whole.shape[1:]
+    return [
+        Part(whole.parameter, rest, (k,), 0, rest[0] if rest else 0)
+        for k in range(whole.length)
+        if k not in covered
+    ]
+
+
+def size_of(shape: Shape) -> int:
+    """Return the number of elements."""
+    return math.prod(shape)
