@@ -123,6 +123,7 @@ def constraints(graph, rules):
             [start[slot] + d for slot, d in factor.pairs if slot in start]
             for factor in factors
             if not (rules == "automap" and opcode == "reduce" and factor.kind == Kind.REDUCED)
+            or (graph.phase[i] and max(max(shapes[-1 - k], default=1) for k in range(len(outs))) < 2)
         ]
         touched = {
             start[slot] + d for slot in start for d, size in enumerate(shapes[slot]) if size != 1

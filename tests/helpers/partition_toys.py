@@ -449,7 +449,8 @@ def factor_labels(problem):
         shapes = [[graph.shape(t) for t in row] for row in (operands, results)]
         for factor in factors_of(Instruction(opcode, attribute, *shapes)):
             if problem.rules == "automap" and opcode == "reduce" and factor.kind == Kind.REDUCED:
-                continue
+                if graph.phase[i] == Phase.FORWARD or max(max(s, default=1) for s in shapes[1]) > 1:
+                    continue
             members = {
                 int(label[graph.dim_offset[slots[slot]] + d])
                 for slot, d in factor.pairs
@@ -476,7 +477,7 @@ def slow_step(problem, chosen):
             size = sum(slow_bytes(graph, t) for t in results)
             n = cluster.devices
             communication += times[i] * 2 * size * (n - 1) / (n * bandwidth)
-            count += 1
+            count += len(results)
     return compute, communication, count
 
 
