@@ -25,6 +25,7 @@ class Answer(ABC):
             pipelines, an upper bound of the return for partitions.
         evaluations: number of plans, labels or search nodes that the planner evaluated.
         seconds: wall seconds of the planner.
+        notes: what else the planner has to say of its plan, a sentence each.
     """
 
     method: str = ""
@@ -32,6 +33,7 @@ class Answer(ABC):
     bound: float | None = None
     evaluations: int = 0
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
     @property
     @abstractmethod
