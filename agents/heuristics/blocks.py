@@ -21,6 +21,7 @@ its outputs, the next along its inputs, and the last along its outputs if its tu
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from functools import cached_property
 import numpy as np
 
 from parenvs.graph.flops import ELEMENTWISE
-from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.graph.graph import Phase, Role
 from parenvs.partitioning.classes import DimensionClasses
 from parenvs.partitioning.factors import LINKED
 from parenvs.partitioning.rules import Kind
@@ -38,10 +39,10 @@ ATTENTION, FEED_FORWARD, DENSE = "attention", "feed-forward", "dense"
 """Kinds of blocks."""
 _NEUTRAL, _WEIGHT, _DATA = range(3)
 """What a tensor is made of: constants and numbers; variables too; batch inputs as well."""
-_LINEAR = frozenset(
-    "add bitcast-convert convert complex copy divide imag multiply negate real reduce-precision "
-    "select subtract".split()
-)
+_LINEAR = (
+    "add", "bitcast-convert", "complex", "convert", "copy", "divide", "imag", "multiply", "negate",
+    "real", "reduce-precision", "select", "subtract",
+)  # fmt: skip
 """Elementwise opcodes that are linear in one operand while the others stay as they are."""
 
 
@@ -266,9 +267,9 @@ class _Flow:
 
     def _from_weight(self, index: int, label: int) -> bool:
         """Whether a class comes into a dense layer with its weight alone."""
-        return [
-            self._origin[t] for t in self.operands[index] if label in self._classes_of(t)
-        ] == [_WEIGHT]
+        return [self._origin[t] for t in self.operands[index] if label in self._classes_of(t)] == [
+            _WEIGHT
+        ]
 
     def _classes_of(self, tensor: int) -> list[int]:
         """Classes of a tensor's dimensions that are larger than 1."""
@@ -280,4 +281,4 @@ class _Flow:
 def _rows(flat: np.ndarray, offset: np.ndarray) -> list[list[int]]:
     """A ragged list as lists."""
     values, ends = flat.tolist(), offset.tolist()
-    return [values[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    return [values[start:end] for start, end in itertools.pairwise(ends)]

@@ -15,6 +15,7 @@ from parenvs.cli.bench import add_bench
 from parenvs.cli.leaderboard import add_leaderboard
 from parenvs.cli.options import (
     ClusterText,
+    Devices,
     Instance,
     Json,
     MicroBatch,
@@ -22,7 +23,10 @@ from parenvs.cli.options import (
     PlanFile,
     PlanOut,
     Plot,
+    Rules,
     Stages,
+    Uneven,
+    given,
     with_request,
 )
 from parenvs.cli.report import out, print_report, proof, refuse_illegal, say, say_json, write
@@ -130,6 +134,8 @@ def plan(
     else:
         print_report(report)
         say(proof(answer))
+        for note in answer.notes:
+            say(note)
         for gap in gaps:
             say(gap.text())
     refuse_illegal(report, f"the plan of {agent!r} is illegal")
@@ -210,22 +216,42 @@ def diff(
 
 @app.command()
 def explain(
-    file: PlanFile,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="PLAN|INSTANCE", help="A plan file (.json), a name or a graph."),
+    ],
     variable: Annotated[
         str | None, typer.Option(help="Glob over paths (default: all, equal layers together).")
     ] = None,
     instance: OtherInstance = None,
+    cluster: ClusterText = None,
+    devices: Devices = None,
+    rules: Rules = None,
+    uneven: Uneven = None,
 ) -> None:
-    """Tell for each variable of a partition plan why it is partitioned or not."""
-    from parenvs.partitioning.problem import PartitionReport
-    from parenvs.viewer.partition_explanation import explain as explained
-    from parenvs.viewer.partition_explanation import explanation_text
+    """Tell why each variable of a plan is partitioned or not; of an instance, what plans may do.
 
-    report = _judged(file, instance)
+    Of an instance: what is tied together, what blocks what, and what excludes what.
+    """
+    from parenvs.instances import problem
+    from parenvs.partitioning.problem import PartitionReport
+    from parenvs.plan import PartitionPlan
+    from parenvs.viewer.partition_explanation import explain as explained
+    from parenvs.viewer.partition_explanation import explanation_text, problem_text
+
+    options = given(devices=devices, rules=rules, uneven=uneven)
+    if not target.endswith(".json"):
+        if instance is not None:
+            raise ParenvsError("--instance is an option for plan files; give the instance alone")
+        say(problem_text(problem(target, cluster, PartitionPlan.task, **options), variable))
+        return
+    for name in given(cluster=cluster, **options):
+        raise ParenvsError(f"--{name} is an option for instances; {target} is a plan with its own")
+    report = _judged(Path(target), instance)
     if not isinstance(report, PartitionReport):
-        raise ParenvsError(f"{file}: explain takes plans of partitions, not {report.plan.task}")
+        raise ParenvsError(f"{target}: explain takes plans of partitions, not {report.plan.task}")
     say(explanation_text(explained(report, variable)))
-    refuse_illegal(report, f"{file}: illegal")
+    refuse_illegal(report, f"{target}: illegal")
 
 
 @app.command()

@@ -27,6 +27,11 @@ ClusterText = Annotated[
         help="Preset, '4x8:v100,25Gbps', or a .json file (default: C for pipelines, 1x8:v100).",
     ),
 ]
+Devices = Annotated[
+    int | None, typer.Option(help="One server of this many V100, instead of --cluster.")
+]
+Rules = Annotated[str | None, typer.Option(help="shardy (default) or automap.")]
+Uneven = Annotated[str | None, typer.Option(help="pad (default) or forbid.")]
 Stages = Annotated[int | None, typer.Option(help="Pipeline stages (default: one a server).")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 MicroBatch = Annotated[int | None, typer.Option(help="Samples in a micro-batch (default: 16).")]
@@ -46,9 +51,7 @@ def read_request(
     instance: Instance,
     task: Annotated[str, typer.Option(help=f"What to plan: {_KNOWN}.")] = TASKS[0],
     cluster: ClusterText = None,
-    devices: Annotated[
-        int | None, typer.Option(help="One server of this many V100, instead of --cluster.")
-    ] = None,
+    devices: Devices = None,
     seed: Seed = 0,
     steps: Annotated[
         int, typer.Option(help="Environment steps of agents that learn or draw.")
@@ -79,8 +82,8 @@ def read_request(
         float | None,
         typer.Option(help="Seconds of each search of exact agents (exact: 20, others: no limit)."),
     ] = None,
-    rules: Annotated[str | None, typer.Option(help="shardy (default) or automap.")] = None,
-    uneven: Annotated[str | None, typer.Option(help="pad (default) or forbid.")] = None,
+    rules: Rules = None,
+    uneven: Uneven = None,
     reward: Annotated[str | None, typer.Option(help="paper (default) or step_time.")] = None,
     memory_limit: Annotated[
         str | None,
@@ -96,7 +99,7 @@ def read_request(
     from parenvs.instances import PARTITION_OPTIONS, PIPELINE_OPTIONS, problem
 
     is_pipeline = task == "pipeline-cut"
-    problem_options = _given(
+    problem_options = given(
         stages=stages,
         micro_batch=micro_batch,
         micro_batches=micro_batches,
@@ -113,7 +116,7 @@ def read_request(
         if name not in allowed:
             raise ParenvsError(f"{_option(name)} is not an option of --task {task}")
     planned = problem(instance, cluster, task, **problem_options)
-    search_options = _given(radius=radius, candidates=candidates, time_limit=time_limit)
+    search_options = given(radius=radius, candidates=candidates, time_limit=time_limit)
     if is_pipeline and memory_limit is not None:
         raise ParenvsError(f"--memory-limit is not an option of --task {task}")
     if not is_pipeline and search_options:
@@ -127,7 +130,7 @@ def read_request(
     return request_of(planned, seed=seed, steps=steps, **search_options)
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
     """Return the options that the command line gives."""
     return {name: value for name, value in options.items() if value is not None}
 

@@ -1,5 +1,6 @@
 """The expert against Megatron's plans made by hand, on layers whose weights have no names."""
 
+import itertools
 import re
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
-from unnamed_layers import LAYERS, PLANS, experts, floats, fused, fused_gate, separate, training_step
+import unnamed_layers as layers
+from unnamed_layers import LAYERS, PLANS, floats, training_step
 
 from parenvs import Graph
 from parenvs.agents.heuristics.partition import expert
@@ -46,10 +48,12 @@ def test_expert__is_megatron_by_hand(layer, rules):
     """Nothing but the blocks: neither the tied head, nor the pooler and classifier."""
     answer = answer_of(*training_step(layer), rules)
     assert plan_of(answer) == by_layer(PLANS[layer])
-    assert bool(answer.notes) == (layer in (fused, fused_gate))
+    assert bool(answer.notes) == (layer in (layers.fused, layers.fused_gate))
 
 
-@pytest.mark.parametrize("layer", [separate, experts], ids=lambda layer: layer.__name__)
+@pytest.mark.parametrize(
+    "layer", [layers.separate, layers.experts], ids=lambda layer: layer.__name__
+)
 @pytest.mark.parametrize("way", ["scan", "remat"])
 def test_expert__layers_in_a_loop_or_computed_again(layer, way):
     answer = answer_of(*training_step(layer, **{way: True}))
@@ -57,21 +61,21 @@ def test_expert__layers_in_a_loop_or_computed_again(layer, way):
 
 
 def test_expert__forward_pass_alone():
-    step, args = training_step(separate)
+    step, args = training_step(layers.separate)
     answer = answer_of(lambda params, batch: step(params, batch)[0], args)
-    assert plan_of(answer) == by_layer(PLANS[separate])
+    assert plan_of(answer) == by_layer(PLANS[layers.separate])
 
 
 def test_expert__says_which_blocks_stay_whole_and_why():
-    (note,) = answer_of(*training_step(fused)).notes
+    (note,) = answer_of(*training_step(layers.fused)).notes
     assert re.fullmatch(
         r"2 attention classes stay whole: instruction \d+, slice \(jit\(step\)/jvp\(\)/split\) "
         r"cannot split dimension 2 of f32\[4,12,32\]",
         note,
     )
-    (note,) = answer_of(*training_step(fused_gate)).notes
+    (note,) = answer_of(*training_step(layers.fused_gate)).notes
     assert re.match(r"2 feed-forward classes stay whole: instruction \d+, slice ", note)
-    step, args = training_step(separate)
+    step, args = training_step(layers.separate)
     graph = Graph.from_jax(step, *args, name="unnamed")
     problem = Partitioning.build(graph, choose_cluster(devices=8), uneven="forbid")
     answer = expert(PartitionSpace.of(problem))  # 4 heads on 8 devices
@@ -82,7 +86,7 @@ def test_expert__says_which_blocks_stay_whole_and_why():
 
 def chain(widths, act=jax.nn.relu):
     """Dense layers with biases, one after the other, and a mean."""
-    params = [[floats(*pair), floats(pair[1])] for pair in zip(widths, widths[1:], strict=False)]
+    params = [[floats(*pair), floats(pair[1])] for pair in itertools.pairwise(widths)]
 
     def forward(params, x):
         for kernel, bias in params[:-1]:
