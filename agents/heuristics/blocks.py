@@ -66,15 +66,21 @@ def find_blocks(classes: DimensionClasses) -> list[Block]:
     """
     flow = _Flow(classes)
     hidden = sorted(flow.rows, key=lambda label: flow.first[label])
+    if not flow.contexts:
+        chain = [label for label in flow.columns if flow.dense(label)]
+        return [Block(DENSE, label) for label in sorted(chain, key=lambda label: flow.first[label])]
     attentions = [label for label in hidden if flow.attends(label)]
     # The head size may go through a linear attention as the heads do, but fewer layers have it.
     attentions.sort(key=lambda label: -len(flow.columns[label]) - len(flow.rows[label]))
-    if attentions:
-        blocks = [Block(ATTENTION, label) for label in attentions]
-        others = (label for label in hidden if label not in set(attentions))
-        return blocks + [Block(FEED_FORWARD, label) for label in others if flow.feeds(label)]
-    chain = [label for label in flow.columns if flow.dense(label)]
-    return [Block(DENSE, label) for label in sorted(chain, key=lambda label: flow.first[label])]
+    done = {index for label in attentions for index in flow.rows[label]}
+    attentions += [
+        label for label in hidden if flow.cut_off(label) and done.isdisjoint(flow.rows[label])
+    ]
+    others = [label for label in hidden if label not in attentions and flow.feeds(label)]
+    return [
+        *(Block(ATTENTION, label) for label in attentions),
+        *(Block(FEED_FORWARD, label) for label in others),
+    ]
 
 
 class _Flow:
@@ -107,7 +113,7 @@ class _Flow:
 
     def _read(self) -> None:
         """Sort the factors of the forward pass by what they do with their classes."""
-        factors, forward = self.classes.factors, (self.graph.phase == Phase.FORWARD).tolist()
+        factors, forward = self.classes.factors, self._forward
         rows = zip(
             factors.instruction.tolist(),
             self.classes.factor_class.tolist(),
@@ -139,6 +145,19 @@ class _Flow:
             if forward[index] and self.opcodes[index] == "reduce":  # automap's rules
                 self._reduced.add(int(self.classes.label[position]))
 
+    @cached_property
+    def _forward(self) -> list[bool]:
+        """Which instructions belong to the forward pass.
+
+        All do if no dot does: a loop over micro-batches has forward and backward pass in one body.
+        """
+        forward = (self.graph.phase == Phase.FORWARD).tolist()
+        if any(
+            found and opcode == "dot" for found, opcode in zip(forward, self.opcodes, strict=True)
+        ):
+            return forward
+        return [True] * len(forward)
+
     def attends(self, label: int) -> bool:
         """Whether a class goes through scores and context, two dots of data, one after the other.
 
@@ -153,6 +172,30 @@ class _Flow:
                     return True
                 reached.update(self.results[index], self._tied(self.results[index]))
         return False
+
+    def cut_off(self, label: int) -> bool:
+        """Whether a class is contracted behind an attention that its heads cannot go through."""
+        read = {t for index in self.rows[label] for t in self.operands[index]}
+        blocked = bool(self.classes.blocked[label]) and not self.columns[label]
+        return blocked and not self.contexts.isdisjoint(read)
+
+    @cached_property
+    def contexts(self) -> set[int]:
+        """Tensors that attentions make: a dot of two data reads what another one made."""
+        scores: set[int] = set()
+        contexts: set[int] = set()
+        forward = [i for i, found in enumerate(self._forward) if found]
+        for index in [*forward, *forward] if self._ties else forward:
+            read, opcode = self.operands[index], self.opcodes[index]
+            product = opcode == "dot" and self._is_product(index)
+            if opcode in LINKED or (opcode == "dot" and self._is_dense(index)):
+                continue
+            made = {*self.results[index], *self._tied(self.results[index])}
+            if not contexts.isdisjoint(read) or (product and not scores.isdisjoint(read)):
+                contexts |= made
+            if product or not scores.isdisjoint(read):
+                scores |= made
+        return contexts
 
     def feeds(self, label: int) -> bool:
         """Whether a class is the hidden width of a feed-forward network on the residual width."""
