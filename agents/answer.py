@@ -13,7 +13,6 @@ from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.plan import PartitionPlan, PipelinePlan
 
-
 SEARCHED = {"exact-pruned": "pruned candidates", "exact-points": "128 points and 64 units"}
 """Planners whose search space is a part of all plans -> that part; their proofs are for it."""
 
@@ -29,6 +28,7 @@ class Answer(ABC):
             pipelines, an upper bound of the return for partitions.
         evaluations: number of plans, labels or search nodes that the planner evaluated.
         seconds: wall seconds of the planner.
+        notes: what else the planner has to say of its plan, a sentence each.
     """
 
     method: str = ""
@@ -36,6 +36,7 @@ class Answer(ABC):
     bound: float | None = None
     evaluations: int = 0
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
     @property
     @abstractmethod

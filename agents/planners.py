@@ -404,7 +404,7 @@ PARTITION_PLANNERS: dict[str, Callable[[PartitionRequest], PartitionAnswer]] = {
 }
 """Planners of partitions by name.
 
-``ones`` always takes action 1; ``expert`` is Megatron's plan, or partitions a CNN's dense layers.
+``ones`` always takes action 1; ``expert`` is Megatron's plan, or splits a chain of dense layers.
 """
 PipelineRequest.planners = PIPELINE_PLANNERS
 PartitionRequest.planners = PARTITION_PLANNERS

@@ -12,9 +12,10 @@ from partition import SIX, Row, judged, kinds, loaders
 
 from parenvs import Graph
 from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.heuristics.partition import expert_dimensions
+from parenvs.agents.heuristics.partition import expert
 from parenvs.cluster import choose_cluster
 from parenvs.partitioning.problem import Partitioning, PartitionReport
+from parenvs.partitioning.space import PartitionSpace
 from parenvs.plan import RULE_SETS
 
 """arXiv 2007.04069: the search for an operator partitioning."""
@@ -145,7 +146,7 @@ def table_4(problems: Mapping[str, Partitioning]) -> tuple[list[Row], dict[str, 
 
 def megatron(problem: Partitioning, best: Mapping[str, int]) -> tuple[Row, dict[str, Any]]:
     """The share of the expert plan that the optimum contains."""
-    named = expert_dimensions(problem.graph)
+    named = problem.partition(expert(PartitionSpace.of(problem)).chosen)
     same = {path for path, d in named.items() if best.get(path) == d}
     more = {path: d for path, d in best.items() if path not in named}
     row: Row = [problem.rules, kinds(more), len(named), len(same), len(best)]

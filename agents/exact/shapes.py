@@ -16,7 +16,7 @@ best at its largest. ``exact_shape`` searches many shapes for the one plan that 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 

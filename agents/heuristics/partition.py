@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from parenvs.agents.answer import PartitionAnswer
+from parenvs.agents.heuristics.blocks import find_blocks
 from parenvs.errors import InfeasibleError
-from parenvs.graph.graph import Graph
+from parenvs.partitioning.explain import Explainer
 from parenvs.partitioning.space import PartitionSpace
 
-MEGATRON: tuple[tuple[str, int], ...] = (
-    (r"(^|/)(q|k|v|query|key|value|qkv)(/kernel|/weight)?$", -1),
-    (r"(^|/)(q|k|v|query|key|value|qkv)/bias$", 0),
-    (r"(^|/)(o|out|output|proj)(/kernel|/weight)?$", 0),
-    (r"(^|/)(conv1|wi|wi_0|wi_1|up|gate|intermediate)(/kernel|/weight)?$", -1),
-    (r"(^|/)(conv1|wi|up|gate|intermediate)/bias$", 0),
-    (r"(^|/)(conv2|wo|down)(/kernel|/weight)?$", 0),
-)
-"""Pattern of a variable's path -> dimension to split, for the layers of a transformer (arXiv
-1909.08053, section 3; the same splits are Table 3 of arXiv 2007.04069): attention is split by
-heads, the feed-forward network by its hidden width, so that each needs one all-reduce."""
-DENSE: tuple[tuple[str, int], ...] = (
-    (r"(^|/)fc1/kernel$", 1),
-    (r"(^|/)fc1/bias$", 0),
-    (r"(^|/)fc2/kernel$", 0),
-    (r"(^|/)predictions/kernel$", 1),
-    (r"(^|/)predictions/bias$", 0),
-)
-"""The same for the dense layers of a convolutional network (arXiv 2007.04069, Table 4)."""
 _BATCH = 4096  # episodes drawn at once
 
 
@@ -121,50 +102,32 @@ def data_parallel(space: PartitionSpace) -> PartitionAnswer:
 
 
 def expert(space: PartitionSpace) -> PartitionAnswer:
-    """The plan of Megatron for a transformer; for a convolutional network, its dense layers split.
+    """The plan of Megatron for a transformer; for other networks, a chain of dense layers split.
 
-    Each dimension that the patterns name is partitioned, together with its class, unless that
-    conflicts with one before.
+    Blocks are found in the data flow, see ``parenvs.agents.heuristics.blocks``. The hidden
+    dimension of each is partitioned, together with its class, unless that conflicts with one
+    before. The answer's notes tell which attentions and feed-forward networks stay whole, and why.
 
     Raises:
-        InfeasibleError: no variable matches a pattern, or none that does can be partitioned.
+        InfeasibleError: no block was found, or none can be partitioned.
     """
-    problem = space.problem
-    names = expert_dimensions(problem.graph)
+    problem, words = space.problem, Explainer(space.problem.classes)
     chosen = np.zeros(len(problem.classes), dtype=bool)
-    for path, dimension in names.items():
-        classes = problem.chosen({path: dimension})
-        if problem.legal(chosen | classes):
-            chosen |= classes
+    whole: dict[str, list[int]] = {}  # kind of block -> classes that are blocked
+    for block in find_blocks(problem.classes):
+        if problem.classes.blocked[block.label]:
+            whole.setdefault(block.kind, []).append(block.label)
+        elif not chosen[problem.classes.rivals(block.label)].any():
+            chosen[block.label] = True
+    notes = tuple(
+        f"{len(labels)} {kind} class{'es stay' if len(labels) > 1 else ' stays'} whole: "
+        f"{words.blocked(labels[0])}"
+        for kind, labels in whole.items()
+    )
     if not chosen.any():
-        raise InfeasibleError(
-            f"{problem.graph.name}: no expert plan is known for variables named like these; "
-            "see MEGATRON and DENSE in parenvs.agents.heuristics.partition"
-        )
-    return _answer(space, chosen, "expert")
-
-
-def expert_dimensions(graph: Graph) -> dict[str, int]:
-    """Path -> dimension that an expert partitions, for the variables that match a pattern."""
-    for patterns in (MEGATRON, DENSE):
-        matches = {
-            graph.paths[i]: _matched(
-                graph.paths[i], patterns, len(graph.shape(graph.parameter_tensor[i]))
-            )
-            for i in graph.variables
-        }
-        dimensions = {path: d for path, d in matches.items() if d is not None}
-        if dimensions:
-            return dimensions
-    return {}
-
-
-def _matched(path: str, patterns: Sequence[tuple[str, int]], rank: int) -> int | None:
-    """The dimension, from 0, of the first pattern that matches, or None; ``rank``: dimensions."""
-    for pattern, dimension in patterns:
-        if re.search(pattern, path) and -rank <= dimension < rank:
-            return dimension % rank
-    return None
+        why = "; ".join(notes) or "no attention, feed-forward network or dense layer was found"
+        raise InfeasibleError(f"{problem.graph.name}: no expert plan is known: {why}")
+    return replace(_answer(space, chosen, "expert"), notes=notes)
 
 
 def _answer(

@@ -16,6 +16,7 @@ from parenvs.cli.model import Model, reading
 from parenvs.cli.options import (
     Batch,
     ClusterText,
+    Devices,
     Frozen,
     FunctionArguments,
     Instance,
@@ -24,8 +25,10 @@ from parenvs.cli.options import (
     OtherInstance,
     PlanFile,
     Plot,
-    Stages,
+    Rules,
+    Uneven,
     Variables,
+    given,
 )
 from parenvs.cli.planning import add_planning
 from parenvs.cli.report import (
@@ -172,7 +175,10 @@ def diff(
 
 @app.command()
 def explain(
-    file: PlanFile,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="PLAN|INSTANCE", help="A plan file (.json), a name or a graph."),
+    ],
     variable: Annotated[
         str | None, typer.Option(help="Glob over paths (default: all, equal layers together).")
     ] = None,
@@ -181,17 +187,36 @@ def explain(
     variables: Variables = None,
     batch: Batch = None,
     frozen: Frozen = None,
+    cluster: ClusterText = None,
+    devices: Devices = None,
+    rules: Rules = None,
+    uneven: Uneven = None,
 ) -> None:
-    """Tell for each variable of a partition plan why it is partitioned or not."""
-    from parenvs.partitioning.problem import PartitionReport
-    from parenvs.viewer.partition_explanation import explain as explained
-    from parenvs.viewer.partition_explanation import explanation_text
+    """Tell why each variable of a plan is partitioned or not; of an instance, what plans may do.
 
-    report = _judged(file, _model(instance, arguments, variables, batch, frozen))
+    Of an instance: what is tied together, what blocks what, and what excludes what.
+    """
+    from parenvs.instances import problem
+    from parenvs.partitioning.problem import PartitionReport
+    from parenvs.plan import PartitionPlan
+    from parenvs.viewer.partition_explanation import explain as explained
+    from parenvs.viewer.partition_explanation import explanation_text, problem_text
+
+    options = given(devices=devices, rules=rules, uneven=uneven)
+    if not target.endswith(".json"):
+        if instance is not None:
+            raise ParenvsError("--instance is an option for plan files; give the instance alone")
+        model = _model(target, arguments, variables, batch, frozen)
+        asked = problem(target, cluster, PartitionPlan.task, **options, **model.options)
+        say(problem_text(asked, variable))
+        return
+    for name in given(cluster=cluster, **options):
+        raise ParenvsError(f"--{name} is an option for instances; {target} is a plan with its own")
+    report = _judged(Path(target), _model(instance, arguments, variables, batch, frozen))
     if not isinstance(report, PartitionReport):
-        raise ParenvsError(f"{file}: explain takes plans of partitions, not {report.plan.task}")
+        raise ParenvsError(f"{target}: explain takes plans of partitions, not {report.plan.task}")
     say(explanation_text(explained(report, variable)))
-    refuse_illegal(report, f"{file}: illegal")
+    refuse_illegal(report, f"{target}: illegal")
 
 
 @app.command()
@@ -229,8 +254,8 @@ def _model(
     frozen: list[str] | None,
 ) -> Model:
     """Return the model of a command line; without an instance, that of a plan is meant."""
-    given = {} if arguments is None else {"arguments": arguments}
-    return Model(instance or "", {**given, **reading(variables, batch, frozen)})
+    options = {**given(arguments=arguments), **reading(variables, batch, frozen)}
+    return Model(instance or "", options)
 
 
 def _judged(file: Path, model: Model) -> Any:

@@ -47,6 +47,11 @@ ClusterText = Annotated[
         help="Preset, '4x8:v100,25Gbps', or a .json file (default: C for pipelines, 1x8:v100).",
     ),
 ]
+Devices = Annotated[
+    int | None, typer.Option(help="One server of this many V100, instead of --cluster.")
+]
+Rules = Annotated[str | None, typer.Option(help="shardy (default) or automap.")]
+Uneven = Annotated[str | None, typer.Option(help="pad (default) or forbid.")]
 Stages = Annotated[
     int | None,
     typer.Option(help="Pipeline stages (default: chosen, with the devices; train: one a server)."),
@@ -74,9 +79,7 @@ def read_request(
     frozen: Frozen = None,
     task: Annotated[str, typer.Option(help=f"What to plan: {_KNOWN}.")] = TASKS[0],
     cluster: ClusterText = None,
-    devices: Annotated[
-        int | None, typer.Option(help="One server of this many V100, instead of --cluster.")
-    ] = None,
+    devices: Devices = None,
     seed: Seed = 0,
     steps: Annotated[
         int, typer.Option(help="Environment steps of agents that learn or draw.")
@@ -111,8 +114,8 @@ def read_request(
         float | None,
         typer.Option(help="Seconds of each search of exact agents (exact: 20, others: no limit)."),
     ] = None,
-    rules: Annotated[str | None, typer.Option(help="shardy (default) or automap.")] = None,
-    uneven: Annotated[str | None, typer.Option(help="pad (default) or forbid.")] = None,
+    rules: Rules = None,
+    uneven: Uneven = None,
     reward: Annotated[
         str | None, typer.Option(help="step_time (default; of train: paper) or paper.")
     ] = None,
@@ -136,7 +139,7 @@ def read_request(
     is_pipeline = task == PipelinePlan.task
     if not is_pipeline and choosing and reward is None:
         reward = "step_time"
-    problem_options = _given(
+    problem_options = given(
         stages=stages,
         micro_batch=micro_batch,
         micro_batches=micro_batches,
@@ -155,7 +158,7 @@ def read_request(
     if devices_used is not None and not is_pipeline:
         raise ParenvsError(f"--devices-used is not an option of --task {task}")
     how = reading(variables, batch, frozen)
-    model = Model(instance, {**_given(arguments=arguments), **how}, task)
+    model = Model(instance, {**given(arguments=arguments), **how}, task)
     chosen_cluster, clusters = cluster, ()
     if is_pipeline:
         chosen_cluster = whole = Cluster.parse("C" if cluster is None else cluster)
@@ -167,7 +170,7 @@ def read_request(
     if task in TASKS:
         model.tell(micro_batch)
     planned = problem(instance, chosen_cluster, task, **problem_options, **model.options)
-    search_options = _given(radius=radius, candidates=candidates, time_limit=time_limit)
+    search_options = given(radius=radius, candidates=candidates, time_limit=time_limit)
     if clusters:
         search_options["clusters"] = clusters
     if is_pipeline and memory_limit is not None:
@@ -183,7 +186,7 @@ def read_request(
     return request_of(planned, seed=seed, steps=steps, **search_options), model
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
     """Return the options that the command line gives."""
     return {name: value for name, value in options.items() if value is not None}
 

@@ -77,6 +77,8 @@ def plan(
     else:
         print_report(report)
         say(proof(answer))
+        for words in answer.notes:
+            say(words)
         for gap in gaps:
             say(gap.text())
         if choice is not None:

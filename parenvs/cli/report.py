@@ -110,7 +110,7 @@ def proof(answer: Answer) -> str:
     if answer.bound:
         side, unit = ("lower", " s") if hasattr(answer, "length") else ("upper", " of the return")
         among = SEARCHED.get(answer.method)
-        words += f", proven {side} bound {answer.bound:.6g}{unit}" + (among and " of these" or "")
+        words += f", proven {side} bound {answer.bound:.6g}{unit}" + ((among and " of these") or "")
     if answer.evaluations:
         words += f"; {answer.evaluations:,} evaluations"
     return f"{words}; {answer.seconds:.2f} s"

@@ -24,8 +24,8 @@ from parenvs.viewer.words import duration, size
 
 if TYPE_CHECKING:
     from parenvs.agents.answer import PartitionAnswer
-    from parenvs.agents.exact.shapes import Choice
     from parenvs.agents.evaluate import Evaluation
+    from parenvs.agents.exact.shapes import Choice
     from parenvs.agents.train.run import TrainResult
     from parenvs.leaderboard.check import CheckedEntry
 

@@ -33,9 +33,14 @@ class Explainer:
 
     def dimension(self, position: int) -> str:
         """``dimension 1 of encoder/layer_0/self/q`` or ``dimension 2 of f32[64,512,768]``."""
+        path, d = self.place(position)
+        return f"dimension {d} of {path}"
+
+    def place(self, position: int) -> tuple[str, int]:
+        """Path of an entry parameter, or type of another tensor, and number of its dimension."""
         tensor = int(self._owner[position])
         d = position - int(self.graph.dim_offset[tensor])
-        return f"dimension {d} of {self._path.get(tensor) or shape_text(self.graph, tensor)}"
+        return self._path.get(tensor) or shape_text(self.graph, tensor), d
 
     def instruction(self, index: int) -> str:
         """``instruction 812, dot (jit(step)/encoder/layer_0/...)``."""
@@ -65,23 +70,44 @@ class Explainer:
             f"{self.dimension(second)}, which belong together"
         )
 
+    def blocking(self) -> tuple[np.ndarray, np.ndarray]:
+        """(B, 2) and (D, 2) int64, every instruction with every class that it blocks, once each.
+
+        The first cannot split a dimension of the class, the second would split two of them. A class
+        may be blocked by many; ``DimensionClasses.blocked_by`` names the first.
+        """
+        classes, factors = self.classes, self.classes.factors
+        where, positions = factors.untouchable.T
+        unsplittable = np.stack([where, classes.label[positions]], axis=1)
+        split = np.stack([factors.instruction, classes.factor_class], axis=1).astype(np.int64)
+        held, count = np.unique(split, axis=0, return_counts=True)
+        return np.unique(unsplittable, axis=0), held[count > 1]
+
     def conflict(self, label: int, rival: int) -> str:
         """Why two classes cannot be partitioned together.
 
         Raises:
             ValueError: they can.
         """
-        pair = sorted((label, rival))
-        row = np.flatnonzero((self.classes.conflicts == pair).all(axis=1))
-        if not row.size:
-            raise ValueError(f"classes {label} and {rival} do not conflict")
-        at = int(self.classes.conflict_at[row[0]])
+        at = self.conflict_at(label, rival)
         first = self._members(at, (label,))[0]
         second = self._members(at, (rival,))[0]
         return (
             f"{self.instruction(at)} would split both {self.dimension(first)} and "
             f"{self.dimension(second)}"
         )
+
+    def conflict_at(self, label: int, rival: int) -> int:
+        """The first instruction that would split both of two classes.
+
+        Raises:
+            ValueError: there is none.
+        """
+        pair = sorted((label, rival))
+        row = np.flatnonzero((self.classes.conflicts == pair).all(axis=1))
+        if not row.size:
+            raise ValueError(f"classes {label} and {rival} do not conflict")
+        return int(self.classes.conflict_at[row[0]])
 
     def link(self, start: int, end: int) -> str:
         """The instructions through which two dimensions of one class belong together, in words."""

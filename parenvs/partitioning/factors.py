@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from parenvs.errors import HloError
-from parenvs.graph.graph import Graph
+from parenvs.graph.graph import Graph, Phase
 from parenvs.partitioning.rules import Factor, Instruction, Kind, factors_of, target_rule
 
 LINKED = ("while", "conditional", "opt-barrier", "optimization-barrier")
@@ -105,7 +105,7 @@ class _Reader:
         slots = {**dict(enumerate(read)), **{-1 - k: t for k, t in enumerate(written)}}
         linked: set[int] = set()
         for factor in self.factors_of(index, opcode, read, written):
-            if self.rules == "automap" and factor.kind == Kind.REDUCED and opcode == "reduce":
+            if factor.kind == Kind.REDUCED and self.whole(index, opcode, written):
                 continue
             members = [
                 self.offset[slots[slot]] + d
@@ -121,6 +121,18 @@ class _Reader:
                 for d, size in enumerate(self.shapes[tensor]):
                     if size != 1 and self.offset[tensor] + d not in linked:
                         self.untouchable.append((index, self.offset[tensor] + d))
+
+    def whole(self, index: int, opcode: str, written: list[int]) -> bool:
+        """Whether the rule set leaves the dimensions whole that an instruction reduces.
+
+        Automap's does for every ``reduce``, but for numbers made of gradients and weights after the
+        forward pass, like the norm by which gradients are clipped: they join all variables, so that
+        otherwise no class were left.
+        """
+        if self.rules != "automap" or opcode != "reduce":
+            return False
+        number = all(size == 1 for tensor in written for size in self.shapes[tensor])
+        return not number or bool(self.graph.phase[index] == Phase.FORWARD)
 
     def entry_parameters(self) -> None:
         """With one mesh axis a tensor is split once, even if no instruction reads it.

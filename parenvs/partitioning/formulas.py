@@ -110,9 +110,14 @@ def all_reduce_seconds(
 
 
 def all_reduces(classes: DimensionClasses, chosen: np.ndarray) -> int:
-    """Number of instructions whose result is all-reduced if the classes ``chosen`` are split."""
+    """Number of results that are all-reduced if the classes ``chosen`` are split.
+
+    An argmax reduces two arrays at once, values and indices: each is all-reduced.
+    """
+    graph = classes.graph
     partial = chosen[classes.factor_class] & classes.factors.partial
-    return len(np.unique(classes.factors.instruction[partial]))
+    instructions = np.unique(classes.factors.instruction[partial])
+    return int(np.diff(graph.result_offset)[instructions].sum())
 
 
 def step_seconds(

@@ -4,9 +4,9 @@ A plan lists all variables that it partitions. Shardy is told one of them for ea
 the first by path, and has to find the others by itself. Then every dimension of every input of the
 module (variables, optimiser state, batch) is compared, and no value may be resharded.
 
-All-reduces: the judge counts one for each instruction that leaves a partial result, Shardy one for
-each result of it; only a reduction of several arrays, as in argmax, has more than one. A collective
-in a function counts once for each call, one in a loop once.
+All-reduces: the judge counts one for each partial result, as Shardy does; a reduction of several
+arrays, as in argmax, leaves several. A collective in a function counts once for each call, one in a
+loop once.
 
 Shardy does not propagate to dimensions that are no multiple of the mesh axis, and whether a plan is
 legal does not depend on the axis's size. So the axis gets the size with which most classes can be

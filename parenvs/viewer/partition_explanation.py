@@ -1,8 +1,9 @@
-"""Why each dimension of a judged plan is partitioned or not: what ``parenvs explain`` says."""
+"""Why each dimension is partitioned or not, or could not be: what ``parenvs explain`` says."""
 
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,9 +14,9 @@ from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.graph.graph import Role
 from parenvs.partitioning.classes import scope_of
 from parenvs.partitioning.explain import Explainer, shape_text
-from parenvs.partitioning.problem import PartitionReport
+from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.viewer.partition_grid import merged
-from parenvs.viewer.words import duration, printable
+from parenvs.viewer.words import duration, plural, printable
 
 WIDTH = 110
 """Columns of the text."""
@@ -26,8 +27,17 @@ STATES = {
     "excluded": "replicated",
     "possible": "replicated",
     "blocked": "blocked",
+    "open": "open",
+    "tied open": "open",
+    "tied blocked": "blocked",
 }
-"""What becomes of a dimension, by the kind of its reason."""
+"""What becomes of a dimension, by the kind of its reason; ``open``: that is up to a plan."""
+MOST_RIVALS = 3
+"""Excluded classes that are named where a pattern does not ask for all."""
+SIZES = "sizes that are no multiple of the devices (uneven=forbid)"
+"""What blocks a class that no instruction blocks."""
+TOGETHER = "two dimensions of one array that belong together"
+"""What blocks a class of which an instruction holds two factors."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +47,13 @@ class DimensionReason:
     Attributes:
         dimension: its number.
         size: its size, more than 1.
-        state: ``"partitioned"``, ``"replicated"`` or ``"blocked"`` (no plan can partition it).
+        state: ``"partitioned"``, ``"replicated"`` or ``"blocked"`` (no plan can partition it);
+            without a plan ``"open"`` or ``"blocked"``.
         label: its class.
         members: dimensions of variables in the class.
         classes: different classes of the variables that the explanation is for.
         reason: in words.
+        prospect: without a plan, what plans may do with its class, if the reason does not tell.
     """
 
     dimension: int
@@ -51,6 +63,7 @@ class DimensionReason:
     members: int
     classes: int
     reason: str
+    prospect: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,109 @@ def explain(report: PartitionReport, pattern: str | None = None) -> list[Explana
     Raises:
         ParenvsError: nothing matches the pattern.
     """
-    problem, reasons = report.problem, _Reasons(report)
+    return _explained(_Reasons(report), pattern)
+
+
+def explain_problem(problem: Partitioning, pattern: str | None = None) -> list[Explanation]:
+    """Explain what plans may do: what is tied, what is blocked and by what, what excludes what.
+
+    Args:
+        problem: the graph on its devices.
+        pattern: as for ``explain``.
+
+    Raises:
+        ParenvsError: nothing matches the pattern.
+    """
+    return _explained(_Prospects(problem, alone=pattern is not None), pattern)
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """A reason that keeps classes of variables and batch inputs from being partitioned.
+
+    Attributes:
+        what: an opcode, or the rule.
+        instructions: those of which it holds, ascending; none for the rule on sizes.
+        classes: classes that it blocks.
+        alone: those of them that nothing else blocks.
+        dimensions: dimensions of variables and batch inputs in the classes.
+    """
+
+    what: str
+    instructions: tuple[int, ...]
+    classes: int
+    alone: int
+    dimensions: int
+
+
+def blockers(problem: Partitioning) -> list[Blocker]:
+    """What blocks the classes of variables and batch inputs, by dimensions blocked, descending.
+
+    A class that several reasons block counts for each.
+    """
+    graph, classes, counts = problem.graph, problem.classes, problem.counts("all")
+    unsplittable, together = Explainer(classes).blocking()
+    found: dict[str, list[tuple[int, int]]] = {
+        SIZES: [(-1, label) for label in np.flatnonzero(classes.blocked_by < 0).tolist()],
+        TOGETHER: together.tolist(),
+    }
+    for index, label in unsplittable.tolist():
+        found.setdefault(graph.opcodes[graph.opcode[index]], []).append((index, label))
+    labels = {
+        what: {label for _, label in pairs if counts[label] and classes.blocked[label]}
+        for what, pairs in found.items()
+    }
+    reasons = Counter(label for held in labels.values() for label in held)
+    blocking = [
+        Blocker(
+            what=what,
+            instructions=tuple(sorted({i for i, label in found[what] if label in held and i >= 0})),
+            classes=len(held),
+            alone=sum(reasons[label] == 1 for label in held),
+            dimensions=int(counts[sorted(held)].sum()),
+        )
+        for what, held in labels.items()
+        if held
+    ]
+    return sorted(blocking, key=lambda one: (-one.dimensions, -one.classes, one.what))
+
+
+def problem_text(problem: Partitioning, pattern: str | None = None) -> str:
+    """What ``explain_problem`` says, and without a pattern what blocks, as text of 110 columns."""
+    text = explanation_text(explain_problem(problem, pattern))
+    return text if pattern is not None else f"{text}\n\n{blockers_text(problem)}"
+
+
+def blockers_text(problem: Partitioning) -> str:
+    """How much is blocked, and by what, as text of 110 columns."""
+    classes, counts = problem.classes, problem.counts("all")
+    held, blocked = counts > 0, (counts > 0) & classes.blocked
+    lines = [
+        f"what blocks (rules={problem.rules}, uneven={problem.uneven}): "
+        f"{blocked.sum():,} of {plural(int(held.sum()), 'class', 'es')} of variables and inputs, "
+        f"{counts[blocked].sum():,} of {plural(int(counts.sum()), 'dimension')}"
+    ]
+    words = Explainer(classes)
+    for one in blockers(problem):
+        alone = f"{one.alone:,} by it alone" if one.alone < one.classes else "by it alone"
+        first = f", first {words.instruction(one.instructions[0])}" if one.instructions else ""
+        many = f", {plural(len(one.instructions), 'instruction')}" if one.instructions else ""
+        lines.append(
+            f"{plural(one.dimensions, 'dimension')} in {plural(one.classes, 'class', 'es')} "
+            f"({alone}): {one.what}{many}{first}"
+        )
+    wrapped = [
+        textwrap.wrap(
+            printable(line), WIDTH, initial_indent="  " * bool(k), subsequent_indent="      "
+        )
+        for k, line in enumerate(lines)
+    ]
+    return "\n".join(line for rows in wrapped for line in rows)
+
+
+def _explained(reasons: _Reasons, pattern: str | None) -> list[Explanation]:
+    """The explanations of all variables and inputs, merged, or of those that match a pattern."""
+    problem = reasons.problem
     graph = problem.graph
     indices = problem.parameters("all").tolist()
     paths = [graph.paths[i] for i in indices]
@@ -123,12 +238,15 @@ def explanation_text(explanations: Sequence[Explanation]) -> str:
                 group = f"class {entry.label} and {entry.classes - 1:,} more: {dims} each"
             where = f"dimension {entry.dimension} of size {entry.size}"
             lines.append(f"  {where:<27} {entry.state:<12} {group}")
-            reason = told.get(entry.reason, entry.reason)
-            again = f"the same as for dimension {entry.dimension} of {item.name}"
-            told.setdefault(entry.reason, again)
-            lines += textwrap.wrap(
-                printable(reason), WIDTH, initial_indent="      ", subsequent_indent="      "
-            )
+            for words in filter(None, (entry.reason, entry.prospect)):
+                again = f"the same as for dimension {entry.dimension} of {item.name}"
+                lines += textwrap.wrap(
+                    printable(told.get(words, words)),
+                    WIDTH,
+                    initial_indent="      ",
+                    subsequent_indent="      ",
+                )
+                told.setdefault(words, again)
     return "\n".join(lines)
 
 
@@ -136,6 +254,7 @@ class _Reasons:
     """Puts the reason of every dimension under one plan into words."""
 
     def __init__(self, report: PartitionReport) -> None:
+        """Find what the plan excludes, and the first dimension of each class."""
         self.problem, self.chosen = report.problem, report.chosen
         self.classes, self.graph = self.problem.classes, self.problem.graph
         self.words: Explainer = report.explainer
@@ -207,19 +326,27 @@ class _Reasons:
             return self.blocked(label)
         return self.exclusion(label) if kind == "excluded" else self.offer(label)
 
+    def prospect(self, position: int) -> str:
+        """What is left to say of a dimension's class: nothing, as the plan has decided."""
+        return ""
+
     def blocked(self, label: int) -> str:
         """Why a class can never be partitioned."""
         if label not in self._blocked:
             self._blocked[label] = self.words.blocked(label)
         return self._blocked[label]
 
-    def consequence(self, label: int) -> str:
-        """What a partitioned class excludes."""
-        rivals = [
+    def open_rivals(self, label: int) -> list[int]:
+        """Classes of variables and inputs that a class excludes and that are not blocked anyway."""
+        return [
             int(x)
             for x in self.classes.rivals(label)
             if int(x) in self.head and not self.classes.blocked[x]
         ]
+
+    def consequence(self, label: int) -> str:
+        """What a partitioned class excludes."""
+        rivals = self.open_rivals(label)
         if not rivals:
             return "it excludes no other class of variables or inputs"
         dims = int(self.classes.variable_counts[rivals].sum())
@@ -253,6 +380,67 @@ class _Reasons:
         )
 
 
+class _Prospects(_Reasons):
+    """Puts into words what plans may do with each dimension.
+
+    Args:
+        problem: the graph on its devices.
+        alone: whether each dimension is explained by itself, so that it tells all of its class.
+    """
+
+    def __init__(self, problem: Partitioning, alone: bool) -> None:
+        """Take the plan that partitions nothing."""
+        nothing = np.zeros(len(problem.classes), dtype=bool)
+        super().__init__(problem.report(problem.plan(nothing)))
+        self.alone = alone
+
+    def kind(self, position: int) -> str:
+        """What sort of reason a dimension has."""
+        label = int(self.classes.label[position])
+        kind = "blocked" if self.classes.blocked[label] else "open"
+        return kind if self.head[label] == position else f"tied {kind}"
+
+    def reason(self, position: int) -> str:
+        """What ties a dimension to the first of its class; of that one, what plans may do."""
+        label, kind = int(self.classes.label[position]), self.kind(position)
+        if kind == "tied open" or (self.alone and kind == "tied blocked"):
+            head = self.head[label]
+            return f"tied to {self.words.dimension(head)} by {self.words.link(head, position)}"
+        return self.outlook(label)
+
+    def prospect(self, position: int) -> str:
+        """What plans may do, where the reason is a tie and no other line tells it."""
+        label, kind = int(self.classes.label[position]), self.kind(position)
+        return self.outlook(label) if self.alone and kind.startswith("tied") else ""
+
+    def outlook(self, label: int) -> str:
+        """What plans may do with a class: why none can partition it, or what that would change."""
+        if self.classes.blocked[label]:
+            return self.blocked(label)
+        return f"{self.offer(label)}; {self.conflicts(label)}"
+
+    def conflicts(self, label: int) -> str:
+        """Which classes of variables and inputs a class excludes, and where; equal layers once."""
+        rivals, graph = self.open_rivals(label), self.graph
+        if not rivals:
+            return "it excludes no other class of variables or inputs"
+        at = [self.words.conflict_at(label, rival) for rival in rivals]
+        places = [self.words.place(self.head[rival]) for rival in rivals]
+        groups = merged(
+            [path for path, _ in places],
+            [(d, graph.opcode[i]) for (_, d), i in zip(places, at, strict=True)],
+        )
+        named = groups if self.alone else groups[:MOST_RIVALS]
+        words = [
+            f"class {rivals[k[0]]}{f' and {len(k) - 1:,} more' if len(k) > 1 else ''}, dimension "
+            f"{places[k[0]][1]} of {name}, at {self.words.instruction(at[k[0]])}"
+            for name, k in named
+        ]
+        more = sum(len(k) for _, k in groups[len(named) :])
+        last = f"; and {plural(more, 'more class', 'es')}" if more else ""
+        return f"it excludes {'; '.join(words)}{last}"
+
+
 def _explanation(reasons: _Reasons, name: str, indices: list[int]) -> Explanation:
     """The explanation of the parameters ``indices``; the reasons are those of the first."""
     graph, classes = reasons.graph, reasons.classes
@@ -271,6 +459,7 @@ def _explanation(reasons: _Reasons, name: str, indices: list[int]) -> Explanatio
                 members=int(classes.variable_counts[label]),
                 classes=len({int(classes.label[place[k]]) for place in places}),
                 reason=reasons.reason(position),
+                prospect=reasons.prospect(position),
             )
         )
     return Explanation(

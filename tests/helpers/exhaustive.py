@@ -119,10 +119,14 @@ def constraints(graph, rules):
                 [shapes[-1 - k] for k in range(len(outs))],
             )
         )
+        # Automap leaves what a reduce takes away whole, unless it makes a number of gradients.
+        made = {d for slot, shape in shapes.items() if slot < 0 for d in shape}
+        one = graph.phase[i] > 0 and made <= {1}
+        automap = rules == "automap" and opcode == "reduce" and not one
         members = [
             [start[slot] + d for slot, d in factor.pairs if slot in start]
             for factor in factors
-            if not (rules == "automap" and opcode == "reduce" and factor.kind == Kind.REDUCED)
+            if not (automap and factor.kind == Kind.REDUCED)
         ]
         touched = {
             start[slot] + d for slot in start for d, size in enumerate(shapes[slot]) if size != 1

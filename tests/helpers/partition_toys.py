@@ -497,8 +497,11 @@ def factor_labels(problem):
         slots = {**dict(enumerate(operands)), **{-1 - k: t for k, t in enumerate(results)}}
         attribute = json.loads(graph.strings[graph.attribute[i]] or "{}")
         shapes = [[graph.shape(t) for t in row] for row in (operands, results)]
+        # Automap leaves what a reduce takes away whole, unless it makes a number of gradients.
+        one = graph.phase[i] != Phase.FORWARD and all(d == 1 for s in shapes[1] for d in s)
+        automap = problem.rules == "automap" and opcode == "reduce" and not one
         for factor in factors_of(Instruction(opcode, attribute, *shapes)):
-            if problem.rules == "automap" and opcode == "reduce" and factor.kind == Kind.REDUCED:
+            if automap and factor.kind == Kind.REDUCED:
                 continue
             members = {
                 int(label[graph.dim_offset[slots[slot]] + d])
@@ -526,7 +529,7 @@ def slow_step(problem, chosen):
             size = sum(slow_bytes(graph, t) for t in results)
             n = cluster.devices
             communication += times[i] * 2 * size * (n - 1) / (n * bandwidth)
-            count += 1
+            count += len(results)
     return compute, communication, count
 
 

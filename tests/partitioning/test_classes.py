@@ -53,6 +53,62 @@ def test_dimensions__six_layers():
     assert most(dimension_classes(graph, "automap")) == 110
 
 
+def clipped_step(clip):
+    """A step of two dense layers and their biases, with gradients that ``clip`` changes."""
+    jax = pytest.importorskip("jax")
+
+    def step(params, x):
+        def loss(params):
+            hidden = jax.numpy.tanh(x @ params["up"] + params["bias"])
+            return jax.numpy.square(hidden @ params["down"]).mean()
+
+        value, gradients = jax.value_and_grad(loss)(params)
+        return value, jax.tree.map(lambda w, g: w - 0.1 * g, params, clip(gradients))
+
+    shapes = {"up": (6, 8), "bias": (8,), "down": (8, 4)}
+    args = {k: jax.ShapeDtypeStruct(v, np.float32) for k, v in shapes.items()}
+    return Graph.from_jax(step, args, jax.ShapeDtypeStruct((10, 6), np.float32))
+
+
+def by_global_norm(gradients):
+    """As optax.clip_by_global_norm writes it."""
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(gradients)))
+    return jax.tree.map(lambda g: jax.lax.select(norm < 1, g, g / norm), gradients)
+
+
+def by_row_norm(gradients):
+    """One norm for each row: no number, so that the other dimension stays whole."""
+    jnp = pytest.importorskip("jax.numpy")
+    norm = jnp.square(gradients["up"]).sum(1, keepdims=True)
+    return {**gradients, "up": gradients["up"] / norm}
+
+
+def test_dimensions__automap_clips_by_the_global_norm():
+    """The norm reduces every gradient: it blocked all classes, and most was 0."""
+
+    def open_dimensions(clip, rules):
+        classes = dimension_classes(clipped_step(clip), rules)
+        return {
+            (path, d)
+            for path, tensor in classes.tensor.items()
+            for d in range(len(classes.graph.shape(tensor)))
+            if not classes.blocked[classes.label[classes.graph.dim_offset[tensor] + d]]
+        }
+
+    hidden = {("up", 1), ("bias", 0), ("down", 0)}
+    plain = open_dimensions(lambda gradients: gradients, "automap")
+    assert plain == {*hidden, ("up", 0), ("x", 1)}  # the loss reduces batch and outputs
+    assert open_dimensions(by_global_norm, "automap") == plain
+    assert open_dimensions(by_row_norm, "automap") == plain - hidden
+    for clip in (by_global_norm, by_row_norm):
+        graph = clipped_step(clip)
+        shardy, automap = (dimension_classes(graph, rules) for rules in ("shardy", "automap"))
+        assert np.array_equal(shardy.label, automap.label)
+    assert most(dimension_classes(clipped_step(by_global_norm), "automap")) == 3
+
+
 def test_dimensions__automap_gives_the_expert_plan_of_t5():
     """Attention q, k, v and conv1 are split, o and conv2 in rows (2007.04069, Table 3)."""
     graph = load_graph("t5-3b")

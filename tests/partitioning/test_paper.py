@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from expert_names import expert_dimensions
 
 from parenvs import Graph, load_graph
 from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.heuristics.partition import expert_dimensions
 from parenvs.cluster import choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.instances import data_folder, load_partitioning, names

@@ -12,7 +12,7 @@ from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import UnknownInstanceError
 from parenvs.instances import load_partitioning
-from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.problem import REWARDS, Partitioning
 from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan
 from parenvs.shardy import verify
 from parenvs.shardy.verify import verify_plan
@@ -20,6 +20,8 @@ from parenvs.shardy.verify import verify_plan
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
+from expert_mixtures import MIXTURES  # noqa: E402
+from expert_mixtures import training_step as mixture_step  # noqa: E402
 from jax import lax  # noqa: E402
 
 from parenvs.datasets.models import MODELS, vgg  # noqa: E402
@@ -234,8 +236,63 @@ def test_verify__all_reduces_count_as_the_judge_does():
 
     graph = Graph.from_jax(largest, *args)
     verification = graph.verify(plan_of(graph, {"w": 1}), lower(largest, *args))
-    assert (verification.all_reduces, verification.predicted_all_reduces) == (2, 1)
-    assert "2 all-reduces, 1 were predicted" in verification.text()
+    assert verification.all_reduces == verification.predicted_all_reduces == 2  # values, indices
+    assert "2 all-reduces, as predicted" in verification.text()
+
+
+SPLIT_BY_EXPERTS = {"gate": 1, "up": 0, "down": 0}
+ALL_REDUCES = {
+    "dense": (10, 12), "capacity": (12, 14), "scattered": (11, 13), "two_routers": (17, 20),
+}  # fmt: skip
+"""Instructions that leave partial results in mixtures split by experts, as was counted once, and
+all-reduces: an argmax leaves two."""
+
+
+@pytest.mark.parametrize("mixture", MIXTURES, ids=lambda mixture: mixture.__name__)
+def test_verify__all_reduces_of_mixtures_of_experts(mixture):
+    """Exact plans, plans of single classes and random ones: as many as Shardy inserts."""
+    step, args = mixture_step(mixture)
+    graph, lowered = Graph.from_jax(step, *args), lower(step, *args)
+    rng = np.random.default_rng(0)
+    for rules in ("shardy", "automap"):
+        problem = Partitioning.build(graph, choose_cluster(devices=8), rules, reward="step_time")
+        open_ = problem.decidable("all")
+        chosen = [exact_partition(replace(problem, reward=x)).chosen for x in REWARDS]
+        for order in [*([label] for label in open_), *(rng.permutation(open_) for _ in range(3))]:
+            one = np.zeros(len(problem.classes), dtype=bool)
+            for label in order:
+                one[label] = not one[problem.classes.rivals(label)].any()
+            chosen.append(one)
+        for one in chosen:
+            verification = graph.verify(problem.plan(one), lowered)
+            assert verification.agrees
+            assert verification.all_reduces == verification.predicted_all_reduces
+    if mixture.__name__ in ALL_REDUCES:
+        problem = Partitioning.build(graph, choose_cluster(devices=8))
+        report, factors = problem.report(plan_of(graph, SPLIT_BY_EXPERTS)), problem.classes.factors
+        partial = factors.partial & report.chosen[problem.classes.factor_class]
+        counts = len({*factors.instruction[partial].tolist()}), report.all_reduces
+        assert report.legal and counts == ALL_REDUCES[mixture.__name__]
+
+
+def test_verify__clipped_gradients():
+    """Automap's plans with a norm over all gradients, each part of which is all-reduced."""
+
+    def step(params, batch):
+        def loss(params):
+            return jnp.square(jnp.tanh(batch["x"] @ params["up"]) @ params["down"]).mean()
+
+        gradients = jax.grad(loss)(params)
+        norm = jnp.sqrt(sum(jnp.square(g).sum() for g in jax.tree.leaves(gradients)))
+        return jax.tree.map(lambda w, g: w - g / jnp.maximum(norm, 1.0), params, gradients)
+
+    args = {"up": shape(6, 8), "down": shape(8, 4)}, {"x": shape(10, 6)}
+    graph, lowered = Graph.from_jax(step, *args), lower(step, *args)
+    plan = plan_of(graph, {"up": 1, "down": 0}, rules="automap")
+    verification = graph.verify(plan, lowered)
+    assert verification.agrees and verification.legal
+    # The activations behind ``down``, and two parts of the norm.
+    assert verification.all_reduces == verification.predicted_all_reduces == 3
 
 
 @pytest.mark.parametrize("rules", ["shardy", "automap"])

@@ -3,12 +3,12 @@
 import numpy as np
 import partition_toys as toys
 import pytest
+from expert_names import expert_by_names, expert_dimensions
 
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.heuristics.partition import (
     data_parallel,
     expert,
-    expert_dimensions,
     greedy,
     partition_all,
     random_episodes,
@@ -106,6 +106,7 @@ def test_partition_heuristics__expert(name, rules):
     assert report.variables > 0
     assert report.value() == pytest.approx(answer.value)
     assert answer.value <= exact_partition(space.problem).value + 1e-9
+    assert np.array_equal(answer.chosen, expert_by_names(space.problem))
     named = expert_dimensions(space.problem.graph)
     for path, dimension in report.plan.partition.items():
         assert named.get(path, dimension) == dimension
@@ -132,9 +133,10 @@ def test_partition_heuristics__expert_of_vgg():
     assert expected.items() <= partition.items()
 
 
-def test_partition_heuristics__expert_needs_names():
-    with pytest.raises(InfeasibleError, match="no expert plan is known"):
-        expert(toys.space_of(toys.problem_of(toys.MLP)))
+def test_partition_heuristics__expert_of_dense_layers():
+    """No name is needed: the hidden width between two dots."""
+    space = toys.space_of(toys.problem_of(toys.MLP))
+    assert report_of(space, expert(space)).plan.partition == {"w1": 1, "w2": 0}
 
 
 @pytest.mark.parametrize("rules", RULES)
