@@ -49,6 +49,8 @@ class StageProfile:
         source: fingerprint of the graph that the chain was made from, empty for a measured chain.
         device: the device that the seconds of a graph's chain are for, None for a measured chain;
             the fingerprint does not depend on it.
+        reads: (n,) path of a variable that the pivot is the first to read, empty where there is
+            none; None for a measured chain. It is for readers of names alone.
     """
 
     name: str
@@ -61,6 +63,7 @@ class StageProfile:
     micro_batch: int = MICRO_BATCH
     source: str = ""
     device: Device | None = None
+    reads: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         """Freeze the arrays.
@@ -167,6 +170,7 @@ class StageProfile:
             micro_batch=micro_batch,
             source=graph.fingerprint,
             device=device,
+            reads=_first_reads(graph, pivots),
         )
 
     @classmethod
@@ -249,6 +253,18 @@ class StageProfile:
             raise ProfileError(f"profile {self.name}: a name holds a NUL; rename it")
         with replacing(path) as stream:
             stream.write(data)
+
+
+def _first_reads(graph: Graph, pivots: np.ndarray) -> np.ndarray:
+    """Return the path of a variable that each pivot is the first to read, (n,), or ``""``."""
+    tensors = graph.parameter_tensor[graph.variables].tolist()
+    unread = dict(zip(tensors, (graph.paths[i] for i in graph.variables), strict=True))
+    reads = np.full(len(pivots), "", dtype=object)
+    offset = graph.operand_offset
+    for place, pivot in enumerate(pivots.tolist()):
+        for tensor in graph.operands[offset[pivot] : offset[pivot + 1]].tolist():
+            reads[place] = unread.pop(tensor, reads[place])
+    return reads
 
 
 def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
