@@ -29,6 +29,7 @@ SCRIPTS = (
     "step_time",
     "memory",
     "conflicts",
+    "public_models",
     "reading",
     "partition_ppo",
     "cartpole",

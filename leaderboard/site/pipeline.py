@@ -13,8 +13,9 @@ import numpy as np
 from parenvs.leaderboard.site.html import Child, Markup, markup, scrolling, tag
 from parenvs.leaderboard.site.sortable_table import Column, Field, Row, number, sortable_table
 from parenvs.pipeline.problem import Report, Stage
+from parenvs.viewer.cut_names import AFTER, cut_labels
 from parenvs.viewer.pipeline_text import device_range
-from parenvs.viewer.words import duration, short_name, size, time_unit
+from parenvs.viewer.words import duration, size, time_unit
 
 WIDTH, LEFT, RIGHT = 880, 112, 12
 """Width of a picture and of its margins, pixels."""
@@ -290,7 +291,7 @@ _COLUMNS = (
     Column("stage", "number"),
     Column("devices", "number"),
     Column("pivots", "number"),
-    Column("last pivot in"),
+    Column("ends after"),
     Column("compute", "number", "descending"),
     Column("transfer after it", "number", "descending"),
     Column("all-reduce", "number", "descending"),
@@ -301,7 +302,11 @@ _COLUMNS = (
 
 def _stages(name: str, report: Report) -> Markup:
     """Make the table of stages."""
-    rows = [_stage(place, stage, report) for place, stage in enumerate(report.stages)]
+    ends = cut_labels(report.pipeline.profile, [stage.end for stage in report.stages])
+    rows = [
+        _stage(place, stage, end, report)
+        for place, (stage, end) in enumerate(zip(report.stages, ends, strict=True))
+    ]
     words = (
         f"Stages of {name}. Compute (forward and backward) and transfer are of one micro-batch, "
         f"the all-reduce is of a step; the memory limit is {size(report.memory_limit_bytes)}."
@@ -309,7 +314,7 @@ def _stages(name: str, report: Report) -> Markup:
     return sortable_table(words, _COLUMNS, rows)
 
 
-def _stage(place: int, stage: Stage, report: Report) -> Row:
+def _stage(place: int, stage: Stage, end: str, report: Report) -> Row:
     """Make the row of a stage."""
     limit = report.memory_limit_bytes
     compute = stage.forward_seconds + stage.backward_seconds
@@ -321,7 +326,7 @@ def _stage(place: int, stage: Stage, report: Report) -> Row:
             number(place, f"{place}"),
             Field(device_range(stage), float(stage.device_first)),
             Field(f"{stage.first:,}–{stage.end - 1:,}", float(stage.first)),
-            Field(short_name(stage.last_name, 40)),
+            Field(end.removeprefix(AFTER)),
             *(number(x, duration(x) if x else "none") for x in seconds),
             Field(memory, stage.memory_bytes, "bad" if over else ""),
             number(stage.efficiency, f"{100 * stage.efficiency:.0f} %"),

@@ -41,12 +41,14 @@ class ChainBytes:
         variables: (n,) float64, variables that this pivot is the first to read.
         frozen: (n,) float64, frozen weights likewise.
         tied: weights that are read again.
+        reads: (n,) object, path of a weight that this pivot is the first to read, or "".
     """
 
     cut: np.ndarray
     variables: np.ndarray
     frozen: np.ndarray
     tied: tuple[Reads, ...]
+    reads: np.ndarray
 
 
 def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
@@ -70,7 +72,9 @@ def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
     np.subtract.at(change_bytes, last[crossing], graph.tensor_bytes[crossing])
     held = {Role.VARIABLE: np.zeros(count), Role.FROZEN: np.zeros(count)}
     tied = []
+    paths = np.full(count, "", dtype=object)
     for index, positions in reads.items():
+        paths[positions[0]] = paths[positions[0]] or graph.paths[index]
         role = Role(int(graph.parameter_role[index]))
         size = float(graph.tensor_bytes[graph.parameter_tensor[index]])
         held[role][positions[0]] += size
@@ -81,6 +85,7 @@ def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
         held[Role.VARIABLE],
         held[Role.FROZEN],
         tuple(tied),
+        paths,
     )
 
 

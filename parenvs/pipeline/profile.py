@@ -53,6 +53,8 @@ class StageProfile:
             the fingerprint does not depend on it.
         frozen_bytes: (n,) float64, bytes of the frozen weights first used by the pivot, or None.
         tied: weights that several pivots read, of which each may be in another stage.
+        reads: (n,) path of a variable that the pivot is the first to read, empty where there is
+            none; None for a measured chain. It is for readers of names alone.
     """
 
     name: str
@@ -67,6 +69,7 @@ class StageProfile:
     device: Device | None = None
     frozen_bytes: np.ndarray | None = None
     tied: tuple[Reads, ...] = ()
+    reads: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         """Freeze the arrays.
@@ -178,6 +181,7 @@ class StageProfile:
             device=device,
             frozen_bytes=counted.frozen,
             tied=counted.tied,
+            reads=counted.reads,
         )
 
     @classmethod

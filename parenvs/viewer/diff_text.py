@@ -17,6 +17,7 @@ from parenvs.judging import ROUNDING
 from parenvs.partitioning.problem import PartitionReport
 from parenvs.pipeline.problem import Report, Stage
 from parenvs.viewer import partition_text, pipeline_text
+from parenvs.viewer.cut_names import AFTER, cut_labels
 from parenvs.viewer.partition_grid import kind_of, merged
 from parenvs.viewer.words import (
     SEPARATOR,
@@ -27,7 +28,6 @@ from parenvs.viewer.words import (
     plural,
     printable,
     reason_lines,
-    short_name,
     signed,
     size,
 )
@@ -95,7 +95,7 @@ def _moves(diff: PipelineDiff) -> list[str]:
     for move in moves[:_MOST_ROWS]:
         cost = "" if move.seconds is None else _change(move.seconds, scale)
         place = f"{'pivots' if move.kind == 'cut' else 'devices'} {move.stage}|{move.stage + 1}"
-        lines.append(f"{cost:>11}  {place:<13} {_positions(move):<26} {_names(move)}")
+        lines.append(f"{cost:>11}  {place:<13} {_positions(move):<26} {_names(diff, move)}")
     hidden = moves[_MOST_ROWS:]
     if hidden:
         rest = sum(move.seconds or 0.0 for move in hidden)
@@ -113,12 +113,15 @@ def _positions(move: Move) -> str:
     return f"{move.a:,} → {move.b:,} ({move.b - move.a:+,})"
 
 
-def _names(move: Move) -> str:
-    """After which pivots the cuts are."""
-    if move.kind != "cut":
+def _names(diff: PipelineDiff, move: Move) -> str:
+    """Where the cuts are."""
+    if not (move.after_a or move.after_b):
         return ""
-    after = [short_name(name, 25) for name in (move.after_a, move.after_b) if name]
-    return "after " + " → ".join(dict.fromkeys(after)) if after else ""
+    cuts = [cut for cut, name in ((move.a, move.after_a), (move.b, move.after_b)) if name]
+    labels = cut_labels(diff.a.pipeline.profile, [cut for cut in cuts if cut is not None], 25)
+    if all(label.startswith(AFTER) for label in labels):
+        return AFTER + " → ".join(label.removeprefix(AFTER) for label in labels)
+    return " → ".join(labels)
 
 
 def _stages(a: Report, b: Report) -> list[str]:

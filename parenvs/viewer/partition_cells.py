@@ -40,6 +40,7 @@ _FILLS = {REPLICATED: "#D3D3D3", BLOCKED: "#F5F5F5", UNDECIDED: "#FFFFFF"}
 _EDGE, _STROKE = "#8E8E8E", "#BDBDBD"
 _PIXEL = 0.01  # inches
 _TALL = 0.13  # inches of a cell that can hold words
+_LETTERS = 30  # of the name of a column
 _TILT = 60  # degrees
 _HEAD = 0.05  # inches more between columns whose names begin differently
 _WIDEST, _NARROW = 1.8, 0.5  # inches, of cells with and without their shape
@@ -186,7 +187,9 @@ def draw_tables(
         + 0.1
         for table in tables
     ]
-    longest = max(text_inches(clip_start(c, 24), FONT) for table in tables for c in table.columns)
+    longest = max(
+        text_inches(clip_start(c, _LETTERS), FONT) for table in tables for c in table.columns
+    )
     overhang = 0.5 * longest  # by which the slanted names stick out at the right
     gap = overhang + 0.12
     heads = sum(_heads(table)[-1] for table in tables) * _HEAD
@@ -229,7 +232,7 @@ def _draw_table(sheet: Sheet, table: Table, left: float, top: float, cell_size: 
     half = (pitch - _PIXEL) / 2
     for x, name in zip(places, table.columns, strict=True):
         if pitch >= 0.115:
-            words = clip_start(name, 24)
+            words = clip_start(name, _LETTERS)
             sheet.text(
                 x + half, top - 0.05, words, rotation=_TILT, rotation_mode="anchor", color=QUIET
             )
@@ -246,7 +249,8 @@ def _draw_table(sheet: Sheet, table: Table, left: float, top: float, cell_size: 
             sheet.cell(Box(x, y, pitch - _PIXEL, tall - _PIXEL), variables)
             state = variables[0].state
             room_for_digit = state >= 0 and min(pitch, tall) >= _TALL
-            if len(variables) == 1 and (shapes or room_for_digit):
+            alike = len({(variable.state, variable.shape) for variable in variables}) == 1
+            if alike and (shapes or room_for_digit):
                 words = shape_words(variables[0]) if shapes else f"{state}"
                 font = min(7.0, tall * 72 * 0.6)
                 ink = ink_on(colour_of(state))
@@ -332,7 +336,7 @@ class Lists:
         for group in groups:
             x = self.width
             for name, cell in group.cells:
-                words = clip_start(name, 30)
+                words = clip_start(name, 40)
                 item_width = 0.2 + text_inches(words, FONT) + 0.2
                 if shapes:
                     item_width += text_inches(f"  {shape_words(cell)}", FONT, bold=True)

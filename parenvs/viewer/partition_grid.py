@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ STATE_NAMES = {
 }
 MOST_TABLES, MOST_COLUMNS, MOST_ROWS = 4, 48, 64
 """Beyond these, tables become lists, and rows stand for several layers."""
+_MANY_ROWS = 32  # from which on equal neighbours share a row
 _MOST_RANGES = 4
 
 
@@ -175,9 +178,10 @@ def _faulty_paths(report: PartitionReport | None) -> set[str]:
 def layers(paths: Sequence[str]) -> list[tuple[str, str]]:
     """Layer of each variable, empty if it is in none, and its name within the layer.
 
-    A layer's name ends in the last part of the path that is a number (``h/0``), else in the first
-    part with a number that other paths have differently (``encoder/layer_0``), else in the first
-    with any number. The last part of a path is never a layer.
+    A layer's name ends in a part of the path that is a number (``h/0``), else in a part with a
+    number that other paths have differently (``encoder/layer_0``), else in the first with any
+    number. Of nested layers (``stages/2/layers/5/layer/0``) those that give a table of about as
+    many rows as columns are taken. The last part of a path is never a layer.
 
     >>> layers(["encoder/layer_0/conv1/bias", "encoder/layer_1/conv1/bias", "norm/bias"])
     [('encoder/layer_0', 'conv1/bias'), ('encoder/layer_1', 'conv1/bias'), ('', 'norm/bias')]
@@ -189,14 +193,39 @@ def layers(paths: Sequence[str]) -> list[tuple[str, str]]:
             if re.search(r"\d", part):
                 prefix = "/".join(parts[: k + 1])
                 seen.setdefault(kind_of(prefix), set()).add(prefix)
-    found = []
+    nested: list[list[str]] = []  # names of the layers that each variable is in, outermost first
     for parts in split:
         ends = [k for k, part in enumerate(parts[:-1]) if re.search(r"\d", part)]
         exact = [k for k in ends if parts[k].isdecimal()]
         varied = [k for k in ends if len(seen[kind_of("/".join(parts[: k + 1]))]) > 1]
-        end = next(iter(exact[::-1] or varied or ends), -1) + 1
-        found.append(("/".join(parts[:end]), "/".join(parts[end:])))
+        nested.append(["/".join(parts[: k + 1]) for k in exact or varied or ends[:1]])
+    families: dict[str, list[list[str]]] = {}
+    for names in nested:
+        if names:
+            families.setdefault(kind_of(names[0]), []).append(names)
+    depth = {kind: _depth(members) for kind, members in families.items()}
+    found = []
+    for path, names in zip(paths, nested, strict=True):
+        layer = names[min(depth[kind_of(names[0])], len(names)) - 1] if names else ""
+        found.append((layer, path[len(layer) + 1 :] if layer else path))
     return found
+
+
+def _depth(nested: Sequence[Sequence[str]]) -> int:
+    """How deep the layers of a table lie so that it has about as many rows as columns.
+
+    Args:
+        nested: of each variable, the names of the layers it is in, outermost first.
+    """
+    deepest = max(map(len, nested))
+    numbers = nested[0][0].rpartition("/")[2].isdecimal()
+    sides = {}
+    for depth in range(1, deepest + 1):
+        rows = Counter(names[min(depth, len(names)) - 1] for names in nested)
+        sides[depth] = len(rows), max(rows.values())
+    if not numbers:  # a number in a name may also tell two parts of a layer apart: conv1, conv2
+        return next((d for d, (_, columns) in sides.items() if columns <= MOST_COLUMNS), deepest)
+    return min(sides, key=lambda depth: (max(sides[depth]), -depth))
 
 
 def kind_of(name: str) -> str:
@@ -251,14 +280,18 @@ Block = dict[str, dict[str, Cell]]
 
 
 def grid(variables: Sequence[Cell]) -> tuple[list[Table], list[Group]]:
-    """Tables of the layers, and the variables outside of them by the first part of their path."""
+    """Tables of the layers, and the variables outside of them by the first part of their path.
+
+    What all paths begin with is left out, unless it tells what a number counts.
+    """
     by_layer: Block = {}
     loose: dict[str, list[NamedCell]] = {}
-    for cell, (layer, name) in zip(variables, layers([x.path for x in variables]), strict=True):
+    paths = _without_root([cell.path for cell in variables])
+    for cell, path, (layer, name) in zip(variables, paths, layers(paths), strict=True):
         if layer:
             by_layer.setdefault(layer, {})[name] = cell
         else:
-            head, _, tail = cell.path.partition("/")
+            head, _, tail = path.partition("/")
             loose.setdefault(head if tail else "", []).append(NamedCell(tail or head, cell))
     by_kind: dict[str, Block] = {}
     for layer in by_layer:
@@ -267,9 +300,12 @@ def grid(variables: Sequence[Cell]) -> tuple[list[Table], list[Group]]:
         {layer: block[layer] for layer in sorted(block, key=natural)} for block in by_kind.values()
     ]
     blocks = _joined(kinds, loose)
-    smallest_first = sorted(blocks, key=lambda block: sum(map(len, block.values())))
+    smallest_first = sorted(
+        blocks, key=lambda block: (len(block) > 1, sum(map(len, block.values())))
+    )
     while smallest_first and (
-        len(smallest_first) > MOST_TABLES
+        len(smallest_first[0]) == 1
+        or len(smallest_first) > MOST_TABLES
         or sum(len(_columns(block)) for block in smallest_first) > MOST_COLUMNS
     ):
         too_wide = [block for block in smallest_first if len(_columns(block)) > MOST_COLUMNS]
@@ -280,6 +316,20 @@ def grid(variables: Sequence[Cell]) -> tuple[list[Table], list[Group]]:
             loose[layer] = [NamedCell(*item) for item in named.items()]
     groups = [Group(title, tuple(cells)) for title, cells in loose.items()]
     return [_table(block) for block in blocks], groups
+
+
+def _without_root(paths: Sequence[str]) -> list[str]:
+    """The paths without the parts that all of them begin with, ``params``."""
+    split = [path.split("/") for path in paths]
+    root = 0
+    while split and all(
+        len(parts) > root + 1
+        and parts[root] == split[0][root]
+        and not re.search(r"\d", parts[root] + parts[root + 1])
+        for parts in split
+    ):
+        root += 1
+    return ["/".join(parts[root:]) for parts in split]
 
 
 def _joined(blocks: list[Block], loose: dict[str, list[NamedCell]]) -> list[Block]:
@@ -305,23 +355,51 @@ def _columns(block: Block) -> list[str]:
 
 
 def _table(block: Block) -> Table:
-    """The table of a block; at most ``MOST_ROWS`` rows, so that one may hold several layers."""
-    columns, names = _columns(block), list(block)
+    """The table of a block.
+
+    Neighbours that are equal share a row where there are many layers; of more than ``MOST_ROWS``,
+    others have to share one too.
+    """
+    columns = _columns(block)
+    title, labels = _title_and_labels(list(block))
+    rows = [
+        Row(label, tuple((named[column],) if column in named else () for column in columns))
+        for label, named in zip(labels, block.values(), strict=True)
+    ]
+    if len(rows) > _MANY_ROWS:
+        rows = [_shared(list(same)) for _, same in groupby(rows, _look)]
+    step = -(-len(rows) // MOST_ROWS)
+    rows = [_shared(rows[k : k + step]) for k in range(0, len(rows), step)]
+    return Table(title, tuple(columns), tuple(rows))
+
+
+def _title_and_labels(names: Sequence[str]) -> tuple[str, list[str]]:
+    """What the names of layers begin with, and what each has besides.
+
+    Where they differ in several numbers, the title has ``#`` for them: ``stages/#/layers/#``.
+    """
+    (kind, *others) = {kind_of(name) for name in names}
+    if not others and len(re.findall(r"(?<![^/])#(?![^/])", kind)) > 1:
+        return kind, ["/".join(re.findall(r"\d+", name)) for name in names]
     parts = [name.split("/") for name in names]
     shared = 0
     while all(len(x) > shared + 1 and x[shared] == parts[0][shared] for x in parts):
         shared += 1
-    step = -(-len(names) // MOST_ROWS)
-    rows = []
-    for k in range(0, len(names), step):
-        together = names[k : k + step]
-        first, last = ("/".join(name.split("/")[shared:]) for name in (together[0], together[-1]))
-        number = re.search(r"\d+$", last)
-        end = number[0] if number and kind_of(first) == kind_of(last) else last
-        label = first if len(together) == 1 else f"{first}–{end}"
-        cells = tuple(
-            tuple(block[name][column] for name in together if column in block[name])
-            for column in columns
-        )
-        rows.append(Row(label, cells))
-    return Table("/".join(parts[0][:shared]), tuple(columns), tuple(rows))
+    return "/".join(parts[0][:shared]), ["/".join(x[shared:]) for x in parts]
+
+
+def _look(row: Row) -> Hashable:
+    """What a row shows but for its name."""
+    return tuple(tuple((c.state, c.fault, c.shape) for c in cells) for cells in row.cells)
+
+
+def _shared(rows: Sequence[Row]) -> Row:
+    """One row for several."""
+    first, last = (row.label for row in (rows[0], rows[-1]))
+    same = len(re.sub(r"\d+$", "", last))
+    end = last[same:] if first[:same] == last[:same] and first[same:].isdecimal() else last
+    label = first if len(rows) == 1 else f"{first}–{end}"
+    columns = zip(*(row.cells for row in rows), strict=True)
+    return Row(
+        label, tuple(tuple(cell for cells in column for cell in cells) for column in columns)
+    )

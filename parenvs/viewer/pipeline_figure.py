@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parenvs.viewer.cut_names import cut_labels
 from parenvs.viewer.page import (
     HEIGHT,
     INK,
@@ -23,7 +24,7 @@ from parenvs.viewer.page import (
 )
 from parenvs.viewer.pipeline_schedule import LEFT, RIGHT, draw_schedule
 from parenvs.viewer.pipeline_text import device_range, device_words, title, verdict
-from parenvs.viewer.words import printable, short_name, size
+from parenvs.viewer.words import printable, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +66,8 @@ def _draw_problem(page: Page, top: float, pipeline: Pipeline) -> None:
     width = WIDTH - LEFT - RIGHT
     share = pipeline.seconds_sum[1:] / pipeline.seconds_sum[-1]
     places = [int(np.searchsorted(share, x)) for x in (0.0, 0.2, 0.4, 0.6, 0.8)]
-    marks = [(float(share[p]) * 100, short_name(str(pipeline.profile.names[p]))) for p in places]
+    labels = cut_labels(pipeline.profile, [p + 1 for p in places])
+    marks = [(float(share[p]) * 100, words) for p, words in zip(places, labels, strict=True)]
     top = _draw_cut_labels(page, top, width, marks)
     half = (HEIGHT - top - 1.25) / 2
     _draw_chain(page, top, width, half, pipeline, (), [x for x, _ in marks])
@@ -76,7 +78,9 @@ def _draw_plan(page: Page, top: float, pipeline: Pipeline, report: Report) -> No
     """Draw the chain with its stages, memory, and the schedule below."""
     stages, width = report.stages, WIDTH - LEFT - RIGHT - (_MEMORY + 0.45)
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
-    marks = [(float(share[s.end]), f"after {short_name(s.last_name)}") for s in stages[:-1]]
+    cuts = [stage.end for stage in stages[:-1]]
+    labels = cut_labels(pipeline.profile, cuts)
+    marks = [(float(share[cut]), words) for cut, words in zip(cuts, labels, strict=True)]
     top = _draw_cut_labels(page, top, width, marks)
     _draw_strip(page, top, width, share, stages, report.memory_limit_bytes)
     top += 0.42

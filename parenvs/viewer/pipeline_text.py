@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parenvs.viewer.cut_names import AFTER, cut_labels
 from parenvs.viewer.words import (
     SEPARATOR,
     clip,
@@ -15,7 +16,6 @@ from parenvs.viewer.words import (
     plural,
     printable,
     reason_lines,
-    short_name,
     size,
 )
 
@@ -49,7 +49,7 @@ def text(pipeline: Pipeline, report: Report | None, colour: bool) -> str:
     stages = report.stages if report is not None else ()
     lines += ["", *_bar(pipeline, stages, colour)]
     if report is not None and stages:
-        lines += ["", *_table(report, colour), "", *_gantt(report, colour)]
+        lines += ["", *_table(pipeline, report, colour), "", *_gantt(report, colour)]
     return "\n".join(lines)
 
 
@@ -113,19 +113,20 @@ def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], colour: bool) -> list[st
     return [f"chain    {line}", f"{'':9}{ruler[: _TRACK - 5]}100 %"]
 
 
-def _table(report: Report, colour: bool) -> list[str]:
+def _table(pipeline: Pipeline, report: Report, colour: bool) -> list[str]:
     limit = report.memory_limit_bytes
+    ends = cut_labels(pipeline.profile, (stage.end for stage in report.stages), 23)
     heading = (
-        f"{'':5}{'devices':<10}{'pivots':<13}{'last pivot':<24}{'compute':>9}{'transfer':>10}"
+        f"{'':5}{'devices':<10}{'pivots':<13}{'ends after':<24}{'compute':>9}{'transfer':>10}"
         f"{'all-reduce':>11}{'memory':>9}{'busy':>7}",
         f"{'':52}{'ms':>9}{'ms':>10}{'ms':>11}{f'of {limit / 1e9:.1f}':>9}{'%':>7}",
     )
     lines = list(heading)
-    for number, stage in enumerate(report.stages):
+    for number, (stage, end) in enumerate(zip(report.stages, ends, strict=True)):
         compute = stage.forward_seconds + stage.backward_seconds
         row = (
             f"{device_range(stage):<10}{f'{stage.first}–{stage.end - 1}':<13}"
-            f"{short_name(stage.last_name, 22):<24}{milliseconds(compute):>9}"
+            f"{end.removeprefix(AFTER):<24}{milliseconds(compute):>9}"
             f"{milliseconds(stage.transfer_seconds):>10}{milliseconds(stage.all_reduce_seconds):>11}"
             f"{stage.memory_bytes / 1e9:>9.2f}"
             f"{stage.efficiency * 100:>7.1f}{' !' if stage.memory_bytes > limit else ''}"

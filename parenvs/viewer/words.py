@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable
 
@@ -71,23 +70,6 @@ def clip_start(name: str, width: int) -> str:
     """The end of a name, which tells more than its start, in at most ``width`` characters."""
     name = printable(name)
     return name if len(name) <= width else f"…{name[len(name) - max(width - 1, 1) :]}"
-
-
-def short_name(name: str, width: int = 24) -> str:
-    """The telling part of a pivot's name.
-
-    Args:
-        name: its full name, for example ``jit(forward)/encoder/layer_3/ffn/norm/add``.
-        width: most characters to return.
-
-    >>> short_name("jit(forward)/encoder/layer_3/ffn/norm/add")
-    'encoder/layer_3/ffn'
-    """
-    whole = printable(name).split("/")
-    parts = [x for x in whole if not re.fullmatch(r"j\w+\(.*\)", x)]
-    if len(parts) < len(whole):  # a scope of JAX: the last part is the instruction's own name
-        parts = parts[:-1] or parts
-    return clip("/".join(parts[:3]) or printable(name), width)
 
 
 def paint(words: str, index: int, colour: bool) -> str:

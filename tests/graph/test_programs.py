@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 
@@ -14,7 +13,7 @@ from parenvs.graph.reader import read_module
 from parenvs.graph.text import parse
 
 pytest.importorskip("jax")
-from programs import PROGRAMS, SAMPLES
+from programs import PROGRAMS, SAMPLES, phase_flops
 
 programs = pytest.mark.parametrize("name", PROGRAMS)
 
@@ -35,21 +34,6 @@ def graph(name, kind):
 
 def roles(name, kind):
     return [Role(role).name for role in graph(name, kind).parameter_role]
-
-
-def product_flops(graph):
-    """FLOPs of dots and convolutions of each phase, those in loops times the iterations."""
-    total = [0.0, 0.0, 0.0]
-    for i in np.flatnonzero(graph.flops):
-        if graph.opcodes[graph.opcode[i]] not in ("dot", "convolution"):
-            continue
-        flops, outer = graph.flops[i], graph.parent[i]
-        while outer >= 0:
-            attribute = graph.strings[graph.attribute[outer]]
-            flops *= json.loads(attribute or "{}").get("trip_count", 1)
-            outer = graph.parent[outer]
-        total[graph.phase[i]] += flops
-    return tuple(total)
 
 
 def in_update_scope(graph):
@@ -77,12 +61,12 @@ def test_programs__batch_size(name):
 
 @programs
 def test_programs__flops_of_phases(name):
-    assert product_flops(graph(name, "proto")) == program(name).flops
+    assert phase_flops(graph(name, "proto")) == program(name).flops
 
 
 @programs
 def test_programs__flops_of_phases_from_text(name):
-    assert product_flops(graph(name, "text")) == program(name).flops
+    assert phase_flops(graph(name, "text")) == program(name).flops
 
 
 @programs

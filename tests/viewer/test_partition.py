@@ -109,6 +109,55 @@ def test_layers__of_many_conventions():
     assert of("0/0", "0/1", "w1", "", "a/b/") == ["0", "0", "", "", ""]
 
 
+RESNET = [
+    f"params/resnet/encoder/stages/{stage}/layers/{i}/{name}"
+    for stage, count in enumerate((3, 4, 6, 3))
+    for i in range(count)
+    for name in (
+        *(f"layer/{k}/{part}" for k in range(3) for part in ("convolution/kernel", "norm/scale")),
+        *(["shortcut/convolution/kernel"] if i == 0 else []),
+    )
+]
+"""Variables of a ResNet-50 in flax, whose layers are nested three deep."""
+
+
+def test_layers__nested_ones_make_a_table_of_about_as_many_rows_as_columns():
+    found = dict(zip(RESNET, layers(RESNET), strict=True))
+    assert found["params/resnet/encoder/stages/2/layers/5/layer/1/norm/scale"] == (
+        "params/resnet/encoder/stages/2/layers/5",
+        "layer/1/norm/scale",
+    )
+    assert len({layer for layer, _ in found.values()}) == 16
+    named = [f"stage_{i}/block_{j}/conv_{k}/w{n}" for i in range(4) for j in range(9)
+             for k in range(3) for n in range(2)]  # fmt: skip
+    assert {layer for layer, _ in layers(named)} == {
+        f"stage_{i}/block_{j}" for i in range(4) for j in range(9)
+    }
+
+
+def test_grid__of_a_resnet_from_flax():
+    """No path is cut: what all share is left out, and several numbers stand for a layer."""
+    single = ["params/classifier/1/kernel", "params/classifier/1/bias"]
+    tables, groups = grid([cell(path) for path in (*RESNET, *single)])
+    ((title, columns, rows),) = [(t.title, t.columns, t.rows) for t in tables]
+    assert title == "resnet/encoder/stages/#/layers/#" and len(columns) == 7
+    assert [row.label for row in rows][:4] == ["0/0", "0/1", "0/2", "1/0"] and len(rows) == 16
+    assert [(g.title, [name for name, _ in g.cells]) for g in groups] == [
+        ("classifier/1", ["kernel", "bias"])  # one layer alone is no table
+    ]
+    counted, _ = grid([cell(f"layers/{k}/w") for k in range(3)])
+    assert counted[0].title == "layers"  # what the numbers count stays
+
+
+def test_grid__equal_neighbours_share_a_row_where_there_are_many():
+    paths = [f"stages/{s}/blocks/{b}/w{n}" for s in range(2) for b in range(20) for n in range(20)]
+    ((table,), _) = grid([cell(x, int("stages/1/blocks/3" in x)) for x in paths])
+    assert [row.label for row in table.rows] == ["0/0–1/2", "1/3", "1/4–19"]
+    assert [len(row.cells[0]) for row in table.rows] == [23, 1, 16]
+    ((few,), _) = grid([cell(f"layer_{k}/w") for k in range(32)])
+    assert len(few.rows) == 32
+
+
 def test_merged__every_path_once_and_only_equal_layers():
     paths = [f"enc/layer_{k}/{n}" for k in (0, 1, 2, 5) for n in ("q", "conv1/w")] + [
         "w7",

@@ -14,7 +14,8 @@ from parenvs import viewer
 from parenvs.judging import judge
 from parenvs.pipeline.cuts import CutSpace
 from parenvs.viewer import pipeline_text
-from parenvs.viewer.words import duration, short_name, size
+from parenvs.viewer.cut_names import cut_labels
+from parenvs.viewer.words import duration, size
 
 ESCAPES = re.compile(r"\x1b\[[\d;]*m")
 
@@ -85,7 +86,7 @@ def test_text__holds_what_the_report_holds(pipeline, report):
     assert f"L {report.length_seconds * 1e3:.1f} ms" in head
     assert f"simulated {report.simulated_seconds * 1e3:.1f} ms" in head
     assert f"value {report.value:.4f}" in head
-    table = {line.split()[0]: line.split() for line in lines if re.match(r"\d ", line)}
+    table = {line[0]: line.split() for line in lines if re.match(r"\d ", line)}
     assert list(table) == ["0", "1", "2", "3"]
     for (_, devices, pivots, name, *numbers), stage in zip(
         table.values(), report.stages, strict=True
@@ -93,7 +94,8 @@ def test_text__holds_what_the_report_holds(pipeline, report):
         first, last = stage.device_first, stage.device_end - 1
         assert devices == (f"{first}–{last}" if first < last else f"{last}")
         assert pivots == f"{stage.first}–{stage.end - 1}"
-        assert name == f"block_{(stage.end - 1) // 4}/part_{(stage.end - 1) % 4}"
+        ends = {12: "block_2", 22: "block_5/part_1", 31: "block_7/part_2", 40: "end"}
+        assert name == ends[stage.end]
         compute = (stage.forward_seconds + stage.backward_seconds) * 1e3
         expected = [
             compute,
@@ -163,21 +165,6 @@ def test_text__control_characters_of_a_file_reach_no_terminal():
     assert "\x1b" not in shown and "a?[2Jb" in shown
 
 
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("jit(forward)/encoder/layer_12/ffn/norm/add", "encoder/layer_12/ffn"),
-        ("jit(forward)/block1_conv2/jit(relu)/max", "block1_conv2"),
-        ("jit(forward)/reshape", "reshape"),
-        ("features/conv1", "features/conv1"),
-        ("jit(forward)", "jit(forward)"),
-        ("x" * 40, "x" * 23 + "…"),
-    ],
-)
-def test_short_name(name, short):
-    assert short_name(name) == short
-
-
 def test_units():
     assert duration(1.23456) == "1.235 s"
     assert duration(0.05678) == "56.78 ms"
@@ -216,8 +203,8 @@ def test_figure__says_what_the_report_holds(pipeline, report):
         assert f"{number} · device{plural} {pipeline_text.device_range(stage)}" in shown
         assert f"{stage.efficiency:.1%} busy" in shown
         assert size(stage.memory_bytes) in shown
-    for stage in report.stages[:-1]:
-        assert f"after {short_name(stage.last_name)}" in shown
+    for label in cut_labels(pipeline.profile, report.plan.cuts):
+        assert label in shown
 
 
 def test_figure__no_two_labels_overlap_or_leave_the_page(pipeline, report, too_large):

@@ -1,0 +1,193 @@
+"""Short names of the places where a chain is cut."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from parenvs.viewer.words import clip, plural, printable
+
+if TYPE_CHECKING:
+    from parenvs.pipeline.profile import StageProfile
+
+Path = tuple[str, ...]
+"""Scopes or keys, from the outermost to the innermost."""
+AFTER = "after "
+"""How the name of a cut begins that comes after what it names."""
+_FUNCTION = re.compile(r"\bp?jit\([^()]*\)")
+_TRANSFORM = re.compile(
+    r"\b(?:jvp|transpose|vmap|pmap|linearize|checkpoint|remat|shard_map)\(([^()]*)\)"
+)
+_NO_SCOPE = {
+    "", "~", "while", "body", "cond", "scan", "pjit", "closed_call", "core_call", "named_call",
+    "remat", "checkpoint", "rematted_computation", "custom_jvp_call", "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+}  # fmt: skip
+"""Parts of an ``op_name`` that JAX and Haiku put in, and the model's author did not."""
+_ITERATION = re.compile(r"(.*)(\[\d+\])")
+_INDEX = re.compile(r"\[?\d+\]?")
+_LONG = re.compile(r"(?<![^ /])([a-z]{3})[a-z]{2,}/")
+_NUMBERED = re.compile(r"(?<![A-Z\d])\d")  # layer_3, h0_attn, 3; not GPT2LMHeadModule
+_DIGITS = re.compile(r"\d+")
+
+
+def cut_labels(profile: StageProfile, cuts: Iterable[int], width: int = 48) -> list[str]:
+    """The shortest names by which both sides of each cut are told apart.
+
+    A cut is named after the outermost scope that it ends, ``after layers/3``, or begins, ``before
+    head``; inside a scope after the instruction, ``after layers/3/mlp/dot 2``; where
+    scopes have no numbers, after the variable that is read next, ``before layers/3/q``. A scope is
+    written from its last number on, and from further left where scopes elsewhere end alike.
+
+    Args:
+        profile: the chain.
+        cuts: first pivot after each cut; the length of the chain stands for its end.
+        width: most characters of a name, ``after`` not counted.
+
+    Returns:
+        A name for each cut; different cuts have different names.
+    """
+    chain, places = _Chain(profile), list(cuts)
+    words = {}
+    for cut in places:
+        label = printable(chain.label(cut))
+        prefix = AFTER if label.startswith(AFTER) else ""
+        words[cut] = prefix + _fit(label.removeprefix(prefix), width)
+    count = Counter(words.values())
+    return [words[cut] if count[words[cut]] == 1 else f"{AFTER}pivot {cut - 1}" for cut in places]
+
+
+class _Chain:
+    """The scopes of a chain.
+
+    Attributes:
+        profile: the chain.
+        paths: (n,) scopes that each pivot stands in.
+        operations: (n,) name of its instruction, empty in a measured chain.
+        spans: scope -> first and last pivot in it.
+    """
+
+    def __init__(self, profile: StageProfile) -> None:
+        self.profile = profile
+        names = [str(name) for name in profile.names]
+        parsed = {name: _scopes(name, bool(profile.source)) for name in dict.fromkeys(names)}
+        self.paths = [parsed[name][0] for name in names]
+        self.operations = [parsed[name][1] for name in names]
+        self.spans: dict[Path, list[int]] = {}
+        for pivot, path in enumerate(self.paths):
+            for depth in range(1, len(path) + 1):
+                self.spans.setdefault(path[:depth], [pivot, pivot])[1] = pivot
+
+    @cached_property
+    def variables(self) -> dict[int, Path]:
+        """Pivot -> path of the variable that it is the first to read."""
+        reads = self.profile.reads if self.profile.reads is not None else ()
+        return {pivot: tuple(path.split("/")) for pivot, path in enumerate(reads) if path}
+
+    def label(self, cut: int) -> str:
+        """The name of a cut; no other cut of the chain has it."""
+        if cut == len(self.paths):
+            return "end"
+        before, after = self.paths[cut - 1], self.paths[cut]
+        ended = self._outermost(before, 1, cut - 1)
+        begun = self._outermost(after, 0, cut)
+        if ended and not (begun and len(begun) < len(ended)):
+            return f"{AFTER}{_suffix(ended, self.spans)}"
+        if begun:
+            return f"before {_suffix(begun, self.spans)}"
+        reader = min((pivot for pivot in self.variables if pivot >= cut), default=None)
+        if reader is not None and not _numbered(before):
+            variable = _suffix(self.variables[reader], self.variables.values())
+            distance = f"{plural(reader - cut, 'pivot')} " if reader > cut else ""
+            return f"{distance}before {variable}"
+        return f"{AFTER}{self._occurrence(cut - 1)}"
+
+    def _outermost(self, path: Path, end: int, pivot: int) -> Path:
+        """The outermost scope of ``path`` whose first (0) or last (1) pivot this is, or ()."""
+        scopes = (path[:depth] for depth in range(1, len(path) + 1))
+        return next((scope for scope in scopes if self.spans[scope][end] == pivot), ())
+
+    def _occurrence(self, pivot: int) -> str:
+        """The pivot's scope and instruction, and which of those of that name it is."""
+        path, operation = self.paths[pivot], self.operations[pivot]
+        same = [
+            place
+            for place, pair in enumerate(zip(self.paths, self.operations, strict=True))
+            if pair == (path, operation)
+        ]
+        parts = (_suffix(path, self.spans), operation)
+        number = f" {same.index(pivot) + 1}" if len(same) > 1 else ""
+        return "/".join(part for part in parts if part) + number
+
+
+def _scopes(name: str, of_graph: bool) -> tuple[Path, str]:
+    """The scopes that a pivot's author wrote, and the name of its instruction.
+
+    Args:
+        name: ``op_name`` of an instruction, or a name of a measured chain.
+        of_graph: whether the last part is the instruction's own name, which is no scope.
+    """
+    before = ""
+    while before != name:
+        before = name
+        name = _TRANSFORM.sub(r"\1", _FUNCTION.sub("", name))
+    parts = name.split("/")
+    operation = parts.pop().partition("_general")[0] if of_graph else ""  # dot, conv
+    scopes = []
+    for part in parts:
+        iteration = _ITERATION.fullmatch(part)
+        if iteration and iteration[1] in _NO_SCOPE:
+            scopes.append(iteration[2])
+        elif part not in _NO_SCOPE and "->" not in part:  # an arrow: the formula of an einsum
+            scopes.append(part)
+    return tuple(scopes), operation
+
+
+def _numbered(path: Path) -> bool:
+    return any(_NUMBERED.search(part) for part in path)
+
+
+def _suffix(path: Path, others: Iterable[Path]) -> str:
+    """The path from its last numbered part on, and from further left as long as that is ambiguous.
+
+    It is ambiguous if another path ends alike up to that part, whatever the numbers, below other
+    scopes: ``layers/3`` of an encoder where a decoder has layers too.
+    """
+    numbered = [place for place, part in enumerate(path) if _NUMBERED.search(part)]
+    start = numbered[-1] if numbered else max(len(path) - 1, 0)
+    stop = start + 1
+    rivals = {other[:-1] for other in others} | set(others)
+    while start > 0 and (
+        _INDEX.fullmatch(path[start])
+        or any(
+            _alike(rival[start - stop :], path[start:stop])
+            and rival[: start - stop] != path[:start]
+            for rival in rivals
+        )
+    ):
+        start -= 1
+    return "/".join(path[start:])
+
+
+def _alike(a: Path, b: Path) -> bool:
+    """Whether two paths are equal but for their numbers."""
+    return len(a) == len(b) and all(
+        _DIGITS.sub("#", x) == _DIGITS.sub("#", y) for x, y in zip(a, b, strict=True)
+    )
+
+
+def _fit(words: str, width: int) -> str:
+    """The words in at most ``width`` characters.
+
+    The words between two numbers go first, ``stages/2/layers/3`` becomes ``stages/2/3``; then long
+    words lose all but three letters, from the left; then the end goes.
+    """
+    if len(words) <= width:
+        return words
+    words = re.sub(r"(?<=/)(\d+)/[^/\d]+/(?=\d+(?:/|$))", r"\1/", words)
+    while len(words) > width and (word := _LONG.search(words)):
+        words = f"{words[: word.start()]}{word[1]}/{words[word.end() :]}"
+    return clip(words, width)
