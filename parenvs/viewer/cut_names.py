@@ -100,7 +100,7 @@ class _Chain:
             return f"before {_suffix(begun, self.spans)}"
         reader = min((pivot for pivot in self.variables if pivot >= cut), default=None)
         if reader is not None and not _numbered(before):
-            variable = _suffix(self.variables[reader], self.variables.values())
+            variable = _suffix(self.variables[reader], self.variables.values(), least=2)
             distance = f"{plural(reader - cut, 'pivot')} " if reader > cut else ""
             return f"{distance}before {variable}"
         return f"{AFTER}{self._occurrence(cut - 1)}"
@@ -150,16 +150,17 @@ def _numbered(path: Path) -> bool:
     return any(_NUMBERED.search(part) for part in path)
 
 
-def _suffix(path: Path, others: Iterable[Path]) -> str:
+def _suffix(path: Path, others: Iterable[Path], least: int = 1) -> str:
     """The path from its last numbered part on, and from further left as long as that is ambiguous.
 
     It is ambiguous if another path ends alike up to that part, whatever the numbers, below other
-    scopes: ``layers/3`` of an encoder where a decoder has layers too.
+    scopes: ``layers/3`` of an encoder where a decoder has layers too. It has at least ``least``
+    parts, if there are as many.
     """
     numbered = [place for place, part in enumerate(path) if _NUMBERED.search(part)]
     start = numbered[-1] if numbered else max(len(path) - 1, 0)
     stop = start + 1
-    rivals = {other[:-1] for other in others} | set(others)
+    rivals = {other[: k + 1] for other in others for k in range(len(other))}
     while start > 0 and (
         _INDEX.fullmatch(path[start])
         or any(
@@ -169,7 +170,7 @@ def _suffix(path: Path, others: Iterable[Path]) -> str:
         )
     ):
         start -= 1
-    return "/".join(path[start:])
+    return "/".join(path[max(min(start, len(path) - least), 0) :])
 
 
 def _alike(a: Path, b: Path) -> bool:
@@ -182,11 +183,12 @@ def _alike(a: Path, b: Path) -> bool:
 def _fit(words: str, width: int) -> str:
     """The words in at most ``width`` characters.
 
-    The words between two numbers go first, ``stages/2/layers/3`` becomes ``stages/2/3``; then long
-    words lose all but three letters, from the left; then the end goes.
+    The word pivots and the words between two numbers go first, ``stages/2/layers/3`` becomes
+    ``stages/2/3``; then long words lose all but three letters, from the left; then the end goes.
     """
     if len(words) <= width:
         return words
+    words = re.sub(r"^(\d+) pivots? ", r"\1 ", words)
     words = re.sub(r"(?<=/)(\d+)/[^/\d]+/(?=\d+(?:/|$))", r"\1/", words)
     while len(words) > width and (word := _LONG.search(words)):
         words = f"{words[: word.start()]}{word[1]}/{words[word.end() :]}"

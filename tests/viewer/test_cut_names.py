@@ -162,6 +162,9 @@ def test_cut_labels__no_scopes_at_all():
     names = ["dot", "add", "dot", "add", "reduce"]
     reads = ["layers/0/q", "", "layers/1/q", "", ""]
     assert label(names, 2, reads=reads) == "before layers/1/q"
+    assert label(names, 2, reads=["", "", "head/kernel", "", ""]) == "before head/kernel"
+    sides = [f"{side}/layers/{i}/kernel" for side in ("encoder", "decoder") for i in (0, 1)]
+    assert label(["dot"] * 4, 1, reads=sides) == "before encoder/layers/1/kernel"
     assert label(names, 3, reads=reads) == "after dot 2"  # no variable is read any more
     assert label(names, 1) == "after dot 1"
     assert label(names, 4) == "after add 2"
@@ -194,4 +197,6 @@ def test_cut_labels__too_long_a_name():
     assert {name, other} == {"after pivot 0", "after pivot 1"}  # cut off, they would be the same
     stages = RESNET[1:]
     assert label(stages, 11, 23) == "after sta/1/0/0/convolution"
+    reads = ["", "", "", "encoder/layers/1/mlp/kernel"]
+    assert label(["dot"] * 4, 1, 25, reads=reads) == "2 before lay/1/mlp/kernel"
     assert label(["a\x1b[2J/b", "c"], 1, source="") == "after a?[2J"
