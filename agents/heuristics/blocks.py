@@ -103,7 +103,7 @@ class _Flow:
         self._contracted: dict[int, set[int]] = defaultdict(set)  # dense layer -> classes
         self._products: dict[int, list[int]] = defaultdict(list)  # class -> dots of two data
         self._reduced: set[int] = set()  # classes that something else than a dense layer contracts
-        self._multiplied: set[int] = set()  # the same, by products
+        self._shared: set[int] = set()  # the same by products, and words of embeddings
         self._carriers: dict[int, list[int]] = defaultdict(list)  # class -> what lets it through
         self._read()
         self.first = {
@@ -139,8 +139,9 @@ class _Flow:
                     self._made[index].add(label)
             if kind != Kind.KEPT:
                 self._reduced.add(label)
-                if opcode in ("dot", "convolution"):
-                    self._multiplied.add(label)
+                embeds = kind == Kind.INDEXED and self._origin[self.operands[index][0]] == _WEIGHT
+                if embeds or opcode in ("dot", "convolution"):
+                    self._shared.add(label)
         for index, position in factors.untouchable.tolist():
             if forward[index] and self.opcodes[index] == "reduce":  # automap's rules
                 self._reduced.add(int(self.classes.label[position]))
@@ -163,6 +164,8 @@ class _Flow:
 
         It is in both as it is, a head; what is contracted in a dot is not.
         """
+        if not self.columns[label] and not self.classes.blocked[label]:
+            return False  # it comes in with the data
         products = set(self._products[label])
         reached = {t for index in products for t in self.results[index]}
         reached |= self._tied(reached)
@@ -207,7 +210,7 @@ class _Flow:
 
     def dense(self, label: int) -> bool:
         """Whether a class is the width between two dense layers of a chain, or its last width."""
-        return label not in (self._reduced if self.rows[label] else self._multiplied)
+        return label not in (self._reduced if self.rows[label] else self._shared)
 
     def _bends(self, label: int) -> bool:
         """Whether a nonlinear function stands between columns and rows of a class."""

@@ -137,6 +137,47 @@ def experts(w, x):
     return x + jnp.einsum("bte,beth,ehw->btw", jax.nn.softmax(y @ w[6]), hidden, w[5])
 
 
+def blockwise(w, x):
+    """Keys and values in blocks, one after the other in a loop, with a running softmax."""
+    y = norm(x)
+    q, k, v = (heads_of(y @ z) for z in w[:3])
+    blocks = [z.reshape(BATCH, 3, 4, HEADS, SIZE).swapaxes(0, 1) for z in (k, v)]
+
+    def body(carry, block):
+        largest, total, mixed = carry
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, block[0])
+        new = jnp.maximum(largest, scores.max(-1))
+        part, shrink = jnp.exp(scores - new[..., None]), jnp.exp(largest - new)
+        added = jnp.einsum("bhqk,bkhd->bhqd", part, block[1])
+        return (new, total * shrink + part.sum(-1), mixed * shrink[..., None] + added), None
+
+    zeros = jnp.zeros((BATCH, HEADS, TOKENS))
+    start = zeros - 1e9, zeros, jnp.zeros((BATCH, HEADS, TOKENS, SIZE))
+    (_, total, mixed), _ = lax.scan(body, start, blocks)
+    x += merged((mixed / total[..., None]).swapaxes(1, 2)) @ w[3]
+    return x + jax.nn.gelu(norm(x) @ w[4]) @ w[5]
+
+
+def latents(w, x):
+    """Queries are learned; what they read is added to every token (Perceiver)."""
+    q = jnp.broadcast_to(norm(w[6]) @ w[0], (BATCH, 6, HEADS * SIZE))
+    y = norm(x)
+    probabilities = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", heads_of(q), heads_of(y @ w[1])))
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", probabilities, heads_of(y @ w[2]))
+    read = w[6] + merged(mixed) @ w[3]
+    read += jax.nn.gelu(norm(read) @ w[4]) @ w[5]
+    return x + read.mean(1, keepdims=True)
+
+
+def folded(w, x):
+    """Heads are folded into the batch, behind it: they cannot be split."""
+    y = norm(x)
+    q, k, v = (heads_of(y @ z).swapaxes(1, 2).reshape(BATCH * HEADS, TOKENS, SIZE) for z in w[:3])
+    mixed = jax.nn.softmax(q @ k.swapaxes(1, 2)) @ v
+    x += merged(mixed.reshape(BATCH, HEADS, TOKENS, SIZE).swapaxes(1, 2)) @ w[3]
+    return x + jax.nn.gelu(norm(x) @ w[4]) @ w[5]
+
+
 def fused_by_head(w, x):
     """One kernel for queries, keys and values, those of a head side by side."""
     q, k, v = jnp.moveaxis((norm(x) @ w[0]).reshape(BATCH, TOKENS, HEADS, 3, SIZE), 3, 0)
@@ -180,6 +221,9 @@ LAYERS = {
     transposed: [shape[::-1] for shape in _QKV + _NETWORK],
     linear: [*([_KERNEL[0]] * 3), (HEADS, SIZE, WIDTH), *_NETWORK],
     experts: [*_QKV, *((EXPERTS, *shape) for shape in _NETWORK), (WIDTH, EXPERTS)],
+    blockwise: _QKV + _NETWORK,
+    latents: [*_QKV, *_NETWORK, (6, WIDTH)],
+    folded: _QKV + _NETWORK,
     fused_by_head: [(WIDTH, 3 * _INNER), (_INNER, WIDTH), *_NETWORK],
     fused: [(WIDTH, 3 * _INNER), (_INNER, WIDTH), *_NETWORK],
     fused_gate: [*_QKV, (WIDTH, 2 * HIDDEN), (HIDDEN, WIDTH)],
@@ -197,6 +241,9 @@ PLANS = {
     transposed: {0: 0, 1: 0, 2: 0, 3: 1, 4: 0, 5: 1},
     linear: {**_MEGATRON, 4: 1, 5: 0},
     experts: {**_MEGATRON, 4: 2, 5: 1},
+    blockwise: {**_MEGATRON, 4: 1, 5: 0},
+    latents: {**_MEGATRON, 4: 1, 5: 0},
+    folded: {4: 1, 5: 0},
     fused_by_head: {0: 1, 1: 0, 2: 1, 3: 0},
     fused: {2: 1, 3: 0},
     fused_gate: _MEGATRON,
@@ -208,16 +255,16 @@ def floats(*shape):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
-def training_step(layer, count=2, scan=False, remat=False):
+def training_step(layer, count=2, scan=False, remat=False, shapes=None):
     """A step with ``count`` layers between an embedding and a tied head, a pooler and a classifier.
 
     Args:
-        layer: one of ``LAYERS``.
+        layer: one of ``LAYERS``, or another function with the ``shapes`` of its weights.
         count: layers.
         scan: whether the layers run in a loop, over weights that are stacked in front.
         remat: whether each layer is computed again in the backward pass.
     """
-    shapes = LAYERS[layer]
+    shapes = shapes or LAYERS[layer]
     if scan:
         layers = [floats(count, *shape) for shape in shapes]
     else:

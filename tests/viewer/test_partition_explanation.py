@@ -11,7 +11,15 @@ from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
 from parenvs.partitioning.problem import Partitioning
-from parenvs.viewer.partition_explanation import explain, explanation_text
+from parenvs.viewer.partition_explanation import (
+    SIZES,
+    TOGETHER,
+    blockers,
+    explain,
+    explain_problem,
+    explanation_text,
+    problem_text,
+)
 
 
 def mlp(rules="shardy"):
@@ -190,6 +198,125 @@ def test_explanation_text__names_every_entry_and_gives_each_reason_once(vgg):
 def test_explanation_text__control_characters_reach_no_terminal(vgg):
     entry = dataclasses.replace(explain(vgg, "fc1/bias")[0], name="a\x1b[2Jb")
     assert "a?[2Jb" in explanation_text([entry]) and "\x1b" not in explanation_text([entry])
+
+
+def test_explain_problem__small_graph_by_hand():
+    problem = mlp()
+    found = by_path(explain_problem(problem))
+    assert {d.state for d in found.values()} == {"open"}
+    hidden = found["w1", 1]
+    assert hidden.reason.startswith("nothing forbids it: partitioning the class would add 0.6 to ")
+    excluded = hidden.reason.partition("it excludes ")[2].split("; ")
+    rivals = {key: found[key].label for key in (("w1", 0), ("w2", 1), ("x", 0))}
+    assert len(excluded) == 3
+    for (path, dimension), label in rivals.items():
+        start = f"class {label}, dimension {dimension} of {path}, at instruction "
+        assert any(re.match(start + r"\d+, dot \(", words) for words in excluded)
+    assert found["w2", 0].reason.startswith("tied to dimension 1 of w1 by instruction ")
+    assert found["w2", 0].prospect == ""  # the line of w1 tells it
+
+
+def test_explain_problem__one_variable_tells_all_of_its_classes():
+    problem = mlp("automap")
+    found = by_path(explain_problem(problem, "w2"))
+    assert list(found) == [("w2", 0), ("w2", 1)]
+    assert found["w2", 0].reason.startswith("tied to dimension 1 of w1 by instruction ")
+    assert found["w2", 0].prospect.startswith("nothing forbids it")
+    # Width and batch; the outputs are blocked anyway.
+    assert len(found["w2", 0].prospect.partition("it excludes ")[2].split("; ")) == 2
+    assert found["w2", 1].state == "blocked"
+    assert re.search(
+        r"reduce \(.*\) cannot split dimension 1 of f32\[16,56\]", found["w2", 1].reason
+    )
+    assert "what blocks" not in problem_text(problem, "w2")
+    with pytest.raises(ParenvsError, match="mlp: no variable or batch input matches 'w3'"):
+        explain_problem(problem, "w3")
+
+
+def test_explain_problem__equal_layers_are_named_once():
+    problem = load_partitioning("t5-base", choose_cluster(devices=8))
+    (entry,) = explain_problem(problem, "encoder/layer_3/self/o")
+    width = entry.dimensions[1]
+    assert width.reason.startswith("tied to ")
+    rivals = problem.classes.rivals(width.label).tolist()
+    open_ = [x for x in rivals if problem.counts("all")[x] and not problem.classes.blocked[x]]
+    groups = width.prospect.partition("it excludes ")[2].split("; ")
+    named = sum(1 + int((re.search(r"and (\d+) more,", words) or [0, 0])[1]) for words in groups)
+    assert named == len(open_) == 40
+    assert len(groups) == 7
+    assert "dimension 0 of encoder/layer_0..11/conv1/bias, at instruction" in width.prospect
+
+
+@pytest.mark.parametrize("rules", ["shardy", "automap"])
+@pytest.mark.parametrize("name", ["vgg-19", "bert-48"])
+def test_explain_problem__states_follow_from_the_classes(name, rules):
+    problem = load_partitioning(name, choose_cluster(devices=8), rules, "forbid")
+    graph, classes = problem.graph, problem.classes
+    entries = explain_problem(problem)
+    assert sorted(p for e in entries for p in e.paths) == sorted(
+        graph.paths[i] for i in problem.parameters("all")
+    )
+    for (path, dimension), one in by_path(explain_problem(problem, "*")).items():
+        label = classes.label[graph.dim_offset[problem.tensor[path]] + dimension]
+        assert one.label == label
+        assert one.state == ("blocked" if classes.blocked[label] else "open")
+    shown = problem_text(problem)
+    assert max(map(len, shown.splitlines())) <= 110
+    assert len(shown.splitlines()) < 500
+
+
+def test_blockers__every_pair_of_reason_and_class():
+    """Against the rows of the factors, one by one."""
+    problem = load_partitioning("t5-base", choose_cluster(devices=8), "automap", "forbid")
+    graph, classes, counts = problem.graph, problem.classes, problem.counts("all")
+    blocked: dict[str, set[int]] = {}
+    for index, position in classes.factors.untouchable.tolist():
+        opcode = graph.opcodes[graph.opcode[index]]
+        blocked.setdefault(opcode, set()).add(int(classes.label[position]))
+    held: dict[int, list[int]] = {}
+    for index, label in zip(classes.factors.instruction, classes.factor_class, strict=True):
+        held.setdefault(int(index), []).append(int(label))
+    blocked[TOGETHER] = {x for row in held.values() for x in row if row.count(x) > 1}
+    either = set().union(*blocked.values())
+    blocked[SIZES] = set(np.flatnonzero(classes.blocked).tolist()) - either
+    expected = {}
+    for what, labels in blocked.items():
+        labels = {x for x in labels if counts[x]}
+        others = set().union(*(rows for key, rows in blocked.items() if key != what))
+        if labels:
+            dimensions = sum(int(counts[x]) for x in labels)
+            expected[what] = (len(labels), len(labels - others), dimensions)
+    found = blockers(problem)
+    assert {one.what: (one.classes, one.alone, one.dimensions) for one in found} == expected
+    assert len(expected) > 3
+    assert [one.dimensions for one in found] == sorted(
+        (x[2] for x in expected.values()), reverse=True
+    )
+    everything = {x for labels in blocked.values() for x in labels if counts[x]}
+    assert everything == set(np.flatnonzero((counts > 0) & classes.blocked).tolist())
+
+
+def test_problem_text__says_what_blocks_where_everything_is_blocked():
+    jax = pytest.importorskip("jax")
+    args = {k: jax.ShapeDtypeStruct((6, 6), np.float32) for k in ("a", "b")}
+
+    def flat(params):
+        return jax.numpy.concatenate([params["a"].reshape(-1), params["b"].T.reshape(-1)])
+
+    problem = Partitioning.build(Graph.from_jax(flat, args, name="flat"), choose_cluster(devices=2))
+    summary = problem_text(problem).partition("\n\n")[2].splitlines()
+    assert summary[0] == (
+        "what blocks (rules=shardy, uneven=pad): 4 of 4 classes of variables and inputs, 4 of 4 "
+        "dimensions"
+    )
+    rest = " ".join(line.strip() for line in summary[1:])
+    assert re.match(
+        r"2 dimensions in 2 classes \(by it alone\): concatenate, 1 instruction, first instruction "
+        r"\d+, concatenate \(jit\(flat\)/concatenate\) 2 dimensions in 2 classes \(by it alone\): "
+        r"reshape, 2 instructions, first instruction \d+, reshape \(jit\(flat\)/reshape\)$",
+        rest,
+    )
+    assert "what blocks (rules=shardy, uneven=pad): 0 of 4 classes" in problem_text(mlp())
 
 
 def test_explain__is_fast():

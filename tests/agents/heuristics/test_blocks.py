@@ -19,6 +19,8 @@ from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import PartitionSpace
 
 RULES = ("shardy", "automap")
+WHOLE = (layers.fused, layers.fused_gate, layers.folded)
+"""Layers of which a block has to stay whole."""
 
 
 def answer_of(step, args, rules="shardy", **options):
@@ -48,7 +50,7 @@ def test_expert__is_megatron_by_hand(layer, rules):
     """Nothing but the blocks: neither the tied head, nor the pooler and classifier."""
     answer = answer_of(*training_step(layer), rules)
     assert plan_of(answer) == by_layer(PLANS[layer])
-    assert bool(answer.notes) == (layer in (layers.fused, layers.fused_gate))
+    assert bool(answer.notes) == (layer in WHOLE)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +75,8 @@ def test_expert__says_which_blocks_stay_whole_and_why():
         r"cannot split dimension 2 of f32\[4,12,32\]",
         note,
     )
+    (note,) = answer_of(*training_step(layers.folded)).notes
+    assert re.match(r"2 attention classes stay whole: instruction \d+, reshape ", note)
     (note,) = answer_of(*training_step(layers.fused_gate)).notes
     assert re.match(r"2 feed-forward classes stay whole: instruction \d+, slice ", note)
     step, args = training_step(layers.separate)
@@ -103,6 +107,35 @@ def test_expert__chain_of_dense_layers_by_turns():
     }  # fmt: skip
     three = {"0/0": 1, "0/1": 0, "1/0": 0, "2/0": 1, "2/1": 0}
     assert plan_of(answer_of(*chain([8, 12, 20, 28]))) == three
+
+
+def test_expert__mixing_tokens_without_attention():
+    """Two hidden widths a layer, pooler and classifier; the tied embedding stays whole."""
+
+    def mixer(w, x):
+        y = layers.norm(x).swapaxes(1, 2)
+        x += (jax.nn.gelu(y @ w[0]) @ w[1]).swapaxes(1, 2)
+        return x + jax.nn.gelu(layers.norm(x) @ w[2]) @ w[3]
+
+    shapes = [(12, 24), (24, 12), (32, 64), (64, 32)]
+    answer = answer_of(*training_step(mixer, shapes=shapes))
+    assert plan_of(answer) == {**by_layer({0: 1, 1: 0, 2: 1, 3: 0}), "2/0": 1, "2/1": 0}
+
+
+def test_expert__gradients_of_micro_batches_in_a_loop():
+    """Forward and backward pass stand in one body, which has no phase of its own."""
+    weights = [floats(*shape) for shape in LAYERS[layers.separate]]
+
+    def step(params, batch):
+        def add(total, x):
+            loss = jax.grad(lambda w: jnp.square(layers.norm(layers.separate(w, x))).mean())
+            return jax.tree.map(jnp.add, total, loss(params)), None
+
+        gradients, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), batch["x"])
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, gradients)
+
+    answer = answer_of(step, (weights, {"x": floats(3, 4, 12, 32)}))
+    assert plan_of(answer) == {str(k): dim for k, dim in PLANS[layers.separate].items()}
 
 
 def test_expert__dense_layers_after_convolutions():

@@ -1,0 +1,67 @@
+"""``parenvs explain`` on plans and on instances, and what the expert says of its plan."""
+
+import pytest
+from commands import caller
+
+from parenvs.instances import data_folder
+
+
+@pytest.fixture
+def run(monkeypatch, capfd, tmp_path):
+    """``run("explain", ...)`` in an empty folder: (status, stdout, stderr)."""
+    return caller(monkeypatch, capfd, tmp_path)
+
+
+@pytest.fixture
+def refused(run):
+    """One line that names the trouble, and status 2."""
+
+    def call(*arguments, words):
+        status, _, err = run(*arguments)
+        assert status == 2 and err.startswith("parenvs: ") and err.count("\n") == 1, err
+        for word in [words] if isinstance(words, str) else words:
+            assert word in err
+
+    return call
+
+
+def good(result):
+    status, out, err = result
+    assert status == 0, err
+    return out
+
+
+def test_explain__takes_a_plan_or_an_instance(run, tmp_path):
+    plan = tmp_path / "plan.json"
+    good(run("plan", "vgg-19", "--task", "operator-partition", "--devices", "4", "--out", plan))
+    assert "decided; it excludes" in good(run("explain", plan))
+    said = good(run("explain", "vgg-19", "--devices", "4"))
+    assert "nothing forbids it" in said and "decided" not in said
+    assert "what blocks (rules=shardy, uneven=pad): " in said
+    path = data_folder() / "vgg-19.npz"
+    assert good(run("explain", path, "--cluster", "1x4:v100")) == said
+    options = ("--rules", "automap", "--uneven", "forbid", "--variable", "fc1/*")
+    said = good(run("explain", "vgg-19", *options))
+    assert said.startswith("fc1/bias  f32[4096]\n") and "what blocks" not in said
+    assert "what blocks (rules=automap, uneven=pad)" in good(
+        run("explain", "vgg-19", "--rules", "automap")
+    )
+
+
+def test_explain__refuses_what_does_not_belong_together(run, refused, tmp_path):
+    plan = tmp_path / "plan.json"
+    good(run("plan", "vgg-19", "--task", "operator-partition", "--devices", "4", "--out", plan))
+    for option, value in (("cluster", "A"), ("devices", 4), ("rules", "shardy"), ("uneven", "pad")):
+        refused("explain", plan, f"--{option}", value, words=f"--{option} is an option for inst")
+    refused("explain", "vgg-19", "--instance", "vgg-19", words="--instance is an option for plan")
+    refused("explain", "vgg-91", words=("unknown instance 'vgg-91'", "vgg-19"))
+    refused("explain", "vgg-19", "--rules", "shady", words="rules must be one of")
+    refused("explain", "vgg-19", "--variable", "fc9/*", words="no variable or batch input matches")
+    refused("explain", "vgg-19", "--devices", "1", words="at least 2")
+
+
+def test_plan__the_expert_says_what_stays_whole(run):
+    """T5-base has 12 heads, no multiple of 8."""
+    options = ("--task", "operator-partition", "--agent", "expert", "--uneven", "forbid")
+    said = good(run("plan", "t5-base", *options))
+    assert "attention classes stay whole: dimension" in said
