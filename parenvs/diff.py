@@ -29,7 +29,7 @@ from parenvs.plan import PipelinePlan, Plan
 MOST_MOVES = 14
 """Cuts that stand elsewhere, at most, for their seconds to be attributed (2**14 mixed plans)."""
 _PIPELINE_FIELDS = (
-    "fingerprint", "cluster", "micro_batch", "micro_batches", "recompute", "sync", "copies",
+    "fingerprint", "cluster", "micro_batch", "micro_batches", "recompute", "sync", "tied", "copies",
 )  # fmt: skip
 _PARTITION_FIELDS = ("fingerprint", "cluster", "rules", "uneven")
 

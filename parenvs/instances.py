@@ -18,7 +18,7 @@ from parenvs.graph.graph import Graph
 from parenvs.partitioning.problem import Partitioning
 from parenvs.pipeline.problem import Pipeline, check_stages, stages_on
 from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import MICRO_BATCH, PLANS, PartitionPlan, PipelinePlan
+from parenvs.plan import MICRO_BATCH, PLANS, TIED, PartitionPlan, PipelinePlan
 
 TASKS = tuple(PLANS)
 """Tasks that plans solve: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``."""
@@ -29,7 +29,9 @@ Pipelines are made from the forward pass.
 """
 GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo")
 """Endings of files that hold a graph."""
-PIPELINE_OPTIONS = ("stages", "micro_batch", "micro_batches", "copies", "recompute", "sync")
+PIPELINE_OPTIONS = (
+    "stages", "micro_batch", "micro_batches", "copies", "recompute", "sync", "tied",
+)  # fmt: skip
 """Options of ``problem`` for pipelines."""
 PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward")
 """Options of ``problem`` for partitions."""
@@ -53,9 +55,10 @@ def problem(
             ``"C"`` for pipelines, one server of 8 V100 for partitions).
         task: ``"pipeline-cut"``, ``"operator-partition"`` or ``"data-parallel"``.
         **options: for pipelines ``stages``, ``micro_batch``, ``micro_batches``, ``copies``,
-            ``recompute`` and ``sync``; for partitions ``devices`` (instead of a cluster),
-            ``rules``, ``uneven`` and ``reward``; for both ``variables``, ``batch``, ``frozen`` and
-            ``arguments``, see ``load_graph``.
+            ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for shipped instances, as the
+            paper's tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
+            cluster), ``rules``, ``uneven`` and ``reward``; for both ``variables``, ``batch``,
+            ``frozen`` and ``arguments``, see ``load_graph``.
 
     Returns:
         A ``Pipeline`` or a ``Partitioning``.
@@ -203,7 +206,9 @@ def pipeline_of(
     The training step of a shipped instance is replaced by its forward pass, which chains need.
     """
     parsed_cluster = Cluster.parse(cluster)
-    profile = StageProfile.from_graph(forward_of(graph), parsed_cluster.device, micro_batch)
+    forward = forward_of(graph)
+    options.setdefault("tied", TIED[0] if _is_shipped(forward) else TIED[1])
+    profile = StageProfile.from_graph(forward, parsed_cluster.device, micro_batch)
     return _checked_pipeline(profile, parsed_cluster, stages, **options)
 
 
@@ -216,6 +221,12 @@ def forward_of(graph: Graph) -> Graph:
         if entry["graphs"]["train"]["fingerprint"] == graph.fingerprint:
             return _shipped(name, "forward")
     return graph
+
+
+def _is_shipped(forward: Graph) -> bool:
+    """Return whether a graph is the forward pass of a shipped instance."""
+    graphs = (entry["graphs"]["forward"] for entry in manifest()["instances"].values())
+    return any(graph["fingerprint"] == forward.fingerprint for graph in graphs)
 
 
 def data_folder() -> Path:
@@ -245,6 +256,7 @@ def _load_pipeline(
     parsed_cluster = Cluster.parse(cluster)
     reading = {key: options.pop(key) for key in (*READING, "arguments") if key in options}
     profile = load_profile(instance, parsed_cluster, micro_batch, **reading)
+    options.setdefault("tied", TIED[os.fspath(instance) not in manifest()["instances"]])
     return _checked_pipeline(
         profile, parsed_cluster, stages, instance=os.fspath(instance), **options
     )

@@ -96,6 +96,7 @@ def _judge_pipeline(plan: PipelinePlan, target: Any, cluster: Any) -> Report:
         copies=plan.copies,
         recompute=plan.recompute,
         sync=plan.sync,
+        tied=plan.tied,
         instance=plan.instance,
     )
     return problem.report(plan, any_stages=True)

@@ -37,12 +37,16 @@ COPIES = 2
 """Copies of a stage's parameters held by each device: weight and gradient."""
 RECOMPUTE = ("full", "none")
 """The backward pass recomputes all activations of a stage, or none."""
+TIED = ("once", "held")
+"""Weights that several stages read count where they are first read, or are held by each of them."""
 RULE_SETS = ("shardy", "automap")
 """Factor rules; ``automap`` also forbids to partition a reduced dimension."""
 UNEVEN = ("pad", "forbid")
 """Dimensions that the number of devices does not divide are padded, or stay replicated."""
 LARGEST_NUMBER = 2**31 - 1
 """Largest number in a plan file."""
+_SETTINGS = ("copies", "recompute", "sync", "tied")
+"""Fields of the cost model that files of pipelines may leave out."""
 HEAD = ("schema", "task", "instance", "fingerprint")
 """Fields that plan files of every task begin with."""
 
@@ -106,6 +110,7 @@ class PipelinePlan(Plan):
         copies: copies of the parameters on each device of a stage.
         recompute: ``"full"`` or ``"none"``.
         sync: how gradients are synchronised, see ``Cluster.sync_seconds``.
+        tied: ``"once"`` or ``"held"``.
         cut_after: (S-1) name of the last pivot before each cut, for readers of the file; may be
             empty.
     """
@@ -120,6 +125,7 @@ class PipelinePlan(Plan):
     copies: float = COPIES
     recompute: str = RECOMPUTE[0]
     sync: str = SYNC_METHODS[0]
+    tied: str = TIED[0]
     cut_after: tuple[str, ...] = field(default=(), compare=False)
 
     task: ClassVar[str] = "pipeline-cut"
@@ -127,9 +133,11 @@ class PipelinePlan(Plan):
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first.
 
-        Copies, recomputation and synchronisation are left out where they have their defaults.
+        Copies, recomputation, synchronisation and tied weights are left out where they have their
+        defaults.
         """
-        options = {"copies": COPIES, "recompute": RECOMPUTE[0], "sync": SYNC_METHODS[0]}
+        defaults = (COPIES, RECOMPUTE[0], SYNC_METHODS[0], TIED[0])
+        options = dict(zip(_SETTINGS, defaults, strict=True))
         content: dict[str, Any] = {
             **self._head(),
             "cluster": self.cluster.to_json(),
@@ -147,7 +155,7 @@ class PipelinePlan(Plan):
     def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
         """See ``Plan.from_json``."""
         needed = {*HEAD, "cluster", "micro_batch", "micro_batches", "cuts", "device_cuts"}
-        _check_keys(content, needed, {"copies", "recompute", "sync", "cut_after"}, where)
+        _check_keys(content, needed, {*_SETTINGS, "cut_after"}, where)
         return cls(
             instance=_text(content, "instance", where),
             fingerprint=_text(content, "fingerprint", where),
@@ -159,6 +167,7 @@ class PipelinePlan(Plan):
             copies=_number(content, "copies", COPIES, where),
             recompute=_choice(content, "recompute", RECOMPUTE, where),
             sync=_choice(content, "sync", SYNC_METHODS, where),
+            tied=_choice(content, "tied", TIED, where),
             cut_after=_texts(content, "cut_after", where) if "cut_after" in content else (),
         )
 

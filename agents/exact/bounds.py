@@ -306,7 +306,7 @@ class Bounds:
             p: (p,) first pivot.
             upper: seconds.
         """
-        pipeline, cluster = self.pipeline, self.pipeline.cluster
+        pipeline = self.pipeline
         e = np.broadcast_to(e, p.shape)
         m, s, budget = pipeline.micro_batches, self.stages - k, upper * (1.0 - SLACK)
         work, parameters = pipeline.seconds_sum, pipeline.parameter_sum
@@ -319,7 +319,7 @@ class Bounds:
         legal &= m * work[p] <= budget * (e - s + self._capacity[s])  # fact 2
         zero, reduce = np.zeros_like(p), np.zeros(len(p))
         if s == 1:
-            reduce = cluster.sync_seconds(parameters[p], zero, zero + e, pipeline.sync)
+            reduce = pipeline.reduce_seconds(zero, p, zero, zero + e)
             legal &= m * work[p] / e + reduce <= budget
             needed_bytes = pipeline.memory_of(zero, p, zero + e, zero + self.stages)
             legal &= needed_bytes <= pipeline.memory_limit

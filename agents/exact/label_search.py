@@ -84,7 +84,7 @@ class LabelSearch:
             budget = upper * (1.0 - SLACK)
             self._bounds.prefixes = Prefixes(pipeline, stages, pivots, budget)
         self._seconds, self._backward = pipeline.seconds_sum, pipeline.backward_sum
-        self._parameters, self._variables = pipeline.parameter_sum, pipeline.variable_sum
+        self._variables = pipeline.variable_sum
         self._largest_cut = float(pipeline.cut_before.max())
 
     def run(self) -> bool:
@@ -197,7 +197,7 @@ class LabelSearch:
             j += low
             q, p = labels.pivot[block][i], columns.pivot[j]
             backward = (self._backward[q] - self._backward[p]) * share
-            reduce = sync * (self._parameters[q] - self._parameters[p])
+            reduce = sync * pipeline.variable_bytes(p, q) + pipeline.exchange_seconds(p, q)
             tail = formulas.prepend_tail(labels.tail[block][i], backward, reduce)
             legal = (core + tail <= sum_limit[j]) & (self._variables[q] > self._variables[p])
             legal &= ~front.dominates(j, core, tail)
@@ -219,8 +219,7 @@ class LabelSearch:
             # The exact test needs a range maximum; most blocks pass with the largest of all cuts.
             flight = formulas.in_flight(k, pipeline.micro_batches)
             entering = float(pipeline.cut_before[p].max())
-            parameters = (self._parameters[q] - self._parameters[p]).max()
-            weights = formulas.weight_bytes(parameters, pipeline.copies)
+            weights = pipeline.weight_bytes(p, q).max()
             activations = formulas.recomputed_bytes(self._largest_cut, entering, flight)
             if formulas.stage_bytes(weights, activations, group) <= pipeline.memory_limit:
                 return slice(None)

@@ -359,7 +359,14 @@ class PointSearch:
         backward *= share[window]
         reduce = sums.weights[label]
         reduce -= tables.weights[i][window]
-        reduce *= tables.sync[e, d][window]
+        pipeline = self.space.pipeline
+        if pipeline.tied_weights is not None:
+            pivots = self.space.pivots[i[window]], self.space.pivots[labels.point[label]]
+            reduce += pipeline.tied_weights.again_bytes(*pivots)
+            reduce *= tables.sync[e, d][window]
+            reduce += pipeline.exchange_seconds(*pivots)
+        else:
+            reduce *= tables.sync[e, d][window]
         tail = formulas.prepend_tail(labels.tail[label], backward, reduce)
         legal = np.flatnonzero(core + tail <= (columns.sum_limit[state] - transfer / 2)[window])
         core, tail, label, window = core[legal], tail[legal], label[legal], window[legal]

@@ -14,7 +14,7 @@ from parenvs.envs.pipeline_cut_kernel import NOTHING, SettledStages, kernel_of
 from parenvs.pipeline import formulas
 from parenvs.pipeline.cuts import RADIUS, CutSpace
 from parenvs.pipeline.problem import Pipeline, Report
-from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, PipelinePlan
+from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, TIED, PipelinePlan
 
 
 class PipelineCutEnv(PlanEnv):
@@ -60,8 +60,9 @@ class PipelineCutEnv(PlanEnv):
     * ``cluster``: preset, short form, ``.json`` path or object, see ``Cluster.parse``.
     * ``stages``: S (default: one stage a server).
     * ``micro_batch``, ``micro_batches``: samples in a micro-batch, micro-batches in a step.
-    * ``copies``, ``recompute``, ``sync``: copies of the parameters on each device, recomputation of
-      activations and synchronisation of gradients, see ``parenvs.Pipeline``.
+    * ``copies``, ``recompute``, ``sync``, ``tied``: copies of the parameters on each device,
+      recomputation of activations, synchronisation of gradients and tied weights, see
+      ``parenvs.Pipeline``.
     * ``radius``: largest distance of a device cut from the centre solution.
     * ``candidates``: ``"minima"``, pivots at which fewest bytes cross, or ``"all"``.
     * ``problem``: a ``parenvs.Pipeline``, in place of all the above but ``radius`` and
@@ -91,6 +92,7 @@ class PipelineCutEnv(PlanEnv):
         copies: float = COPIES,
         recompute: str = RECOMPUTE[0],
         sync: str = SYNC_METHODS[0],
+        tied: str = TIED[0],
         radius: int = RADIUS,
         candidates: str = "minima",
         problem: Pipeline | None = None,
@@ -108,6 +110,7 @@ class PipelineCutEnv(PlanEnv):
                 copies=copies,
                 recompute=recompute,
                 sync=sync,
+                tied=tied,
             )
         self.problem: Pipeline = problem
         self.space = CutSpace.build(problem, radius, candidates)

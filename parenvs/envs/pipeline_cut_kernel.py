@@ -118,7 +118,6 @@ class CutKernel:
         last_server: np.ndarray = server_of(last_device, per_server)
         self.edge = np.searchsorted(last_server, first_server, side="right")
         self._seconds_sum = pipeline.seconds_sum[self.pivot]
-        self._parameter_sum = pipeline.parameter_sum[self.pivot]
         crossing = pipeline.cut_before[self.pivot]
         self.transfers = np.stack(
             [formulas.transfer_seconds(crossing, x) for x in (cluster.inter_bw, cluster.intra_bw)]
@@ -390,9 +389,8 @@ class CutKernel:
         first = self.device[last]
         end = np.maximum(self.device[cut], first + 1)
         work = self._seconds_sum[cut] - self._seconds_sum[last]
-        parameters = self._parameter_sum[cut] - self._parameter_sum[last]
-        pipeline = self.space.pipeline
-        reduce = pipeline.cluster.sync_seconds(parameters, first, end, pipeline.sync)
+        pivots = self.pivot[last], np.maximum(self.pivot[cut], self.pivot[last])
+        reduce = self.space.pipeline.reduce_seconds(*pivots, first, end)
         return formulas.compute_seconds(work, end - first), self._scaled(reduce, 0)
 
     # How the tables are filled.
@@ -438,12 +436,10 @@ class CutKernel:
                 formulas.compute_seconds(total[end] - total[first], group)
                 for total in (pipeline.forward_sum, pipeline.backward_sum)
             )
-            parameters = pipeline.parameter_sum[end] - pipeline.parameter_sum[first]
-            devices = (first_device, end_device)
             self.figures[:, pairs] = (
                 forward + backward,
                 backward,
-                pipeline.cluster.sync_seconds(parameters, *devices, pipeline.sync),
+                pipeline.reduce_seconds(first, end, first_device, end_device),
                 pipeline.memory_of(first, end, group, np.array(self.space.stages - stage)),
             )
             compute, self.peaks[pairs, 0] = self._compute_and_reduce(last, cut)
@@ -479,11 +475,12 @@ _kernels: WeakValueDictionary[bytes, CutKernel] = WeakValueDictionary()
 def kernel_of(space: CutSpace, most_bytes: int = MOST_BYTES) -> CutKernel:
     """The kernel of a space; spaces of equal content share one while it is in use."""
     pipeline, profile = space.pipeline, space.pipeline.profile
-    settings = (pipeline.cluster, pipeline.micro_batches, pipeline.copies, pipeline.recompute)
-    key = hashlib.sha256(repr((*settings, pipeline.sync, space.stages, most_bytes)).encode())
+    options = tuple(pipeline.options.values())
+    settings = (pipeline.cluster, pipeline.micro_batches, options, profile.tied, space.stages)
+    key = hashlib.sha256(repr((*settings, most_bytes)).encode())
     arrays = [profile.forward, profile.backward, profile.cut_bytes, profile.parameter_bytes]
-    if profile.resident_bytes is not None:
-        arrays.append(profile.resident_bytes)
+    optional = (profile.resident_bytes, profile.frozen_bytes)
+    arrays += [array for array in optional if array is not None]
     for array in (*arrays, space.pivots, space.devices, space.allowed):
         key.update(f"{array.shape}".encode())
         key.update(array.tobytes())

@@ -19,7 +19,7 @@ from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.pipeline import formulas
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 from parenvs.pipeline.problem import Pipeline, Report, stages_on
-from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, PipelinePlan
+from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, TIED, PipelinePlan
 
 MOST_MICRO_BATCHES = 64
 """Largest number of micro-batches that the observation tells apart."""
@@ -132,8 +132,8 @@ class PipelinePlanEnv(PlanEnv):
       or of a graph gives that problem at every reset. ``reset(options={"instance": ...})`` sets
       the instance of one episode.
     * ``cluster``, ``stages``, ``micro_batch``, ``micro_batches``, ``copies``, ``recompute``,
-      ``sync``: settings of named instances and files, as in ``PipelineCut-v0``; they are also keys
-      of ``options``. Drawn problems and sets have settings of their own.
+      ``sync``, ``tied``: settings of named instances and files, as in ``PipelineCut-v0``; they are
+      also keys of ``options``. Drawn problems and sets have settings of their own.
     * ``problem``: a ``parenvs.Pipeline``, in place of all the above.
     * ``family``: generate problems of this family only.
     * ``ranges``: ``"inside"``, what agents train on, or ``"outside"``, larger problems.
@@ -156,6 +156,7 @@ class PipelinePlanEnv(PlanEnv):
         copies: float = COPIES,
         recompute: str = RECOMPUTE[0],
         sync: str = SYNC_METHODS[0],
+        tied: str = TIED[0],
         family: str | None = None,
         ranges: str = "inside",
         repeat: int = 1,
@@ -183,6 +184,7 @@ class PipelinePlanEnv(PlanEnv):
             "copies": copies,
             "recompute": recompute,
             "sync": sync,
+            "tied": tied,
         }
         self._fixed: PointSpace | None = None
         self._points: list[int]

@@ -283,6 +283,11 @@ def _arrays_of(space: PointSpace) -> dict[str, np.ndarray | float]:
             f"{pipeline.profile.name}: problems side by side need recompute='full' and "
             "sync='allreduce'"
         )
+    if pipeline.tied_weights is not None or pipeline.frozen_sum[-1]:
+        raise ParenvsError(
+            f"{pipeline.profile.name}: problems side by side have no frozen and no tied weights "
+            "(tied='once' counts these once)"
+        )
     pivots, devices = space.pivots, space.devices
     inside = np.append(pipeline.largest_cut(pivots[:-1], pivots[1:]), 0.0)
     starts = np.full((STAGES + 1, BOUNDARIES), -1, dtype=np.int16)

@@ -80,6 +80,8 @@ def stage_seconds(
     group_bandwidth: Array,
     link_bandwidth: Array,
     sync: str = "allreduce",
+    again: Array = 0.0,
+    exchange: Array = 0.0,
 ) -> StageSeconds:
     """Seconds of every resource of plans.
 
@@ -92,13 +94,24 @@ def stage_seconds(
         group_bandwidth: (S, ...) bandwidth of the devices of each stage.
         link_bandwidth: (S-1, ...) bandwidth of the devices of each two neighbouring stages.
         sync: how gradients are synchronised, see ``parenvs.cluster.sync_seconds``.
+        again: (S, ...) bytes of parameters that a stage holds and an earlier pivot counts.
+        exchange: (S, ...) seconds in which a stage sums shared gradients with other stages.
     """
     link = transfer_seconds(crossing, link_bandwidth)
     return StageSeconds(
         interleaved(compute_seconds(forward[1:] - forward[:-1], group), link),
         interleaved(compute_seconds(backward[1:] - backward[:-1], group), link),
-        sync_seconds(parameters[1:] - parameters[:-1], group, group_bandwidth, sync),
+        sync_seconds(parameters[1:] - parameters[:-1] + again, group, group_bandwidth, sync)
+        + exchange,
     )
+
+
+def exchange_seconds(shared: Array, bandwidth: Array) -> Array:
+    """Seconds to sum the gradients of tied variables with another stage that holds them.
+
+    A ring over two devices: ``2 W (2 - 1) / (2 bw)``.
+    """
+    return shared / bandwidth
 
 
 def interleaved(stages: Array, transfers: Array) -> Array:
@@ -244,9 +257,15 @@ def in_flight(stages_left: Array, micro_batches: Array) -> Array:
     return namespace(stages_left).minimum(2 * stages_left - 1, micro_batches)
 
 
-def weight_bytes(parameters: Array, copies: Array) -> Array:
-    """Bytes that each device of a stage holds of its parameters, gradients included."""
-    return copies * parameters
+def weight_bytes(parameters: Array, copies: Array, frozen: Array = 0.0) -> Array:
+    """Bytes that each device of a stage holds of its weights, gradients included.
+
+    Args:
+        parameters: bytes of its variables.
+        copies: copies of them, see ``parenvs.plan.COPIES``.
+        frozen: bytes of its frozen weights, of which there is one copy.
+    """
+    return copies * parameters + frozen
 
 
 def recomputed_bytes(largest: Array, entering: Array, flight: Array) -> Array:

@@ -137,7 +137,9 @@ def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
     pivots = np.arange(1, len(pipeline.profile))
     equals_next = np.ones(len(pivots), dtype=bool)
     columns = [pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum]
-    columns += [pipeline.variable_sum, pipeline.cut_before]
+    columns += [pipeline.variable_sum, pipeline.frozen_sum, pipeline.cut_before]
+    if pipeline.tied_weights is not None:
+        columns.append(pipeline.tied_weights.rank)
     if pipeline.recompute == "none":
         columns.append(pipeline.resident_sum)
     for column in columns:

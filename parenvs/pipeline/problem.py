@@ -18,9 +18,9 @@ from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.errors import InfeasibleError, ProfileError
 from parenvs.pipeline import formulas, legality
 from parenvs.pipeline.profile import StageProfile
-from parenvs.pipeline.ranges import RangeTable
 from parenvs.pipeline.simulate import StageTimes, Timetable, simulate
-from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCHES, RECOMPUTE, Bounded, PipelinePlan
+from parenvs.pipeline.sums import ChainSums
+from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCHES, RECOMPUTE, TIED, Bounded, PipelinePlan
 
 MOST_MICRO_BATCHES = 10_000
 """Largest number of micro-batches; the time of the simulation grows with it."""
@@ -34,7 +34,7 @@ def stages_on(cluster: Cluster, stages: int | None = None) -> int:
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class Pipeline(ChainSums):
     """The problem of cutting a chain into S stages on a cluster.
 
     One stage is pure data parallelism: a plan without cuts, on all devices. Methods take arrays of
@@ -55,6 +55,8 @@ class Pipeline:
         recompute: ``"full"``: activations inside a stage are recomputed in the backward pass;
             ``"none"``: they are kept (needs ``profile.resident_bytes``).
         sync: how gradients are synchronised, see ``Cluster.sync_seconds``.
+        tied: ``"held"``: every stage that reads a tied weight holds it, and sums its gradient with
+            the others; ``"once"``: it counts where it is first read.
         instance: name or path of the instance; plans carry it (default: the profile's name).
     """
 
@@ -65,6 +67,7 @@ class Pipeline:
     copies: float = COPIES
     recompute: str = RECOMPUTE[0]
     sync: str = SYNC_METHODS[0]
+    tied: str = TIED[0]
     instance: str = ""
 
     def __post_init__(self) -> None:
@@ -95,6 +98,8 @@ class Pipeline:
             raise InfeasibleError(
                 f"sync must be one of {', '.join(SYNC_METHODS)}, not {self.sync!r}"
             )
+        if self.tied not in TIED:
+            raise InfeasibleError(f"tied must be one of {', '.join(TIED)}, not {self.tied!r}")
         if not 0 <= self.copies <= MOST_COPIES:
             raise InfeasibleError(f"copies must be from 0 to {MOST_COPIES}, not {self.copies}")
         if self.cluster.devices < 2:
@@ -116,52 +121,8 @@ class Pipeline:
     @property
     def options(self) -> dict[str, Any]:
         """Settings of the cost model, by the names that plans and environments use."""
-        return {"copies": self.copies, "recompute": self.recompute, "sync": self.sync}
-
-    # Entry p of a prefix sum is the sum over the pivots before p; its shape is (n+1,).
-
-    @cached_property
-    def forward_sum(self) -> np.ndarray:
-        """Prefix sum of forward seconds, (n+1,)."""
-        return _prefix(self.profile.forward)
-
-    @cached_property
-    def backward_sum(self) -> np.ndarray:
-        """Prefix sum of backward seconds, (n+1,)."""
-        return _prefix(self.profile.backward)
-
-    @cached_property
-    def seconds_sum(self) -> np.ndarray:
-        """Prefix sum of forward plus backward seconds, (n+1,)."""
-        return self.forward_sum + self.backward_sum
-
-    @cached_property
-    def parameter_sum(self) -> np.ndarray:
-        """Prefix sum of parameter bytes, (n+1,)."""
-        return _prefix(self.profile.parameter_bytes)
-
-    @cached_property
-    def variable_sum(self) -> np.ndarray:
-        """Number of pivots with variables before each pivot, (n+1,)."""
-        return np.concatenate([[0], np.cumsum(self.profile.parameter_bytes > 0)])
-
-    @cached_property
-    def resident_sum(self) -> np.ndarray:
-        """Prefix sum of resident activation bytes, (n+1,); zeros if the profile has none."""
-        resident_bytes = self.profile.resident_bytes
-        return _prefix(np.zeros(len(self.profile)) if resident_bytes is None else resident_bytes)
-
-    @cached_property
-    def cut_before(self) -> np.ndarray:
-        """Bytes that cross a cut right before each pivot, (n+1,); zero at both ends."""
-        crossing_bytes = np.concatenate([[0.0], self.profile.cut_bytes])
-        crossing_bytes[-1] = 0.0
-        return crossing_bytes
-
-    @cached_property
-    def _cuts_after(self) -> RangeTable:
-        """Table of the bytes that cross a cut right after each pivot."""
-        return RangeTable(self.cut_before[1:], greatest=True)
+        names = ("copies", "recompute", "sync", "tied")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def bubble_free(self) -> float:
@@ -172,13 +133,6 @@ class Pipeline:
     def memory_limit(self) -> float:
         """Bytes that a stage may hold on each of its devices."""
         return self.cluster.memory_limit
-
-    def largest_cut(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return the largest ``cut_bytes`` of the pivots ``[first, end)``, elementwise.
-
-        ``first`` must be less than ``end``.
-        """
-        return self._cuts_after.value(np.asarray(first), np.asarray(end))
 
     def stage_times(self, cuts: np.ndarray, device_cuts: np.ndarray) -> StageTimes:
         """Return the seconds of every stage and transfer of plans, shape (..., 2S-1)."""
@@ -214,13 +168,36 @@ class Pipeline:
         Both are elementwise; arguments are those of ``memory_of``.
         """
         flight = formulas.in_flight(stages_left, self.micro_batches)
-        parameter_bytes = self.parameter_sum[end] - self.parameter_sum[first]
-        weights = formulas.weight_bytes(parameter_bytes, self.copies)
+        weights = self.weight_bytes(first, end)
         if self.recompute == "none":
             resident_bytes = self.resident_sum[end] - self.resident_sum[first]
             return weights, formulas.kept_bytes(resident_bytes, flight)
         largest, entering = self.largest_cut(first, end), self.cut_before[first]
         return weights, formulas.recomputed_bytes(largest, entering, flight)
+
+    def exchange_seconds(self, first: np.ndarray, end: np.ndarray) -> np.ndarray | float:
+        """Return the seconds in which ``[first, end)`` sums tied gradients with other stages."""
+        if self.tied_weights is None:
+            return 0.0
+        shared_bytes = self.tied_weights.shared_bytes(first, end)
+        cluster = self.cluster
+        bandwidth = cluster.inter_bw if cluster.servers > 1 else cluster.intra_bw
+        return formulas.exchange_seconds(shared_bytes, bandwidth)
+
+    def reduce_seconds(
+        self, first: np.ndarray, end: np.ndarray, device: np.ndarray, device_end: np.ndarray
+    ) -> np.ndarray:
+        """Return the seconds in which stages synchronise their gradients, elementwise.
+
+        Args:
+            first: first pivot of the stage.
+            end: one past its last pivot.
+            device: its first device.
+            device_end: one past its last device.
+        """
+        size_bytes = self.variable_bytes(first, end)
+        sync = self.cluster.sync_seconds(size_bytes, device, device_end, self.sync)
+        return sync + self.exchange_seconds(first, end)
 
     def length(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
         """Return the closed-form seconds per step of plans, fitting or not, shape (...)."""
@@ -306,7 +283,8 @@ class Pipeline:
         memory = self.stage_memory(np.array(plan.cuts), np.array(plan.device_cuts))
         bounds = [0, *plan.cuts, len(profile)]
         devices = [0, *plan.device_cuts, self.cluster.devices]
-        parameters = np.diff(self.parameter_sum[bounds])
+        parameters = self.variable_bytes(np.array(bounds[:-1]), np.array(bounds[1:]))
+        parameters = parameters + np.diff(self.frozen_sum[bounds])
         transfer = np.append(times.forward[1::2], 0.0)
         busy_seconds = self.micro_batches * (times.forward + times.backward)[::2]
         return tuple(
@@ -331,6 +309,7 @@ class Pipeline:
         """Return the seconds of every stage and transfer; the stage axis is the first."""
         p, d = self._boundaries(cuts, device_cuts)
         first, end = d[:-1], d[1:]
+        tied = self.tied_weights
         return formulas.stage_seconds(
             self.forward_sum.take(p),
             self.backward_sum.take(p),
@@ -340,6 +319,8 @@ class Pipeline:
             group_bandwidth=self.cluster.bandwidth(first, end),
             link_bandwidth=self.cluster.bandwidth(d[:-2], d[2:]),
             sync=self.sync,
+            again=0.0 if tied is None else tied.again_bytes(p[:-1], p[1:]),
+            exchange=self.exchange_seconds(p[:-1], p[1:]),
         )
 
     def _memory(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
@@ -374,7 +355,7 @@ class Stage:
         transfer_seconds: seconds to send a micro-batch to the next stage; 0 for the last stage.
         all_reduce_seconds: seconds of the gradients' synchronisation, once per step.
         memory_bytes: bytes needed on each of its devices.
-        parameter_bytes: bytes of one copy of its variables.
+        parameter_bytes: bytes of one copy of its weights.
         efficiency: share of the simulated step in which its devices compute.
     """
 
@@ -511,11 +492,6 @@ def check_stages(pipeline: Pipeline, fewest: int = 1) -> None:
             f"{name}: {stages} stages asked for, but cluster {pipeline.cluster} has only "
             f"{pipeline.cluster.devices} devices"
         )
-
-
-def _prefix(values: np.ndarray) -> np.ndarray:
-    """Return the sums of the values before each index, (n+1,) float64."""
-    return np.concatenate([[0.0], np.cumsum(values)])
 
 
 def _with_ends(cuts: np.ndarray, end: int) -> np.ndarray:
