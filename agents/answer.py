@@ -13,7 +13,6 @@ from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.plan import PartitionPlan, PipelinePlan
 
-
 SEARCHED = {"exact-pruned": "pruned candidates", "exact-points": "128 points and 64 units"}
 """Planners whose search space is a part of all plans -> that part; their proofs are for it."""
 

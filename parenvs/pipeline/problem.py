@@ -37,8 +37,9 @@ def stages_on(cluster: Cluster, stages: int | None = None) -> int:
 class Pipeline:
     """The problem of cutting a chain into S stages on a cluster.
 
-    One stage is pure data parallelism: a plan without cuts, on all devices. Methods take arrays of cuts with any number of stages; ``stages`` is the number that plans of
-    solvers and search spaces have, and that the judge requires.
+    One stage is pure data parallelism: a plan without cuts, on all devices. Methods take arrays of
+    cuts with any number of stages; ``stages`` is the number that plans of solvers and search spaces
+    have, and that the judge requires.
 
     >>> import parenvs
     >>> problem = parenvs.problem("vgg-19", cluster="A")
