@@ -118,7 +118,8 @@ def load_graph(
                 f"{name!r} is not an option of loading a graph{did_you_mean(name, READING)}; "
                 f"known: {', '.join(READING)}"
             )
-    return _cached_graph(text, kind, arguments, _reading_key(reading), _stamp(text))
+    variant = kind if text in manifest()["instances"] else ""
+    return _cached_graph(text, variant, arguments, _reading_key(reading), _stamp(text))
 
 
 def reads_anew(instance: str | os.PathLike[str], **reading: Any) -> bool:

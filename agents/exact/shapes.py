@@ -38,6 +38,7 @@ _FEW = 24  # pivots of the first searches
 _COARSE_SECONDS = 1.0  # of each search over few pivots
 _POINT_SECONDS = 3.0  # of each search over points
 _FEW_SHARE, _CLIMB_SHARE = 0.2, 0.4  # of the time limit: when both kinds of them end
+_SURVEY_SECONDS = 0.2  # for the devices that are not the best, each number of them
 _TURNS = (0.5, 2.0, 8.0, np.inf)  # seconds of the turns of the searches over all pivots
 
 
@@ -128,8 +129,8 @@ def exact_shape(
             ``bound``; the time it takes to find a first plan that fits is not limited.
 
     Raises:
-        InfeasibleError: no plan of any shape fits the memory; says how many bytes the best one on
-            the most devices lacks.
+        InfeasibleError: no plan of any shape fits the memory; says how many bytes one on the most
+            devices lacks.
     """
     begin = time.perf_counter()
     parts = pipeline.cluster.parts() if clusters is None else clusters
@@ -140,6 +141,7 @@ def exact_shape(
         run.search_fitting()
     run.climb()
     run.search_all()
+    run.survey()
     return run.choice()
 
 
@@ -182,12 +184,8 @@ class _Run:
     def search_few(self) -> None:
         """Search all shapes over few pivots."""
         end = self.begin + _FEW_SHARE * self.time_limit
-        largest = self.clusters[0].devices
         for trial in self._open():
-            # How much the most devices would take is told even if fewer are better.
-            same = [t.length for t in self.trials if t.devices == largest]
-            upper = min(same) if trial.devices == largest else self.upper
-            self._search_coarse(trial, upper, end)
+            self._search_coarse(trial, self.upper, end)
 
     def climb(self) -> None:
         """Search the best shape over points, and its neighbours in stages, until none is better."""
@@ -207,18 +205,24 @@ class _Run:
     def search_fitting(self) -> None:
         """Find a first plan where the memory is so tight that few pivots allow none.
 
+        What fits fewer devices fits more of them, so the most devices tell whether any plan fits.
+
         Raises:
             InfeasibleError: no plan of any shape fits.
         """
-        for trial in self._open():
-            plan = plan_within(trial.pipeline, trial.pipeline.stages, self.pipeline.memory_limit)
-            if plan is None:
-                trial.settled = True  # without a plan at all
-                trial.bound = np.inf
-                continue
-            self._keep(trial, improve(trial.pipeline, plan, deadline=self.deadline))
-            return
-        raise self._infeasible()
+        limit = self.pipeline.memory_limit
+        largest = [t for t in self._open() if t.pipeline.cluster == self.clusters[0]]
+        for trial in largest:
+            plan = plan_within(trial.pipeline, trial.pipeline.stages, limit)
+            if plan is not None:
+                self._keep(trial, improve(trial.pipeline, plan, deadline=self.deadline))
+                return
+        shapes = [t.pipeline for t in self.trials if t.pipeline.cluster == self.clusters[0]]
+        some = [shapes[0], shapes[len(shapes) // 2], shapes[-1]]
+        lacking = [float(least_excess(shape).excess_bytes) for shape in some]
+        excess, shape = min(zip(lacking, some, strict=True), key=lambda pair: pair[0])
+        more = "; another number of stages does not fit either" if len(shapes) > 1 else ""
+        raise InfeasibleError(f"{infeasible(shape, excess)}{more}")
 
     def search_all(self) -> None:
         """Search all shapes that are left over all pivots, in turns, until the time is over."""
@@ -236,6 +240,23 @@ class _Run:
                 if search.best is not None:
                     self._keep(trial, search.best)
 
+    def survey(self) -> None:
+        """Look for good plans on the devices that are not the best, to tell how good they are."""
+        for cluster in self.clusters:
+            end = min(self.deadline, time.perf_counter() + _SURVEY_SECONDS)
+            known = {t.pipeline.stages: t for t in self.trials if t.pipeline.cluster == cluster}
+            upper = min((trial.length for trial in known.values()), default=np.inf)
+            for stages in self._stages(cluster):
+                shape = self.pipeline.with_stages(stages, cluster)
+                least = least_length(shape) * (1 - SLACK)
+                if cluster == self._best_cluster or least >= upper or time.perf_counter() > end:
+                    break
+                if stages not in known:
+                    known[stages] = Trial(shape, least, settled=True)
+                    self.trials.append(known[stages])
+                self._search_coarse(known[stages], upper, end)
+                upper = min(upper, known[stages].length)
+
     def choice(self) -> Choice:
         """The best plan, and what is known of each number of devices."""
         assert self.best is not None and self.best.plan is not None
@@ -251,14 +272,10 @@ class _Run:
         """The shapes of one number of devices, in a line."""
         trials = [trial for trial in self.trials if trial.devices == devices]
         shortest = min(trials, key=lambda trial: trial.length, default=None)
-        found = shortest is not None and shortest.plan is not None
-        bounds = (min(trial.bound, trial.length) for trial in trials)
-        return Tried(
-            devices,
-            shortest.pipeline.stages if found else None,
-            shortest.length if found else np.inf,
-            min(bounds, default=np.inf),
-        )
+        bound = min((min(trial.bound, trial.length) for trial in trials), default=np.inf)
+        if shortest is None or shortest.plan is None:
+            return Tried(devices, None, np.inf, bound)
+        return Tried(devices, shortest.pipeline.stages, shortest.length, bound)
 
     def _try_one_stage(self, shape: Pipeline) -> None:
         """Take the only plan of a shape of one stage, if it fits."""
@@ -273,13 +290,22 @@ class _Run:
 
     def _within(self, cluster: Cluster) -> Iterator[Trial]:
         """The shapes of two stages and more on a cluster; the first that is out is the last."""
-        most = min(cluster.devices, int(self.pipeline.variable_sum[-1]))
-        for stages in range(max(self.fewest, 2), most + 1):
+        for stages in self._stages(cluster):
             shape = self.pipeline.with_stages(stages, cluster)
             trial = Trial(shape, least_length(shape) * (1 - SLACK))
             yield trial
             if self._is_out(trial):
                 return
+
+    def _stages(self, cluster: Cluster) -> range:
+        """The numbers of stages that a plan with cuts on a cluster can have."""
+        most = min(cluster.devices, int(self.pipeline.variable_sum[-1]))
+        return range(max(self.fewest, 2), most + 1)
+
+    @property
+    def _best_cluster(self) -> Cluster | None:
+        """The cluster of the best plan."""
+        return None if self.best is None else self.best.pipeline.cluster
 
     def _is_out(self, trial: Trial) -> bool:
         """Whether the trial cannot hold a plan shorter than the best."""
@@ -317,14 +343,3 @@ class _Run:
             trial.plan, trial.length = plan, length
         if length < self.upper:
             self.best = trial
-
-    def _infeasible(self) -> InfeasibleError:
-        """The error that says how many bytes the best shape on the most devices lacks."""
-        cluster = self.clusters[0]
-        shapes = [t.pipeline for t in self.trials if t.pipeline.cluster == cluster]
-        excess = {
-            shape.stages: float(least_excess(shape).excess_bytes)
-            for shape in shapes[:: -(-len(shapes) // 8)]
-        }
-        stages = min(excess, key=excess.__getitem__)
-        return infeasible(self.pipeline.with_stages(stages, cluster), excess[stages])

@@ -106,9 +106,11 @@ def show(
     from parenvs.pipeline.problem import stages_on
 
     model = _model(instance, arguments, variables, batch, frozen)
-    options = {} if micro_batch is None else {"micro_batch": micro_batch}
+    options: dict[str, Any] = {} if micro_batch is None else {"micro_batch": micro_batch}
     # Any chain can be shown, even one that the default number of stages does not fit.
-    pipeline = problem(instance, cluster, stages=stages or 1, **options, **model.options)
+    pipeline = problem(
+        instance, cluster, stages=1 if stages is None else stages, **options, **model.options
+    )
     if stages is None:
         pipeline = pipeline.with_stages(stages_on(pipeline.cluster))
     if not model.is_profile:

@@ -159,20 +159,20 @@ def read_request(
         raise ParenvsError(f"--devices-used is not an option of --task {task}")
     how = reading(variables, batch, frozen)
     model = Model(instance, {**given(arguments=arguments), **how}, task)
-    chosen_cluster, clusters = cluster, ()
+    where: Any = cluster
+    parts: list[Cluster] = []  # among which a planner chooses
     if is_pipeline:
-        chosen_cluster = whole = Cluster.parse("C" if cluster is None else cluster)
-        if devices_used is not None:
-            chosen_cluster = whole.part(devices_used)
+        whole = Cluster.parse("C" if cluster is None else cluster)
+        where = whole if devices_used is None else whole.part(devices_used)
         if choosing and stages is None:
-            problem_options["stages"] = 1
-            clusters = tuple(whole.parts() if devices_used is None else [chosen_cluster])
+            problem_options["stages"] = 1  # any chain can have it
+            parts = whole.parts() if devices_used is None else [where]
     if task in TASKS:
         model.tell(micro_batch)
-    planned = problem(instance, chosen_cluster, task, **problem_options, **model.options)
+    planned = problem(instance, where, task, **problem_options, **model.options)
     search_options = given(radius=radius, candidates=candidates, time_limit=time_limit)
-    if clusters:
-        search_options["clusters"] = clusters
+    if parts:
+        search_options["clusters"] = tuple(parts)
     if is_pipeline and memory_limit is not None:
         raise ParenvsError(f"--memory-limit is not an option of --task {task}")
     if not is_pipeline and search_options:

@@ -109,8 +109,8 @@ def proof(answer: Answer) -> str:
     words = f"{answer.method}: {answer.claim}"
     if answer.bound:
         side, unit = ("lower", " s") if hasattr(answer, "length") else ("upper", " of the return")
-        among = SEARCHED.get(answer.method)
-        words += f", proven {side} bound {answer.bound:.6g}{unit}" + ((among and " of these") or "")
+        of_these = " of these" if answer.method in SEARCHED else ""
+        words += f", proven {side} bound{of_these} {answer.bound:.6g}{unit}"
     if answer.evaluations:
         words += f"; {answer.evaluations:,} evaluations"
     return f"{words}; {answer.seconds:.2f} s"

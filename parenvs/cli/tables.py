@@ -39,6 +39,10 @@ _ROLES = {
 """Name of a role -> words for the parameters that have it."""
 
 
+_MOST_ROWS = 8
+"""Rows for the entry parameters of one argument that are taken for the same."""
+
+
 def instances() -> Table:
     """The shipped instances."""
     table = _table(
@@ -119,22 +123,42 @@ def chain(pipeline: Pipeline) -> Table:
 
 
 def parameters(graph: Graph) -> Table:
-    """What the entry parameters are taken for, and why; equal ones of several layers in a row."""
+    """What the entry parameters are taken for, and why: a row for each group of equal ones."""
     reasons = _reasons(graph)
     bytes_ = graph.tensor_bytes[graph.parameter_tensor]
-    keys = [
-        (int(graph.parameter_argument[k]), int(graph.parameter_role[k]), kind_of(reasons[k]))
-        for k in range(len(graph.paths))
-    ]
-    table = _table("entry parameters", "path", "count", "size", "role", "why")
+    groups: dict[tuple[int, int, str], list[int]] = {}
+    for k, reason in enumerate(reasons):
+        key = (int(graph.parameter_argument[k]), int(graph.parameter_role[k]), kind_of(reason))
+        groups.setdefault(key, []).append(k)
+    table = _table("entry parameters", "path", "count", "size", "taken for", "because")
     for column in table.columns[3:]:
         column.justify = "left"
-    for name, indices in merged(graph.paths, keys):
-        first = indices[0]
-        role = Role(int(graph.parameter_role[first])).name.lower()
-        row = (name, str(len(indices)), size(float(bytes_[indices].sum())), role, reasons[first])
-        table.add_row(*map(Text, row))
+    for (_, role, _), members in groups.items():
+        for name, places in _collapsed([graph.paths[k] for k in members]):
+            row = [members[place] for place in places]
+            held = size(float(bytes_[row].sum()))
+            cells = (name, str(len(row)), held, Role(role).name.lower(), reasons[row[0]])
+            table.add_row(*map(Text, cells))
     return table
+
+
+def _collapsed(paths: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Paths in few rows: equal layers merged, then all below one first part, then all of them.
+
+    Returns:
+        The common name of each row, and its positions in ``paths``.
+    """
+    rows = merged(paths, [None] * len(paths))
+    if len(rows) <= _MOST_ROWS:
+        return rows
+    by_part: dict[str, list[int]] = {}
+    for place, path in enumerate(paths):
+        by_part.setdefault(path.split("/")[0], []).append(place)
+    rows = [
+        (paths[places[0]] if len(places) == 1 else f"{part}/*", places)
+        for part, places in by_part.items()
+    ]
+    return rows if len(rows) <= _MOST_ROWS else [("*", list(range(len(paths))))]
 
 
 def _reasons(graph: Graph) -> list[str]:

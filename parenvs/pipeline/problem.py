@@ -427,9 +427,8 @@ class Report:
         """Return the verdict and the stages in a few lines; ``parenvs.viewer.text`` shows more."""
         if not self.stages:
             return "\n".join(["malformed plan", *(f"  {reason}" for reason in self.reasons)])
-        count = f"{len(self.stages)} stage{'s' if len(self.stages) > 1 else ''}"
         lines = [
-            f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {count}, "
+            f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {len(self.stages)} stages, "
             f"L {self.length_seconds:.6g} s a step (simulated {self.simulated_seconds:.6g} s), "
             f"value {self.value:.4f}" + ("" if self.legal else ", ILLEGAL"),
             *(f"  {reason}" for reason in self.reasons),
@@ -470,13 +469,9 @@ class Report:
 def check_stages(pipeline: Pipeline, fewest: int = 1) -> None:
     """Raise an error if no plan can have the problem's number of stages.
 
-    Args:
-        pipeline: the problem.
-        fewest: stages that a plan has at least, 2 where there must be something to cut.
-
     Raises:
-        InfeasibleError: there are more stages than devices, than pivots with variables, or fewer
-            than ``fewest``.
+        InfeasibleError: there are more stages than devices or than pivots with variables, or fewer
+            than ``fewest``, which is 2 where there must be something to cut.
     """
     name, stages = pipeline.profile.name, pipeline.stages
     holders = int(pipeline.variable_sum[-1])

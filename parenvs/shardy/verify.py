@@ -164,7 +164,8 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
         plan: a plan of operator partitioning or data parallelism.
         source: the module that the graph was read from (a graph holds arrays only): what
             ``jax.jit(f, keep_unused=True).lower(...)`` returns, the path of a ``.pb`` or ``.txt``,
-            or a shipped name (default: the plan's instance).
+            or a shipped name (default: the plan's instance; beside a ``.npz``, the module of its
+            name).
 
     Raises:
         ParenvsError: JAX is missing, the plan is not for the graph, or ``source`` is not its
@@ -185,6 +186,7 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
         module.graph,
         batch_size=graph.batch_size,
         parameter_role=graph.parameter_role,
+        phase=graph.phase,
         free=graph.free,
     )
     if same.fingerprint != graph.fingerprint:

@@ -133,7 +133,7 @@ def test_problem__errors():
         (("t5-3c",), {}, "unknown instance 't5-3c'.*did you mean 't5-3b'"),
         (("t5-3b", "C", "pipeline"), {}, "unknown task 'pipeline'.*pipeline-cut"),
         (("t5-3b",), {"stage": 3}, "'stage' is not an option of task pipeline-cut.*stages"),
-        (("t5-3b",), {"stages": 1}, "at least 2 stages, not 1"),
+        (("t5-3b",), {"stages": 0}, "at least 1 stage, not 0"),
         (("t5-3b",), {"stages": 99}, "only 32 devices"),
         (("t5-3b", None, "data-parallel"), {"stages": 3}, "not an option of task data-parallel"),
     ):

@@ -138,10 +138,9 @@ def test_cli__plan_is_reproducible(run):
 
 
 def test_cli__seed_counts(run):
-    good(run("plan", "vgg-19", "--agent", "random", "--steps", "3", "--out", "a.json"))
-    good(
-        run("plan", "vgg-19", "--agent", "random", "--steps", "3", "--seed", "1", "--out", "b.json")
-    )
+    random = ["plan", "vgg-19", "--stages", "4", "--agent", "random", "--steps", "3"]
+    good(run(*random, "--out", "a.json"))
+    good(run(*random, "--seed", "1", "--out", "b.json"))
     assert load_plan("a.json") != load_plan("b.json")
 
 
@@ -306,7 +305,8 @@ def test_cli__bad_problems(refused, tmp_path, command):
         refused(command, "vgg-19", "--cluster", cluster, *out, words="cluster")
     refused(command, "vgg-19", "--stages", 39, *out, words="hold variables")
     refused(command, "vgg-19", "--cluster", "1x4:v100", "--stages", 5, *out, words="only 4 devices")
-    refused(command, "vgg-19", "--stages", 1, *out, words="at least 2 stages")
+    fewest = "at least 2 stages, not 1" if command == "train" else "at least 1 stage, not 0"
+    refused(command, "vgg-19", "--stages", int(command == "train"), *out, words=fewest)
     refused(command, "vgg-19", "--micro-batch", 0, *out, words="micro")
 
 
@@ -343,7 +343,7 @@ def test_cli__no_plan_fits(refused, tmp_path, agent):
     if agent == "ppo":
         pytest.importorskip("sb3_contrib")
     err = refused(
-        "plan", "t5-11b", "--cluster", "A", "--agent", agent, "--steps", 512,
+        "plan", "t5-11b", "--cluster", "A", "--stages", 2, "--agent", agent, "--steps", 512,
         "--out", tmp_path / "p.json", "--plot", tmp_path / "p.png",
     )  # fmt: skip
     if agent.startswith("exact") or agent == "ppo":

@@ -98,7 +98,7 @@ def test_diff__refuses_plans_of_other_tasks_and_what_is_no_plan(run, tmp_path):
 
 def test_diff__of_partitions(run):
     for agent in ("replicate", "exact"):
-        plan = ("vgg-19", "--task", "operator-partition", "--agent", agent)
+        plan = ("vgg-19", "--task", "operator-partition", "--reward", "paper", "--agent", agent)
         assert run("plan", *plan, "--out", f"{agent}.json")[0] == 0
     status, out, err = run("diff", "replicate.json", "exact.json")
     assert (status, err) == (0, "")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from parenvs.cluster import DEVICES, SYNC_METHODS, Cluster
 from parenvs.errors import InfeasibleError
+from parenvs.graph.chain import Reads
 from parenvs.pipeline.cuts import CutSpace
 from parenvs.pipeline.problem import Pipeline
 from parenvs.pipeline.profile import StageProfile
+from parenvs.plan import TIED
 
 SHAPES = ((1, 2), (1, 4), (1, 6), (2, 2), (2, 3), (3, 2), (2, 4), (4, 2), (5, 1), (3, 3), (2, 5))
 """(servers, devices per server) of the random clusters."""
@@ -50,6 +53,9 @@ def random_pipeline(rng: np.random.Generator) -> tuple[Pipeline, int]:
         parameter_bytes=parameters,
         resident_bytes=rng.integers(0, 9, n) * 1.0,
     )
+    tied = str(rng.choice(TIED))
+    if tied == "held":
+        profile = replace(profile, **random_reads(rng, n))
     inter = 10.0 ** rng.uniform(-1, 3)
     cluster = Cluster(
         servers, per_server, replace(DEVICES["v100"], memory_bytes=1e12),
@@ -62,6 +68,7 @@ def random_pipeline(rng: np.random.Generator) -> tuple[Pipeline, int]:
         copies=float(rng.choice([0, 1, 2, 4])),
         recompute=str(rng.choice(["full", "none"])),
         sync=SYNC_METHODS[rng.integers(len(SYNC_METHODS))],
+        tied=tied,
     )
     if rng.random() < 0.6:
         memory = np.sort(pipeline.stage_memory(*all_plans(pipeline, stages)).max(axis=-1))
@@ -70,6 +77,17 @@ def random_pipeline(rng: np.random.Generator) -> tuple[Pipeline, int]:
         device = replace(cluster.device, memory_bytes=float(size))
         pipeline = replace(pipeline, cluster=replace(cluster, device=device))
     return pipeline, stages
+
+
+def random_reads(rng: np.random.Generator, n: int) -> dict[str, Any]:
+    """Frozen weights of a chain of n pivots, and weights that several pivots read."""
+    reads = []
+    for _ in range(int(rng.integers(0, 4))):
+        positions = np.sort(rng.choice(n, int(rng.integers(2, min(n, 4) + 1)), replace=False))
+        size = float(rng.integers(1, 9) * 10.0 ** rng.integers(0, 3))
+        reads.append(Reads(tuple(positions.tolist()), size, bool(rng.random() < 0.7)))
+    frozen_bytes = rng.integers(0, 9, n) * (rng.random(n) < 0.3) * 10.0 ** rng.integers(0, 3)
+    return {"tied": tuple(reads), "frozen_bytes": frozen_bytes}
 
 
 def all_plans(pipeline: Pipeline, stages: int) -> tuple[np.ndarray, np.ndarray]:

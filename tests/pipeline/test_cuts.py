@@ -187,8 +187,8 @@ def test_candidates__default_is_minima_at_radius_3():
     ("arguments", "words"),
     [
         ({"stages": 1}, "at least 2 stages, not 1"),
-        ({"stages": 0}, "at least 2 stages, not 0"),
-        ({"stages": -3}, "at least 2 stages, not -3"),
+        ({"stages": 0}, "at least 1 stage, not 0"),
+        ({"stages": -3}, "at least 1 stage, not -3"),
         ({"stages": 4}, "cluster 1x3 toy has only 3 devices"),
         ({"stages": 13}, "only 12 pivots hold variables.*at most 12"),
         ({"radius": -1}, "radius must be >= 0, not -1"),

@@ -166,9 +166,8 @@ def test_judge__stage_without_variable():
 
 
 MALFORMED = [
-    ((), (), ["no cuts: a pipeline has at least two stages"]),
     ((3,), (), ["1 cuts but 0 device cuts"]),
-    ((), (1,), ["0 cuts but 1 device cuts", "no cuts"]),
+    ((), (1,), ["0 cuts but 1 device cuts"]),
     ((2, 4), (1,), ["2 cuts but 1 device cuts"]),
     ((0,), (2,), ["cuts: 0 is outside 1..5 (6 pivots)"]),
     ((6,), (2,), ["cuts: 6 is outside 1..5 (6 pivots)"]),

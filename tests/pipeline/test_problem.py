@@ -132,8 +132,8 @@ def test_pipeline__largest_cut(profile, data):
         ({"recompute": "some"}, "recompute must be one of full, none, not 'some'"),
         ({"sync": "some"}, "sync must be one of allreduce"),
         ({"copies": -1}, "copies must be from 0"),
-        ({"stages": 1}, "at least 2 stages, not 1"),
-        ({"stages": 2.0}, "at least 2 stages, not 2.0"),
+        ({"stages": 0}, "at least 1 stage, not 0"),
+        ({"stages": 2.0}, "at least 1 stage, not 2.0"),
         ({"recompute": "none"}, "no resident_bytes"),
     ],
 )

@@ -1,0 +1,366 @@
+"""``parenvs plan`` and its neighbours as a new user meets them: an own function, no options."""
+
+import json
+import shlex
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toys
+from commands import caller
+
+from parenvs import Graph, instances, judge, load_graph, load_plan
+from parenvs.agents.planners import solve
+from parenvs.cluster import Cluster
+from parenvs.graph import roles
+from parenvs.instances import data_folder, problem
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import jax
+import jax.numpy as jnp
+
+def init(key):
+    keys = jax.random.split(key, 6)
+    return {f"layer_{i}": {"kernel": jax.random.normal(k, (512, 512))} for i, k in enumerate(keys)}
+
+def loss(params, batch):
+    x = batch["x"]
+    for layer in params.values():
+        x = jnp.tanh(x @ layer["kernel"])
+    return ((x - batch["y"]) ** 2).mean()
+
+def train_step(params, batch):
+    value, grads = jax.value_and_grad(loss)(params, batch)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+def example_args():
+    return init(jax.random.key(0)), {"x": jnp.zeros((8, 512)), "y": jnp.zeros((8, 512))}
+"""
+
+
+@pytest.fixture
+def run(monkeypatch, capfd, tmp_path):
+    """``run("plan", ...)`` in an empty folder: (status, stdout, stderr)."""
+    place = tmp_path / "here"
+    place.mkdir()
+    return caller(monkeypatch, capfd, place)
+
+
+@pytest.fixture
+def function(run):
+    """Arguments that name a function of a script in the current folder."""
+    pytest.importorskip("jax")
+    Path("my_model.py").write_text(SCRIPT)
+    yield ["my_model.py:train_step", "--args", "my_model.py:example_args"]
+    sys.modules.pop("my_model", None)
+
+
+def good(result):
+    status, out, err = result
+    assert status == 0, err
+    return out
+
+
+def program(folder, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "parenvs", *map(str, arguments)],
+        cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_planning__a_function_as_a_program(tmp_path):
+    """The first command of a new user, and the next ones that it prints."""
+    pytest.importorskip("jax")
+    (tmp_path / "my_model.py").write_text(SCRIPT)
+    first = ["plan", "my_model.py:train_step", "--args", "my_model.py:example_args"]
+    done = program(
+        tmp_path, *first, "--cluster", "2x8:a100", "--out", "plan.json", "--plot", "p.png"
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("lowering my_model.py:train_step ... ")
+    assert lines[1].startswith("reading my_model.py:train_step ... ")
+    assert "instructions" in lines[1]
+    assert any("the graph's batch is 8; a step is taken as 16 micro-batches" in x for x in lines)
+    assert {p.name for p in tmp_path.iterdir()} >= {"plan.json", "plan.npz", "plan.pb", "p.png"}
+    content = json.loads((tmp_path / "plan.json").read_text())
+    assert content["instance"] == "plan.npz"
+    *_, last = done.stdout.splitlines()
+    assert last == "next: parenvs judge plan.json"
+    (tmp_path / "my_model.py").unlink()  # judging needs the files beside the plan only
+    judged = program(tmp_path, *shlex.split(last)[2:])
+    assert (judged.returncode, judged.stderr) == (0, "")
+
+
+def test_planning__what_is_kept_of_a_function(run, function):
+    good(run("plan", *function, "--cluster", "A", "--out", "deep/plan.json"))
+    plan = load_plan("deep/plan.json")
+    assert plan.instance == "deep/plan.npz"
+    assert judge(plan).legal
+    graph = load_graph("my_model.py:train_step", arguments="example_args")
+    assert plan.fingerprint == graph.fingerprint == Graph.load("deep/plan.npz").fingerprint
+    good(run("diff", "deep/plan.json", "deep/plan.json"))
+    good(
+        run(
+            "judge", "deep/plan.json", "--instance", "my_model:train_step", "--args", "example_args"
+        )
+    )
+
+
+def test_planning__a_partition_of_a_function(run, function):
+    out = good(run("plan", *function, "--task", "operator-partition", "--out", "split.json"))
+    assert out.splitlines()[-1] == "next: parenvs explain split.json; parenvs verify split.json"
+    assert "return" in out and "step_time" in out
+    Path("my_model.py").unlink()
+    assert "layer_0" in good(run("explain", "split.json"))
+    assert "Shardy agrees" in good(run("verify", "split.json"))
+    Path("split.pb").unlink()
+    status, _, err = run("verify", "split.json")
+    assert status == 2 and "holds arrays only" in err
+
+
+def test_planning__without_out_the_next_command_writes(run, function):
+    out = good(run("plan", *function, "--cluster", "1x4:v100"))
+    last = out.splitlines()[-1]
+    assert last.endswith("--cluster 1x4:v100 --out plan.json")
+    good(run(*shlex.split(last)[2:]))
+    assert Path("plan.json").exists()
+
+
+def test_planning__a_function_in_other_commands(run, function):
+    out = good(run("show", *function))
+    assert "layer_0..5/kernel" in out and "variable" in out
+    out = good(run("compare", *function, "--agent", "exact", "--agent", "even", "--out", "p.json"))
+    assert load_plan("p.json").instance == "p.npz"
+
+
+def test_planning__training_on_a_function(run, function):
+    pytest.importorskip("sb3_contrib")
+    good(
+        run("train", *function, "--cluster", "1x4:v100", "--stages", 2, "--steps", 64, "--out", "r")
+    )
+    assert load_plan("r/plan.json").instance == "r/graph.npz"
+    Path("my_model.py").unlink()
+    good(run("evaluate", "r", "--episodes", 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["my_model.py:train_step"], "give --args NAME"),
+        (["my_model.py:trainstep", "--args", "example_args"], "did you mean 'train_step'?"),
+        (["my_model.py:loss", "--args", "init"], "TypeError"),
+        (["none.py:loss", "--args", "init"], "no file 'none.py'"),
+        (["vgg-19", "--args", "example_args"], "is no function, so it takes no arguments"),
+    ],
+)
+def test_planning__functions_that_fail(run, function, arguments, words):
+    status, _, err = run("plan", *arguments, "--out", "plan.json")
+    assert status == 2
+    assert err.count("\n") == 1 and err.startswith("parenvs: ")
+    assert words in err
+    assert not Path("plan.json").exists()
+
+
+# How parameters are read.
+
+
+@pytest.fixture
+def assigned(monkeypatch):
+    """Calls of ``roles.assign``; what is frozen is no variable any more."""
+    calls = []
+
+    def assign(graph, variables=None, batch=None, frozen=None):
+        calls.append((graph.name, variables, batch, frozen))
+        role = graph.parameter_role.copy()
+        hits = roles.match_paths(graph.paths, frozen or ())
+        role[np.array(hits, dtype=bool)] = int(roles.Role.SCALAR)
+        return instances.replace(graph, parameter_role=role)
+
+    monkeypatch.setattr(roles, "assign", assign, raising=False)
+    instances._cached_graph.cache_clear()
+    return calls
+
+
+@pytest.mark.parametrize("task", ["pipeline-cut", "operator-partition"])
+def test_planning__a_shipped_model_read_anew(run, assigned, task):
+    how = ["--frozen", "block1*", "--frozen", "block2*"]
+    good(run("plan", "vgg-19", "--task", task, *how, "--out", "plan.json"))
+    assert assigned == [("vgg-19", None, None, ("block1*", "block2*"))]
+    plan, graph = load_plan("plan.json"), Graph.load("plan.npz")
+    assert plan.instance == "plan.npz"
+    kind = "forward" if task == "pipeline-cut" else "train"
+    plain = load_graph("vgg-19", kind)
+    assert plan.fingerprint == graph.fingerprint != plain.fingerprint
+    assert 0 < len(graph.variables) < len(plain.variables)
+    assert judge(plan).legal
+    good(run("judge", "plan.json"))
+    good(run("judge", "plan.json", "--instance", "vgg-19", *how))
+
+
+def test_planning__reading_reaches_every_command(run, assigned):
+    path = data_folder() / "vgg-19-forward.npz"
+    good(run("show", path, "--cluster", "A", "--variables", "1", "--batch", "images"))
+    assert assigned == [("vgg-19", 1, ("images",), None)]
+    good(run("compare", path, "--cluster", "A", "--agent", "even", "--frozen", "block1*"))
+    assert assigned[-1] == ("vgg-19", None, None, ("block1*",))
+
+
+def test_planning__options_of_reading_a_module(monkeypatch, tmp_path):
+    """They are passed to the reader; the same call gives the same graph, other options another."""
+    calls = []
+    path = tmp_path / "module.pb"
+    path.write_bytes(b"")
+
+    def from_hlo(where, **options):
+        calls.append(options)
+        return load_graph("vgg-19")
+
+    monkeypatch.setattr(Graph, "from_hlo", from_hlo)
+    for _ in range(2):
+        load_graph(path, variables=1, batch=["x", "y"])
+    load_graph(path, variables=1)
+    load_graph(path, variables=None)
+    assert calls == [{"batch": ("x", "y"), "variables": 1}, {"variables": 1}, {}]
+
+
+def test_planning__the_kept_graph_spares_the_one_it_was_read_from(run, assigned):
+    load_graph("vgg-19", "forward").save("mine.npz")
+    before = Path("mine.npz").read_bytes()
+    status, _, err = run("plan", "mine.npz", "--frozen", "block1*", "--out", "mine.json")
+    assert status == 2 and "would overwrite mine.npz" in err
+    assert Path("mine.npz").read_bytes() == before
+    assert not Path("mine.json").exists()
+
+
+def test_planning__a_profile_has_no_parameters(run):
+    toys.dense().profile.to_csv("mine.csv")
+    status, _, err = run("plan", "mine.csv", "--frozen", "*")
+    assert status == 2 and "mine.csv: a profile is no graph; leave out 'frozen'" in err
+
+
+# Stages, devices and rewards that are not given.
+
+
+def test_planning__chooses_stages_and_devices(run, tmp_path):
+    profile = toys.chain([1.0] * 6, [1.0] * 6, [50.0] * 6, [100.0] * 6)
+    profile.to_csv("mine.csv")
+    cluster = Cluster.parse(toys.shape(4, 2, 1000.0, 1.0))
+    Path("cluster.json").write_text(json.dumps(cluster.to_json()))
+    command = ["plan", "mine.csv", "--cluster", "cluster.json"]
+    out = good(run(*command, "--out", "plan.json"))
+    plan = load_plan("plan.json")
+    assert plan.cluster == cluster.part(2)
+    assert "uses 2 of 8 devices: more are slower (" in out
+    rows = [line.split("│")[1:3] for line in out.splitlines() if line.startswith("│")]
+    assert [row[0].split()[0] for row in rows[-4:]] == ["8", "6", "4", "2"]
+    assert judge(plan).legal
+    content = json.loads(good(run(*command, "--json")))
+    assert [x["devices"] for x in content["tried"]] == [8, 6, 4, 2]
+    # Given stages, all devices are used, as ever; given devices, their stages are chosen.
+    good(run(*command, "--stages", 2, "--out", "plan.json"))
+    assert load_plan("plan.json").cluster == cluster
+    out = good(run(*command, "--devices-used", 4, "--out", "plan.json"))
+    assert load_plan("plan.json").cluster == cluster.part(4)
+    assert "uses 4 of 8" not in out
+    status, _, err = run(*command, "--devices-used", 3)
+    assert status == 2 and "3 devices are no part of cluster" in err
+    status, _, err = run("plan", "vgg-19", "--task", "data-parallel", "--devices-used", 4)
+    assert status == 2 and "--devices-used is not an option of --task data-parallel" in err
+
+
+def test_planning__one_stage(run):
+    out = good(run("plan", "vgg-19", "--cluster", "1x8:v100", "--out", "p.json", "--plot", "p.svg"))
+    assert load_plan("p.json").cuts == ()
+    assert "1 stage " in out and "1 stages" not in out
+    assert Path("p.svg").stat().st_size > 5000
+    assert "1 stage" in good(run("judge", "p.json"))
+    good(run("plan", "vgg-19", "--cluster", "1x8:v100", "--stages", 2, "--out", "two.json"))
+    assert "1 stage, pivot stage 0" in good(run("diff", "p.json", "two.json"))
+
+
+def test_planning__others_take_the_shape_of_exact(run):
+    status, out, err = run(
+        "plan", "vgg-19", "--cluster", "1x8:v100", "--agent", "even", "--out", "p.json"
+    )
+    assert status == 0
+    assert "stages and devices are those of the shortest plan of two stages or more" in err
+    assert len(load_plan("p.json").cuts) == 1
+    out = good(run("compare", "vgg-19", "--cluster", "A", "--agent", "even", "--agent", "pipedream",
+                   "--agent", "exact-pruned", "--agent", "exact"))  # fmt: skip
+    rows = [line.split("│") for line in out.splitlines() if line.count("│") > 8]
+    assert {len(row[6].split()) for row in rows if row[1].strip()} == {1}  # one device cut each
+
+
+def test_planning__pruned_is_named_as_what_it_is(run):
+    out = good(run("plan", "vgg-19", "--cluster", "A", "--agent", "exact-pruned"))
+    assert "exact-pruned: optimal among pruned candidates, proven lower bound of these" in out
+    answer = solve(problem("vgg-19", cluster="A"), "exact-pruned")
+    assert "proven optimal among pruned candidates" in str(answer)
+    assert answer.status == "optimal"
+
+
+def test_planning__a_chain_without_candidates(run):
+    """All seconds in one of two variables: no pruned candidate, but a plan."""
+    profile = toys.chain([8.0, 0, 0, 0], [8.0, 0, 0, 0], [1.0] * 4, [1.0, 0, 0, 1.0])
+    profile.to_csv("mine.csv")
+    good(run("plan", "mine.csv"))
+    assert "none: they allow no plan" in good(run("show", "mine.csv", "--cluster", "C"))
+    good(run("compare", "mine.csv", "--agent", "exact", "--agent", "even"))
+
+
+@pytest.mark.parametrize("task", ["operator-partition", "data-parallel"])
+def test_planning__partitions_are_for_the_step_time(run, task):
+    content = json.loads(good(run("plan", "vgg-19", "--task", task, "--json", "--out", "a.json")))
+    fast = problem("vgg-19", task=task, reward="step_time")
+    assert content["plan"]["partition"] == dict(sorted(solve(fast).plan.partition.items()))
+    good(run("plan", "vgg-19", "--task", task, "--reward", "paper", "--out", "b.json"))
+    seconds = [judge(load_plan(f"{name}.json")).step_seconds for name in "ab"]
+    assert seconds[0] <= seconds[1]
+    assert "reward step_time" in good(
+        run("compare", "vgg-19", "--task", task, "--agent", "replicate", "--agent", "exact")
+    )
+
+
+# Notes.
+
+
+def test_planning__warnings_are_notes(run, monkeypatch):
+    def from_hlo(path, **options):
+        for _ in range(2):
+            warnings.warn("the trip count of x\nis not known", stacklevel=2)
+        warnings.warn("another", stacklevel=2)
+        graph = load_graph("vgg-19", "forward")
+        object.__setattr__(graph, "notes", ("another", "argument 0 holds the variables"))
+        return graph
+
+    Path("m.txt").write_text("x")
+    monkeypatch.setattr(Graph, "from_hlo", from_hlo)
+    instances._cached_graph.cache_clear()
+    status, _, err = run("plan", "m.txt", "--cluster", "A")
+    assert status == 0
+    assert err.splitlines() == [
+        "parenvs: note: the trip count of x is not known",
+        "parenvs: note: another",
+        "parenvs: note: argument 0 holds the variables",
+    ]
+    instances._cached_graph.cache_clear()
+    instances._shipped.cache_clear()
+
+
+def test_planning__show_tells_why(run, monkeypatch):
+    monkeypatch.setattr(
+        roles, "reasons", lambda graph: [f"it is number {k}" for k in range(len(graph.paths))],
+        raising=False,
+    )  # fmt: skip
+    out = good(run("show", "t5-base", "--cluster", "A"))
+    table = out[out.index("entry parameters") : out.index("chain of")]
+    assert "decoder/*" in table and "it is number 0" in table
+    assert len(table.splitlines()) < 20  # of more than a thousand
