@@ -130,6 +130,8 @@ def plan(
         content = {"plan": report.plan.to_json(), "report": report.to_json()}
         if gaps:
             content["gaps"] = [dataclasses.asdict(gap) for gap in gaps]
+        if answer.notes:
+            content["notes"] = list(answer.notes)
         say_json(content)
     else:
         print_report(report)
