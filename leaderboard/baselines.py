@@ -93,7 +93,7 @@ _PARTITION_AGENTS: dict[str, Description] = {
         "The first dimension of every batch input, nothing else.", "", ONE
     ),
     "expert": Description(
-        "Megatron's splits by the names of a transformer's variables; the dense layers of a CNN.",
+        "Megatron's splits of the blocks found in a transformer's data flow; a CNN's dense layers.",
         "https://arxiv.org/abs/1909.08053",
         ONE,
     ),

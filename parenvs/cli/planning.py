@@ -71,6 +71,8 @@ def plan(
         content = {"plan": report.plan.to_json(), "report": report.to_json()}
         if gaps:
             content["gaps"] = [dataclasses.asdict(gap) for gap in gaps]
+        if answer.notes:
+            content["notes"] = list(answer.notes)
         if choice is not None:
             content["tried"] = [tried.to_json() for tried in choice.tried]
         say_json(content)

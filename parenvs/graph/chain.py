@@ -116,13 +116,13 @@ def _weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]
         if is_view:
             of[made[0]] = of[read[0]]
             views.setdefault(of[read[0]], []).append(made[0])
-    firsts = np.sort([places[0] for places in direct.values()])
+    firsts = np.sort([min(proper.get(index, places)) for index, places in direct.items()])
     reads, unsent = {}, set()
     for index, places in direct.items():
         later = sorted(set(proper.get(index, [])))
         early = bool(later) and _apart(firsts, places[0], later[0])
-        if early:
-            unsent.update(views[index])
+        if any(_apart(firsts, places[0], place) for place in later[-1:]):
+            unsent.update(views.get(index, ()))
         reads[index] = [later[0] if early else places[0]]
         for place in later:
             if place > reads[index][-1] and _apart(firsts, reads[index][-1], place):

@@ -1,5 +1,7 @@
 """``parenvs explain`` on plans and on instances, and what the expert says of its plan."""
 
+import json
+
 import pytest
 from commands import caller
 
@@ -65,3 +67,5 @@ def test_plan__the_expert_says_what_stays_whole(run):
     options = ("--task", "operator-partition", "--agent", "expert", "--uneven", "forbid")
     said = good(run("plan", "t5-base", *options))
     assert "attention classes stay whole: dimension" in said
+    (note,) = json.loads(good(run("plan", "t5-base", *options, "--json")))["notes"]
+    assert note in said
