@@ -117,7 +117,8 @@ def _weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]
             of[made[0]] = of[read[0]]
             views.setdefault(of[read[0]], []).append(made[0])
     firsts = np.sort([min(proper.get(index, places)) for index, places in direct.items()])
-    reads, unsent = {}, set()
+    reads: dict[int, list[int]] = {}
+    unsent: set[int] = set()
     for index, places in direct.items():
         later = sorted(set(proper.get(index, [])))
         early = bool(later) and _apart(firsts, places[0], later[0])
