@@ -19,6 +19,7 @@ import numpy as np
 from parenvs.errors import HloError
 from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.flow import Flow
+from parenvs.graph.freeze import without_updates
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
 from parenvs.graph.training import Update, find_updates, returned_gradients, viewed_readers
@@ -78,10 +79,11 @@ def with_roles(
     Args:
         graph: the graph, with phases.
         variables: the trainable parameters, by path or by argument; nothing else is trainable then
-            (default: what the data flow says). Of an argument all floating leaves are, or those
-            that receive gradients, if any do.
+            (default: what the data flow says). Optimiser state and statistics of the same path or
+            argument are left out; of an argument, all floating leaves are meant.
         batch: the batch inputs (default: likewise).
-        frozen: weights to be taken as frozen (default: those without gradient and update).
+        frozen: weights to be taken as frozen (default: those without gradient and update). What
+            only their gradients, updates and optimiser state need is left out of the graph.
         batch_size: samples per batch (default: the commonest leading dimension of batch inputs).
         flow: the graph's flow, if it is there already.
 
@@ -103,18 +105,18 @@ def with_roles(
     kinds = graph.element_type[graph.parameter_tensor].tolist()
     if isinstance(variables, int):
         chosen = [picked and kind in FLOATING for picked, kind in zip(chosen, kinds, strict=True)]
-        told_too = [a and told == Role.VARIABLE for a, told in zip(chosen, role, strict=True)]
-        chosen = told_too if any(told_too) and _has_gradient(graph) else chosen
+    chosen = _without_state(chosen, role)
     if variables is not None:
         role = [
             Role.VARIABLE if picked else Role.FROZEN if told == Role.VARIABLE else told
             for picked, told in zip(chosen, role, strict=True)
         ]
     for choice, name, given in ((batch, "batch", Role.BATCH), (frozen, "frozen", Role.FROZEN)):
-        for index, picked in enumerate(_chosen(graph, choice, name)):
+        for index, picked in enumerate(_without_state(_chosen(graph, choice, name), role)):
             if picked and (name == "batch" or kinds[index] in FLOATING):
                 role[index] = given
-    shapes = [flow.shapes[t] for t in graph.parameter_tensor.tolist()]
+    tensors = graph.parameter_tensor.tolist()
+    shapes = [flow.shapes[t] for t in tensors]
     if batch_size is None:
         leading = Counter(
             shape[0]
@@ -122,12 +124,8 @@ def with_roles(
             if told == Role.BATCH and shape
         )
         batch_size = leading.most_common(1)[0][0] if leading else 1
-    scalars = {
-        t
-        for t, told in zip(graph.parameter_tensor.tolist(), role, strict=True)
-        if told == Role.SCALAR
-    }
-    return replace(
+    scalars = {t for t, told in zip(tensors, role, strict=True) if told == Role.SCALAR}
+    graph = replace(
         graph,
         batch_size=int(batch_size),
         parameter_role=np.array(role, dtype=np.uint8),
@@ -136,6 +134,11 @@ def with_roles(
         ),
         notes=notes,
     )
+    if frozen is None:
+        return graph
+    trained = {t for t, (told, _) in zip(tensors, found, strict=True) if told == Role.VARIABLE}
+    held = {t for t, told in zip(tensors, role, strict=True) if told == Role.FROZEN}
+    return without_updates(graph, trained & held, flow)
 
 
 def reasons(graph: Graph) -> list[str]:
@@ -163,6 +166,16 @@ def _chosen(graph: Graph, choice: Choice, name: str) -> list[bool]:
         examples = ", ".join(graph.paths[:3])
         raise HloError(f"{name}={choice!r} matches no parameter path (like {examples})")
     return chosen
+
+
+def _without_state(chosen: list[bool], role: Sequence[Role]) -> list[bool]:
+    """Leave out optimiser state and statistics, whose paths may be those of weights.
+
+    If there is nothing else among what is chosen, it stays.
+    """
+    state = (Role.OPTIMISER, Role.STATISTICS)
+    rest = [picked and told not in state for picked, told in zip(chosen, role, strict=True)]
+    return rest if any(rest) else chosen
 
 
 def _has_gradient(graph: Graph) -> bool:

@@ -23,7 +23,7 @@ from parenvs.partitioning.factors import Factors
 from parenvs.plan import RULE_SETS, UNEVEN, BatchPlan
 
 SCOPES = ("variables", "inputs", "all")
-"""Entry parameters that can be decided: trainable variables, batch inputs, or both."""
+"""Entry parameters that can be decided: variables and frozen weights, batch inputs, or both."""
 
 
 def scope_of(task: str, reward: str) -> str:
@@ -77,7 +77,7 @@ class DimensionClasses:
 
     def parameters(self, scope: str) -> np.ndarray:
         """Indices into the parameter arrays of a scope's entry parameters, variables first."""
-        both = (self.graph.variables, self.inputs)
+        both = (self.graph.weights, self.inputs)
         return np.concatenate({"variables": both[:1], "inputs": both[1:], "all": both}[scope])
 
     @cached_property
@@ -98,7 +98,7 @@ class DimensionClasses:
     @cached_property
     def variable_dimensions(self) -> np.ndarray:
         """(V,) int64, positions in ``graph.dims`` of the variables' dimensions, in their order."""
-        return self.dimensions_of(self.graph.variables)
+        return self.dimensions_of(self.graph.weights)
 
     def counts(self, dimensions: np.ndarray) -> np.ndarray:
         """(C,) number of the given dimensions, of those larger than 1, in each class."""

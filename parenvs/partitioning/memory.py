@@ -27,8 +27,8 @@ class Memory:
     """Bytes on each device when most is in use.
 
     Attributes:
-        parameters: variables.
-        optimiser: optimiser state.
+        parameters: variables and frozen weights.
+        optimiser: optimiser state, and statistics.
         inputs: batch inputs and scalars.
         gradients: results of the backward pass that the update reads.
         activations: everything else that is alive.
@@ -125,9 +125,9 @@ class Footprint:
         held = size[self.parameters]
         now = self._alive_at(at)
         return Memory(
-            parameters=float(held[role == Role.VARIABLE].sum()),
-            optimiser=float(held[role == Role.OPTIMISER].sum()),
-            inputs=float(held[(role == Role.BATCH) | (role == Role.SCALAR)].sum()),
+            parameters=float(held[np.isin(role, (Role.VARIABLE, Role.FROZEN))].sum()),
+            optimiser=float(held[np.isin(role, (Role.OPTIMISER, Role.STATISTICS))].sum()),
+            inputs=float(held[np.isin(role, (Role.BATCH, Role.SCALAR))].sum()),
             gradients=float(size[now & self.gradient].sum()),
             activations=float(size[now & ~self.gradient].sum()),
             at=at,
@@ -172,13 +172,13 @@ class Footprint:
         return views
 
     def _written_in_place(self, views: dict[int, int]) -> list[int]:
-        """Outputs that take the place of variables and optimiser state."""
+        """Outputs that take the place of variables, optimiser state and statistics."""
         graph = self.graph
 
         def kind(tensor: int) -> tuple[int, tuple[int, ...]]:
             return int(graph.element_type[tensor]), graph.shape(tensor)
 
-        roles = (Role.VARIABLE, Role.OPTIMISER)
+        roles = (Role.VARIABLE, Role.OPTIMISER, Role.STATISTICS)
         places = Counter(
             kind(t)
             for t, role in zip(graph.parameter_tensor, graph.parameter_role, strict=True)

@@ -101,7 +101,7 @@ class Partitioning:
             raise ParenvsError(
                 f"devices: partitioning needs at least 2, the cluster {cluster} has 1"
             )
-        if not len(graph.variables):
+        if not len(graph.weights):
             raise ParenvsError(
                 f"{graph.name}: no trainable variable; read the module with "
                 "Graph.from_hlo(path, variables=...), an argument's index or globs over parameter "

@@ -1,0 +1,117 @@
+"""Frozen weights: their gradients, updates and optimiser state leave the step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parenvs.graph.graph import Graph, Phase, Role
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+
+
+def shape(*dims):
+    return jax.ShapeDtypeStruct(dims, jnp.float32)
+
+
+def step(params, moments, x):
+    """Three layers with momentum; ``body`` is what fine-tuning freezes."""
+
+    def loss(params):
+        hidden = jnp.tanh(x @ params["body"]["first"])
+        hidden = jnp.tanh(hidden @ params["body"]["second"])
+        return jnp.square(hidden @ params["head"]).mean()
+
+    value, gradients = jax.value_and_grad(loss)(params)
+    moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, gradients)
+    return jax.tree.map(lambda p, m: p - 0.1 * m, params, moments), moments, value
+
+
+def arguments():
+    params = {"body": {"first": shape(16, 32), "second": shape(32, 32)}, "head": shape(32, 4)}
+    return params, params, shape(8, 16)
+
+
+def fine_tuned(params, moment, x):
+    """The same step, written so that only the head is trained."""
+
+    def loss(head):
+        hidden = jnp.tanh(x @ params["body"]["first"])
+        hidden = jnp.tanh(hidden @ params["body"]["second"])
+        return jnp.square(hidden @ head).mean()
+
+    value, gradient = jax.value_and_grad(loss)(params["head"])
+    moment = 0.9 * moment + gradient
+    return params["head"] - 0.1 * moment, moment, value
+
+
+def dots(graph, phase):
+    chosen = (graph.opcode == graph.opcodes.index("dot")) & (graph.phase == phase)
+    return graph.flops[chosen].sum()
+
+
+def test_freeze__as_if_written_so():
+    whole = Graph.from_jax(step, *arguments())
+    frozen = Graph.from_jax(step, *arguments(), frozen="body/*")
+    params, _, x = arguments()
+    written = Graph.from_jax(fine_tuned, params, params["head"], x)
+    assert not frozen._broken_array()
+    names = [Role(role).name for role in frozen.parameter_role]
+    assert names == ["FROZEN", "FROZEN", "VARIABLE", "OPTIMISER", "BATCH"]
+    assert [Role(role).name for role in written.parameter_role] == names
+    assert frozen.paths[:4] == ["body/first", "body/second", "head", "head"]
+    for phase in Phase:
+        assert dots(frozen, phase) == dots(written, phase)
+    assert dots(frozen, Phase.BACKWARD) < dots(whole, Phase.BACKWARD)
+    assert len(frozen.outputs) == len(whole.outputs) - 4
+    assert "2 frozen weights" in frozen.notes[0]
+    memory = [
+        graph.partitioning("1x2:v100").report(graph.partitioning("1x2:v100").plan(none(graph)))
+        for graph in (frozen, written, whole)
+    ]
+    parts = [(m.memory.parameters, m.memory.optimiser, m.memory.gradients) for m in memory]
+    assert parts[0] == parts[1]
+    assert parts[0][0] == parts[2][0] == 4 * (16 * 32 + 32 * 32 + 32 * 4)
+    assert parts[0][1] == 4 * 32 * 4 < parts[2][1]
+
+
+def none(graph):
+    return np.zeros(len(graph.partitioning("1x2:v100").classes), dtype=bool)
+
+
+def test_freeze__clipping_still_reads_all_gradients():
+    """The norm of all gradients is needed for the head, and so are they."""
+
+    def clipped(params, moments, x):
+        def loss(params):
+            return jnp.square(jnp.tanh(x @ params["body"]) @ params["head"]).mean()
+
+        value, gradients = jax.value_and_grad(loss)(params)
+        norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(gradients)))
+        gradients = jax.tree.map(lambda g: g / jnp.maximum(norm, 1.0), gradients)
+        moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, gradients)
+        return jax.tree.map(jnp.subtract, params, moments), moments, value
+
+    params = {"body": shape(16, 32), "head": shape(32, 4)}
+    whole = Graph.from_jax(clipped, params, params, shape(8, 16))
+    frozen = Graph.from_jax(clipped, params, params, shape(8, 16), frozen="body")
+    assert dots(frozen, Phase.BACKWARD) == dots(whole, Phase.BACKWARD)
+    assert len(frozen.parameter_role) == len(whole.parameter_role) - 1
+
+
+def test_freeze__a_loop_stays_whole():
+    def looped(params, x):
+        def loss(params):
+            body = lambda carry, w: (jnp.tanh(carry @ w), None)  # noqa: E731
+            return jnp.square(jax.lax.scan(body, x, params["layers"])[0] @ params["head"]).mean()
+
+        value, gradients = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), value
+
+    args = {"layers": shape(3, 16, 16), "head": shape(16, 4)}, shape(8, 16)
+    frozen = Graph.from_jax(looped, *args, frozen="layers")
+    assert not frozen._broken_array()
+    loops = [i for i, code in enumerate(frozen.opcode) if frozen.opcodes[code] == "while"]
+    assert len(loops) == 1  # the forward one
+    assert frozen.opcodes[frozen.opcode[frozen.parent == loops[0]][0]] == "parameter"
