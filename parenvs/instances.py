@@ -13,6 +13,7 @@ from typing import Any
 
 from parenvs.cluster import Cluster, Device, choose_cluster
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
+from parenvs.graph.formats import stablehlo
 from parenvs.graph.graph import Graph
 from parenvs.partitioning.problem import Partitioning
 from parenvs.pipeline.problem import Pipeline, check_stages, stages_on
@@ -26,7 +27,7 @@ KINDS = ("train", "forward")
 
 Pipelines are made from the forward pass.
 """
-GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo")
+GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo", *stablehlo.SUFFIXES)
 """Endings of files that hold a graph."""
 PIPELINE_OPTIONS = ("stages", "micro_batch", "micro_batches", "copies", "recompute", "sync")
 """Options of ``problem`` for pipelines."""
@@ -80,7 +81,7 @@ def problem(
 
 
 def load_graph(instance: str | os.PathLike[str], kind: str = "train") -> Graph:
-    """Load a graph by shipped name or by path (``.npz``, ``.pb``, ``.txt``).
+    """Load a graph by shipped name or by path (``.npz``, ``.pb``, ``.txt``, ``.mlir``).
 
     Args:
         instance: the name or path.
@@ -273,5 +274,5 @@ def _unknown(text: str) -> UnknownInstanceError:
         return UnknownInstanceError(f"instance {text!r}: no such file")
     return UnknownInstanceError(
         f"unknown instance {text!r}{did_you_mean(text, names())}; shipped: {', '.join(names())}; "
-        "or give the path of a .csv, .npz, .pb or .txt file"
+        "or give the path of a .csv, .npz, .pb, .txt or .mlir file"
     )
