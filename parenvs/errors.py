@@ -51,6 +51,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
+def one_line(error: Exception) -> str:
+    """Return the message of ``error`` as one line of at most 300 characters."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:300]
+
+
 @contextmanager
 def need_extra(extra: str, purpose: str) -> Iterator[None]:
     """Turn a failed import in the block into an error that names the pip command.

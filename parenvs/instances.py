@@ -14,6 +14,7 @@ from typing import Any
 from parenvs.cluster import Cluster, Device, choose_cluster
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.graph import python_source, roles
+from parenvs.graph.formats import stablehlo
 from parenvs.graph.graph import Graph
 from parenvs.partitioning.problem import Partitioning
 from parenvs.pipeline.problem import Pipeline, check_stages, stages_on
@@ -27,7 +28,7 @@ KINDS = ("train", "forward")
 
 Pipelines are made from the forward pass.
 """
-GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo")
+GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo", *stablehlo.SUFFIXES)
 """Endings of files that hold a graph."""
 PIPELINE_OPTIONS = (
     "stages", "micro_batch", "micro_batches", "copies", "recompute", "sync", "tied",
@@ -95,7 +96,7 @@ def load_graph(
     arguments: str | None = None,
     **reading: Any,
 ) -> Graph:
-    """Load a graph by shipped name, by path (``.npz``, ``.pb``, ``.txt``), or of a JAX function.
+    """Load a graph by name, by path (``.npz``, ``.pb``, ``.txt``, ``.mlir``), or of a function.
 
     Args:
         instance: the name or path; a function (extra ``jax``) is ``FILE.py:NAME`` or
@@ -378,5 +379,6 @@ def _unknown(text: str) -> UnknownInstanceError:
         return UnknownInstanceError(f"instance {text!r}: no such file")
     return UnknownInstanceError(
         f"unknown instance {text!r}{did_you_mean(text, names())}; shipped: {', '.join(names())}; "
-        "or give the path of a .csv, .npz, .pb or .txt file, or a JAX function as FILE.py:NAME"
+        "or give the path of a .csv, .npz, .pb, .txt or .mlir file, or a JAX function as "
+        "FILE.py:NAME"
     )

@@ -3,7 +3,7 @@
 One multiply-add is two FLOPs. An elementwise instruction costs one FLOP per result element; a
 transcendental function costs none, as XLA counts these apart; data movement costs none. A loop
 costs its number of iterations times its body, where XLA's analysis takes every loop once, and a
-branch the dearest of its computations (``parenvs.graph.reader`` adds these up). A
+branch the dearest of its computations (``parenvs.graph.loops.costs`` adds these up). A
 ``custom-call`` costs none, as its code is not known (XLA's own figure is -1). ``OPCODES`` lists the
 opcodes that the reader knows.
 """
@@ -52,10 +52,11 @@ ELEMENTWISE = frozenset(f"{_ELEMENTWISE} {_TRANSCENDENTAL}".split())
 """Opcodes that work element by element (``select`` and ``clamp`` also take scalars)."""
 _MOVEMENT = (
     "add-dependency after-all batch-norm-grad batch-norm-inference batch-norm-training bitcast "
-    "broadcast concatenate constant copy custom-call domain dynamic-reshape dynamic-slice "
-    "dynamic-update-slice gather get-dimension-size get-tuple-element iota opt-barrier "
-    "optimization-barrier pad parameter partition-id replica-id reshape reverse rng "
-    "rng-bit-generator rng-get-and-update-state set-dimension-size slice top-k topk transpose tuple"
+    "broadcast concatenate constant copy copy-done copy-start custom-call domain "
+    "dynamic-reshape dynamic-slice dynamic-update-slice gather get-dimension-size "
+    "get-tuple-element iota opt-barrier optimization-barrier pad parameter partition-id "
+    "replica-id reshape reverse rng rng-bit-generator rng-get-and-update-state "
+    "set-dimension-size slice top-k topk transpose tuple"
 )
 _CALLS = "call conditional fusion while"
 PARTITIONED = (
@@ -210,7 +211,8 @@ def flops_of(call: Call) -> float:
         where = f"instruction {call.instruction.name!r} has opcode {opcode!r}"
         if opcode in PARTITIONED.split():
             raise HloError(
-                f"{where}: the module is already partitioned; give the module before partitioning"
+                f"{where}: the module is already partitioned; give the module before partitioning, "
+                "and without shard_map"
             )
         raise HloError(
             f"{where}, which no rule knows; known opcodes are listed in parenvs.graph.flops"

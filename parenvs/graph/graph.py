@@ -389,10 +389,10 @@ class Graph:
 
     @classmethod
     def from_hlo(cls, path: str | os.PathLike[str], **options: Any) -> Graph:
-        """Read ``.pb`` (a serialized HloModuleProto), ``.txt`` (HLO text) or ``.npz``.
+        """Read ``.pb`` (a serialized HloModuleProto), ``.txt`` (HLO text), ``.mlir`` or ``.npz``.
 
         Args:
-            path: the file; its ending tells the format.
+            path: the file; its ending tells the format. ``.mlir`` is StableHLO (extra ``jax``).
             **options: ``variables``, ``batch_size`` and ``name``; see
                 ``parenvs.graph.reader.read_module``.
 

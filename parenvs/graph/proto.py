@@ -22,8 +22,10 @@ _MESSAGES = {
     "dynamic_slice_sizes=20*:int64 padding=21:Padding feature_index=25:int64 "
     "custom_call_target=28:string dot=30:Dot fft_length=32*:int64 gather=33:Gather "
     "gather_slice_sizes=34*:int64 id=35:int64 operand_ids=36*:int64 called_ids=38*:int64 "
+    "sharding=40:Sharding "
     "scatter=48:Scatter feature_group_count=50:int64 batch_group_count=58:int64 "
     "comparison_direction=63:string",
+    "Sharding": "type=1:int32",
     "Shape": "element_type=2:int32 dimensions=3*:int64 tuple_shapes=4*:Shape layout=5:Layout",
     "Layout": "minor_to_major=1*:int64",
     "Metadata": "op_name=2:string",
@@ -60,6 +62,8 @@ ELEMENT_TYPES = {
 """Code of XLA's PrimitiveType -> (its name in HLO text, bits)."""
 TUPLE = 13
 """Code of tuples."""
+SPLIT = 3
+"""Code of shardings that name devices (XLA's OTHER)."""
 FLOATING = frozenset(
     code for code, (name, _) in ELEMENT_TYPES.items() if name[0] == "f" or name == "bf16"
 )

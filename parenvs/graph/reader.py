@@ -16,17 +16,17 @@ from google.protobuf.message import DecodeError
 from parenvs.errors import HloError
 from parenvs.graph.flops import ELEMENTWISE, Call, bytes_of, flops_of, is_relabelling
 from parenvs.graph.flow import Flow
+from parenvs.graph.formats.dumps import ANNOTATIONS, by_id, what_passes_left
+from parenvs.graph.formats.stablehlo import hlo_of, is_stablehlo
 from parenvs.graph.graph import Graph, pack_texts
+from parenvs.graph.loops.costs import NESTED, inside_costs
 from parenvs.graph.loops.integers import Program, holds_numbers
-from parenvs.graph.loops.trips import trip_counts
 from parenvs.graph.phases import with_phases
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module, Wrapper
 from parenvs.graph.roles import parse_names, with_roles
 
-_INLINED = ("call", "fusion")
+_INLINED = ("call", "fusion", "async-start")
 """Opcodes that are replaced by the instructions of the computation that they call."""
-_NESTED = ("while", "conditional")
-"""Opcodes whose computations follow them as instructions with a ``parent``."""
 _STRUCTURE = ("dot", "convolution", "window", "padding", "gather", "scatter")
 _LISTS = ("dimensions", "dynamic_slice_sizes", "gather_slice_sizes", "fft_length")
 """With ``_STRUCTURE``: fields of an instruction that its factor rule needs."""
@@ -52,7 +52,10 @@ class _Parameter(NamedTuple):
 
 
 def read_file(path: Path, **options: Any) -> Graph:
-    """Read a graph from a ``.pb``, ``.txt`` or ``.hlo`` file; see ``read_module`` for ``options``.
+    """Read a graph from a file of HLO or StableHLO; see ``read_module`` for ``options``.
+
+    A ``.pb`` is a serialized module. In every other file StableHLO is told by its content; without
+    it, ``.txt`` and ``.hlo`` are HLO text.
 
     Raises:
         HloError: the file cannot be read, or see ``read_module``.
@@ -62,7 +65,9 @@ def read_file(path: Path, **options: Any) -> Graph:
     except OSError as error:
         raise HloError(f"{path}: cannot be read ({error.strerror})") from None
     options.setdefault("name", path.stem)
-    if path.suffix in (".txt", ".hlo"):
+    if path.suffix != ".pb" and is_stablehlo(data):
+        data = hlo_of(data, str(path))
+    elif path.suffix in (".txt", ".hlo"):
         from parenvs.graph.text import parse  # it loads scipy
 
         try:
@@ -120,6 +125,8 @@ def read_module(
         HloError: the module has no entry computation, a dangling reference or an unknown opcode.
     """
     try:
+        for note in what_passes_left(module):
+            warnings.warn(f"{where}: {note}", stacklevel=2)
         reader = _Reader(module, where)
         reader.run()
         plain = reader.graph(name or module.name)
@@ -236,7 +243,7 @@ class _Reader:
         values: dict[int, list[int]] = {}
         shapes: dict[int, Any] = {}
         root = computation.root_id
-        for node in sorted(computation.instructions, key=lambda node: node.id):
+        for node in by_id(computation):
             shapes[node.id] = node.shape
             operands = [values[i] for i in node.operand_ids]
             name = node.metadata.op_name
@@ -254,9 +261,18 @@ class _Reader:
                 start = sum(_leaves(p) for p in parts[: node.tuple_index])
                 stop = start + _leaves(parts[node.tuple_index])
                 values[node.id] = operands[0][start:stop]
+            elif node.custom_call_target in ANNOTATIONS:
+                values[node.id] = operands[0]
             elif node.opcode in _INLINED:
                 callee = self.computations[node.called_ids[0]]
                 values[node.id] = self.block(callee, operands, name, parent)
+                if node.opcode == "async-start":  # it returns its operands as well
+                    values[node.id] = [t for v in operands for t in v] + values[node.id]
+            elif node.opcode == "async-update":
+                values[node.id] = operands[0]
+            elif node.opcode == "async-done":
+                start = _leaves(shapes[node.operand_ids[0]].tuple_shapes[0])
+                values[node.id] = operands[0][start : start + _leaves(node.shape)]
             else:
                 layout_only = node.opcode == "transpose" and is_relabelling(
                     node, shapes[node.operand_ids[0]]
@@ -286,7 +302,7 @@ class _Reader:
         """Add an instruction with its cost, read what it calls, and return its results."""
         flat = [t for value in operands for t in value]
         results = self.tensor(node.shape)
-        nested = node.opcode in _NESTED
+        nested = node.opcode in NESTED
         applied = [] if nested else [self.flops_inside(i) for i in node.called_ids]
         call = Call(
             node, [self.shapes[t] for t in flat], [self.shapes[t] for t in results], applied
@@ -331,39 +347,19 @@ class _Reader:
             self.shapes,
             self.types,
         )
-        inside = program.inside()
-        trips = trip_counts(program) if self.has_loops else {}
-        nested = (i for i, opcode in enumerate(program.opcodes) if opcode in _NESTED)
-        for index in sorted(nested, reverse=True):  # what is inside has higher numbers
-            old = self.instructions[index]
-            parts = [(0.0, 0.0)]  # FLOPs and bytes of each computation
-            for row in inside[index]:
-                flops, moved = parts[-1]
-                inner = self.instructions[row]
-                parts[-1] = flops + inner.flops, moved + inner.bytes_accessed
-                if program.opcodes[row] == "return":
-                    parts.append((0.0, 0.0))
-            if index not in trips:
-                cost = max(flops for flops, _ in parts), max(moved for _, moved in parts)
-            else:
-                count = self.known_trips(trips[index], texts[old.op_name])
-                attribute = self.text(json.dumps({"trip_count": count}, separators=(",", ":")))
-                old = old._replace(attribute=attribute)
-                cost = (
-                    count * sum(flops for flops, _ in parts),
-                    count * sum(moved for _, moved in parts),
-                )
-            self.instructions[index] = old._replace(flops=cost[0], bytes_accessed=cost[1])
-
-    def known_trips(self, trips: int | None, name: str) -> int:
-        """Return a loop's trip count; a loop of which it is not known is costed as one."""
-        if trips is None:
-            warnings.warn(
-                f"{self.where}: the trip count of {name or 'a while'} is not known; it is costed "
-                "as one",
-                stacklevel=2,
-            )
-        return 1 if trips is None else trips
+        costs = [(x.flops, x.bytes_accessed) for x in self.instructions]
+        for row, trips, (flops, moved) in inside_costs(program, costs):
+            old = self.instructions[row]._replace(flops=flops, bytes_accessed=moved)
+            if program.opcodes[row] == "while":
+                if trips is None:
+                    warnings.warn(
+                        f"{self.where}: the trip count of {texts[old.op_name] or 'a while'} is not "
+                        "known; it is costed as one",
+                        stacklevel=2,
+                    )
+                fields = {"trip_count": 1 if trips is None else trips}
+                old = old._replace(attribute=self.text(json.dumps(fields, separators=(",", ":"))))
+            self.instructions[row] = old
 
     def attribute(self, node: Any, results: list[int]) -> str:
         """Return the fields that the opcode's factor rule needs, as compact JSON ("" for none).
@@ -396,7 +392,7 @@ class _Reader:
                 out[key] = getattr(node, key)
         if node.custom_call_target:
             out["target"] = node.custom_call_target
-        if node.called_ids and node.opcode not in _NESTED:
+        if node.called_ids and node.opcode not in NESTED:
             out["applies"] = [
                 [x.opcode for x in self.computations[i].instructions if x.opcode != "parameter"]
                 for i in node.called_ids

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from parenvs.errors import HloError
-from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module
+from parenvs.graph.proto import ELEMENT_TYPES, SPLIT, TUPLE, Module
 from parenvs.graph.trace_order import trace_order
 
 _TYPE_CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
@@ -191,6 +191,8 @@ def _attributes(instruction: Any, given: dict[str, str]) -> None:
     instruction.batch_group_count = int(given.get("batch_group_count", 1))
     instruction.comparison_direction = given.get("direction", "")
     instruction.custom_call_target = given.get("custom_call_target", "").strip('"')
+    if "devices=" in given.get("sharding", ""):
+        instruction.sharding.type = SPLIT
     name = re.search(r'op_name="((?:[^"\\]|\\.)*)"', given.get("metadata", ""))
     if name:
         instruction.metadata.op_name = re.sub(r"\\(.)", r"\1", name[1])

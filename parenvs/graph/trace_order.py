@@ -39,7 +39,7 @@ def trace_order(names: Sequence[str], operands: Lists) -> list[int]:
         counters contradict the operands.
     """
     before = _constraints(names, operands)
-    if len(_sort(before, list(range(len(names))))) < len(names):
+    if len(in_order(before, list(range(len(names))))) < len(names):
         return list(range(len(names)))  # the counters are no trace order
     users = [0] * len(names)
     for row in operands:
@@ -68,7 +68,7 @@ def _constraints(names: Sequence[str], operands: Lists) -> Lists:
     return [sorted(set(row)) for row in before]
 
 
-def _sort(before: Lists, rank: list[int]) -> list[int]:
+def in_order(before: Lists, rank: list[int]) -> list[int]:
     """Return a topological order, lowest rank first; it is too short if there is a cycle."""
     waiting = [len(row) for row in before]
     after: Lists = [[] for _ in before]

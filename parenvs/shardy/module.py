@@ -19,8 +19,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from parenvs.errors import ParenvsError, need_extra, shown
+from parenvs.errors import ParenvsError, need_extra, one_line, shown
 from parenvs.graph import proto as messages
+from parenvs.graph.formats.stablehlo import hlo_of, is_stablehlo
 from parenvs.graph.graph import Graph
 from parenvs.graph.reader import read_proto
 from parenvs.instances import load_graph, manifest
@@ -58,9 +59,9 @@ def module_of(source: Any) -> Module:
     """Load the module that ``source`` names.
 
     Args:
-        source: what ``jax.jit(f, keep_unused=True).lower(...)`` returns, the path of a ``.pb`` or
-            ``.txt``, or a shipped name, whose training step is lowered again. A ``.npz`` holds no
-            module; the ``.pb`` or ``.txt`` of its name beside it is taken.
+        source: what ``jax.jit(f, keep_unused=True).lower(...)`` returns, the path of a ``.pb``,
+            ``.txt`` or ``.mlir``, or a shipped name, whose training step is lowered again. A
+            ``.npz`` holds no module; the ``.pb`` or ``.txt`` of its name beside it is taken.
 
     Raises:
         ParenvsError: ``source`` is none of these, or a ``.npz`` with no module beside it.
@@ -82,10 +83,12 @@ def module_of(source: Any) -> Module:
     graph = load_graph(text)
     if path.suffix == ".npz":
         raise ParenvsError(
-            f"{text}: holds arrays only, and Shardy needs the module: give the .pb or .txt that it "
-            "was made from, or the lowered function, as the source"
+            f"{text}: holds arrays only, and Shardy needs the module: give the .pb, .txt or .mlir "
+            "that it was made from, or the lowered function, as the source"
         )
     data = path.read_bytes()
+    if is_stablehlo(data):
+        return Module(hlo_of(data, text), graph, text)
     if path.suffix == ".pb":
         return Module(_unwrapped(data), graph, text)
     return Module(proto_of_text(data.decode(), text), graph, text)
@@ -267,9 +270,3 @@ def walk(module: Any) -> Iterator[Any]:
             for view in block.operations:
                 yield view.operation
                 yield from walk(view)
-
-
-def one_line(error: Exception) -> str:
-    """Return the message of ``error`` as one line of at most 300 characters."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2])[:300]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
-from parenvs.errors import ParenvsError
-from parenvs.shardy.module import one_line, proto_of, stablehlo, walk
+from parenvs.errors import ParenvsError, one_line
+from parenvs.shardy.module import proto_of, stablehlo, walk
 
 _PROPAGATE = "builtin.module(sdy-propagation-pipeline)"
 _RESHARD = "builtin.module(func.func(sdy-insert-explicit-reshards{enable-full-version=true}))"

@@ -1,18 +1,22 @@
 """How often a loop runs.
 
 A counted loop keeps a counter among its carried values. Its condition and its step are run on the
-counter alone, so that any start, step, direction and comparison will do.
+counter alone, so that any start, step, direction and comparison will do; a long loop is run for
+some iterations, and the others follow from the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from parenvs.graph.loops.integers import Numbers, Program, learn
+from parenvs.graph.loops.integers import Numbers, Program, fields_of, learn
 
-MOST_TRIPS = 1_000_000
-"""Loops that run more often count as loops of unknown length."""
+_STEPS = 2048
+"""A loop that runs more often must have a counter that grows by the same step each time."""
+_LINEAR = ("add", "subtract", "constant", "copy", "convert", "reshape", "bitcast")
+_MONOTONE = ("LT", "LE", "GT", "GE")
 
 
 class Loop(NamedTuple):
@@ -65,20 +69,73 @@ def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) ->
         if more == carried:
             break
         carried = more
-    values = {k: start[k] for k in carried}
-    for trips in range(MOST_TRIPS):
-        if None in values.values():
-            return None
-        known: dict[int, Numbers] = {loop.seen[k]: v for k, v in values.items() if v is not None}
-        learn(program, condition, known)
-        if loop.test not in known:
-            return None
-        if not known[loop.test][0]:
-            return trips
-        known = {loop.inputs[k]: v for k, v in values.items() if v is not None}
+    values = [{k: start[k] for k in carried}]  # before each iteration
+    for trips in range(_STEPS):
+        goes_on = _goes_on(program, loop, condition, values[-1])
+        if not goes_on:
+            return trips if goes_on is not None else None
+        known = _known(loop.inputs, values[-1])
         learn(program, body, known)
-        values = {k: known.get(loop.outputs[k]) for k in carried}
-    return None
+        values.append({k: known.get(loop.outputs[k]) for k in carried})
+    if any(program.opcodes[row] not in _LINEAR for row in body):
+        return None
+    return _extrapolated(program, loop, condition, values[-3:], _STEPS - 2)
+
+
+def _known(tensors: Sequence[int], values: Mapping[int, Numbers | None]) -> dict[int, Numbers]:
+    """Return the known ones of carried values, by tensor."""
+    return {tensors[k]: value for k, value in values.items() if value is not None}
+
+
+def _goes_on(
+    program: Program, loop: Loop, condition: Sequence[int], values: Mapping[int, Numbers | None]
+) -> bool | None:
+    """Return whether the loop goes on with these carried values, None if that is not known."""
+    known = _known(loop.seen, values)
+    learn(program, condition, known)
+    return bool(known[loop.test][0]) if loop.test in known else None
+
+
+def _extrapolated(
+    program: Program,
+    loop: Loop,
+    condition: Sequence[int],
+    values: Sequence[Mapping[int, Numbers | None]],
+    passed: int,
+) -> int | None:
+    """Return the trip count of a loop whose carried values grow by the same step each time.
+
+    Args:
+        program: the module's instructions.
+        loop: the loop.
+        condition: the instructions that its test needs.
+        values: carried values before three iterations in a row.
+        passed: iterations before the first of these.
+    """
+    columns = [[row[k] for row in values] for k in values[0]]
+    directions = {
+        fields_of(program.attributes[row]).get("direction", "LT")
+        for row in condition
+        if program.opcodes[row] not in _LINEAR
+    }
+    numbers = [[value[0] for value in column if value and len(value) == 1] for column in columns]
+    if not directions.issubset(_MONOTONE) or any(len(column) < 3 for column in numbers):
+        return None
+    if any(b - a != c - b for a, b, c in numbers):
+        return None
+
+    def stops(further: int) -> bool:
+        then: dict[int, Numbers | None] = {
+            k: (a + further * (b - a),) for k, (a, b, _) in zip(values[0], numbers, strict=True)
+        }
+        return not _goes_on(program, loop, condition, then)
+
+    end = 1
+    while not stops(end):
+        end *= 2
+        if end > 1 << 62:
+            return None
+    return passed + bisect_left(range(end + 1), True, key=stops)
 
 
 def _needed(program: Program, rows: Sequence[int], tensors: set[int]) -> tuple[list[int], set[int]]:
