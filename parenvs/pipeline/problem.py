@@ -444,11 +444,11 @@ class Report:
         """Return the verdict and the stages in a few lines; ``parenvs.viewer.text`` shows more."""
         if not self.stages:
             return "\n".join(["malformed plan", *(f"  {reason}" for reason in self.reasons)])
-        ending = "s" if len(self.stages) > 1 else ""
+        count = f"{len(self.stages)} stage{'s' if len(self.stages) > 1 else ''}"
         lines = [
-            f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {len(self.stages)} stage{ending}, "
-            f"L {self.length_seconds:.6g} s a step (simulated {self.simulated_seconds:.6g} s), value "
-            f"{self.value:.4f}" + ("" if self.legal else ", ILLEGAL"),
+            f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {count}, "
+            f"L {self.length_seconds:.6g} s a step (simulated {self.simulated_seconds:.6g} s), "
+            f"value {self.value:.4f}" + ("" if self.legal else ", ILLEGAL"),
             *(f"  {reason}" for reason in self.reasons),
         ]
         for number, stage in enumerate(self.stages):
