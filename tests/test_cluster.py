@@ -234,3 +234,22 @@ def test_cluster__json_form():
         "device": "v100",
     }
     assert Cluster.parse(GOOD).to_json() == GOOD
+
+
+def test_cluster__parts():
+    """Whole servers, then the divisors of one server; each a cluster with the same links."""
+    cluster = Cluster.parse("3x6:v100,25Gbps")
+    assert [part.devices for part in cluster.parts()] == [18, 12, 6, 3, 2]
+    assert cluster.parts()[0] is cluster
+    part = cluster.part(3)
+    assert (part.servers, part.devices_per_server) == (1, 3)
+    assert (part.device, part.inter_bw) == (cluster.device, cluster.inter_bw)
+    assert Cluster.parse(part.to_json()) == part
+    assert str(PRESETS["C"].part(16)) == "2x8 v100"
+    assert [part.devices for part in Cluster.parse("4x1:v100").parts()] == [4, 3, 2]
+    assert cluster.part(5).devices_per_server == 5
+    for devices in (0, -1, 7, 13, 19, 24):
+        with pytest.raises(
+            ClusterError, match=f"{devices} devices are no part of cluster 3x6 v100"
+        ):
+            cluster.part(devices)

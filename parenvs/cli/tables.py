@@ -40,7 +40,7 @@ _ROLES = {
 
 
 _MOST_ROWS = 8
-"""Rows for the entry parameters of one argument that are taken for the same."""
+"""Rows for the entry parameters of one argument that are taken for the same, or for devices."""
 
 
 def instances() -> Table:
@@ -168,24 +168,23 @@ def _reasons(graph: Graph) -> list[str]:
 
 
 def shapes(choice: Choice) -> Table:
-    """The numbers of devices among which a pipeline's shape was chosen."""
+    """The numbers of devices among which a pipeline's shape was chosen: the best ones, and all."""
     table = _table(
-        "devices and stages tried",
-        "devices",
-        "stages",
-        "shortest step found",
-        "none is shorter than",
+        "devices and stages tried", "devices", "stages", "shortest found", "none is shorter than"
     )
     chosen = choice.answer.problem.cluster.devices
+    nearest = sorted(choice.tried, key=lambda tried: tried.length)[:_MOST_ROWS]
     for tried in choice.tried:
-        found = tried.stages is not None
+        if tried not in nearest and tried.devices not in (chosen, choice.devices):
+            continue
         table.add_row(
             f"{tried.devices}{' *' if tried.devices == chosen else ''}",
-            str(tried.stages) if found else "-",
-            duration(tried.length) if found else "-",
+            "-" if tried.stages is None else str(tried.stages),
+            "-" if tried.stages is None else duration(tried.length),
             duration(tried.bound) if np.isfinite(tried.bound) else "none fits",
         )
-    table.caption = "*: chosen"
+    hidden = len(choice.tried) - table.row_count
+    table.caption = "*: chosen" + (f"; {hidden} more are slower" if hidden else "")
     table.caption_justify = "left"
     return table
 

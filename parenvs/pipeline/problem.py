@@ -37,9 +37,8 @@ def stages_on(cluster: Cluster, stages: int | None = None) -> int:
 class Pipeline(ChainSums):
     """The problem of cutting a chain into S stages on a cluster.
 
-    One stage is pure data parallelism: a plan without cuts, on all devices. Methods take arrays of
-    cuts with any number of stages; ``stages`` is the number that plans of solvers and search spaces
-    have, and that the judge requires.
+    Methods take arrays of cuts with any number of stages; ``stages`` is the number that plans of
+    solvers and search spaces have, and that the judge requires. One is pure data parallelism.
 
     >>> import parenvs
     >>> problem = parenvs.problem("vgg-19", cluster="A")
@@ -107,9 +106,8 @@ class Pipeline(ChainSums):
         if self.stages is None:
             fill(self, "stages", stages_on(self.cluster))
         if not isinstance(self.stages, int) or isinstance(self.stages, bool) or self.stages < 1:
-            raise InfeasibleError(
-                f"{self.profile.name}: a plan needs at least 1 stage, not {self.stages!r}"
-            )
+            words = f"a plan needs at least 1 stage, not {self.stages!r}"
+            raise InfeasibleError(f"{self.profile.name}: {words}")
 
     def with_stages(self, stages: int, cluster: Cluster | None = None) -> Pipeline:
         """Return the problem with other stages, also on another cluster; prefix sums are shared."""
@@ -427,8 +425,9 @@ class Report:
         """Return the verdict and the stages in a few lines; ``parenvs.viewer.text`` shows more."""
         if not self.stages:
             return "\n".join(["malformed plan", *(f"  {reason}" for reason in self.reasons)])
+        count = f"{len(self.stages)} stage{'s' if len(self.stages) > 1 else ''}"
         lines = [
-            f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {len(self.stages)} stages, "
+            f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {count}, "
             f"L {self.length_seconds:.6g} s a step (simulated {self.simulated_seconds:.6g} s), "
             f"value {self.value:.4f}" + ("" if self.legal else ", ILLEGAL"),
             *(f"  {reason}" for reason in self.reasons),

@@ -276,6 +276,15 @@ def test_planning__chooses_stages_and_devices(run, tmp_path):
     assert status == 2 and "--devices-used is not an option of --task data-parallel" in err
 
 
+def test_planning__many_servers_in_few_rows(run):
+    toys.dense().profile.to_csv("mine.csv")
+    out = good(run("plan", "mine.csv", "--cluster", "20x2:v100"))
+    rows = [line for line in out.splitlines() if line.startswith("│")]
+    assert 8 <= len(rows) <= 10
+    assert "more are slower" in out
+    assert any("*" in row for row in rows)
+
+
 def test_planning__one_stage(run):
     out = good(run("plan", "vgg-19", "--cluster", "1x8:v100", "--out", "p.json", "--plot", "p.svg"))
     assert load_plan("p.json").cuts == ()

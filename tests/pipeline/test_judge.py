@@ -165,6 +165,24 @@ def test_judge__stage_without_variable():
     assert report.reasons == ("stage 0: no variable in pivots 0..0",)
 
 
+def test_judge__one_stage_is_data_parallelism():
+    """All pivots on all devices: M micro-batches without a bubble, then the whole all-reduce."""
+    pipeline = DENSE.pipeline.with_stages(1)
+    report = judge(pipeline.plan([], []), pipeline)
+    cluster, size = pipeline.cluster, pipeline.profile.parameter_bytes.sum()
+    all_reduce = 2 * size * (cluster.devices - 1) / cluster.devices / cluster.inter_bw
+    assert report.legal
+    assert report.length_seconds == pytest.approx(pipeline.bubble_free + all_reduce)
+    assert report.simulated_seconds == pytest.approx(report.length_seconds)
+    assert [(s.first, s.end, s.device_first, s.device_end) for s in report.stages] == [
+        (0, len(pipeline.profile), 0, cluster.devices)
+    ]
+    assert judge(report.plan, pipeline.profile).length_seconds == report.length_seconds
+    assert "1 stage," in str(report)
+    asked = judge(replace(report.plan), DENSE.pipeline)
+    assert asked.reasons == ("stages: the plan has 1, the problem asks for 2",)
+
+
 MALFORMED = [
     ((3,), (), ["1 cuts but 0 device cuts"]),
     ((), (1,), ["0 cuts but 1 device cuts"]),
