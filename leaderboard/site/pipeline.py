@@ -302,7 +302,7 @@ _COLUMNS = (
 
 def _stages(name: str, report: Report) -> Markup:
     """Make the table of stages."""
-    ends = cut_labels(report.pipeline.profile, [stage.end for stage in report.stages])
+    ends = cut_labels(report.pipeline.profile, [stage.end for stage in report.stages], 60)
     rows = [
         _stage(place, stage, end, report)
         for place, (stage, end) in enumerate(zip(report.stages, ends, strict=True))

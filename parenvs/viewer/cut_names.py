@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Collection, Iterable
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from parenvs.viewer.words import clip, plural, printable
@@ -34,7 +34,7 @@ _NUMBERED = re.compile(r"(?<![A-Z\d])\d")  # layer_3, h0_attn, 3; not GPT2LMHead
 _DIGITS = re.compile(r"\d+")
 
 
-def cut_labels(profile: StageProfile, cuts: Iterable[int], width: int = 48) -> list[str]:
+def cut_labels(profile: StageProfile, cuts: Iterable[int], width: int = 36) -> list[str]:
     """The shortest names by which both sides of each cut are told apart.
 
     A cut is named after the outermost scope that it ends, ``after layers/3``, or begins, ``before
@@ -87,6 +87,12 @@ class _Chain:
         reads = self.profile.reads if self.profile.reads is not None else ()
         return {pivot: tuple(path.split("/")) for pivot, path in enumerate(reads) if path}
 
+    @cached_property
+    def prefixes(self) -> set[Path]:
+        """What the paths of the variables begin with."""
+        paths = self.variables.values()
+        return {path[: k + 1] for path in paths for k in range(len(path))}
+
     def label(self, cut: int) -> str:
         """The name of a cut; no other cut of the chain has it."""
         if cut == len(self.paths):
@@ -100,7 +106,7 @@ class _Chain:
             return f"before {_suffix(begun, self.spans)}"
         reader = min((pivot for pivot in self.variables if pivot >= cut), default=None)
         if reader is not None and not _numbered(before):
-            variable = _suffix(self.variables[reader], self.variables.values(), least=2)
+            variable = _suffix(self.variables[reader], self.prefixes, least=2)
             distance = f"{plural(reader - cut, 'pivot')} " if reader > cut else ""
             return f"{distance}before {variable}"
         return f"{AFTER}{self._occurrence(cut - 1)}"
@@ -150,17 +156,16 @@ def _numbered(path: Path) -> bool:
     return any(_NUMBERED.search(part) for part in path)
 
 
-def _suffix(path: Path, others: Iterable[Path], least: int = 1) -> str:
+def _suffix(path: Path, rivals: Collection[Path], least: int = 1) -> str:
     """The path from its last numbered part on, and from further left as long as that is ambiguous.
 
-    It is ambiguous if another path ends alike up to that part, whatever the numbers, below other
-    scopes: ``layers/3`` of an encoder where a decoder has layers too. It has at least ``least``
-    parts, if there are as many.
+    It is ambiguous if one of the ``rivals`` ends alike up to that part, whatever the numbers, below
+    other scopes: ``layers/3`` of an encoder where a decoder has layers too. It has at least
+    ``least`` parts, if there are as many.
     """
     numbered = [place for place, part in enumerate(path) if _NUMBERED.search(part)]
     start = numbered[-1] if numbered else max(len(path) - 1, 0)
     stop = start + 1
-    rivals = {other[: k + 1] for other in others for k in range(len(other))}
     while start > 0 and (
         _INDEX.fullmatch(path[start])
         or any(
@@ -175,9 +180,13 @@ def _suffix(path: Path, others: Iterable[Path], least: int = 1) -> str:
 
 def _alike(a: Path, b: Path) -> bool:
     """Whether two paths are equal but for their numbers."""
-    return len(a) == len(b) and all(
-        _DIGITS.sub("#", x) == _DIGITS.sub("#", y) for x, y in zip(a, b, strict=True)
-    )
+    return len(a) == len(b) and all(_kind(x) == _kind(y) for x, y in zip(a, b, strict=True))
+
+
+@lru_cache(4096)
+def _kind(part: str) -> str:
+    """The part with ``#`` for every number."""
+    return _DIGITS.sub("#", part)
 
 
 def _fit(words: str, width: int) -> str:

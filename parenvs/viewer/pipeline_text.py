@@ -115,21 +115,21 @@ def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], colour: bool) -> list[st
 
 def _table(pipeline: Pipeline, report: Report, colour: bool) -> list[str]:
     limit = report.memory_limit_bytes
-    ends = cut_labels(pipeline.profile, (stage.end for stage in report.stages), 23)
+    ends = cut_labels(pipeline.profile, (stage.end for stage in report.stages), 27)
     heading = (
-        f"{'':5}{'devices':<10}{'pivots':<13}{'ends after':<24}{'compute':>9}{'transfer':>10}"
-        f"{'all-reduce':>11}{'memory':>9}{'busy':>7}",
-        f"{'':52}{'ms':>9}{'ms':>10}{'ms':>11}{f'of {limit / 1e9:.1f}':>9}{'%':>7}",
+        f"{'':5}{'devices':<9}{'pivots':<12}{'ends after':<28}{'compute':>9}{'transfer':>10}"
+        f"{'all-reduce':>11}{'memory':>8}{'busy':>6}",
+        f"{'':54}{'ms':>9}{'ms':>10}{'ms':>11}{f'of {limit / 1e9:.1f}':>8}{'%':>6}",
     )
     lines = list(heading)
     for number, (stage, end) in enumerate(zip(report.stages, ends, strict=True)):
         compute = stage.forward_seconds + stage.backward_seconds
         row = (
-            f"{device_range(stage):<10}{f'{stage.first}–{stage.end - 1}':<13}"
-            f"{end.removeprefix(AFTER):<24}{milliseconds(compute):>9}"
+            f"{device_range(stage):<9}{f'{stage.first}–{stage.end - 1}':<12}"
+            f"{end.removeprefix(AFTER):<28}{milliseconds(compute):>9}"
             f"{milliseconds(stage.transfer_seconds):>10}{milliseconds(stage.all_reduce_seconds):>11}"
-            f"{stage.memory_bytes / 1e9:>9.2f}"
-            f"{stage.efficiency * 100:>7.1f}{' !' if stage.memory_bytes > limit else ''}"
+            f"{stage.memory_bytes / 1e9:>8.2f}"
+            f"{stage.efficiency * 100:>6.1f}{' !' if stage.memory_bytes > limit else ''}"
         )
         lines.append(paint(f"{number:<5}", number, colour) + row)
     return lines

@@ -209,7 +209,12 @@ def test_figure__says_what_the_report_holds(pipeline, report):
 
 def test_figure__no_two_labels_overlap_or_leave_the_page(pipeline, report, too_large):
     close = report_of(pipeline, (2, 3, 4, 5, 6, 38, 39), (1, 2, 3, 4, 5, 6, 7))
-    for some in (report, too_large, close):
+    names = [f"{'scope' * 8}_{i}/{'part' * 8}" for i in range(40)]
+    profile = dataclasses.replace(pipeline.profile, names=np.array(names, dtype=object))
+    long = report_of(
+        parenvs.Pipeline(profile, "2x4:v100", micro_batches=6), (12, 38, 39), (3, 4, 6)
+    )
+    for some in (report, too_large, close, long):
         picture = viewer.figure(some)
         picture.canvas.draw()
         from matplotlib.text import Text
