@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -46,7 +47,8 @@ def read(function, *args, **options):
         return Graph.from_jax(function, *args, **options)
 
 
-def pair(name, wrap):
+@cache
+def pair(name, wrap=step):
     """The graphs of a model written as a loop and written out, and the first one unrolled."""
     looped, written_out = PAIRS[name]
     params = LISTED if name == "joined" else STACKED
@@ -68,13 +70,16 @@ def forward_flops(graph):
     return graph.flops[graph.pivots()].sum()
 
 
-WRAPPERS = {"forward": lambda f: f, "train": step}
+def plain(function):
+    return function
 
 
-@pytest.mark.parametrize("kind", WRAPPERS)
-@pytest.mark.parametrize("name", PAIRS)
-def test_unroll__as_if_written_out(name, kind):
-    graph, result, other = pair(name, WRAPPERS[kind])
+CASES = [*((name, step) for name in PAIRS), ("scan", plain), ("cast before", plain)]
+
+
+@pytest.mark.parametrize(("name", "wrap"), CASES)
+def test_unroll__as_if_written_out(name, wrap):
+    graph, result, other = pair(name, wrap)
     assert result.total_flops == pytest.approx(graph.total_flops, rel=1e-12)
     assert forward_flops(result) == pytest.approx(forward_flops(other), rel=1e-12)
     assert result.parameter_bytes == other.parameter_bytes == graph.parameter_bytes
@@ -88,9 +93,7 @@ def test_unroll__as_if_written_out(name, kind):
 
 @pytest.mark.parametrize("name", ["scan", "reverse", "groups", "fori_loop", "rematerialised"])
 def test_unroll__the_same_chain_and_plan(name):
-    _, result, other = pair(name, step)
-    if name == "rematerialised":  # written out, the forward pass is not a function of its own
-        other = pair("rematerialised", step)[2]
+    _, result, other = pair(name)
     for ours, theirs in zip(
         result.chain_bytes(result.pivots()), other.chain_bytes(other.pivots()), strict=True
     ):
@@ -105,7 +108,7 @@ def test_unroll__the_same_chain_and_plan(name):
 
 
 def test_unroll__names_tell_the_layer():
-    graph, result, _ = pair("scan", step)
+    graph, result, _ = pair("scan")
     names = [n for n in result.op_names(result.pivots()) if "attention" in n]
     layers = [name.split("[")[1].split("]")[0] for name in names]
     assert list(dict.fromkeys(layers)) == [str(k) for k in range(LAYERS)]
@@ -210,8 +213,8 @@ def test_unroll__a_small_table_by_time_does_not_make_layers():
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("name", ["scan", "rematerialised"])
 def test_unroll__accumulated_gradients_are_one_forward_pass(name, flat):
-    looped, written_out = PAIRS[name]
-    plain = read(step(loss(written_out)), LISTED, TOKENS)
+    looped, _ = PAIRS[name]
+    other = pair(name)[2]
     function, tokens = accumulated(loss(looped)), shape(5, BATCH, LENGTH, dtype=jnp.int32)
     if flat:
         inner, tokens = function, shape(5 * BATCH, LENGTH, dtype=jnp.int32)
@@ -220,10 +223,10 @@ def test_unroll__accumulated_gradients_are_one_forward_pass(name, flat):
     result = unrolled(graph)
     assert result._broken_array() == ""
     assert result.batch_size == BATCH != graph.batch_size
-    assert forward_flops(result) == pytest.approx(forward_flops(plain), rel=1e-12)
+    assert forward_flops(result) == pytest.approx(forward_flops(other), rel=1e-12)
     first = 4 * 32 * WIDTH
     ends = [first + k * LAYER for k in range(1, LAYERS)]
-    ours, theirs = narrowest(result), narrowest(plain)
+    ours, theirs = narrowest(result), narrowest(other)
     assert [ours[x] for x in ends] == [theirs[x] for x in ends]
 
 
@@ -238,7 +241,7 @@ def test_unroll__a_whole_model_on_independent_batches():
 
 
 def test_unroll__backward_loops_stay_and_do_not_widen_cuts():
-    _, result, _ = pair("scan", step)
+    _, result, _ = pair("scan")
     rolled = (result.opcode == result.opcodes.index("while")) & (result.parent < 0)
     assert rolled.sum() == 1
     assert (result.phase[rolled] == Phase.BACKWARD).all()
