@@ -41,6 +41,7 @@ class Writer:
     Attributes:
         rows: the instructions so far; those in a loop or branch follow it.
         shapes, types: dimensions and element type of each tensor.
+        maker: tensor -> index of the instruction that computes it.
         most: number of rows that may be written.
     """
 
@@ -48,6 +49,7 @@ class Writer:
         self.rows: list[Row] = []
         self.shapes: list[tuple[int, ...]] = []
         self.types: list[int] = []
+        self.maker: dict[int, int] = {}
         self.most = most
 
     def add(self, row: Row) -> None:
@@ -58,6 +60,7 @@ class Writer:
         """
         if len(self.rows) == self.most:
             raise TooLargeError
+        self.maker.update(dict.fromkeys(row.results, len(self.rows)))
         self.rows.append(row)
 
     def tensor(self, shape: tuple[int, ...], element_type: int) -> int:

@@ -33,11 +33,11 @@ from parenvs.graph.loops.views import (
     Stack,
     Value,
     View,
+    contains,
+    division,
     is_weight,
-    missing,
     parts_of,
     reshaped,
-    size_of,
 )
 
 MOST_INSTRUCTIONS = 200_000
@@ -119,11 +119,7 @@ class _Unroller:
         self.titles: set[str] = set()
         self.here = ""
         self.lazy = self.read_in_blocks()
-        self.stored = {
-            operands[1]
-            for opcode, operands in zip(self.program.opcodes, self.program.operands, strict=True)
-            if opcode == "dynamic-update-slice"
-        }
+        self.stored = self.written_in_blocks()
         free = np.flatnonzero(graph.free).tolist()
         self.free = {t for row in free for t in self.program.results[row]}
 
@@ -150,6 +146,19 @@ class _Unroller:
                 found.add(operands[0])
             elif not found.isdisjoint(self.program.results[row]) and (
                 opcode in MAPPED or opcode in (*VIEWS, "slice", "concatenate")
+            ):
+                found.update(operands)
+        return found
+
+    def written_in_blocks(self) -> set[int]:
+        """Return the tensors that a loop writes into stacks, and what they are joined of."""
+        found: set[int] = set()
+        for row in range(len(self.program.opcodes) - 1, -1, -1):
+            opcode, operands = self.program.opcodes[row], self.program.operands[row]
+            if opcode == "dynamic-update-slice":
+                found.add(operands[1])
+            elif opcode in (*VIEWS, "concatenate") and not found.isdisjoint(
+                self.program.results[row]
             ):
                 found.update(operands)
         return found
@@ -321,14 +330,13 @@ class _Unroller:
         if len(results) != 1 or not operands:
             return None
         values, shape = [self.value[t] for t in operands], program.shapes[results[0]]
-        lazy = results[0] in self.lazy
+        lazy = results[0] in self.lazy or results[0] in self.stored
         if opcode in VIEWS and program.types[operands[0]] == program.types[results[0]]:
             source = values[0]
-            if isinstance(source, int) and results[0] in self.stored:
+            if isinstance(source, int) and lazy:
                 source = Computed(source, program.shapes[operands[0]])
             view = reshaped(source, shape)
-            stays = lazy or results[0] in self.stored or not isinstance(view, Reshaped)
-            return view if stays else None
+            return view if lazy or not isinstance(view, Reshaped) else None
         if opcode in _READS and not isinstance(values[0], int):
             reading = self.reading(row)
             cut = values[0].cut(*reading) if reading else None
@@ -339,9 +347,9 @@ class _Unroller:
             return self.written(row, values)
         if not lazy or not shape:
             return None
-        weights = [is_weight(value, self.holds_weight) for value in values]
-        if opcode == "concatenate" and all(weights):
+        if opcode == "concatenate":
             return self.joined(row, values)
+        weights = [is_weight(value, self.holds_weight) for value in values]
         if opcode == "transpose" and fields_of(program.attributes[row])["dimensions"][0]:
             return None
         apart = [w or t in self.free for w, t in zip(weights, operands, strict=True)]
@@ -362,7 +370,7 @@ class _Unroller:
         return base.written(writing.start, block, writing.size)
 
     def joined(self, row: int, values: Sequence[Value]) -> Stack | None:
-        """Return the parameters that a concatenation joins, as a stack."""
+        """Return what a concatenation along the leading dimension joins, as a stack."""
         program = self.program
         if fields_of(program.attributes[row])["dimensions"] != [0]:
             return None
@@ -461,29 +469,33 @@ class _Unroller:
         )  # fmt: skip
 
     def divide_parameters(self) -> None:
-        """Make every entry parameter either whole or divided: a whole one is joined of its parts.
-
-        Where the parts that were read overlap, the whole stays beside them.
-        """
+        """Make parts of entry parameters that hold other parts joins of these."""
+        read: dict[int, list[Part]] = {i: [] for i in range(len(self.old.parameter_tensor))}
+        for part in self.parts:
+            read[part.parameter].append(part)
         for index, tensor in enumerate(self.old.parameter_tensor.tolist()):
-            whole = Part.whole(index, self.program.shapes[tensor])
-            parts = [part for part in self.parts if part.parameter == index and part != whole]
-            if not parts:
-                self.parameter(whole, self.phases[0])
-            elif whole in self.parts:
-                parts += missing(whole, parts)
-                if sum(size_of(part.shape) for part in parts) == size_of(whole.shape):
-                    result = self.parts.pop(whole)
-                    at = next(
-                        i for i, row in enumerate(self.writer.rows) if row.results == [result]
-                    )
-                    sources = [
-                        self.parameter(p, self.writer.rows[at].phase)
-                        for p in sorted(parts, key=_place)
-                    ]
-                    self.writer.rows[at] = self.writer.rows[at]._replace(
-                        opcode="concatenate", operands=sources, attribute=LEADING
-                    )
+            if not read[index]:
+                self.parameter(Part.whole(index, self.program.shapes[tensor]), self.phases[0])
+            else:
+                self.divide(read[index])
+
+    def divide(self, read: Sequence[Part]) -> None:
+        """Divide the parts of one entry parameter that hold others."""
+        waiting = [part for part in read if not any(contains(other, part) for other in read)]
+        while waiting:
+            whole = waiting.pop()
+            pieces = division(whole, read)
+            if not pieces:
+                continue
+            if whole in self.parts:
+                result = self.parts.pop(whole)
+                at = self.writer.maker[result]
+                row = self.writer.rows[at]
+                sources = [self.parameter(piece, row.phase) for piece in pieces]
+                self.writer.rows[at] = row._replace(
+                    opcode="concatenate", operands=sources, attribute=LEADING
+                )
+            waiting.extend(pieces)
 
     def graph(self) -> Graph:
         """Return the new graph."""

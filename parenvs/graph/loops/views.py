@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypeAlias
 
 Shape = tuple[int, ...]
@@ -245,22 +246,43 @@ def parts_of(value: Value) -> Iterator[Part]:
             yield from parts_of(source)
 
 
-def missing(whole: Part, parts: Iterable[Part]) -> list[Part]:
-    """Return the leading positions of a parameter that no part covers.
+def contains(whole: Part, part: Part) -> bool:
+    """Return whether a part lies in another one, and is not all of it."""
+    if whole == part or whole.parameter != part.parameter or not whole.shape:
+        return False
+    depth = len(whole.indices)
+    if part.indices[:depth] != whole.indices:
+        return False
+    first, last = part.start, part.start + (part.shape[0] if part.shape else 0) - 1
+    if len(part.indices) > depth:
+        first = last = part.indices[depth]
+    return whole.start <= first and last < whole.start + whole.shape[0]
 
-    Of a position of which only some parts were read, the rest is not returned.
+
+def division(whole: Part, parts: Iterable[Part]) -> list[Part]:
+    """Return the parts that a part is divided into, so that each of ``parts`` is one, or in one.
+
+    Positions that no part covers become parts of their own. Parts that overlap without lying in
+    each other cannot be told apart: then there is none.
     """
-    covered: set[int] = set()
-    for part in parts:
-        size = 1 if part.indices else part.shape[0]
-        first = part.indices[0] if part.indices else part.start
-        covered.update(range(first, first + size))
-    rest = whole.shape[1:]
-    return [
-        Part(whole.parameter, rest, (k,), 0, rest[0] if rest else 0)
-        for k in range(whole.length)
-        if k not in covered
-    ]
+    inside = [part for part in parts if contains(whole, part)]
+    blocks = [part for part in inside if part.indices == whole.indices]
+    largest = {b.start: b for b in blocks if not any(contains(other, b) for other in blocks)}
+    if not inside or any(_overlap(a, b) for a, b in pairwise(sorted(largest.items()))):
+        return []
+    found: list[Part] = []
+    place, end, rest = whole.start, whole.start + whole.shape[0], whole.shape[1:]
+    while place < end:
+        indices = (*whole.indices, place)
+        one = Part(whole.parameter, rest, indices, 0, rest[0] if rest else 0)
+        found.append(largest.get(place, one))
+        place += largest[place].shape[0] if place in largest else 1
+    return found
+
+
+def _overlap(one: tuple[int, Part], other: tuple[int, Part]) -> bool:
+    """Return whether a block ends behind the start of the next."""
+    return one[0] + one[1].shape[0] > other[0]
 
 
 def size_of(shape: Shape) -> int:

@@ -1,0 +1,279 @@
+"""Loops over layers against the same models written out, and loops that stay rolled."""
+
+import warnings
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+from layer_programs import (  # noqa: E402
+    BATCH,
+    LAYERS,
+    LENGTH,
+    LISTED,
+    PAIRS,
+    STACKED,
+    TOKENS,
+    WIDTH,
+    accumulated,
+    apart,
+    block,
+    loss,
+    recurrent,
+    scanned,
+    shape,
+    step,
+)  # fmt: skip
+
+from parenvs import Graph, StageProfile, load_graph, solve  # noqa: E402
+from parenvs.cluster import DEVICES, Cluster  # noqa: E402
+from parenvs.graph.graph import Phase, Role  # noqa: E402
+from parenvs.graph.loops import unroll  # noqa: E402
+from parenvs.graph.loops.unroll import unrolled  # noqa: E402
+from parenvs.pipeline.problem import Pipeline  # noqa: E402
+
+V100 = DEVICES["v100"]
+LAYER = sum(4 * np.prod(x.shape) for x in jax.tree.leaves(LISTED["layers"][0]))
+
+
+def read(function, *args, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a loop whose trip count is not known
+        return Graph.from_jax(function, *args, **options)
+
+
+@cache
+def pair(name, wrap=step):
+    """The graphs of a model written as a loop and written out, and the first one unrolled."""
+    looped, written_out = PAIRS[name]
+    params = LISTED if name == "joined" else STACKED
+    graph = read(wrap(loss(looped)), params, TOKENS)
+    result = unrolled(graph)
+    assert result is not graph
+    assert result._broken_array() == ""
+    return graph, result, read(wrap(loss(written_out)), LISTED, TOKENS)
+
+
+def narrowest(graph):
+    """Bytes of variables used so far -> the fewest bytes that cross a cut there."""
+    cut, variables = graph.chain_bytes(graph.pivots())
+    so_far = np.cumsum(variables)
+    return {x: cut[so_far == x].min() for x in np.unique(so_far)}
+
+
+def forward_flops(graph):
+    return graph.flops[graph.pivots()].sum()
+
+
+def plain(function):
+    return function
+
+
+CASES = [*((name, step) for name in PAIRS), ("scan", plain), ("cast before", plain)]
+
+
+@pytest.mark.parametrize(("name", "wrap"), CASES)
+def test_unroll__as_if_written_out(name, wrap):
+    graph, result, other = pair(name, wrap)
+    assert result.total_flops == pytest.approx(graph.total_flops, rel=1e-12)
+    assert forward_flops(result) == pytest.approx(forward_flops(other), rel=1e-12)
+    assert result.parameter_bytes == other.parameter_bytes == graph.parameter_bytes
+    ours, theirs = narrowest(result), narrowest(other)
+    first = 4 * 32 * WIDTH
+    layer = LAYER if name != "recurrent" else 2 * 4 * WIDTH * WIDTH
+    ends = [first + k * layer for k in range(1, LAYERS)]
+    assert [ours[x] for x in ends] == [theirs[x] for x in ends]
+    assert all(ours[x] > 0 for x in ends)
+
+
+@pytest.mark.parametrize("name", ["scan", "reverse", "groups", "fori_loop", "rematerialised"])
+def test_unroll__the_same_chain_and_plan(name):
+    _, result, other = pair(name)
+    for ours, theirs in zip(
+        result.chain_bytes(result.pivots()), other.chain_bytes(other.pivots()), strict=True
+    ):
+        assert ours.tolist() == theirs.tolist()
+    assert result.flops[result.pivots()].tolist() == other.flops[other.pivots()].tolist()
+    cluster = Cluster.parse("2x2:v100,25Gbps")
+    lengths = [
+        solve(Pipeline(StageProfile.from_graph(g, V100, 4), cluster, 3), "exact").length
+        for g in (result, other)
+    ]
+    assert lengths[0] == pytest.approx(lengths[1], rel=1e-9)
+
+
+def test_unroll__names_tell_the_layer():
+    graph, result, _ = pair("scan")
+    names = [n for n in result.op_names(result.pivots()) if "attention" in n]
+    layers = [name.split("[")[1].split("]")[0] for name in names]
+    assert list(dict.fromkeys(layers)) == [str(k) for k in range(LAYERS)]
+    assert names[0].startswith("jit(train)/jvp()/layers[0]/attention/")
+    paths = [result.paths[i] for i in result.variables]
+    assert paths[:3] == ["embedding", "layers/bias[0]", "layers/bias[1]"]
+    kept = [result.shape(t) for t in result.parameter_tensor[result.variables]]
+    assert kept[1] == (4 * WIDTH,)
+    profile = StageProfile.from_graph(graph, V100)
+    assert profile.source == graph.fingerprint != result.fingerprint
+    assert list(profile.names) == list(result.op_names(result.pivots()))
+
+
+def test_unroll__scope_names_the_loop():
+    def decoder(x, layers):
+        with jax.named_scope("decoder"):
+            return scanned()(x, layers)
+
+    result = unrolled(read(loss(decoder), STACKED, TOKENS))
+    assert any("/decoder[5]/mlp/dot_general" in n for n in result.op_names(result.pivots()))
+
+
+def test_unroll__two_loops_have_two_names():
+    def both(params, tokens):
+        x = scanned()(params["embedding"][tokens], params["layers"])
+        return scanned(lambda h, p: block(h + x, p))(x, params["layers"]).sum()
+
+    result = unrolled(read(both, STACKED, TOKENS))
+    names = result.op_names(result.pivots())
+    assert any("/layers[3]/" in name for name in names)
+    assert any("/layers_2[3]/" in name for name in names)
+    assert result.parameter_bytes == read(both, STACKED, TOKENS).parameter_bytes
+    _, variables = result.chain_bytes(result.pivots())
+    assert variables.sum() == 4 * 32 * WIDTH + LAYERS * LAYER  # the second use is of the same ones
+
+
+def test_unroll__a_whole_stack_in_the_loss():
+    """A penalty reads all layers at once; each is counted where its layer, or it, comes first."""
+
+    def penalised(params, tokens):
+        return loss(scanned())(params, tokens) + sum(
+            jnp.sum(a * a) for a in jax.tree.leaves(params["layers"])
+        )
+
+    graph = read(step(penalised), STACKED, TOKENS)
+    result = unrolled(graph)
+    assert result._broken_array() == ""
+    assert result.parameter_bytes == graph.parameter_bytes
+    _, variables = result.chain_bytes(result.pivots())
+    assert variables.sum() == graph.parameter_bytes
+
+
+def test_unroll__layers_that_no_loop_reads():
+    def some(params, tokens):
+        x = params["embedding"][tokens]
+        x = block(x, jax.tree.map(lambda a: a[0], params["layers"]))
+        return scanned()(x, jax.tree.map(lambda a: a[2:], params["layers"])).sum()
+
+    graph = read(step(some), STACKED, TOKENS)
+    result = unrolled(graph)
+    assert result.parameter_bytes == graph.parameter_bytes
+    _, variables = result.chain_bytes(result.pivots())
+    assert variables.sum() == 4 * 32 * WIDTH + (LAYERS - 1) * LAYER
+
+
+def test_unroll__a_loop_over_time_stays():
+    def through(x, layers):
+        return recurrent(x, layers)
+
+    params = {**LISTED, "layers": LISTED["layers"][0]}
+    graph = read(step(loss(through)), params, TOKENS)
+    assert unrolled(graph) is graph
+    inner = unrolled(read(loss(scanned(recurrent)), STACKED, TOKENS))
+    loops = inner.opcode == inner.opcodes.index("while")
+    assert (inner.parent[loops] < 0).sum() == LAYERS
+    assert not set(np.flatnonzero(inner.parent >= 0)) & set(inner.pivots())
+
+
+def test_unroll__shared_layers_stay():
+    def through(x, layers):
+        return lax.scan(lambda h, _: (block(h, layers), None), x, None, length=LAYERS)[0]
+
+    params = {**LISTED, "layers": LISTED["layers"][0]}
+    graph = read(step(loss(through)), params, TOKENS)
+    assert unrolled(graph) is graph
+
+
+def test_unroll__a_small_table_by_time_does_not_make_layers():
+    """A loop that slices a table of positions, but shares its matrices, is no loop over layers."""
+
+    def through(x, params):
+        def body(h, table):
+            return jnp.tanh(h @ params["q"] + table), None
+
+        return x + lax.scan(body, x[:, 0], params["table"])[0][:, None]
+
+    params = {**LISTED, "layers": {"q": shape(WIDTH, WIDTH), "table": shape(5, WIDTH)}}
+    graph = read(loss(through), params, TOKENS)
+    assert unrolled(graph) is graph
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("name", ["scan", "rematerialised"])
+def test_unroll__accumulated_gradients_are_one_forward_pass(name, flat):
+    looped, _ = PAIRS[name]
+    other = pair(name)[2]
+    function, tokens = accumulated(loss(looped)), shape(5, BATCH, LENGTH, dtype=jnp.int32)
+    if flat:
+        inner, tokens = function, shape(5 * BATCH, LENGTH, dtype=jnp.int32)
+        function = lambda p, x: inner(p, x.reshape(5, BATCH, LENGTH))  # noqa: E731
+    graph = read(function, STACKED, tokens)
+    result = unrolled(graph)
+    assert result._broken_array() == ""
+    assert result.batch_size == BATCH != graph.batch_size
+    assert forward_flops(result) == pytest.approx(forward_flops(other), rel=1e-12)
+    first = 4 * 32 * WIDTH
+    ends = [first + k * LAYER for k in range(1, LAYERS)]
+    ours, theirs = narrowest(result), narrowest(other)
+    assert [ours[x] for x in ends] == [theirs[x] for x in ends]
+
+
+def test_unroll__a_whole_model_on_independent_batches():
+    def evaluate(params, batches):
+        return lax.map(lambda tokens: loss(apart())(params, tokens), batches).sum()
+
+    graph = read(evaluate, LISTED, shape(5, BATCH, LENGTH, dtype=jnp.int32))
+    result = unrolled(graph)
+    assert result.batch_size == BATCH
+    assert 5 * forward_flops(result) == pytest.approx(forward_flops(graph), rel=1e-3)
+
+
+def test_unroll__backward_loops_stay_and_do_not_widen_cuts():
+    _, result, _ = pair("scan")
+    rolled = (result.opcode == result.opcodes.index("while")) & (result.parent < 0)
+    assert rolled.sum() == 1
+    assert (result.phase[rolled] == Phase.BACKWARD).all()
+    reads = result.operand_offset[np.flatnonzero(rolled)[0] :][:2]
+    stacks = [t for t in result.operands[slice(*reads)] if result.shape(t)[:1] == (LAYERS,)]
+    assert len(stacks) > 5  # residuals, joined for the backward pass only
+
+
+def test_unroll__too_many_instructions(monkeypatch):
+    graph = read(loss(scanned()), STACKED, TOKENS)
+    monkeypatch.setattr(unroll, "MOST_INSTRUCTIONS", 20)
+    with pytest.warns(UserWarning, match="its loops stay rolled, one pivot each"):
+        assert unrolled(graph) is graph
+
+
+def test_unroll__without_loops_nothing_changes():
+    graph = load_graph("t5-base", "forward")
+    assert unrolled(graph) is graph
+
+
+def test_unroll__an_older_file_without_numbers_stays_rolled(tmp_path):
+    """Files from before the numbers were kept tell no layer; nothing is guessed."""
+    graph = read(loss(scanned()), STACKED, TOKENS)
+    texts = [text if '"value"' not in text else "" for text in graph.strings]
+    data = np.frombuffer("\n".join(texts).encode(), dtype=np.uint8).copy()
+    old = replace(graph, string_table=data)
+    assert unrolled(old) is old
+
+
+def test_unroll__a_saved_graph_unrolls(tmp_path):
+    graph = read(step(loss(scanned())), STACKED, TOKENS)
+    graph.save(tmp_path / "graph.npz")
+    again = unrolled(Graph.load(tmp_path / "graph.npz"))
+    assert again.fingerprint == unrolled(graph).fingerprint
+    assert Role.VARIABLE in again.parameter_role
