@@ -15,7 +15,7 @@ from parenvs.graph.graph import Graph
 from parenvs.instances import GRAPH_SUFFIXES, READING, load_graph, names, reads_anew
 from parenvs.plan import MICRO_BATCH, MICRO_BATCHES, PartitionPlan, PipelinePlan
 
-_SLOW = 1.0  # seconds from which reading a file is told
+_SLOW = 2.0  # seconds from which reading a file is told
 
 
 def reading(

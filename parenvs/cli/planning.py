@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from parenvs.agents.exact.shapes import Choice
     from parenvs.agents.planners import Request
 
-_SLOW = 1.0  # seconds from which a search is told
+_SLOW = 2.0  # seconds from which a search is told
 
 
 def add_planning(app: typer.Typer) -> None:

@@ -184,7 +184,7 @@ def shapes(choice: Choice) -> Table:
             duration(tried.bound) if np.isfinite(tried.bound) else "none fits",
         )
     hidden = len(choice.tried) - table.row_count
-    table.caption = "*: chosen" + (f"; {hidden} more are slower" if hidden else "")
+    table.caption = "*: chosen" + (f"; {hidden} more, found slower" if hidden else "")
     table.caption_justify = "left"
     return table
 

@@ -465,7 +465,8 @@ def program(*arguments, **options):
 def test_cli__as_a_program(tmp_path):
     path = tmp_path / "plan.json"
     made = program("plan", "vgg-19", "--cluster", "B", "--out", path)
-    assert (made.returncode, made.stderr) == (0, "")
+    assert made.returncode == 0
+    assert all(line.startswith("searching") for line in made.stderr.splitlines())  # if it is slow
     judged = program("judge", path, "--json")
     assert (judged.returncode, judged.stderr) == (0, "")
     assert json.loads(judged.stdout)["legal"] is True

@@ -281,7 +281,7 @@ def test_planning__many_servers_in_few_rows(run):
     out = good(run("plan", "mine.csv", "--cluster", "20x2:v100"))
     rows = [line for line in out.splitlines() if line.startswith("│")]
     assert 8 <= len(rows) <= 10
-    assert "more are slower" in out
+    assert "more, found slower" in out
     assert any("*" in row for row in rows)
 
 
@@ -355,7 +355,7 @@ def test_planning__warnings_are_notes(run, monkeypatch):
     instances._cached_graph.cache_clear()
     status, _, err = run("plan", "m.txt", "--cluster", "A")
     assert status == 0
-    assert err.splitlines() == [
+    assert [line for line in err.splitlines() if "..." not in line] == [
         "parenvs: note: the trip count of x is not known",
         "parenvs: note: another",
         "parenvs: note: argument 0 holds the variables",
