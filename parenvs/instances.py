@@ -325,14 +325,7 @@ def _cached_graph(
 
 def _read_anew(graph: Graph, options: dict[str, Any]) -> Graph:
     """Return a saved graph with its parameters read anew, or as it is without options."""
-    if not options:
-        return graph
-    assign = getattr(roles, "assign", None)
-    if assign is None:
-        raise ParenvsError(
-            f"{graph.name}: a saved graph keeps its {next(iter(options))}; give the module"
-        )
-    return assign(graph, **options)
+    return roles.with_roles(graph, **options) if options else graph
 
 
 def _reading_key(reading: dict[str, Any]) -> _Key:

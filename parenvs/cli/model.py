@@ -71,7 +71,7 @@ class Model:
         with Step(f"reading {self.instance}", least=0.0 if self.kept else _SLOW) as step:
             graph = self.graph()
             step.result = f"{len(graph.opcode):,} instructions"
-        for words in getattr(graph, "notes", ()):
+        for words in graph.notes:
             note(words)
         return graph
 

@@ -34,7 +34,9 @@ _ROLES = {
     "VARIABLE": "variables",
     "OPTIMISER": "optimiser state",
     "BATCH": "batch inputs",
-    "SCALAR": "scalar inputs",
+    "SCALAR": "scalars and random keys",
+    "STATISTICS": "statistics",
+    "FROZEN": "frozen weights",
 }
 """Name of a role -> words for the parameters that have it."""
 
@@ -81,8 +83,9 @@ def graph(graph: Graph) -> Table:
     bytes_ = graph.tensor_bytes[graph.parameter_tensor]
     for role in Role:
         chosen = graph.parameter_role == role
-        name = _ROLES.get(role.name, role.name.lower())
-        table.add_row(name, str(int(chosen.sum())), f"{bytes_[chosen].sum() / 1e9:.3f} GB")
+        if chosen.any() or role in (Role.VARIABLE, Role.BATCH):
+            size = f"{bytes_[chosen].sum() / 1e9:.3f} GB"
+            table.add_row(_ROLES[role.name], str(int(chosen.sum())), size)
     top = graph.parent < 0
     for phase in Phase:
         chosen = top & (graph.phase == phase)
@@ -124,7 +127,7 @@ def chain(pipeline: Pipeline) -> Table:
 
 def parameters(graph: Graph) -> Table:
     """What the entry parameters are taken for, and why: a row for each group of equal ones."""
-    reasons = _reasons(graph)
+    reasons = roles.reasons(graph)
     bytes_ = graph.tensor_bytes[graph.parameter_tensor]
     groups: dict[tuple[int, int, str], list[int]] = {}
     for k, reason in enumerate(reasons):
@@ -159,12 +162,6 @@ def _collapsed(paths: Sequence[str]) -> list[tuple[str, list[int]]]:
         for part, places in by_part.items()
     ]
     return rows if len(rows) <= _MOST_ROWS else [("*", list(range(len(paths))))]
-
-
-def _reasons(graph: Graph) -> list[str]:
-    """Why each entry parameter has its role, (P,); empty where the reader does not tell."""
-    reasons = getattr(roles, "reasons", None)
-    return [""] * len(graph.paths) if reasons is None else reasons(graph)
 
 
 def shapes(choice: Choice) -> Table:

@@ -244,11 +244,23 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
         elif shapes[source]:
             why = f"{where} updates it by a gradient, and no forward instruction reads it"
             found.setdefault(source, (Role.OPTIMISER, why))
+    _by_readers(graph, flow, found)
     pairs = returned_gradients(flow, updates, lambda t: bool(by_gradient[t]))
     for output, source in pairs.items():
         if source in forward:
             why = f"{place[output]} is its gradient, or made of it"
             found[source] = Role.VARIABLE, why
+
+
+def _by_readers(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> None:
+    """Find optimiser state that has no update: what is read by the update and by nothing before."""
+    returned = set(graph.outputs.tolist())
+    for tensor in graph.parameter_tensor.tolist():
+        if tensor in found or int(graph.element_type[tensor]) not in FLOATING:
+            continue
+        readers = viewed_readers(flow, tensor)
+        if (readers or tensor in returned) and all(graph.phase[r] == Phase.UPDATE for r in readers):
+            found[tensor] = Role.OPTIMISER, "only the update reads it"
 
 
 def _is_statistic(flow: Flow, update: Update) -> bool:
@@ -275,24 +287,24 @@ def _by_use(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> Non
     if not unknown:
         return
     use = Use(flow, known, unknown)
-    verdicts: dict[int, Counter[str]] = {}  # of each argument
     arguments = graph.parameter_argument.tolist()
+    roles_of: dict[int, Counter[Role]] = {}  # argument -> roles of its arrays
     for tensor, argument in zip(tensors, arguments, strict=True):
-        if tensor in use.known:
-            verdicts.setdefault(argument, Counter())[use.known[tensor]] += 1
+        if tensor not in found and tensor in use.known:
+            role = weight if use.known[tensor] == WEIGHT else Role.BATCH
+            found[tensor] = role, use.why[tensor]
+        if tensor in found and found[tensor][0] != Role.SCALAR:
+            roles_of.setdefault(argument, Counter())[found[tensor][0]] += 1
     for tensor, argument in zip(tensors, arguments, strict=True):
         if tensor in found:
             continue
-        if tensor in use.known:
-            verdict, why = use.known[tensor], use.why[tensor]
-        elif argument in verdicts:
-            verdict = verdicts[argument].most_common(1)[0][0]
-            why = f"most of argument {argument} is {verdict}"
+        if argument in roles_of:
+            role = roles_of[argument].most_common(1)[0][0]
+            found[tensor] = role, f"most of argument {argument} is"
         elif argument == 0 and weight == Role.VARIABLE:
-            verdict, why = WEIGHT, f"{_GUESS}, and it is in the first argument"
+            found[tensor] = weight, f"{_GUESS}, and it is in the first argument"
         else:
-            verdict, why = DATA, _GUESS
-        found[tensor] = (weight if verdict == WEIGHT else Role.BATCH), why
+            found[tensor] = Role.BATCH, _GUESS
 
 
 def free_instructions(

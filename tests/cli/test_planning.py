@@ -7,7 +7,6 @@ import sys
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 import toys
 from commands import caller
@@ -174,17 +173,15 @@ def test_planning__functions_that_fail(run, function, arguments, words):
 
 @pytest.fixture
 def assigned(monkeypatch):
-    """Calls of ``roles.assign``; what is frozen is no variable any more."""
+    """Calls of ``roles.with_roles`` for saved graphs."""
     calls = []
+    with_roles = roles.with_roles
 
-    def assign(graph, variables=None, batch=None, frozen=None):
+    def recorded(graph, variables=None, batch=None, frozen=None):
         calls.append((graph.name, variables, batch, frozen))
-        role = graph.parameter_role.copy()
-        hits = roles.match_paths(graph.paths, frozen or ())
-        role[np.array(hits, dtype=bool)] = int(roles.Role.SCALAR)
-        return instances.replace(graph, parameter_role=role)
+        return with_roles(graph, variables, batch, frozen)
 
-    monkeypatch.setattr(roles, "assign", assign, raising=False)
+    monkeypatch.setattr(roles, "with_roles", recorded)
     instances._cached_graph.cache_clear()
     return calls
 
@@ -207,8 +204,8 @@ def test_planning__a_shipped_model_read_anew(run, assigned, task):
 
 def test_planning__reading_reaches_every_command(run, assigned):
     path = data_folder() / "vgg-19-forward.npz"
-    good(run("show", path, "--cluster", "A", "--variables", "1", "--batch", "images"))
-    assert assigned == [("vgg-19", 1, ("images",), None)]
+    good(run("show", path, "--cluster", "A", "--variables", "0", "--batch", "images"))
+    assert assigned == [("vgg-19", 0, ("images",), None)]
     good(run("compare", path, "--cluster", "A", "--agent", "even", "--frozen", "block1*"))
     assert assigned[-1] == ("vgg-19", None, None, ("block1*",))
 
