@@ -145,8 +145,8 @@ class StageProfile:
         Forward seconds are FLOPs / (efficiency * peak). Bytes do not count: unfused HLO lists the
         memory traffic of every elementwise operation, most of which a compiler's fusion removes.
         Backward seconds are ``BACKWARD_RATIO`` times the forward seconds. Times and activations are
-        scaled from the graph's batch to the micro-batch. A variable belongs to its first user. Loops
-        over layers are written out, see ``parenvs.graph.loops.unroll``.
+        scaled from the graph's batch to the micro-batch. A variable belongs to its first user.
+        Loops over layers are written out, see ``parenvs.graph.loops.unroll``.
 
         Args:
             graph: the forward pass, or a training step, of which the forward part is taken.
