@@ -46,7 +46,7 @@ FORMS = ("hlo.pb", "txt")
 @pytest.mark.parametrize("form", FORMS)
 def test_dumps__both_sides_of_optimisation(dumps, form):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", message=".*XLA")
         before = Graph.from_hlo(dumps[f"before_optimizations.{form}"])
     with pytest.warns(UserWarning, match=r"XLA has optimised this module.*before_optim"):
         after = Graph.from_hlo(dumps[f"after_optimizations.{form}"])
@@ -153,7 +153,7 @@ ANNOTATED = """a = f32[4] custom-call(x), custom_call_target="Sharding", shardin
 def test_dumps__shardings_are_ignored_with_one_warning(lines, sharding):
     with pytest.warns(UserWarning, match="sharding constraints are ignored") as caught:
         graph = read(lines, sharding)
-    assert len(caught) == 1
+    assert sum("sharding" in str(warning.message) for warning in caught) == 1
     assert opcodes(graph) == ["parameter", "negate"]
     assert graph.operands.tolist() == [0]
 
