@@ -78,8 +78,8 @@ def module_of(source: Any) -> Module:
     path = Path(text)
     if path.suffix == ".npz":
         raise ParenvsError(
-            f"{text}: holds arrays only, and Shardy needs the module: give the .pb, .txt or .mlir "
-            "that it was made from, or the lowered function, as the source"
+            f"{text}: holds arrays only, and Shardy needs the module: give the .pb or .txt that it "
+            "was made from, or the lowered function, as the source"
         )
     data = path.read_bytes()
     if is_stablehlo(data):

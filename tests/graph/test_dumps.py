@@ -129,11 +129,12 @@ def test_dumps__asynchronous_calls_and_copies():
   u = ((f32[4]), f32[4], u32[]) async-update(a)
   d = f32[4] async-done(u)
   s = (f32[4], f32[4], u32[]) copy-start(d)
-  ROOT c = f32[4] copy-done(s)"""
+  c = f32[4] copy-done(s)
+  ROOT n = f32[4] abs(c)"""
     )
-    assert opcodes(graph) == ["parameter", "negate", "copy-start", "copy-done"]
-    assert graph.operands.tolist()[:2] == [0, 1]
-    assert graph.total_flops == 4
+    assert opcodes(graph) == ["parameter", "negate", "abs"]
+    assert graph.operands.tolist() == [0, 1]
+    assert graph.total_flops == 8
 
 
 def test_dumps__calls_into_libraries_are_named():
