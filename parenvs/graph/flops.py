@@ -52,11 +52,10 @@ ELEMENTWISE = frozenset(f"{_ELEMENTWISE} {_TRANSCENDENTAL}".split())
 """Opcodes that work element by element (``select`` and ``clamp`` also take scalars)."""
 _MOVEMENT = (
     "add-dependency after-all batch-norm-grad batch-norm-inference batch-norm-training bitcast "
-    "broadcast concatenate constant copy copy-done copy-start custom-call domain "
-    "dynamic-reshape dynamic-slice dynamic-update-slice gather get-dimension-size "
-    "get-tuple-element iota opt-barrier optimization-barrier pad parameter partition-id "
-    "replica-id reshape reverse rng rng-bit-generator rng-get-and-update-state "
-    "set-dimension-size slice top-k topk transpose tuple"
+    "broadcast concatenate constant copy custom-call domain dynamic-reshape dynamic-slice "
+    "dynamic-update-slice gather get-dimension-size get-tuple-element iota opt-barrier "
+    "optimization-barrier pad parameter partition-id replica-id reshape reverse rng "
+    "rng-bit-generator rng-get-and-update-state set-dimension-size slice top-k topk transpose tuple"
 )
 _CALLS = "call conditional fusion while"
 PARTITIONED = (

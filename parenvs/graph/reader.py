@@ -7,6 +7,7 @@ import math
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ from parenvs.graph.roles import parse_names, with_roles
 
 _INLINED = ("call", "fusion", "async-start")
 """Opcodes that are replaced by the instructions of the computation that they call."""
+_PASSED = ("async-update", "copy-start", "copy-done")
+"""Opcodes of which the first result is the operand: copies between a device's own memories."""
 _STRUCTURE = ("dot", "convolution", "window", "padding", "gather", "scatter")
 _LISTS = ("dimensions", "dynamic_slice_sizes", "gather_slice_sizes", "fft_length")
 """With ``_STRUCTURE``: fields of an instruction that its factor rule needs."""
@@ -125,11 +128,10 @@ def read_module(
         HloError: the module has no entry computation, a dangling reference or an unknown opcode.
     """
     try:
-        for note in what_passes_left(module):
-            warnings.warn(f"{where}: {note}", stacklevel=2)
         reader = _Reader(module, where)
         reader.run()
         plain = reader.graph(name or module.name)
+        plain = replace(plain, notes=tuple(what_passes_left(module)))
         flow = Flow(plain)
         graph = with_roles(with_phases(plain, flow), flow=flow, **choices)
         for note in graph.notes:
@@ -261,15 +263,13 @@ class _Reader:
                 start = sum(_leaves(p) for p in parts[: node.tuple_index])
                 stop = start + _leaves(parts[node.tuple_index])
                 values[node.id] = operands[0][start:stop]
-            elif node.custom_call_target in ANNOTATIONS:
+            elif node.custom_call_target in ANNOTATIONS or node.opcode in _PASSED:
                 values[node.id] = operands[0]
             elif node.opcode in _INLINED:
                 callee = self.computations[node.called_ids[0]]
                 values[node.id] = self.block(callee, operands, name, parent)
                 if node.opcode == "async-start":  # it returns its operands as well
                     values[node.id] = [t for v in operands for t in v] + values[node.id]
-            elif node.opcode == "async-update":
-                values[node.id] = operands[0]
             elif node.opcode == "async-done":
                 start = _leaves(shapes[node.operand_ids[0]].tuple_shapes[0])
                 values[node.id] = operands[0][start : start + _leaves(node.shape)]

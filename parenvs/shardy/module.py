@@ -83,8 +83,8 @@ def module_of(source: Any) -> Module:
     graph = load_graph(text)
     if path.suffix == ".npz":
         raise ParenvsError(
-            f"{text}: holds arrays only, and Shardy needs the module: give the .pb, .txt or .mlir "
-            "that it was made from, or the lowered function, as the source"
+            f"{text}: holds arrays only, and Shardy needs the module: give the .pb or .txt that it "
+            "was made from, or the lowered function, as the source"
         )
     data = path.read_bytes()
     if is_stablehlo(data):

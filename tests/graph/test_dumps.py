@@ -46,7 +46,7 @@ FORMS = ("hlo.pb", "txt")
 @pytest.mark.parametrize("form", FORMS)
 def test_dumps__both_sides_of_optimisation(dumps, form):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", message=".*XLA")
         before = Graph.from_hlo(dumps[f"before_optimizations.{form}"])
     with pytest.warns(UserWarning, match=r"XLA has optimised this module.*before_optim"):
         after = Graph.from_hlo(dumps[f"after_optimizations.{form}"])
@@ -129,11 +129,12 @@ def test_dumps__asynchronous_calls_and_copies():
   u = ((f32[4]), f32[4], u32[]) async-update(a)
   d = f32[4] async-done(u)
   s = (f32[4], f32[4], u32[]) copy-start(d)
-  ROOT c = f32[4] copy-done(s)"""
+  c = f32[4] copy-done(s)
+  ROOT n = f32[4] abs(c)"""
     )
-    assert opcodes(graph) == ["parameter", "negate", "copy-start", "copy-done"]
-    assert graph.operands.tolist()[:2] == [0, 1]
-    assert graph.total_flops == 4
+    assert opcodes(graph) == ["parameter", "negate", "abs"]
+    assert graph.operands.tolist() == [0, 1]
+    assert graph.total_flops == 8
 
 
 def test_dumps__calls_into_libraries_are_named():
@@ -153,7 +154,7 @@ ANNOTATED = """a = f32[4] custom-call(x), custom_call_target="Sharding", shardin
 def test_dumps__shardings_are_ignored_with_one_warning(lines, sharding):
     with pytest.warns(UserWarning, match="sharding constraints are ignored") as caught:
         graph = read(lines, sharding)
-    assert len(caught) == 1
+    assert sum("sharding" in str(warning.message) for warning in caught) == 1
     assert opcodes(graph) == ["parameter", "negate"]
     assert graph.operands.tolist() == [0]
 

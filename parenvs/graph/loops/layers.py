@@ -75,3 +75,33 @@ def is_independent(program: Program, loop: Loop, start: Sequence[Numbers | None]
                 return False
             carried.update(program.results[row])
     return True
+
+
+def blocks_of_stacks(program: Program) -> set[int]:
+    """Return the tensors that loops read or write block by block.
+
+    With them come the tensors of which they are casts, reshapes and joins, or which are put into
+    them: what computes these can wait until a block is needed.
+    """
+    read: set[int] = set()
+    written: set[int] = set()
+    inside = program.inside()
+    for row in range(len(program.opcodes) - 1, -1, -1):  # what is inside a loop has higher numbers
+        opcode, operands, results = (
+            program.opcodes[row],
+            program.operands[row],
+            program.results[row],
+        )
+        if opcode == "while":
+            inputs = Loop.of(program, inside[row]).inputs
+            read.update(t for t, inner in zip(operands, inputs, strict=True) if inner in read)
+        elif opcode == "dynamic-update-slice":
+            written.add(operands[1])
+        elif program.parent[row] >= 0 and opcode in ("dynamic-slice", "gather"):
+            read.add(operands[0])
+        elif opcode in VIEWS or opcode == "concatenate":
+            read.update(operands if not read.isdisjoint(results) else ())
+            written.update(operands if not written.isdisjoint(results) else ())
+        elif (opcode in MAPPED or opcode == "slice") and not read.isdisjoint(results):
+            read.update(operands)
+    return read | written

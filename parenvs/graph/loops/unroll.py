@@ -21,7 +21,13 @@ import numpy as np
 
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.loops.integers import Numbers, fields_of, learn, value_of
-from parenvs.graph.loops.layers import MAPPED, VIEWS, goes_through_layers, is_independent
+from parenvs.graph.loops.layers import (
+    MAPPED,
+    VIEWS,
+    blocks_of_stacks,
+    goes_through_layers,
+    is_independent,
+)
 from parenvs.graph.loops.rows import LEADING, Row, TooLargeError, Writer, program_of
 from parenvs.graph.loops.trips import Loop, trip_count
 from parenvs.graph.loops.views import (
@@ -97,8 +103,7 @@ class _Unroller:
     Attributes:
         value: tensor of the old graph -> its present value.
         known: tensor of the new graph -> the whole numbers that it is known to hold.
-        lazy: tensors of the old graph that loops read block by block.
-        stored: tensors of the old graph that loops write into stacks.
+        lazy: tensors of the old graph that loops read or write block by block.
         parts: what became a tensor of the entry parameters' parts.
         titles: what the iterations of the loops that were written out are called.
         here: name of the instruction that is being written.
@@ -118,8 +123,7 @@ class _Unroller:
         self.batches: Counter[int] = Counter()  # leading dimensions of what one micro-batch reads
         self.titles: set[str] = set()
         self.here = ""
-        self.lazy = self.read_in_blocks()
-        self.stored = self.written_in_blocks()
+        self.lazy = blocks_of_stacks(self.program)
         free = np.flatnonzero(graph.free).tolist()
         self.free = {t for row in free for t in self.program.results[row]}
 
@@ -133,35 +137,6 @@ class _Unroller:
             value = self.value[tensor]
             pieces = value.pieces() if isinstance(value, Stack) else [value]
             self.outputs.extend(self.tensor(piece, last) for piece in pieces)
-
-    def read_in_blocks(self) -> set[int]:
-        """Return the tensors that a loop reads block by block, and what they are made of."""
-        found: set[int] = set()
-        for row in range(len(self.program.opcodes) - 1, -1, -1):
-            opcode, operands = self.program.opcodes[row], self.program.operands[row]
-            if opcode == "while":
-                inputs = Loop.of(self.program, self.inside[row]).inputs
-                found.update(t for t, a in zip(operands, inputs, strict=True) if a in found)
-            elif self.program.parent[row] >= 0 and opcode in ("dynamic-slice", "gather"):
-                found.add(operands[0])
-            elif not found.isdisjoint(self.program.results[row]) and (
-                opcode in MAPPED or opcode in (*VIEWS, "slice", "concatenate")
-            ):
-                found.update(operands)
-        return found
-
-    def written_in_blocks(self) -> set[int]:
-        """Return the tensors that a loop writes into stacks, and what they are joined of."""
-        found: set[int] = set()
-        for row in range(len(self.program.opcodes) - 1, -1, -1):
-            opcode, operands = self.program.opcodes[row], self.program.operands[row]
-            if opcode == "dynamic-update-slice":
-                found.add(operands[1])
-            elif opcode in (*VIEWS, "concatenate") and not found.isdisjoint(
-                self.program.results[row]
-            ):
-                found.update(operands)
-        return found
 
     def block(self, rows: Iterable[int], rename: Rename) -> None:
         """Write instructions that stand at the top, or come to stand there."""
@@ -330,7 +305,7 @@ class _Unroller:
         if len(results) != 1 or not operands:
             return None
         values, shape = [self.value[t] for t in operands], program.shapes[results[0]]
-        lazy = results[0] in self.lazy or results[0] in self.stored
+        lazy = results[0] in self.lazy
         if opcode in VIEWS and program.types[operands[0]] == program.types[results[0]]:
             source = values[0]
             if isinstance(source, int) and lazy:
