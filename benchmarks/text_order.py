@@ -11,8 +11,8 @@ from common import parser, publish, table
 
 from parenvs import Graph
 from parenvs.graph import reader as hlo
-from parenvs.graph import text as hlo_text
 from parenvs.graph.chain import chain_bytes
+from parenvs.graph.formats import text as hlo_text
 
 
 def kinds(graph: Graph) -> list[tuple[str, tuple[int, ...]]]:

@@ -71,7 +71,7 @@ def read_file(path: Path, **options: Any) -> Graph:
     if path.suffix != ".pb" and is_stablehlo(data):
         data = hlo_of(data, str(path))
     elif path.suffix in (".txt", ".hlo"):
-        from parenvs.graph.text import parse  # it loads scipy
+        from parenvs.graph.formats.text import parse  # it loads scipy
 
         try:
             text = data.decode("utf-8")

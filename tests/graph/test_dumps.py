@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from parenvs.errors import HloError
+from parenvs.graph.formats.text import parse
 from parenvs.graph.graph import Graph
 from parenvs.graph.proto import Module
 from parenvs.graph.reader import read_module
-from parenvs.graph.text import parse
 
 PROGRAM = """
 import jax, jax.numpy as jnp

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from parenvs.errors import HloError
 from parenvs.graph.chain import chain_bytes
+from parenvs.graph.formats.text import parse
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.reader import read_module
-from parenvs.graph.text import parse
 
 
 def from_text(lines, **options):

@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from parenvs.graph.formats.text import parse
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.reader import read_module
-from parenvs.graph.text import parse
 
 pytest.importorskip("jax")
 from programs import PROGRAMS, SAMPLES, phase_flops

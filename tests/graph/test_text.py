@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from parenvs.errors import HloError
 from parenvs.graph.chain import chain_bytes
+from parenvs.graph.formats.text import parse
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.reader import read_module
-from parenvs.graph.text import parse
 
 # As an optimising compiler prints: %, operand types, comments, tiled layouts, shardings, windows.
 SAMPLE = """\

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parenvs.graph.trace_order import trace_order
+from parenvs.graph.formats.trace_order import trace_order
 
 
 def test_trace_order__example():

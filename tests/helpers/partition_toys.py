@@ -12,8 +12,8 @@ import numpy as np
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph import reader as hlo
-from parenvs.graph import text as hlo_text
 from parenvs.graph.flow import Flow
+from parenvs.graph.formats import text as hlo_text
 from parenvs.graph.graph import Phase, Role
 from parenvs.graph.proto import FLOATING
 from parenvs.graph.roles import free_instructions, with_roles

@@ -167,7 +167,7 @@ ENTRY main {
 
 
 def test_verify__what_is_named_when_reading_does_not_matter(lowered):
-    graph = Graph.from_jax(mlp, *mlp_args(), variables=1, batch_size=5)
+    graph = Graph.from_jax(mlp, *mlp_args(), variables="up*", batch_size=5)
     plan = plan_of(graph, HIDDEN)
     assert graph.verify(plan, lowered).agrees
     with pytest.raises(ParenvsError, match="fingerprint"):

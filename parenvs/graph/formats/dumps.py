@@ -68,7 +68,7 @@ def by_id(computation: Any) -> list[Any]:
         return nodes
     nodes = list(computation.instructions)
     if not _is_topological(nodes):
-        from parenvs.graph.trace_order import in_order  # it loads scipy
+        from parenvs.graph.formats.trace_order import in_order  # it loads scipy
 
         place = {node.id: position for position, node in enumerate(nodes)}
         before = [[place[i] for i in set(x.operand_ids) if i in place] for x in nodes]

@@ -17,7 +17,9 @@ def small(count):
     rng, found = np.random.default_rng(0), []
     while len(found) < count:
         pipeline, stages = bf.random_pipeline(rng)
-        pipeline = replace(pipeline, recompute="full", sync="allreduce")
+        profile = replace(pipeline.profile, frozen_bytes=None)
+        settings = {"recompute": "full", "sync": "allreduce", "tied": "once"}
+        pipeline = replace(pipeline, profile=profile, **settings)
         with contextlib.suppress(InfeasibleError):
             found.append(PointSpace.build(pipeline.with_stages(min(stages, 4))))
     return found

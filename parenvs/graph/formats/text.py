@@ -1,8 +1,8 @@
 """Parses HLO text into HloModuleProto messages.
 
 Text has lost the ids that tell the order in which a program was traced. The parser gives new ids,
-which have that order as far as it can be recovered (``parenvs.graph.trace_order``). Text printed
-without metadata has also lost the scopes, and with them the phases: every instruction is forward.
+which have that order as far as it can be recovered (``parenvs.graph.formats.trace_order``). Text
+printed without metadata has also lost the scopes; ``parenvs.graph.phases`` makes up for them.
 ``lowered.as_text("hlo", debug_info=True)`` keeps the scopes; the proto keeps both.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from parenvs.errors import HloError
+from parenvs.graph.formats.trace_order import trace_order
 from parenvs.graph.proto import ELEMENT_TYPES, SPLIT, TUPLE, Module
-from parenvs.graph.trace_order import trace_order
 
 _TYPE_CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
 _HEADER = re.compile(r"^(ENTRY\s+)?%?([\w.\-]+)\s*(\(.*\)\s*->.*)?\{\s*$")
