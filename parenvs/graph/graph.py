@@ -393,8 +393,9 @@ class Graph:
 
         Args:
             path: the file; its ending tells the format. ``.mlir`` is StableHLO (extra ``jax``).
-            **options: ``variables``, ``batch_size`` and ``name``; see
-                ``parenvs.graph.reader.read_module``.
+            **options: ``name``, and what the entry parameters are where it is not to be found out:
+                ``variables``, ``batch``, ``frozen`` and ``batch_size``; see
+                ``parenvs.graph.roles.with_roles``. A ``.npz`` keeps what it was saved with.
 
         Raises:
             HloError: the file is no HLO, is truncated, or holds an unknown opcode.
@@ -413,8 +414,7 @@ class Graph:
         Args:
             function: the training step or forward pass.
             *args: its arguments, arrays or ``jax.ShapeDtypeStruct``.
-            **options: ``variables``, ``batch_size`` and ``name``; see
-                ``parenvs.graph.reader.read_module``.
+            **options: as for ``from_hlo``.
         """
         import jax
 

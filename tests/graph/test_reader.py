@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs.errors import HloError
+from parenvs.graph.formats.text import parse
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.proto import Module, Wrapper
 from parenvs.graph.reader import read_module, read_proto
@@ -563,3 +564,32 @@ def test_reader__pb_and_npz_are_one(tmp_path):
         read_back.tensor_bytes[read_back.parameter_tensor],
         [4 * np.prod(read_back.shape(t)) for t in read_back.parameter_tensor],
     )
+
+
+def test_reader__element_types_are_those_of_the_program():
+    """Products of bf16 stay apart from fp32 masters, so that costs can differ by precision."""
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def step(masters, x):
+        def loss(masters):
+            low = jax.tree.map(lambda w: w.astype(jnp.bfloat16), masters)
+            hidden = x.astype(jnp.bfloat16) @ low["first"]
+            return jnp.square((hidden @ low["second"]).astype(jnp.float32)).mean()
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, masters, jax.grad(loss)(masters))
+
+    masters = {"first": f32(16, 8), "second": f32(8, 4)}
+    lowered = jax.jit(step, keep_unused=True).lower(masters, f32(32, 16))
+    graphs = [
+        jax_graph(step, masters, f32(32, 16)),
+        read_module(parse(lowered.as_text("hlo"))),
+    ]
+    for graph in graphs:
+        name = {16: "bf16", 11: "f32"}
+        types = [name[int(k)] for k in graph.element_type[graph.parameter_tensor]]
+        assert types == ["f32"] * 3
+        dots = np.flatnonzero(graph.opcode == graph.opcodes.index("dot"))
+        results = graph.results[graph.result_offset[dots]]
+        assert {name[int(graph.element_type[t])] for t in results} == {"bf16"}
+        assert {name[int(graph.element_type[t])] for t in graph.outputs} == {"f32"}
