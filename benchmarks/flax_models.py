@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import optax
 import transformers as hf
 from flax.training import train_state
-from programs import BATCH, OPTIMISER, SCALAR, STATISTICS, VARIABLE, Program
+from programs import BATCH, FROZEN, OPTIMISER, SCALAR, STATISTICS, VARIABLE, Program
 
 Batch = dict[str, Any]
 Loss = Callable[[jax.Array, Batch], jax.Array]
@@ -48,6 +48,7 @@ class PublicModel:
         megatron: the plan that an expert writes by hand: attention split by heads, the feed-forward
             network by its hidden width (arXiv 1909.08053, section 3), other networks by their
             dense layers.
+        frozen: top names of weights whose gradient the model itself stops.
     """
 
     name: str
@@ -57,6 +58,7 @@ class PublicModel:
     batch: Batch
     loss: Loss
     megatron: Split
+    frozen: tuple[str, ...] = ()
 
     def program(self) -> Program:
         """The step, its abstract arguments (a train state and a batch), and what they are."""
@@ -74,7 +76,7 @@ class PublicModel:
         known = {"dropout_rng": SCALAR, "batch_stats": STATISTICS}
         truth = state.replace(
             step=SCALAR,
-            params=VARIABLE,
+            params={name: FROZEN if name in self.frozen else VARIABLE for name in state.params},
             opt_state=OPTIMISER,
             **{name: role for name, role in known.items() if getattr(state, name) is not None},
         )
@@ -259,6 +261,7 @@ def bart() -> PublicModel:
         },
         cross_entropy,
         split("_attn/[qkv]_proj /fc1", "_attn/out_proj /fc2"),
+        frozen=("final_logits_bias",),
     )
 
 

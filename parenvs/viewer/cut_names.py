@@ -29,7 +29,6 @@ _NO_SCOPE = {
 """Parts of an ``op_name`` that JAX and Haiku put in, and the model's author did not."""
 _ITERATION = re.compile(r"(.*)(\[\d+\])")
 _INDEX = re.compile(r"\[?\d+\]?")
-_LONG = re.compile(r"(?<![^ /])([a-z]{3})[a-z]{2,}/")
 _NUMBERED = re.compile(r"(?<![A-Z\d])\d")  # layer_3, h0_attn, 3; not GPT2LMHeadModule
 _DIGITS = re.compile(r"\d+")
 
@@ -193,12 +192,10 @@ def _fit(words: str, width: int) -> str:
     """The words in at most ``width`` characters.
 
     The word pivots and the words between two numbers go first, ``stages/2/layers/3`` becomes
-    ``stages/2/3``; then long words lose all but three letters, from the left; then the end goes.
+    ``stages/2/3``; then the end goes.
     """
     if len(words) <= width:
         return words
     words = re.sub(r"^(\d+) pivots? ", r"\1 ", words)
     words = re.sub(r"(?<=/)(\d+)/[^/\d]+/(?=\d+(?:/|$))", r"\1/", words)
-    while len(words) > width and (word := _LONG.search(words)):
-        words = f"{words[: word.start()]}{word[1]}/{words[word.end() :]}"
     return clip(words, width)

@@ -196,7 +196,7 @@ def test_cut_labels__too_long_a_name():
     (name, other) = cut_labels(chain(long, source=""), [1, 2], 12)
     assert {name, other} == {"after pivot 0", "after pivot 1"}  # cut off, they would be the same
     stages = RESNET[1:]
-    assert label(stages, 11, 23) == "after sta/1/0/0/convolution"
+    assert label(stages, 11, 23) == "after stages/1/0/0/convoluti…"
     reads = ["", "", "", "encoder/layers/1/mlp/kernel"]
-    assert label(["dot"] * 4, 1, 25, reads=reads) == "2 before lay/1/mlp/kernel"
+    assert label(["dot"] * 4, 1, 25, reads=reads) == "2 before layers/1/mlp/ke…"
     assert label(["a\x1b[2J/b", "c"], 1, source="") == "after a?[2J"
