@@ -39,8 +39,11 @@ _noted: set[str] = set()
 
 
 def note(words: str) -> None:
-    """Print a line on what was assumed to standard error, the same one only once a command."""
-    if words not in _noted:
+    """Print a line on what was assumed to standard error, the same one only once a command.
+
+    A warning that begins with the file's name is the same as the graph's own note without it.
+    """
+    if not any(told == words or told.endswith(f": {words}") for told in _noted):
         _noted.add(words)
         say_progress(f"parenvs: note: {words}")
 

@@ -27,38 +27,46 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
     trained = {r for u in updates if role[u.source] == Role.VARIABLE for r in u.roots}
     dropped, state = set(), set()
     for update in updates:
-        if update.source in frozen:
-            dropped.add(update.output)
-        elif role[update.source] == Role.OPTIMISER and trained.isdisjoint(update.roots):
-            dropped.add(update.output)
+        is_state = role[update.source] == Role.OPTIMISER and update.roots
+        if is_state and trained.isdisjoint(update.roots):
             state.add(update.source)
+        if update.source in state | frozen:
+            dropped.add(update.output)
     if not dropped:
         return graph
     outputs = [t for t in graph.outputs.tolist() if t not in dropped]
-    made = flow.makers(flow.ancestors(outputs))
-    top = graph.parent < 0
-    parameter = np.array([opcode == "parameter" for opcode in flow.opcode]) & top
-    lost = np.array([bool(state.intersection(made)) for made in flow.results])
-    kept = (made & top) | (parameter & ~lost)
-    # A loop or branch stays whole, or goes whole.
-    holders = [i for i, opcode in enumerate(flow.opcode) if opcode in ("while", "conditional")]
-    needed = flow.ancestors(outputs)
-    for index in holders:
-        kept[index] = top[index] and any(needed[t] for t in flow.results[index])
-    outer = graph.parent.copy()
-    while (outer >= 0).any():  # inside instructions share the fate of the one at the top
-        inner = outer >= 0
-        above = graph.parent[outer[inner]]
-        done = above < 0
-        places = np.flatnonzero(inner)
-        kept[places[done]] = kept[outer[places[done]]]
-        outer[places] = np.where(done, -1, above)
+    kept, needed = _live(flow, outputs)
+    state -= needed
+    for index, made in enumerate(flow.results):
+        if flow.opcode[index] == "parameter" and graph.parent[index] < 0:
+            kept[index] = state.isdisjoint(made)
+    for index, outer in enumerate(graph.parent.tolist()):  # parents stand before what is in them
+        if outer >= 0:
+            kept[index] = kept[outer]
     note = (
         f"gradients, updates and optimiser state of {len(frozen)} frozen weights are left "
         "out of the step"
     )
     selected = _selected(graph, kept, np.array(outputs, dtype=np.int32), state)
     return replace(selected, notes=(*graph.notes, note))
+
+
+def _live(flow: Flow, outputs: list[int]) -> tuple[np.ndarray, set[int]]:
+    """The instructions at the top that outputs need, (I,) bool, and all that those read or make.
+
+    A loop or branch that is needed needs all that it takes, whatever becomes of it.
+    """
+    live = np.zeros(len(flow.opcode), dtype=bool)
+    needed = set(outputs)
+    waiting = list(needed)
+    while waiting:
+        index = flow.producer[waiting.pop()]
+        if not live[index]:
+            live[index] = True
+            more = needed.union(flow.operands[index]) - needed
+            needed |= more
+            waiting += more
+    return live, needed
 
 
 def _selected(graph: Graph, kept: np.ndarray, outputs: np.ndarray, gone: set[int]) -> Graph:

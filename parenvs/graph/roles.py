@@ -256,7 +256,8 @@ def _by_readers(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) ->
     """Find optimiser state that has no update: what is read by the update and by nothing before."""
     returned = set(graph.outputs.tolist())
     for tensor in graph.parameter_tensor.tolist():
-        if tensor in found or int(graph.element_type[tensor]) not in FLOATING:
+        kind = int(graph.element_type[tensor])
+        if tensor in found or kind not in FLOATING or not flow.shapes[tensor]:
             continue
         readers = viewed_readers(flow, tensor)
         if (readers or tensor in returned) and all(graph.phase[r] == Phase.UPDATE for r in readers):

@@ -237,6 +237,16 @@ def test_planning__the_kept_graph_spares_the_one_it_was_read_from(run, assigned)
     assert not Path("mine.json").exists()
 
 
+def test_planning__what_was_assumed_is_noted_once(run):
+    """Text without scopes: the reader warns, and the graph keeps a note."""
+    pytest.importorskip("jax")
+    from programs import PROGRAMS
+
+    Path("step.txt").write_text(PROGRAMS["train_state"]().lowered.as_text("hlo"))
+    status, _, err = run("show", "step.txt", "--cluster", "1x2:v100")
+    assert status == 0 and err.count("its phases follow from its data flow") == 1
+
+
 def test_planning__a_profile_has_no_parameters(run):
     toys.dense().profile.to_csv("mine.csv")
     status, _, err = run("plan", "mine.csv", "--frozen", "*")
