@@ -229,6 +229,7 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
         for t in graph.parameter_tensor.tolist()
         if any(graph.phase[r] == Phase.FORWARD for r in viewed_readers(flow, t))
     }
+    trained = {u.output for u in updates if u.source in forward and by_gradient[u.output]}
     for update in updates:
         source, where = update.source, place[update.output]
         if not (by_gradient[update.output] or update.roots):
@@ -239,6 +240,9 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
             if shapes[source]:
                 why = f"{where} updates it without a gradient"
                 found.setdefault(source, (Role.STATISTICS, why))
+        elif source in forward and not update.passed.isdisjoint(trained - {update.output}):
+            why = f"{where} updates it by the new value of other weights, not by its gradient"
+            found.setdefault(source, (Role.FROZEN, why))
         elif source in forward:
             found[source] = Role.VARIABLE, f"{where} updates it by its gradient"
         elif shapes[source]:

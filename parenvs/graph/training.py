@@ -34,11 +34,13 @@ class Update:
         output: its tensor.
         source: tensor of the input.
         roots: tensors at which what it is made of, one for one, ends.
+        passed: other outputs that it is made of, one for one.
     """
 
     output: int
     source: int
     roots: list[int] = field(default_factory=list)
+    passed: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -105,6 +107,7 @@ class Walk:
 
     inputs: dict[int, int]
     roots: list[int]
+    passed: set[int]  # tensors on the way
 
 
 def walk(flow: Flow, output: int) -> Walk:
@@ -129,7 +132,7 @@ def walk(flow: Flow, output: int) -> Walk:
             if source not in seen:
                 seen.add(source)
                 waiting.append((source, distance + 1))
-    return Walk(inputs, roots)
+    return Walk(inputs, roots, seen)
 
 
 def find_updates(flow: Flow) -> list[Update]:
@@ -143,7 +146,8 @@ def find_updates(flow: Flow) -> list[Update]:
     inputs = set(graph.parameter_tensor.tolist())
     updates: list[Update] = []
     updated: set[int] = set()
-    for output in dict.fromkeys(graph.outputs.tolist()):
+    outputs = dict.fromkeys(graph.outputs.tolist())
+    for output in outputs:
         if output in inputs or kind[output] not in FLOATING:
             continue
         found = walk(flow, output)
@@ -155,7 +159,8 @@ def find_updates(flow: Flow) -> list[Update]:
         if near:
             source = min(near)[2]
             updated.add(source)
-            updates.append(Update(output, source, found.roots))
+            passed = found.passed.intersection(outputs) - {output}
+            updates.append(Update(output, source, found.roots, passed))
     return updates
 
 

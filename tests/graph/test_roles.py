@@ -1,6 +1,9 @@
 """Names of parameters and glob patterns."""
 
-from parenvs.graph.roles import match_paths, parse_names
+import pytest
+
+from parenvs.graph.graph import Graph, Role
+from parenvs.graph.roles import match_paths, parse_names, reasons
 
 
 def test_roles__parameter_names():
@@ -23,3 +26,55 @@ def test_roles__match_paths():
     assert match_paths(paths, ["encoder/*", "x"]) == [True, True, False]
     assert match_paths(paths, ["*_1/?", "embed*"]) == [False, True, True]
     assert match_paths(paths, ["ENCODER/*"]) == [False] * 3
+
+
+def roles_of(function, *args):
+    graph = Graph.from_jax(function, *args)
+    return {p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)}, graph
+
+
+def test_roles__a_target_network_follows_without_a_gradient():
+    """The forward pass reads it, and its new value is made of the gradients of other weights."""
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def step(online, target, states, rewards):
+        def loss(online):
+            aim = rewards + 0.9 * jnp.tanh(states @ target["w"]).max(1)
+            return jnp.square(jnp.tanh(states @ online["v"]).max(1) - aim).mean()
+
+        value, gradient = jax.value_and_grad(loss)(online)
+        online = jax.tree.map(lambda w, g: w - 0.1 * g, online, gradient)
+        return online, {"w": 0.99 * target["w"] + 0.01 * online["v"]}, value
+
+    shape = jax.ShapeDtypeStruct
+    weights = shape((16, 4), jnp.float32)
+    batch = shape((32, 16), jnp.float32), shape((32,), jnp.float32)
+    roles, graph = roles_of(step, {"v": weights}, {"w": weights}, *batch)
+    assert roles == {"v": "VARIABLE", "w": "FROZEN", "states": "BATCH", "rewards": "BATCH"}
+    assert reasons(graph)[1].startswith("output 1 updates it by the new value of other weights")
+
+
+def test_roles__many_steps_in_one_loop():
+    """State that a loop over steps carries is what it is in one step."""
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def steps(state, batches):
+        def one(state, batch):
+            params, moments = state
+
+            def loss(params):
+                return jnp.square(jnp.tanh(batch["x"] @ params) - batch["y"]).mean()
+
+            value, gradient = jax.value_and_grad(loss)(params)
+            moments = 0.9 * moments + gradient
+            return (params - 0.1 * moments, moments), value
+
+        return jax.lax.scan(one, state, batches)
+
+    shape = jax.ShapeDtypeStruct
+    weights = shape((16, 4), jnp.float32)
+    batches = {"x": shape((5, 32, 16), jnp.float32), "y": shape((5, 32, 4), jnp.float32)}
+    roles, _ = roles_of(steps, (weights, weights), batches)
+    assert roles == {"0": "VARIABLE", "1": "OPTIMISER", "x": "BATCH", "y": "BATCH"}
