@@ -103,6 +103,10 @@ def read_request(
         str | None,
         typer.Option(help="allreduce (default), parameter-server or sharded-parameter-server."),
     ] = None,
+    tied: Annotated[
+        str | None,
+        typer.Option(help="Tied weights: held by all that read them, or once (shipped models)."),
+    ] = None,
     radius: Annotated[
         int | None,
         typer.Option(help="Distance of device cuts from the centre solution (default: 3)."),
@@ -146,6 +150,7 @@ def read_request(
         copies=copies,
         recompute=recompute,
         sync=sync,
+        tied=tied,
         devices=devices,
         rules=rules,
         uneven=uneven,

@@ -380,3 +380,14 @@ def test_planning__show_tells_why(run, monkeypatch):
     table = out[out.index("entry parameters") : out.index("chain of")]
     assert "decoder/*" in table and "it is number 0" in table
     assert len(table.splitlines()) < 20  # of more than a thousand
+
+
+def test_planning__tied_weights_by_option(run):
+    """T5's table is read by both halves; the shipped instance counts it once unless told."""
+    plans = [
+        json.loads(good(run("plan", "t5-base", "--cluster", "A", "--stages", "2", *how, "--json")))
+        for how in ((), ("--tied", "held"))
+    ]
+    assert [plan["plan"].get("tied") for plan in plans] == [None, "held"]
+    once, held = (plan["report"]["length_seconds"] for plan in plans)
+    assert held > once
