@@ -99,17 +99,57 @@ def _valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
         window: XLA's WindowDimension, with stride, padding and dilations.
     """
     stride, base = max(window.stride, 1), max(window.base_dilation, 1)
-    dilation = max(window.window_dilation, 1)
+    dilation, padding = max(window.window_dilation, 1), window.padding_low
+    if min(size, kernel, output) < 1:
+        return 0
+    shared = math.gcd(stride, base)
+    both = math.gcd(dilation, shared)
+    if padding % both:
+        return 0  # every tap falls into a hole of the dilated input
+    # Of the kernel positions, those at first, first + every, ... can meet an element; each then
+    # meets one at every period-th output, beginning with output (start + step t) % period.
+    every, period = shared // both, base // shared
+    first = padding // both * pow(dilation // both, -1, every) % every
+    inverse = pow(stride // shared, -1, period)
+    start = (padding - first * dilation) // shared * inverse
+    step = -every * dilation // shared * inverse
+
+    def up_to(last: int) -> int:
+        """Count the pairs whose place in the padded and dilated input is at most ``last``."""
+        positions = (min(kernel - 1, last // dilation) - first) // every + 1
+        if last < 0 or positions < 1:
+            return 0
+        rest = last - first * dilation  # of which each further kernel position takes a part
+        part = every * dilation
+        whole = (rest - stride * (output - 1)) // part + 1  # of these, every output reaches
+        whole = min(max(whole, 0), positions)
+        rest, left = rest - part * whole, positions - whole
+        return (
+            _sum_of_quotients(whole, period, -step, output - 1 - start)
+            + _sum_of_quotients(
+                left,
+                stride * period,
+                -part - stride * step,
+                rest - stride * (start + step * whole),
+            )
+            - _sum_of_quotients(positions, period, -step, -1 - start)
+        )
+
+    return up_to(padding + (size - 1) * base) - up_to(padding - 1)
+
+
+def _sum_of_quotients(count: int, divisor: int, step: int, start: int) -> int:
+    """Return the sum of ``(start + step k) // divisor`` over k < ``count``.
+
+    It counts the points below a line, by turns along either axis, as Euclid's algorithm: the number
+    of turns grows with the logarithm of the divisor.
+    """
     total = 0
-    for k in range(kernel):
-        offset = k * dilation - window.padding_low
-        if base == 1:
-            low = max(0, -(offset // stride))
-            high = min(output - 1, (size - 1 - offset) // stride)
-            total += max(0, high - low + 1)
-        else:
-            places = (o * stride + offset for o in range(output))
-            total += sum(1 for x in places if x % base == 0 and 0 <= x // base < size)
+    while count > 0:
+        total += step // divisor * (count * (count - 1) // 2) + start // divisor * count
+        step, start = step % divisor, start % divisor
+        count, start = divmod(step * count + start, divisor)
+        divisor, step = step, divisor
     return total
 
 

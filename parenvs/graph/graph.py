@@ -7,11 +7,8 @@ checks a plan inside the function, as those modules import this one.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -21,8 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parenvs.errors import HloError
+from parenvs.errors import HloError, one_line, shown
 from parenvs.files import replacing
+from parenvs.graph.checks.npz import (
+    UNREADABLE,
+    broken_array,
+    head_complaint,
+    read_arrays,
+    texts_of,
+)
 from parenvs.graph.proto import ELEMENT_TYPES
 
 if TYPE_CHECKING:  # for the doors: pipeline, partitioning and verify
@@ -135,12 +139,12 @@ class Graph:
     @cached_property
     def opcodes(self) -> list[str]:
         """Names of the opcodes, which ``opcode`` indexes."""
-        return _unpack_texts(self.opcode_names)
+        return texts_of(self.opcode_names)
 
     @cached_property
     def strings(self) -> list[str]:
         """Texts of the module, which ``op_name``, ``attribute`` and ``parameter_path`` index."""
-        return _unpack_texts(self.string_table)
+        return texts_of(self.string_table)
 
     @cached_property
     def tensor_bytes(self) -> np.ndarray:
@@ -267,73 +271,24 @@ class Graph:
             HloError: the file is no such file, is damaged, or has another schema version.
         """
         try:
-            with zipfile.ZipFile(path) as archive:
-                arrays = {
-                    name.removesuffix(".npy"): np.lib.format.read_array(
-                        io.BytesIO(archive.read(name)), allow_pickle=False
-                    )
-                    for name in archive.namelist()
-                }
+            arrays = read_arrays(path)
             head = json.loads(arrays.pop("head").tobytes())
             schema, name, batch_size = head["schema"], head["name"], head["batch_size"]
-            notes = tuple(map(str, head.get("notes", ())))
-        except _UNREADABLE as error:
-            raise HloError(f"{path}: not a graph file, or damaged ({error})") from None
+            notes = head.get("notes", [])
+        except UNREADABLE as error:
+            raise HloError(f"{path}: not a graph file, or damaged ({one_line(error)})") from None
         if schema != SCHEMA or set(arrays) != set(_ARRAYS):
-            raise HloError(f"{path}: graph schema {schema!r} is not {SCHEMA}; build the file anew")
-        graph = cls(name=name, batch_size=batch_size, notes=notes, **arrays)
-        broken = graph._broken_array()
+            raise HloError(
+                f"{path}: graph schema {shown(schema)} is not {SCHEMA}; build the file anew"
+            )
+        complaint = head_complaint(name, batch_size, notes)
+        if complaint:
+            raise HloError(f"{path}: head: {complaint}; build the file anew")
+        kinds = {"phase": len(Phase), "parameter_role": len(Role)}
+        broken, reason = broken_array(arrays, _TYPES, kinds)
         if broken:
-            raise HloError(f"{path}: {broken} is broken; build the file anew")
-        return graph
-
-    def _broken_array(self) -> str:
-        """Return the name of an array that does not fit the others, or an empty string."""
-        for key in _ARRAYS:
-            array = getattr(self, key)
-            if array.dtype.str != _TYPES.get(key, "<i4") or array.ndim != 1:
-                return key
-        tensors, rows = len(self.element_type), len(self.opcode)
-        parameters = len(self.parameter_tensor)
-        try:
-            texts, opcodes = len(self.strings), len(self.opcodes)
-        except UnicodeDecodeError:
-            return "string_table"
-        spans = {  # offsets: (rows of the ragged list, length of the flat array)
-            "dim_offset": (tensors, len(self.dims)),
-            "operand_offset": (rows, len(self.operands)),
-            "result_offset": (rows, len(self.results)),
-        }
-        ranges = {  # array: (length or None, smallest value, smallest value that is too large)
-            "operands": (None, 0, tensors),
-            "results": (None, 0, tensors),
-            "outputs": (None, 0, tensors),
-            "parameter_tensor": (parameters, 0, tensors),
-            "opcode": (rows, 0, opcodes),
-            "phase": (rows, 0, len(Phase)),
-            "free": (rows, 0, 2),
-            "parent": (rows, -1, rows),
-            "flops": (rows, 0, np.inf),
-            "bytes_accessed": (rows, 0, np.inf),
-            "op_name": (rows, 0, texts),
-            "attribute": (rows, 0, texts),
-            "parameter_path": (parameters, 0, texts),
-            "parameter_argument": (parameters, 0, parameters),
-            "parameter_role": (parameters, 0, len(Role)),
-        }
-        for key, (length, total) in spans.items():
-            offset = getattr(self, key)
-            if len(offset) != length + 1 or offset[0] or offset[-1] != total:
-                return key
-            if (np.diff(offset) < 0).any():
-                return key
-        for key, (size, low, high) in ranges.items():
-            array = getattr(self, key)
-            if size is not None and len(array) != size:
-                return key
-            if len(array) and not (array.min() >= low and array.max() < high):
-                return key
-        return ""
+            raise HloError(f"{path}: {broken} is broken; build the file anew ({reason})")
+        return cls(name=name, batch_size=batch_size, notes=tuple(notes), **arrays)
 
     def pipeline(
         self, cluster: str | dict[str, Any] | Cluster, stages: int | None = None, **options: Any
@@ -430,20 +385,13 @@ def pack_texts(texts: Sequence[str]) -> np.ndarray:
     return np.frombuffer("\n".join(texts).encode(), dtype=np.uint8).copy()
 
 
-def _unpack_texts(data: np.ndarray) -> list[str]:
-    return data.tobytes().decode().split("\n")
-
-
+_ARRAYS = tuple(f.name for f in fields(Graph) if f.name not in ("name", "batch_size", "notes"))
 _TYPES = {
+    **dict.fromkeys(_ARRAYS, "<i4"),
     **dict.fromkeys(("element_type", "opcode", "phase", "parameter_role"), "|u1"),
     **dict.fromkeys(("opcode_names", "string_table"), "|u1"),
     **dict.fromkeys(("flops", "bytes_accessed"), "<f8"),
     "dims": "<i8",
     "free": "|b1",
 }
-"""Element types of the arrays; an array that is not listed holds 32-bit whole numbers."""
-_UNREADABLE = (
-    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, NotImplementedError,
-    RuntimeError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-_ARRAYS = tuple(f.name for f in fields(Graph) if f.name not in ("name", "batch_size", "notes"))
+"""Element types of the arrays."""

@@ -1,4 +1,4 @@
-"""Simulates the 1F1B schedule event by event: a second opinion beside the closed form.
+"""Simulates the 1F1B schedule wave by wave: a second opinion beside the closed form.
 
 Compute stages and transfers are 2S-1 resources in a row, each busy with one micro-batch at a time
 (links are half-duplex). The k-th resource from the end warms up with min(k, M) forward passes, then
@@ -9,6 +9,7 @@ starts when its last backward pass ends.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,6 +19,10 @@ from parenvs.pipeline import formulas
 
 FORWARD, BACKWARD = 0, 1
 """Kinds of passes: index of ``Timetable.start`` and ``Timetable.end`` along axis -2."""
+Wave = tuple[int, np.ndarray, np.ndarray]
+"""Kind, resources and micro-batches of passes at one time."""
+_KEPT = 10_000
+"""Schedules of at most so many resources times micro-batches are kept."""
 
 
 @dataclass(frozen=True)
@@ -62,32 +67,37 @@ class Timetable:
     length: np.ndarray
 
 
+def _waves(resources: int, micro_batches: int) -> Iterator[Wave]:
+    """Yield passes that wait for none of each other, each after the passes it waits for.
+
+    The wave of a pass is its time in a schedule of equal passes: resource r begins with micro-batch
+    m at r + m while it warms up, at r + 2m after that, and goes back at 2R - 1 - r + 2m.
+
+    Yields:
+        The kind, the resources, and the micro-batch that passes through each of them.
+    """
+    last_resource, last = resources - 1, micro_batches - 1
+    for wave in range(2 * (resources + micro_batches) - 2):
+        warming = range(max(wave - last, 0), wave + 1) if wave < resources else range(0)
+        # Among the resources of the wave's parity, those whose micro-batch there is.
+        low = max(2 * resources - wave, wave - 2 * last, 0)
+        steady = range(low + (wave - low) % 2, min(wave, last_resource) + 1, 2)
+        low = max(2 * resources - 1 - wave, 0)
+        high = min(2 * (last + resources) - 1 - wave, last_resource)
+        back = range(low + (wave + 1 - low) % 2, high + 1, 2)
+        for kind, found, twice in (
+            (FORWARD, warming, False), (FORWARD, steady, True), (BACKWARD, back, True),
+        ):  # fmt: skip
+            if len(found):
+                rows = np.asarray(found)
+                waited = wave - rows if kind == FORWARD else wave - 2 * resources + 1 + rows
+                yield kind, rows, waited // 2 if twice else waited
+
+
 @lru_cache(maxsize=64)
-def _order(resources: int, micro_batches: int) -> tuple[tuple[int, int, int], ...]:
-    """Return (resource, kind, micro-batch) of all passes, each after the passes it waits for."""
-    queues = []
-    for resource in range(resources):
-        warm_up = min(resources - resource, micro_batches)
-        queue = [(FORWARD, m) for m in range(warm_up)]
-        for m in range(micro_batches):
-            queue.append((BACKWARD, m))
-            if warm_up + m < micro_batches:
-                queue.append((FORWARD, warm_up + m))
-        queues.append(queue)
-    position = [0] * resources  # of the next pass in each queue
-    done: set[tuple[int, int, int]] = set()
-    order: list[tuple[int, int, int]] = []
-    while len(order) < 2 * resources * micro_batches:
-        for resource, queue in enumerate(queues):
-            while position[resource] < len(queue):
-                kind, m = queue[position[resource]]
-                neighbour = resource - 1 if kind == FORWARD else resource + 1
-                if 0 <= neighbour < resources and (neighbour, kind, m) not in done:
-                    break
-                done.add((resource, kind, m))
-                order.append((resource, kind, m))
-                position[resource] += 1
-    return tuple(order)
+def _kept_waves(resources: int, micro_batches: int) -> tuple[Wave, ...]:
+    """Return the waves of a small schedule, which are asked for again and again."""
+    return tuple(_waves(resources, micro_batches))
 
 
 def simulate(times: StageTimes, micro_batches: int) -> Timetable:
@@ -104,15 +114,16 @@ def simulate(times: StageTimes, micro_batches: int) -> Timetable:
     lead = times.forward.shape[:-1]
     duration = (np.moveaxis(times.forward, -1, 0), np.moveaxis(times.backward, -1, 0))
     start = np.empty((resources, 2, micro_batches, *lead))
-    end = np.empty_like(start)
+    # With a row of zeros at either side, the resources at the ends wait for nothing.
+    ends = np.zeros((resources + 2, 2, micro_batches, *lead))
     free_at = np.zeros((resources, *lead))  # end of each resource's last pass so far
-    for resource, kind, m in _order(resources, micro_batches):
-        neighbour = resource - 1 if kind == FORWARD else resource + 1
-        begin = free_at[resource]
-        if 0 <= neighbour < resources:
-            begin = np.maximum(begin, end[neighbour, kind, m])
-        start[resource, kind, m] = begin
-        free_at[resource] = end[resource, kind, m] = begin + duration[kind][resource]
+    small = resources * micro_batches <= _KEPT
+    for kind, rows, m in (_kept_waves if small else _waves)(resources, micro_batches):
+        before = rows if kind == FORWARD else rows + 2
+        begin = np.maximum(free_at[rows], ends[before, kind, m])
+        start[rows, kind, m] = begin
+        free_at[rows] = ends[rows + 1, kind, m] = begin + duration[kind][rows]
+    end = ends[1:-1]
     plans_first = (*range(3, 3 + len(lead)), 0, 1, 2)
     start, end = start.transpose(plans_first), end.transpose(plans_first)
     reduce_start = end[..., BACKWARD, -1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from parenvs.errors import HloError
 from parenvs.graph.chain import chain_bytes
-from parenvs.graph.formats.text import parse
+from parenvs.graph.formats.text import _argument_path, _without_comments, parse
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.reader import read_module
 
@@ -396,3 +397,32 @@ def test_text__optimised_module():
     graph = read(text)
     assert graph.shape(graph.outputs[0]) == ()
     assert graph.total_flops >= 16 * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("params__layers___0___q__", "params['layers'][0]['q']"),
+        ("p__a_b__", "p['a_b']"),
+        ("p_0__1_", "p[0][1]"),
+        ("a__0_12_0___q__", "a['0_12_0___q']"),
+        ("state_mu", ""),
+        ("a__b____b__c", ""),
+    ],
+)
+def test_text__argument_paths(name, path):
+    assert _argument_path(name) == path
+
+
+def test_text__long_names_take_linear_time():
+    start = time.perf_counter()
+    for name in ("a" + "__b__" * 20_000 + "c", "a__" + "b____" * 20_000, "a" + "_1" * 20_000):
+        _argument_path(name)
+    assert time.perf_counter() - start < 5
+
+
+def test_text__comments():
+    assert _without_comments("a/*b*/c/*/d*/e/*f") == "ace/*f"
+    start = time.perf_counter()
+    _without_comments("/*" * 500_000)
+    assert time.perf_counter() - start < 2

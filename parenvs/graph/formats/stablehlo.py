@@ -20,7 +20,7 @@ SUFFIXES = (".mlir", ".mlirbc")
 """Endings of files that hold StableHLO."""
 _BYTECODE = b"ML\xefR"
 """The first bytes of MLIR bytecode."""
-_TEXT = re.compile(rb"^\s*(\"?builtin\.)?module\b.*\{|\bfunc\.func\b|\bstablehlo\.", re.M)
+_TEXT = re.compile(rb"^[ \t]*(\"?builtin\.)?module\b.*\{|\bfunc\.func\b|\bstablehlo\.", re.M)
 """What MLIR text has and HLO text has not."""
 _CONVERTERS = ("jaxlib._jax", "jaxlib.xla_extension")
 """Modules in which versions of jaxlib keep their converter."""

@@ -19,11 +19,9 @@ from parenvs.graph.proto import ELEMENT_TYPES, SPLIT, TUPLE, Module
 _TYPE_CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
 _HEADER = re.compile(r"^(ENTRY\s+)?%?([\w.\-]+)\s*(\(.*\)\s*->.*)?\{\s*$")
 _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.\-]+)\s*=\s*(.*)$")
-_ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([\d,]*)[^}]*\})?")
+_ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([\d,]*)(?![\d,])[^}]*\})?")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
-_COMMENT = re.compile(r"/\*.*?\*/")
-_ARGUMENT = re.compile(r"([A-Za-z]\w*?)((?:__[^_](?:\w*?[^_])??__(?=_|$)|_\d+_(?=_|$))+)")
-_KEY = re.compile(r"__([^_](?:\w*?[^_])??)__(?=_|$)|_(\d+)_(?=_|$)")
+_INDEX = re.compile(r"_(\d+)_(?=_|$)")
 _OPEN, _CLOSE = "({[", ")}]"
 _DOT = {
     "lhs_contracting_dims": "lhs_contracting",
@@ -72,8 +70,8 @@ def parse(text: str, where: str = "HLO text") -> Any:
     computation: Any = None
     names: dict[str, int] = {}
     for number, raw in enumerate(text.splitlines(), 1):
-        line = _COMMENT.sub("", raw) if "/*" in raw else raw
-        header = _HEADER.match(line)
+        line = (_without_comments(raw) if "/*" in raw else raw).rstrip()
+        header = _HEADER.match(line) if line.endswith("{") else None
         if header and "=" not in line.split("(")[0]:
             computation = module.computations.add(name=header[2], id=len(module.computations) + 1)
             ids[header[2]] = computation.id
@@ -135,7 +133,8 @@ def _instruction(
         instruction.parameter_number = int(arguments)
     elif opcode[1] == "constant":
         if re.fullmatch(r"-?\d+|\{[-\d, ]+\}", arguments.strip()):
-            instruction.literal.s64s.extend(_integers(arguments))
+            numbers, literal = _integers(arguments), instruction.literal
+            (literal.u64s if max(numbers) >= 2**63 else literal.s64s).extend(numbers)
         elif arguments.strip() in ("true", "false"):
             instruction.literal.preds.append(arguments.strip() == "true")
     else:
@@ -300,9 +299,43 @@ def _argument_paths(entry: Any) -> None:
     """
     for node in entry.instructions:
         if node.opcode == "parameter" and not node.metadata.op_name:
-            match = _ARGUMENT.fullmatch(re.sub(r"\.\d+$", "", node.name))
-            if match:
-                keys = "".join(
-                    f"['{key}']" if key else f"[{index}]" for key, index in _KEY.findall(match[2])
-                )
-                node.metadata.op_name = match[1] + keys
+            node.metadata.op_name = _argument_path(re.sub(r"\.\d+$", "", node.name))
+
+
+def _argument_path(name: str) -> str:
+    """Return what JAX made a parameter's name from, "" if it was no argument with keys.
+
+    Keys are ``__q__`` and indices ``_0_``; what follows begins with an underscore again. Of the
+    divisions into an argument and keys the one with the shortest parts is taken. It is found in one
+    walk from the end, as names can be long and have many divisions.
+    """
+    if not re.fullmatch(r"[A-Za-z]\w*", name):
+        return ""
+    part: dict[int, tuple[str, int]] = {}  # where a key can begin -> its text, and where it ends
+    nearest = 0  # where the next key in underscores can end
+    for start in reversed(range(1, len(name))):
+        stop = start + 5  # of a key of one letter
+        if name[start + 3 : stop] == "__" and name[start + 2] != "_":
+            nearest = stop if stop == len(name) or stop in part else nearest
+        index = _INDEX.match(name, start)
+        if index and (index.end() == len(name) or index.end() in part):
+            part[start] = f"[{index[1]}]", index.end()
+        elif name.startswith("__", start) and nearest and name[start + 2] != "_":
+            part[start] = f"['{name[start + 2 : nearest - 2]}']", nearest
+    if not part:
+        return ""
+    end = min(part)
+    path = name[:end]
+    while end < len(name):
+        text, end = part[end]
+        path += text
+    return path
+
+
+def _without_comments(line: str) -> str:
+    """Return a line without its ``/*...*/``."""
+    kept, place = [], 0
+    while (start := line.find("/*", place)) >= 0 and (stop := line.find("*/", start + 2)) >= 0:
+        kept.append(line[place:start])
+        place = stop + 2
+    return "".join((*kept, line[place:]))

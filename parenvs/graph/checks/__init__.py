@@ -1,0 +1,1 @@
+"""Checks of what files hold, before anything is computed from it."""

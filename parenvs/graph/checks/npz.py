@@ -1,0 +1,270 @@
+"""Reads the arrays of a graph's ``.npz`` within stated limits, and checks what they hold.
+
+A file may come from anywhere: sizes are compared before anything is unpacked or allocated, and
+every array is checked against the others before a graph is made of it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from parenvs.graph.proto import ELEMENT_TYPES, TUPLE
+
+MOST_BYTES = 2**28
+"""Limit of what a graph file may hold unpacked."""
+MOST_SAMPLES = 2**53
+"""Limit of the samples per batch: a larger number is no exact float."""
+MOST_TENSOR_BYTES = 2.0**63
+"""Tensors of this size and more are refused, as XLA counts bytes in int64."""
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, NotImplementedError,
+    RuntimeError, SyntaxError, OverflowError, MemoryError, zipfile.BadZipFile, zlib.error,
+    tokenize.TokenError,
+)  # fmt: skip
+"""What a damaged file may raise on its way to arrays."""
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """Read all arrays of a ``.npz`` that holds numbers only.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Name -> array, read-only.
+
+    Raises:
+        ValueError: it would unpack to more than ``MOST_BYTES``, or an array's header does not fit
+            its bytes; the text names the array.
+        Exception: one of ``UNREADABLE``: the file is damaged or no such file.
+    """
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        total = sum(member.file_size for member in members)
+        if total > MOST_BYTES:
+            raise ValueError(f"it unpacks to {total:,} bytes, and graphs to at most {MOST_BYTES:,}")
+        arrays = {}
+        for member in members:
+            with archive.open(member) as stream:
+                # Without a count, an entry that hides its size would be unpacked whole.
+                data = stream.read(member.file_size)
+            name = member.filename.removesuffix(".npy")
+            try:
+                arrays[name] = _array(data)
+            except UNREADABLE as error:
+                raise ValueError(f"array {name!r}: {error}") from None
+        return arrays
+
+
+def _array(data: bytes) -> np.ndarray:
+    """Return the array of a ``.npy``, whose header must tell as many bytes as follow it."""
+    stream = io.BytesIO(data)
+    shape, _, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
+    start = stream.tell()
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data) - start:
+        raise ValueError(f"its header tells {dtype} {shape}, and {len(data) - start} bytes follow")
+    return np.frombuffer(data, dtype, offset=start).reshape(shape)
+
+
+def head_complaint(name: Any, batch_size: Any, notes: Any) -> str:
+    """Return what is wrong with the fields of a graph file's head, "" if nothing is."""
+    if not isinstance(name, str):
+        return f"name must be a text, not {type(name).__name__}"
+    whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
+    if not (whole and 1 <= batch_size <= MOST_SAMPLES):
+        return f"batch_size must be a whole number of at least 1, not {str(batch_size)[:40]!r}"
+    if not (isinstance(notes, list) and all(isinstance(note, str) for note in notes)):
+        return "notes must be a list of texts"
+    return ""
+
+
+def broken_array(
+    arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]
+) -> tuple[str, str]:
+    """Return the name of the first array that is wrong by itself or beside the others, and why.
+
+    Args:
+        arrays: arrays of a graph, by the names of ``Graph``'s fields.
+        types: NumPy element type of each.
+        kinds: number of the values of ``phase`` and of ``parameter_role``.
+
+    Returns:
+        A pair of empty texts if nothing is wrong.
+    """
+    steps = (
+        lambda: _wrong_types(arrays, types),
+        lambda: _wrong_texts(arrays),
+        lambda: _wrong_offsets(arrays),
+        lambda: _out_of_range(arrays, kinds),
+        lambda: _wrong_tensors(arrays),
+        lambda: _wrong_order(arrays),
+        lambda: _wrong_attributes(arrays),
+    )
+    return next((wrong for step in steps for wrong in step()), ("", ""))
+
+
+Wrong = Iterator[tuple[str, str]]
+"""Array and reason of each thing that is wrong."""
+
+
+def texts_of(array: np.ndarray) -> list[str]:
+    """Return the texts of a table of newline-joined UTF-8."""
+    return array.tobytes().decode().split("\n")
+
+
+def _wrong_types(arrays: Arrays, types: Mapping[str, str]) -> Wrong:
+    for key, array in arrays.items():
+        if array.dtype.str != types[key] or array.ndim != 1:
+            yield key, f"it must have one dimension and element type {types[key]}"
+
+
+def _wrong_texts(arrays: Arrays) -> Wrong:
+    for key in ("opcode_names", "string_table"):
+        try:
+            texts = texts_of(arrays[key])
+        except UnicodeDecodeError:
+            yield key, "it is not UTF-8"
+            return
+        if key == "opcode_names" and len(set(texts)) < len(texts):
+            yield key, "an opcode stands twice"
+
+
+def _wrong_offsets(arrays: Arrays) -> Wrong:
+    spans = {  # offsets: (rows of the ragged list, flat array)
+        "dim_offset": ("element_type", "dims"),
+        "operand_offset": ("opcode", "operands"),
+        "result_offset": ("opcode", "results"),
+    }
+    for key, (rows, flat) in spans.items():
+        offset = arrays[key]
+        fits = len(offset) == len(arrays[rows]) + 1 and not offset[0]
+        if not fits or offset[-1] != len(arrays[flat]) or (np.diff(offset) < 0).any():
+            yield key, f"it does not divide {flat} into {len(arrays[rows])} rows"
+
+
+def _out_of_range(arrays: Arrays, kinds: Mapping[str, int]) -> Wrong:
+    tensors, rows = len(arrays["element_type"]), len(arrays["opcode"])
+    inputs = len(arrays["parameter_tensor"])
+    texts, opcodes = (len(texts_of(arrays[key])) for key in ("string_table", "opcode_names"))
+    ranges: dict[str, tuple[int | None, float, float]] = {
+        # array: (length or None, smallest value, smallest value that is too large)
+        "dims": (None, 0, np.inf),
+        "operands": (None, 0, tensors),
+        "results": (None, 0, tensors),
+        "outputs": (None, 0, tensors),
+        "parameter_tensor": (inputs, 0, tensors),
+        "opcode": (rows, 0, opcodes),
+        "phase": (rows, 0, kinds["phase"]),
+        "free": (rows, 0, 2),
+        "parent": (rows, -1, rows),
+        "flops": (rows, 0, np.inf),
+        "bytes_accessed": (rows, 0, np.inf),
+        "op_name": (rows, 0, texts),
+        "attribute": (rows, 0, texts),
+        "parameter_path": (inputs, 0, texts),
+        "parameter_argument": (inputs, 0, inputs),
+        "parameter_role": (inputs, 0, kinds["parameter_role"]),
+    }
+    for key, (size, low, high) in ranges.items():
+        array = arrays[key].view(np.uint8) if key == "free" else arrays[key]
+        if size is not None and len(array) != size:
+            yield key, f"it must have {size} values"
+        elif len(array) and not (array.min() >= low and array.max() < high):
+            yield key, f"its values must be finite, at least {low} and below {high}"
+
+
+def _wrong_tensors(arrays: Arrays) -> Wrong:
+    """Yield element types that do not exist, and sizes that no computer counts."""
+    codes = sorted(ELEMENT_TYPES.keys() - {TUPLE})
+    if not np.isin(arrays["element_type"], codes).all():
+        yield "element_type", "it has a type that does not exist"
+    ranks = np.diff(arrays["dim_offset"])
+    shaped = ranks > 0
+    if shaped.any():
+        sizes = np.maximum(arrays["dims"], 1).astype(np.float64)
+        starts = arrays["dim_offset"][:-1][shaped]
+        with np.errstate(over="ignore"):
+            elements = np.multiply.reduceat(sizes, starts)
+        if (elements * 16 >= MOST_TENSOR_BYTES).any():
+            yield "dims", "a tensor has more bytes than can be counted"
+    parameters = arrays["parameter_tensor"]
+    if len(np.unique(parameters)) < len(parameters):
+        yield "parameter_tensor", "two parameters are one tensor"
+
+
+def _wrong_order(arrays: Arrays) -> Wrong:
+    """Yield what is used before it is made, or in another computation than the one it is made in.
+
+    A computation is the entry, or a part of what is inside one loop or branch, up to its return.
+    """
+    parent, rows = arrays["parent"], np.arange(len(arrays["opcode"]))
+    if (parent >= rows).any():
+        yield "parent", "an instruction stands before the one that it is inside, or is its own"
+        return
+    maker = np.full(len(arrays["element_type"]), -1)
+    producer = np.repeat(rows, np.diff(arrays["result_offset"]))
+    results = arrays["results"]
+    if len(np.unique(results)) < len(results):
+        yield "results", "a tensor is made twice"
+    maker[results] = producer
+    if (maker[arrays["parameter_tensor"]] < 0).any():
+        yield "parameter_tensor", "a tensor that no instruction makes"
+    outputs = maker[arrays["outputs"]]
+    if (outputs < 0).any() or (parent[outputs] >= 0).any():
+        yield "outputs", "a tensor that no instruction of the entry makes"
+    user = np.repeat(rows, np.diff(arrays["operand_offset"]))
+    source = maker[arrays["operands"]]
+    if (source < 0).any() or (source >= user).any():
+        yield "operands", "an operand is used before it is made"
+        return
+    computation = _computations(arrays)
+    if (computation[source] != computation[user]).any():
+        yield "operands", "an operand is of another computation"
+
+
+def _computations(arrays: Arrays) -> np.ndarray:
+    """Return a number for the computation that each instruction is in, (I,) int64."""
+    opcodes = texts_of(arrays["opcode_names"])
+    last = opcodes.index("return") if "return" in opcodes else -1
+    found = np.full(len(arrays["opcode"]), -1)
+    present: dict[int, int] = {}
+    inner = np.flatnonzero(arrays["parent"] >= 0)
+    columns = (inner, arrays["parent"][inner], arrays["opcode"][inner])
+    for row, outer, code in zip(*(column.tolist() for column in columns), strict=True):
+        found[row] = present.setdefault(outer, row)
+        if code == last:
+            del present[outer]
+    return found
+
+
+def _wrong_attributes(arrays: Arrays) -> Wrong:
+    """Yield attributes that are no JSON objects."""
+    texts = texts_of(arrays["string_table"])
+    for index in np.unique(arrays["attribute"]).tolist():
+        if texts[index] and fields_of(texts[index]) is None:
+            yield "attribute", f"{texts[index][:40]!r} is no JSON object"
+
+
+def fields_of(text: str) -> dict[str, Any] | None:
+    """Return the JSON object of a text, None if it is none."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) else None

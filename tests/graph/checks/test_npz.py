@@ -1,0 +1,226 @@
+"""Graph files of strangers: what is too large, contradictory or out of order is one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import warnings
+import zipfile
+
+import numpy as np
+import pytest
+
+from parenvs import load_graph
+from parenvs.errors import HloError
+from parenvs.graph.checks import npz
+from parenvs.graph.formats.text import parse
+from parenvs.graph.graph import Graph
+from parenvs.graph.reader import read_module
+
+LOOP = """\
+HloModule looping
+
+body {
+  p = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  x = f32[4] get-tuple-element(p), index=1
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  y = f32[4] tanh(x)
+  ROOT t = (s32[], f32[4]) tuple(next, y)
+}
+
+test {
+  p = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(3)
+  ROOT less = pred[] compare(i, n), direction=LT
+}
+
+ENTRY main {
+  w = f32[4] parameter(0)
+  v = f32[4] parameter(1)
+  zero = s32[] constant(0)
+  s = f32[4] add(w, v)
+  start = (s32[], f32[4]) tuple(zero, s)
+  loop = (s32[], f32[4]) while(start), condition=test, body=body
+  out = f32[4] get-tuple-element(loop), index=1
+  ROOT r = f32[2,2] reshape(out)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def graph():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return read_module(parse(LOOP), name="looping", variables=["w"], batch=["v"])
+
+
+def write(graph, path, head=None, **changes):
+    """Writes a graph file with some of its content changed."""
+    first = {"schema": 1, "name": "x", "batch_size": 4, **(head or {})}
+    arrays = {k: v for k, v in vars(graph).items() if isinstance(v, np.ndarray)}
+    np.savez(
+        path, head=np.frombuffer(json.dumps(first).encode(), np.uint8), **{**arrays, **changes}
+    )
+    return path
+
+
+def refused(path):
+    """The one line that refuses a file."""
+    with pytest.raises(HloError) as caught:
+        Graph.load(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith(str(path))
+    return text.removeprefix(f"{path}: ")
+
+
+def test_npz__unchanged_is_read(graph, tmp_path):
+    path = tmp_path / "mine.npz"
+    graph.save(path)
+    assert Graph.load(path).fingerprint == graph.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ({"batch_size": 0}, "head: batch_size must be a whole number of at least 1, not '0'"),
+        ({"batch_size": "8"}, "head: batch_size must be"),
+        ({"batch_size": True}, "head: batch_size must be"),
+        ({"batch_size": 2**64}, "head: batch_size must be"),
+        ({"batch_size": 2.5}, "head: batch_size must be"),
+        ({"name": 7}, "head: name must be a text, not int"),
+        ({"notes": "text"}, "head: notes must be a list of texts"),
+        ({"schema": "x" * 5000}, "graph schema"),
+    ],
+)
+def test_npz__head(graph, tmp_path, head, words):
+    line = refused(write(graph, tmp_path / "mine.npz", head))
+    assert line.startswith(words)
+    assert "build the file anew" in line
+    assert len(line) < 200
+
+
+def changed(array, place, value):
+    """A copy with one value changed."""
+    out = array.copy()
+    out[place] = value
+    return out
+
+
+def swapped(graph, key, a, b):
+    """A copy with two values exchanged."""
+    array = getattr(graph, key)
+    return changed(changed(array, a, array[b]), b, array[a])
+
+
+def row(graph, opcode):
+    """The first instruction of an opcode."""
+    return graph.opcode.tolist().index(graph.opcodes.index(opcode))
+
+
+def test_npz__values_that_cannot_be(graph, tmp_path):
+    loop, inner = row(graph, "while"), row(graph, "tanh")
+    add = row(graph, "add")
+    reads = graph.operand_offset
+    attribute = graph.attribute[row(graph, "while")]
+    texts = graph.strings
+    broken = [*texts[:attribute], "[1]", *texts[attribute + 1 :]]
+    deep = [*texts[:attribute], "[" * 100_000, *texts[attribute + 1 :]]
+
+    def table(names):
+        return np.frombuffer("\n".join(names).encode(), np.uint8)
+
+    cases = [
+        ("element_type", changed(graph.element_type, 0, 200), "a type that does not exist"),
+        ("element_type", changed(graph.element_type, 0, 13), "a type that does not exist"),
+        ("dims", changed(graph.dims, 0, -1), "at least 0"),
+        ("dims", changed(graph.dims, 0, 2**62), "more bytes than can be counted"),
+        ("parent", changed(graph.parent, inner, inner), "or is its own"),
+        ("parent", changed(graph.parent, loop, inner), "or is its own"),
+        ("operands", changed(graph.operands, 0, graph.results[-1]), "before it is made"),
+        (
+            "operands",
+            changed(graph.operands, reads[inner], graph.results[0]),
+            "another computation",
+        ),
+        (
+            "operands",
+            changed(graph.operands, reads[-2], graph.results[graph.result_offset[inner]]),
+            "another computation",
+        ),
+        ("outputs", changed(graph.outputs, 0, graph.results[graph.result_offset[inner]]), "entry"),
+        ("results", changed(graph.results, 0, graph.results[1]), "made twice"),
+        ("parameter_tensor", changed(graph.parameter_tensor, 0, graph.parameter_tensor[1]), "two"),
+        ("flops", changed(graph.flops, add, np.nan), "finite"),
+        ("bytes_accessed", changed(graph.bytes_accessed, add, np.inf), "finite"),
+        ("string_table", table(broken), "no JSON object"),
+        ("string_table", table(deep), "no JSON object"),
+        ("opcode_names", table(["add", *graph.opcodes[:-1]]), "stands twice"),
+    ]
+    for key, value, words in cases:
+        line = refused(write(graph, tmp_path / "mine.npz", **{key: value}))
+        assert words in line, (key, line)
+        assert "is broken; build the file anew" in line
+
+
+def packed(path, **members):
+    """Writes a zip of ``.npy`` members given as bytes."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+    return path
+
+
+def header(text):
+    """A ``.npy`` of no data whose header is ``text``."""
+    padded = text.encode() + b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(padded)) + padded
+
+
+def test_npz__more_than_the_limit_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "MOST_BYTES", 10_000)
+    path = packed(tmp_path / "mine.npz", head=bytes(6000), dims=bytes(6000))
+    assert "it unpacks to 12,000 bytes, and graphs to at most 10,000" in refused(path)
+
+
+def test_npz__size_that_lies_is_not_unpacked(tmp_path):
+    """The directory says 100 bytes where a million are packed."""
+    path = packed(tmp_path / "mine.npz", head=bytes(1_000_000))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(struct.pack("<I", 1_000_000), struct.pack("<I", 100)))
+    assert refused(path).startswith("not a graph file, or damaged")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (-1, -1), }",
+        "{'descr': '|V0', 'fortran_order': False, 'shape': (1099511627776,), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (0,), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (" + "1" * 5000 + ",), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': " + "(" * 3000,
+        "{'descr",
+        "'''",
+    ],
+)
+def test_npz__headers(tmp_path, text):
+    line = refused(packed(tmp_path / "mine.npz", head=header(text)))
+    assert line.startswith("not a graph file, or damaged (array 'head'")
+
+
+def test_npz__shipped_graphs_pass():
+    """Nothing that the suite ships is refused."""
+    for name in ("vgg-19", "t5-base"):
+        assert len(load_graph(name).opcode)
+
+
+def test_npz__a_graph_of_nothing_is_no_traceback(tmp_path):
+    stream = io.BytesIO()
+    np.savez(stream)
+    (tmp_path / "mine.npz").write_bytes(stream.getvalue())
+    assert refused(tmp_path / "mine.npz").startswith("not a graph file")
