@@ -1,18 +1,41 @@
-"""Writes files so that an interruption leaves the old file or the new one, never a part of it."""
+"""Writes files and folders so that a kill leaves the old or the new, never a part of either.
+
+What a killed process left under a temporary name is removed when the next one writes to the folder.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
-import tempfile
+import re
+import secrets
+import shutil
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from platform import node
 from typing import IO
+
+from filelock import FileLock, Timeout
+
+from parenvs.errors import ParenvsError
+
+_HOST = re.sub(r"\W", "_", node(), flags=re.ASCII)[:30] or "host"
+_TEMPORARY = re.compile(
+    r"\.(?P<name>.+)\.parenvs-(?P<host>\w+)-(?P<pid>\d{1,7})-[0-9a-f]{8}\.(?P<kind>new|old)", re.S
+)
+_LOCK = ".lock"
+_held: set[tuple[Path, int]] = set()
+"""Locks of this process and the threads that hold them; a thread may take one again."""
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
     """Open a temporary file beside ``path``; rename it over ``path`` when the block succeeds.
+
+    File and folder are on the disk when the block ends (``fsync``).
 
     Args:
         path: the file to write; missing parent folders are created.
@@ -20,20 +43,182 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    remove_leftovers(target.parent)
+    temporary = _temporary(target.parent, target.name[:40])
     try:
-        with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as stream:
+        with temporary.open(
+            mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8"
+        ) as stream:
             yield stream
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(target)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+    _sync_folder(target.parent)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write ``text`` to ``path`` as UTF-8, completely or not at all."""
     with replacing(path, "w") as stream:
         stream.write(text)
+
+
+@contextmanager
+def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield an empty folder beside ``path``, which takes the place of ``path`` at the end.
+
+    The two are exchanged in one step where the system can (Linux). Elsewhere the old folder is
+    renamed first; a kill between the two renames is repaired when the next process writes here.
+
+    Args:
+        path: the folder to replace, or to make; missing parent folders are created.
+    """
+    target = Path(path).resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target.parent)
+    new = _temporary(target.parent, target.name)
+    new.mkdir()
+    try:
+        yield new
+        for root, _, names in os.walk(new):
+            for name in names:
+                _sync(Path(root) / name)
+            _sync_folder(Path(root))
+        if not target.exists():
+            new.rename(target)
+        elif not _exchanged(new, target):
+            _swap(new, target)
+        _sync_folder(target.parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)  # the old folder by now, if all went well
+
+
+@contextmanager
+def locked(folder: str | os.PathLike[str], beside: bool = False) -> Iterator[None]:
+    """Hold the lock of a folder, so that no other process writes to it.
+
+    The system releases the lock when its process ends, however it ends. A thread that holds the
+    lock may take it again.
+
+    Args:
+        folder: the folder; it is made, or its parents if the lock is ``beside`` it.
+        beside: whether the lock's file is beside the folder, which may then be replaced.
+
+    Raises:
+        ParenvsError: another process, or another thread, holds the lock.
+    """
+    target = Path(folder).resolve()
+    path = target.with_name(f".{target.name}{_LOCK}") if beside else target / _LOCK
+    key = (path, threading.get_ident())
+    if key in _held:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ParenvsError(
+            f"{folder}: {_holder(path)} is writing to it; wait until that ends"
+        ) from None
+    _held.add(key)
+    try:
+        with suppress(OSError):  # Windows lets nobody write to a locked file
+            path.write_text(f"process {os.getpid()} on {_HOST}", encoding="utf-8")
+        yield
+    finally:
+        _held.discard(key)
+        with suppress(OSError):
+            path.unlink()
+        lock.release()
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what processes of this machine that no longer live left under temporary names.
+
+    A folder that was renamed to make room for a new one that never came gets its name back.
+    """
+    for name in os.listdir(folder):
+        match = _TEMPORARY.fullmatch(name)
+        if match is None or match["host"] != _HOST or _lives(int(match["pid"])):
+            continue
+        left, target = folder / name, folder / match["name"]
+        with suppress(OSError):  # another process may be removing it, too
+            if match["kind"] == "old" and not target.exists():
+                left.rename(target)
+            elif left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink()
+
+
+def _temporary(folder: Path, name: str, kind: str = "new") -> Path:
+    """A name that is not taken and tells which process took it."""
+    return folder / f".{name}.parenvs-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.{kind}"
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process of this number runs; unknown on Windows, where it is said to."""
+    if os.name == "nt":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
+def _holder(lock: Path) -> str:
+    """Who holds a lock, as far as its file tells."""
+    try:
+        text = lock.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        text = ""
+    return text if re.fullmatch(r"process \d+ on \w+", text) else "another process"
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; False if the system or the file system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE (linux/fcntl.h, linux/fs.h)
+    if rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM):
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+def _swap(new: Path, target: Path) -> None:
+    """Put ``new`` in the place of ``target`` by two renames; an error undoes the first."""
+    old = _temporary(target.parent, target.name, "old")
+    target.rename(old)
+    try:
+        new.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file is on the disk."""
+    with path.open("rb+") as stream:
+        os.fsync(stream.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    """Wait until a folder's names are on the disk, where the system can."""
+    with suppress(OSError):  # Windows opens no folder, and some file systems sync none
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

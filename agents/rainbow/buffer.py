@@ -5,7 +5,7 @@ The functions at the end read the masks from environments and check them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -182,6 +182,63 @@ class RainbowBuffer(ReplayBuffer):
             magnitudes = np.abs(errors).astype(np.float64) + SMALLEST
             self.greatest = max(self.greatest, float(magnitudes.max()))
             self.tree[indices] = magnitudes**self.alpha
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything that the buffer holds, as arrays by name; rows still empty are left out."""
+        slots = np.arange(self.size() * self.n_envs)
+        priorities = np.zeros(0) if self.tree is None else self.tree[slots]
+        return {
+            "head": np.array([self.pos, self.full]),
+            "priorities": np.append(priorities, self.greatest),
+            **{name: array[: self.size()] for name, array in self._arrays().items()},
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what ``state`` of an equal buffer gave.
+
+        Raises:
+            KeyError: an array is missing.
+            ValueError: an array is of another buffer.
+        """
+        position, full = (int(number) for number in state["head"])
+        rows = self.buffer_size if full else position
+        arrays = self._arrays()
+        values = {name: state[name] for name in arrays}
+        priorities = state["priorities"]
+        slots = np.arange(0 if self.tree is None else rows * self.n_envs)
+        for name, array in arrays.items():
+            if values[name].shape != (rows, *array.shape[1:]) or values[name].dtype != array.dtype:
+                raise ValueError(f"replay: {name} is {values[name].dtype}{values[name].shape}")
+        if not 0 <= position < self.buffer_size or full not in (0, 1):
+            raise ValueError("replay: no such position")
+        if values["actions"].size and not (
+            0 <= values["actions"].min() <= values["actions"].max() < self.masks.shape[2]
+        ):
+            raise ValueError("replay: no such action")
+        if priorities.shape != (len(slots) + 1,) or not (
+            np.isfinite(priorities).all() and (priorities >= 0).all()
+        ):
+            raise ValueError("replay: impossible priorities")
+        for name, array in arrays.items():
+            array[:rows] = values[name]
+        self.pos, self.full = position, bool(full)
+        self.greatest = float(priorities[-1])
+        if self.tree is not None and len(slots):
+            self.tree[slots] = priorities[:-1]
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """The arrays of all rows, by name."""
+        arrays: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("actions", "rewards", "dones", "timeouts", "masks", "next_masks")
+        }
+        for name in ("observations", "next_observations"):
+            stored: Any = getattr(self, name)
+            if isinstance(stored, dict):
+                arrays |= {f"{name}/{key}": array for key, array in stored.items()}
+            else:
+                arrays[name] = stored
+        return arrays
 
     @property
     def _last(self) -> int:

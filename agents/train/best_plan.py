@@ -12,18 +12,18 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from parenvs.agents.vec_env import NativeVecEnv
 
-_STATE = (
-    "best_return",
-    "best_actions",
-    "best_steps",
-    "episodes",
-    "target_steps",
-    "target_seconds",
-    "seconds",
-    "_running",
-    "_returns",
-)
-"""Attributes of ``BestPlan`` that a checkpoint holds."""
+_STATE: dict[str, Any] = {
+    "best_return": float,
+    "best_actions": [int],
+    "best_steps": int,
+    "episodes": int,
+    "target_steps": (int, type(None)),
+    "target_seconds": (float, type(None)),
+    "seconds": float,
+    "_running": [[int]],
+    "_returns": [float],
+}
+"""Attributes of ``BestPlan`` that a checkpoint holds, and their kinds."""
 
 
 class BestPlan(BaseCallback):
@@ -107,7 +107,12 @@ class BestPlan(BaseCallback):
         Args:
             env: the environments.
             model: the agent, which is given their observations.
+
+        Raises:
+            ValueError: the number of environments is another one.
         """
+        if not len(self._running) == len(self._returns) == env.num_envs:
+            raise ValueError(f"{len(self._running)} environments, not {env.num_envs}")
         if isinstance(env, NativeVecEnv):
             model._last_obs = env.replay(self._running)
         else:
@@ -125,6 +130,20 @@ class BestPlan(BaseCallback):
         return {key: getattr(self, key) for key in _STATE}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over the state of a checkpoint."""
+        """Take over the state of a checkpoint.
+
+        Raises:
+            ValueError: an entry is of another kind than ``state`` gives.
+        """
+        for key, kind in _STATE.items():
+            if not _is(state[key], kind):
+                raise ValueError(f"the best plan's {key.strip('_')} is not of its kind")
         for key in _STATE:
             setattr(self, key, state[key])
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value of JSON is of a kind: a type, several, or a list of one kind."""
+    if isinstance(kind, list):
+        return isinstance(value, list) and all(_is(one, kind[0]) for one in value)
+    return type(value) in (kind if isinstance(kind, tuple) else (kind,))

@@ -1,10 +1,14 @@
-"""Checkpoints: an interrupted training goes on from one as if it had not been interrupted."""
+"""Checkpoints: an interrupted training goes on from one as if it had not been interrupted.
+
+A checkpoint is a zip of weights (``.pth``), JSON and ``.npz`` arrays; reading it runs no code.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,11 +17,16 @@ import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
+from parenvs.agents.rainbow.buffer import RainbowBuffer
 from parenvs.agents.train.best_plan import BestPlan
-from parenvs.errors import ParenvsError
+from parenvs.agents.train.weights import load_agent, read_member, save_agent
+from parenvs.errors import ParenvsError, one_line
 from parenvs.files import replacing
+
+STATE, REPLAY = "state.json", "replay.npz"
+FIRST_STEPS, FIRST_SECONDS = 1000, 60.0
+"""The first checkpoint is taken after so many environment steps or seconds, if not before."""
 
 
 class Checkpoints(BaseCallback):
@@ -29,8 +38,8 @@ class Checkpoints(BaseCallback):
     Args:
         path: the file that each checkpoint replaces.
         tracker: the callback that keeps the best plan.
-        every: number of rollouts between two checkpoints.
-        restored: state of the checkpoint to continue from, or None for a fresh run.
+        every: number of rollouts between two checkpoints; the first comes early.
+        random: random states of the checkpoint to continue from, or None for a fresh run.
     """
 
     def __init__(
@@ -38,21 +47,26 @@ class Checkpoints(BaseCallback):
         path: Path,
         tracker: BestPlan,
         every: int = 10,
-        restored: dict[str, Any] | None = None,
+        random: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.path = path
         self.tracker = tracker
         self.every = every
-        self._restored = restored
+        self._random = random
         self._rollouts = 0
+        self._early = random is not None
+        self._begin = time.monotonic()
 
     def _on_training_start(self) -> None:
-        if self._restored is not None:
-            _set_random_states(self._restored["random"])
+        if self._random is not None:
+            _set_random_states(self._random)
 
     def _on_rollout_start(self) -> None:
-        if self._rollouts and self._rollouts % self.every == 0:
+        seconds = time.monotonic() - self._begin
+        early = not self._early and (self.num_timesteps >= FIRST_STEPS or seconds >= FIRST_SECONDS)
+        if self._rollouts and (early or self._rollouts % self.every == 0):
+            self._early = True
             self.save()
         self._rollouts += 1
 
@@ -61,43 +75,50 @@ class Checkpoints(BaseCallback):
 
     def save(self) -> None:
         """Write a checkpoint now."""
-        model = io.BytesIO()
-        self.model.save(model)
         state = {"tracker": self.tracker.state(), "random": _random_states()}
+        buffer = getattr(self.model, "replay_buffer", None)
         with replacing(self.path) as stream, zipfile.ZipFile(stream, "w") as archive:
-            archive.writestr("model.zip", model.getvalue())
-            if isinstance(self.model, OffPolicyAlgorithm):
+            save_agent(archive, self.model)
+            if isinstance(buffer, RainbowBuffer):
                 replay = io.BytesIO()
-                self.model.save_replay_buffer(replay)
-                archive.writestr("replay.pkl", replay.getvalue())
-            archive.writestr("state.json", json.dumps(state))
+                np.savez(replay, **buffer.state())
+                archive.writestr(REPLAY, replay.getvalue())
+            archive.writestr(STATE, json.dumps(state))
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], algorithm: type[BaseAlgorithm], **options: Any
-) -> tuple[Any, dict[str, Any]]:
-    """Read a checkpoint.
+    path: str | os.PathLike[str], model: BaseAlgorithm, tracker: BestPlan
+) -> dict[str, Any]:
+    """Bring a fresh agent, its environments and the best plan to where a checkpoint was taken.
 
     Args:
         path: the file.
-        algorithm: class of the agent.
-        **options: arguments of its ``load``, e.g. ``env``.
+        model: an agent of the run's configuration with its environments.
+        tracker: the callback that keeps the best plan.
 
     Returns:
-        the agent, and the state with the keys ``tracker`` and ``random``.
+        the random states, as ``Checkpoints`` takes them.
 
     Raises:
-        ParenvsError: the file is no checkpoint.
+        ParenvsError: the file is no checkpoint of such an agent.
     """
+    assert model.env is not None
     try:
         with zipfile.ZipFile(path) as archive:
-            state = json.loads(archive.read("state.json"))
-            model = algorithm.load(io.BytesIO(archive.read("model.zip")), **options)
-            if isinstance(model, OffPolicyAlgorithm):
-                model.load_replay_buffer(io.BytesIO(archive.read("replay.pkl")))
-        return model, {key: state[key] for key in ("tracker", "random")}
-    except Exception as error:  # broken pickles and zip files raise errors of many kinds
-        raise ParenvsError(f"{path}: not a checkpoint ({error}); train anew") from None
+            state = json.loads(read_member(archive, STATE))
+            load_agent(archive, model)
+            buffer = getattr(model, "replay_buffer", None)
+            if isinstance(buffer, RainbowBuffer):
+                with np.load(
+                    io.BytesIO(read_member(archive, REPLAY)), allow_pickle=False
+                ) as arrays:
+                    buffer.restore(arrays)
+        tracker.restore(state["tracker"])
+        tracker.replay(model.env, model)
+        _set_random_states(state["random"])
+    except Exception as error:  # broken files raise errors of many kinds
+        raise ParenvsError(f"{path}: not a checkpoint ({one_line(error)}); train anew") from None
+    return state["random"]
 
 
 def _random_states() -> dict[str, Any]:

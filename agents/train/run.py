@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
+import zipfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,46 +15,28 @@ import gymnasium as gym
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import VecEnv
 from tqdm import TqdmExperimentalWarning
 
-from parenvs import __version__
-from parenvs.agents.names import STEPS
+from parenvs.agents.rainbow.algorithm import Rainbow
 from parenvs.agents.train.best_plan import BestPlan
 from parenvs.agents.train.checkpoint import Checkpoints, load_checkpoint
+from parenvs.agents.train.config import (
+    CONFIG,
+    Config,
+    building,
+    check_trusted,
+    load_config,
+    save_config,
+)
 from parenvs.agents.train.learners import learner_of
+from parenvs.agents.train.weights import load_agent, save_counters
 from parenvs.agents.vec_env import make_env, one_thread
-from parenvs.errors import ParenvsError
-from parenvs.files import replacing, write_text
+from parenvs.errors import ParenvsError, one_line
+from parenvs.files import locked, replacing, write_text
 from parenvs.plan import Plan
 
-CONFIG, CHECKPOINT, MODEL, RESULT, PLAN = (
-    "config.json",
-    "checkpoint.zip",
-    "model.zip",
-    "result.json",
-    "plan.json",
-)
-
-
-@dataclass(frozen=True)
-class Config:
-    """What decides a training run; equal configurations give equal runs.
-
-    Attributes:
-        env_id: id of the environment.
-        env_kwargs: arguments of the environment, as JSON types.
-        agent: name of the agent, a key of ``LEARNERS``.
-        seed: seed of everything random.
-        steps: number of environment steps.
-        overrides: settings of the agent that differ from its defaults.
-    """
-
-    env_id: str = "PipelineCut-v0"
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
-    agent: str = "ppo"
-    seed: int = 0
-    steps: int = STEPS
-    overrides: dict[str, Any] = field(default_factory=dict)
+CHECKPOINT, MODEL, RESULT, PLAN = "checkpoint.zip", "model.zip", "result.json", "plan.json"
 
 
 @dataclass(frozen=True)
@@ -107,46 +91,71 @@ def train(
         the result and the trained agent.
 
     Raises:
-        ParenvsError: the agent is unknown, the folder holds another run, or the checkpoint is
-            broken.
+        ParenvsError: the agent is unknown, the folder holds another run, another process writes to
+            it, or the checkpoint is broken.
     """
-    learner = learner_of(config.agent)
-    place = None if folder is None else Path(folder)
-    if place is not None:
+    learner_of(config.agent)  # raises before a folder is made
+    tracker = BestPlan(target, stop_at_target)
+    if folder is None:
+        with one_thread():
+            model = _learned(config, tracker, progress, callbacks)
+            return _result(tracker, model), model
+    place = Path(folder)
+    with locked(place), one_thread():
         _claim(place, config, resume)
-    with one_thread():
-        envs = learner.envs.get(config.env_id, 8)
-        env = make_env(config.env_id, config.env_kwargs, config.seed, envs)
-        scale = env.get_attr("largest_return")[0]
-        tracker = BestPlan(target, stop_at_target, scale)
-        restored = None
-        if place is not None and resume and (place / CHECKPOINT).exists():
-            model, restored = load_checkpoint(place / CHECKPOINT, learner.algorithm, env=env)
-            tracker.restore(restored["tracker"])
-            tracker.replay(env, model)
-        else:
-            steps = env.get_attr("episode_steps")[0]
-            model = learner.make(env, config.env_id, steps, config.seed, **config.overrides)
+        model = _learned(config, tracker, progress, callbacks, place, resume, checkpoint_every)
+        result = _result(tracker, model)
+        stored = io.BytesIO()
+        model.save(stored)
+        with zipfile.ZipFile(stored, "a") as archive:
+            save_counters(archive, model)
+        with replacing(place / MODEL) as stream:
+            stream.write(stored.getvalue())
+        replay(config, result.actions).save(place / PLAN)
+        write_text(place / RESULT, json.dumps(asdict(result), indent=1) + "\n")
+    return result, model
+
+
+def _learned(
+    config: Config,
+    tracker: BestPlan,
+    progress: bool,
+    callbacks: Sequence[BaseCallback],
+    place: Path | None = None,
+    resume: bool = False,
+    checkpoint_every: int | None = None,
+) -> Any:
+    """The trained agent; the arguments are those of ``train``."""
+    learner = learner_of(config.agent)
+    env, model = _fresh(config)
+    tracker.scale = env.get_attr("largest_return")[0]
+    all_callbacks, random = [tracker, *callbacks], None
+    if place is not None:
+        if resume and (place / CHECKPOINT).exists():
+            random = load_checkpoint(place / CHECKPOINT, model, tracker)
+        # Loggers overwrite their files, so a resumed run logs into a folder of its own.
+        number = len(list((place / "log").glob("*")))
+        model.set_logger(configure(str(place / "log" / str(number)), ["csv", "tensorboard"]))
         every = checkpoint_every or learner.checkpoint_every
-        all_callbacks = [tracker, *callbacks]
-        if place is not None:
-            # Loggers overwrite their files, so a resumed run logs into a folder of its own.
-            number = len(list((place / "log").glob("*")))
-            model.set_logger(configure(str(place / "log" / str(number)), ["csv", "tensorboard"]))
-            all_callbacks.append(Checkpoints(place / CHECKPOINT, tracker, every, restored))
-        remaining = config.steps - model.num_timesteps
-        if remaining > 0:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TqdmExperimentalWarning)  # by SB3's progress bar
-                model.learn(
-                    remaining,
-                    callback=all_callbacks,
-                    log_interval=learner.log_interval,
-                    reset_num_timesteps=restored is None,
-                    progress_bar=progress,
-                )
-        env.close()
-    result = TrainResult(
+        all_callbacks.append(Checkpoints(place / CHECKPOINT, tracker, every, random))
+    remaining = config.steps - model.num_timesteps
+    if remaining > 0:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TqdmExperimentalWarning)  # by SB3's progress bar
+            model.learn(
+                remaining,
+                callback=all_callbacks,
+                log_interval=learner.log_interval,
+                reset_num_timesteps=random is None,
+                progress_bar=progress,
+            )
+    env.close()
+    return model
+
+
+def _result(tracker: BestPlan, model: BaseAlgorithm) -> TrainResult:
+    """What the callback has seen of a run."""
+    return TrainResult(
         value=tracker.best_return,
         actions=tracker.best_actions,
         steps=model.num_timesteps,
@@ -156,12 +165,6 @@ def train(
         episodes=tracker.episodes,
         seconds=tracker.seconds,
     )
-    if place is not None:
-        with replacing(place / MODEL) as stream:
-            model.save(stream)
-        replay(config, result.actions).save(place / PLAN)
-        _write_json(place / RESULT, asdict(result))
-    return result, model
 
 
 def replay(config: Config, actions: Sequence[int]) -> Plan:
@@ -180,36 +183,43 @@ def play(
     return env
 
 
-def load_config(folder: str | Path) -> Config:
-    """Read the configuration of a run's folder.
+def load_model(folder: str | Path, trust: bool = False) -> BaseAlgorithm:
+    """Load the trained agent of a run's folder, its weights alone, without running what it holds.
 
-    Raises:
-        ParenvsError: the folder is not that of a training run.
-    """
-    path = Path(folder) / CONFIG
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content.pop("parenvs")
-        return Config(**content)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ParenvsError(f"{folder}: not the folder of a training run ({error})") from None
+    The agent is made anew by ``config.json``; the pickled data of ``model.zip`` are not read.
 
-
-def load_model(folder: str | Path) -> BaseAlgorithm:
-    """Load the trained agent of a run's folder.
+    Args:
+        folder: the folder.
+        trust: whether a run on a Python function may run the function's file.
 
     Raises:
         ParenvsError: the folder holds no finished run, or its model is broken.
     """
-    learner = learner_of(load_config(folder).agent)
+    config = load_config(folder)
+    check_trusted(config, folder, trust)
     path = Path(folder) / MODEL
     if not path.exists():
         raise ParenvsError(f"{folder}: no {MODEL} yet; finish the run with resume (--resume)")
+    with building(folder):
+        _, model = _fresh(config, envs=1)
     try:
-        model: BaseAlgorithm = learner.algorithm.load(path, device="cpu")
-    except Exception as error:  # broken pickles and zip files raise errors of many kinds
-        raise ParenvsError(f"{path}: not a trained agent ({error}); train anew") from None
+        with zipfile.ZipFile(path) as archive:
+            load_agent(archive, model)
+    except Exception as error:  # broken files raise errors of many kinds
+        raise ParenvsError(f"{path}: not a trained agent ({one_line(error)}); train anew") from None
+    if isinstance(model, Rainbow):
+        left = 1 - model.num_timesteps / config.steps
+        model.exploration_rate = model.exploration_schedule(left)
     return model
+
+
+def _fresh(config: Config, envs: int | None = None) -> tuple[VecEnv, Any]:
+    """The environments of a run, as many as its agent takes or ``envs``, and an untrained agent."""
+    learner = learner_of(config.agent)
+    count = envs or learner.envs.get(config.env_id, 8)
+    env = make_env(config.env_id, config.env_kwargs, config.seed, count)
+    steps = env.get_attr("episode_steps")[0]
+    return env, learner.make(env, config.env_id, steps, config.seed, **config.overrides)
 
 
 def _claim(folder: Path, config: Config, resume: bool) -> None:
@@ -227,8 +237,4 @@ def _claim(folder: Path, config: Config, resume: bool) -> None:
         if load_config(folder) != config:
             raise ParenvsError(f"{folder}: holds a run of another configuration ({CONFIG} differs)")
         return
-    _write_json(folder / CONFIG, {"parenvs": __version__, **asdict(config)})
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    save_config(config, folder)

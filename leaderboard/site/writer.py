@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from parenvs.errors import ParenvsError
+from parenvs.files import locked, remove_leftovers, replacing_folder
 from parenvs.leaderboard.check import CheckedEntry, ranking
 from parenvs.leaderboard.site.entry import entry_page
 from parenvs.leaderboard.site.html import GENERATOR
@@ -72,28 +71,23 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> No
         files: path within the folder -> content.
 
     Raises:
-        ParenvsError: the folder holds anything but a site, or a path leads out of it.
+        ParenvsError: the folder holds anything but a site, another process is writing it, or a
+            path leads out of it.
     """
     target = Path(folder).resolve()
-    _check_replaceable(target)
     for name in files:
         if not _NAME.fullmatch(name) or len(name) > 200:
             raise ParenvsError(f"{name[:80]!r} is no name for a page")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    new, old = work / "new", work / "old"
-    try:
-        for name, text in files.items():
-            path = new / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text.encode("utf-8"))
-        if target.exists():
-            target.rename(old)
-        new.rename(target)
-    finally:
-        if old.exists() and not target.exists():
-            old.rename(target)
-        shutil.rmtree(work, ignore_errors=True)
+    with locked(target, beside=True):
+        # A kill may have left the site under another name; what is checked is what is replaced.
+        if target.parent.is_dir():
+            remove_leftovers(target.parent)
+        _check_replaceable(target)
+        with replacing_folder(target) as new:
+            for name, text in files.items():
+                path = new / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text.encode("utf-8"))
 
 
 def _check_replaceable(target: Path) -> None:

@@ -15,7 +15,7 @@ from parenvs.cli import tables
 from parenvs.cli.options import Json, Seed, check_range
 from parenvs.cli.report import out, say, say_json, say_progress
 from parenvs.errors import ParenvsError
-from parenvs.files import write_text
+from parenvs.files import locked, write_text
 
 if TYPE_CHECKING:
     from parenvs.leaderboard.check import CheckedEntry
@@ -68,18 +68,20 @@ def submit(
         if name not in agents(task_):
             planner(task_, name)  # raises, and says which there are
     for task_, name in pairs:
-        submission = agent_submission(
-            task_.name,
-            name,
-            entry=entry,
-            authors=author or ("parenvs",),
-            seed=seed,
-            steps=steps,
-            hardware=hardware,
-            say=say_progress,
-        )
-        path = folder / task_.name / f"{submission.entry}.json"
-        submission.save(path)
+        place = folder / task_.name
+        with locked(place):
+            submission = agent_submission(
+                task_.name,
+                name,
+                entry=entry,
+                authors=author or ("parenvs",),
+                seed=seed,
+                steps=steps,
+                hardware=hardware,
+                say=say_progress,
+            )
+            path = place / f"{submission.entry}.json"
+            submission.save(path)
         say(f"entry written to {path}")
 
 

@@ -13,6 +13,7 @@ from parenvs.cli.model import Model
 from parenvs.cli.options import Seed, check_range, with_request
 from parenvs.cli.report import out, say
 from parenvs.errors import ParenvsError, need_extra
+from parenvs.files import locked
 
 if TYPE_CHECKING:
     from parenvs.agents.planners import Request
@@ -42,24 +43,25 @@ def train(
     best = request.optimum()
     name = Path(request.problem.instance).stem
     place = folder or Path("runs") / f"{name}-{request.label}-{agent}-{request.seed}"
-    if model.kept:  # what evaluates the run later has nothing but its folder
-        graph = place / "graph.npz"
-        model.graph().save(graph)
-        request = replace(request, problem=replace(request.problem, instance=str(graph)))
-    config = trainer.Config(
-        request.env_id, request.env_kwargs, agent=agent, seed=request.seed, steps=request.steps
-    )
-    try:
-        result, _ = trainer.train(
-            config,
-            place,
-            resume=resume,
-            target=request.target(best),
-            stop_at_target=until_optimal,
-            progress=True,
+    with locked(place):
+        if model.kept:  # what evaluates the run later has nothing but its folder
+            graph = place / "graph.npz"
+            model.graph().save(graph)
+            request = replace(request, problem=replace(request.problem, instance=str(graph)))
+        config = trainer.Config(
+            request.env_id, request.env_kwargs, agent=agent, seed=request.seed, steps=request.steps
         )
-    except KeyboardInterrupt:
-        raise ParenvsError(f"interrupted; continue with --resume --out {place}") from None
+        try:
+            result, _ = trainer.train(
+                config,
+                place,
+                resume=resume,
+                target=request.target(best),
+                stop_at_target=until_optimal,
+                progress=True,
+            )
+        except KeyboardInterrupt:
+            raise ParenvsError(f"interrupted; continue with --resume --out {place}") from None
     out.print(tables.training(result, best, place))
 
 
@@ -67,6 +69,9 @@ def evaluate(
     folder: Annotated[Path, typer.Argument(help="Folder of a training run.")],
     episodes: Annotated[int, typer.Option(help="Sampled episodes.")] = 100,
     seed: Seed = 0,
+    trust: Annotated[
+        bool, typer.Option(help="Let a run on a Python function run the function's file.")
+    ] = False,
 ) -> None:
     """Evaluate a trained agent with masks: greedy and sampled, against the exact optimum."""
     check_range("--episodes", episodes, 1)
@@ -75,12 +80,14 @@ def evaluate(
     import gymnasium as gym
 
     from parenvs.agents.evaluate import evaluate as play
-    from parenvs.agents.train.run import load_config, load_model
+    from parenvs.agents.train.config import building, load_config
+    from parenvs.agents.train.run import load_model
     from parenvs.agents.vec_env import one_thread
 
-    config, model = load_config(folder), load_model(folder)
+    config, model = load_config(folder), load_model(folder, trust)
     with one_thread():
-        env = gym.make(config.env_id, **config.env_kwargs)
+        with building(folder):
+            env = gym.make(config.env_id, **config.env_kwargs)
         out.print(tables.evaluation(play(model, env, episodes, seed)))
 
 

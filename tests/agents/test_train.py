@@ -18,14 +18,15 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs import load_plan, load_profile
+from parenvs.agents import names
 from parenvs.agents.evaluate import evaluate
 from parenvs.agents.names import TRAINED
 from parenvs.agents.train import learners as ppo
-from parenvs.agents.train import run as trainer
 from parenvs.agents.train.best_plan import BestPlan
 from parenvs.agents.train.checkpoint import Checkpoints, load_checkpoint
+from parenvs.agents.train.config import Config, load_config
 from parenvs.agents.train.learners import LEARNERS, learner_of
-from parenvs.agents.train.run import Config, load_config, load_model, replay, train
+from parenvs.agents.train.run import load_model, replay, train
 from parenvs.agents.vec_env import make_env
 from parenvs.cluster import PRESETS
 from parenvs.errors import ParenvsError
@@ -289,13 +290,15 @@ def test_train__broken_checkpoint(stopped, damage):
         train(config_of(3 * UPDATE), stopped, resume=True)
 
 
-@pytest.mark.parametrize("member", ["model.zip", "state.json"])
+@pytest.mark.parametrize(
+    "member", ["policy.pth", "policy.optimizer.pth", "agent.json", "state.json"]
+)
 @pytest.mark.parametrize("data", [None, b"", b"{}", b"broken"])
 def test_train__broken_part_of_a_checkpoint(stopped, member, data):
     path = stopped / "checkpoint.zip"
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
-    assert parts.keys() == {"model.zip", "state.json"}
+    assert parts.keys() == {"policy.pth", "policy.optimizer.pth", "agent.json", "state.json"}
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in {**parts, member: data}.items():
             if content is not None:
@@ -306,8 +309,9 @@ def test_train__broken_part_of_a_checkpoint(stopped, member, data):
 
 def test_train__checkpoint_of_another_kind_of_problem(stopped):
     env = make_env("PipelineCut-v0", {"instance": "vgg-19", "cluster": "A"}, 0, 64)
+    other = learner_of("ppo").make(env, "PipelineCut-v0", 1, 0)
     with pytest.raises(ParenvsError, match="not a checkpoint"):
-        load_checkpoint(stopped / "checkpoint.zip", MaskablePPO, env=env)
+        load_checkpoint(stopped / "checkpoint.zip", other, BestPlan())
 
 
 def test_train__checkpoint_is_atomic(stopped, monkeypatch):
@@ -335,7 +339,7 @@ def test_train__checkpoints_every_few_updates(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(Checkpoints, "save", lambda self: saved.append(self.num_timesteps))
     train(config_of(5 * UPDATE), tmp_path, checkpoint_every=2)
-    assert saved == [2 * UPDATE, 4 * UPDATE]
+    assert saved == [UPDATE, 2 * UPDATE, 4 * UPDATE]  # the first is early
 
 
 # The best plan.
@@ -474,4 +478,4 @@ def test_train__replay():
 def test_train__defaults():
     assert tuple(LEARNERS) == TRAINED == ("ppo", "rainbow", "rainbow-paper")
     assert Config().env_id == "PipelineCut-v0"
-    assert Config().steps == trainer.STEPS == 60_000
+    assert Config().steps == names.STEPS == 60_000

@@ -12,7 +12,8 @@ from interrupt import Interrupt, untimed
 from parenvs import judge, load_graph
 from parenvs.agents.evaluate import evaluate
 from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.train.run import Config, load_model, replay, train
+from parenvs.agents.train.config import Config
+from parenvs.agents.train.run import load_model, replay, train
 from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
 

@@ -1,0 +1,141 @@
+"""Writers in processes of their own that are killed at random times, and what they leave.
+
+``python tests/helpers/kills.py KIND FOLDER`` writes two contents by turns until it is killed.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+from parenvs.files import remove_leftovers
+
+ROOT = Path(__file__).parents[2]
+KINDS = ("plan", "graph", "site", "checkpoint", "swap")
+"""What is written; ``swap`` is the site where folders cannot be exchanged."""
+
+
+def target(kind, folder):
+    """The file or folder that the writers of a kind write."""
+    names = {"plan": "plan.json", "graph": "graph.npz", "checkpoint": "checkpoint.zip"}
+    return Path(folder) / names.get(kind, "site")
+
+
+def write(kind, path, number):
+    """Write content 0 or 1 once."""
+    if kind == "plan":
+        from parenvs.cluster import PRESETS
+        from parenvs.plan import PipelinePlan
+
+        fingerprint = f"sha256:{number:064}"
+        PipelinePlan("t5-base", fingerprint, PRESETS["A"], (50,), (8,)).save(path)
+    elif kind == "graph":
+        from parenvs.instances import load_graph
+
+        load_graph(("vgg-19", "t5-base")[number]).save(path)
+    elif kind == "checkpoint":
+        save_checkpoint(path, number)
+    else:
+        from parenvs.leaderboard.site.html import GENERATOR
+        from parenvs.leaderboard.site.writer import write_folder
+
+        pages = {f"entries/e{i}.html": str(number) * 5000 for i in range(20)}
+        write_folder(path, {"index.html": f"<!-- {GENERATOR} {number} -->", **pages})
+
+
+def save_checkpoint(path, number):
+    """Save the checkpoint of an agent, whose first weight is the number."""
+    import numpy as np
+    import torch
+
+    from parenvs.agents.train.best_plan import BestPlan
+    from parenvs.agents.train.checkpoint import Checkpoints
+
+    agent = _agent()
+    with torch.no_grad():
+        next(agent.policy.parameters()).fill_(number)
+    torch.manual_seed(0)
+    np.random.seed(0)
+    saver = Checkpoints(path, BestPlan())
+    saver.model = agent
+    saver.save()
+
+
+_kept = []
+
+
+def _agent():
+    """One small agent, made once in a process."""
+    if not _kept:
+        from parenvs.agents.train.learners import learner_of
+        from parenvs.agents.vec_env import make_env
+
+        kwargs = {"instance": "vgg-19", "cluster": "B"}
+        env = make_env("PipelineCut-v0", kwargs, 0, 8)
+        _kept.append(learner_of("rainbow").make(env, "PipelineCut-v0", 2, 0, buffer_size=2000))
+    return _kept[0]
+
+
+def read(path):
+    """What was written, in a form that can be compared; fails on anything that is not whole."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            assert archive.testzip() is None
+            return {name: archive.read(name) for name in archive.namelist()}
+    if path.is_dir():
+        return {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    return path.read_bytes()
+
+
+def kill(kind, folder, seed):
+    """Start a writer and kill it up to 0.1 s after its first writing."""
+    command = [sys.executable, __file__, kind, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+    try:
+        assert process.stdout.readline() == b"writing\n"
+        time.sleep(random.Random(seed).uniform(0, 0.1))
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def check(kind, folder, kills):
+    """Kill writers; after each the old or the new is there; after a next start nothing else.
+
+    Returns:
+        how many kills left something that the next start removed or repaired.
+    """
+    path, known, left = target(kind, folder), [], 0
+    for number in (1, 0):
+        write(kind, path, number)
+        known.append(read(path))
+    assert known[0] != known[1]
+    for seed in range(kills):
+        kill(kind, folder, seed)
+        names = {p.name for p in Path(folder).iterdir()}
+        left += names != {path.name}
+        if kind == "swap" and path.name not in names:  # killed between two renames
+            remove_leftovers(Path(folder))
+        assert read(path) in known, seed
+        write(kind, path, 0)
+        rest = {p.name for p in Path(folder).iterdir()} - {path.name}
+        assert not rest, (seed, rest)
+    return left
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "swap":
+        from parenvs import files
+
+        files._exchanged = lambda *_: False
+    place, turn = target(sys.argv[1], sys.argv[2]), 0
+    write(sys.argv[1], place, 0)
+    print("writing", flush=True)
+    while True:
+        turn = 1 - turn
+        write(sys.argv[1], place, turn)

@@ -1,0 +1,152 @@
+"""What killed, failing and concurrent writers leave."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import kills
+import pytest
+
+from parenvs import files
+from parenvs.errors import ParenvsError
+
+HOLD = """
+import sys, time
+from parenvs.files import locked
+with locked(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def dead_process():
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def left_by(pid, name, kind="new", host=None):
+    return f".{name}.parenvs-{host or files._HOST}-{pid}-0123abcd.{kind}"
+
+
+@pytest.mark.parametrize("kind", ["plan", "graph", "site", "swap"])
+def test_files__kills(kind, tmp_path):
+    kills.check(kind, tmp_path, 3)
+
+
+def test_files__kills_of_checkpoints(tmp_path):
+    pytest.importorskip("sb3_contrib")
+    kills.check("checkpoint", tmp_path, 1)
+
+
+def test_files__leftovers_of_the_dead_only(tmp_path):
+    dead, me = dead_process(), os.getpid()
+    stays = [left_by(me, "a"), left_by(dead, "a", host="elsewhere"), ".a.parenvs-x.new", "a.new"]
+    goes = [left_by(dead, "a"), left_by(dead, "b.json")]
+    for name in [*stays, *goes]:
+        (tmp_path / name).touch()
+    (tmp_path / left_by(dead, "folder")).mkdir()
+    (tmp_path / left_by(dead, "folder") / "page").touch()
+    files.write_text(tmp_path / "c", "text")
+    assert {path.name for path in tmp_path.iterdir()} == {*stays, "c"}
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_files__folder_is_replaced(tmp_path, exchange, monkeypatch):
+    if not exchange:
+        monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+    target = tmp_path / "deep" / "folder"
+    for names in (["a"], ["b", "c"]):
+        with files.replacing_folder(target) as new:
+            for name in names:
+                (new / name).touch()
+            assert new.parent == target.parent
+        assert sorted(path.name for path in target.iterdir()) == names
+        assert list(target.parent.iterdir()) == [target]
+
+
+def test_files__folder_between_two_renames_comes_back(tmp_path):
+    """Where folders cannot be exchanged, a kill may leave the old one under another name."""
+    dead = dead_process()
+    (tmp_path / left_by(dead, "site", "old")).mkdir()
+    (tmp_path / left_by(dead, "site", "old") / "page").touch()
+    (tmp_path / left_by(dead, "site")).mkdir()
+    files.remove_leftovers(tmp_path)
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == [
+        Path("site"), Path("site/page"),
+    ]  # fmt: skip
+    (tmp_path / left_by(dead, "site", "old")).mkdir()
+    files.remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == [tmp_path / "site"]
+    assert (tmp_path / "site" / "page").exists()
+
+
+def test_files__everything_is_synced(tmp_path, monkeypatch):
+    """Contents before the rename, names after it."""
+    events, real = [], (os.fsync, Path.replace)
+
+    def fsync(number):
+        events.append(str(Path(f"/proc/self/fd/{number}").readlink()))
+        real[0](number)
+
+    def replace(path, target):
+        events.append("rename")
+        return real[1](path, target)
+
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("names of open files are read from /proc")
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    files.write_text(tmp_path / "plan.json", "x")
+    assert ".plan.json." in events[0] and events[1:] == ["rename", str(tmp_path)]
+    events.clear()
+    with files.replacing_folder(tmp_path / "site") as new:
+        (new / "deep").mkdir()
+        (new / "deep" / "page").touch()
+    names = [event.replace(str(new), "NEW") for event in events]
+    assert names == ["NEW", "NEW/deep/page", "NEW/deep", str(tmp_path)]
+
+
+def test_files__long_names(tmp_path):
+    path = tmp_path / ("ü" * 120 + ".json")
+    files.write_text(path, "x")
+    assert path.read_text() == "x"
+
+
+# Locks.
+
+
+def test_files__lock_of_another_process(tmp_path):
+    """The second writer is told who the first is; once that is killed, the lock is free."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "run")], stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"held\n"
+    try:
+        words = rf"run: process {process.pid} on {files._HOST} is writing to it; wait"
+        for _ in range(2):  # a refusal does not harm the lock
+            with pytest.raises(ParenvsError, match=words), files.locked(tmp_path / "run"):
+                pass
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    with files.locked(tmp_path / "run"), files.locked(tmp_path / "run"):
+        pass
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_files__lock_of_a_foreign_text(tmp_path):
+    """A lock's file that anybody wrote is not repeated on the terminal."""
+    lock = tmp_path / ".lock"
+    lock.write_text("\x1b[2J")
+    assert files._holder(lock) == "another process"
+
+
+def test_files__lock_is_released_after_an_error(tmp_path):
+    with pytest.raises(KeyError), files.locked(tmp_path / "site", beside=True):
+        assert [path.name for path in tmp_path.iterdir()] == [".site.lock"]
+        raise KeyError
+    assert not list(tmp_path.iterdir())
