@@ -1,5 +1,6 @@
 """The package as it is installed: what the wheel holds, what importing it loads."""
 
+import configparser
 import subprocess
 import sys
 import zipfile
@@ -82,3 +83,14 @@ def test_package__import_is_light():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_package__lowest_versions_are_the_lower_bounds():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    groups = [setup["options"]["install_requires"], *setup["options.extras_require"].values()]
+    bounds = [line for group in groups for line in group.strip().splitlines()]
+    assert all(line.count(">=") == 1 for line in bounds)
+    text = (ROOT / "constraints-lowest.txt").read_text(encoding="utf-8")
+    pinned = [line for line in text.splitlines() if not line.startswith("#")]
+    assert pinned == sorted(line.replace(">=", "==") for line in bounds)

@@ -155,7 +155,8 @@ def windowed(x: Instruction) -> Factors:
     """Dimensions that the window does not slide over."""
     arrays = range(1 if x.opcode == "reduce-window" else 2)
     for d, window in enumerate(x.part("window").get("dimensions", ())):
-        if window.get("size", 1) == 1 and x.operands[0][d] == x.results[0][d]:
+        sizes = {x.results[0][d], *(x.operands[k][d] for k in arrays)}
+        if window.get("size", 1) == 1 and len(sizes) == 1:
             yield Factor((*((k, d) for k in arrays), (OUT, d)))
 
 

@@ -223,10 +223,14 @@ def test_report__blocked_by_automap():
 
 
 def test_report__uneven_forbid():
-    problem = toys.problem_of(toys.MLP, devices=4, uneven="forbid")
-    words = only(problem, HIDDEN)
-    assert words.startswith("dimension 1 of w1 cannot be partitioned: dimension ")
-    assert words.endswith(", of size 6, is no multiple of 4 devices (uneven=forbid)")
+    for devices in (4, 5, 12):  # remainders 2 and 1, and fewer rows than devices
+        problem = toys.problem_of(toys.MLP, devices=devices, uneven="forbid")
+        words = only(problem, HIDDEN)
+        assert words.startswith("dimension 1 of w1 cannot be partitioned: dimension ")
+        assert words.endswith(f", of size 6, is no multiple of {devices} devices (uneven=forbid)")
+    for devices in (2, 3, 6):
+        problem = toys.problem_of(toys.MLP, devices=devices, uneven="forbid")
+        assert judge(plan_of(problem, HIDDEN), problem).legal
     padded = toys.problem_of(toys.MLP, devices=4)
     assert judge(plan_of(padded, HIDDEN), padded).legal
     problem = toys.shipped("t5-base", "shardy", "forbid")

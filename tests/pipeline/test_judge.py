@@ -118,6 +118,10 @@ def test_judge__against_the_design(data):
         slow_times(pipeline, cuts, device_cuts)[0]
     )
     assert [stage.memory_bytes for stage in report.stages] == pytest.approx(memory)
+    forward, backward, _ = slow_times(pipeline, cuts, device_cuts)
+    for s, stage in enumerate(report.stages):
+        busy = pipeline.micro_batches * (forward[2 * s] + backward[2 * s])
+        assert stage.efficiency == pytest.approx(busy / report.simulated_seconds)
     assert strict(report)["value"] == report.value
 
 
@@ -227,6 +231,16 @@ OTHER = "sha256:" + "0" * 64
     [
         ({"fingerprint": OTHER}, "fingerprint: the plan is for sha256:000000000000..., but dense"),
         ({"cluster": PRESETS["A"]}, "cluster: the plan is for A (2x8 v100), not 2x2 toy"),
+        *(
+            ({"cluster": Cluster.parse(toys.shape(*other))}, "cluster: the plan is for ")
+            for other in (
+                (1, 4, 4.0, 1.0),
+                (4, 1, 4.0, 1.0),
+                (2, 2, 8.0, 1.0),
+                (2, 2, 4.0, 2.0),
+                (2, 2, 4.0, 1.0, 2e6),
+            )
+        ),
         ({"micro_batch": 8}, "micro_batch: the plan is for 8, not 16"),
         ({"micro_batches": 16}, "micro_batches: the plan is for 16, not 2"),
         ({"cut_after": ("p3",)}, "cut_after: the pivot before cut 5 is 'p4', not 'p3'"),
@@ -239,6 +253,11 @@ def test_judge__plans_for_something_else(changes, words):
     assert report.reasons[0].startswith(words)
     assert report.value == -1
     assert report.length_seconds == pytest.approx(22)
+
+
+def test_judge__too_few_names_of_cuts():
+    plan = plan_of(DENSE, (3, 5), (2, 3), cut_after=("p2",))
+    assert "cut_after: 1 names for 2 cuts" in judge(plan, DENSE.pipeline.with_stages(3)).reasons
 
 
 def test_judge__all_reasons_together():

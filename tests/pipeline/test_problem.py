@@ -128,6 +128,7 @@ def test_pipeline__largest_cut(profile, data):
     [
         ({"micro_batches": 0}, "micro_batches must be from 1"),
         ({"micro_batches": -1}, "micro_batches must be from 1"),
+        ({"micro_batches": 10_001}, "micro_batches must be from 1 to 10000, not 10001"),
         ({"micro_batches": 2**31 - 1}, "micro_batches must be from 1"),
         ({"recompute": "some"}, "recompute must be one of full, none, not 'some'"),
         ({"sync": "some"}, "sync must be one of allreduce"),
@@ -140,6 +141,10 @@ def test_pipeline__largest_cut(profile, data):
 def test_pipeline__refuses_settings(settings_, words):
     with pytest.raises(InfeasibleError, match=words):
         replace(toys.balanced().pipeline, **settings_)
+
+
+def test_pipeline__takes_as_many_micro_batches_as_it_says():
+    assert replace(toys.balanced().pipeline, micro_batches=10_000).micro_batches == 10_000
 
 
 def test_pipeline__with_stages_shares_what_has_been_computed():
