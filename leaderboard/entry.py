@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from parenvs.errors import did_you_mean, shown
 from parenvs.files import write_text
+from parenvs.leaderboard.names import author_fault, entry_fault, is_seen
 from parenvs.leaderboard.reading import EntryError, cleaned, read_json
 from parenvs.leaderboard.tasks import Task, TaskList, tasks
 
@@ -26,7 +27,6 @@ TRAINED_ON = {
     "the problem itself": "each plan's own problem: a search that learns",
 }
 """Words that ``trained_on`` may hold -> their meaning; any others start with ``"other: "``."""
-_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,39}")
 _LINK = re.compile(r"https?://[A-Za-z0-9./?#&=%_~:@+,;!*-]{1,300}")
 _MAX_SEED = 2**63 - 1
 _MAX_SECONDS = 1e9
@@ -137,6 +137,37 @@ def entry_files(folder: str | os.PathLike[str]) -> list[Path]:
     return sorted(Path(folder).glob("*/*.json"))
 
 
+def home(entry: Entry) -> Path:
+    """Return the path ``<task>/<entry>.json`` of an entry within a folder of entries."""
+    return Path(entry.task) / f"{entry.entry}.json"
+
+
+def displaced(entries: Mapping[Path, Entry]) -> dict[Path, Path]:
+    """Find files that claim an entry which another file has.
+
+    The file with the entry's name has it, in a folder with the task's name before others; among
+    equals the first.
+
+    Args:
+        entries: file -> its entry.
+
+    Returns:
+        File that claims -> file that has the entry.
+    """
+    owners: dict[Path, Path] = {}
+    strangeness = {path: _strangeness(path, entry) for path, entry in entries.items()}
+    for path in sorted(entries, key=strangeness.__getitem__):
+        owners.setdefault(home(entries[path]), path)
+    owner = {path: owners[home(entry)] for path, entry in entries.items()}
+    return {path: other for path, other in owner.items() if other != path}
+
+
+def _strangeness(path: Path, entry: Entry) -> tuple[bool, bool]:
+    """Return whether a file has another name than its entry, and its folder than the task."""
+    place = home(entry)
+    return path.name != place.name, path.parent.name != place.parent.name
+
+
 _KEYS = (
     "schema", "tasks", "task", "entry", "authors", "link", "method", "learned", "trained_on",
     "seeds", "search_budget", "hardware", "seconds", "plans",
@@ -179,13 +210,9 @@ class _FieldChecks:
 
     def fields(self) -> dict[str, Any]:
         """Check the fields, and return them as arguments of ``Entry``, as far as they are valid."""
-        name = self.content.get("entry", "x")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            self.refuse(
-                "entry",
-                "must be up to 40 lower-case letters, digits, dots and hyphens, a letter or digit "
-                f"first, not {shown(name)}",
-            )
+        fault = entry_fault(self.content.get("entry", "x"))
+        if fault:
+            self.refuse("entry", fault)
         link = self.content.get("link", "")
         if link != "" and not (isinstance(link, str) and _LINK.fullmatch(link)):
             self.refuse("link", f"must be empty or a link with http(s)://, not {shown(link)}")
@@ -203,6 +230,10 @@ class _FieldChecks:
         authors = self._texts("authors", 20, 100)
         if not authors and self.content.get("authors") == []:
             self.refuse("authors", "must name somebody")
+        for name in authors:
+            fault = author_fault(name)
+            if fault:
+                self.refuse("authors", f"names {shown(name)}; {fault}")
         seeds = self.content.get("seeds", [])
         are_seeds = isinstance(seeds, list) and all(
             type(seed) is int and 0 <= seed <= _MAX_SEED for seed in seeds
@@ -276,6 +307,7 @@ def _is_text(value: Any, max_length: int) -> bool:
     """Return whether a page can show a value as text: no control and no bidi characters."""
     return (
         isinstance(value, str)
-        and 0 < len(value.strip()) <= len(value) <= max_length
-        and (value.isprintable())
+        and len(value) <= max_length
+        and value.isprintable()
+        and is_seen(value)
     )

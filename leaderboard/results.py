@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from parenvs.leaderboard.check import CheckedEntry, PlanState, Standing, Verdict, ranking
 from parenvs.leaderboard.tasks import Task, TaskList
-from parenvs.markdown import table
+from parenvs.markdown import escaped, table
 
 COMMAND = "parenvs leaderboard table --out leaderboard/results.md"
 """Command that writes ``results.md``."""
@@ -106,8 +105,3 @@ def _cell(verdict: Verdict) -> str:
     if verdict.state == PlanState.LEGAL:
         return score
     return f"({score})" if verdict.state == PlanState.MISSING else f"(illegal: {score})"
-
-
-def escaped(text: str) -> str:
-    """Escape the characters of a text that mean something in Markdown or HTML."""
-    return re.sub(r"([\\`*_{}\[\]<>|~&])", r"\\\1", text)

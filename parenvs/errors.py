@@ -45,16 +45,24 @@ def shown(value: object) -> str:
     return _SHORT.repr(value)
 
 
+def printable(text: str) -> str:
+    """Return a text fit for one line of a terminal: ``?`` for what controls it or turns its text.
+
+    Those are control characters, line ends, bidirectional controls and lone surrogates.
+    """
+    return "".join(x if x.isprintable() else "?" for x in text)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``" (did you mean 't5-3b'?)"`` for the nearest known name, or an empty string."""
-    matches = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(name[:80].lower(), list(known), n=1, cutoff=0.5)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def one_line(error: Exception) -> str:
     """Return the message of ``error`` as one line of at most 300 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2])[:300]
+    return printable(" ".join(lines[:2])[:300])
 
 
 @contextmanager

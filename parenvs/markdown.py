@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -20,3 +21,15 @@ def table(
     rule = [":--" if column in flush_left else "--:" for column in range(len(header))]
     lines = [header, rule, *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def escaped(text: str) -> str:
+    """Return a text of strangers so that Markdown shows it as it is, on one line.
+
+    Backslashes escape what Markdown or HTML reads. An empty comment parts what GitHub would make a
+    mention, the number of an issue or a link of thereafter, and a span keeps dollars from formulas.
+    """
+    words = "".join(c for c in " ".join(text.split()) if c.isprintable())
+    words = re.sub(r"([\\`*_{}\[\]<>|~&])", r"\\\1", words)
+    words = re.sub(r"[@#]|:(?=//)|(?i:www)(?=\.)", r"\g<0><!-- -->", words)
+    return words.replace("$", "<span>$</span>")

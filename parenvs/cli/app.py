@@ -37,6 +37,8 @@ from parenvs.cli.report import (
     refuse_illegal,
     say,
     say_json,
+    say_progress,
+    say_text,
     warnings_as_notes,
     write,
 )
@@ -172,7 +174,7 @@ def diff(
     if as_json:
         say_json(plan_difference.to_json())
     else:
-        say(text(plan_difference, names))
+        say_text(text(plan_difference, names))
 
 
 @app.command()
@@ -210,14 +212,14 @@ def explain(
             raise ParenvsError("--instance is an option for plan files; give the instance alone")
         model = _model(target, arguments, variables, batch, frozen)
         asked = problem(target, cluster, PartitionPlan.task, **options, **model.options)
-        say(problem_text(asked, variable))
+        say_text(problem_text(asked, variable))
         return
     for name in given(cluster=cluster, **options):
         raise ParenvsError(f"--{name} is an option for instances; {target} is a plan with its own")
     report = _judged(Path(target), _model(instance, arguments, variables, batch, frozen))
     if not isinstance(report, PartitionReport):
         raise ParenvsError(f"{target}: explain takes plans of partitions, not {report.plan.task}")
-    say(explanation_text(explained(report, variable)))
+    say_text(explanation_text(explained(report, variable)))
     refuse_illegal(report, f"{target}: illegal")
 
 
@@ -290,7 +292,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except (ParenvsError, OSError) as error:
-        sys.stderr.write(f"parenvs: {' '.join(str(error).splitlines())}\n")
+        say_progress(f"parenvs: {' '.join(str(error).splitlines())}")
         sys.exit(2)
 
 

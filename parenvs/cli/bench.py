@@ -13,7 +13,7 @@ import typer
 from parenvs.agents.names import TRAINED
 from parenvs.cli import tables
 from parenvs.cli.options import TASKS, check_range
-from parenvs.cli.report import out, say, say_progress
+from parenvs.cli.report import out, say, say_progress, say_text
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra
 from parenvs.files import write_text
 
@@ -152,7 +152,7 @@ def speed(
     write_text(folder / "bench_speed.json", raw + "\n")
     write_text(folder / "bench_speed.md", markdown(data, command))
     write_text(folder / "bench_speed_summary.md", short)
-    say(short)
+    say_text(short)
     files = "bench_speed.json, bench_speed.md, bench_speed_summary.md"
     say(f"written to {folder}: {files}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,9 +98,9 @@ def check(
         out.print(tables.standings(entries))
         if len(entries) == 1:
             out.print(tables.verdicts(entries[0]))
-    for name, reasons in refused.items():
+    for path, reasons in refused.items():
         for reason in reasons:
-            say_progress(f"{name}: {reason}")
+            say_progress(f"{path}: {reason}")
     for checked in entries:
         for verdict in checked.verdicts:
             if verdict.improves:
@@ -110,8 +110,7 @@ def check(
                     "proven; parenvs leaderboard update takes it over"
                 )
     say_progress(f"{len(files)} judged in {time.perf_counter() - begin:.1f} s")
-    if refused:
-        raise ParenvsError(f"{len(refused)} of {len(files)} refused: {', '.join(refused)}")
+    _end(_summary(files, refused))
 
 
 def table(
@@ -120,11 +119,11 @@ def table(
     short: Annotated[bool, typer.Option("--summary", help="A line for each task.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Rank the entries of a folder, all judged anew; Markdown, or JSON for other pages."""
+    """Rank a folder's entries, all judged anew, as Markdown. Status 2 if one is refused."""
     from parenvs.leaderboard.results import page, summary
     from parenvs.leaderboard.tasks import tasks
 
-    entries = _accepted(_of_folder(folder))
+    entries, refused = _accepted(_of_folder(folder), folder)
     if as_json:
         text = json.dumps(_standings(entries)) + "\n"
     else:
@@ -134,6 +133,7 @@ def table(
     else:
         write_text(path, text)
         say(f"table written to {path}")
+    _end(refused)
 
 
 def site(
@@ -144,9 +144,11 @@ def site(
     from parenvs.leaderboard.site import write_site
     from parenvs.leaderboard.tasks import tasks
 
-    files = write_site(path, tasks(), _accepted(_of_folder(folder)))
+    entries, refused = _accepted(_of_folder(folder), folder)
+    files = write_site(path, tasks(), entries)
     total = sum(len(text.encode()) for text in files.values())
     say(f"site written to {path}: {len(files)} files, {total / 1e6:.1f} MB; open index.html")
+    _end(refused)
 
 
 def update(files: Files) -> None:
@@ -154,62 +156,94 @@ def update(files: Files) -> None:
     from parenvs.leaderboard.check import improvements
     from parenvs.leaderboard.tasks import tasks, tasks_file
 
-    better = improvements(_accepted(files))
+    entries, refused = _accepted(files)
+    better = improvements(entries)
     for task, references in better.items():
         for name, new in references.items():
             old = tasks().task(task).problems[name].reference
             say(f"{task} {name}: {old.cost:.9g} ({old.method}) -> {new.cost:.9g} ({new.method})")
-    if not better:
+    if better:
+        tasks().improved(better).save()
+        say(f"references written to {tasks_file()}")
+    else:
         say("no reference is improved; nothing written")
-        return
-    tasks().improved(better).save()
-    say(f"references written to {tasks_file()}")
+    _end(refused)
 
 
-def _checked(files: Iterable[Path]) -> tuple[list[CheckedEntry], dict[str, tuple[str, ...]]]:
-    """Judge entries: all that could be judged, and the reasons for refusing a file, by its name.
+def _checked(
+    files: Iterable[Path], folder: Path | None = None
+) -> tuple[list[CheckedEntry], dict[Path, tuple[str, ...]]]:
+    """Judge entries: all that could be judged, and the reasons for refusing a file.
 
-    An entry that breaks a rule is in both; a file that is no entry is refused only.
+    An entry that breaks a rule is in both; a file that is no entry, or claims that of another
+    file, is refused only. So is one under ``folder`` that is not where its fields say.
     """
-    from parenvs.leaderboard.check import check_file
-    from parenvs.leaderboard.reading import EntryError, cleaned
+    from parenvs.leaderboard.check import check
+    from parenvs.leaderboard.entry import displaced, home, load_entry
+    from parenvs.leaderboard.reading import EntryError
 
-    entries: list[CheckedEntry] = []
-    refused: dict[str, tuple[str, ...]] = {}
-    names: dict[tuple[str, str], str] = {}
+    loaded: dict[Path, Any] = {}
+    refused: dict[Path, tuple[str, ...]] = {}
     for path in files:
-        shown = cleaned(str(path))
         try:
-            checked = check_file(path)
+            entry = load_entry(path)
         except EntryError as error:
-            refused[shown] = error.reasons
+            refused[path] = error.reasons
             continue
-        key = (checked.task.name, checked.entry.entry)
-        if key in names:
-            reason = f"field 'entry': {key[1]!r} of task {key[0]!r} is in {names[key]} already"
-            refused[shown] = (reason,)
+        if folder is not None and path != folder / home(entry):
+            reason = f"field 'entry' is {entry.entry!r}; call the file {home(entry).as_posix()}"
+            refused[path] = (reason,)
             continue
-        names[key] = shown
-        entries.append(checked)
-        if checked.reasons:
-            refused[shown] = checked.reasons
+        loaded[path] = entry
+    for path, other in displaced(loaded).items():
+        entry = loaded.pop(path)
+        reason = f"field 'entry': {entry.entry!r} of task {entry.task!r} is in {other} already"
+        refused[path] = (reason,)
+    entries = []
+    for path, entry in loaded.items():
+        entries.append(check(entry))
+        if entries[-1].reasons:
+            refused[path] = entries[-1].reasons
     return entries, refused
 
 
-def _accepted(files: Iterable[Path]) -> list[CheckedEntry]:
-    """The judged entries.
+def _accepted(files: list[Path], folder: Path | None = None) -> tuple[list[CheckedEntry], str]:
+    """Judge entries, and tell of each that is refused.
+
+    Returns:
+        The accepted ones, and words on the refused ones for ``_end``.
 
     Raises:
-        ParenvsError: one is refused.
+        ParenvsError: none is accepted.
     """
-    entries, refused = _checked(files)
-    for name, reasons in refused.items():
-        raise ParenvsError(f"{name}: {reasons[0]}; parenvs leaderboard check gives all reasons")
-    return entries
+    entries, refused = _checked(files, folder)
+    for path, reasons in refused.items():
+        say_progress(f"{path}: {reasons[0]}; parenvs leaderboard check gives all reasons")
+    words = _summary(files, refused)
+    accepted = [checked for checked in entries if not checked.reasons]
+    if not accepted:
+        raise ParenvsError(words)
+    return accepted, words
+
+
+def _summary(files: list[Path], refused: Collection[Path]) -> str:
+    """Words on how many files are refused, and which; empty if none is."""
+    names = ", ".join(map(str, refused))
+    return f"{len(refused)} of {len(files)} refused: {names}" if names else ""
+
+
+def _end(refused: str) -> None:
+    """End with status 2 if there are words on refused entries.
+
+    Raises:
+        ParenvsError: there are.
+    """
+    if refused:
+        raise ParenvsError(refused)
 
 
 def _of_folder(folder: Path) -> list[Path]:
-    """The entries of a folder, each of which is where its fields say.
+    """The files of a folder that are called as entries are.
 
     Raises:
         ParenvsError: no entry is there.

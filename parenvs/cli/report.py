@@ -14,24 +14,30 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from parenvs.agents.answer import SEARCHED
-from parenvs.errors import InfeasibleError
+from parenvs.errors import InfeasibleError, printable
 from parenvs.viewer import save, text
+from parenvs.viewer.words import printable_text
 
 if TYPE_CHECKING:
     from parenvs.agents.answer import Answer
 
 out = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
-"""Standard output, for rich tables; sentences go through ``say``."""
+"""Standard output, for the tables of ``parenvs.cli.tables``; sentences go through ``say``."""
 
 
 def say(words: str) -> None:
-    """Print words to standard output as they are: no markup, no line broken."""
-    out.print(words, markup=False, soft_wrap=True)
+    """Print one line to standard output as it is: no markup, not broken."""
+    say_text(printable(words))
+
+
+def say_text(words: str, painted: bool = False) -> None:
+    """Print lines to standard output as they are; see ``printable_text``."""
+    out.print(printable_text(words, painted), markup=False, soft_wrap=True, emoji=False)
 
 
 def say_progress(words: str) -> None:
     """Print a line for the person who waits to standard error: it is no part of the output."""
-    sys.stderr.write(words + "\n")
+    sys.stderr.write(printable(words) + "\n")
     sys.stderr.flush()
 
 
@@ -84,7 +90,7 @@ class Step:
         """Begin: show the words on a terminal."""
         self._begin = time.perf_counter()
         if self._live:
-            sys.stderr.write(f"{self.words} ... ")
+            sys.stderr.write(f"{printable(self.words)} ... ")
             sys.stderr.flush()
         return self
 
@@ -104,7 +110,7 @@ def say_json(content: Any) -> None:
 
 def print_report(report: Any) -> None:
     """Print what the judge says of a plan."""
-    say(text(report, colour=out.is_terminal))
+    say_text(text(report, colour=out.is_terminal), painted=out.is_terminal)
 
 
 def proof(answer: Answer) -> str:

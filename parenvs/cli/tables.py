@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parenvs.cluster import PRESETS
-from parenvs.errors import InfeasibleError
+from parenvs.errors import InfeasibleError, printable
 from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.instances import manifest
@@ -141,7 +141,7 @@ def parameters(graph: Graph) -> Table:
             row = [members[place] for place in places]
             held = size(float(bytes_[row].sum()))
             cells = (name, str(len(row)), held, Role(role).name.lower(), reasons[row[0]])
-            table.add_row(*map(Text, cells))
+            table.add_row(*cells)
     return table
 
 
@@ -340,7 +340,7 @@ def standings(entries: Sequence[CheckedEntry]) -> Table:
             checked = standing.checked
             reached = f"{standing.reached} of {len(checked.verdicts)}"
             row = (task.name, checked.entry.entry, f"{standing.score:.4f}", reached, standing.mark)
-            table.add_row(*map(Text, row))
+            table.add_row(*row)
     return table
 
 
@@ -353,14 +353,24 @@ def verdicts(entry: CheckedEntry) -> Table:
         reference = verdict.problem.reference
         figures = (f"{verdict.cost:.6g}", f"{reference.cost:.6g}", reference.status)
         row = (verdict.problem.name, *figures, f"{verdict.score:.4f}", verdict.state)
-        table.add_row(*map(Text, row))
+        table.add_row(*row)
     return table
+
+
+class _PrintableTable(Table):
+    """A table whose cells and title stand as they are: no markup, no control characters."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row of texts."""
+        super().add_row(*(Text(printable(cell)) for cell in cells), **options)
 
 
 def _table(title: str, *columns: str, names: int = 1) -> Table:
     """An empty table; its first ``names`` columns are left-justified and the others right."""
-    table = Table(
-        title=title or None, title_justify="left", title_style="bold", header_style="bold"
+    table = _PrintableTable(
+        title=Text(printable(title), style="bold") if title else None,
+        title_justify="left",
+        header_style="bold",
     )
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < names else "right")

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from parenvs.viewer.words import clip, plural, printable
+from parenvs.errors import printable
+from parenvs.viewer.words import clip, plural
 
 if TYPE_CHECKING:
     from parenvs.pipeline.profile import StageProfile

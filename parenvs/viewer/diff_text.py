@@ -13,6 +13,7 @@ from parenvs.diff import (
     PipelineDiff,
     pivot_stage,
 )
+from parenvs.errors import printable
 from parenvs.judging import ROUNDING
 from parenvs.partitioning.problem import PartitionReport
 from parenvs.pipeline.problem import Report, Stage
@@ -26,7 +27,6 @@ from parenvs.viewer.words import (
     duration,
     milliseconds,
     plural,
-    printable,
     reason_lines,
     signed,
     size,

@@ -10,13 +10,13 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, did_you_mean, printable, shown
 from parenvs.graph.graph import Role
 from parenvs.partitioning.classes import scope_of
 from parenvs.partitioning.explain import Explainer, shape_text
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.viewer.partition_grid import merged
-from parenvs.viewer.words import duration, plural, printable
+from parenvs.viewer.words import duration, plural
 
 WIDTH = 110
 """Columns of the text."""

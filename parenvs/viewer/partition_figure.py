@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parenvs.errors import printable
 from parenvs.viewer.page import HEIGHT, INK, MARGIN, QUIET, RED, TRACK, WIDTH, Page, blank_figure
 from parenvs.viewer.partition_cells import Box, Lists, Sheet, draw_tables, name_of
 from parenvs.viewer.partition_grid import UNDECIDED, Cell, cells, grid
 from parenvs.viewer.partition_text import MEMORY_PARTS, title, verdict
-from parenvs.viewer.words import SEPARATOR, duration, plural, printable, size
+from parenvs.viewer.words import SEPARATOR, duration, plural, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from parenvs.errors import printable
 from parenvs.judging import ROUNDING
 from parenvs.plan import BatchPlan
 from parenvs.viewer.partition_grid import STATE_NAMES, UNDECIDED, Cell, cells, merged
@@ -15,7 +16,6 @@ from parenvs.viewer.words import (
     duration,
     paint,
     plural,
-    printable,
     reason_lines,
     size,
 )
@@ -65,7 +65,7 @@ def text(
 def title(problem: Partitioning) -> str:
     """Instance, cluster and rules."""
     cluster = problem.cluster
-    parts = [f"{printable(problem.graph.name)} on {cluster}", f"{cluster.devices} devices"]
+    parts = [printable(f"{problem.graph.name} on {cluster}"), f"{cluster.devices} devices"]
     parts.append(f"{problem.rules} rules")
     if problem.uneven != "pad":
         parts.append(f"uneven dimensions: {problem.uneven}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parenvs.errors import printable
 from parenvs.viewer.cut_names import cut_labels
 from parenvs.viewer.page import (
     HEIGHT,
@@ -24,7 +25,7 @@ from parenvs.viewer.page import (
 )
 from parenvs.viewer.pipeline_schedule import LEFT, RIGHT, draw_schedule
 from parenvs.viewer.pipeline_text import device_range, device_words, title, verdict
-from parenvs.viewer.words import printable, size
+from parenvs.viewer.words import size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parenvs.errors import printable
 from parenvs.viewer.cut_names import AFTER, cut_labels
 from parenvs.viewer.words import (
     SEPARATOR,
@@ -14,7 +15,6 @@ from parenvs.viewer.words import (
     milliseconds,
     paint,
     plural,
-    printable,
     reason_lines,
     size,
 )
@@ -55,7 +55,7 @@ def text(pipeline: Pipeline, report: Report | None, colour: bool) -> str:
 
 def title(pipeline: Pipeline, report: Report | None) -> str:
     """Instance, cluster, stages and micro-batches."""
-    parts = [f"{printable(pipeline.profile.name)} on {pipeline.cluster}"]
+    parts = [printable(f"{pipeline.profile.name} on {pipeline.cluster}")]
     if report is not None and report.stages:
         parts.append(plural(len(report.stages), "stage"))
     batches = plural(pipeline.micro_batches, "micro-batch", "es")

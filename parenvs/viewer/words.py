@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable
+
+from parenvs.errors import printable
 
 SEPARATOR = "  ·  "
 """Stands between the parts of a line."""
 _PALETTE = (33, 214, 36, 133, 74, 143, 61, 180)  # of 256 colours, in the order of STAGE_COLOURS
+_PAINT = re.compile(r"(\x1b\[(?:38;5;\d{1,3}|0)m)")  # what ``paint`` adds
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -56,11 +60,6 @@ def signed(words: str) -> str:
     return words if words.startswith(("-", "0 ")) or words == "0" else f"+{words}"
 
 
-def printable(name: str) -> str:
-    """``name`` with a question mark for every control character."""
-    return "".join(x if x.isprintable() else "?" for x in name)
-
-
 def clip(line: str, width: int) -> str:
     """The line, cut to ``width`` characters with an ellipsis where it is longer."""
     return line if len(line) <= width else line[: width - 1] + "…"
@@ -75,6 +74,15 @@ def clip_start(name: str, width: int) -> str:
 def paint(words: str, index: int, colour: bool) -> str:
     """The words in the terminal's colour of a stage or dimension, or plain without ``colour``."""
     return f"\x1b[38;5;{_PALETTE[index % len(_PALETTE)]}m{words}\x1b[0m" if colour else words
+
+
+def printable_text(text: str, painted: bool = False) -> str:
+    """Lines fit for a terminal, whose only escapes are those of ``paint`` if it is ``painted``."""
+    lines = text.split("\n")
+    if not painted:
+        return "\n".join(map(printable, lines))
+    parts = (enumerate(_PAINT.split(line)) for line in lines)
+    return "\n".join("".join(x if k % 2 else printable(x) for k, x in row) for row in parts)
 
 
 def reason_lines(reasons: Iterable[str], width: int) -> list[str]:

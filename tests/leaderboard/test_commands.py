@@ -56,14 +56,30 @@ def test_commands__check(run, tmp_path):
     del content["plans"]["bert-48-shardy-8"], content["seconds"]["bert-48-shardy-8"]
     (tmp_path / "bad.json").write_text(json.dumps(content))
     (tmp_path / "worse.json").write_text("{}")
-    status, out, err = run("check", "bad.json", "worse.json", accepted)
+    status, out, err = run("check", "bad.json", "worse.json")
     assert status == 2
     assert "bad.json: field 'plans.vgg-19-shardy-8': field 'fingerprint' must be" in err
     assert "worse.json: field 'plans' is missing" in err
-    assert f"{accepted}: field 'entry': 'greedy' of task 'data-parallel' is in bad.json" in err
     assert "1 missing, 1 illegal" in out
     last = err.splitlines()[-1]
-    assert last.startswith("parenvs: 3 of 3 refused: ")
+    assert last.startswith("parenvs: 2 of 2 refused: ")
+
+
+def test_commands__a_claimed_name_stays_with_its_file(run, tmp_path):
+    """Whatever the order, the file with the entry's name has it; the other has one line."""
+    owner = BOARD / "submissions" / "data-parallel" / "greedy.json"
+    content = json.loads(owner.read_text())
+    for name in ("aaa.json", "greedy.json"):  # the second lies in no folder of the task
+        (tmp_path / name).write_text(json.dumps({**content, "authors": ["Mallory"]}))
+    for files in (("aaa.json", owner), (owner, "aaa.json"), ("greedy.json", owner, "aaa.json")):
+        status, out, err = run("check", "--json", *files)
+        assert status == 2
+        (standing,) = (s for task in json.loads(out)["tasks"] for s in task["standings"])
+        assert standing["authors"] == content["authors"]
+        claims = [line for line in err.splitlines() if line.startswith("aaa.json: ")]
+        words = "field 'entry': 'greedy' of task 'data-parallel' is in"
+        assert claims == [f"aaa.json: {words} {owner} already"]
+        assert f"{len(files) - 1} of {len(files)} refused: " in err.splitlines()[-1]
 
 
 def test_commands__json_is_what_a_page_needs(run):
@@ -95,10 +111,49 @@ def test_commands__table(run, tmp_path, monkeypatch):
         assert run("table", "--folder", "some", "--out", "new.md")[0] not in (0, None)
     assert Path("new.md").read_text() == "old"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["new.md", "some"]
+    # Bad files are told of and skipped; the page is that of the others.
     (only / "broken.json").write_text("[]")
-    status, _, err = run("table", "--folder", "some")
-    assert status == 2
+    (only / "zzz.json").write_bytes((only / "greedy.json").read_bytes())
+    status, skipped, err = run("table", "--folder", "some")
+    assert (status, skipped) == (2, out)
     assert "broken.json: expected one JSON object; parenvs leaderboard check" in err
+    assert "zzz.json: field 'entry' is 'greedy'; call the file data-parallel/greedy.json" in err
+    assert err.splitlines()[-1].startswith("parenvs: 2 of 4 refused: ")
+    status, _, err = run("site", "--folder", "some", "--out", "site")
+    assert status == 2
+    assert Path("site/index.html").is_file()
+    for name in ("greedy", "replicate"):
+        (only / f"{name}.json").unlink()
+    assert run("table", "--folder", "some", "--out", "new.md")[0] == 2
+    assert Path("new.md").read_text() == "old"  # not a page of no entry
+
+
+HOSTILE = {
+    "deep": b"[" * 100_000,
+    "deep-field": b'{"plans": ' + b'{"a": ' * 50 + b"1" + b"}" * 51,
+    "twice": b'{"entry": "a", "entry": "b"}',
+    "nan": b'{"seconds": {"a": NaN}}',
+    "infinite": b'{"seconds": {"a": -Infinity}}',
+    "overflow": b'{"seconds": {"a": 1e999}}',
+    "long": b'{"seeds": [' + b"9" * 5000 + b"]}",
+    "word": b'{"seeds": [18446744073709551616]}',
+    "bytes": b"\xff\xfe{}",
+    "empty": b"",
+    "huge": b'{"method": "' + b"x" * 2**22 + b'"}',
+    "list": b"[1e999999]",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_commands__a_bad_file_does_not_stop_the_others(run, tmp_path, name):
+    (tmp_path / f"{name}.json").write_bytes(HOSTILE[name])
+    status, out, err = run(
+        "check", f"{name}.json", BOARD / "submissions" / "data-parallel" / "greedy.json"
+    )
+    assert status == 2
+    assert "greedy" in out
+    assert err.splitlines()[-1] == f"parenvs: 1 of 2 refused: {name}.json"
+    assert all(line.isprintable() and len(line) < 600 for line in err.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -111,7 +166,7 @@ def test_commands__table(run, tmp_path, monkeypatch):
         (["submit", "--task", "data-parallel", "--agent", "ones", "--entry", "../x"], "'entry'"),
         (["table", "--folder", "nowhere"], "no entry TASK/ENTRY.json there"),
         (["check", "nowhere.json"], "refused: nowhere.json"),
-        (["update", "nowhere.json"], "no such file"),
+        (["update", "nowhere.json"], "1 of 1 refused: nowhere.json"),
     ],
 )
 def test_commands__errors(run, tmp_path, arguments, words):
