@@ -191,7 +191,9 @@ def _check_env(config: Config) -> None:
 def _check_overrides(overrides: Mapping[str, Any], algorithm: type) -> None:
     """Raise ``ParenvsError`` unless these are settings of the algorithm, in their ranges."""
     taken = {
-        name for one in algorithm.__mro__ for name in inspect.signature(one.__init__).parameters
+        name
+        for one in algorithm.__mro__
+        for name in inspect.signature(one.__init__).parameters  # type: ignore[misc]
     }
     _check_names(overrides, [name for name in _SETTINGS if name in taken], "field 'overrides'")
     for name, value in overrides.items():
