@@ -284,11 +284,16 @@ class Graph:
         complaint = head_complaint(name, batch_size, notes)
         if complaint:
             raise HloError(f"{path}: head: {complaint}; build the file anew")
-        kinds = {"phase": len(Phase), "parameter_role": len(Role)}
-        broken, reason = broken_array(arrays, _TYPES, kinds)
+        graph = cls(name=name, batch_size=batch_size, notes=tuple(notes), **arrays)
+        broken = graph._broken_array()
         if broken:
-            raise HloError(f"{path}: {broken} is broken; build the file anew ({reason})")
-        return cls(name=name, batch_size=batch_size, notes=tuple(notes), **arrays)
+            raise HloError(f"{path}: {broken}")
+        return graph
+
+    def _broken_array(self) -> str:
+        """Return what is wrong with the first array that does not fit, "" if all arrays fit."""
+        kinds = {"phase": len(Phase), "parameter_role": len(Role)}
+        return broken_array({key: getattr(self, key) for key in _ARRAYS}, _TYPES, kinds)
 
     def pipeline(
         self, cluster: str | dict[str, Any] | Cluster, stages: int | None = None, **options: Any

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from parenvs.errors import HloError
+from parenvs.errors import HloError, one_line
+from parenvs.graph.checks.limits import Budget, check_size, check_value, leaves
+from parenvs.graph.checks.shapes import check_shapes
 from parenvs.graph.flops import ELEMENTWISE, Call, bytes_of, flops_of, is_relabelling
 from parenvs.graph.flow import Flow
 from parenvs.graph.formats.dumps import ANNOTATIONS, by_id, what_passes_left
@@ -30,6 +32,8 @@ _INLINED = ("call", "fusion", "async-start")
 """Opcodes that are replaced by the instructions of the computation that they call."""
 _PASSED = ("async-update", "copy-start", "copy-done")
 """Opcodes of which the first result is the operand: copies between a device's own memories."""
+_FORWARDED = ("tuple", "get-tuple-element", "call", "fusion", "parameter")
+"""Opcodes whose result is another instruction's, so that its shape is declared twice."""
 _STRUCTURE = ("dot", "convolution", "window", "padding", "gather", "scatter")
 _LISTS = ("dimensions", "dynamic_slice_sizes", "gather_slice_sizes", "fft_length")
 """With ``_STRUCTURE``: fields of an instruction that its factor rule needs."""
@@ -144,10 +148,10 @@ def read_module(
         raise HloError(
             f"{where}: broken or truncated module (dangling reference {error}); write it anew"
         ) from None
-    except RecursionError:
-        raise HloError(f"{where}: broken module (a computation calls itself)") from None
-    except (ArithmeticError, TypeError, ValueError) as error:
-        raise HloError(f"{where}: broken module ({error})") from None
+    except (RecursionError, MemoryError):
+        raise HloError(f"{where}: broken module (too deeply nested, or too large)") from None
+    except (ArithmeticError, TypeError, ValueError, AttributeError) as error:
+        raise HloError(f"{where}: broken module ({one_line(error)})") from None
 
 
 class _Reader:
@@ -160,6 +164,7 @@ class _Reader:
         parameters: the inputs of the entry.
         outputs: tensors that the entry computation returns.
         applied: computation id -> FLOPs of one run.
+        budget: what may still be read.
     """
 
     def __init__(self, module: Any, where: str) -> None:
@@ -174,7 +179,8 @@ class _Reader:
         self.entry = self.computations[module.entry_computation_id]
         self.shapes: list[tuple[int, ...]] = []
         self.types: list[int] = []
-        self.sizes: list[float] = []
+        self.sizes: list[int] = []
+        self.budget = Budget(sum(len(c.instructions) for c in module.computations))
         self.has_loops = any(
             node.opcode == "while" for c in module.computations for node in c.instructions
         )
@@ -204,7 +210,8 @@ class _Reader:
         bits = ELEMENT_TYPES[shape.element_type][1]
         self.shapes.append(dims)
         self.types.append(shape.element_type)
-        self.sizes.append(math.ceil(math.prod(dims) * bits / 8))
+        self.sizes.append(-(-math.prod(dims) * bits // 8))
+        check_size(dims, self.sizes[-1])
         return [len(self.shapes) - 1]
 
     def text(self, value: str) -> int:
@@ -245,6 +252,7 @@ class _Reader:
         values: dict[int, list[int]] = {}
         shapes: dict[int, Any] = {}
         root = computation.root_id
+        self.budget.enter(computation)
         for node in by_id(computation):
             shapes[node.id] = node.shape
             operands = [values[i] for i in node.operand_ids]
@@ -257,11 +265,16 @@ class _Reader:
                 else:
                     values[node.id] = self.parameter(node, name, parent)
             elif node.opcode == "tuple":
+                # Tuples of tuples can double at each step: they are counted before they are made.
+                if sum(map(len, operands)) != len(leaves(node.shape)):
+                    raise HloError(f"tuple {node.name!r} does not fit its shape")
                 values[node.id] = [t for value in operands for t in value]
             elif node.opcode == "get-tuple-element":
                 parts = shapes[node.operand_ids[0]].tuple_shapes
-                start = sum(_leaves(p) for p in parts[: node.tuple_index])
-                stop = start + _leaves(parts[node.tuple_index])
+                if not 0 <= node.tuple_index < len(parts):
+                    raise HloError(f"broken or truncated module: {node.name!r} takes no part")
+                start = sum(len(leaves(p)) for p in parts[: node.tuple_index])
+                stop = start + len(leaves(parts[node.tuple_index]))
                 values[node.id] = operands[0][start:stop]
             elif node.custom_call_target in ANNOTATIONS or node.opcode in _PASSED:
                 values[node.id] = operands[0]
@@ -271,14 +284,21 @@ class _Reader:
                 if node.opcode == "async-start":  # it returns its operands as well
                     values[node.id] = [t for v in operands for t in v] + values[node.id]
             elif node.opcode == "async-done":
-                start = _leaves(shapes[node.operand_ids[0]].tuple_shapes[0])
-                values[node.id] = operands[0][start : start + _leaves(node.shape)]
+                start = len(leaves(shapes[node.operand_ids[0]].tuple_shapes[0]))
+                values[node.id] = operands[0][start : start + len(leaves(node.shape))]
             else:
                 layout_only = node.opcode == "transpose" and is_relabelling(
                     node, shapes[node.operand_ids[0]]
                 )
                 values[node.id] = self.instruction(node, operands, name, parent, layout_only)
+            self.check(node, values[node.id])
+        self.budget.leave()
         return values[root]
+
+    def check(self, node: Any, value: list[int]) -> None:
+        """Check that the tensors of an instruction are those that its shape declares."""
+        if node.opcode in _FORWARDED:
+            check_value(node.name, node.shape, [self.shapes[t] for t in value])
 
     def parameter(self, node: Any, name: str, parent: int) -> list[int]:
         """Add a parameter of the entry, or of a computation inside a while or conditional."""
@@ -302,23 +322,41 @@ class _Reader:
         """Add an instruction with its cost, read what it calls, and return its results."""
         flat = [t for value in operands for t in value]
         results = self.tensor(node.shape)
+        inputs, outputs = [self.shapes[t] for t in flat], [self.shapes[t] for t in results]
+        fields = self.fields(node, results)
+        try:
+            check_shapes(node.opcode, inputs, outputs, fields)
+        except HloError as error:
+            raise HloError(f"instruction {node.name!r}: {error}") from None
         nested = node.opcode in NESTED
         applied = [] if nested else [self.flops_inside(i) for i in node.called_ids]
-        call = Call(
-            node, [self.shapes[t] for t in flat], [self.shapes[t] for t in results], applied
-        )
-        flops, moved = flops_of(call), 0.0
+        flops, moved = flops_of(Call(node, inputs, outputs, applied)), 0.0
         if not (nested or layout_only):
             moved = bytes_of(
                 node.opcode, [self.sizes[t] for t in flat], [self.sizes[t] for t in results]
             )
-        attribute = self.attribute(node, results)
+        attribute = json.dumps(fields, separators=(",", ":")) if fields else ""
         index = self.add(node.opcode, flat, results, (flops, moved), name, attribute, parent)
         if nested:
             for called in node.called_ids:
-                out = self.block(self.computations[called], None, name, index)
+                computation = self.computations[called]
+                out = self.block(computation, None, name, index)
+                self.check_nested(node, computation, inputs, out)
                 self.add("return", out, [], op_name=name, parent=index)
         return results
+
+    def check_nested(
+        self, node: Any, computation: Any, inputs: list[tuple[int, ...]], out: list[int]
+    ) -> None:
+        """Check what a computation of a loop or branch takes and returns."""
+        found = [self.shapes[t] for t in out]
+        if node.opcode == "while":
+            check_value(node.name, node.shape, inputs)
+            for inner in computation.instructions:
+                if inner.opcode == "parameter":
+                    check_value(inner.name, inner.shape, inputs)
+        if node.opcode == "conditional" or found != [()]:  # what ends a loop is one scalar
+            check_value(node.name, node.shape, found)
 
     def flops_inside(self, computation_id: int) -> float:
         """Return the FLOPs of one run of a computation that an instruction applies."""
@@ -361,8 +399,8 @@ class _Reader:
                 old = old._replace(attribute=self.text(json.dumps(fields, separators=(",", ":"))))
             self.instructions[row] = old
 
-    def attribute(self, node: Any, results: list[int]) -> str:
-        """Return the fields that the opcode's factor rule needs, as compact JSON ("" for none).
+    def fields(self, node: Any, results: list[int]) -> dict[str, Any]:
+        """Return the fields that the opcode's factor rule needs.
 
         In a module with loops, so do whole numbers and their comparison, for trip counts.
         """
@@ -377,7 +415,7 @@ class _Reader:
                 out["direction"] = node.comparison_direction
         if node.opcode not in ELEMENTWISE:
             self.structure(node, out)
-        return json.dumps(out, separators=(",", ":")) if out else ""
+        return out
 
     def structure(self, node: Any, out: dict[str, Any]) -> None:
         """Add to ``out`` the dimension numbers, windows and computations of an instruction."""
@@ -433,13 +471,6 @@ class _Reader:
             opcode_names=pack_texts(list(self.opcodes)),
             string_table=pack_texts(list(self.strings)),
         )
-
-
-def _leaves(shape: Any) -> int:
-    """Return the number of arrays in ``shape``, a tuple or one array."""
-    if shape.element_type != TUPLE:
-        return 1
-    return sum(_leaves(part) for part in shape.tuple_shapes)
 
 
 def _plain(message: Any) -> Any:

@@ -121,7 +121,7 @@ def with_roles(
         leading = Counter(
             shape[0]
             for shape, told in zip(shapes, role, strict=True)
-            if told == Role.BATCH and shape
+            if told == Role.BATCH and shape and shape[0]
         )
         batch_size = leading.most_common(1)[0][0] if leading else 1
     scalars = {t for t, told in zip(tensors, role, strict=True) if told == Role.SCALAR}

@@ -142,6 +142,7 @@ def test_reader__parameters_by_number_whatever_their_ids():
     first.parameter_number, second.parameter_number = 1, 0
     first.metadata.op_name, second.metadata.op_name = "batch", "params['w']"
     second.shape.dimensions[:] = [8]
+    entry(module).instructions[2].opcode = "custom-call"
     graph = read(module)
     assert graph.paths == ["w", "batch"]
     assert [graph.shape(t) for t in graph.parameter_tensor] == [(8,), (4, 2)]

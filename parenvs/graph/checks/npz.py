@@ -94,10 +94,8 @@ def head_complaint(name: Any, batch_size: Any, notes: Any) -> str:
     return ""
 
 
-def broken_array(
-    arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]
-) -> tuple[str, str]:
-    """Return the name of the first array that is wrong by itself or beside the others, and why.
+def broken_array(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]) -> str:
+    """Return what is wrong with the first array that is wrong by itself or beside the others.
 
     Args:
         arrays: arrays of a graph, by the names of ``Graph``'s fields.
@@ -105,7 +103,7 @@ def broken_array(
         kinds: number of the values of ``phase`` and of ``parameter_role``.
 
     Returns:
-        A pair of empty texts if nothing is wrong.
+        Its name, the remedy and the reason; "" if nothing is wrong.
     """
     steps = (
         lambda: _wrong_types(arrays, types),
@@ -116,7 +114,8 @@ def broken_array(
         lambda: _wrong_order(arrays),
         lambda: _wrong_attributes(arrays),
     )
-    return next((wrong for step in steps for wrong in step()), ("", ""))
+    wrong = next((wrong for step in steps for wrong in step()), None)
+    return f"{wrong[0]} is broken; build the file anew ({wrong[1]})" if wrong else ""
 
 
 Wrong = Iterator[tuple[str, str]]
