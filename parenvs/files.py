@@ -140,11 +140,11 @@ def remove_leftovers(folder: Path) -> None:
 
     A folder that was renamed to make room for a new one that never came gets its name back.
     """
-    for name in os.listdir(folder):
-        match = _TEMPORARY.fullmatch(name)
+    for left in list(folder.iterdir()):
+        match = _TEMPORARY.fullmatch(left.name)
         if match is None or match["host"] != _HOST or _lives(int(match["pid"])):
             continue
-        left, target = folder / name, folder / match["name"]
+        target = folder / match["name"]
         with suppress(OSError):  # another process may be removing it, too
             if match["kind"] == "old" and not target.exists():
                 left.rename(target)
