@@ -20,7 +20,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs.agents.rainbow.buffer import RainbowBuffer
 from parenvs.agents.train.best_plan import BestPlan
-from parenvs.agents.train.weights import load_agent, read_member, save_agent
+from parenvs.agents.train.weights import load_counters, load_weights, read_member, save_agent
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import replacing
 
@@ -106,7 +106,8 @@ def load_checkpoint(
     try:
         with zipfile.ZipFile(path) as archive:
             state = json.loads(read_member(archive, STATE))
-            load_agent(archive, model)
+            load_weights(archive, model)
+            load_counters(archive, model)
             buffer = getattr(model, "replay_buffer", None)
             if isinstance(buffer, RainbowBuffer):
                 with np.load(

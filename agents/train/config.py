@@ -46,6 +46,7 @@ _SETTINGS: dict[str, tuple[type, float, float]] = {
     "exploration_final_eps": _SHARE,
 }  # fmt: skip
 """Settings that a run's folder can hold: type, least and greatest value."""
+_DEVICES = ("auto", "cpu", "cuda")
 
 
 @dataclass(frozen=True)
@@ -190,14 +191,32 @@ def _check_env(config: Config) -> None:
 
 def _check_overrides(overrides: Mapping[str, Any], algorithm: type) -> None:
     """Raise ``ParenvsError`` unless these are settings of the algorithm, in their ranges."""
-    taken = {
-        name
-        for one in algorithm.__mro__
-        for name in inspect.signature(one.__init__).parameters  # type: ignore[misc]
-    }
-    _check_names(overrides, [name for name in _SETTINGS if name in taken], "field 'overrides'")
+    makers = [vars(one)["__init__"] for one in algorithm.__mro__ if "__init__" in vars(one)]
+    taken = {name for maker in makers for name in inspect.signature(maker).parameters}
+    known = [name for name in (*_SETTINGS, "device", "policy_kwargs") if name in taken]
+    _check_names(overrides, known, "field 'overrides'")
     for name, value in overrides.items():
-        _check_number(f"overrides.{name}", value, _SETTINGS[name])
+        where = f"overrides.{name}"
+        if name == "device":
+            if value not in _DEVICES:
+                raise ParenvsError(
+                    f"field {where!r}: expected {', '.join(_DEVICES)}, not {shown(value)}"
+                )
+        elif name == "policy_kwargs":
+            _check_layers(where, value)
+        else:
+            _check_number(where, value, _SETTINGS[name])
+
+
+def _check_layers(where: str, value: Any) -> None:
+    """Raise ``ParenvsError`` unless these are widths of layers, as ``{"net_arch": [64, 64]}``."""
+    if not isinstance(value, dict) or list(value) != ["net_arch"]:
+        raise ParenvsError(f'field {where!r}: expected {{"net_arch": [...]}}, not {shown(value)}')
+    widths = value["net_arch"]
+    if not isinstance(widths, list) or len(widths) > 16:
+        raise ParenvsError(f"field {where!r}: expected at most 16 widths, not {shown(widths)}")
+    for width in widths:
+        _check_number(where, width, (int, 1, 10**4))
 
 
 def _check_names(content: Mapping[str, Any], known: Any, where: str) -> None:

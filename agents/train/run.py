@@ -30,7 +30,7 @@ from parenvs.agents.train.config import (
     save_config,
 )
 from parenvs.agents.train.learners import learner_of
-from parenvs.agents.train.weights import load_agent, save_counters
+from parenvs.agents.train.weights import AGENT, load_counters, load_weights, save_counters
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import locked, replacing, write_text
@@ -204,7 +204,10 @@ def load_model(folder: str | Path, trust: bool = False) -> BaseAlgorithm:
         _, model = _fresh(config, envs=1)
     try:
         with zipfile.ZipFile(path) as archive:
-            load_agent(archive, model)
+            load_weights(archive, model)
+            model.num_timesteps = config.steps  # of a file that SB3 alone wrote
+            if AGENT in archive.namelist():
+                load_counters(archive, model)
     except Exception as error:  # broken files raise errors of many kinds
         raise ParenvsError(f"{path}: not a trained agent ({one_line(error)}); train anew") from None
     if isinstance(model, Rainbow):

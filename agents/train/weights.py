@@ -48,17 +48,26 @@ def save_counters(archive: zipfile.ZipFile, model: BaseAlgorithm) -> None:
     archive.writestr(AGENT, json.dumps(state))
 
 
-def load_agent(archive: zipfile.ZipFile, model: BaseAlgorithm) -> None:
-    """Bring a fresh agent to where an archive was written.
+def load_weights(archive: zipfile.ZipFile, model: BaseAlgorithm) -> None:
+    """Give an agent the weights of an archive that ``save_agent`` or ``save`` of SB3 wrote.
 
     Args:
-        archive: what ``save_agent`` wrote, or ``save`` of SB3 with ``save_counters``.
+        archive: the archive.
         model: an agent with the same settings.
 
     Raises:
         Exception: of many kinds, if the archive holds anything else.
     """
     weights = {name: _weights(archive, f"{name}.pth") for name in model.get_parameters()}
+    model.set_parameters(weights, device=model.device)
+
+
+def load_counters(archive: zipfile.ZipFile, model: BaseAlgorithm) -> None:
+    """Give an agent what ``save_counters`` wrote.
+
+    Raises:
+        Exception: of many kinds, if the archive holds anything else.
+    """
     state = json.loads(read_member(archive, AGENT))
     counters = {name: state["counters"][name] for name in _COUNTERS if hasattr(model, name)}
     episodes = state["episodes"]
@@ -70,7 +79,6 @@ def load_agent(archive: zipfile.ZipFile, model: BaseAlgorithm) -> None:
         for episode in episodes
     ):
         raise ValueError(f"{AGENT}: episodes are not statistics")
-    model.set_parameters(weights, device=model.device)
     for name, count in counters.items():
         setattr(model, name, count)
     model.ep_info_buffer = deque(episodes, maxlen=model._stats_window_size)

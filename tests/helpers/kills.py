@@ -11,7 +11,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from parenvs.files import remove_leftovers
+from parenvs import files
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("plan", "graph", "site", "checkpoint", "swap")
@@ -104,8 +104,14 @@ def kill(kind, folder, seed):
         process.stdout.close()
 
 
-def check(kind, folder, kills):
+def check(kind, folder, kills, kill=kill):
     """Kill writers; after each the old or the new is there; after a next start nothing else.
+
+    Args:
+        kind: one of ``KINDS``.
+        folder: an empty folder.
+        kills: number of kills.
+        kill: starts a writer and kills it, given kind, folder and seed.
 
     Returns:
         how many kills left something that the next start removed or repaired.
@@ -120,7 +126,7 @@ def check(kind, folder, kills):
         names = {p.name for p in Path(folder).iterdir()}
         left += names != {path.name}
         if kind == "swap" and path.name not in names:  # killed between two renames
-            remove_leftovers(Path(folder))
+            files.remove_leftovers(Path(folder))
         assert read(path) in known, seed
         write(kind, path, 0)
         rest = {p.name for p in Path(folder).iterdir()} - {path.name}
@@ -128,14 +134,16 @@ def check(kind, folder, kills):
     return left
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "swap":
-        from parenvs import files
-
+def repeat(kind, folder):
+    """Write both contents by turns until killed."""
+    if kind == "swap":
         files._exchanged = lambda *_: False
-    place, turn = target(sys.argv[1], sys.argv[2]), 0
-    write(sys.argv[1], place, 0)
-    print("writing", flush=True)
+    turn = 0
     while True:
+        write(kind, target(kind, folder), turn)
+        print("writing", flush=True)
         turn = 1 - turn
-        write(sys.argv[1], place, turn)
+
+
+if __name__ == "__main__":
+    repeat(sys.argv[1], sys.argv[2])
