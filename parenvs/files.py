@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 @contextmanager
@@ -37,3 +37,23 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write ``text`` to ``path`` as UTF-8, completely or not at all."""
     with replacing(path, "w") as stream:
         stream.write(text)
+
+
+class DuplicateFieldError(ValueError):
+    """A field stands twice in one object of a JSON file."""
+
+
+def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of JSON whose fields differ, for ``json.loads``.
+
+    Raises:
+        DuplicateFieldError: a field stands twice.
+    """
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise DuplicateFieldError(f"field {key[:80]!r} stands twice")
+            seen.add(key)
+    return content
