@@ -22,7 +22,7 @@ import numpy as np
 
 from parenvs.cluster import Cluster, Device
 from parenvs.datasets.families import FAMILIES, MIN_PIVOTS, MIN_VARIABLES, ChainArrays
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, printable
 from parenvs.instances import load_profile, names
 from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import COPIES, Pipeline
@@ -347,7 +347,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
                 cells = " | ".join(f"{x:.3g}" for x in ratios(Pipeline(profile, cluster)))
                 print(f"| {Path(instance).name} | {text} | {len(profile):,} | {cells} |")
     except ParenvsError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return 2
     return 0
 

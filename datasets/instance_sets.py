@@ -14,6 +14,7 @@ import argparse
 import io
 import os
 import sys
+import tokenize
 import zipfile
 import zlib
 from collections import Counter
@@ -36,7 +37,7 @@ from parenvs.datasets.generators import (
     generated,
     generated_cluster,
 )
-from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line, shown
 from parenvs.files import replacing
 from parenvs.instances import data_folder
 
@@ -68,8 +69,11 @@ _TYPES = {
 """Array of a file -> its element type; all have one dimension, and ``schema`` one element."""
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, RuntimeError,
-    SyntaxError, zipfile.BadZipFile, zlib.error,
+    SyntaxError, MemoryError, ArithmeticError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
+"""What ``zipfile`` and NumPy raise of damaged files; a header is parsed as Python."""
+_MOST_BYTES = 2**28
+"""Bytes of the arrays of a file, uncompressed, beyond which none is read."""
 
 
 def load_set(name: str | os.PathLike[str]) -> list[DrawnProblem]:
@@ -172,16 +176,21 @@ def _read(path: Path) -> list[DrawnProblem]:
     Raises:
         ParenvsError: the file is missing or damaged.
     """
+    field = ""
+    arrays: dict[str, np.ndarray] = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            arrays = {
-                entry.removesuffix(".npy"): np.lib.format.read_array(
-                    io.BytesIO(archive.read(entry)), allow_pickle=False
-                )
-                for entry in archive.namelist()
-            }
+            size = sum(entry.file_size for entry in archive.infolist())
+            if size > _MOST_BYTES:
+                raise ParenvsError(f"{size:,} bytes of arrays, at most {_MOST_BYTES:,} are read")
+            for entry in archive.namelist():
+                field = f"field {shown(entry.removesuffix('.npy'))}: "
+                data = io.BytesIO(archive.read(entry))
+                array = np.lib.format.read_array(data, allow_pickle=False)
+                arrays[entry.removesuffix(".npy")] = array
     except _UNREADABLE as error:
-        raise ParenvsError(f"{path}: not a set of problems, or damaged ({error})") from None
+        reason = f"not a set of problems, or damaged ({field}{one_line(error)})"
+        raise ParenvsError(f"{path}: {reason}; {_remedy(path)}") from None
     fault = _inconsistency(arrays)
     if fault:
         raise ParenvsError(f"{path}: {fault}; {_remedy(path)}")

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from parenvs.errors import ParenvsError, PlanError, shown
-from parenvs.plan import no_duplicates
+from parenvs.errors import ParenvsError, shown
+from parenvs.files import DuplicateFieldError, no_duplicates
 
 MAX_BYTES = 4 * 2**20
 """Size of the largest file that is read."""
@@ -70,13 +70,15 @@ def parse_json(data: bytes, where: str) -> Any:
     try:
         content = json.loads(
             data.decode("utf-8"),
-            object_pairs_hook=_object,
+            object_pairs_hook=no_duplicates,
             parse_constant=_constant,
             parse_int=_whole,
             parse_float=_number,
         )
     except RecursionError:
         raise EntryError(where, [f"file: nested deeper than {MAX_DEPTH} levels"]) from None
+    except DuplicateFieldError as error:
+        raise EntryError(where, [f"{error} in one object"]) from None
     except _ContentError as error:
         raise EntryError(where, [str(error)]) from None
     except ValueError as error:
@@ -96,14 +98,6 @@ def cleaned(text: str, max_length: int = 400) -> str:
 
 class _ContentError(ValueError):
     """Content that JSON or Python's reader allows, and entries must not have."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON, whose keys must differ."""
-    try:
-        return no_duplicates(pairs)
-    except PlanError as error:
-        raise _ContentError(f"{error} in one object") from None
 
 
 def _constant(text: str) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 
 from parenvs.arrays import Array, namespace
 from parenvs.errors import ClusterError, ParenvsError, did_you_mean, shown
+from parenvs.files import DuplicateFieldError, no_duplicates
 
 MEMORY_FRACTION = 0.9
 """Share of a device's memory that a plan may fill; a choice of this suite, not of the paper."""
@@ -326,10 +327,15 @@ def _known_device(name: str, where: str) -> Device:
 
 def _from_file(path: str) -> Cluster:
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        content = json.loads(text, object_pairs_hook=no_duplicates)
     except FileNotFoundError:
         raise ClusterError(f"cluster: no file {shown(path)}") from None
-    except (ValueError, OSError, RecursionError) as error:
+    except DuplicateFieldError as error:
+        raise ClusterError(f"{path}: {error}") from None
+    except RecursionError:
+        raise ClusterError(f"{path}: not a JSON file (nested too deeply)") from None
+    except (ValueError, OSError) as error:
         raise ClusterError(f"{path}: not a JSON file ({error})") from None
     return _from_object(content, path)
 
@@ -341,10 +347,10 @@ def _from_object(content: Any, where: str) -> Cluster:
     device = _device_of(figures.pop("device", None), where)
     name = figures.pop("name", "")
     if set(figures) != set(_CLUSTER_KEYS):
-        wrong_keys = sorted(map(str, set(figures) ^ set(_CLUSTER_KEYS)))
+        wrong_keys = sorted(map(shown, set(figures) ^ set(_CLUSTER_KEYS)))
         raise ClusterError(
             f"{where}: needs exactly {', '.join(_CLUSTER_KEYS)} and device; missing or unknown: "
-            f"{', '.join(wrong_keys)}"
+            f"{', '.join(wrong_keys[:5])}"
         )
     if not isinstance(name, str):
         raise ClusterError(f"{where}: name must be a text, not {shown(name)}")
@@ -358,7 +364,11 @@ def _device_of(content: Any, where: str) -> Device:
     if not isinstance(content, dict):
         raise ClusterError(f"{where}: device must be a name or an object, not {shown(content)}")
     if set(content) != set(_DEVICE_KEYS):
-        raise ClusterError(f"{where}: device needs exactly {', '.join(_DEVICE_KEYS)}")
+        wrong_keys = sorted(map(shown, set(content) ^ set(_DEVICE_KEYS)))
+        raise ClusterError(
+            f"{where}: device needs exactly {', '.join(_DEVICE_KEYS)}; missing or unknown: "
+            f"{', '.join(wrong_keys[:5])}"
+        )
     if not isinstance(content["name"], str):
         raise ClusterError(f"{where}: device.name must be a text, not {shown(content['name'])}")
     return Device(**content)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from platform import node
-from typing import IO
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
@@ -222,3 +222,23 @@ def _sync_folder(path: Path) -> None:
             os.fsync(number)
         finally:
             os.close(number)
+
+
+class DuplicateFieldError(ValueError):
+    """A field stands twice in one object of a JSON file."""
+
+
+def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of JSON whose fields differ, for ``json.loads``.
+
+    Raises:
+        DuplicateFieldError: a field stands twice.
+    """
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise DuplicateFieldError(f"field {key[:80]!r} stands twice")
+            seen.add(key)
+    return content

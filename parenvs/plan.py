@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.errors import PlanError, did_you_mean, shown
-from parenvs.files import write_text
+from parenvs.files import DuplicateFieldError, no_duplicates, write_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -45,6 +45,7 @@ UNEVEN = ("pad", "forbid")
 """Dimensions that the number of devices does not divide are padded, or stay replicated."""
 LARGEST_NUMBER = 2**31 - 1
 """Largest number in a plan file."""
+_LONGEST_TEXT = 4096  # as long as a path can be
 _SETTINGS = ("copies", "recompute", "sync", "tied")
 """Fields of the cost model that files of pipelines may leave out."""
 HEAD = ("schema", "task", "instance", "fingerprint")
@@ -271,7 +272,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
             object_pairs_hook=no_duplicates,
             parse_constant=no_constant,
         )
-    except PlanError as error:
+    except (DuplicateFieldError, PlanError) as error:
         raise PlanError(f"{where}: {error}") from None
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error) or "nested too deeply"
@@ -285,22 +286,6 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     if not isinstance(task, str) or task not in PLANS:
         raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {', '.join(PLANS)}")
     return PLANS[task].from_json(content, where)
-
-
-def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of JSON, for ``json.loads``.
-
-    Raises:
-        PlanError: a key stands twice.
-    """
-    content = dict(pairs)
-    if len(content) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise PlanError(f"field {shown(key)} stands twice")
-            seen.add(key)
-    return content
 
 
 def no_constant(text: str) -> float:
@@ -330,8 +315,11 @@ def _check_keys(
 def _text(content: Mapping[str, Any], key: str, where: str) -> str:
     """Return a field that is a text and not empty."""
     value = content[key]
-    if not isinstance(value, str) or not value:
-        raise PlanError(f"{where}: field {key!r} must be a text, not {shown(value)}")
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_TEXT:
+        raise PlanError(
+            f"{where}: field {key!r} must be a text of 1 to {_LONGEST_TEXT:,} characters, not "
+            f"{shown(value)}"
+        )
     return value
 
 

@@ -144,7 +144,7 @@ BAD = [
     ({"inter_bw": float("inf")}, "inter_bw must be a positive number, not inf"),
     ({"inter_bw": 10**400}, "inter_bw must be a positive number"),
     ({"inter_bw": 0}, "inter_bw must be a positive number, not 0"),
-    ({"speed": 1}, "missing or unknown: speed"),
+    ({"speed": 1}, "missing or unknown: 'speed'"),
     ({"name": 3}, "name must be a text, not 3"),
     ({"device": 3}, "device must be a name or an object, not 3"),
     ({"device": None}, "device must be a name or an object"),
@@ -253,3 +253,25 @@ def test_cluster__parts():
             ClusterError, match=f"{devices} devices are no part of cluster 3x6 v100"
         ):
             cluster.part(devices)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"servers": 1, "servers": 2}', "field 'servers' stands twice"),
+        (json.dumps(GOOD).replace('"servers": 2', '"servers": 1e999'), "servers must be"),
+        (json.dumps(GOOD).replace('"servers": 2', f'"servers": {2**64}'), "servers must be"),
+        (json.dumps(GOOD).replace('"servers": 2', '"servers": NaN'), "servers must be"),
+        (json.dumps({**GOOD, "x\x1b" * 9999: 1}), "missing or unknown: 'x"),
+    ],
+)
+def test_cluster__hostile_file(text, words, tmp_path):
+    path = tmp_path / "my.json"
+    path.write_text(text)
+    assert text != json.dumps(GOOD)
+    with pytest.raises(ClusterError) as caught:
+        Cluster.parse(path)
+    line = str(caught.value)
+    assert line.startswith(f"{path}: ") and words in line
+    assert line.isprintable() and len(line) < 500

@@ -31,7 +31,7 @@ from parenvs.agents.pretrained.exam import Exam, exam, greedy, summary
 from parenvs.agents.rainbow.algorithm import Rainbow
 from parenvs.agents.train.learners import preset
 from parenvs.agents.vec_env import make_env, one_thread
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, printable
 from parenvs.files import replacing, write_text
 from parenvs.machine import host
 
@@ -222,7 +222,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     try:
         train(ChainRun(**options), folder, say=lambda line: print(line, flush=True))
     except ParenvsError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"interrupted; {folder} holds the last look's log and model", file=sys.stderr)

@@ -17,7 +17,7 @@ from pathlib import Path
 from parenvs.agents.fused.ppo import OBJECTIVES, Settings
 from parenvs.agents.fused.run import DEVICES, WEIGHTS, train
 from parenvs.datasets.families import FAMILIES
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, printable
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     try:
         log = train(Settings(**options), folder, device, workers, partial(print, flush=True))
     except ParenvsError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return 2
     print(f"{log['samples']:,} samples in {log['seconds']} s; {folder / WEIGHTS}")
     return 0

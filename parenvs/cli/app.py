@@ -43,7 +43,7 @@ from parenvs.cli.report import (
     write,
 )
 from parenvs.cli.train import add_training
-from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -270,7 +270,10 @@ def _judged(file: Path, model: Model) -> Any:
 
     judged_plan: Any = load_plan(file)
     if not (model.instance or model.options):
-        return judge(judged_plan)
+        try:
+            return judge(judged_plan)
+        except UnknownInstanceError as error:
+            raise UnknownInstanceError(f"{file}: field 'instance': {error}") from None
     instance = model.instance or judged_plan.instance
     if isinstance(judged_plan, PipelinePlan):
         cluster, micro_batch = judged_plan.cluster, judged_plan.micro_batch

@@ -1,5 +1,6 @@
 """Stored sets of drawn problems: what ships, round trips, and damaged files."""
 
+import zipfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -219,3 +220,28 @@ def test_instance_sets__chains_are_refused_like_any_other():
     with pytest.raises(ProfileError, match="must be >= 0"):
         problem = draw(np.random.default_rng(0))
         replace(problem.pipeline.profile, forward=-problem.pipeline.profile.forward)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"(": " "}, "field 'schema': "),  # NumPy takes the header apart as Python
+        ({"(1,)": f"({2**64},)"}, "field 'schema': "),
+        ({"(1,)": f"({2**40},)"}, "field 'schema': "),
+        ({"}": ""}, "field 'schema': "),
+    ],
+)
+def test_instance_sets__hostile_header(tmp_path, change, words):
+    path = tmp_path / "odd.npz"
+    header = "{'descr': '|u1', 'fortran_order': False, 'shape': (1,), }"
+    for old, new in change.items():
+        assert old in header
+        header = header.replace(old, new)
+    with zipfile.ZipFile(path, "w") as archive:
+        data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+        archive.writestr("schema.npy", data + b"\x01")
+    with pytest.raises(ParenvsError) as caught:
+        load_set(path)
+    line = str(caught.value)
+    assert line.startswith(f"{path}: not a set of problems, or damaged (") and words in line
+    assert line.isprintable() and line.endswith("write it anew with save_set")
