@@ -59,12 +59,17 @@ OPERATORS: dict[type, type] = {
 }  # fmt: skip
 FUNCTIONS = {
     "max": "min", "maximum": "minimum", "argmax": "argmin", "any": "all", "ceil": "floor",
-    "flatnonzero": "nonzero", "largest": "sum",
 }  # fmt: skip
-FUNCTIONS |= {other: name for name, other in FUNCTIONS.items() if other not in ("nonzero", "sum")}
+FUNCTIONS |= {other: name for name, other in FUNCTIONS.items()}
 
-EQUIVALENT: dict[tuple[str, str, str], str] = {}
-"""Module, line and change of survivors that alter nothing that can be seen -> the reason."""
+EQUIVALENT = {
+    (
+        "parenvs/partitioning/formulas.py",
+        "graph.parent >= 0",
+        "graph.parent >= 1",
+    ): "the first instruction is no loop: a loop has an operand, which stands before it",
+}
+"""Module, and what is changed to what: changes that no test can see -> the reason."""
 
 
 @dataclass
@@ -74,7 +79,7 @@ class Mutant:
     Attributes:
         module: the module's path.
         line: number of the line.
-        before: the expression or statement as it is.
+        before: the expression or statement as it is, with the expression around it.
         after: what it is changed to.
         outcome: ``killed``, ``timeout`` or ``lives``; empty before it ran.
     """
@@ -132,10 +137,13 @@ def mutants(module: str, source: str) -> Iterator[tuple[Mutant, str]]:
     for parent, field, k in list(places(tree)):
         held = getattr(parent, field)
         node = held if k is None else held[k]
+        around = isinstance(parent, ast.expr)  # a number alone says little
+        before = ast.unparse(parent if around else node)
         for changed in variants(node):
-            mutant = Mutant(module, node.lineno, ast.unparse(node), ast.unparse(changed))
             replace(parent, field, k, changed)
-            yield mutant, ast.unparse(ast.fix_missing_locations(tree))
+            after = ast.unparse(parent if around else changed)
+            text = ast.unparse(ast.fix_missing_locations(tree))
+            yield Mutant(module, node.lineno, before, after), text
             replace(parent, field, k, node)
 
 
@@ -181,6 +189,11 @@ def examine(folder: Path, module: str, most: int | None, seed: int, end: float) 
     (folder / module).write_text(source, encoding="utf-8")
     progress(f"{module}: {len(seen)} of {len(every)} mutants")
     return sorted(seen, key=lambda mutant: mutant.line)
+
+
+def code(text: str) -> str:
+    """A cell of a table that holds code."""
+    return "`" + text.replace("|", "\\|") + "`"
 
 
 def reason(mutant: Mutant) -> str:

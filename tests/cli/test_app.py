@@ -298,6 +298,8 @@ def test_cli__truncated_module(refused, run, tmp_path):
 
 @pytest.mark.parametrize("command", ["plan", "show", "compare", "train"])
 def test_cli__bad_problems(refused, tmp_path, command):
+    if command == "train":
+        pytest.importorskip("sb3_contrib")
     out = [] if command == "show" else ["--out", tmp_path / "out"]
     refused(command, "t5-3bb", *out, words="unknown instance 't5-3bb' (did you mean 't5-3b'?)")
     refused(command, tmp_path / "none.csv", *out, words="no such file")
