@@ -115,6 +115,7 @@ def locked(folder: str | os.PathLike[str], beside: bool = False) -> Iterator[Non
     if key in _held:
         yield
         return
+    made = [place for place in path.parents if not place.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, timeout=0)
     try:
@@ -130,9 +131,12 @@ def locked(folder: str | os.PathLike[str], beside: bool = False) -> Iterator[Non
         yield
     finally:
         _held.discard(key)
-        with suppress(OSError):
+        with suppress(OSError):  # on Windows it stays
             path.unlink()
         lock.release()
+        with suppress(OSError):  # folders made for the lock go, if nothing was written to them
+            for place in made:
+                place.rmdir()
 
 
 def remove_leftovers(folder: Path) -> None:

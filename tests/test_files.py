@@ -11,14 +11,6 @@ import pytest
 from parenvs import files
 from parenvs.errors import ParenvsError
 
-HOLD = """
-import sys, time
-from parenvs.files import locked
-with locked(sys.argv[1]):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
 
 def dead_process():
     """The number of a process that has ended."""
@@ -120,22 +112,20 @@ def test_files__long_names(tmp_path):
 
 def test_files__lock_of_another_process(tmp_path):
     """The second writer is told who the first is; once that is killed, the lock is free."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "run")], stdout=subprocess.PIPE
-    )
-    assert process.stdout.readline() == b"held\n"
-    try:
-        words = rf"run: process {process.pid} on {files._HOST} is writing to it; wait"
+    with kills.holding(tmp_path / "run") as pid:
+        words = rf"run: process {pid} on {files._HOST} is writing to it; wait"
         for _ in range(2):  # a refusal does not harm the lock
             with pytest.raises(ParenvsError, match=words), files.locked(tmp_path / "run"):
                 pass
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
     with files.locked(tmp_path / "run"), files.locked(tmp_path / "run"):
-        pass
-    assert not list((tmp_path / "run").iterdir())
+        (tmp_path / "run" / "result").touch()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["result"]
+
+
+def test_files__lock_leaves_no_empty_folders(tmp_path):
+    with pytest.raises(KeyError), files.locked(tmp_path / "runs" / "deep"):
+        raise KeyError
+    assert not list(tmp_path.iterdir())
 
 
 def test_files__lock_of_a_foreign_text(tmp_path):

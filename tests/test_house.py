@@ -16,7 +16,8 @@ import parenvs
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    ("arrays", "errors", "files", "machine", "markdown"),
+    ("arrays", "errors", "machine", "markdown"),
+    ("files",),
     ("cluster",),
     ("plan",),
     ("graph",),

@@ -1,9 +1,11 @@
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import kills
 import pytest
 import toys
 from commands import caller
@@ -388,7 +390,7 @@ def test_cli__train_and_evaluate(run, refused, tmp_path):
     for word in ("best return", "exact optimum", "gap", "2,048", "episodes"):
         assert word in out
     made = {path.name for path in folder.iterdir()}
-    assert made == {"config.json", "log", "model.zip", "plan.json", "result.json"}
+    assert made == {"checkpoint.zip", "config.json", "log", "model.zip", "plan.json", "result.json"}
     result = json.loads((folder / "result.json").read_text())
     report = json.loads(good(run("judge", folder / "plan.json", "--json")))
     assert report["value"] == pytest.approx(result["value"], rel=1e-6)
@@ -420,6 +422,40 @@ def test_cli__train_until_optimal(run, toy, tmp_path):
     assert "0.000 %" in out
 
 
+def test_cli__second_writers_are_refused(refused, toy, tmp_path, run):
+    """A run's folder, a folder of entries and a site that another process writes."""
+    pytest.importorskip("sb3_contrib")
+    folder, entries, site = tmp_path / "run", tmp_path / "entries", tmp_path / "site"
+    with kills.holding(folder) as pid:
+        words = (f"{folder}: process {pid} on ", "is writing to it")
+        refused("train", *toy, "--out", folder, words=words)
+    with kills.holding(entries / "data-parallel") as pid:
+        options = ["--task", "data-parallel", "--agent", "ones", "--folder", entries]
+        refused("leaderboard", "submit", *options, words=f"data-parallel: process {pid} on ")
+    with kills.holding(site, beside=True) as pid:
+        source = ROOT / "leaderboard" / "submissions" / "data-parallel"
+        (tmp_path / "one" / "data-parallel").mkdir(parents=True)
+        shutil.copy(source / "ones.json", tmp_path / "one" / "data-parallel")
+        options = ["--folder", tmp_path / "one", "--out", site]
+        refused("leaderboard", "site", *options, words=f"site: process {pid} on ")
+
+
+def test_cli__evaluate_needs_trust(run, refused, tmp_path):
+    """The file of a function is run when the caller says so, and not before."""
+    pytest.importorskip("sb3_contrib")
+    made, code = tmp_path / "made", tmp_path / "code.py"
+    code.write_text(f"open({str(made)!r}, 'w')\n")
+    content = {"parenvs": "0", "env_kwargs": {"instance": f"{code}:step"}}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    (tmp_path / "model.zip").touch()
+    refused("evaluate", tmp_path, words="--trust")
+    assert not made.exists()
+    status, _, err = run("evaluate", tmp_path, "--trust")
+    assert status == 2 and "config.json: " in err
+    pytest.importorskip("jax")
+    assert made.exists()
+
+
 def test_cli__evaluate_refuses(refused, tmp_path, run):
     pytest.importorskip("sb3_contrib")
     refused("evaluate", tmp_path / "none", words="not the folder of a training run")
@@ -428,6 +464,8 @@ def test_cli__evaluate_refuses(refused, tmp_path, run):
     for text in ("", "{", "[]", "1", '"x"', "null", "{}", '{"parenvs": 1, "odd": 2}'):
         config.write_text(text)
         refused("evaluate", tmp_path, words="not the folder of a training run")
+    config.write_text('{"parenvs": "0", "env_kwargs": {"instance": "vgg-19"}, "seed": "x"}')
+    refused("evaluate", tmp_path, words="field 'seed': expected a whole number")
     config.write_text('{"parenvs": "0", "env_kwargs": {"instance": "vgg-19"}}')
     refused("evaluate", tmp_path, words="finish the run")
     (tmp_path / "model.zip").write_bytes(b"PK broken")

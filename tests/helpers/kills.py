@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 
 from parenvs import files
@@ -98,6 +99,28 @@ def kill(kind, folder, seed):
     try:
         assert process.stdout.readline() == b"writing\n"
         time.sleep(random.Random(seed).uniform(0, 0.1))
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@contextmanager
+def holding(folder, beside=False):
+    """Have another process hold the lock of a folder, and kill it; gives its number."""
+    code = (
+        "import sys, time\n"
+        "from parenvs.files import locked\n"
+        f"with locked({str(folder)!r}, {beside}):\n"
+        "    print('held', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+    try:
+        assert process.stdout.readline() == b"held\n"
+        yield process.pid
     finally:
         process.kill()
         process.wait()
