@@ -110,7 +110,8 @@ module @m {
   func.func public @main(%a: tensor<4x8xf32>, %b: tensor<8x6xf32>) -> tensor<4x6xf32> {
     %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : \
 (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
-    return %0 : tensor<4x6xf32>
+    %1 = stablehlo.tanh %0 : tensor<4x6xf32>
+    return %1 : tensor<4x6xf32>
   }
 }
 """

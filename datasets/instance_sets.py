@@ -11,11 +11,8 @@ problem. A problem that is read equals the one that was drawn, bit for bit.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -36,8 +33,9 @@ from parenvs.datasets.generators import (
     generated,
     generated_cluster,
 )
-from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line
 from parenvs.files import replacing
+from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.instances import data_folder
 
 COMMAND = "python -m parenvs.datasets.instance_sets"
@@ -66,10 +64,6 @@ _TYPES = {
     "stages": "<i4",
 }
 """Array of a file -> its element type; all have one dimension, and ``schema`` one element."""
-_UNREADABLE = (
-    OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, RuntimeError,
-    SyntaxError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
 
 
 def load_set(name: str | os.PathLike[str]) -> list[DrawnProblem]:
@@ -173,15 +167,11 @@ def _read(path: Path) -> list[DrawnProblem]:
         ParenvsError: the file is missing or damaged.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            arrays = {
-                entry.removesuffix(".npy"): np.lib.format.read_array(
-                    io.BytesIO(archive.read(entry)), allow_pickle=False
-                )
-                for entry in archive.namelist()
-            }
-    except _UNREADABLE as error:
-        raise ParenvsError(f"{path}: not a set of problems, or damaged ({error})") from None
+        arrays = read_arrays(path)
+    except UNREADABLE as error:
+        raise ParenvsError(
+            f"{path}: not a set of problems, or damaged ({one_line(error)})"
+        ) from None
     fault = _inconsistency(arrays)
     if fault:
         raise ParenvsError(f"{path}: {fault}; {_remedy(path)}")
