@@ -160,7 +160,7 @@ READERS: dict[str, tuple[str, Callable[[], bytes], Callable[[Path], Any]]] = {
         lambda path: use(Graph.from_hlo(path)),
     ),
     "txt": (".txt", MODULE.encode, lambda path: use(Graph.from_hlo(path))),
-    "mlir": (".mlir", STABLEHLO.encode, lambda path: use(Graph.from_hlo(path))),
+    "mlir": (".mlir", STABLEHLO.encode, Graph.from_hlo),
     "npz": (
         ".npz",
         lambda: made(graph_seed().save, ".npz"),
