@@ -11,12 +11,8 @@ problem. A problem that is read equals the one that was drawn, bit for bit.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
-import tokenize
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -37,8 +33,9 @@ from parenvs.datasets.generators import (
     generated,
     generated_cluster,
 )
-from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line, shown
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line
 from parenvs.files import replacing
+from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.instances import data_folder
 
 COMMAND = "python -m parenvs.datasets.instance_sets"
@@ -67,13 +64,6 @@ _TYPES = {
     "stages": "<i4",
 }
 """Array of a file -> its element type; all have one dimension, and ``schema`` one element."""
-_UNREADABLE = (
-    OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, RuntimeError,
-    SyntaxError, MemoryError, ArithmeticError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-"""What ``zipfile`` and NumPy raise of damaged files; a header is parsed as Python."""
-_MOST_BYTES = 2**28
-"""Bytes of the arrays of a file, uncompressed, beyond which none is read."""
 
 
 def load_set(name: str | os.PathLike[str]) -> list[DrawnProblem]:
@@ -176,20 +166,10 @@ def _read(path: Path) -> list[DrawnProblem]:
     Raises:
         ParenvsError: the file is missing or damaged.
     """
-    field = ""
-    arrays: dict[str, np.ndarray] = {}
     try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-            if size > _MOST_BYTES:
-                raise ParenvsError(f"{size:,} bytes of arrays, at most {_MOST_BYTES:,} are read")
-            for entry in archive.namelist():
-                field = f"field {shown(entry.removesuffix('.npy'))}: "
-                data = io.BytesIO(archive.read(entry))
-                array = np.lib.format.read_array(data, allow_pickle=False)
-                arrays[entry.removesuffix(".npy")] = array
-    except _UNREADABLE as error:
-        reason = f"not a set of problems, or damaged ({field}{one_line(error)})"
+        arrays = read_arrays(path)
+    except UNREADABLE as error:
+        reason = f"not a set of problems, or damaged ({one_line(error)})"
         raise ParenvsError(f"{path}: {reason}; {_remedy(path)}") from None
     fault = _inconsistency(arrays)
     if fault:

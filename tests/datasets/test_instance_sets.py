@@ -225,10 +225,10 @@ def test_instance_sets__chains_are_refused_like_any_other():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"(": " "}, "field 'schema': "),  # NumPy takes the header apart as Python
-        ({"(1,)": f"({2**64},)"}, "field 'schema': "),
-        ({"(1,)": f"({2**40},)"}, "field 'schema': "),
-        ({"}": ""}, "field 'schema': "),
+        ({"(": " "}, "array 'schema': "),  # NumPy takes the header apart as Python
+        ({"(1,)": f"({2**64},)"}, "array 'schema': "),
+        ({"(1,)": f"({2**40},)"}, "array 'schema': "),
+        ({"}": ""}, "array 'schema': "),
     ],
 )
 def test_instance_sets__hostile_header(tmp_path, change, words):

@@ -426,3 +426,9 @@ def test_text__comments():
     start = time.perf_counter()
     _without_comments("/*" * 500_000)
     assert time.perf_counter() - start < 2
+
+
+def test_text__deep_tuples_are_one_line():
+    shape = "(" * 5000 + "f32[]" + ")" * 5000
+    with pytest.raises(HloError, match=r"line 3 does not parse: .*tuples nested more than 50 deep"):
+        parse(f"HloModule m\nENTRY e {{\n  p = {shape} parameter(0)\n}}")

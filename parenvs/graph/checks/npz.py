@@ -14,10 +14,13 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from parenvs.errors import HloError
+from parenvs.graph.checks.shapes import check_shapes
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE
 
 MOST_BYTES = 2**28
@@ -113,6 +116,7 @@ def broken_array(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, i
         lambda: _wrong_tensors(arrays),
         lambda: _wrong_order(arrays),
         lambda: _wrong_attributes(arrays),
+        lambda: _wrong_shapes(arrays),
     )
     wrong = next((wrong for step in steps for wrong in step()), None)
     return f"{wrong[0]} is broken; build the file anew ({wrong[1]})" if wrong else ""
@@ -258,6 +262,36 @@ def _wrong_attributes(arrays: Arrays) -> Wrong:
     for index in np.unique(arrays["attribute"]).tolist():
         if texts[index] and fields_of(texts[index]) is None:
             yield "attribute", f"{texts[index][:40]!r} is no JSON object"
+
+
+def _wrong_shapes(arrays: Arrays) -> Wrong:
+    """Yield instructions whose shapes do not fit, each kind of instruction checked once."""
+    opcodes, texts = texts_of(arrays["opcode_names"]), texts_of(arrays["string_table"])
+    fields = {i: fields_of(texts[i]) or {} for i in np.unique(arrays["attribute"]).tolist()}
+    numbers: dict[tuple[int, ...], int] = {}  # of the different shapes
+    rows = _rows(arrays["dims"], arrays["dim_offset"])
+    number = np.array([numbers.setdefault(row, len(numbers)) for row in rows], dtype=np.int64)
+    shapes = list(numbers)
+    columns = (
+        arrays["opcode"].tolist(),
+        arrays["attribute"].tolist(),
+        _rows(number[arrays["operands"]], arrays["operand_offset"]),
+        _rows(number[arrays["results"]], arrays["result_offset"]),
+    )
+    for code, attribute, used, made in dict.fromkeys(zip(*columns, strict=True)):
+        if opcodes[code] == "concatenate":
+            continue  # loops that are written out join blocks without their leading dimension
+        inputs, outputs = [shapes[k] for k in used], [shapes[k] for k in made]
+        try:
+            check_shapes(opcodes[code], inputs, outputs, fields[attribute])
+        except HloError as error:
+            yield "dims", str(error)
+
+
+def _rows(flat: np.ndarray, offset: np.ndarray) -> list[tuple[int, ...]]:
+    """Return the rows of a ragged list."""
+    values, ends = flat.tolist(), offset.tolist()
+    return [tuple(values[start:stop]) for start, stop in pairwise(ends)]
 
 
 def fields_of(text: str) -> dict[str, Any] | None:

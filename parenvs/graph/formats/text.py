@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from parenvs.errors import HloError
+from parenvs.errors import HloError, one_line
 from parenvs.graph.formats.trace_order import trace_order
 from parenvs.graph.proto import ELEMENT_TYPES, SPLIT, TUPLE, Module
 
@@ -22,6 +22,10 @@ _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.\-]+)\s*=\s*(.*)$")
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([\d,]*)(?![\d,])[^}]*\})?")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 _INDEX = re.compile(r"_(\d+)_(?=_|$)")
+_WRONG = (HloError, ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError)
+"""What a broken line may raise."""
+MOST_TUPLES = 50
+"""Limit of the depth of tuples in a shape."""
 _OPEN, _CLOSE = "({[", ")}]"
 _DOT = {
     "lhs_contracting_dims": "lhs_contracting",
@@ -92,8 +96,10 @@ def parse(text: str, where: str = "HLO text") -> Any:
         elif computation is not None and line.strip():
             try:
                 calls.extend(_instruction(computation, names, line))
-            except (HloError, ValueError, KeyError, IndexError) as error:
-                raise HloError(f"{where}: line {number} does not parse: {error}") from None
+            except _WRONG as error:
+                raise HloError(
+                    f"{where}: line {number} does not parse: {one_line(error)}"
+                ) from None
     if computation is not None or not module.entry_computation_id:
         raise HloError(f"{where}: truncated: no complete ENTRY computation")
     for instruction, called in calls:
@@ -152,14 +158,16 @@ def _instruction(
         yield instruction, called
 
 
-def _shape(text: str, shape: Any) -> str:
+def _shape(text: str, shape: Any, depth: int = 0) -> str:
     """Fill ``shape`` from the start of ``text``, and return the text behind it."""
     text = text.lstrip()
     if text.startswith("("):
+        if depth > MOST_TUPLES:
+            raise HloError(f"a shape has tuples nested more than {MOST_TUPLES} deep")
         parts, after = _balanced(text)
         shape.element_type = TUPLE
         for part in _split(parts):
-            _shape(part, shape.tuple_shapes.add())
+            _shape(part, shape.tuple_shapes.add(), depth + 1)
         return after
     match = _ARRAY.match(text)
     if match is None or match[1] not in _TYPE_CODES:
