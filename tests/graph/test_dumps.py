@@ -55,9 +55,9 @@ def test_dumps__both_sides_of_optimisation(dumps, form):
     dots = [g.flops[[g.opcodes[c] == "dot" for c in g.opcode]].sum() for g in (before, after)]
     assert dots[0] == dots[1]
     assert "fusion" not in after.opcodes
-    loops = [f for g in (before, after) for f in g.strings if "trip_count" in f]
-    assert set(loops) == {'{"trip_count":3}'}
+    assert [f for f in before.strings if "trip_count" in f] == ['{"trip_count":3}']
     for graph in (before, after):
+        assert '{"trip_count":3}' in graph.strings  # older XLA adds loops of its own
         assert graph._broken_array() == ""
 
 

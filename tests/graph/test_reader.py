@@ -287,6 +287,8 @@ def test_reader__nested_calls_take_all_prefixes():
             return outer(x) + inner(x)
 
     tanh_names = {name for name in op_names(jax_graph(function, f32(3))) if name.endswith("tanh")}
+    if any("/jit(main)/" in name for name in tanh_names):
+        pytest.skip("older JAX names a function that is called twice after its first call")
     assert tanh_names == {
         "jit(function)/block/jit(outer)/deep/jit(inner)/tanh",
         "jit(function)/block/jit(inner)/tanh",

@@ -342,7 +342,7 @@ def test_rules__unknown_custom_calls_are_named_once():
     texts = [str(x.message) for x in found]
     assert len(texts) == 1
     assert "mine" in texts[0]
-    assert "xla_ffi_python_cpu_callback" in texts[0]
+    assert "python_cpu_callback" in texts[0]  # its name's beginning changes with JAX
     assert "pure_callback" in texts[0].split("(", 1)[1]  # the op_name
     assert "never partitioned" in texts[0]
     x = graph.dim_offset[graph.parameter_tensor[0]]

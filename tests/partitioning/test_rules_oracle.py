@@ -6,14 +6,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from jax_versions import jax_that_verifies
 
-pytest.importorskip("jax")
+jax_that_verifies()
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from shardy import STRICTER, Case
-from single_ops import OPS
+from shardy import STRICTER, Case  # noqa: E402
+from single_ops import OPS  # noqa: E402
 
-from parenvs.partitioning import rules
+from parenvs.partitioning import rules  # noqa: E402
 
 
 def outcomes(opcode):

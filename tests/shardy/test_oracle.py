@@ -8,11 +8,12 @@ import sys
 
 import numpy as np
 import pytest
+from jax_versions import jax_that_verifies
 
 from parenvs import Graph, ParenvsError
 from parenvs.partitioning.classes import dimension_classes
 
-jax = pytest.importorskip("jax")
+jax = jax_that_verifies()
 
 from parenvs.datasets.models import bert, t5, train_step, vgg  # noqa: E402
 from parenvs.shardy.oracle import ShardyOracle  # noqa: E402

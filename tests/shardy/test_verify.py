@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from jax_versions import jax_that_verifies
 
 from parenvs import Graph, ParenvsError, load_graph
 from parenvs.agents.exact.partition import exact_partition
@@ -17,9 +18,7 @@ from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan
 from parenvs.shardy import verify
 from parenvs.shardy.verify import verify_plan
 
-jax = pytest.importorskip("jax")
-if not hasattr(pytest.importorskip("jax.extend.mlir"), "hlo_to_stablehlo"):
-    pytest.skip("verifying needs a newer JAX", allow_module_level=True)
+jax = jax_that_verifies()
 
 import jax.numpy as jnp  # noqa: E402
 from expert_mixtures import MIXTURES  # noqa: E402
