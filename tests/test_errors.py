@@ -1,6 +1,6 @@
 import pytest
 
-from parenvs.errors import ParenvsError, need_extra
+from parenvs.errors import ParenvsError, did_you_mean, need_extra, one_line, printable
 
 
 def test_need_extra__names_the_pip_line():
@@ -16,3 +16,13 @@ def test_need_extra__names_the_pip_line():
 def test_need_extra__lets_other_errors_through():
     with pytest.raises(KeyError), need_extra("agents", "training"):
         raise KeyError("x")
+
+
+def test_printable():
+    assert printable("a\x1b[31m\r\n\u202eb\ud800 \u00e9") == "a?[31m???b? \u00e9"
+    assert one_line(ValueError("a\x1b\n b\n c")) == "a? b"
+
+
+def test_did_you_mean__takes_endless_names():
+    assert did_you_mean("exact" + " " * 10**6, ["exact"]) == ""
+    assert did_you_mean("exat", ["exact", "even"]) == " (did you mean 'exact'?)"

@@ -206,7 +206,8 @@ def test_cli__judge_on_another_instance(run, toy, tmp_path, refused):
         ({"cut_after": ("p0",)}, "cut_after: the pivot before cut 5 is 'p4', not 'p0'"),
         ({"micro_batches": 2**31 - 1}, "micro_batches"),
         ({"instance": "t5-3bb"}, "did you mean 't5-3b'"),
-        ({"instance": "a" * 5000 + ".csv"}, "no such file"),
+        ({"instance": "a" * 5000 + ".csv"}, "1 to 4,096 characters"),
+        ({"instance": "a" * 4000 + ".csv"}, "no such file"),
         ({"instance": "a\nb"}, "unknown instance"),
     ],
 )
@@ -531,3 +532,12 @@ def test_cli__shipped_graph_by_path(run):
     path = data_folder() / "vgg-19-forward.npz"
     good(run("plan", path, "--cluster", "B", "--out", "plan.json"))
     good(run("judge", "plan.json", "--instance", "vgg-19"))
+
+
+@pytest.mark.parametrize("instance", ["nowhere", "x" * 10**6])
+def test_cli__judge_names_the_field_of_a_plan(run, refused, tmp_path, instance):
+    problem = toys.dense().pipeline
+    plan = tmp_path / "odd.json"
+    content = {**problem.plan((2,), (2,)).to_json(), "instance": instance}
+    plan.write_text(json.dumps(content))
+    assert len(refused("judge", plan, words=(str(plan), "field 'instance'"))) < 500
