@@ -112,7 +112,8 @@ class BestPlan(BaseCallback):
             ValueError: the number of environments is another one.
         """
         if not len(self._running) == len(self._returns) == env.num_envs:
-            raise ValueError(f"{len(self._running)} environments, not {env.num_envs}")
+            found = f"{len(self._running)} episodes and {len(self._returns)} returns"
+            raise ValueError(f"{found} for {env.num_envs} environments")
         if isinstance(env, NativeVecEnv):
             model._last_obs = env.replay(self._running)
         else:

@@ -398,6 +398,7 @@ def test_replay(setting, lengths):
     rng = np.random.default_rng(0)
     tracker = BestPlan()
     tracker._running = running(rng, setting, lengths)
+    tracker._returns = [0.0] * len(lengths)
     looks = []
     for env in (native, single):
         env.reset()
