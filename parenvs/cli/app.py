@@ -120,7 +120,7 @@ def show(
         out.print(tables.graph(graph))
         out.print(tables.parameters(graph))
     out.print(tables.chain(pipeline))
-    if not model.is_profile and len(graph.variables) and pipeline.cluster.devices > 1:
+    if not model.is_profile and len(graph.weights) and pipeline.cluster.devices > 1:
         out.print(tables.classes(load_partitioning(instance, pipeline.cluster, **model.options)))
 
 

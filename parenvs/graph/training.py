@@ -48,16 +48,12 @@ class Training:
     """A training step as the data flow tells it. T tensors.
 
     Attributes:
-        updates: outputs that take an input's place.
-        gradients: output -> input of gradients that are returned as they are.
-        losses: other outputs that need no gradient.
+        losses: outputs that are no updates and no gradients, and that need no gradient.
         forward: (T,) bool, what the losses are made of.
         backward: (T,) bool, what the gradients are made of besides.
         certain: whether a gradient is the transpose of how its variable is read.
     """
 
-    updates: list[Update]
-    gradients: dict[int, int]
     losses: list[int]
     forward: np.ndarray
     backward: np.ndarray
@@ -98,7 +94,7 @@ class Training:
             if not any(root in gradients for root in update.roots):
                 forward |= flow.ancestors([update.output])
         backward = flow.ancestors(_gradients(flow, updates, gradients)) & ~forward
-        return cls(updates, returned, losses, forward, backward, bool(transposed))
+        return cls(losses, forward, backward, bool(transposed))
 
 
 @dataclass

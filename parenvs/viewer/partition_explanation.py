@@ -74,7 +74,7 @@ class Explanation:
         name: its path, or the common form of several: ``encoder/layer_0..23/self/q``.
         paths: the paths that it stands for; reasons are those of the first.
         shape: ``f32[1024,16384]``.
-        role: ``"variable"`` or ``"batch input"``.
+        role: ``"variable"``, frozen weights included, or ``"batch input"``.
         dimensions: the dimensions larger than 1.
     """
 
@@ -466,6 +466,6 @@ def _explanation(reasons: _Reasons, name: str, indices: list[int]) -> Explanatio
         name=name,
         paths=tuple(graph.paths[i] for i in indices),
         shape=shape_text(graph, int(graph.parameter_tensor[first])),
-        role="variable" if graph.parameter_role[first] == Role.VARIABLE else "batch input",
+        role="batch input" if graph.parameter_role[first] == Role.BATCH else "variable",
         dimensions=tuple(dimensions),
     )

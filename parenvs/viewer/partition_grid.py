@@ -146,7 +146,7 @@ def cells(
         order = np.argsort(first[graph.parameter_tensor[indices]], kind="stable")
         return [cell(i) for i in indices[order].tolist()]
 
-    return ordered(graph.variables), ordered(problem.inputs)
+    return ordered(graph.weights), ordered(problem.inputs)
 
 
 def _wrong(problem: Partitioning, chosen: np.ndarray) -> np.ndarray:

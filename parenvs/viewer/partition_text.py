@@ -88,7 +88,7 @@ def verdict(
         dims = len(problem.classes.variable_dimensions)
         return [
             "nothing decided yet",
-            f"{plural(len(problem.graph.variables), 'variable')} with {plural(dims, 'dimension')}",
+            f"{plural(len(problem.graph.weights), 'variable')} with {plural(dims, 'dimension')}",
             f"{plural(len(problem.decidable('variables')), 'class', 'es')} that can be partitioned",
             f"replicated step {duration(problem.replicate_seconds)}",
         ]

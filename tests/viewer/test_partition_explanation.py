@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import numpy as np
+import partition_toys as toys
 import pytest
 
 from parenvs import Graph, ParenvsError
@@ -330,3 +331,11 @@ def test_explain__is_fast():
     found = explain(report)
     assert time.process_time() - begin < 2  # 0.1 s here
     assert len(found) < 45
+
+
+def test_explain__frozen_weights_are_no_batch_inputs():
+    """What fine-tuning freezes is explained, drawn and decided with the variables."""
+    problem = toys.problem_of(toys.MLP, variables=["w1"], frozen=["w2"])
+    assert [problem.graph.paths[i] for i in problem.graph.weights] == ["w1", "w2"]
+    roles = {item.name: item.role for item in explain_problem(problem)}
+    assert roles["w1"] == roles["w2"] == "variable"
