@@ -16,16 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.arrays import Array, namespace
+from parenvs.cluster.collectives import group_bandwidth, same_server, sync_seconds
+from parenvs.cluster.devices import DEVICES, MEMORY_FRACTION, PRECISIONS, Device
 from parenvs.errors import ClusterError, ParenvsError, did_you_mean, shown
 from parenvs.files import DuplicateFieldError, no_duplicates
 
-MEMORY_FRACTION = 0.9
-"""Share of a device's memory that a plan may fill; a choice of this suite, not of the paper."""
-EFFICIENCY = 0.5
-"""Share of the peak that an instruction reaches; a constant of the cost model (not measured)."""
-SYNC_METHODS = ("allreduce", "parameter-server", "sharded-parameter-server")
-"""Ways to synchronise gradients, see ``Cluster.sync_seconds``."""
 DEFAULT_DEVICES = 8
 """Devices of the one server on which partitions are planned unless a cluster is given."""
 _LIMIT = 100_000
@@ -35,66 +30,6 @@ _DEVICE_KEYS = ("name", "peak_flops", "memory_bw", "memory_bytes")
 _UNITS = {"bps": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0, "Bps": 1.0}
 """Unit of a bandwidth -> bytes/s."""
 _SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-
-
-@dataclass(frozen=True)
-class Device:
-    """One accelerator.
-
-    Attributes:
-        name: lower-case short name.
-        peak_flops: peak dense throughput at the precision used for training, FLOP/s.
-        memory_bw: memory bandwidth, bytes/s.
-        memory_bytes: memory size, bytes.
-        intra_bw: default bandwidth between two devices of one server, one direction, bytes/s.
-        inter_bw: default bandwidth between two servers, one direction, bytes/s.
-        source: data sheet or paper that the figures are from.
-    """
-
-    name: str
-    peak_flops: float
-    memory_bw: float
-    memory_bytes: float
-    intra_bw: float = field(default=0.0, compare=False)
-    inter_bw: float = field(default=0.0, compare=False)
-    source: str = field(default="", compare=False)
-
-
-DEVICES: dict[str, Device] = {
-    device.name: device
-    for device in (
-        Device(
-            "v100",
-            peak_flops=15.7e12,
-            memory_bw=900e9,
-            memory_bytes=32e9,
-            intra_bw=150e9,
-            inter_bw=25e9 / 8,
-            source="NVIDIA Tesla V100 datasheet, SXM2 32 GB: 15.7 TFLOP/s FP32, 900 GB/s HBM2, "
-            "NVLink 300 GB/s (both directions together); network: arXiv 2007.04069, Table 2",
-        ),
-        Device(
-            "a100",
-            peak_flops=312e12,
-            memory_bw=2039e9,
-            memory_bytes=80e9,
-            intra_bw=300e9,
-            inter_bw=8 * 200e9 / 8,
-            source="NVIDIA A100 datasheet, SXM4 80 GB: 312 TFLOP/s BF16 dense, 2,039 GB/s, "
-            "NVLink 600 GB/s (both directions); DGX A100 datasheet: 8 x 200 Gbit/s InfiniBand",
-        ),
-        Device(
-            "h100",
-            peak_flops=989.4e12,
-            memory_bw=3350e9,
-            memory_bytes=80e9,
-            intra_bw=450e9,
-            inter_bw=8 * 400e9 / 8,
-            source="NVIDIA H100 datasheet, SXM5 80 GB: 989.4 TFLOP/s BF16 dense, 3.35 TB/s, "
-            "NVLink 900 GB/s (both directions); DGX H100 datasheet: 8 x 400 Gbit/s InfiniBand",
-        ),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -108,6 +43,10 @@ class Cluster:
         intra_bw: bandwidth of a group of devices inside one server, bytes/s.
         inter_bw: bandwidth of a group that spans servers, bytes/s.
         name: the preset's name, or an empty string.
+        nic_bw: bandwidth of one device's share of the server's network, bytes/s (None:
+            ``inter_bw / devices_per_server``).
+        speeds: speed of every server's devices, 1 for the device's own figures; empty where all
+            servers are equal.
     """
 
     servers: int
@@ -116,6 +55,8 @@ class Cluster:
     intra_bw: float
     inter_bw: float
     name: str = field(default="", compare=False)
+    nic_bw: float | None = None
+    speeds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise errors for counts below one and rates that are not positive and finite."""
@@ -128,10 +69,24 @@ class Cluster:
         rates = {key: getattr(self, key) for key in ("intra_bw", "inter_bw")}
         for key in ("peak_flops", "memory_bw", "memory_bytes"):
             rates[f"device.{key}"] = getattr(self.device, key)
+        rates |= {f"device.peaks.{key}": value for key, value in self.device.peaks}
+        if self.nic_bw is not None:
+            rates["nic_bw"] = self.nic_bw
+        rates |= {f"speeds[{number}]": speed for number, speed in enumerate(self.speeds)}
         for key, value in rates.items():
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not number or not 0 < value <= sys.float_info.max:
                 raise ClusterError(f"cluster: {key} must be a positive number, not {shown(value)}")
+        if self.speeds and len(self.speeds) != self.servers:
+            raise ClusterError(
+                f"cluster: speeds has {len(self.speeds)} numbers, one for each of {self.servers} "
+                "servers is needed"
+            )
+
+    @property
+    def device_nic_bw(self) -> float:
+        """Bytes/s of one device's share of its server's network."""
+        return self.inter_bw / self.devices_per_server if self.nic_bw is None else self.nic_bw
 
     @property
     def devices(self) -> int:
@@ -159,7 +114,14 @@ class Cluster:
             )
         if devices == self.devices:
             return self
-        return replace(self, servers=max(servers, 1), devices_per_server=rest or whole, name="")
+        return replace(
+            self,
+            servers=max(servers, 1),
+            devices_per_server=rest or whole,
+            name="",
+            nic_bw=self.nic_bw,
+            speeds=self.speeds[: max(servers, 1)],
+        )
 
     def parts(self) -> list[Cluster]:
         """Return the parts of at least two devices that plans may use, the most devices first.
@@ -199,7 +161,11 @@ class Cluster:
             device: str | dict[str, Any] = self.device.name
         else:
             device = {key: getattr(self.device, key) for key in _DEVICE_KEYS}
-        return {**{key: getattr(self, key) for key in _CLUSTER_KEYS}, "device": device}
+            device |= {"peaks": dict(self.device.peaks)} if self.device.peaks else {}
+        optional: dict[str, Any] = {} if self.nic_bw is None else {"nic_bw": self.nic_bw}
+        optional |= {"speeds": list(self.speeds)} if self.speeds else {}
+        figures = {key: getattr(self, key) for key in _CLUSTER_KEYS}
+        return {**figures, "device": device, **optional}
 
     def __str__(self) -> str:
         """Return the preset's name and the shape: ``C (4x8 v100)``."""
@@ -244,68 +210,6 @@ class Cluster:
         return _new_cluster(where, int(match[1]), int(match[2]), device, intra, inter)
 
 
-# These functions are elementwise over NumPy arrays, torch tensors or plain numbers.
-
-
-def server_of(device: Array, devices_per_server: Array) -> Array:
-    """Return the number of the server that holds a device."""
-    return device // devices_per_server
-
-
-def same_server(first: Array, end: Array, devices_per_server: Array) -> Array:
-    """Return whether the devices ``[first, end)`` lie in one server."""
-    return server_of(first, devices_per_server) == server_of(end - 1, devices_per_server)
-
-
-def group_bandwidth(same: Array, intra_bw: Array, inter_bw: Array) -> Array:
-    """Return the bandwidth of groups of devices, bytes/s.
-
-    Args:
-        same: bool, whether a group lies in one server.
-        intra_bw: bytes/s inside a server.
-        inter_bw: bytes/s of a group that spans servers.
-    """
-    return namespace(same).where(same, intra_bw, inter_bw)
-
-
-def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
-    """Return the bytes that pass the narrowest link while gradients are synchronised.
-
-    * ``"allreduce"``: a ring, ``2 W (R-1) / R``;
-    * ``"parameter-server"``: every worker pushes and pulls all gradients over the link of one
-      central server, ``2 W R``;
-    * ``"sharded-parameter-server"``: every worker owns 1/R of the gradients; on full-duplex links
-      this moves as many bytes as the ring.
-
-    One device needs no synchronisation: 0 bytes.
-
-    Args:
-        size: W, bytes of the gradients.
-        group: R, devices that hold a copy.
-        method: one of ``SYNC_METHODS``.
-
-    Raises:
-        ClusterError: the method is unknown.
-    """
-    if method in ("allreduce", "sharded-parameter-server"):
-        return 2.0 * size * (group - 1) / group
-    if method == "parameter-server":
-        return namespace(group).where(group > 1, 2.0 * size * group, 0.0)
-    raise ClusterError(f"sync: unknown method {method!r}; known: {', '.join(SYNC_METHODS)}")
-
-
-def sync_seconds(size: Array, group: Array, bandwidth: Array, method: str = "allreduce") -> Array:
-    """Return the seconds to synchronise ``size`` bytes of gradients over ``group`` devices.
-
-    Args:
-        size: bytes of the gradients.
-        group: number of devices.
-        bandwidth: bytes/s between them.
-        method: see ``sync_bytes``.
-    """
-    return sync_bytes(size, group, method) / bandwidth
-
-
 def _bandwidth(text: str, whole: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(bps|bit/s|B/s|Bps)", text)
     if match is None:
@@ -346,6 +250,7 @@ def _from_object(content: Any, where: str) -> Cluster:
     figures = dict(content)
     device = _device_of(figures.pop("device", None), where)
     name = figures.pop("name", "")
+    optional = {"nic_bw": figures.pop("nic_bw", None), "speeds": figures.pop("speeds", [])}
     if set(figures) != set(_CLUSTER_KEYS):
         wrong_keys = sorted(map(shown, set(figures) ^ set(_CLUSTER_KEYS)))
         raise ClusterError(
@@ -354,7 +259,10 @@ def _from_object(content: Any, where: str) -> Cluster:
         )
     if not isinstance(name, str):
         raise ClusterError(f"{where}: name must be a text, not {shown(name)}")
-    return _new_cluster(where, device=device, name=name, **figures)
+    if not isinstance(optional["speeds"], list):
+        raise ClusterError(f"{where}: speeds must be a list of numbers, one for each server")
+    optional["speeds"] = tuple(optional["speeds"])
+    return _new_cluster(where, device=device, name=name, **figures, **optional)
 
 
 def _device_of(content: Any, where: str) -> Device:
@@ -363,6 +271,8 @@ def _device_of(content: Any, where: str) -> Device:
         return _known_device(content, where)
     if not isinstance(content, dict):
         raise ClusterError(f"{where}: device must be a name or an object, not {shown(content)}")
+    peaks = content.get("peaks", {})
+    content = {key: value for key, value in content.items() if key != "peaks"}
     if set(content) != set(_DEVICE_KEYS):
         wrong_keys = sorted(map(shown, set(content) ^ set(_DEVICE_KEYS)))
         raise ClusterError(
@@ -371,7 +281,12 @@ def _device_of(content: Any, where: str) -> Device:
         )
     if not isinstance(content["name"], str):
         raise ClusterError(f"{where}: device.name must be a text, not {shown(content['name'])}")
-    return Device(**content)
+    if not isinstance(peaks, dict) or not set(peaks) <= set(PRECISIONS):
+        raise ClusterError(
+            f"{where}: device.peaks must be an object of FLOP/s by precision "
+            f"({', '.join(PRECISIONS)})"
+        )
+    return Device(**content, peaks=tuple(peaks.items()))
 
 
 def _new_cluster(where: str, *args: Any, **figures: Any) -> Cluster:

@@ -1,0 +1,34 @@
+"""Clusters: devices, the links between them, and what collectives cost on them."""
+
+from parenvs.cluster.cluster import DEFAULT_DEVICES, PRESETS, Cluster, choose_cluster
+from parenvs.cluster.collectives import (
+    LINKS,
+    SYNC_METHODS,
+    Links,
+    group_bandwidth,
+    same_server,
+    server_of,
+    sync_bytes,
+    sync_seconds,
+)
+from parenvs.cluster.devices import DEVICES, EFFICIENCY, MEMORY_FRACTION, PRECISIONS, Device
+
+__all__ = [
+    "DEFAULT_DEVICES",
+    "DEVICES",
+    "EFFICIENCY",
+    "LINKS",
+    "MEMORY_FRACTION",
+    "PRECISIONS",
+    "PRESETS",
+    "SYNC_METHODS",
+    "Cluster",
+    "Device",
+    "Links",
+    "choose_cluster",
+    "group_bandwidth",
+    "same_server",
+    "server_of",
+    "sync_bytes",
+    "sync_seconds",
+]
