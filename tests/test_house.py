@@ -22,6 +22,7 @@ LAYERS = (
     ("plan",),
     ("graph",),
     ("pipeline", "partitioning"),
+    ("hybrid",),
     ("instances",),
     ("judging", "datasets"),
     ("diff",),

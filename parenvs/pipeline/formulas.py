@@ -143,10 +143,29 @@ def core_and_tail(
         all_reduce: (S, ...) seconds of the stages' all-reduces.
         micro_batches: M, a number or (...).
     """
-    core = largest(through(seconds.cumsum(axis=0), seconds, micro_batches))
-    before = (backward.cumsum(axis=0) - backward)[::2]
-    tail = largest(all_reduce - before)
-    return core, at_least(tail, 0.0)
+    core = core_of(seconds.cumsum(axis=0), seconds, micro_batches)
+    return core, tail_of(all_reduce, (backward.cumsum(axis=0) - backward)[::2])
+
+
+def core_of(passed: Array, seconds: Array, micro_batches: Array) -> Array:
+    """Seconds until the micro-batches have passed the resource that takes longest, (...).
+
+    Args:
+        passed: (resources, ...) seconds up to each resource, itself included.
+        seconds: (resources, ...) its own.
+        micro_batches: M, a number or (...).
+    """
+    return largest(through(passed, seconds, micro_batches))
+
+
+def tail_of(all_reduce: Array, hidden: Array) -> Array:
+    """What backward passes leave of the longest collective of gradients, seconds, (...).
+
+    Args:
+        all_reduce: (S, ...) seconds of the stages' collectives.
+        hidden: (S, ...) backward seconds of the stages in front of each.
+    """
+    return at_least(largest(all_reduce - hidden), 0.0)
 
 
 def length(seconds: StageSeconds, micro_batches: Array) -> Array:

@@ -1,0 +1,463 @@
+"""What a hybrid plan costs: seconds of a step and bytes on a device, every formula once.
+
+A plan cuts a chain of layers into S stages, one after the other on blocks of devices. Inside a
+stage t ranks share every matrix (tp), c ranks the tokens of a sample, and d replicas the samples
+(dp). With v chunks a stage holds v pieces of the chain (interleaving). A step sends M micro-batches
+through; arrays have the stage axis first, further axes are plans.
+
+    x        F + B of a chunk, and its sends where they block
+    core     max_s [ sum_{a<s} x_{a, chunk 0} + M X_s ],  X_s the sum over the chunks of stage s
+    tail     max(0, max_s [ exposed_s - sum_{a<s} B_a ])  what is left of gradients' collectives
+    L        core + tail + collective of tied weights + optimiser
+
+With one chunk ``core`` is that of ``parenvs.pipeline.formulas``, whose functions are called here.
+With v chunks of equal length it is Megatron's ``(M + (S-1)/v) X`` (arXiv 2104.04473, section 2.2).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.cluster import Cluster
+from parenvs.hybrid.layers import Layer, LayerSeconds, Split
+from parenvs.hybrid.model import HybridModel
+from parenvs.hybrid.stack import HALF, Machine
+from parenvs.pipeline.formulas import core_of, interleaved, tail_of
+from parenvs.plan import RECOMPUTE_MODES
+
+Figure = Any
+"""A number or an array of numbers, one for each plan."""
+
+
+class Stages(NamedTuple):
+    """Plans as arrays, the stage axis first.
+
+    Attributes:
+        layers: (K, S, ...) layers of each kind on each stage.
+        first_chunk: (K, S, ...) those of its first chunk.
+        full: (K, S, ...) layers whose forward pass runs again in the backward pass.
+        selective: (K, S, ...) layers of which only the attention runs again.
+        on: (S, ...) elements per sample that a stage passes to the one behind, over its chunks.
+        back: (S, ...) those whose gradients it passes to the one in front. At both ends of the
+            chain the other neighbour's count twice: a device sends, or waits, on every turn.
+        first: (S, ...) share of its first chunk in both.
+        links: (S-1, ...) elements per sample from each stage to the next, over its chunks.
+        tp: (S, ...) ranks that share every matrix.
+        dp: (S, ...) replicas.
+        zero: (S, ...) 0 to 3, which states the replicas share.
+        device: (S, ...) first device of each stage.
+        speed: (S, ...) of its slowest server.
+        samples: (...) samples of a micro-batch over all replicas.
+        micro_batches: (...) M.
+        chunks: (...) v.
+        context: (...) ranks that share the tokens of a sample.
+        sequence_parallel: (...) bool.
+        expert: (...) replicas among which experts are dealt out.
+        blocking: (...) bool, whether the devices wait for their sends.
+        gradient_bytes: (...) u, bytes of a gradient.
+        gradient_overlap: (...) bool, whether gradients are summed during the last backward pass.
+    """
+
+    layers: np.ndarray
+    first_chunk: np.ndarray
+    full: np.ndarray
+    selective: np.ndarray
+    on: np.ndarray
+    back: np.ndarray
+    first: np.ndarray
+    links: np.ndarray
+    tp: np.ndarray
+    dp: np.ndarray
+    zero: np.ndarray
+    device: np.ndarray
+    speed: np.ndarray
+    samples: Figure
+    micro_batches: Figure
+    chunks: Figure
+    context: Figure
+    sequence_parallel: Figure
+    expert: Figure
+    blocking: Figure
+    gradient_bytes: Figure
+    gradient_overlap: Figure
+
+    @property
+    def split(self) -> Split:
+        """How each stage splits a layer."""
+        return Split(
+            self.tp, self.samples / self.dp, self.context, self.sequence_parallel, self.expert
+        )
+
+    @property
+    def replicas(self) -> Figure:
+        """(S, ...) ranks that hold the same parameters, tokens of a sample shared or not."""
+        return self.dp * self.context
+
+    @property
+    def stride(self) -> Figure:
+        """(S, ...) distance of the ranks that hold the same parameters."""
+        return self.tp * np.ones_like(self.replicas)
+
+
+class Step(NamedTuple):
+    """Seconds of training steps, stage axis first; ``length`` is the sum of its four parts.
+
+    Attributes:
+        forward: (S, ...) one micro-batch through all chunks of a stage: kernels.
+        backward: (S, ...) the same, backward, nothing recomputed.
+        recomputed: (S, ...) of forward passes that run again, their collectives included.
+        exchange: (S, ...) collectives inside the stage that nothing hides, of one micro-batch.
+        sends: (S, ...) for which the stage waits, of one micro-batch.
+        gathers: (S, ...) in which it waits for parameters that ZeRO 3 gathers, of one micro-batch.
+        chunk: (S, ...) x of the first chunk.
+        busy: (S, ...) X, all of the above.
+        reduction: (S, ...) collectives of the gradients, of a step.
+        core: (...)
+        tail: (...)
+        tied: (...)
+        optimizer: (...)
+        length: (...)
+    """
+
+    forward: np.ndarray
+    backward: np.ndarray
+    recomputed: np.ndarray
+    exchange: np.ndarray
+    sends: np.ndarray
+    gathers: np.ndarray
+    chunk: np.ndarray
+    busy: np.ndarray
+    reduction: np.ndarray
+    core: np.ndarray
+    tail: np.ndarray
+    tied: np.ndarray
+    optimizer: np.ndarray
+    length: np.ndarray
+
+
+class Memory(NamedTuple):
+    """Bytes on a device of each stage, (S, ...); ``total`` is the sum.
+
+    Attributes:
+        weights: parameters.
+        gradients: of them.
+        optimizer: master weights and moments.
+        activations: kept for backward passes of the micro-batches in flight.
+        working: what exists only while a layer runs.
+        total: all of it.
+    """
+
+    weights: np.ndarray
+    gradients: np.ndarray
+    optimizer: np.ndarray
+    activations: np.ndarray
+    working: np.ndarray
+    total: np.ndarray
+
+
+def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages) -> Step:
+    """Return the seconds of training steps.
+
+    Args:
+        model: the chain.
+        cluster: the devices.
+        machine: what the stack makes of them.
+        stages: the plans.
+    """
+    split, ones = stages.split, np.ones_like(stages.replicas, dtype=float)
+    kinds = [_seconds(kind, machine, split, ones, stages.speed) for kind in model.kinds]
+    of_stage = _summed(kinds, stages.layers)
+    first = _summed(kinds, stages.first_chunk)
+    again = _again(kinds, stages.full, stages.selective)
+    share_first = stages.first_chunk.sum(axis=0) / np.maximum(stages.layers.sum(axis=0), 1)
+    ends = _ends(model, machine, split, ones, stages.speed)
+    forward, backward = of_stage.forward + ends.forward, of_stage.backward + ends.backward
+    exchange = of_stage.forward_exchange + of_stage.backward_exchange
+    sends, first_sends, links = _sends(cluster, machine, stages)
+    single = stages.chunks == 1
+    chunk = first.forward + first.backward + first.forward_exchange + first.backward_exchange
+    chunk = chunk + again * share_first + first_sends
+    chunk[0] += (ends.forward + ends.backward)[0]
+    if len(chunk) > 1:  # the head is in the last chunk, which is the first only if it is alone
+        chunk[-1] += np.where(single, (ends.forward + ends.backward)[-1], 0.0)
+    busy = forward + backward + again + exchange + sends
+    gathered, gather_start = _gathers(model, machine, stages)
+    gathers = np.maximum(0.0, gathered - busy)
+    busy, chunk = busy + gathers, chunk + gathers * share_first
+    before = chunk.cumsum(axis=0) - chunk
+    core = core_of(
+        *_resources(before + busy, busy, chunk, links, stages), stages.micro_batches
+    ) + gather_start.max(axis=0)
+    hiding = backward + again + of_stage.backward_exchange
+    reduction, exposed = _reduction(model, machine, stages, hiding)
+    tail = tail_of(exposed, hiding.cumsum(axis=0) - hiding)
+    tied = _tied(model, machine, stages)
+    optimizer = _optimizer(model, machine, stages)
+    parts = (core, tail, tied, optimizer)
+    return Step(
+        forward, backward, again, exchange, sends, gathers, chunk, busy, reduction, *parts,
+        length=core + tail + tied + optimizer,
+    )  # fmt: skip
+
+
+def memory(model: HybridModel, machine: Machine, stages: Stages, early: bool = False) -> Memory:
+    """Return the bytes on a device of every stage (arXiv 2205.05198, section 4).
+
+    A parameter takes the bytes of weight and gradient, and 12 of fp32 master weight and two
+    moments at half precision, 8 of moments at full. ZeRO 1 shares the last among the replicas, 2
+    the gradients, 3 the weights, of which two layers are gathered at a time.
+
+    Args:
+        model: the chain.
+        machine: what the stack makes of the devices.
+        stages: the plans.
+        early: whether stages start as many forward passes as the pure pipeline task does.
+    """
+    split = stages.split
+    dense, experts = _parameters(model, stages)
+    width, u = machine.width, stages.gradient_bytes
+    if machine.stack.state_bytes is not None:
+        weights = width * (dense + experts) + 0.0 * stages.replicas
+        gradients = (machine.stack.state_bytes - 1) * weights
+        optimizer = 0.0 * weights
+    else:
+        states = 12.0 if machine.precision in HALF else 8.0
+        own, dealt = stages.replicas, np.maximum(stages.replicas / stages.expert, 1)
+        by = [np.where(stages.zero >= level, 1 / own, 1.0) for level in (3, 2, 1)]
+        by_expert = [np.where(stages.zero >= level, 1 / dealt, 1.0) for level in (3, 2, 1)]
+        sums = [dense * a + experts * b for a, b in zip(by, by_expert, strict=True)]
+        largest = _largest_layer(model, stages)
+        gathered = np.where(stages.zero >= 3, 2 * largest * width, 0.0)
+        weights, gradients, optimizer = width * sums[0] + gathered, u * sums[1], states * sums[2]
+    chunks_in_flight = in_flight(len(stages.tp), stages.micro_batches, stages.chunks, early)
+    plain = stages.layers - stages.full - stages.selective
+    saved: Figure = 0.0
+    working: Figure = np.zeros(np.shape(stages.replicas))
+    for number, kind in enumerate(model.kinds):
+        counts = dict(zip(RECOMPUTE_MODES, (plain, stages.selective, stages.full), strict=True))
+        modes = {mode: kind.saved_bytes(machine, split, mode) for mode in RECOMPUTE_MODES}
+        saved = saved + sum(counts[mode][number] * modes[mode] for mode in RECOMPUTE_MODES)
+        at_work = np.where(stages.full[number] > 0, modes["none"], 0.0)
+        working = np.maximum(working, at_work + kind.working_bytes(machine, split))
+    activations = saved * chunks_in_flight / stages.chunks + 0.0 * stages.replicas
+    if model.embedding is not None:
+        kept = model.embedding.saved_bytes(machine, split, "none") + 0.0 * stages.replicas
+        activations[0] += (kept * chunks_in_flight / stages.chunks)[0]
+    if model.head is not None:
+        kept = model.head.saved_bytes(machine, split, "none") + 0.0 * stages.replicas
+        activations[-1] += kept[-1]
+        running = model.head.working_bytes(machine, split) + 0.0 * stages.replicas
+        working[-1] = np.maximum(working[-1], running[-1])
+    parts = (weights, gradients, optimizer, activations, working)
+    return Memory(*parts, total=sum(parts))
+
+
+def in_flight(stages: int, micro_batches: Figure, chunks: Figure, early: bool = False) -> Figure:
+    """(S, ...) chunks of micro-batches whose activations each stage holds at once.
+
+    One chunk: ``min(S - s, M)``, or ``min(2 (S - s) - 1, M)`` if stages start early. v chunks:
+    ``min(2 (S - s - 1) + (v - 1) S + 1, M v)`` (arXiv 2104.04473, section 2.2); on the first stage
+    that is Megatron's factor ``1 + (S-1)/(S v)``.
+    """
+    shape = np.shape(micro_batches * chunks)
+    left = (stages - np.arange(stages)).reshape(-1, *(1,) * len(shape))
+    alone = np.minimum(2 * left - 1 if early else left, micro_batches)
+    many = np.minimum(2 * (left - 1) + (chunks - 1) * stages + 1, micro_batches * chunks)
+    return np.where(chunks == 1, alone, many)
+
+
+def _seconds(
+    layer: Layer, machine: Machine, split: Split, ones: np.ndarray, speed: np.ndarray
+) -> LayerSeconds:
+    """Return a layer's seconds as (S, ...) arrays; slower servers compute longer."""
+    seconds = layer.seconds(machine, split)
+    return LayerSeconds(
+        seconds.forward * ones / speed,
+        seconds.backward * ones / speed,
+        seconds.forward_exchange * ones,
+        seconds.backward_exchange * ones,
+        seconds.attention * ones / speed,
+    )
+
+
+def _summed(kinds: list[LayerSeconds], counts: np.ndarray) -> LayerSeconds:
+    """Return the seconds of (K, S, ...) layers together."""
+    total = np.zeros(counts.shape[1:])
+    sums = [total] * len(LayerSeconds._fields)
+    for kind, count in zip(kinds, counts, strict=True):
+        sums = [before + count * part for before, part in zip(sums, kind, strict=True)]
+    return LayerSeconds(*sums)
+
+
+def _again(kinds: list[LayerSeconds], full: np.ndarray, selective: np.ndarray) -> np.ndarray:
+    """(S, ...) seconds in which a stage's backward pass recomputes."""
+    total = np.zeros(full.shape[1:])
+    for kind, whole, attention in zip(kinds, full, selective, strict=True):
+        total = total + whole * (kind.forward + kind.forward_exchange) + attention * kind.attention
+    return total
+
+
+def _ends(
+    model: HybridModel, machine: Machine, split: Split, ones: np.ndarray, speed: np.ndarray
+) -> LayerSeconds:
+    """Return the seconds of embedding and head, on the first and the last stage."""
+    forward, backward = np.zeros_like(ones), np.zeros_like(ones)
+    for layer, stage in ((model.embedding, 0), (model.head, -1)):
+        if layer is not None:
+            seconds = _seconds(layer, machine, split, ones, speed)
+            forward[stage] += seconds.forward[stage]
+            backward[stage] += seconds.backward[stage]
+    return LayerSeconds(forward, backward)
+
+
+def _sends(
+    cluster: Cluster, machine: Machine, stages: Stages
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds that stages wait for sends: of all chunks, of the first; and (S-1, ...) of links.
+
+    A rank passes the elements of its samples and tokens, its share of them under sequence
+    parallelism or with scatter and gather, which needs an all-gather behind.
+    """
+    zeros = np.zeros(stages.layers.shape[1:])
+    if len(zeros) == 1:
+        return zeros, zeros.copy(), np.zeros((0, *zeros.shape[1:]))
+    seconds, hop = _seconds_per_element(cluster, machine, stages)
+    samples, blocking = stages.samples, stages.blocking
+    passing = stages.on * seconds + stages.back * np.roll(seconds, 1, axis=0)
+    hops = np.maximum(hop, np.roll(hop, 1, axis=0)) + machine.stack.send_wait
+    waits = np.where(blocking, samples * passing + 2 * stages.chunks * hops, 0.0)
+    first = np.where(blocking, samples * stages.first * passing + 2 * hops, 0.0)
+    links = 2 * (stages.links * samples * seconds[:-1] + stages.chunks * hop[:-1])
+    return waits, first, np.where(blocking, 0.0, links)
+
+
+def _seconds_per_element(
+    cluster: Cluster, machine: Machine, stages: Stages
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds that a stage's send to the next takes: for each element of a micro-batch, and once.
+
+    Both are (S, ...); the last stage sends to the first if there are several chunks.
+    """
+    links, replicas, ones = machine.links, stages.replicas, np.ones(stages.layers.shape[1:])
+    server = stages.device // cluster.devices_per_server
+    last = (stages.device + stages.tp * replicas - 1) // cluster.devices_per_server
+    single = np.maximum(last, np.roll(last, -1, axis=0)) == np.minimum(
+        server, np.roll(server, -1, axis=0)
+    )
+    scattered = stages.sequence_parallel | np.bool_(machine.stack.scatter_gather)
+    ranks = replicas * np.where(scattered, stages.tp, 1) * ones
+    fewest = np.minimum(ranks, np.roll(ranks, -1, axis=0))
+    hop = links.send(0.0, single) * ones
+    seconds = (links.send(machine.width, single, fewest) - hop) / fewest
+    gathering = scattered & ~np.asarray(stages.sequence_parallel)
+    received = np.roll(stages.tp * np.ones_like(replicas), -1, axis=0)
+    whole = machine.width / np.roll(replicas * ones, -1, axis=0)
+    lap = links.lap(received, 1)
+    gather = links.all_gather(whole, received, 1) - lap
+    return seconds + np.where(gathering, gather, 0.0), hop + np.where(gathering, lap, 0.0)
+
+
+def _resources(
+    passed: np.ndarray,
+    busy: np.ndarray,
+    chunk: np.ndarray,
+    links: np.ndarray,
+    stages: Stages,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds up to and of every resource: stages, and links where sends do not block."""
+    if len(busy) == 1 or np.all(stages.blocking):
+        return passed, busy
+    of_chunk = links / stages.chunks
+    sent = of_chunk.cumsum(axis=0)
+    passed_stages = passed.copy()
+    passed_stages[1:] += sent
+    passed_links = chunk.cumsum(axis=0)[:-1] + (sent - of_chunk) + links
+    return interleaved(passed_stages, passed_links), interleaved(busy, links)
+
+
+def _parameters(model: HybridModel, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
+    """(S, ...) parameters on a device: those all replicas hold, and experts'."""
+    split = stages.split
+    ones = np.ones_like(stages.replicas, dtype=float)
+    dense, experts = model.parameters_of(stages.layers, split)
+    dense, experts = dense * ones, experts * ones
+    if model.embedding is not None:
+        dense[0] += (model.embedding.parameters(split)[0] * ones)[0]
+    if model.head is not None:
+        dense[-1] += (model.head.parameters(split)[0] * ones)[-1]
+    if len(dense) == 1:
+        dense = dense - model.tied_parameters / stages.tp
+    return dense, experts
+
+
+def _largest_layer(model: HybridModel, stages: Stages) -> np.ndarray:
+    """(S, ...) parameters on a device of the stage's largest layer."""
+    largest = np.zeros_like(stages.replicas, dtype=float)
+    for kind, count in zip(model.kinds, stages.layers, strict=True):
+        held = sum(kind.parameters(stages.split))
+        largest = np.maximum(largest, np.where(count > 0, held, 0.0))
+    return largest
+
+
+def _gathers(model: HybridModel, machine: Machine, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
+    """(S, ...) seconds of ZeRO 3's collectives of a micro-batch, and those nothing can hide.
+
+    Weights of each layer are gathered twice and its gradients scattered once; one layer's are not
+    hidden.
+    """
+    links, stack = machine.links, machine.stack
+    layers = np.maximum(stages.layers.sum(axis=0), 1)
+    total = np.zeros_like(stages.replicas, dtype=float)
+    if not np.any(stages.zero >= 3):
+        return total, total
+    replicas, stride = stages.replicas, stages.stride
+    for kind, count in zip(model.kinds, stages.layers, strict=True):
+        size = machine.width * sum(kind.parameters(stages.split))
+        lap = links.lap(replicas, stride)
+        once = (links.all_gather(size, replicas, stride) - lap) / stack.gather_share + lap
+        total = total + 3 * count * once
+    total = np.where(stages.zero >= 3, total, 0.0)
+    return total, total / layers
+
+
+def _reduction(
+    model: HybridModel, machine: Machine, stages: Stages, backward: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(S, ...) seconds of the gradients' collectives, and what the last backward pass leaves."""
+    links, u = machine.links, stages.gradient_bytes
+    dense, experts = _parameters(model, stages)
+    dealt = np.maximum(stages.replicas // stages.expert, 1)
+    groups = ((dense, stages.replicas, stages.stride),
+              (experts, dealt, stages.stride * stages.expert))  # fmt: skip
+    total: np.ndarray = np.zeros_like(dense)
+    for parameters, group, stride in groups:
+        if not np.any(parameters):
+            continue
+        reduced = links.all_reduce(u * parameters, group, stride)
+        scattered = links.all_gather(u * parameters, group, stride)
+        gathered = links.all_gather(machine.width * parameters, group, stride)
+        seconds = np.where(stages.zero == 0, reduced, scattered + gathered)
+        total = total + np.where(stages.zero >= 3, 0.0, seconds)
+    layers = np.maximum(stages.layers.sum(axis=0), 1)
+    hidden = np.maximum(total / layers, total - backward)
+    return total, np.where(stages.gradient_overlap, hidden, total)
+
+
+def _tied(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
+    """(...) seconds in which first and last stage sum the gradients of weights they share."""
+    if not model.tied_parameters or len(stages.tp) == 1:
+        return np.zeros(np.shape(stages.tp)[1:])
+    size = stages.gradient_bytes * model.tied_parameters / stages.tp[0]
+    return machine.links.all_reduce(size, 2, machine.links.devices_per_server)
+
+
+def _optimizer(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
+    """(...) seconds of the optimiser, on the stage that takes longest."""
+    dense, experts = _parameters(model, stages)
+    stack = machine.stack
+    traffic = stack.optimizer_bytes if machine.precision in HALF else stack.optimizer_bytes_full
+    dealt = np.maximum(stages.replicas / stages.expert, 1)
+    own = np.where(stages.zero >= 1, dense / stages.replicas + experts / dealt, dense + experts)
+    return (traffic * own / machine.memory_bw).max(axis=0)

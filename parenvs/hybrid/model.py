@@ -1,0 +1,101 @@
+"""A model as hybrid plans see it: a chain of layers, with what stands in front and behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from parenvs.hybrid.layers import Embedding, Head, Layer, Split, TransformerBlock
+from parenvs.hybrid.shape import TransformerShape
+
+Figure = Any
+"""A number or an array of numbers, one for each plan."""
+
+
+@dataclass(frozen=True)
+class HybridModel:
+    """A chain of n layers, many of them alike.
+
+    Attributes:
+        name: name or path of the instance.
+        fingerprint: ``sha256:...`` of the shape or of the graph that it was made of.
+        kinds: the K different layers.
+        kind_of: (n,) kind of each layer.
+        crossing: (n-1,) elements per sample that pass from each layer to the next.
+        embedding: what the first stage holds beside its layers, or None.
+        head: what the last stage holds beside its layers, or None.
+        tied_parameters: parameters that embedding and head share.
+        shape: the shape, if it was made of one.
+    """
+
+    name: str
+    fingerprint: str
+    kinds: tuple[Layer, ...]
+    kind_of: tuple[int, ...]
+    crossing: tuple[float, ...]
+    embedding: Layer | None = None
+    head: Layer | None = None
+    tied_parameters: float = 0.0
+    shape: TransformerShape | None = None
+
+    def __len__(self) -> int:
+        """Return the number of layers."""
+        return len(self.kind_of)
+
+    @cached_property
+    def kinds_before(self) -> np.ndarray:
+        """(n+1, K) how many layers of each kind stand before each boundary."""
+        counts = np.zeros((len(self) + 1, len(self.kinds)))
+        counts[np.arange(1, len(self) + 1), list(self.kind_of)] = 1
+        return counts.cumsum(axis=0)
+
+    @cached_property
+    def crossing_after(self) -> np.ndarray:
+        """(n+1,) elements per sample that cross each boundary, 0 at both ends."""
+        return np.array([0.0, *self.crossing, 0.0])
+
+    def flops(self, samples: float, recompute: bool = False) -> float:
+        """Model FLOPs of a step, see ``TransformerShape.flops``."""
+        assert self.shape is not None
+        return self.shape.flops(samples, recompute)
+
+    def reasons_against_tp(self, tp: int) -> str | None:
+        """Return why the matrices cannot be divided among ``tp`` ranks, or None."""
+        shape = self.shape
+        if shape is None:
+            return None
+        widths = {
+            "heads": shape.heads, "feed_forward": shape.feed_forward, "vocabulary": shape.vocabulary
+        }  # fmt: skip
+        for name, width in widths.items():
+            if width % tp:
+                return f"tp {tp} does not divide {name} {width}"
+        return None
+
+    @classmethod
+    def of_shape(cls, shape: TransformerShape) -> HybridModel:
+        """Make the chain of a transformer's blocks."""
+        width = float(shape.sequence * shape.hidden)
+        return cls(
+            name=shape.name,
+            fingerprint=shape.fingerprint,
+            kinds=(TransformerBlock(shape),),
+            kind_of=(0,) * shape.layers,
+            crossing=(width,) * (shape.layers - 1),
+            embedding=Embedding(shape),
+            head=Head(shape),
+            tied_parameters=float(shape.vocabulary * shape.hidden) if shape.tied else 0.0,
+            shape=shape,
+        )
+
+    def parameters_of(self, layers: np.ndarray, split: Split) -> tuple[Figure, Figure]:
+        """Return the parameters on a device of (K, ...) layers: shared ones, and experts'."""
+        dense: Figure = 0.0
+        experts: Figure = 0.0
+        for kind, count in zip(self.kinds, layers, strict=True):
+            held, dealt = kind.parameters(split)
+            dense, experts = dense + count * held, experts + count * dealt
+        return dense, experts

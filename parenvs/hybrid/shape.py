@@ -1,0 +1,171 @@
+"""Shapes of transformers: the few numbers from which their operations, bytes and FLOPs follow."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from parenvs.errors import UnknownInstanceError, did_you_mean, shown
+
+MOST = 2**31 - 1
+"""Largest number in a shape."""
+
+
+@dataclass(frozen=True)
+class TransformerShape:
+    """A decoder or encoder of equal blocks: attention and a feed-forward network each.
+
+    Attributes:
+        name: of the model.
+        layers: number of blocks.
+        hidden: h, width of the residual stream.
+        heads: a, attention heads.
+        sequence: s, tokens of a sample.
+        vocabulary: V, rows of the embedding.
+        kv_heads: g, heads of keys and values (default: ``heads``).
+        head_width: dh (default: hidden / heads).
+        feed_forward: f, inner width of the feed-forward network (default: 4 h).
+        gated: whether it has a gate (SwiGLU): three matrices instead of two.
+        dropout: whether dropout masks are drawn and kept.
+        bias: whether linear layers have biases, and norms too.
+        causal: whether a token attends to those before it only.
+        tied: whether embedding and head share their weights.
+        positions: rows of a learned table of positions; 0 if there is none.
+        experts: feed-forward networks in each block, 1 for a dense model.
+        active: experts that each token passes.
+        capacity: tokens that an expert has room for over the mean.
+        source: where the numbers are from.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int
+    vocabulary: int
+    kv_heads: int = 0
+    head_width: int = 0
+    feed_forward: int = 0
+    gated: bool = False
+    dropout: bool = True
+    bias: bool = True
+    causal: bool = True
+    tied: bool = True
+    positions: int = 0
+    experts: int = 1
+    active: int = 1
+    capacity: float = 1.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        """Fill in defaults and raise errors for numbers that no model has."""
+        fill = object.__setattr__
+        fill(self, "kv_heads", self.kv_heads or self.heads)
+        fill(self, "feed_forward", self.feed_forward or 4 * self.hidden)
+        for item in fields(self):
+            value = getattr(self, item.name)
+            least = 0 if item.name in ("head_width", "positions") else 1
+            if item.type == "int" and not (type(value) is int and least <= value <= MOST):
+                raise UnknownInstanceError(
+                    f"shape {shown(self.name)}: {item.name} must be a whole number from {least}, "
+                    f"not {shown(value)}"
+                )
+            if item.type == "bool" and not isinstance(value, bool):
+                raise UnknownInstanceError(
+                    f"shape {shown(self.name)}: {item.name} must be true or false, not "
+                    f"{shown(value)}"
+                )
+        if not self.head_width:
+            if self.hidden % self.heads:
+                raise UnknownInstanceError(
+                    f"shape {shown(self.name)}: {self.heads} heads do not divide hidden "
+                    f"{self.hidden}; give head_width"
+                )
+            fill(self, "head_width", self.hidden // self.heads)
+        if self.heads % self.kv_heads or self.active > self.experts or not self.capacity > 0:
+            raise UnknownInstanceError(
+                f"shape {shown(self.name)}: kv_heads must divide heads, active be at most "
+                "experts, and capacity positive"
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        """``sha256:...`` of the numbers; the name and the source are no part of it."""
+        numbers = {k: v for k, v in asdict(self).items() if k not in ("name", "source")}
+        text = json.dumps(numbers, sort_keys=True).encode()
+        return f"sha256:{hashlib.sha256(text).hexdigest()}"
+
+    @property
+    def block_parameters(self) -> tuple[float, float]:
+        """Parameters of one block: outside of the experts, and of all experts.
+
+        A dense feed-forward network counts outside.
+        """
+        h, f, wide = self.hidden, self.feed_forward, self.heads * self.head_width
+        narrow = self.kv_heads * self.head_width
+        attention = h * (2 * wide + 2 * narrow)
+        one = (3 if self.gated else 2) * h * f
+        norms = 2 * h
+        if self.bias:
+            attention += wide + 2 * narrow + h
+            one += f + h
+            norms *= 2
+        if self.experts == 1:
+            return float(attention + norms + one), 0.0
+        return float(attention + norms + h * self.experts), float(one * self.experts)
+
+    @property
+    def parameters(self) -> float:
+        """All parameters: blocks, embedding, positions, head and the last norm."""
+        dense, experts = self.block_parameters
+        h, tables = self.hidden, self.vocabulary * (1 if self.tied else 2) + self.positions
+        return self.layers * (dense + experts) + h * (tables + (2 if self.bias else 1))
+
+    def flops(self, samples: float, recompute: bool = False) -> float:
+        """Model FLOPs of a training step, a multiply-add counted twice.
+
+        Every product of the forward pass once, twice in the backward pass; attention over the
+        whole square, as arXiv 2104.04473, equation 3, counts.
+
+        Args:
+            samples: samples of the step.
+            recompute: whether to count the forward pass of the blocks again, as that paper does.
+        """
+        h, s = self.hidden, self.sequence
+        wide, narrow = self.heads * self.head_width, self.kv_heads * self.head_width
+        products = h * (2 * wide + 2 * narrow)
+        products += (3 if self.gated else 2) * h * self.feed_forward * self.active
+        block = 2 * s * products + 4 * s * s * wide
+        head = 2 * s * h * self.vocabulary
+        return samples * ((4 if recompute else 3) * self.layers * block + 3 * head)
+
+    def token_flops(self, samples: float) -> float:
+        """Model FLOPs of a step as arXiv 2407.21783 counts: ``6 N + 6 l h s`` a token.
+
+        N are the parameters that a token passes; attention counts its causal half.
+        """
+        dense, experts = self.block_parameters
+        passed = self.layers * (dense + experts * self.active / self.experts)
+        passed += self.hidden * self.vocabulary * (1 if self.tied else 2)
+        attention = 6 * self.layers * self.heads * self.head_width * self.sequence
+        return samples * self.sequence * (6 * passed + attention)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any], where: str = "shape") -> TransformerShape:
+        """Make a shape of an object of JSON types.
+
+        Raises:
+            UnknownInstanceError: a key is missing or unknown, or a number is impossible.
+        """
+        known = [item.name for item in fields(cls)]
+        for key in content:
+            if key not in known:
+                raise UnknownInstanceError(
+                    f"{where}: unknown field {shown(key)}{did_you_mean(key, known)}"
+                )
+        for key in ("name", "layers", "hidden", "heads", "sequence", "vocabulary"):
+            if key not in content:
+                raise UnknownInstanceError(f"{where}: field {key!r} is missing")
+        return cls(**content)

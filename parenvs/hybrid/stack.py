@@ -1,0 +1,218 @@
+"""Software stacks: which share of a machine's peaks training software reaches, and what it hides.
+
+Two constants of a stack are fitted, the shares of matrix products and of links; every other figure
+is fixed. Sources stand beside the figures; "fitted" names the published rows it was fitted on
+(``parenvs bench hybrid`` prints the errors on all others).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from parenvs.cluster import EFFICIENCY, LINKS, Cluster, Links
+from parenvs.errors import PlanError, did_you_mean, shown
+
+HALF = ("fp16", "bf16", "fp8")
+"""Precisions in which weights and activations take 2 bytes, beside fp32 master weights."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The constants of one training software.
+
+    Attributes:
+        name: its name in plan files.
+        matmul_share: share of the peak that matrix products reach, by ``"DEVICE PRECISION"`` or
+            ``"DEVICE"``; ``"other"`` for what is not listed.
+        link_share: share of a link's bandwidth that collectives reach.
+        memory_share: share of the memory bandwidth that elementwise kernels reach.
+        send_share: share of a network card that a send between two stages reaches.
+        send_wait: seconds that the host waits for each send that is not overlapped.
+        hop_in: seconds of latency of each step of a collective inside a server.
+        hop_out: seconds of latency of each step between servers.
+        launch: seconds to start a kernel.
+        attention_share: share of ``matmul_share`` that a fused attention kernel reaches; None if
+            attention is not fused: scores are written to memory.
+        gather_share: share of ``link_share`` that the gathers of single layers reach (ZeRO 3).
+        tensor_overlap: share of tensor-parallel collectives hidden in the forward pass.
+        backward_overlap: whether those of input gradients hide behind the products of weight
+            gradients in the backward pass.
+        scatter_gather: whether a stage sends each rank's share of its output, gathered behind.
+        optimizer_bytes: bytes that an optimiser step moves, per parameter at half precision.
+        optimizer_bytes_full: the same at full precision, which has no copies.
+        state_bytes: bytes of weights, gradients and states per byte of weights; None: counted by
+            precision, ``gradient_bytes`` and ZeRO.
+        link_rule: one of ``LINKS``.
+        source: what the figures are from.
+    """
+
+    name: str
+    matmul_share: tuple[tuple[str, float], ...]
+    link_share: float = 0.70
+    memory_share: float = 0.65
+    send_share: float = 0.5
+    send_wait: float = 1.2e-3
+    hop_in: float = 2e-6
+    hop_out: float = 12e-6
+    launch: float = 4e-6
+    attention_share: float | None = None
+    gather_share: float = 1.0
+    tensor_overlap: float = 0.0
+    backward_overlap: bool = True
+    scatter_gather: bool = True
+    optimizer_bytes: float = 62.0
+    optimizer_bytes_full: float = 44.0
+    state_bytes: float | None = None
+    link_rule: str = LINKS[0]
+    source: str = ""
+
+    def share_of(self, device: str, precision: str) -> float:
+        """Return the share of the peak that matrix products reach on a device."""
+        shares = dict(self.matmul_share)
+        for key in (f"{device} {precision}", device, "other"):
+            if key in shares:
+                return shares[key]
+        raise PlanError(
+            f"stack {self.name} has no share of matrix products on a {device} at {precision}; "
+            f"it has {', '.join(shares)}"
+        )
+
+    def is_guess(self, device: str, precision: str) -> bool:
+        """Return whether the share on this device was never compared with a measurement."""
+        return not {f"{device} {precision}", device} & set(dict(self.matmul_share))
+
+    def machine(self, cluster: Cluster, precision: str) -> Machine:
+        """Return what the stack makes of a cluster's devices and links.
+
+        Raises:
+            ClusterError: the device has no such precision.
+            PlanError: the stack knows no share for it.
+        """
+        device = cluster.device
+        share = self.share_of(device.name, precision)
+        flops = share * device.peak(precision)
+        fused = None
+        if self.attention_share is not None:
+            half = {"fp8": "bf16"}.get(precision, precision)  # attention stays in 16 bits
+            fused = self.attention_share * self.share_of(device.name, half) * device.peak(half)
+        return Machine(
+            stack=self,
+            precision=precision,
+            flops=flops,
+            attention_flops=fused,
+            memory_bw=self.memory_share * device.memory_bw,
+            launch=self.launch,
+            width=2.0 if precision in HALF else 4.0,
+            links=Links(
+                cluster.devices_per_server,
+                cluster.intra_bw,
+                cluster.device_nic_bw,
+                share=self.link_share,
+                send_share=self.send_share,
+                hop_in=self.hop_in,
+                hop_out=self.hop_out,
+                rule=self.link_rule,
+            ),
+        )
+
+    @classmethod
+    def parse(cls, value: str | dict[str, Any] | Stack) -> Stack:
+        """Return a stack by name, or a preset with other constants: ``{"name": ..., ...}``.
+
+        Raises:
+            PlanError: the name or a constant is unknown.
+        """
+        if isinstance(value, Stack):
+            return value
+        content: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
+        name = content.pop("name", None)
+        if not isinstance(name, str) or name not in STACKS:
+            hint = did_you_mean(name, STACKS) if isinstance(name, str) else ""
+            raise PlanError(f"unknown stack {shown(name)}{hint}; known: {', '.join(STACKS)}")
+        known = {item.name for item in fields(cls)} - {"name", "source"}
+        for key, number in content.items():
+            if key not in known:
+                raise PlanError(f"stack: unknown constant {shown(key)}{did_you_mean(key, known)}")
+            if key == "matmul_share" and isinstance(number, (int, float)):
+                content[key] = (("other", float(number)),)
+        return replace(STACKS[name], **content)
+
+
+class Machine(NamedTuple):
+    """A stack on the devices of a cluster, at one precision.
+
+    Attributes:
+        stack: the stack.
+        precision: of matrix products.
+        flops: FLOP/s that they reach.
+        attention_flops: FLOP/s that fused attention reaches; None if attention is not fused.
+        memory_bw: bytes/s that elementwise kernels reach.
+        launch: seconds to start a kernel.
+        width: bytes of an element of weights and activations.
+        links: the network.
+    """
+
+    stack: Stack
+    precision: str
+    flops: float
+    attention_flops: float | None
+    memory_bw: float
+    launch: float
+    width: float
+    links: Links
+
+
+STACKS: dict[str, Stack] = {
+    stack.name: stack
+    for stack in (
+        Stack(
+            "megatron-2021",
+            (("a100", 0.72), ("v100", 0.85), ("other", 0.72)),
+            backward_overlap=False,
+            gather_share=0.11,
+            source="Megatron-LM of arXiv 2104.04473; shares fitted on its Table 1, that of V100 on "
+            "Megatron-LM's table of November 2020; memory, send and wait on arXiv 2205.05198, "
+            "Table 4, and on figures 12 and 18",
+        ),
+        Stack(
+            "megatron-2022",
+            (("a100", 0.72), ("other", 0.72)),
+            source="Megatron-LM of arXiv 2205.05198: as megatron-2021, with the collectives of "
+            "input gradients hidden",
+        ),
+        Stack(
+            "nemo-2024",
+            (("h100 bf16", 0.60), ("h100 fp8", 0.466), ("a100", 0.72), ("other", 0.60)),
+            attention_share=0.75,
+            tensor_overlap=1.0,
+            send_wait=0.0,
+            source="Megatron-Core with Transformer Engine; bf16 fitted on arXiv 2407.21783, Table "
+            "4, fp8 on NeMo's performance summary 24.07",
+        ),
+        Stack(
+            "torch-2024",
+            (("h100 bf16", 0.52), ("a100", 0.72), ("other", 0.55)),
+            attention_share=0.45,
+            source="PyTorch FSDP with Triton's attention of 2023; fitted on llm-foundry's tables "
+            "of MPT",
+        ),
+        Stack(
+            "roofline",
+            (("other", EFFICIENCY),),
+            link_share=1.0,
+            memory_share=1.0,
+            send_share=1.0,
+            send_wait=0.0,
+            hop_in=0.0,
+            hop_out=0.0,
+            launch=0.0,
+            optimizer_bytes=0.0,
+            optimizer_bytes_full=0.0,
+            state_bytes=2.0,
+            link_rule="node",
+            source="the cost model of the pure tasks (docs/pipeline.md)",
+        ),
+    )
+}
+"""Stacks by name."""

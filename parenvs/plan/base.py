@@ -1,0 +1,66 @@
+"""What plans of every task have in common."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from parenvs.cluster import Cluster
+from parenvs.files import write_text
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SCHEMA = 1
+"""Version of the plan files."""
+ILLEGAL = -1.0
+"""Value of a plan that breaks a rule or exceeds the memory (arXiv 2007.04069)."""
+HEAD = ("schema", "task", "instance", "fingerprint")
+"""Fields that plan files of every task begin with."""
+
+
+class Bounded(Protocol):
+    """A planner's answer to a problem; the gap of a plan is measured against its bound."""
+
+    @property
+    def bound(self) -> float | None:
+        """Proven bound of what the task minimises (seconds) or maximises (return), or None."""
+
+
+class Plan(ABC):
+    """Base of the plans of every task."""
+
+    task: ClassVar[str]
+    instance: str
+    fingerprint: str
+    cluster: Cluster
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as an object of JSON types, schema version first."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
+        """Check an object of JSON types and make a plan of it.
+
+        Raises:
+            PlanError: a key is missing or unknown, or a value has the wrong type. Whether the plan
+                is legal is left to the judge.
+        """
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as a JSON file."""
+        write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
+
+    def _head(self) -> dict[str, Any]:
+        """Return the fields that plans of every task begin with."""
+        return {
+            "schema": SCHEMA,
+            "task": self.task,
+            "instance": self.instance,
+            "fingerprint": self.fingerprint,
+        }

@@ -1,0 +1,65 @@
+"""Reading plan files of any task."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from parenvs.errors import PlanError, shown
+from parenvs.files import DuplicateFieldError, no_duplicates
+from parenvs.plan import fields
+from parenvs.plan.base import SCHEMA, Plan
+from parenvs.plan.hybrid import HybridPlan
+from parenvs.plan.partition import BatchPlan, PartitionPlan
+from parenvs.plan.pipeline import PipelinePlan
+
+PARTITION_PLANS: dict[str, type[PartitionPlan]] = {
+    kind.task: kind for kind in (PartitionPlan, BatchPlan)
+}
+"""Task -> class of its plans, the tasks of partitioning."""
+PLANS: dict[str, type[Plan]] = {
+    PipelinePlan.task: PipelinePlan,
+    **PARTITION_PLANS,
+    HybridPlan.task: HybridPlan,
+}
+"""Task -> class of its plans, all tasks."""
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """Read a plan file of any task.
+
+    Raises:
+        PlanError: the file is missing or not JSON, its schema or task is unknown, or a field is
+            wrong.
+    """
+    where = os.fspath(path)
+    try:
+        content = json.loads(
+            Path(path).read_text(encoding="utf-8"),
+            object_pairs_hook=no_duplicates,
+            parse_constant=no_constant,
+        )
+    except (DuplicateFieldError, PlanError) as error:
+        raise PlanError(f"{where}: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or "nested too deeply"
+        raise PlanError(f"{where}: not a JSON file ({reason})") from None
+    if not isinstance(content, dict):
+        raise PlanError(f"{where}: expected one JSON object")
+    schema = content.get("schema")
+    if not fields.is_integer(schema) or schema != SCHEMA:
+        raise PlanError(f"{where}: field 'schema' is {shown(schema)}; this version reads {SCHEMA}")
+    task = content.get("task")
+    if not isinstance(task, str) or task not in PLANS:
+        raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {', '.join(PLANS)}")
+    return PLANS[task].from_json(content, where)
+
+
+def no_constant(text: str) -> float:
+    """Refuse NaN and Infinity, for ``json.loads``.
+
+    Raises:
+        PlanError: always.
+    """
+    raise PlanError(f"{text} is not a JSON number")

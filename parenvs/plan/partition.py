@@ -1,0 +1,97 @@
+"""Plans of operator partitioning and of data parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from parenvs.cluster import Cluster
+from parenvs.errors import PlanError
+from parenvs.plan import fields
+from parenvs.plan.base import HEAD, Plan
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+RULE_SETS = ("shardy", "automap")
+"""Factor rules; ``automap`` also forbids to partition a reduced dimension."""
+UNEVEN = ("pad", "forbid")
+"""Dimensions that the number of devices does not divide are padded, or stay replicated."""
+
+
+@dataclass(frozen=True)
+class PartitionPlan(Plan):
+    """Dimensions of variables that are partitioned over all devices.
+
+    Every variable that is not named is replicated. Batch inputs may be named too; the partitioning
+    of those that are not named follows from the variables.
+
+    Attributes:
+        instance: shipped name or path of the graph.
+        fingerprint: ``sha256:...`` of the arrays of the graph.
+        cluster: the devices.
+        partition: path of a variable or batch input -> its partitioned dimension.
+        rules: ``"shardy"`` or ``"automap"``.
+        uneven: ``"pad"`` or ``"forbid"``.
+    """
+
+    instance: str
+    fingerprint: str
+    cluster: Cluster
+    partition: dict[str, int]
+    rules: str = "shardy"
+    uneven: str = "pad"
+
+    task: ClassVar[str] = "operator-partition"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as an object of JSON types, schema version first.
+
+        One server of V100 is written as its number of devices, without ``cluster``.
+        """
+        content: dict[str, Any] = {**self._head(), "devices": self.cluster.devices}
+        if self.cluster != Cluster.parse(f"1x{self.cluster.devices}:v100"):
+            content["cluster"] = self.cluster.to_json()
+        return {
+            **content,
+            "rules": self.rules,
+            "uneven": self.uneven,
+            "partition": dict(sorted(self.partition.items())),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
+        """See ``Plan.from_json``; rules are ``shardy`` and uneven is ``pad`` if not given."""
+        needed = {*HEAD, "devices", "partition"}
+        fields.check_keys(content, needed, {"cluster", "rules", "uneven"}, where)
+        devices = fields.count(content, "devices", where)
+        if devices < 2:
+            raise PlanError(f"{where}: field 'devices' must be 2 or more, not {devices}")
+        if "cluster" in content:
+            cluster = fields.cluster(content, "cluster", where)
+        else:
+            cluster = fields.cluster({"devices": f"1x{devices}:v100"}, "devices", where)
+        if cluster.devices != devices:
+            raise PlanError(
+                f"{where}: field 'devices' is {devices}, but the cluster has {cluster.devices}"
+            )
+        return cls(
+            instance=fields.text(content, "instance", where),
+            fingerprint=fields.text(content, "fingerprint", where),
+            cluster=cluster,
+            partition=fields.dimensions(content, "partition", where),
+            rules=fields.choice(content, "rules", RULE_SETS, where),
+            uneven=fields.choice(content, "uneven", UNEVEN, where),
+        )
+
+
+@dataclass(frozen=True)
+class BatchPlan(PartitionPlan):
+    """Dimensions of batch inputs that are partitioned over all devices.
+
+    Batch inputs that are not named are replicated; the partitioning of variables follows from the
+    inputs.
+    """
+
+    task: ClassVar[str] = "data-parallel"
