@@ -116,10 +116,12 @@ class Step(NamedTuple):
         reduction: (S, ...) collectives of the gradients, of a step.
         exposed: (S, ...) what of them the stage's own last backward pass does not hide.
         start: (S, ...) in which ZeRO 3 gathers the first layer, once a step.
+        hiding: (S, ...) backward pass of a micro-batch, which hides those of stages behind.
+        update: (S, ...) optimiser.
         core: (...)
         tail: (...)
         tied: (...)
-        optimizer: (...)
+        optimizer: (...) the longest update.
         length: (...)
     """
 
@@ -134,6 +136,8 @@ class Step(NamedTuple):
     reduction: np.ndarray
     exposed: np.ndarray
     start: np.ndarray
+    hiding: np.ndarray
+    update: np.ndarray
     core: np.ndarray
     tail: np.ndarray
     tied: np.ndarray
@@ -198,8 +202,9 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
     reduction, exposed = _reduction(model, machine, stages, hiding)
     tail = tail_of(exposed, hiding.cumsum(axis=0) - hiding)
     tied = _tied(model, machine, stages)
-    optimizer = _optimizer(model, machine, stages)
-    parts = (core, tail, tied, optimizer)
+    update = _update(model, machine, stages)
+    optimizer = update.max(axis=0)
+    parts = (hiding, update, core, tail, tied, optimizer)
     return Step(
         forward, backward, again, exchange, sends, gathers, chunk, busy, reduction, exposed,
         gather_start, *parts, length=core + tail + tied + optimizer,
@@ -472,11 +477,11 @@ def _tied(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
     return machine.links.all_reduce(size, 2, machine.links.devices_per_server)
 
 
-def _optimizer(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
-    """(...) seconds of the optimiser, on the stage that takes longest."""
+def _update(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
+    """(S, ...) seconds of the optimiser."""
     dense, experts = _parameters(model, stages)
     stack = machine.stack
     traffic = stack.optimizer_bytes if machine.precision in HALF else stack.optimizer_bytes_full
     dealt = np.maximum(stages.replicas / stages.expert, 1)
     own = np.where(stages.zero >= 1, dense / stages.replicas + experts / dealt, dense + experts)
-    return (traffic * own / machine.memory_bw).max(axis=0)
+    return np.asarray(traffic * own / machine.memory_bw)
