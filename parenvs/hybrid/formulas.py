@@ -464,9 +464,21 @@ def _reduction(
         gathered = links.all_gather(machine.width * parameters, group, stride)
         seconds = np.where(stages.zero == 0, reduced, scattered + gathered)
         total = total + np.where(stages.zero >= 3, 0.0, seconds)
-    layers = np.maximum(stages.layers.sum(axis=0), 1)
-    hidden = np.maximum(total / layers, total - backward)
-    return total, np.where(stages.gradient_overlap, hidden, total)
+    layers = stages.layers.sum(axis=0)
+    return total, exposed_seconds(total, layers, backward, stages.gradient_overlap)
+
+
+def exposed_seconds(total: Figure, layers: Figure, backward: Figure, overlap: Figure) -> Figure:
+    """Seconds of the gradients' collectives that a stage's last backward pass does not hide.
+
+    Args:
+        total: their seconds.
+        layers: of the stage; those of one are never hidden.
+        backward: seconds of the backward pass of a micro-batch.
+        overlap: whether gradients are summed during it.
+    """
+    hidden = np.maximum(total / np.maximum(layers, 1), total - backward)
+    return np.where(overlap, hidden, total)
 
 
 def _tied(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
