@@ -36,6 +36,7 @@ from parenvs.plan import HybridStage
 
 SLACK = 1e-12
 """Share by which a plan must be shorter than the incumbent to replace it."""
+_NEVER = 1e200  # seconds of a stage that does not fit
 _ELEMENTS = 1e9  # of a send, whose seconds per element are asked for
 
 
@@ -303,14 +304,16 @@ class HybridLabels:
         group = int(tables.configs.group[config])
         device = (labels.device[rows] - group)[:, None]
         number = tables.classes[np.maximum(first, 0), end]
-        seconds = costs.seconds[config, number] + self._waits(k, labels, rows, end)
+        seconds = np.where(usable[number], costs.seconds[config, number], _NEVER)
+        seconds = seconds + self._waits(k, labels, rows, end)
         update = np.maximum(labels.update[rows][:, None], costs.update[config, number])
         core = prepend_core(labels.core[rows][:, None], seconds, m)
         tail = prepend_tail(
             labels.tail[rows][:, None], costs.hiding[config, number], costs.exposed[config, number]
         )
         front_seconds = tables.device_seconds[np.maximum(first, 0)] / device
-        legal = (first >= lowest) & (self._least(core, tail, update, front_seconds) < self.upper)
+        legal = (first >= lowest) & usable[number]
+        legal &= self._least(core, tail, update, front_seconds) < self.upper
         if self.limits.pinned:
             legal &= self._allowed(config, first, end)
         if self.problem.cluster.speeds:

@@ -157,52 +157,53 @@ class StageTables:
         self.classes, self._first = _classes(model.kind_of)
         runs = np.diff(model.kinds_before[self._first], axis=1)[:, 0].T  # (K, Q)
         self.size = runs.sum(axis=0).astype(np.int64)
-        count, number = len(self.configs.tp), len(self.size)
-        step, held = self._judged(np.broadcast_to(runs[:, None], (len(runs), count, number)))
-        self.tied = np.broadcast_to(step.tied, (count, number))[:, 0]
-        self._busy, self._hiding = step.busy - step.gathers, step.hiding
-        self._update, self._reduction = step.update, step.reduction
-        self._states = held.total - held.activations - held.working
-        self._plain = held.activations  # of one micro-batch, nothing recomputed
-        self._working = held.working[:, :, 0]
-        self._kinds()
         self._memo: dict[tuple[int, int, float], StageCosts] = {}
+        if len(self.configs.tp):
+            self._ask(runs)
 
-    def _kinds(self) -> None:
-        """Costs of one layer of each kind: seconds recomputed, bytes kept, bytes at work."""
-        places = 1 if self.single else 3
-        kinds, count = len(self.problem.model.kinds), len(self.configs.tp)
-        one = np.eye(kinds)[:, None, :] * np.ones((1, count, 1))  # (K, C, K)
-        none = self._judged(one)
-        full = self._judged(one, full=one)
-        selective = self._judged(one, selective=one)
-        row = min(INNER, places - 1)
-        ends = self._plain[row][:, :1]
-        self.kind_seconds = none[0].busy[row] - none[0].gathers[row]
-        self.kind_hiding, self.kind_update = none[0].hiding[row], none[0].update[row]
-        self._again_full = full[0].recomputed[row][:, self._chain]
-        self._again_selective = selective[0].recomputed[row][:, self._chain]
-        kept = none[1].activations[row] - ends
-        self._saved_full = (kept - (full[1].activations[row] - ends))[:, self._chain]
-        self._saved_selective = (kept - (selective[1].activations[row] - ends))[:, self._chain]
-        self._working_full = full[1].working[:, :, :][:, :, self._chain]
+    def _ask(self, runs: np.ndarray) -> None:
+        """Judge the (K, Q) layers of all classes, and single layers of every kind by mode."""
+        kinds, number = runs.shape
+        one, zero = np.eye(kinds), np.zeros((kinds, kinds))
+        columns = [
+            np.concatenate(parts, axis=1)
+            for parts in (
+                (runs, one, one, one), (0 * runs, zero, one, zero), (0 * runs, zero, zero, one)
+            )  # fmt: skip
+        ]
+        step, held = self._judged(*columns)
+        none, full, selective = (slice(number + i * kinds, number + (i + 1) * kinds) for i in range(3))
+        busy = step.busy - step.gathers
+        self.tied = step.tied[:, 0]
+        self._busy, self._hiding = busy[:, :, :number], step.hiding[:, :, :number]
+        self._update, self._reduction = step.update[:, :, :number], step.reduction[:, :, :number]
+        states = held.total - held.activations - held.working
+        self._states = states[:, :, :number]
+        self._plain = held.activations[:, :, :number]  # of one micro-batch, nothing recomputed
+        self._working = held.working[:, :, 0]
+        row = min(INNER, len(busy) - 1)
+        self.kind_seconds, self.kind_hiding = busy[row, :, none], step.hiding[row, :, none]
+        self.kind_update = step.update[row, :, none]
+        self._again_full = step.recomputed[row, :, full][:, self._chain]
+        self._again_selective = step.recomputed[row, :, selective][:, self._chain]
+        kept = held.activations[row]
+        self._saved_full = (kept[:, none] - kept[:, full])[:, self._chain]
+        self._saved_selective = (kept[:, none] - kept[:, selective])[:, self._chain]
+        self._working_full = held.working[:, :, full][:, :, self._chain]
 
     def _judged(
-        self, layers: np.ndarray, full: Any = 0.0, selective: Any = 0.0
+        self, layers: np.ndarray, full: np.ndarray, selective: np.ndarray
     ) -> tuple[formulas.Step, formulas.Memory]:
-        """Judge stages of (K, C, Q) layers in every place; results are (places, C, Q)."""
+        """Judge stages of (K, Q) layers in every place; results are (places, C, Q) or (C, Q)."""
         problem, setting, configs = self.problem, self.setting, self.configs
-        places = 1 if self.single else 3
-        kinds, count, number = layers.shape
+        places, count, (kinds, number) = 1 if self.single else 3, len(configs.tp), layers.shape
         shape = (places, count * number)
 
-        def wide(column: Any) -> np.ndarray:
-            rows = np.broadcast_to(np.asarray(column)[:, None], (count, number)).reshape(-1)
-            return np.broadcast_to(rows, shape)
+        def wide(column: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(np.repeat(column, number), shape)
 
-        def spread(counts: Any) -> np.ndarray:
-            flat = np.broadcast_to(counts, layers.shape).reshape(kinds, 1, -1)
-            return np.broadcast_to(flat, (kinds, *shape))
+        def spread(counts: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(np.tile(counts, count)[:, None], (kinds, *shape))
 
         zeros, ones = np.zeros(shape), np.ones(shape[1])
         stages = Stages(
@@ -220,8 +221,8 @@ class StageTables:
         held = formulas.memory(problem.model, problem.machine, stages)
 
         def shaped(figures: Any) -> Any:
-            broad = (np.broadcast_to(x, (*np.shape(x)[:-1], shape[1])) for x in figures)
-            return type(figures)(*(x.reshape(*x.shape[:-1], count, number) for x in broad))
+            wider = (x if np.shape(x)[-1:] == shape[1:] else x + 0 * ones for x in figures)
+            return type(figures)(*(x.reshape(*x.shape[:-1], count, number) for x in wider))
 
         return shaped(step), shaped(held)
 

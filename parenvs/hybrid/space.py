@@ -261,7 +261,7 @@ def _chunk_counts(problem: Hybrid, limits: Constraints, pp: int, micro_batches: 
         and (
             layers % (pp * chunks) == 0
             or (limits.uneven and pp * chunks <= layers)
-            or (both_ends and (layers + 2) % (pp * chunks) == 0)
+            or (both_ends and layers % pp and (layers + 2) % (pp * chunks) == 0)
         )
     ]
 
