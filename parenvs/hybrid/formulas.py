@@ -109,6 +109,7 @@ class Step(NamedTuple):
         backward: (S, ...) the same, backward, nothing recomputed.
         recomputed: (S, ...) of forward passes that run again, their collectives included.
         exchange: (S, ...) collectives inside the stage that nothing hides, of one micro-batch.
+        forward_exchange: (S, ...) those of them in the forward pass.
         sends: (S, ...) for which the stage waits, of one micro-batch.
         gathers: (S, ...) in which it waits for parameters that ZeRO 3 gathers, of one micro-batch.
         chunk: (S, ...) x of the first chunk.
@@ -129,6 +130,7 @@ class Step(NamedTuple):
     backward: np.ndarray
     recomputed: np.ndarray
     exchange: np.ndarray
+    forward_exchange: np.ndarray
     sends: np.ndarray
     gathers: np.ndarray
     chunk: np.ndarray
@@ -206,8 +208,8 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
     optimizer = update.max(axis=0)
     parts = (hiding, update, core, tail, tied, optimizer)
     return Step(
-        forward, backward, again, exchange, sends, gathers, chunk, busy, reduction, exposed,
-        gather_start, *parts, length=core + tail + tied + optimizer,
+        forward, backward, again, exchange, of_stage.forward_exchange, sends, gathers, chunk, busy,
+        reduction, exposed, gather_start, *parts, length=core + tail + tied + optimizer,
     )  # fmt: skip
 
 
