@@ -44,8 +44,8 @@ def exact_uniform(
         space: the uniform plans, if they were judged before.
 
     Raises:
-        InfeasibleError: none fits; says how many bytes the best one lacks, and its largest part.
-        ParenvsError: none keeps to the constraints.
+        InfeasibleError: none keeps to the constraints, or none fits; says how many bytes the best
+            one lacks, and its largest part.
     """
     begin = time.perf_counter()
     space = UniformSpace.build(problem, constraints) if space is None else space
@@ -112,7 +112,7 @@ def exact_hybrid(
         if not finished:
             open_bounds.append(search.bound * weight)
     if best is None:
-        raise infeasible(UniformSpace.build(problem, limits))
+        raise _nothing_fits(problem, limits)
     own = best.length * _weight(goal, best)
     bound = min([own, *open_bounds]) / _weight(goal, best)
     return replace(
@@ -144,14 +144,14 @@ def exact(
         InfeasibleError: no plan fits; says how many bytes the best uniform one lacks.
     """
     begin = time.perf_counter()
-    space = UniformSpace.build(problem, constraints)
-    uniform = None
-    if space.fits.any():
-        uniform = exact_uniform(problem, constraints, objective, space)
+    uniform, count = None, 0
     try:
-        free = exact_hybrid(problem, constraints, objective, uniform, time_limit)
+        space = UniformSpace.build(problem, constraints)
+        count = len(space)
+        uniform = exact_uniform(problem, constraints, objective, space)
     except InfeasibleError:
-        raise infeasible(space) from None
+        pass  # stages that differ may still fit
+    free = exact_hybrid(problem, constraints, objective, uniform, time_limit)
     notes = []
     if uniform is not None:
         goal = objective or Objective()
@@ -168,7 +168,7 @@ def exact(
     return replace(
         free,
         among=f"{UNIFORM} and {FREE}",
-        evaluations=free.evaluations + len(space),
+        evaluations=free.evaluations + count,
         seconds=time.perf_counter() - begin,
         notes=tuple(notes),
     )
@@ -251,6 +251,16 @@ def _weight(goal: Objective, answer: HybridAnswer) -> float:
     return goal.weight(sum(stage.devices for stage in answer.plan.stages))
 
 
+def _nothing_fits(problem: Hybrid, limits: Constraints) -> InfeasibleError:
+    """Return the error for a problem without a plan that fits."""
+    for uneven in (limits.uneven, True):
+        try:
+            return infeasible(UniformSpace.build(problem, replace(limits, uneven=uneven)))
+        except InfeasibleError as error:
+            reason = error
+    return reason
+
+
 def infeasible(space: UniformSpace) -> InfeasibleError:
     """Return the error for a problem none of whose uniform plans fits the memory."""
     k, problem = space.smallest(), space.problem
@@ -259,7 +269,7 @@ def infeasible(space: UniformSpace) -> InfeasibleError:
     largest = max(parts, key=lambda name: parts[name])
     return InfeasibleError(
         f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan fits the memory; "
-        f"the best one ({space.describe(k)}) needs {total - problem.memory_limit:,.0f} bytes more "
+        f"the smallest uniform one ({space.describe(k)}) needs {total - problem.memory_limit:,.0f} bytes more "
         f"than the {problem.memory_limit:,.0f} allowed on its fullest stage; the largest part is "
         f"{largest}, {parts[largest]:,.0f}"
     )

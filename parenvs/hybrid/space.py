@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.uniform import Uniform
 from parenvs.plan import LARGEST_NUMBER, RECOMPUTE_MODES, HybridPlan
@@ -182,7 +182,7 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     layer each; with ``uneven`` as evenly as they can be.
 
     Raises:
-        ParenvsError: there is none.
+        InfeasibleError: there is none.
     """
     limits = constraints or Constraints()
     rows = list(_rows(problem, limits))
@@ -192,7 +192,7 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
             for item in fields(limits)
             if getattr(limits, item.name) != item.default
         ]
-        raise ParenvsError(
+        raise InfeasibleError(
             f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no uniform plan "
             f"keeps to {', '.join(asked) or 'the rules'}; the batch must divide by dp x "
             "micro_batch, devices by tp x pp, and layers by the stages"
@@ -291,7 +291,7 @@ class UniformSpace:
         """List and judge the plans.
 
         Raises:
-            ParenvsError: no plan keeps to the constraints.
+            InfeasibleError: no plan keeps to the constraints.
         """
         plans = uniform_plans(problem, constraints)
         seconds, memory = plans.judged(problem.model, problem.cluster, problem.machine)
