@@ -203,7 +203,9 @@ def one_stage(
 
 def _ordered(problem: Hybrid, limits: Constraints) -> list[Setting]:
     """Every setting, those first whose simplest plans are fastest."""
-    return sorted(_settings(problem, limits), key=lambda s: (-s.devices, abs(s.samples - s.devices)))
+    return sorted(
+        _settings(problem, limits), key=lambda s: (-s.devices, abs(s.samples - s.devices))
+    )
 
 
 def _settings(problem: Hybrid, limits: Constraints) -> Iterator[Setting]:
@@ -269,7 +271,7 @@ def infeasible(space: UniformSpace) -> InfeasibleError:
     largest = max(parts, key=lambda name: parts[name])
     return InfeasibleError(
         f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan fits the memory; "
-        f"the smallest uniform one ({space.describe(k)}) needs {total - problem.memory_limit:,.0f} bytes more "
-        f"than the {problem.memory_limit:,.0f} allowed on its fullest stage; the largest part is "
-        f"{largest}, {parts[largest]:,.0f}"
+        f"the smallest uniform one ({space.describe(k)}) needs "
+        f"{total - problem.memory_limit:,.0f} bytes more than the {problem.memory_limit:,.0f} "
+        f"allowed on its fullest stage; the largest part is {largest}, {parts[largest]:,.0f}"
     )

@@ -1,20 +1,20 @@
 """The label search over hybrid plans: stages of any length, devices, tp, ZeRO and recomputation.
 
 It is the search of ``parenvs.agents.exact.label_search`` on other stages. A plan is built from its
-last stage to its first. A suffix is the last k stages, from layer i and device e on, and the send in
-front of it, which depends on the devices of the stage in front: those are part of the state. Its
+last stage to its first. A suffix is the last k stages, from layer i and device e on, and the send
+in front of it, which depends on the devices of the stage in front: those are part of the state. Its
 label is (core, tail, update): what the suffix contributes to the length of a step, in seconds.
 
-1. ``formulas.prepend_core`` and ``prepend_tail`` put a stage in front of a label; the longest update
-   is a maximum. All three grow with the old ones, so of the labels of a state only the Pareto front
-   has to be kept.
+1. ``prepend_core`` and ``prepend_tail`` of the pipeline's formulas put a stage in front of a label;
+   the longest update is a maximum. All three grow with the old ones, so of the labels of a state
+   only the Pareto front has to be kept.
 2. How many micro-batches a stage keeps follows from k, so the layers it must recompute are known
    when it is put in front (``hybrid_tables``).
 3. The stages in front hide at least their least backward seconds, and the longest of their updates
-   takes at least their device-seconds over their devices. Tails and updates below that are raised.
-4. The layers in front take W device-seconds, so on e devices one of their stages takes W/e at least,
-   and so does the first micro-batch on its way through all of them. Labels whose bound reaches the
-   incumbent are dropped.
+   takes at least their device-seconds over their devices. Tails and updates below are raised.
+4. The layers in front take W device-seconds, so on e devices one of their stages takes W/e at
+   least, and so does the first micro-batch on its way through all of them. Labels whose bound
+   reaches the incumbent are dropped.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _send(
 
 
 class HybridLabels:
-    """Finds the fastest plan of one setting with two stages or more, or proves none beats ``upper``.
+    """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
 
     Attributes:
         upper: seconds, the length of the best plan found, or that of the incumbent.

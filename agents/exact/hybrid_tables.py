@@ -125,7 +125,8 @@ def configurations(
             for zero in limits.levels(1 if single else 2, dp * setting.context):
                 rows += [(group, tp, dp, zero, speed) for speed in speeds]
     columns = np.array(rows, dtype=float).reshape(-1, 5).T
-    return Configurations(*columns[:4].astype(np.int64), columns[4])
+    group, tp, dp, zero = columns[:4].astype(np.int64)
+    return Configurations(group, tp, dp, zero, columns[4])
 
 
 class StageTables:
@@ -165,14 +166,13 @@ class StageTables:
         """Judge the (K, Q) layers of all classes, and single layers of every kind by mode."""
         kinds, number = runs.shape
         one, zero = np.eye(kinds), np.zeros((kinds, kinds))
-        columns = [
-            np.concatenate(parts, axis=1)
-            for parts in (
-                (runs, one, one, one), (0 * runs, zero, one, zero), (0 * runs, zero, zero, one)
-            )  # fmt: skip
-        ]
-        step, held = self._judged(*columns)
-        none, full, selective = (slice(number + i * kinds, number + (i + 1) * kinds) for i in range(3))
+        layers = np.concatenate([runs, one, one, one], axis=1)
+        in_full = np.concatenate([0 * runs, zero, one, zero], axis=1)
+        in_part = np.concatenate([0 * runs, zero, zero, one], axis=1)
+        step, held = self._judged(layers, in_full, in_part)
+        none, full, selective = (
+            slice(number + i * kinds, number + (i + 1) * kinds) for i in range(3)
+        )
         busy = step.busy - step.gathers
         self.tied = step.tied[:, 0]
         self._busy, self._hiding = busy[:, :, :number], step.hiding[:, :, :number]

@@ -161,9 +161,7 @@ def _rows(
                 yield bounds, firsts[:-1], tp, dp, zero
 
 
-def _best(
-    problem: Hybrid, samples: int, count: int, rows: list[Any], every_count: bool
-) -> float:
+def _best(problem: Hybrid, samples: int, count: int, rows: list[Any], every_count: bool) -> float:
     """Seconds of the best of some plans of ``count`` stages."""
     model, cluster, machine = problem.model, problem.cluster, problem.machine
     bounds, firsts, tp, dp, zero = (np.array(x).T for x in zip(*rows, strict=True))
@@ -210,12 +208,22 @@ def _best(
             step, fits = judged(with_counts(columns[0], columns[1]))
             best = min(best, float(np.where(fits.all(axis=0), step.length, np.inf).min()))
         return best
-    least = np.full(tp.shape, np.inf)
-    full, selective = np.zeros(tp.shape, dtype=int), np.zeros(tp.shape, dtype=int)
-    for f, s in pairs:
-        step, fits = judged(with_counts(f, s))
-        better = fits & (step.recomputed < least)
-        least = np.where(better, step.recomputed, least)
-        full, selective = np.where(better, f, full), np.where(better, s, selective)
-    step, _ = judged(with_counts(full, selective))
-    return float(np.where(np.isfinite(least).all(axis=0), step.length, np.inf).min())
+    # All counts at once, one after the other along the axis of plans.
+    plan_bounds, bounds = bounds, np.tile(bounds, len(pairs))
+    plans, base = base, _repeated(base, len(pairs))
+    full, selective = (np.repeat(column, tp.shape[1]) for column in np.array(pairs).T)
+    step, fits = judged(with_counts(full, selective))
+    again = np.where(fits, step.recomputed, np.inf).reshape(count, len(pairs), -1)
+    chosen = np.array(pairs)[again.argmin(axis=1)]
+    bounds, base = plan_bounds, plans
+    step, _ = judged(with_counts(chosen[:, :, 0], chosen[:, :, 1]))
+    possible = np.isfinite(again.min(axis=1)).all(axis=0)
+    return float(np.where(possible, step.length, np.inf).min())
+
+
+def _repeated(stages: Stages, times: int) -> Stages:
+    """The plans, several times over."""
+    return Stages(*(
+        np.tile(x, (1,) * (x.ndim - 1) + (times,)) if isinstance(x, np.ndarray) else x
+        for x in stages
+    ))  # fmt: skip
