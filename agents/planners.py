@@ -288,7 +288,7 @@ class HybridRequest(Request):
     """
 
     problem: Hybrid
-    constraints: Constraints = Constraints()
+    constraints: Constraints = field(default_factory=Constraints)
     objective: str = "seconds"
     price: float = 1.0
     time_limit: float | None = None
@@ -372,7 +372,9 @@ def request_of(problem: Pipeline | Partitioning | Hybrid, **options: Any) -> Req
     return kind(problem, **options)
 
 
-def solve(problem: Pipeline | Partitioning | Hybrid, agent: str = "exact", **options: Any) -> Answer:
+def solve(
+    problem: Pipeline | Partitioning | Hybrid, agent: str = "exact", **options: Any
+) -> Answer:
     """Plan a problem of any task with any planner.
 
     Args:

@@ -36,6 +36,7 @@ from parenvs.plan import HybridStage
 
 SLACK = 1e-12
 """Share by which a plan must be shorter than the incumbent to replace it."""
+_STRONG = 1  # times that labels are held against the strong ones of their state
 _NEVER = 1e200  # seconds of a stage that does not fit
 _ELEMENTS = 1e9  # of a send, whose seconds per element are asked for
 
@@ -55,6 +56,7 @@ class SuffixLabels(NamedTuple):
         core: seconds.
         tail: seconds.
         update: seconds.
+        last: tp of the last stage if it shares weights with the first, else 0.
         config: configuration of the suffix's first stage.
         parent: the label of the layer before that was extended.
     """
@@ -66,6 +68,7 @@ class SuffixLabels(NamedTuple):
     core: np.ndarray
     tail: np.ndarray
     update: np.ndarray
+    last: np.ndarray
     config: np.ndarray
     parent: np.ndarray
 
@@ -159,35 +162,24 @@ class HybridLabels:
         evaluations: number of labels kept, and of plans completed.
     """
 
-    def __init__(
-        self,
-        problem: Hybrid,
-        setting: Setting,
-        limits: Constraints,
-        upper: float = np.inf,
-        deadline: float = np.inf,
-    ) -> None:
-        """Prepare a search.
+    def __init__(self, problem: Hybrid, setting: Setting, limits: Constraints) -> None:
+        """Prepare searches.
 
         Args:
             problem: the problem.
             setting: what all stages share.
             limits: the constraints.
-            upper: look for plans shorter than this, seconds.
-            deadline: give up at this ``time.perf_counter()``.
         """
         self.problem, self.setting, self.limits = problem, setting, limits
-        self.upper, self.deadline, self.evaluations = upper, deadline, 0
+        self.upper, self.deadline, self.evaluations = np.inf, np.inf, 0
         self.stages: tuple[HybridStage, ...] | None = None
         self.tables = StageTables(problem, setting, limits)
-        self.bound = 0.0
+        self.bound = np.inf
         self._layers: list[SuffixLabels] = []
         self._first_tp: int | None = None
         if len(self.tables.configs.tp):
             self.fronts = Fronts.of(problem, self.tables)
             self.bound = self._simple_bound()
-        else:
-            self.bound = np.inf
 
     def _simple_bound(self) -> float:
         """Seconds of all work, evenly dealt out, and of the optimiser."""
@@ -195,9 +187,15 @@ class HybridLabels:
         work = m * self.tables.device_seconds[-1]
         return float((work + self.tables.device_update[-1]) / devices)
 
-    def run(self) -> bool:
-        """Search; True if the search space was exhausted, False if time ran out."""
-        if self.bound >= self.upper or not len(self.tables.configs.tp):
+    def run(self, upper: float, deadline: float = np.inf) -> bool:
+        """Search; True if the search space was exhausted, False if time ran out.
+
+        Args:
+            upper: look for plans shorter than this, seconds.
+            deadline: give up at this ``time.perf_counter()``.
+        """
+        self.upper, self.deadline, self.stages = upper, deadline, None
+        if self.bound >= upper:
             return True
         try:
             for first_tp in self._first_tps():
@@ -205,7 +203,7 @@ class HybridLabels:
                 self._search()
         except OutOfTimeError:
             return False
-        self.bound = self.upper
+        self.bound = max(self.bound, self.upper)
         return True
 
     def _first_tps(self) -> list[int | None]:
@@ -224,9 +222,19 @@ class HybridLabels:
         zeros, none = np.zeros(count), np.full(count, -1)
         # The suffix of no stages; its tail is that of a whole plan, at least 0.
         root = SuffixLabels(
-            none * 0 + n, none * 0 + devices, numbers, none, zeros, zeros, zeros, none, none
+            none * 0 + n,
+            none * 0 + devices,
+            numbers,
+            none,
+            zeros,
+            zeros,
+            zeros,
+            0 * none,
+            none,
+            none,
         )
         self._layers = [root]
+        self.tables.forget()
         most = self.limits.pp if self.limits.pp is not None else n + 2
         for k in range(1, most + 1):
             labels = self._layers[-1]
@@ -328,9 +336,12 @@ class HybridLabels:
         # What the stages in front hide or take anyway (fact 3).
         tail = np.maximum(tail, tables.least_hiding[layer])
         update = np.maximum(update, tables.device_update[layer] / at)
-        stages = SuffixLabels(
-            layer, at, at, at, core[row, column], tail, update, np.full_like(layer, config), parent
-        )
+        last = labels.last[parent]
+        if k == 1 and self.problem.model.tied_parameters:
+            last = last + tables.configs.tp[config]
+        own = np.full_like(layer, config)
+        core = core[row, column]
+        stages = SuffixLabels(layer, at, at, at, core, tail, update, last, own, parent)
         return self._with_send(k, config, stages, labels, costs.seconds[config, number])
 
     def _with_send(
@@ -435,9 +446,9 @@ class HybridLabels:
         """Indices of the labels that no other one of their state dominates."""
         shape = (
             len(self.problem.model) + 1, self.setting.devices + 1, len(self.fronts.group),
-            max(len(self.fronts.hop), 1),
+            max(len(self.fronts.hop), 1), self.problem.cluster.devices_per_server + 1,
         )  # fmt: skip
-        columns = labels.layer, labels.device, labels.front, labels.link
+        columns = labels.layer, labels.device, labels.front, labels.link, labels.last
         state = np.ravel_multi_index(columns, shape)
         return pareto3(state, labels.core, labels.tail, labels.update)
 
@@ -465,7 +476,8 @@ class HybridLabels:
                 labels.tail[rows], costs.hiding[config, number], costs.exposed[config, number]
             )
             update = np.maximum(labels.update[rows], costs.update[config, number])
-            length = core + np.maximum(tail, 0.0) + update + tables.tied[config]
+            tied = tables.tied_seconds(config, labels.last[rows])
+            length = core + np.maximum(tail, 0.0) + update + tied
             self.evaluations += len(rows)
             best = int(length.argmin())
             if length[best] < self.upper * (1 - SLACK):
@@ -518,16 +530,46 @@ def pareto3(
     Of equal ones, one stays.
     """
     order = np.lexsort((third, second, first, state))
-    distance = 1
-    while True:
+    for _ in range(_STRONG):
+        order = order[_not_beaten(state[order], first[order], second[order], third[order])]
+    columns = second[order], third[order]
+    starts = _starts(state[order])
+    rank = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
+    alive, distance = np.ones(len(order), dtype=bool), 1
+    behind = np.flatnonzero(rank >= distance)
+    while len(behind):
         # A label that another dominates is dominated by one that stays, too.
-        ahead, behind = order[:-distance], order[distance:]
-        same = state[ahead] == state[behind]
-        if not same.any():
-            return order
-        worse = same & (second[ahead] <= second[behind]) & (third[ahead] <= third[behind])
-        if worse.any():
-            order = np.delete(order, distance + np.flatnonzero(worse))
-            distance = 1 if distance == 1 else distance
-        else:
-            distance += 1
+        worse = np.logical_and(*(x[behind - distance] <= x[behind] for x in columns))
+        alive[behind[worse]] = False
+        distance += 1
+        behind = behind[~worse & (rank[behind] >= distance)]
+    return order[alive]
+
+
+def _starts(state: np.ndarray) -> np.ndarray:
+    """Where each state begins in an ascending array."""
+    return np.flatnonzero(np.append(True, state[1:] != state[:-1]))[: len(state)]
+
+
+def _not_beaten(
+    state: np.ndarray, first: np.ndarray, second: np.ndarray, third: np.ndarray
+) -> np.ndarray:
+    """Indices of the labels that no strong label of their state dominates: of least sum, of each.
+
+    This drops most labels off the front; states must ascend.
+    """
+    stays = np.ones(len(state), dtype=bool)
+    if not len(state):
+        return np.flatnonzero(stays)
+    starts = _starts(state)
+    group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(state))))
+    for weight in ((1.0, 1.0, 1.0), (1.0, 1e-6, 1e-6), (1e-6, 1.0, 1e-6), (1e-6, 1e-6, 1.0)):
+        total = weight[0] * first + weight[1] * second + weight[2] * third
+        least = np.minimum.reduceat(total, starts)
+        found = np.flatnonzero(total == least[group])
+        strong = found[np.append(True, group[found[1:]] != group[found[:-1]])]
+        above = strong[group]
+        beaten = (first[above] <= first) & (second[above] <= second) & (third[above] <= third)
+        beaten[strong] = False
+        stays &= ~beaten
+    return np.flatnonzero(stays)
