@@ -314,7 +314,7 @@ class HybridRequest(Request):
     @property
     def env_id(self) -> str:
         """There is no environment in which agents train for the task."""
-        raise ParenvsError(f"task {self.problem.task} has no environment; choose another agent")
+        raise ParenvsError("task hybrid has no environment; choose another agent")
 
     @property
     def env_kwargs(self) -> dict[str, Any]:

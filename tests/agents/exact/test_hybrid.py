@@ -6,7 +6,7 @@ from drawn_hybrids import best_of_free_stages, drawn_problem
 
 import parenvs
 from parenvs.agents.exact.hybrid import exact, exact_hybrid, exact_uniform
-from parenvs.agents.exact.hybrid_labels import pareto3
+from parenvs.agents.exact.hybrid.front import pareto3
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.hybrid.objectives import Objective
 from parenvs.hybrid.space import Constraints, UniformSpace

@@ -2,7 +2,7 @@
 
 ``exact_uniform`` judges every uniform plan. ``exact_hybrid`` searches plans of one chunk whose
 stages each have their own layers, devices, tp, ZeRO level and recomputed layers, by the label
-search of ``hybrid_labels``, once for every micro-batch and everything else that stages share.
+search of ``labels``, once for every micro-batch and everything else that stages share.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from parenvs.agents.answer import HybridAnswer
-from parenvs.agents.exact.hybrid_labels import SLACK, HybridLabels, stage_of
-from parenvs.agents.exact.hybrid_tables import FIRST, Setting, StageTables
+from parenvs.agents.exact.hybrid.labels import SLACK, HybridLabels, stage_of
+from parenvs.agents.exact.hybrid.tables import FIRST, Setting, StageTables
 from parenvs.errors import InfeasibleError
 from parenvs.hybrid.legality import PARTS
 from parenvs.hybrid.objectives import Objective

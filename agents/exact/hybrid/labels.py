@@ -9,7 +9,7 @@ label is (core, tail, update): what the suffix contributes to the length of a st
    the longest update is a maximum. All three grow with the old ones, so of the labels of a state
    only the Pareto front has to be kept.
 2. How many micro-batches a stage keeps follows from k, so the layers it must recompute are known
-   when it is put in front (``hybrid_tables``).
+   when it is put in front (``tables``).
 3. The stages in front hide at least their least backward seconds, and the longest of their updates
    takes at least their device-seconds over their devices. Tails and updates below are raised.
 4. The layers in front take W device-seconds, so on e devices one of their stages takes W/e at
@@ -26,7 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.exact.hybrid_tables import FIRST, INNER, LAST, Setting, StageCosts, StageTables
+from parenvs.agents.exact.hybrid.front import pareto3
+from parenvs.agents.exact.hybrid.tables import FIRST, INNER, LAST, Setting, StageCosts, StageTables
 from parenvs.hybrid import formulas
 from parenvs.hybrid.formulas import Stages
 from parenvs.hybrid.problem import Hybrid
@@ -36,7 +37,6 @@ from parenvs.plan import HybridStage
 
 SLACK = 1e-12
 """Share by which a plan must be shorter than the incumbent to replace it."""
-_STRONG = 1  # times that labels are held against the strong ones of their state
 _NEVER = 1e200  # seconds of a stage that does not fit
 _ELEMENTS = 1e9  # of a send, whose seconds per element are asked for
 
@@ -520,56 +520,3 @@ def stage_of(
         zero=int(tables.configs.zero[config]),
         recompute=tuple((mode, layers) for mode, layers in pairs if layers),
     )
-
-
-def pareto3(
-    state: np.ndarray, first: np.ndarray, second: np.ndarray, third: np.ndarray
-) -> np.ndarray:
-    """Indices of the labels of three figures that no other of their state dominates, by state.
-
-    Of equal ones, one stays.
-    """
-    order = np.lexsort((third, second, first, state))
-    for _ in range(_STRONG):
-        order = order[_not_beaten(state[order], first[order], second[order], third[order])]
-    columns = second[order], third[order]
-    starts = _starts(state[order])
-    rank = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
-    alive, distance = np.ones(len(order), dtype=bool), 1
-    behind = np.flatnonzero(rank >= distance)
-    while len(behind):
-        # A label that another dominates is dominated by one that stays, too.
-        worse = np.logical_and(*(x[behind - distance] <= x[behind] for x in columns))
-        alive[behind[worse]] = False
-        distance += 1
-        behind = behind[~worse & (rank[behind] >= distance)]
-    return order[alive]
-
-
-def _starts(state: np.ndarray) -> np.ndarray:
-    """Where each state begins in an ascending array."""
-    return np.flatnonzero(np.append(True, state[1:] != state[:-1]))[: len(state)]
-
-
-def _not_beaten(
-    state: np.ndarray, first: np.ndarray, second: np.ndarray, third: np.ndarray
-) -> np.ndarray:
-    """Indices of the labels that no strong label of their state dominates: of least sum, of each.
-
-    This drops most labels off the front; states must ascend.
-    """
-    stays = np.ones(len(state), dtype=bool)
-    if not len(state):
-        return np.flatnonzero(stays)
-    starts = _starts(state)
-    group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(state))))
-    for weight in ((1.0, 1.0, 1.0), (1.0, 1e-6, 1e-6), (1e-6, 1.0, 1e-6), (1e-6, 1e-6, 1.0)):
-        total = weight[0] * first + weight[1] * second + weight[2] * third
-        least = np.minimum.reduceat(total, starts)
-        found = np.flatnonzero(total == least[group])
-        strong = found[np.append(True, group[found[1:]] != group[found[:-1]])]
-        above = strong[group]
-        beaten = (first[above] <= first) & (second[above] <= second) & (third[above] <= third)
-        beaten[strong] = False
-        stays &= ~beaten
-    return np.flatnonzero(stays)
