@@ -96,7 +96,7 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """Layers that Galvatron's plan treats alike: how many, tp, sharded or not, recomputed or not."""
+    """Layers that a plan of Galvatron treats alike: how many, tp, sharded, recomputed."""
 
     count: int
     tp: int
