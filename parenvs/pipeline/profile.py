@@ -30,6 +30,8 @@ from parenvs.plan import MICRO_BATCH
 BACKWARD_RATIO = 2.0
 """Backward time over forward time of a chain made from a forward-only graph."""
 
+LARGEST = 1e30
+"""Most seconds and bytes of a pivot: the sums and products of plans' costs stay finite."""
 _COLUMNS = ("forward_ms", "backward_ms", "cut_bytes", "parameter_bytes")
 _OPTIONAL = "resident_bytes"
 
@@ -93,11 +95,12 @@ class StageProfile:
                     f"profile {self.name}: {key} has {array.size} values for "
                     f"{self.names.size} pivots"
                 )
-            bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+            bad = np.flatnonzero(~((array >= 0) & (array <= LARGEST)))
             if bad.size:
                 raise ProfileError(
                     f"profile {self.name}: {key} of pivot {bad[0]} "
-                    f"({self.names[bad[0]]}) is {array[bad[0]]}; must be >= 0"
+                    f"({self.names[bad[0]]}) is {array[bad[0]]}; must be >= 0 and at most "
+                    f"{LARGEST:g}"
                 )
             array.setflags(write=False)
             set_(self, key, array)
@@ -305,15 +308,17 @@ def _number(text: str, where: str, column: str) -> float:
     """Parse a field of a column; milliseconds become seconds.
 
     Raises:
-        ProfileError: the field is not a finite number >= 0.
+        ProfileError: the field is not a number from 0 to ``LARGEST``.
     """
     try:
         number = Decimal(text.strip())
         value = float(number.scaleb(-3) if column.endswith("_ms") else number)
     except (ArithmeticError, ValueError):  # of decimal and of float
         value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise ProfileError(f"{where}, column {column!r}: {text!r} is not a number >= 0")
+    if not 0 <= value <= LARGEST:
+        raise ProfileError(
+            f"{where}, column {column!r}: {text!r} is not a number >= 0 and at most {LARGEST:g}"
+        )
     return value
 
 

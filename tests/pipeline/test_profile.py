@@ -183,7 +183,7 @@ name_texts = st.text(
 ) | st.sampled_from(
     ["", " ", "#x", "# x", '"', '""', "a,b", "a\nb", "a\r\nb", "\r", "\n#c", "\n\n", "\ufeff"]
 )
-numbers = st.floats(0, 1e300) | st.sampled_from([0.1, 1 / 3, 5e-324, 1e-7, 123456789.123456789])
+numbers = st.floats(0, 1e27) | st.sampled_from([0.1, 1 / 3, 5e-324, 1e-7, 123456789.123456789])
 
 
 @st.composite
