@@ -23,7 +23,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -271,7 +271,7 @@ def every(count: int, seed: int, keep: Path | None, folder: Path) -> dict[str, T
         for part, tally in parts(name, share, seed, keep, PART, frozenset(done[name])):
             totals[name].merge(tally)
             with path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps({"reader": name, "part": part, **asdict(tally)}) + "\n")
+                stream.write(json.dumps({"reader": name, "part": part, **vars(tally)}) + "\n")
             progress(f"{name} {totals[name].outcomes.total()}/{share} {line_of(tally)}")
     path.unlink()
     return totals
@@ -316,7 +316,7 @@ def page(totals: dict[str, Tally], folder: Path) -> None:
         "The most frequent refusals of each reader, with names and numbers left out:",
         table(["reader", "share", "refusal"], shares),
     ]
-    publish("fuzz", sections, {name: asdict(tally) for name, tally in totals.items()}, folder)
+    publish("fuzz", sections, {name: vars(tally) for name, tally in totals.items()}, folder)
 
 
 def main() -> int:

@@ -16,16 +16,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from parenvs.cluster import EFFICIENCY, Device
-from parenvs.errors import ProfileError
+from parenvs.errors import ProfileError, shown
 from parenvs.files import replacing
 from parenvs.graph.chain import Reads, chain_bytes
 from parenvs.graph.graph import Graph
 from parenvs.graph.loops.unroll import unrolled
-from parenvs.plan import MICRO_BATCH
+from parenvs.plan import LARGEST_NUMBER, MICRO_BATCH
 
 BACKWARD_RATIO = 2.0
 """Backward time over forward time of a chain made from a forward-only graph."""
@@ -83,11 +84,7 @@ class StageProfile:
         set_ = object.__setattr__
         set_(self, "names", np.array(self.names, dtype=object))
         self.names.setflags(write=False)
-        if not isinstance(self.micro_batch, int) or self.micro_batch < 1:
-            raise ProfileError(
-                f"profile {self.name}: micro_batch must be a whole number >= 1, "
-                f"not {self.micro_batch!r}"
-            )
+        _check_samples(self.name, self.micro_batch)
         for key in self._numeric:
             array = np.array(getattr(self, key), dtype=np.float64)
             if array.shape != self.names.shape:
@@ -167,6 +164,7 @@ class StageProfile:
             micro_batch: samples per micro-batch.
             efficiency: share of the device's peak FLOP/s that the pivots reach.
         """
+        _check_samples(graph.name, micro_batch)
         source = graph.fingerprint
         graph = unrolled(graph)
         pivots = graph.pivots()
@@ -269,6 +267,14 @@ class StageProfile:
             raise ProfileError(f"profile {self.name}: a name holds a NUL; rename it")
         with replacing(path) as stream:
             stream.write(data)
+
+
+def _check_samples(name: str, micro_batch: Any) -> None:
+    """Raise a ProfileError for samples per micro-batch that cannot be."""
+    if not isinstance(micro_batch, int) or not 1 <= micro_batch <= LARGEST_NUMBER:
+        raise ProfileError(
+            f"profile {name}: micro_batch must be a whole number >= 1, not {shown(micro_batch)}"
+        )
 
 
 def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -160,7 +160,7 @@ def _wrong_offsets(arrays: Arrays) -> Wrong:
         "result_offset": ("opcode", "results"),
     }
     for key, (rows, flat) in spans.items():
-        offset = arrays[key]
+        offset = arrays[key].astype(np.int64)  # differences of int32 could pass its end
         fits = len(offset) == len(arrays[rows]) + 1 and not offset[0]
         if not fits or offset[-1] != len(arrays[flat]) or (np.diff(offset) < 0).any():
             yield key, f"it does not divide {flat} into {len(arrays[rows])} rows"
