@@ -124,8 +124,17 @@ def outcome(reader: Reader, path: Path) -> tuple[str, str]:
     return "accepted", ""
 
 
-def _work(name: str, originals: list[bytes], link: Connection) -> None:
-    """Read files that come as bytes, within limits, and answer with what came of each."""
+def _work(name: str, originals: list[bytes], link: Connection, other: Connection) -> None:
+    """Read files that come as bytes, within limits, and answer with what came of each.
+
+    Args:
+        name: of the reader.
+        originals: valid files.
+        link: where files come from, and answers go to.
+        other: its other end, of which this process has a copy: closed, the link ends when the
+            process that asks does.
+    """
+    other.close()
     warnings.simplefilter("ignore")
     reader = READERS[name]
     with tempfile.TemporaryDirectory() as folder:
@@ -140,7 +149,10 @@ def _work(name: str, originals: list[bytes], link: Connection) -> None:
         limit = _status("VmSize") + BYTES
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         while True:
-            path.write_bytes(link.recv_bytes())
+            try:
+                path.write_bytes(link.recv_bytes())
+            except EOFError:
+                return
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the peak
             before, begin = _status("VmRSS"), time.process_time()
             signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process
@@ -172,7 +184,7 @@ class Worker:
         fork = multiprocessing.get_context("fork")
         self.link, theirs = fork.Pipe()
         self.process = fork.Process(
-            target=_work, args=(self.name, self.originals, theirs), daemon=True
+            target=_work, args=(self.name, self.originals, theirs, self.link), daemon=True
         )
         self.process.start()
         theirs.close()
