@@ -275,3 +275,13 @@ def test_cluster__hostile_file(text, words, tmp_path):
     line = str(caught.value)
     assert line.startswith(f"{path}: ") and words in line
     assert line.isprintable() and len(line) < 500
+
+
+@pytest.mark.parametrize("rate", [1e-31, 5e-324, 1e31, 1e308])
+@pytest.mark.parametrize("key", ["intra_bw", "memory_bytes"])
+def test_cluster__rates_with_which_costs_would_overflow(key, rate):
+    content = {"servers": 1, "devices_per_server": 2, "intra_bw": 1e9, "inter_bw": 1e9}
+    device = {"name": "x", "peak_flops": 1e12, "memory_bw": 1e12, "memory_bytes": 1e9}
+    (content if key in content else device)[key] = rate
+    with pytest.raises(ClusterError, match=rf"{key} must be .*, not .*; 1e-30 to 1e\+30"):
+        Cluster.parse({**content, "device": device})

@@ -339,8 +339,13 @@ class PartitionReport:
 
     @property
     def utilisation(self) -> float:
-        """Average device utilisation, in [0, 1]: useful FLOPs / (N * peak * step time)."""
+        """Average device utilisation, in [0, 1]: useful FLOPs / (N * peak * step time).
+
+        It is 0 if all is computed from constants, so that a step takes no time.
+        """
         cluster = self.problem.cluster
+        if not self.step_seconds:
+            return 0.0
         peak = cluster.devices * cluster.device.peak_flops
         return self.problem.graph.total_flops / (peak * self.step_seconds)
 

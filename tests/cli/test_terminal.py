@@ -112,3 +112,22 @@ def test_terminal__only_colours_are_escapes():
     assert re.findall("\x1b.", printable_text(painted, painted=True)) == ["\x1b["] * 2
     assert printable_text(painted, painted=True).split("\n")[1] == "next?]0;"
     assert "\x1b" not in printable_text(painted)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["plan", "--x\u202e\x1b[31mgnp"], ["judge", "a", "\x1b[2Jb"]]
+)
+def test_terminal__usage_errors(run, arguments):
+    """What was typed wrongly is repeated as text, and the hint stays."""
+    status, out, err = run(*arguments)
+    assert status == 2
+    assert "?" in err
+    assert "Usage" in err
+    assert out == ""
+
+
+def test_terminal__help_stays(run):
+    status, out, _ = run("plan", "--help")
+    assert status == 0
+    assert "Usage" in out
+    assert "?[" not in out
