@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from parenvs import __version__
 from parenvs.cli import tables
@@ -34,6 +35,7 @@ from parenvs.cli.planning import add_planning
 from parenvs.cli.report import (
     out,
     print_report,
+    printable_usage,
     refuse_illegal,
     say,
     say_json,
@@ -45,7 +47,23 @@ from parenvs.cli.report import (
 from parenvs.cli.train import add_training
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
 
+
+class _Commands(TyperGroup):
+    """Commands whose usage errors show as text what was typed."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Parse the arguments."""
+        with printable_usage():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, which parses its own arguments."""
+        with printable_usage():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
