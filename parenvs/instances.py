@@ -52,7 +52,7 @@ PIPELINE_OPTIONS = (
 """Options of ``problem`` for pipelines."""
 PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward")
 """Options of ``problem`` for partitions."""
-HYBRID_OPTIONS = ("batch", "stack", "precision")
+HYBRID_OPTIONS = ("batch", "stack")
 """Options of ``problem`` for hybrid plans."""
 READING = ("variables", "batch", "frozen")
 """Options of loading a graph: how its entry parameters are read, see ``load_graph``."""
@@ -64,6 +64,7 @@ def problem(
     instance: str | os.PathLike[str],
     cluster: str | dict[str, Any] | Cluster | None = None,
     task: str = PipelinePlan.task,
+    precision: str | None = None,
     **options: Any,
 ) -> Any:
     """Load the problem of planning a model on a cluster.
@@ -74,6 +75,9 @@ def problem(
         cluster: preset, short form, ``.json`` path or object, see ``Cluster.parse`` (default:
             ``"C"`` for pipelines and hybrid plans, one server of 8 V100 for partitions).
         task: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"`` or ``"hybrid"``.
+        precision: in which the products of the graph run, ``"fp32"`` for example (default: that of
+            their elements; fp32 runs as TF32 where the device has it; of hybrid plans: the fastest
+            of 16 bits, else of 32).
         **options: for pipelines ``stages``, ``micro_batch``, ``micro_batches``, ``copies``,
             ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for shipped instances, as the
             paper's tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
@@ -105,10 +109,17 @@ def problem(
                 f"known: {', '.join(known)}"
             )
     if task == PipelinePlan.task:
-        return _load_pipeline(instance, "C" if cluster is None else cluster, **options)
-    if task == HybridPlan.task:
-        return _load_hybrid(instance, "C" if cluster is None else cluster, **options)
-    chosen_cluster = choose_cluster(cluster, options.pop("devices", None))
+        chosen_cluster = Cluster.parse("C" if cluster is None else cluster)
+    elif task == HybridPlan.task:
+        return _load_hybrid(
+            instance, "C" if cluster is None else cluster, precision=precision, **options
+        )
+    else:
+        chosen_cluster = choose_cluster(cluster, options.pop("devices", None))
+    if precision is not None:
+        chosen_cluster = chosen_cluster.at(precision)
+    if task == PipelinePlan.task:
+        return _load_pipeline(instance, chosen_cluster, **options)
     return load_partitioning(instance, chosen_cluster, task=task, **options)
 
 
@@ -345,7 +356,7 @@ def _load_hybrid(
     cluster: str | dict[str, Any] | Cluster,
     batch: int | None = None,
     stack: str | dict[str, Any] | Stack | None = None,
-    precision: str = "",
+    precision: str | None = None,
     **reading: Any,
 ) -> Hybrid:
     """Load the hybrid problem of an instance; the options are those of ``problem``."""
@@ -357,7 +368,7 @@ def _load_hybrid(
     model = load_model(instance, **reading)
     chosen_stack = default_stack(parsed_cluster) if stack is None else Stack.parse(stack)
     return Hybrid(
-        model, parsed_cluster, batch, chosen_stack, precision, instance=os.fspath(instance)
+        model, parsed_cluster, batch, chosen_stack, precision or "", instance=os.fspath(instance)
     )
 
 
