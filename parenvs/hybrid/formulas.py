@@ -487,7 +487,7 @@ def _tied(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
     """(...) seconds in which first and last stage sum the gradients of weights they share."""
     if not model.tied_parameters or len(stages.tp) == 1:
         return np.zeros(np.shape(stages.tp)[1:])
-    size = stages.gradient_bytes * model.tied_parameters / stages.tp[0]
+    size = stages.gradient_bytes * model.tied_parameters / np.minimum(stages.tp[0], stages.tp[-1])
     return machine.links.all_reduce(size, 2, machine.links.devices_per_server)
 
 
