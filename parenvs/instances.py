@@ -495,6 +495,10 @@ def _unknown(text: str) -> UnknownInstanceError:
         )
     if os.sep in text or text.endswith((*GRAPH_SUFFIXES, ".csv")):
         return UnknownInstanceError(f"instance {text!r}: no such file")
+    if text in shapes():
+        return UnknownInstanceError(
+            f"instance {text!r} is a shape without a graph: task {HybridPlan.task} alone plans it"
+        )
     return UnknownInstanceError(
         f"unknown instance {text!r}{did_you_mean(text, names())}; shipped: {', '.join(names())}; "
         "or give the path of a .csv, .npz, .pb, .txt or .mlir file, or a JAX function as "

@@ -157,8 +157,9 @@ def test_simulate__plans():
     rows = hybrid_toys.uniform_rows(problem, 60, 5)
     for k in range(rows.size):
         report = problem.report(problem.uniform_plan(rows, k))
-        # The closed form takes the first chunk's sends as the mean over all chunks.
-        assert report.simulated_seconds >= report.length_seconds * (1 - 2e-2)
+        # The closed form takes the first chunk's share of blocking sends as if all links were
+        # equal, which leaves it up to 2e-4 above.
+        assert report.simulated_seconds >= report.length_seconds * (1 - 5e-4)
         assert report.simulated_seconds <= report.length_seconds * 1.6
 
 
