@@ -35,6 +35,7 @@ from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import RADIUS, CutSpace, check_candidates
 from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
+from parenvs.plan import HybridPlan
 
 SECONDS = 20.0
 """Default time limit of each search of the planner ``exact`` for pipelines."""
@@ -288,7 +289,7 @@ class HybridRequest(Request):
     """
 
     problem: Hybrid
-    constraints: Constraints = Constraints()
+    constraints: Constraints = field(default_factory=Constraints)
     objective: str = "seconds"
     price: float = 1.0
     time_limit: float | None = None
@@ -314,7 +315,7 @@ class HybridRequest(Request):
     @property
     def env_id(self) -> str:
         """There is no environment in which agents train for the task."""
-        raise ParenvsError(f"task {self.problem.task} has no environment; choose another agent")
+        raise ParenvsError(f"task {HybridPlan.task} has no environment; choose another agent")
 
     @property
     def env_kwargs(self) -> dict[str, Any]:
@@ -372,7 +373,9 @@ def request_of(problem: Pipeline | Partitioning | Hybrid, **options: Any) -> Req
     return kind(problem, **options)
 
 
-def solve(problem: Pipeline | Partitioning | Hybrid, agent: str = "exact", **options: Any) -> Answer:
+def solve(
+    problem: Pipeline | Partitioning | Hybrid, agent: str = "exact", **options: Any
+) -> Answer:
     """Plan a problem of any task with any planner.
 
     Args:
