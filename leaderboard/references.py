@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import Cluster, choose_cluster
-from parenvs.errors import InfeasibleError
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.files import locked
 from parenvs.instances import load_graph, names
 from parenvs.leaderboard.baselines import SECONDS, shortest
 from parenvs.leaderboard.problem import TOLERANCE, Reference, TaskProblem
@@ -276,9 +277,14 @@ def main(arguments: Iterable[str] | None = None) -> int:
     if (options.tasks, options.instances) != (list(_TASK_FIELDS), names()):
         print(f"{COMMAND}: the file is made whole; --tasks, --instances go with --check")
         return 2
-    tasks = {name: make_task(name, names(), old, options.seconds) for name in _TASK_FIELDS}
-    revision = 0 if old is None or old.version != VERSION else old.revision
-    TaskList(VERSION, revision, tasks).save(options.out)
+    try:
+        with locked(options.out, beside=True):
+            tasks = {name: make_task(name, names(), old, options.seconds) for name in _TASK_FIELDS}
+            revision = 0 if old is None or old.version != VERSION else old.revision
+            TaskList(VERSION, revision, tasks).save(options.out)
+    except ParenvsError as error:
+        print(f"{COMMAND}: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
