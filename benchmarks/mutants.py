@@ -6,18 +6,19 @@ them reach which line, and how long each takes. A mutant then meets the tests th
 quick ones first, and after them the others of the same files, as long as ``--seconds`` last. It is
 killed if one fails or takes far longer than without it.
 
-A process that has imported NumPy, pytest and the like, but not ``parenvs``, forks for each mutant.
-Everything happens in a copy of the checkout. A run that was interrupted goes on where it was;
-``--again`` runs those once more that lived. The kept tools do not fit: mutmut changes the bodies of
-functions alone, not tables of rules; cosmic-ray runs one and the same test command for each mutant.
+A process that has collected the tests forks for each mutant and puts the changed code into the
+functions that are there. What runs at import needs a fork of a process that has imported NumPy and
+pytest, but not ``parenvs``. Everything happens in a copy of the checkout. A run that was
+interrupted goes on where it was; ``--again`` runs those once more that lived. The kept tools do not
+fit: mutmut changes functions alone, not tables of rules, and cosmic-ray runs one and the same test
+command for each mutant.
 """
 
 from __future__ import annotations
 
-import ast
-import copy
-import hashlib
+import gc
 import importlib
+import io
 import json
 import os
 import resource
@@ -28,18 +29,19 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import hypothesis
 import pytest
 from common import ROOT, parser, percent, progress, publish, table
+from mutations import Key, Mutant, mutants
 
 MODULES = (
     "parenvs/judging.py",
@@ -56,21 +58,10 @@ TESTS = ("tests/pipeline", "tests/partitioning", "tests/agents/exact/test_points
 """Where the tests are that are to notice mistakes."""
 MEMORY = 12 << 30
 """Bytes of addresses that a mutant may take."""
+CLOCK = 600
+"""Seconds by the clock that the tests of a mutant may take."""
 SLACK = 5.0
 """Processor seconds that each test may take beyond ten times its own."""
-
-OPERATORS: dict[type, type] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult,
-    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.And: ast.Or, ast.Or: ast.And,
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
-    ast.In: ast.NotIn, ast.NotIn: ast.In,
-}  # fmt: skip
-FUNCTIONS = {
-    "max": "min", "maximum": "minimum", "argmax": "argmin", "any": "all", "ceil": "floor",
-}  # fmt: skip
-FUNCTIONS |= {other: name for name, other in FUNCTIONS.items()}
 
 EQUIVALENT = {
     (
@@ -82,97 +73,8 @@ EQUIVALENT = {
 """Module, and what is changed to what: changes that no test can see -> the reason."""
 
 
-@dataclass
-class Mutant:
-    """One change of one module.
-
-    Attributes:
-        module: the module's path.
-        number: which of the module's mutants it is.
-        digest: of the module's source.
-        line: number of the line.
-        end: number of the last line of what is changed.
-        before: the expression or statement as it is, with the expression around it.
-        after: what it is changed to.
-        outcome: ``killed``, ``timeout`` or ``lives``; empty before it ran.
-    """
-
-    module: str
-    number: int
-    digest: str
-    line: int
-    end: int
-    before: str
-    after: str
-    outcome: str = ""
-
-
-def variants(node: ast.AST) -> Iterator[ast.AST]:
-    """The changes of one node; each is a new node."""
-    if isinstance(node, ast.Compare):
-        for k, operator in enumerate(node.ops):
-            changed = copy.deepcopy(node)
-            changed.ops[k] = OPERATORS[type(operator)]()
-            yield changed
-    elif isinstance(node, (ast.BinOp, ast.BoolOp, ast.AugAssign)):
-        if type(node.op) in OPERATORS:
-            changed = copy.deepcopy(node)
-            changed.op = OPERATORS[type(node.op)]()
-            yield changed
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub, ast.Invert)):
-        yield node.operand
-    elif isinstance(node, ast.IfExp):
-        yield node.body
-        yield node.orelse
-    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield ast.Constant(not node.value)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        yield ast.Constant(node.value + 1)
-    elif isinstance(node, ast.Attribute) and node.attr in FUNCTIONS:
-        yield ast.Attribute(node.value, FUNCTIONS[node.attr], node.ctx)
-    elif isinstance(node, ast.Name) and node.id in FUNCTIONS:
-        yield ast.Name(FUNCTIONS[node.id], node.ctx)
-    elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
-        yield ast.Pass()
-
-
-def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
-    """Parent, field and index of every node that runs; annotations and f-strings are left out."""
-    for name, value in ast.iter_fields(tree):
-        if name in ("annotation", "returns"):
-            continue
-        for k, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
-                yield tree, name, k
-                yield from places(child)
-
-
-def mutants(module: str, source: str) -> Iterator[tuple[Mutant, ast.Module]]:
-    """Every mutant of a module, and its tree, which holds until the next one is asked for."""
-    tree, number = ast.parse(source), 0
-    digest = hashlib.sha256(source.encode()).hexdigest()[:12]
-    for parent, field_name, k in list(places(tree)):
-        held = getattr(parent, field_name)
-        node = held if k is None else held[k]
-        around = isinstance(parent, ast.expr)  # a number alone says little
-        before = ast.unparse(parent if around else node)
-        for changed in variants(node):
-            ast.copy_location(changed, node)
-            replace(parent, field_name, k, changed)
-            after = ast.unparse(parent if around else changed)
-            end = node.end_lineno or node.lineno
-            mutant = Mutant(module, number, digest, node.lineno, end, before, after)
-            yield mutant, ast.fix_missing_locations(tree)
-            replace(parent, field_name, k, node)
-            number += 1
-
-
-def replace(parent: ast.AST, field: str, k: int | None, node: ast.AST) -> None:
-    """Put a node in its parent's place."""
-    if k is None:
-        setattr(parent, field, node)
-    else:
-        getattr(parent, field)[k] = node
+Changes = Iterator[tuple[Mutant, CodeType]]
+Note = Callable[[Mutant], object]
 
 
 @dataclass
@@ -284,8 +186,11 @@ class Changed(SourceFileLoader):
         return spec_from_file_location(name, self.path, loader=self) if name == self.name else None
 
 
-def forked(work: Callable[[], int]) -> int:
-    """Exit status of ``work`` in a process of its own, negative if a signal ended it."""
+def forked(work: Callable[[], bool]) -> str:
+    """What ``work`` says in a process of its own: ``killed`` or, if it is true, ``lives``.
+
+    It is a ``timeout`` if it takes more processor time than its alarm allows.
+    """
     process = os.fork()
     if process == 0:
         status = 3
@@ -295,10 +200,15 @@ def forked(work: Callable[[], int]) -> int:
             os.dup2(silent, 2)
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            status = work()
+            signal.alarm(CLOCK)
+            status = 0 if work() else 1
         finally:
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if status == 3:
+        raise RuntimeError("the process for a mutant failed")
+    waited = -status == signal.SIGALRM  # by the clock: that is no proof of a mistake
+    return {0: "lives", -signal.SIGPROF: "timeout"}.get(status, "lives" if waited else "killed")
 
 
 def run(tests: list[str], plugin: object) -> int:
@@ -311,15 +221,17 @@ def run(tests: list[str], plugin: object) -> int:
         deadline=None,
     )
     hypothesis.settings.load_profile("mutants")
-    options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    return int(pytest.main([*options, *tests], plugins=[plugin]))
+    options = ["-x", "-q", "-s", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    with redirect_stdout(io.StringIO()):
+        return int(pytest.main([*options, *tests], plugins=[plugin]))
 
 
 def recorded(folder: Path) -> Reach:
     """Run all tests in the copy and record what they reach."""
     file = folder / "reach.json"
 
-    def work() -> int:
+    def work() -> bool:
+        signal.alarm(0)
         recorder = Recorder(folder)
         status = run(list(TESTS), recorder)
         own = ("parenvs", "agents", "datasets", "leaderboard", "tests", "__main__", "common")
@@ -329,33 +241,102 @@ def recorded(folder: Path) -> Reach:
             name for name in names if name.split(".")[0] not in {*own, *helpers}
         ]
         file.write_text(json.dumps(asdict(recorder.reach)), encoding="utf-8")
-        return status
+        return status == 0
 
-    if forked(work) != 0:
+    if forked(work) != "lives":
         raise SystemExit(f"the tests fail without a change: python -m pytest {' '.join(TESTS)}")
     reach = Reach(**json.loads(file.read_text(encoding="utf-8")))
     unseen = set(MODULES) - {module for lines in reach.lines.values() for module in lines}
     if unseen:
         raise SystemExit(f"no test reaches {', '.join(sorted(unseen))}")
+    progress(f"{len(reach.seconds)} tests, {sum(reach.seconds.values()):.0f} s")
     return reach
 
 
-def outcome(folder: Path, mutant: Mutant, code: CodeType, reach: Reach, most: float) -> str:
-    """What becomes of a mutant; ``most`` limits the seconds of its tests."""
-    tests = reach.tests(mutant, most)
-    if not tests:
-        return "lives"
+def imported_anew(folder: Path, changes: Changes, reach: Reach, most: float) -> Iterator[Mutant]:
+    """Give mutants their outcomes in processes that import the changed module."""
+    for mutant, code in changes:
+        tests = reach.tests(mutant, most)
 
-    def work() -> int:
-        sys.meta_path.insert(0, Changed(folder, mutant.module, code))
-        signal.alarm(int(60 + 10 * most))  # seconds by the clock: it may wait instead of compute
-        signal.setitimer(signal.ITIMER_PROF, 60.0)  # of the imports
-        return run(list(dict.fromkeys(map(_file, tests))), Chosen(tests, reach.seconds))
+        def work(mutant: Mutant = mutant, code: CodeType = code, tests: Any = tests) -> bool:
+            sys.meta_path.insert(0, Changed(folder, mutant.module, code))
+            signal.setitimer(signal.ITIMER_PROF, 60.0)  # of the imports
+            status = run(list(dict.fromkeys(map(_file, tests))), Chosen(tests, reach.seconds))
+            return status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
-    status = forked(work)
-    if -status in (signal.SIGPROF, signal.SIGALRM):
-        return "timeout"
-    return "killed" if status else "lives"
+        mutant.outcome = forked(work)
+        yield mutant
+
+
+class Session:
+    """A plugin of pytest that gives mutants their outcomes once the tests are collected.
+
+    Args:
+        folder: the copy of the checkout.
+        changes: the mutants, each with its code; all are inside of functions.
+        reach: what the tests reach.
+        most: seconds of the tests of a mutant.
+        note: is called with each mutant that has its outcome.
+    """
+
+    def __init__(
+        self, folder: Path, changes: Changes, reach: Reach, most: float, note: Note
+    ) -> None:
+        self.folder, self.changes, self.reach, self.most = folder, changes, reach, most
+        self.note = note
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the tests that each mutant meets, in place of all tests."""
+        items = {item.nodeid: item for item in session.items}
+        gc.freeze()
+        for mutant, code in self.changes:
+            tests = [items[test] for test in self.reach.tests(mutant, self.most) if test in items]
+
+            def work(mutant: Mutant = mutant, code: CodeType = code, tests: Any = tests) -> bool:
+                return transplanted(mutant.module, code) and self.passed(session, tests)
+
+            mutant.outcome = forked(work)
+            self.note(mutant)
+        return True
+
+    def passed(self, session: pytest.Session, tests: list[pytest.Item]) -> bool:
+        """Whether tests pass, each within its time."""
+        for item, after in zip(tests, [*tests[1:], None], strict=True):
+            signal.setitimer(signal.ITIMER_PROF, SLACK + 10 * self.reach.seconds[item.nodeid])
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            if session.testsfailed:
+                return False
+        return True
+
+
+def transplanted(module: str, code: CodeType) -> bool:
+    """Put the code of a changed module into its functions; False if it cannot even be imported."""
+    name = module.removesuffix(".py").replace("/", ".")
+    old = sys.modules[name]
+    new = ModuleType(name)
+    new.__dict__.update(__file__=old.__file__, __package__=old.__package__, __spec__=old.__spec__)
+    try:
+        exec(code, new.__dict__)
+    except Exception:
+        return False
+    changed = dict(functions(vars(new), name))
+    for key, function in functions(vars(old), name):
+        function.__code__ = changed[key].__code__
+    return True
+
+
+def functions(space: Mapping[str, Any], module: str) -> Iterator[tuple[str, FunctionType]]:
+    """The functions and methods of a module with their qualified names."""
+    for value in space.values():
+        for wrapper in ("__func__", "fget", "func", "__wrapped__"):
+            value = getattr(value, wrapper, value)
+        if getattr(value, "__module__", None) != module:
+            continue
+        if isinstance(value, FunctionType):
+            yield value.__qualname__, value
+        elif isinstance(value, type):
+            yield from functions(vars(value), module)
 
 
 def enter(folder: Path) -> None:
@@ -376,27 +357,25 @@ def warm(imported: list[str]) -> None:
                 importlib.import_module(name)
 
 
-def examine(
-    folder: Path, modules: list[str], known: dict[tuple[str, int, str], Mutant], most: float
-) -> Iterator[tuple[Mutant, bool]]:
-    """The mutants of some modules with their outcomes, and whether each ran just now."""
-    reach: Reach | None = None
-    for module in modules:
-        for mutant, tree in mutants(module, (folder / module).read_text(encoding="utf-8")):
-            key = (mutant.module, mutant.number, mutant.digest)
-            if key in known:
-                yield known[key], False
-                continue
-            if reach is None:
-                enter(folder)
-                reach = recorded(folder)
-                progress(f"{len(reach.seconds)} tests, {sum(reach.seconds.values()):.0f} s")
-                warm(reach.imported)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of comparisons that are always the same
-                code = compile(tree, str(folder / module), "exec")
-            mutant.outcome = outcome(folder, mutant, code, reach, most)
-            yield mutant, True
+def examine(folder: Path, new: dict[Key, Mutant], most: float, note: Note) -> None:
+    """Give the mutants ``new`` their outcomes; ``note`` is called with each."""
+
+    def changes(inside: bool) -> Changes:
+        for module in dict.fromkeys(mutant.module for mutant in new.values()):
+            for mutant, tree in mutants(module, (folder / module).read_text(encoding="utf-8")):
+                if mutant.key in new and mutant.inside == inside:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")  # of what is always the same
+                        yield new[mutant.key], compile(tree, str(folder / module), "exec")
+
+    enter(folder)
+    reach = recorded(folder)
+    warm(reach.imported)
+    for mutant in imported_anew(folder, changes(False), reach, most):
+        note(mutant)
+    status = run(list(TESTS), Session(folder, changes(True), reach, most, note))
+    if status != pytest.ExitCode.OK:
+        raise SystemExit(f"pytest ended with status {status}")
 
 
 def cell(text: str) -> str:
@@ -427,29 +406,41 @@ def main() -> None:
     modules = [m for m in MODULES if not chosen.modules or any(x in m for x in chosen.modules)]
     chosen.out.mkdir(parents=True, exist_ok=True)
     file = (chosen.out / "mutants.jsonl").resolve()
-    known = {}
+    known: dict[Key, Mutant] = {}
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         mutant = Mutant(**json.loads(line))
         if not (chosen.again and mutant.outcome == "lives"):
-            known[mutant.module, mutant.number, mutant.digest] = mutant
-    found = []
+            known[mutant.key] = mutant
+    found = {
+        mutant.key: mutant
+        for module in modules
+        for mutant, _ in mutants(module, (ROOT / module).read_text(encoding="utf-8"))
+    }
+    new = {key: mutant for key, mutant in found.items() if key not in known}
+    progress(f"{len(found)} mutants, of which {len(found) - len(new)} are in {file}")
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as root, file.open("a", encoding="utf-8") as stream:
-        folder = Path(root).resolve() / "checkout"
-        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".*", "__pycache__", "runs"))
-        for mutant, new in examine(folder, modules, known, chosen.seconds):
-            found.append(mutant)
-            if new:
-                stream.write(json.dumps(asdict(mutant)) + "\n")
-                stream.flush()
-                words = f"{mutant.before} -> {mutant.after}: {mutant.outcome}"
-                progress(f"{len(found)} {mutant.module}:{mutant.line}: {words}")
-        os.chdir(ROOT)
-    rows = [[f"`{m}`", *summary([x for x in found if x.module == m])] for m in modules]
+
+        def note(mutant: Mutant) -> None:
+            stream.write(json.dumps(asdict(mutant)) + "\n")
+            stream.flush()
+            words = f"{mutant.before} -> {mutant.after}: {mutant.outcome}"
+            progress(f"{mutant.module}:{mutant.line}: {words}")
+
+        if new:
+            folder = Path(root).resolve() / "checkout"
+            ignored = shutil.ignore_patterns(".*", "__pycache__", "runs")
+            shutil.copytree(ROOT, folder, ignore=ignored)
+            examine(folder, new, chosen.seconds, note)
+            os.chdir(ROOT)
+    progress(f"{len(new)} mutants in {time.perf_counter() - start:.0f} s")
+    every = [known.get(key, mutant) for key, mutant in found.items()]
+    rows = [[f"`{m}`", *summary([x for x in every if x.module == m])] for m in modules]
     counts = table(
         ["module", "mutants", "killed", "equivalent", "survivors", "share"],
-        [*rows, ["**all**", *summary(found)]],
+        [*rows, ["**all**", *summary(every)]],
     )
-    living = [x for x in found if x.outcome == "lives"]
+    living = [x for x in every if x.outcome == "lives"]
     cells = [
         [cell(f"{x.module}:{x.line}"), cell(x.before), cell(x.after), reason(x)] for x in living
     ]

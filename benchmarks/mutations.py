@@ -1,0 +1,140 @@
+"""Small mistakes: every change of a module that ``mutants.py`` tries on the tests."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+OPERATORS: dict[type, type] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+    ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+FUNCTIONS = {
+    "max": "min", "maximum": "minimum", "argmax": "argmin", "any": "all", "ceil": "floor",
+}  # fmt: skip
+FUNCTIONS |= {other: name for name, other in FUNCTIONS.items()}
+
+Key = tuple[str, int, str]
+
+
+@dataclass
+class Mutant:
+    """One change of one module.
+
+    Attributes:
+        module: the module's path.
+        number: which of the module's mutants it is.
+        digest: of the module's source.
+        line: number of the line.
+        end: number of the last line of what is changed.
+        inside: whether it is in the body of a function that nothing runs at import.
+        before: the expression or statement as it is, with the expression around it.
+        after: what it is changed to.
+        outcome: ``killed``, ``timeout`` or ``lives``; empty before it ran.
+    """
+
+    module: str
+    number: int
+    digest: str
+    line: int
+    end: int
+    inside: bool
+    before: str
+    after: str
+    outcome: str = ""
+
+    @property
+    def key(self) -> Key:
+        """What no other mutant has."""
+        return self.module, self.number, self.digest
+
+
+def variants(node: ast.AST) -> Iterator[ast.AST]:
+    """The changes of one node; each is a new node."""
+    if isinstance(node, ast.Compare):
+        for k, operator in enumerate(node.ops):
+            changed = copy.deepcopy(node)
+            changed.ops[k] = OPERATORS[type(operator)]()
+            yield changed
+    elif isinstance(node, (ast.BinOp, ast.BoolOp, ast.AugAssign)):
+        if type(node.op) in OPERATORS:
+            changed = copy.deepcopy(node)
+            changed.op = OPERATORS[type(node.op)]()
+            yield changed
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub, ast.Invert)):
+        yield node.operand
+    elif isinstance(node, ast.IfExp):
+        yield node.body
+        yield node.orelse
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield ast.Constant(not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        yield ast.Constant(node.value + 1)
+    elif isinstance(node, ast.Attribute) and node.attr in FUNCTIONS:
+        yield ast.Attribute(node.value, FUNCTIONS[node.attr], node.ctx)
+    elif isinstance(node, ast.Name) and node.id in FUNCTIONS:
+        yield ast.Name(FUNCTIONS[node.id], node.ctx)
+    elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
+        yield ast.Pass()
+
+
+def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
+    """Parent, field and index of every node that runs; annotations and f-strings are left out."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns"):
+            continue
+        for k, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
+                yield tree, name, k
+                yield from places(child)
+
+
+def within(tree: ast.AST) -> Iterator[ast.AST]:
+    """What is in the bodies of functions and methods, but not of functions inside these."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from within(node)
+        elif isinstance(node, ast.FunctionDef):
+            waiting: list[ast.AST] = list(node.body)
+            while waiting:
+                inner = waiting.pop()
+                if not isinstance(inner, (ast.FunctionDef, ast.Lambda)):
+                    yield inner
+                    waiting += ast.iter_child_nodes(inner)
+
+
+def mutants(module: str, source: str) -> Iterator[tuple[Mutant, ast.Module]]:
+    """Every mutant of a module, and its tree, which holds until the next one is asked for."""
+    tree, number = ast.parse(source), 0
+    digest = hashlib.sha256(source.encode()).hexdigest()[:12]
+    bodies = {id(node) for node in within(tree)}
+    for parent, field_name, k in list(places(tree)):
+        held = getattr(parent, field_name)
+        node = held if k is None else held[k]
+        around = isinstance(parent, ast.expr)  # a number alone says little
+        before = ast.unparse(parent if around else node)
+        for changed in variants(node):
+            ast.copy_location(changed, node)
+            replace(parent, field_name, k, changed)
+            after = ast.unparse(parent if around else changed)
+            end = node.end_lineno or node.lineno
+            inside = id(node) in bodies
+            mutant = Mutant(module, number, digest, node.lineno, end, inside, before, after)
+            yield mutant, ast.fix_missing_locations(tree)
+            replace(parent, field_name, k, node)
+            number += 1
+
+
+def replace(parent: ast.AST, field: str, k: int | None, node: ast.AST) -> None:
+    """Put a node in its parent's place."""
+    if k is None:
+        setattr(parent, field, node)
+    else:
+        getattr(parent, field)[k] = node
