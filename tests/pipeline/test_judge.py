@@ -12,9 +12,10 @@ from second_writing import slow_length, slow_memory, slow_times
 
 import parenvs
 from parenvs import load_graph
+from parenvs.agents import reference
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.errors import ParenvsError, ProfileError, UnknownInstanceError
-from parenvs.judging import judge
+from parenvs.judging import ROUNDING, judge
 from parenvs.pipeline.problem import Pipeline
 from parenvs.pipeline.profile import StageProfile
 from parenvs.pipeline.simulate import simulate
@@ -408,3 +409,9 @@ def test_judge__refuses_a_target_that_cannot_be_judged():
         judge(plan_of(DENSE, cluster=Cluster.parse("1x1:v100")), DENSE.profile)
     with pytest.raises(ParenvsError, match="micro_batches"):  # the simulation would never end
         judge(plan_of(DENSE, micro_batches=2**31 - 1), DENSE.profile)
+
+
+def test_judge__a_thousandth_is_optimal_and_rounding_is_nothing():
+    assert reference.target("1/L", 0.5) == pytest.approx(0.4995, abs=1e-12)
+    assert reference.target("step_time", 0.5) == pytest.approx(0.4995, abs=1e-12)
+    assert 1e-12 < ROUNDING < 1e-6

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -243,3 +243,9 @@ def test_point_space__memory_may_be_met_exactly():
         assert tight.memory_limit == memory
         space = PointSpace.build(tight)
         assert space.legal_units(0, 0, 0, 2).tolist() == [False, False, fits, True, False]
+
+
+def test_point_space__cannot_be_changed():
+    space = PointSpace.build(Pipeline(even_chain(4), Cluster.parse("1x4:v100"), 2))
+    with pytest.raises(FrozenInstanceError):
+        space.latest = None
