@@ -17,6 +17,7 @@ command for each mutant.
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib
 import io
 import json
@@ -41,37 +42,30 @@ from typing import Any
 import hypothesis
 import pytest
 from common import ROOT, parser, percent, progress, publish, table
-from mutations import Key, Mutant, mutants
+from mutations import Key, Mutant, mutants, reason
 
-MODULES = (
-    "parenvs/judging.py",
-    "parenvs/pipeline/formulas.py",
-    "parenvs/pipeline/legality.py",
-    "parenvs/pipeline/points.py",
-    "parenvs/partitioning/formulas.py",
-    "parenvs/partitioning/rules.py",
-    "parenvs/partitioning/classes.py",
-    "parenvs/partitioning/legality.py",
-    "parenvs/partitioning/memory.py",
-)
+ROOMS = {
+    "parenvs/judging.py": "tests/pipeline/test_judge.py",
+    "parenvs/pipeline/formulas.py": "tests/pipeline/test_formulas.py",
+    "parenvs/pipeline/legality.py": "tests/pipeline/test_judge.py",
+    "parenvs/pipeline/points.py": "tests/pipeline/test_points.py",
+    "parenvs/partitioning/formulas.py": "tests/partitioning/test_formulas.py",
+    "parenvs/partitioning/rules.py": "tests/partitioning/test_rules.py",
+    "parenvs/partitioning/classes.py": "tests/partitioning/test_classes.py",
+    "parenvs/partitioning/legality.py": "tests/partitioning/test_report.py",
+    "parenvs/partitioning/memory.py": "tests/partitioning/test_memory.py",
+}
+"""Module -> its own tests, which are to notice mistakes in what runs at import."""
 TESTS = ("tests/pipeline", "tests/partitioning", "tests/agents/exact/test_points.py")
-"""Where the tests are that are to notice mistakes."""
+"""Where the tests are that are to notice mistakes in functions."""
 MEMORY = 12 << 30
 """Bytes of addresses that a mutant may take."""
+KEPT = ROOT / "build" / "mutants.json"
+"""What the tests reached when they ran last."""
 CLOCK = 600
 """Seconds by the clock that the tests of a mutant may take."""
 SLACK = 5.0
 """Processor seconds that each test may take beyond ten times its own."""
-
-EQUIVALENT = {
-    (
-        "parenvs/partitioning/formulas.py",
-        "graph.parent >= 0",
-        "graph.parent >= 1",
-    ): "the first instruction is no loop: a loop has an operand, which stands before it",
-}
-"""Module, and what is changed to what: changes that no test can see -> the reason."""
-
 
 Changes = Iterator[tuple[Mutant, CodeType]]
 Note = Callable[[Mutant], object]
@@ -99,9 +93,7 @@ class Reach:
             for test, lines in self.lines.items()
             if not set(place).isdisjoint(lines.get(mutant.module, ()))
         }
-        files = {_file(test) for test in direct} or {
-            _file(test) for test, lines in self.lines.items() if mutant.module in lines
-        }  # what runs at import is reached by all
+        files = {_file(test) for test in direct} or {ROOMS[mutant.module]}
         others = [test for test in self.seconds if _file(test) in files]
         chosen, total = [], 0.0
         for test in sorted(others, key=lambda x: (x not in direct, self.seconds[x])):
@@ -120,7 +112,7 @@ class Recorder:
     """A plugin of pytest that fills a ``Reach``."""
 
     def __init__(self, folder: Path) -> None:
-        self.files = {str(folder / module): module for module in MODULES}
+        self.files = {str(folder / module): module for module in ROOMS}
         self.reach = Reach()
 
     @pytest.hookimpl(wrapper=True)
@@ -227,13 +219,44 @@ def run(tests: list[str], plugin: object) -> int:
 
 
 def recorded(folder: Path) -> Reach:
-    """Run all tests in the copy and record what they reach."""
+    """What the tests in the copy reach; files of tests that did not change are not run again."""
+    kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+    places = [folder / place for place in TESTS]
+    files = [f for p in places for f in (sorted(p.glob("test_*.py")) if p.is_dir() else [p])]
+    sources = [
+        f for p in ("parenvs", "agents", "tests/helpers") for f in (folder / p).rglob("*.py")
+    ]
+    shared = "".join(map(digest, sorted(sources)))
+    reach, found = Reach(), {}
+    for file in files:
+        name = file.relative_to(folder).as_posix()
+        key = hashlib.sha256(f"{name} {digest(file)} {shared}".encode()).hexdigest()
+        if key not in kept:
+            kept[key] = asdict(recorded_anew(folder, name))
+            progress(f"{name}: {sum(kept[key]['seconds'].values()):.1f} s")
+        found[key] = kept[key]
+        KEPT.parent.mkdir(exist_ok=True)
+        KEPT.write_text(json.dumps(found | kept), encoding="utf-8")
+        reach.lines |= found[key]["lines"]
+        reach.seconds |= found[key]["seconds"]
+        reach.imported += found[key]["imported"]
+    KEPT.write_text(json.dumps(found), encoding="utf-8")
+    reach.imported = list(dict.fromkeys(reach.imported))
+    unseen = set(ROOMS) - {module for lines in reach.lines.values() for module in lines}
+    if unseen:
+        raise SystemExit(f"no test reaches {', '.join(sorted(unseen))}")
+    progress(f"{len(reach.seconds)} tests, {sum(reach.seconds.values()):.0f} s")
+    return reach
+
+
+def recorded_anew(folder: Path, tests: str) -> Reach:
+    """Run a file of tests in a process of its own and record what they reach."""
     file = folder / "reach.json"
 
     def work() -> bool:
         signal.alarm(0)
         recorder = Recorder(folder)
-        status = run(list(TESTS), recorder)
+        status = run([tests], recorder)
         own = ("parenvs", "agents", "datasets", "leaderboard", "tests", "__main__", "common")
         names = [name for name, module in sys.modules.items() if getattr(module, "__spec__", None)]
         helpers = {path.stem for path in (folder / "tests").rglob("*.py")}
@@ -244,13 +267,13 @@ def recorded(folder: Path) -> Reach:
         return status == 0
 
     if forked(work) != "lives":
-        raise SystemExit(f"the tests fail without a change: python -m pytest {' '.join(TESTS)}")
-    reach = Reach(**json.loads(file.read_text(encoding="utf-8")))
-    unseen = set(MODULES) - {module for lines in reach.lines.values() for module in lines}
-    if unseen:
-        raise SystemExit(f"no test reaches {', '.join(sorted(unseen))}")
-    progress(f"{len(reach.seconds)} tests, {sum(reach.seconds.values()):.0f} s")
-    return reach
+        raise SystemExit(f"the tests fail without a change: python -m pytest {tests}")
+    return Reach(**json.loads(file.read_text(encoding="utf-8")))
+
+
+def digest(file: Path) -> str:
+    """A number that is another one if the file's content is."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def imported_anew(folder: Path, changes: Changes, reach: Reach, most: float) -> Iterator[Mutant]:
@@ -341,20 +364,28 @@ def functions(space: Mapping[str, Any], module: str) -> Iterator[tuple[str, Func
 
 def enter(folder: Path) -> None:
     """Make the copy the place that tests run in and that this project is imported from, anew."""
-    for name in [name for name in sys.modules if name.split(".")[0] == "parenvs"]:
-        del sys.modules[name]
     sys.path[:0] = [str(folder), str(folder / "tests" / "helpers")]
     os.chdir(folder)
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder.parent)
+    forget(folder)
 
 
-def warm(imported: list[str]) -> None:
+def forget(folder: Path) -> None:
+    """Have this project and its tests imported anew when they are next."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) or ""
+        if name.split(".")[0] == "parenvs" or file.startswith(str(folder)):
+            del sys.modules[name]
+
+
+def warm(folder: Path, imported: list[str]) -> None:
     """Import what the tests import besides this project."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in imported:
             with suppress(Exception):  # a part of a package that is not for importing alone
                 importlib.import_module(name)
+    forget(folder)
 
 
 def examine(folder: Path, new: dict[Key, Mutant], most: float, note: Note) -> None:
@@ -370,7 +401,7 @@ def examine(folder: Path, new: dict[Key, Mutant], most: float, note: Note) -> No
 
     enter(folder)
     reach = recorded(folder)
-    warm(reach.imported)
+    warm(folder, reach.imported)
     for mutant in imported_anew(folder, changes(False), reach, most):
         note(mutant)
     status = run(list(TESTS), Session(folder, changes(True), reach, most, note))
@@ -381,11 +412,6 @@ def examine(folder: Path, new: dict[Key, Mutant], most: float, note: Note) -> No
 def cell(text: str) -> str:
     """A cell of a table that holds code."""
     return "`" + text.replace("|", "\\|") + "`"
-
-
-def reason(mutant: Mutant) -> str:
-    """Why a survivor is none, or an empty text."""
-    return EQUIVALENT.get((mutant.module, mutant.before, mutant.after), "")
 
 
 def summary(found: list[Mutant]) -> list[object]:
@@ -403,7 +429,7 @@ def main() -> None:
     options.add_argument("modules", nargs="*", help="part of their paths (default: all)")
     options.add_argument("--again", action="store_true", help="run survivors once more")
     chosen = options.parse_args()
-    modules = [m for m in MODULES if not chosen.modules or any(x in m for x in chosen.modules)]
+    modules = [m for m in ROOMS if not chosen.modules or any(x in m for x in chosen.modules)]
     chosen.out.mkdir(parents=True, exist_ok=True)
     file = (chosen.out / "mutants.jsonl").resolve()
     known: dict[Key, Mutant] = {}

@@ -1,4 +1,4 @@
-"""Small mistakes: every change of a module that ``mutants.py`` tries on the tests."""
+"""Small mistakes: every change of a module that ``mutants.py`` tries, and those that are none."""
 
 from __future__ import annotations
 
@@ -20,6 +20,45 @@ FUNCTIONS = {
     "max": "min", "maximum": "minimum", "argmax": "argmin", "any": "all", "ceil": "floor",
 }  # fmt: skip
 FUNCTIONS |= {other: name for name, other in FUNCTIONS.items()}
+
+LOOP = "the first instruction is no loop: a loop has an operand, which stands before it"
+MADE = "every tensor is the result of an instruction, which is written over it"
+FIRST = "the first instruction reads nothing"
+PAIR = "one class makes no pair"
+EQUIVALENT = {
+    ("parenvs/partitioning/formulas.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
+    ("parenvs/partitioning/formulas.py", "graph.parent[graph.parent >= 0]",
+     "graph.parent[graph.parent > 0]"): LOOP,
+    ("parenvs/partitioning/formulas.py", "np.maximum(size, 1)", "np.maximum(size, 2)"):
+        "the shares of dimensions of size 1 are not read, and 0 over anything is 0",
+    ("parenvs/partitioning/memory.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
+    ("parenvs/partitioning/memory.py", "graph.parent[made_by] >= 0", "graph.parent[made_by] >= 1"):
+        LOOP,
+    ("parenvs/partitioning/memory.py", "np.flatnonzero(graph.parent >= 0)",
+     "np.flatnonzero(graph.parent > 0)"): LOOP,
+    ("parenvs/partitioning/memory.py", "graph.parent[graph.parent >= 0]",
+     "graph.parent[graph.parent > 0]"): LOOP,
+    ("parenvs/partitioning/memory.py", "np.full(count, -1)", "np.full(count, 1)"): MADE,
+    ("parenvs/partitioning/memory.py", "-1", "-2"): "any number below 0 means never",
+    ("parenvs/partitioning/memory.py", "self.last >= 0", "self.last > 0"): FIRST,
+    ("parenvs/partitioning/memory.py", "self.last >= 0", "self.last >= 1"): FIRST,
+    ("parenvs/partitioning/memory.py", "self.bytes > 0", "self.bytes >= 0"):
+        "a tensor of no bytes adds nothing",
+    ("parenvs/partitioning/memory.py", "np.maximum(self.first, 0)", "np.maximum(self.first, 1)"):
+        "the first instruction makes a parameter, which is never transient",
+    ("parenvs/partitioning/memory.py", "np.maximum(self.last, 0)", "np.maximum(self.last, 1)"):
+        FIRST,
+    ("parenvs/partitioning/memory.py", "chosen & (self.share < 1)", "chosen & (self.share <= 1)"):
+        "a share of 1 multiplies nothing",
+    ("parenvs/partitioning/memory.py", "self.share < 1", "self.share < 2"):
+        "a share of 1 multiplies nothing, and there is no greater one",
+    ("parenvs/partitioning/classes.py", "end - start > 1", "end - start >= 1"): PAIR,
+    ("parenvs/partitioning/classes.py", "end - start > 1", "end + start > 1"): PAIR,
+    ("parenvs/partitioning/legality.py", "len(reasons) >= MOST_REASONS",
+     "len(reasons) > MOST_REASONS"): "the reason that it words in full is cut off afterwards",
+    ("parenvs/partitioning/rules.py", "3", "4"): "kinds are compared for equality alone",
+}  # fmt: skip
+"""Module, and what is changed to what: changes that no test can see -> the reason."""
 
 Key = tuple[str, int, str]
 
@@ -138,3 +177,8 @@ def replace(parent: ast.AST, field: str, k: int | None, node: ast.AST) -> None:
         setattr(parent, field, node)
     else:
         getattr(parent, field)[k] = node
+
+
+def reason(mutant: Mutant) -> str:
+    """Why a survivor is none, or an empty text."""
+    return EQUIVALENT.get((mutant.module, mutant.before, mutant.after), "")
