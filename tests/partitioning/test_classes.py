@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from parenvs import Graph, ParenvsError, load_graph
-from parenvs.partitioning.classes import dimension_classes
+from parenvs.partitioning.classes import DimensionClasses, dimension_classes
 from parenvs.plan import RULE_SETS
 
 KNOWN = {  # partitioned variable dimensions at most: shardy, automap
@@ -363,3 +363,10 @@ def test_dimensions__cannot_be_changed():
     classes = dimension_classes(load_graph("vgg-19"))
     with pytest.raises(FrozenInstanceError):
         classes.devices = 3
+
+
+def test_dimensions__devices_are_known_only_where_they_count():
+    given = dimension_classes(load_graph("vgg-19"), uneven="forbid", devices=8)
+    assert given.devices == 8
+    names = ("graph", "factors", "label", "blocked", "blocked_by", "conflicts", "conflict_at")
+    assert DimensionClasses(**{name: getattr(given, name) for name in names}).devices == 0

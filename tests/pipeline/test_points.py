@@ -249,3 +249,21 @@ def test_point_space__cannot_be_changed():
     space = PointSpace.build(Pipeline(even_chain(4), Cluster.parse("1x4:v100"), 2))
     with pytest.raises(FrozenInstanceError):
         space.latest = None
+
+
+def test_points__at_most_128():
+    rng = np.random.default_rng(0)
+    for n, most in ((128, 128), (129, 127), (300, 128)):
+        times = rng.random(n) + 0.1
+        pipeline = Pipeline(toys.chain(times, times, times, times), Cluster.parse("A"))
+        assert len(points(pipeline)) - 1 <= most
+    assert len(points(Pipeline(even_chain(128), Cluster.parse("A")))) == 129
+
+
+def test_point_space__the_last_unit_is_early_enough():
+    """Two devices for two stages: the first must start on the very first."""
+    space = PointSpace.build(Pipeline(even_chain(3), Cluster.parse("1x2:v100"), 2))
+    assert space.legal_points(0, 0, 0).tolist() == [False, True, True, False]
+    assert space.legal_points(0, 0, 1).tolist() == [False] * 4
+    assert space.legal_units(0, 0, 0, 1).tolist() == [False, True, False]
+    assert space.latest[0].tolist() == [[-1] * 4] * 3 + [[-1, -1, -1, 2]]
