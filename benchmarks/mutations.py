@@ -56,6 +56,24 @@ EQUIVALENT = {
     ("parenvs/partitioning/classes.py", "end - start > 1", "end + start > 1"): PAIR,
     ("parenvs/partitioning/legality.py", "len(reasons) >= MOST_REASONS",
      "len(reasons) > MOST_REASONS"): "the reason that it words in full is cut off afterwards",
+    ("parenvs/pipeline/points.py", "1.0 if total == 0 else total", "2.0 if total == 0 else total"):
+        "where the total is 0, so is what is divided",
+    ("parenvs/pipeline/points.py",
+     "np.minimum((shares / 3 * most).astype(np.int64), most - 1)",
+     "np.minimum((shares / 3 * most).astype(np.int64), most + 1)"):
+        "the share of the pivots is below 1, and so the sum of the three below 3",
+    ("parenvs/pipeline/points.py", "range(1, server_size + 1)", "range(2, server_size + 1)"):
+        "there are more devices than units here",
+    ("parenvs/pipeline/points.py", "server_size + 1", "server_size + 2"):
+        "whole servers suffice",
+    ("parenvs/pipeline/points.py", "pipeline.cluster.devices + 1.0",
+     "pipeline.cluster.devices + 2.0"): "any more devices than there are count as infinitely many",
+    ("parenvs/partitioning/rules.py", "max(map(len, slots.values()), default=0)",
+     "max(map(len, slots.values()), default=1)"): "an instruction has a result",
+    ("parenvs/partitioning/rules.py",
+     "batch > 0 and len({s[:batch] for s in arrays.values()}) == 1",
+     "batch >= 0 and len({s[:batch] for s in arrays.values()}) == 1"):
+        "a batch of no dimensions has none to split",
     ("parenvs/partitioning/rules.py", "3", "4"): "kinds are compared for equality alone",
 }  # fmt: skip
 """Module, and what is changed to what: changes that no test can see -> the reason."""

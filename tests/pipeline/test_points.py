@@ -267,3 +267,55 @@ def test_point_space__the_last_unit_is_early_enough():
     assert space.legal_points(0, 0, 1).tolist() == [False] * 4
     assert space.legal_units(0, 0, 0, 1).tolist() == [False, True, False]
     assert space.latest[0].tolist() == [[-1] * 4] * 3 + [[-1, -1, -1, 2]]
+
+
+def drawn(seed):
+    """A small problem in which about half of the stages fit, and fewer on one device."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 6))
+    times, cuts, held = rng.random(n) + 0.1, rng.integers(0, 9, n), rng.integers(0, 9, n)
+    weights = np.maximum(rng.integers(-2, 6, n), 0)
+    weights[[0, -1]] = 1
+    profile = toys.chain(times, times, cuts, weights, held)
+    cluster = Cluster.parse(f"{rng.integers(1, 3)}x{rng.integers(2, 4)}:v100")
+    recompute = str(rng.choice(["full", "none"]))
+    pipeline = Pipeline(profile, cluster, 2, micro_batches=3, recompute=recompute)
+    size = pipeline.memory_of(np.array(0), np.array(n - 1), 2, np.array(2))
+    device = replace(cluster.device, memory_bytes=float(size) / 0.9)
+    return replace(pipeline, cluster=replace(cluster, device=device))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_least_devices__of_drawn_problems(seed):
+    for left in (1, 2):
+        check_least_devices(drawn(seed), left)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_point_space__of_drawn_problems(seed):
+    """Latest units, and the choices that they leave, by trying all."""
+    for stages in (2, 3):
+        pipeline = drawn(seed).with_stages(stages)
+        pivots, devices = points(pipeline), units(pipeline)
+        latest = slow_latest(pipeline, pivots, devices) if stages < len(devices) else None
+        if latest is None or latest[stages, 0].max() < 0:
+            with pytest.raises(InfeasibleError):
+                PointSpace.build(pipeline)
+            continue
+        space = PointSpace.build(pipeline)
+        np.testing.assert_array_equal(space.latest, latest)
+        for unit, end in itertools.product(range(len(devices)), range(1, len(pivots))):
+            first = 0 if stages == 2 else 1
+            left = stages - first
+            assert space.legal_points(first, first, unit)[end] == (latest[left, first, end] >= unit)
+            last = latest[left - 1, end].max()
+            wanted = []
+            for u in range(len(devices)):
+                group = np.array(devices[u] - devices[unit])
+                ends = (np.array(pivots[first]), np.array(pivots[end]))
+                wanted.append(
+                    unit < u <= last
+                    and pipeline.memory_of(*ends, group, np.array(left)) <= pipeline.memory_limit
+                )
+            if latest[left, first, end] >= unit:
+                assert space.legal_units(first, first, unit, end).tolist() == wanted
