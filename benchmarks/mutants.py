@@ -40,6 +40,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 from common import ROOT, parser, percent, progress, publish, table
 from mutations import Key, Mutant, mutants, reason
@@ -428,6 +429,8 @@ def main() -> None:
     options = parser(__doc__, seconds=15)
     options.add_argument("modules", nargs="*", help="part of their paths (default: all)")
     options.add_argument("--again", action="store_true", help="run survivors once more")
+    options.add_argument("--most", type=int, help="mutants of each module, drawn at random")
+    options.add_argument("--seed", type=int, default=0, help="of the draw")
     chosen = options.parse_args()
     modules = [m for m in ROOMS if not chosen.modules or any(x in m for x in chosen.modules)]
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -437,11 +440,11 @@ def main() -> None:
         mutant = Mutant(**json.loads(line))
         if not (chosen.again and mutant.outcome == "lives"):
             known[mutant.key] = mutant
-    found = {
-        mutant.key: mutant
-        for module in modules
-        for mutant, _ in mutants(module, (ROOT / module).read_text(encoding="utf-8"))
-    }
+    found: dict[Key, Mutant] = {}
+    for module in modules:
+        every = [x for x, _ in mutants(module, (ROOT / module).read_text(encoding="utf-8"))]
+        order = np.random.default_rng(chosen.seed).permutation(len(every))[: chosen.most]
+        found |= {every[k].key: every[k] for k in sorted(order.tolist())}
     new = {key: mutant for key, mutant in found.items() if key not in known}
     progress(f"{len(found)} mutants, of which {len(found) - len(new)} are in {file}")
     start = time.perf_counter()
@@ -460,13 +463,13 @@ def main() -> None:
             examine(folder, new, chosen.seconds, note)
             os.chdir(ROOT)
     progress(f"{len(new)} mutants in {time.perf_counter() - start:.0f} s")
-    every = [known.get(key, mutant) for key, mutant in found.items()]
-    rows = [[f"`{m}`", *summary([x for x in every if x.module == m])] for m in modules]
+    met = [known.get(key, mutant) for key, mutant in found.items()]
+    rows = [[f"`{m}`", *summary([x for x in met if x.module == m])] for m in modules]
     counts = table(
         ["module", "mutants", "killed", "equivalent", "survivors", "share"],
-        [*rows, ["**all**", *summary(every)]],
+        [*rows, ["**all**", *summary(met)]],
     )
-    living = [x for x in every if x.outcome == "lives"]
+    living = [x for x in met if x.outcome == "lives"]
     cells = [
         [cell(f"{x.module}:{x.line}"), cell(x.before), cell(x.after), reason(x)] for x in living
     ]
