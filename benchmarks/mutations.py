@@ -54,6 +54,8 @@ EQUIVALENT = {
         "a share of 1 multiplies nothing, and there is no greater one",
     ("parenvs/partitioning/classes.py", "end - start > 1", "end - start >= 1"): PAIR,
     ("parenvs/partitioning/classes.py", "end - start > 1", "end + start > 1"): PAIR,
+    ("parenvs/partitioning/classes.py", "False", "True"):
+        "the weak components of a directed graph are those of the undirected one",
     ("parenvs/partitioning/legality.py", "len(reasons) >= MOST_REASONS",
      "len(reasons) > MOST_REASONS"): "the reason that it words in full is cut off afterwards",
     ("parenvs/pipeline/points.py", "1.0 if total == 0 else total", "2.0 if total == 0 else total"):
