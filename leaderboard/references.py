@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import Cluster, choose_cluster
-from parenvs.errors import InfeasibleError
-from parenvs.files import write_text
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.files import locked, write_text
 from parenvs.instances import load_graph
 from parenvs.leaderboard.baselines import SECONDS, shortest
 from parenvs.leaderboard.problem import TOLERANCE, Reference, TaskProblem
@@ -324,6 +324,17 @@ def main(arguments: Iterable[str] | None = None) -> int:
     if (options.tasks, tuple(options.instances)) != (list(_TASK_FIELDS), INSTANCES):
         print(f"{COMMAND}: the file is made whole; --tasks, --instances go with --check")
         return 2
+    try:
+        with locked(options.out, beside=True):
+            _renew(old, options)
+    except ParenvsError as error:
+        print(f"{COMMAND}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _renew(old: TaskList | None, options: argparse.Namespace) -> None:
+    """Solve the problems again and write the list, and what changed in it."""
     tasks = {
         name: make_task(name, INSTANCES, old, options.seconds, options.changed)
         for name in _TASK_FIELDS
@@ -339,7 +350,6 @@ def main(arguments: Iterable[str] | None = None) -> int:
         text = f"\n## Revision {made.revision}\n\n" + table(header, changed, left=2) + "\n"
         write_text(listed, known.rstrip("\n") + "\n" + text)
     made.save(options.out)
-    return 0
 
 
 if __name__ == "__main__":
