@@ -103,7 +103,7 @@ def verdict(report: HybridReport | Hybrid) -> list[str]:
         words.append(f"simulated {duration(simulated)}")
     words.append(f"value {report.value:.4f}")
     if report.flops:
-        words.append(f"{report.tflops['model']:.4g} TFLOP/s a device, MFU {report.mfu:.1%}")
+        words.append(f"{report.tflops['model']:.4g} TFLOP/s, MFU {report.mfu:.1%}")
     if report.tokens_per_second is not None:
         return [*words, f"{report.tokens_per_second:,.0f} tokens/s"]
     return [*words, f"{report.samples_per_second:,.4g} samples/s"]
