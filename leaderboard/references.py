@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
-from parenvs.instances import load_graph, names
+from parenvs.instances import PAPER, load_graph
 from parenvs.leaderboard.baselines import SECONDS, shortest
 from parenvs.leaderboard.problem import TOLERANCE, Reference, TaskProblem
 from parenvs.leaderboard.tasks import Task, TaskList, read_tasks, tasks_file
@@ -257,7 +257,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument(
         "--tasks", nargs="*", choices=list(_TASK_FIELDS), default=list(_TASK_FIELDS)
     )
-    parser.add_argument("--instances", nargs="*", choices=names(), default=names())
+    parser.add_argument("--instances", nargs="*", choices=PAPER, default=PAPER)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit of each search")
     parser.add_argument("--out", type=Path, default=tasks_file(), help="default: %(default)s")
     options = parser.parse_args(None if arguments is None else list(arguments))
@@ -273,10 +273,10 @@ def main(arguments: Iterable[str] | None = None) -> int:
         for line in lines:
             print(f"{COMMAND}: {line}", file=sys.stderr)
         return 2 if lines else 0
-    if (options.tasks, options.instances) != (list(_TASK_FIELDS), names()):
+    if (options.tasks, tuple(options.instances)) != (list(_TASK_FIELDS), PAPER):
         print(f"{COMMAND}: the file is made whole; --tasks, --instances go with --check")
         return 2
-    tasks = {name: make_task(name, names(), old, options.seconds) for name in _TASK_FIELDS}
+    tasks = {name: make_task(name, PAPER, old, options.seconds) for name in _TASK_FIELDS}
     revision = 0 if old is None or old.version != VERSION else old.revision
     TaskList(VERSION, revision, tasks).save(options.out)
     return 0

@@ -24,10 +24,12 @@ from parenvs.plan import MICRO_BATCH, PLANS, TIED, PartitionPlan, PipelinePlan
 TASKS = tuple(PLANS)
 """Tasks that plans solve: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``."""
 KINDS = ("train", "forward")
-"""Variants of a shipped graph: a training step with Adam, and the forward pass alone.
+"""Variants of a shipped graph: a training step, and the forward pass alone.
 
 Pipelines are made from the forward pass.
 """
+PAPER = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
+"""Shipped instances of Auto-MAP's paper (arXiv 2007.04069), which the leaderboard plans."""
 GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo", *stablehlo.SUFFIXES)
 """Endings of files that hold a graph."""
 PIPELINE_OPTIONS = (
@@ -56,8 +58,8 @@ def problem(
             ``"C"`` for pipelines, one server of 8 V100 for partitions).
         task: ``"pipeline-cut"``, ``"operator-partition"`` or ``"data-parallel"``.
         **options: for pipelines ``stages``, ``micro_batch``, ``micro_batches``, ``copies``,
-            ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for shipped instances, as the
-            paper's tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
+            ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for the paper's instances, as
+            its tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
             cluster), ``rules``, ``uneven`` and ``reward``; for both ``variables``, ``batch``,
             ``frozen`` and ``arguments``, see ``load_graph``.
 
@@ -209,7 +211,7 @@ def pipeline_of(
     """
     parsed_cluster = Cluster.parse(cluster)
     forward = forward_of(graph)
-    options.setdefault("tied", TIED[0] if _is_shipped(forward) else TIED[1])
+    options.setdefault("tied", TIED[not _is_of_the_paper(forward)])
     profile = StageProfile.from_graph(forward, parsed_cluster.device, micro_batch)
     return _checked_pipeline(profile, parsed_cluster, stages, **options)
 
@@ -225,9 +227,10 @@ def forward_of(graph: Graph) -> Graph:
     return graph
 
 
-def _is_shipped(forward: Graph) -> bool:
-    """Return whether a graph is the forward pass of a shipped instance."""
-    graphs = (entry["graphs"]["forward"] for entry in manifest()["instances"].values())
+def _is_of_the_paper(forward: Graph) -> bool:
+    """Return whether a graph is the forward pass of an instance of the paper."""
+    shipped = manifest()["instances"]
+    graphs = (shipped[name]["graphs"]["forward"] for name in PAPER if name in shipped)
     return any(graph["fingerprint"] == forward.fingerprint for graph in graphs)
 
 
@@ -247,6 +250,17 @@ def names() -> list[str]:
     return list(manifest()["instances"])
 
 
+def family(name: str) -> str:
+    """Return the architecture of a shipped instance, which instances of other sizes share.
+
+    Raises:
+        UnknownInstanceError: there is no such shipped instance.
+    """
+    if name not in manifest()["instances"]:
+        raise _unknown(name)
+    return manifest()["instances"][name]["family"]
+
+
 def _load_pipeline(
     instance: str | os.PathLike[str],
     cluster: str | dict[str, Any] | Cluster,
@@ -258,7 +272,7 @@ def _load_pipeline(
     parsed_cluster = Cluster.parse(cluster)
     reading = {key: options.pop(key) for key in (*READING, "arguments") if key in options}
     profile = load_profile(instance, parsed_cluster, micro_batch, **reading)
-    options.setdefault("tied", TIED[os.fspath(instance) not in manifest()["instances"]])
+    options.setdefault("tied", TIED[os.fspath(instance) not in PAPER])
     return _checked_pipeline(
         profile, parsed_cluster, stages, instance=os.fspath(instance), **options
     )

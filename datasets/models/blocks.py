@@ -5,9 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import lax, named_scope
+from jax.ad_checkpoint import checkpoint_name
 
 from parenvs.datasets.models.layers import dense, dense_shapes
 from parenvs.datasets.models.model import Array, Tree, floats
+from parenvs.datasets.models.stack import KEPT
 
 
 def rms_norm(scale: Array, x: Array, epsilon: float = 1e-5) -> Array:
@@ -57,7 +59,9 @@ def rotated(x: Array, theta: float) -> Array:
         return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-def attend(q: Array, k: Array, v: Array, causal: bool = False) -> Array:
+def attend(
+    q: Array, k: Array, v: Array, causal: bool = False, first: Array | None = None
+) -> Array:
     """Return the values that queries attend to; a group of query heads shares a head of keys.
 
     Args:
@@ -65,6 +69,7 @@ def attend(q: Array, k: Array, v: Array, causal: bool = False) -> Array:
         k: (batch, keys, heads of keys, size).
         v: (batch, keys, heads of keys, size).
         causal: Whether a token sees only itself and those before it.
+        first: Place of the first query among the keys (default: 0).
 
     Returns:
         (batch, queries, heads of keys, heads in a group, size).
@@ -72,9 +77,27 @@ def attend(q: Array, k: Array, v: Array, causal: bool = False) -> Array:
     scores = jnp.einsum("bqhgd,bkhd->bhgqk", q * q.shape[-1] ** -0.5, k).astype(jnp.float32)
     if causal:
         rows, columns = (lax.broadcasted_iota(jnp.int32, scores.shape[-2:], i) for i in (0, 1))
+        rows = rows if first is None else rows + first
         scores = jnp.where(columns <= rows, scores, -1e9)
     probabilities = jax.nn.softmax(scores).astype(q.dtype)
     return jnp.einsum("bhgqk,bkhd->bqhgd", probabilities, v)
+
+
+def attend_in_chunks(q: Array, k: Array, v: Array, chunk: int) -> Array:
+    """Attend causally, ``chunk`` queries at a time, as a loop (arXiv 2112.05682).
+
+    Only one chunk's scores are there at any time, in the backward pass too, which computes them
+    again. Arguments and result are those of ``attend``.
+    """
+    batch, queries, *rest = q.shape
+    chunks = q.reshape(batch, queries // chunk, chunk, *rest).swapaxes(0, 1)
+    core = jax.checkpoint(attend, static_argnums=3)
+
+    def one(first: Array, part: Array) -> tuple[Array, Array]:
+        return first + chunk, core(part, k, v, True, first)
+
+    made = lax.scan(one, jnp.int32(0), chunks)[1]
+    return checkpoint_name(made.swapaxes(0, 1).reshape(q.shape), KEPT)
 
 
 def attention(
@@ -86,6 +109,7 @@ def attention(
     causal: bool = False,
     theta: float | None = None,
     recompute: bool = False,
+    chunk: int | None = None,
 ) -> Array:
     """Attend from ``x`` to ``memory``.
 
@@ -100,6 +124,7 @@ def attention(
         theta: Base of rotary positions; None leaves them out.
         recompute: Whether the backward pass computes scores and probabilities again, so that they
             need not be kept (arXiv 2205.05198, section 5).
+        chunk: Queries that attend at a time, see ``attend_in_chunks``; None: all at once.
 
     Returns:
         (batch, queries, width).
@@ -111,8 +136,12 @@ def attention(
     v = dense(weights["v"], memory).reshape(batch, memory.shape[1], groups, -1)
     if theta is not None:
         q, k = rotated(q, theta), rotated(k, theta)
-    core = jax.checkpoint(attend, static_argnums=3) if recompute else attend
-    return dense(weights["o"], core(q, k, v, causal).reshape(batch, queries, -1))
+    if chunk is not None:
+        context = attend_in_chunks(q, k, v, chunk)
+    else:
+        core = jax.checkpoint(attend, static_argnums=3) if recompute else attend
+        context = core(q, k, v, causal)
+    return dense(weights["o"], context.reshape(batch, queries, -1))
 
 
 def attention_shapes(width: int, biases: str = "qkvo", memory: int | None = None) -> Tree:

@@ -24,6 +24,23 @@ def stack_shapes(layers: int, layer: Tree, scanned: bool) -> Tree:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((layers, *x.shape), x.dtype), layer)
 
 
+KEPT = "kept"
+"""Name of the results that ``recomputing`` keeps besides products with weights."""
+
+
+def recomputing(block: Callable[[Tree, Array], Array]) -> Callable[[Tree, Array], Array]:
+    """Return a layer of which the backward pass computes again what is cheap.
+
+    Kept are products with weights and what is called ``KEPT``; norms, activations and rotations
+    are computed again (selective recomputation, arXiv 2205.05198).
+    """
+    policies = jax.checkpoint_policies
+    policy = policies.save_from_both_policies(
+        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(KEPT)
+    )
+    return jax.checkpoint(block, policy=policy)
+
+
 def run_stack(
     weights: Tree, x: Array, block: Callable[[Tree, Array], Array], layers: int, scanned: bool
 ) -> Array:

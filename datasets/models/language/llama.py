@@ -11,8 +11,10 @@ from parenvs.datasets.models.blocks import (
 from parenvs.datasets.models.layers import embed
 from parenvs.datasets.models.model import Array, Model, Tree, floats, integers
 from parenvs.datasets.models.optimisers import adamw
-from parenvs.datasets.models.stack import run_stack, stack_shapes
+from parenvs.datasets.models.stack import recomputing, run_stack, stack_shapes
 
+CHUNK = 512
+"""Queries that attend at a time."""
 THETA = 500_000.0
 """Base of the rotary positions (arXiv 2407.21783, Table 3)."""
 
@@ -33,8 +35,9 @@ def llama(
     """Return Llama 3 with grouped queries, rotary positions, RMSNorm and SwiGLU, without biases.
 
     The defaults are Llama 3 8B (arXiv 2407.21783, Table 3; vocabulary with its special tokens as
-    in the released configuration). Input and output tables are apart. The backward pass computes
-    the attention scores again.
+    in the released configuration). Input and output tables are apart. Attention takes some
+    queries at a time, and the backward pass computes again what is cheap, as fused kernels and
+    selective recomputation do.
 
     Args:
         layers: Decoder layers.
@@ -78,7 +81,7 @@ def llama(
         with named_scope("attention"):
             y = rms_norm(weights["attention_norm"], x)
             x += attention(
-                weights["attention"], y, y, heads, kv_heads, True, THETA, recompute=True
+                weights["attention"], y, y, heads, kv_heads, True, THETA, chunk=min(CHUNK, tokens)
             )
         with named_scope("ffn"):
             return x + gated_feed_forward(weights["ffn"], rms_norm(weights["ffn_norm"], x))
@@ -87,7 +90,7 @@ def llama(
         with named_scope("embedding"):
             x = embed(params["embedding"], batch["tokens"])
         with named_scope("decoder"):
-            x = run_stack(params["decoder"], x, block, layers, scanned)
+            x = run_stack(params["decoder"], x, recomputing(block), layers, scanned)
         with named_scope("head"):
             logits = rms_norm(params["norm"], x) @ params["head"]
         with named_scope("loss"):

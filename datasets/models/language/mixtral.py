@@ -10,6 +10,8 @@ from parenvs.datasets.models.model import Array, Model, Tree, floats, integers
 from parenvs.datasets.models.optimisers import adamw
 from parenvs.datasets.models.stack import run_stack, stack_shapes
 
+CHUNK = 512
+"""Queries that attend at a time."""
 THETA = 1_000_000.0
 """Base of the rotary positions, as in the released configuration."""
 
@@ -34,7 +36,7 @@ def mixtral(
     2006.16668, section 2.2): in groups, and by products with arrays of ones and zeros, so that the
     program is static and the experts are a dimension like any other. An expert takes as many
     tokens of a group as two for each token make on average; what is beyond that passes it by. The loss
-    that balances the experts is left out.
+    that balances the experts is left out. Attention takes some queries at a time.
 
     Args:
         layers: Decoder layers.
@@ -80,7 +82,7 @@ def mixtral(
         with named_scope("attention"):
             y = rms_norm(weights["attention_norm"], x)
             x += attention(
-                weights["attention"], y, y, heads, kv_heads, True, THETA, recompute=True
+                weights["attention"], y, y, heads, kv_heads, True, THETA, chunk=min(CHUNK, tokens)
             )
         with named_scope("experts"):
             y = rms_norm(weights["experts_norm"], x)
