@@ -73,9 +73,7 @@ def sizes(name: str) -> dict[str, Any]:
 
 def partition(name: str) -> dict[str, Any]:
     """The exact partition plans of one server: the fastest one, and the fastest that fits."""
-    problem, build_seconds = timed(
-        lambda: load_partitioning(name, SERVER, reward="step_time")
-    )
+    problem, build_seconds = timed(lambda: load_partitioning(name, SERVER, reward="step_time"))
     found: dict[str, Any] = {
         "model": name,
         "classes": len(problem.decidable("all")),

@@ -38,6 +38,8 @@ PIPELINE_OPTIONS = (
 """Options of ``problem`` for pipelines."""
 PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward")
 """Options of ``problem`` for partitions."""
+_NAMED = 6
+"""Shipped instances that the message for an unknown one names."""
 READING = ("variables", "batch", "frozen")
 """Options of loading a graph: how its entry parameters are read, see ``load_graph``."""
 _Key = tuple[tuple[str, Any], ...]
@@ -384,8 +386,11 @@ def _unknown(text: str) -> UnknownInstanceError:
         )
     if os.sep in text or text.endswith((*GRAPH_SUFFIXES, ".csv")):
         return UnknownInstanceError(f"instance {text!r}: no such file")
+    shipped = names()
+    more = f" and {len(shipped) - _NAMED} more (parenvs list)" if len(shipped) > _NAMED else ""
     return UnknownInstanceError(
-        f"unknown instance {text!r}{did_you_mean(text, names())}; shipped: {', '.join(names())}; "
+        f"unknown instance {text!r}{did_you_mean(text, shipped)}; "
+        f"shipped: {', '.join(shipped[:_NAMED])}{more}; "
         "or give the path of a .csv, .npz, .pb, .txt or .mlir file, or a JAX function as "
         "FILE.py:NAME"
     )

@@ -59,9 +59,7 @@ def rotated(x: Array, theta: float) -> Array:
         return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-def attend(
-    q: Array, k: Array, v: Array, causal: bool = False, first: Array | None = None
-) -> Array:
+def attend(q: Array, k: Array, v: Array, causal: bool = False, first: Array | None = None) -> Array:
     """Return the values that queries attend to; a group of query heads shares a head of keys.
 
     Args:
@@ -172,9 +170,7 @@ def feed_forward_shapes(width: int, hidden: int) -> Tree:
 
 def gated_feed_forward(weights: Tree, x: Array) -> Array:
     """Apply SwiGLU (arXiv 2002.05202): ``down (silu(gate x) * up x)``, without biases."""
-    return dense(
-        weights["down"], jax.nn.silu(dense(weights["gate"], x)) * dense(weights["up"], x)
-    )
+    return dense(weights["down"], jax.nn.silu(dense(weights["gate"], x)) * dense(weights["up"], x))
 
 
 def patches(weights: Tree | Array, images: Array, size: int) -> Array:

@@ -12,6 +12,8 @@ from jax import named_scope
 
 from parenvs.datasets.models.optimisers import Optimiser, adam
 
+ADAM = adam()
+"""Adam with the settings of its paper, which the paper's models are trained with."""
 Tree = dict[str, Any]
 Array = jax.Array
 
@@ -48,7 +50,7 @@ class Model:
     trained_as: str = ""
     mixed: bool = False
     kept: tuple[str, ...] = ()
-    optimiser: Optimiser = adam()
+    optimiser: Optimiser = ADAM
     statistics: Callable[[], Tree] | None = None
 
     def copies(self, params: Tree) -> Tree:

@@ -34,7 +34,8 @@ def agents(
     ),
     tasks: Annotated[str, typer.Option(help="Tasks.")] = ",".join(TASKS),
     instances: Annotated[
-        str | None, typer.Option(help="Instances (default: those of the paper).", show_default=False)
+        str | None,
+        typer.Option(help="Instances (default: those of the paper).", show_default=False),
     ] = None,
     clusters: Annotated[str, typer.Option(help="Preset clusters of the pipelines.")] = "A,B,C",
     seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on.")] = 5,

@@ -11,6 +11,7 @@ from parenvs import Pipeline, judge, load_graph, load_profile, problem
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_full
 from parenvs.cluster import Cluster
+from parenvs.errors import InfeasibleError
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.proto import ELEMENT_TYPES
 from parenvs.instances import PAPER, data_folder, family, load_partitioning, manifest, names
@@ -18,6 +19,8 @@ from parenvs.instances import PAPER, data_folder, family, load_partitioning, man
 MODERN = [name for name in names() if name not in PAPER]
 PLANNED = ("llama3-8b", "mixtral-8x7b-scanned", "resnet-50", "unet-sd1", "big-lstm", "dlrm-criteo")
 """Of each kind one: planned in the tests, all in benchmarks/models.py."""
+TOO_LARGE = ("mixtral-8x7b-scanned", "dlrm-criteo")
+"""Models that are too large for two servers: of DLRM one table with its gradient for a device."""
 
 
 def entry(name):
@@ -90,7 +93,9 @@ def test_models__roles_and_phases(name):
     assert set(graph.phase.tolist()) == set(Phase)
     assert not graph.notes
     forward = load_graph(name, "forward")
-    assert [forward.paths[i] for i in forward.variables] == [graph.paths[i] for i in graph.variables]
+    assert [forward.paths[i] for i in forward.variables] == [
+        graph.paths[i] for i in graph.variables
+    ]
     assert set(forward.phase.tolist()) == {Phase.FORWARD}
     # Products are bfloat16: those of the forward pass, by FLOPs, but for what is written otherwise.
     dots = np.flatnonzero(np.isin(forward.opcode, [forward.opcodes.index("dot")]))
@@ -101,25 +106,18 @@ def test_models__roles_and_phases(name):
 
 @pytest.mark.parametrize("name", MODERN)
 def test_models__casts_cross_no_cut(name):
-    """The bfloat16 copies that are made at the start are not sent from stage to stage."""
+    """The bfloat16 copies that are made at the start are not sent from stage to stage.
+
+    Only the weight that the model reads first belongs to its cast, which stands right before.
+    """
     profile = load_profile(name, "C")
-    casts = [i for i, text in enumerate(profile.names) if "/cast/" in text]
-    body = np.flatnonzero(profile.forward > 0)
-    batch = max(
-        float(size)
-        for size, role in zip(*_inputs(name), strict=True)
-        if role in (Role.BATCH, Role.SCALAR)
-    )
-    largest = profile.cut_bytes[casts].max(initial=0.0)
-    assert largest <= batch * profile.micro_batch
-    assert profile.parameter_bytes[casts].sum() == 0
+    casts = np.flatnonzero(["/cast/" in text for text in profile.names])
+    assert casts.tolist() == list(range(len(casts)))
+    own = profile.parameter_bytes[casts]
+    assert (own > 0).sum() <= 1
+    scale = profile.micro_batch / entry(name)["batch_size"]
+    assert profile.cut_bytes[casts].max() <= own.max() / 2 * scale
     assert profile.parameter_bytes.sum() == 4 * entry(name)["graphs"]["train"]["parameters"]
-    assert profile.cut_bytes[body].max() > 0
-
-
-def _inputs(name):
-    graph = load_graph(name, "forward")
-    return graph.tensor_bytes[graph.parameter_tensor] / graph.batch_size, graph.parameter_role
 
 
 @pytest.mark.parametrize("name", PLANNED)
@@ -131,10 +129,10 @@ def test_models__exact_plans(name):
     assert answer.proven
     assert report.legal
     assert report.step_seconds < 0.5 * partitioning.replicate_seconds
-    if name == "dlrm-criteo":  # one table with its gradient is larger than a device
-        return
-    pipeline = problem(name, "2x8:a100" if name != "mixtral-8x7b-scanned" else "8x8:a100")
-    if name == "mixtral-8x7b-scanned":
+    pipeline = problem(name, "2x8:a100")
+    if name in TOO_LARGE:
+        with pytest.raises(InfeasibleError, match="memory"):
+            exact_full(pipeline, time_limit=60)
         return
     answer = exact_full(pipeline, time_limit=60)
     report = judge(pipeline.plan(answer.cuts, answer.device_cuts), pipeline)

@@ -176,9 +176,7 @@ def _known(
 
 PUBLISHED: dict[str, Published] = {
     "vgg-19": _known(143_667_240, TORCHVISION, 2 * 19.63e9, TORCHVISION, of_flops=0.04),
-    "t5-base": _known(
-        220e6, "arXiv 1910.10683, 3.1.1", t5(12, 768, 768, 3072), tolerance=0.02
-    ),
+    "t5-base": _known(220e6, "arXiv 1910.10683, 3.1.1", t5(12, 768, 768, 3072), tolerance=0.02),
     "t5-3b": _known(2.8e9, "arXiv 1910.10683, 3.7", t5(24, 1024, 4096, 16384), tolerance=0.02),
     "t5-11b": _known(11e9, "arXiv 1910.10683, 3.7", t5(24, 1024, 16384, 65536), tolerance=0.03),
     "bert-48": _known(640e6, "arXiv 2007.04069, Table 1", bert(), tolerance=0.01),
@@ -241,5 +239,3 @@ def adam_bytes(parameters: float, mixed: bool) -> dict[str, float]:
         "copies": 2 * parameters if mixed else 0.0,
         "gradients": (2 if mixed else 4) * parameters,
     }
-
-

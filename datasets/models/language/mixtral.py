@@ -35,8 +35,8 @@ def mixtral(
     Sizes are those of arXiv 2401.04088, Table 1. Tokens are sent to experts as in GShard (arXiv
     2006.16668, section 2.2): in groups, and by products with arrays of ones and zeros, so that the
     program is static and the experts are a dimension like any other. An expert takes as many
-    tokens of a group as two for each token make on average; what is beyond that passes it by. The loss
-    that balances the experts is left out. Attention takes some queries at a time.
+    tokens of a group as two for each token make on average; what is beyond that passes it by. The
+    loss that balances the experts is left out. Attention takes some queries at a time.
 
     Args:
         layers: Decoder layers.
