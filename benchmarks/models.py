@@ -15,7 +15,7 @@ from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_full
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
-from parenvs.graph.graph import Graph
+from parenvs.graph.graph import Graph, Phase
 from parenvs.instances import PAPER, data_folder, load_partitioning, manifest, names
 from parenvs.partitioning.memory import Memory
 from parenvs.partitioning.problem import Partitioning
@@ -41,6 +41,13 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.perf_counter() - begin
 
 
+def processing(call: Callable[[], Any]) -> float:
+    """Seconds of the processor that a call takes."""
+    begin = time.process_time()
+    call()
+    return time.process_time() - begin
+
+
 def sizes(name: str) -> dict[str, Any]:
     """What a model is, against what is published of it."""
     from published_models import published
@@ -48,7 +55,7 @@ def sizes(name: str) -> dict[str, Any]:
     entry, known = manifest()["instances"][name], published(name)
     train, forward = entry["graphs"]["train"], entry["graphs"]["forward"]
     path = data_folder() / train["file"]
-    milliseconds = 1e3 * min(timed(lambda: Graph.load(path))[1] for _ in range(5))
+    milliseconds = 1e3 * min(processing(lambda: Graph.load(path)) for _ in range(5))
     return {
         "model": name,
         "family": entry["family"],
@@ -195,9 +202,23 @@ def llama_memory() -> tuple[list[list[object]], dict[str, Any]]:
     rows.append(
         ["all", f"{total / 1e9:.2f}", f"{expected / 1e9:.2f}", percent(total / expected - 1)]
     )
+    last = int(np.flatnonzero(problem.graph.phase == Phase.BACKWARD)[-1])
+    footprint = problem.footprint
+    alive = footprint.gradient & (footprint.first <= last) & (last <= footprint.last)
+    gradients = float((footprint.bytes * footprint.scale(chosen))[alive].sum())
+    wanted = 2.0 * 8_030_261_248  # bfloat16, all of them there until the update
+    rows.append(
+        [
+            "gradients, when the backward pass ends",
+            f"{gradients / 1e9:.2f}",
+            f"{wanted / 1e9:.2f}",
+            percent(gradients / wanted - 1),
+        ]
+    )
     sharded = judged["activations"] + 16 * 8_030_261_248 / 8
     where = str(problem.graph.op_names(np.array([memory.at]))[0])
     figures = {"judged": judged, "by_hand": by_hand, "at": where, "sharded": sharded}
+    figures["gradients_at_end"] = gradients
     return rows, figures
 
 
@@ -275,8 +296,8 @@ def main() -> None:
     slowest = max(partitions, key=lambda raw: raw["any"]["seconds"])
     sections = [
         f"{len({raw['family'] for raw in raws})} families, "
-        f"{sum(raw['megabytes'] for raw in raws):.1f} MB in all. Largest load time: "
-        f"{worst_load['load_milliseconds']:.0f} ms ({worst_load['model']}).",
+        f"{sum(raw['megabytes'] for raw in raws):.1f} MB in all. Largest load time, of the "
+        f"processor: {worst_load['load_milliseconds']:.0f} ms ({worst_load['model']}).",
         "## Sizes",
         "`of published`: ours / published - 1. `formula`: tests/helpers/published_models.py, "
         "without elementwise instructions. Published FLOPs of convolutions count padding, ours do "
