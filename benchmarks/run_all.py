@@ -28,6 +28,7 @@ SCRIPTS = (
     "paper_plans",
     "step_time",
     "memory",
+    "models",
     "conflicts",
     "public_models",
     "reading",

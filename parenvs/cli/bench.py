@@ -34,7 +34,8 @@ def agents(
     ),
     tasks: Annotated[str, typer.Option(help="Tasks.")] = ",".join(TASKS),
     instances: Annotated[
-        str | None, typer.Option(help="Instances (default: all that ship).", show_default=False)
+        str | None,
+        typer.Option(help="Instances (default: those of the paper).", show_default=False),
     ] = None,
     clusters: Annotated[str, typer.Option(help="Preset clusters of the pipelines.")] = "A,B,C",
     seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on.")] = 5,
@@ -66,12 +67,12 @@ def agents(
         from parenvs.bench.problems import CLUSTERS, solve_problems
         from parenvs.bench.runs import append, reached, read, run_all
     from parenvs.bench.agents_table import markdown, summary, totals
-    from parenvs.instances import names
+    from parenvs.instances import PAPER, names
 
     shipped = names()
     chosen = _several("--agents", agents, list(LEARNERS))
     wanted = _several("--tasks", tasks, TASKS)
-    graphs = _several("--instances", instances or ",".join(shipped), shipped)
+    graphs = _several("--instances", instances or ",".join(PAPER), shipped)
     presets = _several("--clusters", clusters, CLUSTERS)
     problems, skipped = solve_problems(wanted, graphs, presets)
     if not problems:

@@ -373,9 +373,10 @@ def test_rules__an_opcode_without_a_rule_is_named():
 def test_rules__cover_every_opcode_of_the_shipped_graphs():
     from parenvs import load_graph
     from parenvs.instances import names
+    from parenvs.partitioning.factors import LINKED
 
     used = {opcode for name in names() for opcode in load_graph(name).opcodes}
-    assert used - set(RULES) <= {"parameter", "constant", "iota"}
+    assert used - set(RULES) <= {"parameter", "constant", "iota", *LINKED}
 
 
 def test_rules__cover_every_opcode_that_the_reader_knows():
