@@ -2,7 +2,7 @@
 
 ``exact_uniform`` judges every uniform plan. ``exact_hybrid`` searches plans of one chunk whose
 stages each have their own layers, devices, tp, ZeRO level and recomputed layers, by the label
-search of ``hybrid_labels``, once for every micro-batch and everything else that stages share.
+search of ``labels``, once for every micro-batch and everything else that stages share.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from parenvs.agents.answer import HybridAnswer
-from parenvs.agents.exact.hybrid_labels import SLACK, HybridLabels, stage_of
-from parenvs.agents.exact.hybrid_tables import FIRST, Setting, StageTables
+from parenvs.agents.exact.hybrid.labels import SLACK, HybridLabels, stage_of
+from parenvs.agents.exact.hybrid.tables import FIRST, Setting, StageTables
 from parenvs.errors import InfeasibleError
 from parenvs.hybrid.legality import PARTS
 from parenvs.hybrid.objectives import Objective
@@ -89,41 +89,70 @@ def exact_hybrid(
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
     limits, goal = constraints or Constraints(), objective or Objective()
-    best, evaluations, open_bounds = incumbent, 0, []
-    for setting in _ordered(problem, limits):
-        weight = goal.weight(setting.devices)
-        upper = np.inf if best is None else best.length * _weight(goal, best) / weight
+    best, searches = incumbent, []
+    for setting in _settings(problem, limits):
         if limits.pp in (None, 1):
-            stage = one_stage(problem, setting, limits, upper)
-            evaluations += 1
+            stage = one_stage(problem, setting, limits, _upper(goal, best, setting))
             if stage is not None:
                 best = _answer(problem, setting, (stage[0],), stage[1])
-                upper = stage[1]
-        if limits.pp == 1 or setting.devices == 1:
-            continue
-        search = HybridLabels(problem, setting, limits, upper, deadline)
-        if time.perf_counter() > deadline:
-            open_bounds.append(search.bound * weight)
-            continue
-        finished = search.run()
-        evaluations += search.evaluations
-        if search.stages is not None:
-            best = _answer(problem, setting, search.stages, search.upper)
-        if not finished:
-            open_bounds.append(search.bound * weight)
+        if limits.pp != 1 and setting.devices > 1:
+            search = HybridLabels(problem, setting, limits)
+            if search.bound < np.inf:
+                searches.append(search)
+    best, bound = _deepened(problem, goal, best, searches, deadline)
     if best is None:
         raise _nothing_fits(problem, limits)
-    own = best.length * _weight(goal, best)
-    bound = min([own, *open_bounds]) / _weight(goal, best)
     return replace(
         best,
         among=FREE,
         method="exact-hybrid",
         proven=bound >= best.length * (1 - SLACK),
         bound=bound,
-        evaluations=evaluations,
+        evaluations=sum(search.evaluations for search in searches),
         seconds=time.perf_counter() - begin,
     )
+
+
+def _deepened(
+    problem: Hybrid,
+    goal: Objective,
+    best: HybridAnswer | None,
+    searches: list[HybridLabels],
+    deadline: float,
+) -> tuple[HybridAnswer | None, float]:
+    """Search all settings for plans within ever more of their lower bound.
+
+    A search for plans that are little longer than its bound is quick, and the last one, which finds
+    the best plan, takes about as long as its proof.
+
+    Returns:
+        The best plan, and a proven bound of its seconds.
+    """
+    weight = {id(search): goal.weight(search.setting.devices) for search in searches}
+
+    def bounds() -> list[float]:
+        return [search.bound * weight[id(search)] for search in searches]
+
+    least = min(bounds(), default=np.inf)
+    for share in _SHARES:
+        finished = True
+        own = np.inf if best is None else best.length * _weight(goal, best)
+        target = min(own, least * (1 + share))
+        for search in sorted(searches, key=lambda s: s.bound * weight[id(s)]):
+            finished &= search.run(target / weight[id(search)], deadline)
+            if search.stages is not None:
+                best = _answer(problem, search.setting, search.stages, search.upper)
+                target = search.upper * weight[id(search)]
+        own = np.inf if best is None else best.length * _weight(goal, best)
+        if not finished or own <= target or time.perf_counter() > deadline:
+            break
+    if best is None:
+        return None, np.inf
+    return best, min([own, *bounds()]) / _weight(goal, best)
+
+
+_SHARES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.4, 1.0, 4.0, np.inf)
+"""Shares of the lower bound within which plans are looked for, one after the other."""
 
 
 def exact(
@@ -201,13 +230,6 @@ def one_stage(
     return best
 
 
-def _ordered(problem: Hybrid, limits: Constraints) -> list[Setting]:
-    """Every setting, those first whose simplest plans are fastest."""
-    return sorted(
-        _settings(problem, limits), key=lambda s: (-s.devices, abs(s.samples - s.devices))
-    )
-
-
 def _settings(problem: Hybrid, limits: Constraints) -> Iterator[Setting]:
     """Everything that the stages of a plan may share."""
     software, batch = software_of(problem), problem.batch
@@ -246,6 +268,13 @@ def _answer(
     problem: Hybrid, setting: Setting, stages: tuple[HybridStage, ...], length: float
 ) -> HybridAnswer:
     return HybridAnswer(problem, _plan(problem, setting, stages), length)
+
+
+def _upper(goal: Objective, best: HybridAnswer | None, setting: Setting) -> float:
+    """Seconds that a plan of a setting must stay below to be better than the best."""
+    if best is None:
+        return np.inf
+    return best.length * _weight(goal, best) / goal.weight(setting.devices)
 
 
 def _weight(goal: Objective, answer: HybridAnswer) -> float:

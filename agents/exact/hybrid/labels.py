@@ -9,7 +9,7 @@ label is (core, tail, update): what the suffix contributes to the length of a st
    the longest update is a maximum. All three grow with the old ones, so of the labels of a state
    only the Pareto front has to be kept.
 2. How many micro-batches a stage keeps follows from k, so the layers it must recompute are known
-   when it is put in front (``hybrid_tables``).
+   when it is put in front (``tables``).
 3. The stages in front hide at least their least backward seconds, and the longest of their updates
    takes at least their device-seconds over their devices. Tails and updates below are raised.
 4. The layers in front take W device-seconds, so on e devices one of their stages takes W/e at
@@ -20,15 +20,14 @@ label is (core, tail, update): what the suffix contributes to the length of a st
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.exact.hybrid_tables import FIRST, INNER, LAST, Setting, StageCosts, StageTables
-from parenvs.hybrid import formulas
-from parenvs.hybrid.formulas import Stages
+from parenvs.agents.exact.hybrid.front import pareto3
+from parenvs.agents.exact.hybrid.sends import Fronts
+from parenvs.agents.exact.hybrid.tables import FIRST, INNER, LAST, Setting, StageCosts, StageTables
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.space import Constraints
 from parenvs.pipeline.formulas import prepend_core, prepend_tail
@@ -37,7 +36,6 @@ from parenvs.plan import HybridStage
 SLACK = 1e-12
 """Share by which a plan must be shorter than the incumbent to replace it."""
 _NEVER = 1e200  # seconds of a stage that does not fit
-_ELEMENTS = 1e9  # of a send, whose seconds per element are asked for
 
 
 class OutOfTimeError(Exception):
@@ -55,6 +53,7 @@ class SuffixLabels(NamedTuple):
         core: seconds.
         tail: seconds.
         update: seconds.
+        last: tp of the last stage if it shares weights with the first, else 0.
         config: configuration of the suffix's first stage.
         parent: the label of the layer before that was extended.
     """
@@ -66,87 +65,13 @@ class SuffixLabels(NamedTuple):
     core: np.ndarray
     tail: np.ndarray
     update: np.ndarray
+    last: np.ndarray
     config: np.ndarray
     parent: np.ndarray
 
     def take(self, which: np.ndarray) -> SuffixLabels:
         """Return some of the labels."""
         return SuffixLabels(*(column[which] for column in self))
-
-
-@dataclass(frozen=True, eq=False)
-class Fronts:
-    """What a suffix must know of the stage in front: its devices, and the sends between both.
-
-    Attributes:
-        group: (F,) devices of a stage in front.
-        number: (C,) which of them each configuration has.
-        link: (F, C, 2) number of the send from a stage in front to a configuration, across servers
-            and inside one.
-        seconds: (links,) of it, for each element per sample of a whole micro-batch.
-        hop: (links,) of it, once.
-        around: (C,) seconds once of the last stage's send to a first stage of a configuration.
-    """
-
-    group: np.ndarray
-    number: np.ndarray
-    link: np.ndarray
-    seconds: np.ndarray
-    hop: np.ndarray
-    around: np.ndarray
-
-    @classmethod
-    def of(cls, problem: Hybrid, tables: StageTables) -> Fronts:
-        """Ask the formulas for the sends between all configurations."""
-        configs, setting = tables.configs, tables.setting
-        scattered = setting.sequence_parallel or problem.stack.scatter_gather
-        ranks = configs.dp * setting.context * (configs.tp if scattered else 1)
-        pairs, first, number = np.unique(
-            np.stack([configs.group, ranks]), axis=1, return_index=True, return_inverse=True
-        )
-        number = np.asarray(number).reshape(-1)
-        count = len(configs.tp)
-        shape = (len(first), count, 2)
-        links, hops = np.zeros(shape), np.zeros(shape)
-        for near in (0, 1):
-            before = np.repeat(first, count)
-            behind = np.tile(np.arange(count), len(first))
-            sent, hop = _send(problem, setting, configs, before, behind, bool(near))
-            links[:, :, near], hops[:, :, near] = sent.reshape(shape[:2]), hop.reshape(shape[:2])
-        both = np.stack([links.reshape(-1), hops.reshape(-1)])
-        values, link = np.unique(both, axis=1, return_inverse=True)
-        own = np.arange(count)
-        near = setting.devices <= problem.cluster.devices_per_server
-        around = _send(problem, setting, configs, own, own, near)[1]
-        link = np.asarray(link).reshape(shape)
-        return cls(pairs[0], number, link, values[0], values[1], around)
-
-
-def _send(
-    problem: Hybrid,
-    setting: Setting,
-    configs: NamedTuple,
-    before: np.ndarray,
-    behind: np.ndarray,
-    near: bool,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of sends between pairs of configurations, for each element, and once."""
-    pairs = np.stack([before, behind])
-    tp, dp = configs.tp[pairs], configs.dp[pairs]  # type: ignore[attr-defined]
-    zeros = np.zeros(pairs.shape)
-    far = problem.cluster.devices  # any server that is not the first
-    stages = Stages(
-        layers=zeros[None], first_chunk=zeros[None], full=zeros[None], selective=zeros[None],
-        on=zeros, back=zeros, first=zeros, links=zeros[1:], tp=tp, dp=dp, zero=zeros,
-        device=np.array([[0], [0 if near else far]]) + 0 * pairs, speed=zeros + 1,
-        samples=setting.samples, micro_batches=1, chunks=1, context=setting.context,
-        sequence_parallel=setting.sequence_parallel, expert=setting.expert, blocking=True,
-        gradient_bytes=2.0, gradient_overlap=False,
-    )  # fmt: skip
-    args = problem.cluster, problem.machine, stages
-    hop = formulas.transfer_seconds(*args, zeros)[0]
-    sent = formulas.transfer_seconds(*args, zeros + _ELEMENTS)[0]
-    return (sent - hop) / _ELEMENTS, hop
 
 
 class HybridLabels:
@@ -159,35 +84,24 @@ class HybridLabels:
         evaluations: number of labels kept, and of plans completed.
     """
 
-    def __init__(
-        self,
-        problem: Hybrid,
-        setting: Setting,
-        limits: Constraints,
-        upper: float = np.inf,
-        deadline: float = np.inf,
-    ) -> None:
-        """Prepare a search.
+    def __init__(self, problem: Hybrid, setting: Setting, limits: Constraints) -> None:
+        """Prepare searches.
 
         Args:
             problem: the problem.
             setting: what all stages share.
             limits: the constraints.
-            upper: look for plans shorter than this, seconds.
-            deadline: give up at this ``time.perf_counter()``.
         """
         self.problem, self.setting, self.limits = problem, setting, limits
-        self.upper, self.deadline, self.evaluations = upper, deadline, 0
+        self.upper, self.deadline, self.evaluations = np.inf, np.inf, 0
         self.stages: tuple[HybridStage, ...] | None = None
         self.tables = StageTables(problem, setting, limits)
-        self.bound = 0.0
+        self.bound = np.inf
         self._layers: list[SuffixLabels] = []
         self._first_tp: int | None = None
         if len(self.tables.configs.tp):
             self.fronts = Fronts.of(problem, self.tables)
             self.bound = self._simple_bound()
-        else:
-            self.bound = np.inf
 
     def _simple_bound(self) -> float:
         """Seconds of all work, evenly dealt out, and of the optimiser."""
@@ -195,9 +109,15 @@ class HybridLabels:
         work = m * self.tables.device_seconds[-1]
         return float((work + self.tables.device_update[-1]) / devices)
 
-    def run(self) -> bool:
-        """Search; True if the search space was exhausted, False if time ran out."""
-        if self.bound >= self.upper or not len(self.tables.configs.tp):
+    def run(self, upper: float, deadline: float = np.inf) -> bool:
+        """Search; True if the search space was exhausted, False if time ran out.
+
+        Args:
+            upper: look for plans shorter than this, seconds.
+            deadline: give up at this ``time.perf_counter()``.
+        """
+        self.upper, self.deadline, self.stages = upper, deadline, None
+        if self.bound >= upper:
             return True
         try:
             for first_tp in self._first_tps():
@@ -205,7 +125,7 @@ class HybridLabels:
                 self._search()
         except OutOfTimeError:
             return False
-        self.bound = self.upper
+        self.bound = max(self.bound, self.upper)
         return True
 
     def _first_tps(self) -> list[int | None]:
@@ -224,9 +144,19 @@ class HybridLabels:
         zeros, none = np.zeros(count), np.full(count, -1)
         # The suffix of no stages; its tail is that of a whole plan, at least 0.
         root = SuffixLabels(
-            none * 0 + n, none * 0 + devices, numbers, none, zeros, zeros, zeros, none, none
+            none * 0 + n,
+            none * 0 + devices,
+            numbers,
+            none,
+            zeros,
+            zeros,
+            zeros,
+            0 * none,
+            none,
+            none,
         )
         self._layers = [root]
+        self.tables.forget()
         most = self.limits.pp if self.limits.pp is not None else n + 2
         for k in range(1, most + 1):
             labels = self._layers[-1]
@@ -328,9 +258,12 @@ class HybridLabels:
         # What the stages in front hide or take anyway (fact 3).
         tail = np.maximum(tail, tables.least_hiding[layer])
         update = np.maximum(update, tables.device_update[layer] / at)
-        stages = SuffixLabels(
-            layer, at, at, at, core[row, column], tail, update, np.full_like(layer, config), parent
-        )
+        last = labels.last[parent]
+        if k == 1 and self.problem.model.tied_parameters:
+            last = last + tables.configs.tp[config]
+        own = np.full_like(layer, config)
+        core = core[row, column]
+        stages = SuffixLabels(layer, at, at, at, core, tail, update, last, own, parent)
         return self._with_send(k, config, stages, labels, costs.seconds[config, number])
 
     def _with_send(
@@ -435,9 +368,9 @@ class HybridLabels:
         """Indices of the labels that no other one of their state dominates."""
         shape = (
             len(self.problem.model) + 1, self.setting.devices + 1, len(self.fronts.group),
-            max(len(self.fronts.hop), 1),
+            max(len(self.fronts.hop), 1), self.problem.cluster.devices_per_server + 1,
         )  # fmt: skip
-        columns = labels.layer, labels.device, labels.front, labels.link
+        columns = labels.layer, labels.device, labels.front, labels.link, labels.last
         state = np.ravel_multi_index(columns, shape)
         return pareto3(state, labels.core, labels.tail, labels.update)
 
@@ -465,7 +398,8 @@ class HybridLabels:
                 labels.tail[rows], costs.hiding[config, number], costs.exposed[config, number]
             )
             update = np.maximum(labels.update[rows], costs.update[config, number])
-            length = core + np.maximum(tail, 0.0) + update + tables.tied[config]
+            tied = tables.tied_seconds(config, labels.last[rows])
+            length = core + np.maximum(tail, 0.0) + update + tied
             self.evaluations += len(rows)
             best = int(length.argmin())
             if length[best] < self.upper * (1 - SLACK):
@@ -508,26 +442,3 @@ def stage_of(
         zero=int(tables.configs.zero[config]),
         recompute=tuple((mode, layers) for mode, layers in pairs if layers),
     )
-
-
-def pareto3(
-    state: np.ndarray, first: np.ndarray, second: np.ndarray, third: np.ndarray
-) -> np.ndarray:
-    """Indices of the labels of three figures that no other of their state dominates, by state.
-
-    Of equal ones, one stays.
-    """
-    order = np.lexsort((third, second, first, state))
-    distance = 1
-    while True:
-        # A label that another dominates is dominated by one that stays, too.
-        ahead, behind = order[:-distance], order[distance:]
-        same = state[ahead] == state[behind]
-        if not same.any():
-            return order
-        worse = same & (second[ahead] <= second[behind]) & (third[ahead] <= third[behind])
-        if worse.any():
-            order = np.delete(order, distance + np.flatnonzero(worse))
-            distance = 1 if distance == 1 else distance
-        else:
-            distance += 1

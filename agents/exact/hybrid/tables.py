@@ -161,6 +161,7 @@ class StageTables:
         self._memo: dict[tuple[int, int, float], StageCosts] = {}
         if len(self.configs.tp):
             self._ask(runs)
+            self._drop(self._beaten())
 
     def _ask(self, runs: np.ndarray) -> None:
         """Judge the (K, Q) layers of all classes, and single layers of every kind by mode."""
@@ -190,6 +191,31 @@ class StageTables:
         self._saved_full = (kept[:, none] - kept[:, full])[:, self._chain]
         self._saved_selective = (kept[:, none] - kept[:, selective])[:, self._chain]
         self._working_full = held.working[:, :, full][:, :, self._chain]
+
+    def _beaten(self) -> np.ndarray:
+        """(C,) bool, the configurations without ZeRO that are no better than with ZeRO 1."""
+        configs = self.configs
+        beaten = np.zeros(len(configs.tp), dtype=bool)
+        if self.single:
+            return beaten
+        split = np.stack([configs.group, configs.tp, configs.speed])
+        for k in np.flatnonzero(configs.zero == 0):
+            for other in np.flatnonzero((configs.zero == 1) & (split == split[:, [k]]).all(axis=0)):
+                pairs = (self._states, self._reduction, self._update)
+                beaten[k] |= all((x[:, other] <= x[:, k]).all() for x in pairs)
+        return beaten
+
+    def _drop(self, which: np.ndarray) -> None:
+        """Leave out configurations."""
+        stay = ~which
+        self.configs = Configurations(*(column[stay] for column in self.configs))
+        self.tied = self.tied[stay]
+        for name in ("_busy", "_hiding", "_update", "_reduction", "_states", "_plain", "_working",
+                     "_working_full"):  # fmt: skip
+            setattr(self, name, getattr(self, name)[:, stay])
+        for name in ("kind_seconds", "kind_hiding", "kind_update", "_again_full",
+                     "_again_selective", "_saved_full", "_saved_selective"):  # fmt: skip
+            setattr(self, name, getattr(self, name)[stay])
 
     def _judged(
         self, layers: np.ndarray, full: np.ndarray, selective: np.ndarray
@@ -226,6 +252,18 @@ class StageTables:
 
         return shaped(step), shaped(held)
 
+    def tied_seconds(self, config: int, last: np.ndarray) -> np.ndarray:
+        """(l,) seconds in which a first and several last stages sum shared weights' gradients.
+
+        Args:
+            config: configuration of the first stage.
+            last: (l,) tp of the last stages.
+        """
+        tp = self.configs.tp
+        fewer = np.where(last > 0, np.minimum(last, tp[config]), tp[config])
+        order = np.argsort(tp, kind="stable")
+        return self.tied[order[np.searchsorted(tp[order], fewer)]]
+
     @cached_property
     def device_seconds(self) -> np.ndarray:
         """(n+1,) least device-seconds of a micro-batch in the layers before each boundary."""
@@ -244,6 +282,10 @@ class StageTables:
     def _least(self, by_kind: np.ndarray) -> np.ndarray:
         least = by_kind.min(axis=0)[self._chain] if len(by_kind) else np.zeros(len(self._chain))
         return np.append(0.0, least.cumsum())
+
+    def forget(self) -> None:
+        """Forget the costs that were asked for, as they are for one incumbent."""
+        self._memo.clear()
 
     def costs(self, place: int, left: int, longest: float = np.inf) -> StageCosts:
         """Return the costs of stages.
