@@ -257,14 +257,29 @@ def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **
     return view(left, shape if keepdim else [n for d, n in enumerate(shape) if d not in gone])
 
 
-def _linear(function: Any, x: Merged, weight: Tensor, bias: Any = None) -> Any:
-    return _over_last(x, lambda array: function(array, plain(weight), plain(bias)))
+def _linear(function: Any, x: Tensor, weight: Tensor, bias: Any = None) -> Any:
+    """Contract the last dimensions; that of the outputs stays apart as it is in the weight."""
+    outputs = _groups(weight)[:-1]
+    made = _contracted(x, weight, weight.ndim - 1, outputs)
+    return made if bias is None else _each(lambda a, b: a + b, made, bias)
+
+
+def _contracted(x: Tensor, weight: Tensor, inputs: int, outputs: Groups) -> Any:
+    """Contract the last dimension of ``x`` with dimension ``inputs`` of a matrix or vector."""
+    head = _groups(x)[:-1]
+    left = _reshaped(_array(x), (*sum(head, ()), x.shape[-1]))
+    own = _groups(weight)
+    own = tuple((weight.shape[d],) if d == inputs else group for d, group in enumerate(own))
+    right = _reshaped(_array(weight), sum(own, ()))
+    axis = sum(len(group) for group in own[:inputs])
+    made = lax.dot_general(left, right, (((left.ndim - 1,), (axis,)), ((), ())))
+    return seen(made, head + outputs)
 
 
 def _product(function: Any, x: Tensor, y: Tensor) -> Any:
     """``mm``, ``bmm`` and ``matmul``: the batch dimensions stay apart, and the rows of ``x``."""
-    if y.ndim == 2 and isinstance(x, Merged):
-        return _over_last(x, lambda array: jnp.matmul(array, plain(y)))
+    if y.ndim == 2 and x.ndim >= 2:
+        return _contracted(x, y, 0, _groups(y)[1:])
     if x.ndim != y.ndim or x.ndim < 3:
         return None
     batch = x.ndim - 2
@@ -338,18 +353,49 @@ def _each(function: Any, *operands: Any, **keywords: Any) -> Any:
     return seen(made, groups)
 
 
-def _slice(function: Any, x: Merged, dim: int = 0, *bounds: Any) -> Any:
-    return _along(x, dim, lambda array, axis: function(array, axis, *bounds))
+def _slice(
+    function: Any,
+    x: Merged,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    low, high, _ = slice(start, end).indices(x.shape[dim])
+    if step == 1:
+        return _cut(x, dim % x.ndim, low, max(high - low, 0))
+    return _along(x, dim, lambda array, axis: function(array, axis, start, end, step))
+
+
+def _cut(x: Merged, dim: int, start: int, length: int) -> Tensor:
+    """A part of a dimension: of its first group alone, if it ends with the others."""
+    group = x.groups[dim]
+    unit = math.prod(group[1:])
+    if len(group) == 1 or start % unit or length % unit:
+        return _along(x, dim, lambda a, axis: lax.slice_in_dim(a, start, start + length, axis=axis))
+    axis = x.axes(dim)[0]
+    array = lax.slice_in_dim(x.array, start // unit, (start + length) // unit, axis=axis)
+    count = length // unit
+    new = (count, *group[1:]) if count != 1 else group[1:]
+    groups = (*x.groups[:dim], new, *x.groups[dim + 1 :])
+    return seen(_reshaped(array, sum(groups, ())), groups)
 
 
 def _select(function: Any, x: Merged, dim: int, index: int) -> Any:
-    one = _along(x, dim, lambda a, axis: lax.index_in_dim(a, index % a.shape[axis], axis))
     dim %= x.ndim
+    one = _cut(x, dim, index % x.shape[dim], 1)
     return view(one, [n for d, n in enumerate(x.shape) if d != dim])
 
 
-def _parts(function: Any, x: Merged, sizes: Any, dim: int = 0) -> Any:
-    return _along(x, dim, lambda array, axis: function(array, sizes, axis))
+def _parts(function: Any, x: Merged, sizes: Sequence[int], dim: int = 0) -> Any:
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    return tuple(
+        _cut(x, dim % x.ndim, start, size) for start, size in zip(starts, sizes, strict=True)
+    )
+
+
+def _softmax(function: Any, x: Merged, dim: int, *how: Any, **more: Any) -> Any:
+    return _along(x, dim, lambda array, axis: function(array, axis, *how, **more))
 
 
 def _embedding(function: Any, table: Tensor, ids: Tensor, *how: Any) -> Any:
@@ -398,13 +444,16 @@ _TRANSPARENT: dict[str, Callable[..., Any]] = {
     "_fused_rms_norm": _layer_norm,
     "topk": _topk,
     "native_dropout": _each,
-    **dict.fromkeys(("_softmax", "_log_softmax", "cumsum"), _slice),
+    **dict.fromkeys(("_softmax", "_log_softmax", "cumsum"), _softmax),
     "slice.Tensor": _slice,
     "split_with_sizes": _parts,
     "select.int": _select,
     **dict.fromkeys(("sum", "sum.dim_IntList", "mean", "mean.dim", "amax", "amin"), _reduce),
 }
 """Operations that can be done without merging; None is returned where they cannot."""
+
+_FIRST = (_slice, _parts, _select, _reduce, _softmax, _topk)
+"""Of these, those that are about their first operand alone."""
 
 
 def apply(name: str, function: Any, elementwise: bool, args: Sequence[Any], how: Any) -> Any:
@@ -423,7 +472,7 @@ def apply(name: str, function: Any, elementwise: bool, args: Sequence[Any], how:
         if name in _MOVES:
             return _MOVES[name](*args, **how)
         way = _each if elementwise else _TRANSPARENT.get(name)
-        first_only = way in (_slice, _parts, _select, _reduce, _topk, _linear)
+        first_only = way in _FIRST
         if way is not None and (not first_only or isinstance(args[0], Merged)):
             made = way(function, *args, **how)
             if made is not None:

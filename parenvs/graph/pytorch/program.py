@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from itertools import groupby
 from typing import Any
@@ -16,11 +16,13 @@ from parenvs.graph.pytorch import layout
 from parenvs.graph.pytorch.export import (
     ElementType,
     Exported,
+    Input,
     Node,
     TensorType,
     Value,
     check_known,
 )
+from parenvs.graph.pytorch.fused import fused_parts
 from parenvs.graph.pytorch.operations import (
     convolutions,
     elementwise,
@@ -46,8 +48,9 @@ _OUTSIDE = "loss"
 class Program:
     """A module's loss as a JAX function.
 
-    Args:
+    Attributes:
         exported: the operations.
+        fused: weights that are several in one, see ``fused_parts``.
 
     Raises:
         HloError: an operation has no expression; the line names all such.
@@ -56,6 +59,20 @@ class Program:
     def __init__(self, exported: Exported) -> None:
         check_known(exported, (*OPERATIONS, _TAKE))
         self.exported = exported
+        self.fused = fused_parts(exported)
+
+    def abstract(self, *kinds: str) -> dict[str, jax.ShapeDtypeStruct]:
+        """Path -> shape and type of the inputs of some kinds, as ``values`` has to hold them."""
+        return {
+            one.path: jax.ShapeDtypeStruct(self.shape(one), _dtype(one.type.element))
+            for one in self.exported.inputs
+            if one.kind in kinds
+        }
+
+    def shape(self, one: Input) -> tuple[int, ...]:
+        """The shape of an input: of a weight that is several in one, with its parts apart."""
+        groups = self.fused.get(one.path)
+        return one.type.shape if groups is None else sum(groups, ())
 
     @property
     def is_random(self) -> bool:
@@ -68,7 +85,8 @@ class Program:
         """Compute the loss.
 
         Args:
-            values: path of each input of the exported module -> its array.
+            values: path of each input of the exported module -> its array, shaped as ``abstract``
+                says.
             key: (4,) uint32, for random numbers, if it draws any.
 
         Returns:
@@ -85,7 +103,8 @@ class Program:
                     else jnp.asarray(one.value, kind)
                 )
             else:
-                known[one.name] = values[one.path]
+                groups = self.fused.get(one.path, tuple((n,) for n in one.type.shape))
+                known[one.name] = layout.seen(values[one.path], groups)
         for scope, nodes in groupby(self.exported.nodes, key=lambda node: node.scope):
             with ExitStack() as stack:
                 for part in (scope or _OUTSIDE).split("/"):
@@ -195,8 +214,3 @@ def _cast(array: Any, kind: Any) -> Array:
     return jax.lax.convert_element_type(array, kind)
 
 
-def abstract(inputs: Iterable[Any]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Path -> shape and type of inputs of an exported module."""
-    return {
-        one.path: jax.ShapeDtypeStruct(one.type.shape, _dtype(one.type.element)) for one in inputs
-    }

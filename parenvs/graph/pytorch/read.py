@@ -16,24 +16,24 @@ OPTIONS = ("loss", "targets", "optimiser", "masters")
 
 @dataclass(frozen=True)
 class Lowered:
-    """The training step of a module, as the reader of HLO takes it.
+    """A module of HLO, and what is known of it.
 
     Attributes:
         proto: serialized HloModuleProto.
-        name: the module's class.
-        roles: (arguments of the step,) what each of them holds.
+        name: of the class of a PyTorch module.
+        roles: (arguments of the step,) what each of them holds, if that is known.
         notes: what was assumed, in sentences.
     """
 
     proto: bytes
-    name: str
-    roles: tuple[Role, ...]
-    notes: tuple[str, ...]
+    name: str = ""
+    roles: tuple[Role, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def graph(self, where: str | None = None, **options: Any) -> Graph:
         """Read the graph; ``options`` are those of ``parenvs.graph.reader.read_module``."""
         options.setdefault("name", self.name)
-        told = {"known": self.roles, "told": self.notes}
+        told = {"known": self.roles or None, "told": self.notes}
         return read_proto(self.proto, where or self.name, **told, **options)
 
 
@@ -71,4 +71,14 @@ def lower_module(
         raise HloError(f"{shown(module)} is no torch.nn.Module")
     program = exported(module, inputs, dict(keywords or {}), loss, targets)
     step = Step.of(program, optimiser, masters)
-    return Lowered(step.lowered(), program.name, step.roles, program.notes)
+    notes = program.notes
+    fused = step.program.fused
+    if fused:
+        path, parts = next(iter(fused.items()))
+        more = f" and {len(fused) - 1:,} more" if len(fused) > 1 else ""
+        shape = ", ".join(str(n) for group in parts for n in group)
+        notes += (
+            f"{path}{more} hold several weights in one, which are taken apart; they are planned as "
+            f"({shape}), part by part",
+        )
+    return Lowered(step.lowered(), program.name, step.roles, notes)

@@ -14,7 +14,7 @@ from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.graph.graph import Role
 from parenvs.graph.pytorch.export import Exported
 from parenvs.graph.pytorch.operations.randoms import KEY_WORDS
-from parenvs.graph.pytorch.program import Program, abstract
+from parenvs.graph.pytorch.program import Program
 
 Tree = dict[str, Any]
 _WIDE = jnp.float32
@@ -75,12 +75,12 @@ class Step:
             path, but for ``key``, (4,) uint32. It returns the new weights, the new state of the
             optimiser, the new statistics and the loss.
         arguments: its arguments as shapes; the key is None if no random numbers are drawn.
-        exported: the module.
+        program: the loss.
     """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
-    exported: Exported
+    program: Program
 
     @classmethod
     def of(cls, exported: Exported, optimiser: str = "adam", masters: bool = False) -> Step:
@@ -102,15 +102,11 @@ class Step:
                 f"{did_you_mean(str(optimiser), OPTIMISERS)}; known: {', '.join(OPTIMISERS)}"
             )
         program, rule = Program(exported), OPTIMISERS[optimiser]
-        by_kind: dict[str, list[Any]] = {}
-        for one in exported.inputs:
-            by_kind.setdefault(one.kind, []).append(one)
-        weights = abstract(by_kind.get("weight", ()))
+        weights = program.abstract("weight")
         if not weights:
             raise ParenvsError(f"{exported.name}: no gradient reaches any parameter of the module")
-        held = abstract([*by_kind.get("frozen", ()), *by_kind.get("buffer", ())])
-        statistics = abstract(by_kind.get("statistics", ()))
-        batch = abstract(by_kind.get("batch", ()))
+        held = program.abstract("frozen", "buffer")
+        statistics, batch = program.abstract("statistics"), program.abstract("batch")
         state: Tree = {}
         for name in rule.state:
             state[name] = {path: _like(w, masters) for path, w in weights.items()}
@@ -134,7 +130,7 @@ class Step:
             return weights, optimiser, updated, value
 
         rule_name = optimiser
-        return cls(train_step, (weights, state, held, statistics, batch, key), exported)
+        return cls(train_step, (weights, state, held, statistics, batch, key), program)
 
     @property
     def roles(self) -> tuple[Role, ...]:
