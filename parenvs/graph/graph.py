@@ -1,7 +1,7 @@
 """``Graph``: one HLO module as frozen NumPy arrays, and its ``.npz`` file.
 
-``Graph.from_hlo``, ``from_jax``, ``from_torch`` and ``verify`` are doors: they import what reads a module and what
-checks a plan inside the function, as those modules import this one.
+``Graph.from_hlo``, ``from_jax``, ``from_torch`` and ``verify`` are doors: they import what reads a
+module and what checks a plan inside the function, as those modules import this one.
 """
 
 from __future__ import annotations
@@ -383,7 +383,6 @@ class Graph:
         jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
         module = jitted.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto()
         return read_proto(module, where=getattr(function, "__name__", "function"), **options)
-
 
     @classmethod
     def from_torch(

@@ -134,7 +134,10 @@ def _lower_torch(model: Any, loss: Any, given: Any, where: str) -> Lowered:
                 f"{where}: it has a loss, so the last of its arguments (a tuple or list) has to be "
                 "what the loss compares the output with"
             )
-        inputs, targets = positional[: len(positional) - count], positional[-count:] if count else ()
+        inputs, targets = (
+            positional[: len(positional) - count],
+            positional[-count:] if count else (),
+        )
         return lower_module(model, inputs, named, loss, targets)
     except (Exception, SystemExit) as error:
         raise _one_line(error, where) from None

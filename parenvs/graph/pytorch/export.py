@@ -6,13 +6,10 @@ tensors. What only inference needs is not made: the operations are those of the 
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import operator
 import re
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +17,19 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from parenvs.errors import HloError, did_you_mean, one_line, shown
+from parenvs.errors import HloError, shown
+from parenvs.graph.pytorch.losses import ROOT, Loss, name_of
 from parenvs.graph.pytorch.marks import mark_stops
+from parenvs.graph.pytorch.nodes import (
+    ElementType,
+    Exported,
+    Input,
+    Node,
+    TensorType,
+    Value,
+    unknown_operations,
+)
+from parenvs.graph.pytorch.watch import NO_VALUES, Watch, quiet
 
 WHOLE = (
     "einsum", "gru.input", "linear", "lstm.input", "matmul", "rnn_relu.input", "rnn_tanh.input",
@@ -33,126 +41,7 @@ WHOLE = (
 Decomposed, attention, products and ``einsum`` merge the batch with the heads, so that neither could
 be split; recurrent layers would be written out step by step.
 """
-ROOT = "module"
-"""Where the user's module stands below the module that is exported."""
 _TARGET = "target"
-_NO_VALUES = "what a tensor holds decides a shape or a branch there, which no compiled step can have"
-
-
-@dataclass(frozen=True)
-class Value:
-    """A reference to the result of an earlier node."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class ElementType:
-    """An element type among the arguments of a node, like ``float32``."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """Shape and element type of a tensor."""
-
-    shape: tuple[int, ...]
-    element: str
-
-
-@dataclass(frozen=True)
-class Node:
-    """One ATen operation.
-
-    Attributes:
-        name: of its result.
-        operation: like ``add.Tensor``; ``getitem`` takes one of several results.
-        arguments: positional ones: numbers, texts, lists, ``Value`` and ``ElementType``.
-        keywords: the others.
-        scope: path of the submodule that it belongs to, like ``h/0/attn``.
-        result: its type; a tuple where there are several, None for what is no tensor.
-    """
-
-    name: str
-    operation: str
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    scope: str
-    result: Any
-
-
-@dataclass(frozen=True)
-class Input:
-    """A tensor that the nodes read and none of them makes.
-
-    Attributes:
-        name: in the nodes.
-        path: of the parameter or buffer in the module, like ``h/0/attn/weight``, or the name of the
-            argument of ``forward``.
-        type: shape and element type.
-        kind: ``"weight"``, ``"frozen"``, ``"buffer"``, ``"statistics"`` (a buffer that the forward
-            pass updates), ``"constant"`` or ``"batch"``.
-        value: of a constant, a NumPy array; None on the meta device, where it has none.
-    """
-
-    name: str
-    path: str
-    type: TensorType
-    kind: str
-    value: Any = None
-
-
-@dataclass(frozen=True)
-class Exported:
-    """The loss of a module.
-
-    Attributes:
-        name: the module's class.
-        inputs: what the nodes read, in the module's order.
-        nodes: in the order of their computation.
-        loss: the result that is the loss.
-        updated: path of a buffer -> the result that is its new value.
-        notes: what was assumed, in sentences.
-    """
-
-    name: str
-    inputs: tuple[Input, ...]
-    nodes: tuple[Node, ...]
-    loss: Value
-    updated: dict[str, Value]
-    notes: tuple[str, ...] = ()
-
-
-class _Loss(nn.Module):
-    """The module with its loss on top."""
-
-    def __init__(self, module: nn.Module, loss: Callable[..., Any] | None, targets: int) -> None:
-        super().__init__()
-        setattr(self, ROOT, module)
-        self.loss, self.targets, self.notes = loss, targets, []
-
-    def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """Return the loss; the last ``targets`` of ``inputs`` are what it compares with."""
-        inputs, targets = inputs[: len(inputs) - self.targets], inputs[len(inputs) - self.targets :]
-        output = getattr(self, ROOT)(*inputs, **keywords)
-        if self.loss is not None:
-            return _scalar(self.loss(output, *targets), f"the loss {_name(self.loss)!r} returns")
-        found = _own_loss(output)
-        if found is not None:
-            return found
-        parts = output.logits if hasattr(output, "logits") else output
-        tensors = [t for t in pytree.tree_leaves(parts) if _is_floating(t)]
-        if not tensors:
-            raise HloError(
-                f"{_name(type(getattr(self, ROOT)))} returns no floating tensor, so nothing can be "
-                "trained; return the loss"
-            )
-        self.notes.append(
-            f"{_name(type(getattr(self, ROOT)))} returns no loss, so the mean square of its output "
-            "stands in for it; return the loss, or give one (loss=, see docs/reading.md)"
-        )
-        return sum(t.float().square().mean() for t in tensors)
 
 
 def exported(
@@ -178,12 +67,12 @@ def exported(
     """
     if not isinstance(module, nn.Module):
         raise HloError(f"{shown(module)} is no torch.nn.Module")
-    whole = _Loss(module, loss, len(targets))
+    whole = Loss(module, loss, len(targets))
     where = _device(module)
     arguments, named = pytree.tree_map(
         lambda leaf: _placed(leaf, where), ((*inputs, *targets), dict(keywords or {}))
     )
-    with _quiet(), _Watch(whole) as watch:
+    with quiet(), Watch(whole) as watch:
         try:
             program = torch.export.export(whole, arguments, named, strict=False)
             mark_stops(program)
@@ -191,7 +80,7 @@ def exported(
         except HloError:
             raise
         except Exception as error:
-            raise watch.explained(error, _name(type(module))) from error
+            raise watch.explained(error, name_of(type(module))) from error
     return _flat(program, module, whole, len(inputs))
 
 
@@ -204,17 +93,13 @@ def _table() -> dict[Any, Any]:
     return table
 
 
-def _flat(program: Any, module: nn.Module, whole: _Loss, positional: int) -> Exported:
+def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Exported:
     """Turn an exported program into plain data; see ``exported``."""
-    signature = program.graph_signature
-    updated = {
-        _path(path): Value(name) for name, path in signature.buffers_to_mutate.items()
-    }
-    outputs = [
-        spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"
-    ]
+    signature, title = program.graph_signature, name_of(type(module))
+    updated = {_path(path): Value(name) for name, path in signature.buffers_to_mutate.items()}
+    outputs = [spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
     if getattr(signature, "user_inputs_to_mutate", None):
-        raise HloError(f"{_name(type(module))} changes one of its inputs in place; copy it first")
+        raise HloError(f"{title} changes one of its inputs in place; copy it first")
     graph = program.graph
     kept = {*outputs, *(value.name for value in updated.values())}
     needed = _needed(graph, kept)
@@ -244,7 +129,7 @@ def _flat(program: Any, module: nn.Module, whole: _Loss, positional: int) -> Exp
             elif kind == "USER_INPUT":
                 told, path = "batch", names.get(node.name, node.name)
             else:
-                raise HloError(f"{_name(type(module))} needs {kind.lower()} {node.name!r} as input")
+                raise HloError(f"{title} needs {kind.lower()} {node.name!r} as input")
             type_ = _type(node.meta["val"])
             if not isinstance(type_, TensorType):
                 continue  # a number, which is a constant of the program
@@ -254,15 +139,13 @@ def _flat(program: Any, module: nn.Module, whole: _Loss, positional: int) -> Exp
         elif node.op == "call_function" and node in needed:
             nodes.append(_node(node))
         elif node.op == "get_attr" and node in needed:
-            raise HloError(_unknown([(str(node.target), _scope(node))]))
+            raise HloError(unknown_operations([(str(node.target), _scope(node))]))
     used = {one.path for one in inputs}
     unused = [path for path in unused if path not in used]
     if unused:
         more = f" and {len(unused) - 3:,} more" if len(unused) > 3 else ""
         notes.append(f"the loss does not need {', '.join(unused[:3])}{more}; left out")
-    return Exported(
-        _name(type(module)), tuple(inputs), tuple(nodes), Value(outputs[0]), updated, tuple(notes)
-    )
+    return Exported(title, tuple(inputs), tuple(nodes), Value(outputs[0]), updated, tuple(notes))
 
 
 def _first_names(module: nn.Module) -> dict[str, str]:
@@ -298,7 +181,7 @@ def _node(node: Any) -> Node:
         if isinstance(type_, TensorType) and not all(type(n) is int for n in type_.shape):
             raise HloError(
                 f"{operation} in {scope or 'the module'} gives a shape that depends on values "
-                f"({', '.join(map(str, type_.shape))}): {_NO_VALUES}; use a fixed shape and a mask"
+                f"({', '.join(map(str, type_.shape))}): {NO_VALUES}; use a fixed shape and a mask"
             )
     arguments = tuple(map(_argument, node.args))
     keywords = {key: _argument(value) for key, value in node.kwargs.items()}
@@ -349,7 +232,10 @@ def _scope(node: Any) -> str:
 
 
 def _constant(program: Any, target: str) -> Any:
-    """A tensor that the module's code makes of Python's numbers, as an array; None without values."""
+    """A tensor that the module's code makes of Python's numbers, as an array.
+
+    None on the meta device, where it has no values.
+    """
     value = program.constants.get(target)
     if value is None or value.device.type == "meta" or isinstance(value, FakeTensor):
         return None
@@ -371,38 +257,6 @@ def _argument_names(module: nn.Module, positional: int, targets: int) -> dict[st
     for k in range(targets):
         names[f"inputs_{positional + k}"] = f"{_TARGET}_{k}" if targets > 1 else _TARGET
     return names
-
-
-def _own_loss(output: Any) -> Any:
-    """The loss that a module returns itself, or None."""
-    if isinstance(output, torch.Tensor):
-        return output if _is_scalar(output) else None
-    found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-    if found is not None and _is_floating(found):
-        return found.mean() if found.ndim else found
-    if isinstance(output, (tuple, list)):
-        scalars = [x for x in output if _is_scalar(x)]
-        return scalars[0] if len(scalars) == 1 else None
-    return None
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _is_scalar(value: Any) -> bool:
-    return _is_floating(value) and value.numel() == 1
-
-
-def _scalar(value: Any, what: str) -> Any:
-    if not _is_scalar(value):
-        kind = f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else shown(value)
-        raise HloError(f"{what} {kind}; it has to be a floating scalar")
-    return value
-
-
-def _name(thing: Any) -> str:
-    return getattr(thing, "__name__", type(thing).__name__)
 
 
 def _device(module: nn.Module) -> str:
@@ -428,86 +282,3 @@ def _placed(leaf: Any, device: str) -> Any:
     if device == "meta":
         return leaf.to("meta")
     return torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep PyTorch's own warnings and logs of tracing off the user's screen."""
-    import logging
-
-    logger = logging.getLogger("torch")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)
-
-
-@dataclass
-class _Watch:
-    """Knows which submodule was running when tracing failed."""
-
-    whole: nn.Module
-    running: list[nn.Module] = field(default_factory=list)
-    failed: nn.Module | None = None
-
-    def __enter__(self) -> _Watch:
-        hooks = torch.nn.modules.module
-        self._handles = [
-            hooks.register_module_forward_pre_hook(lambda m, _: self.running.append(m)),
-            hooks.register_module_forward_hook(lambda m, _, __: self._leave()),
-        ]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def _leave(self) -> None:
-        if self.running:
-            self.running.pop()
-
-    def explained(self, error: Exception, name: str) -> HloError:
-        """The framework's error in short, and ours."""
-        paths = {id(m): path for path, m in self.whole.named_modules()}
-        last = self.running[-1] if self.running else None
-        path = _path(paths.get(id(last), "")) if last is not None else ""
-        path = "" if path == ROOT else path
-        where = f"{name}, submodule {path} ({type(last).__name__})" if path else name
-        words = one_line(error).partition(" (unhinted")[0].rstrip(". ")
-        kind = type(error).__name__
-        by_value = "DataDependent" in kind or "data-dependent" in words or ".item()" in words
-        words = words if len(words) <= 200 else words[:200] + "..."
-        remedy = (
-            f"{_NO_VALUES}: compute all cases and mask them" if by_value
-            else "the module has to run on its example inputs, and torch.export(strict=False) has "
-            "to accept it"
-        )
-        return HloError(f"{where}: torch.export fails ({kind}: {words}); {remedy}")
-
-
-def _unknown(missing: Sequence[tuple[str, str]]) -> str:
-    """The sentence about operations that have no expression."""
-    listed = ", ".join(f"{name} (in {scope or 'the module itself'})" for name, scope in missing)
-    return f"no expression for the PyTorch operations {listed}"
-
-
-def check_known(program: Exported, known: Sequence[str]) -> None:
-    """Check that every operation of a program is known.
-
-    Raises:
-        HloError: some are not; the line names them all, each with the first submodule that uses it.
-    """
-    missing = {}
-    for node in program.nodes:
-        if node.operation not in known:
-            missing.setdefault(node.operation, node.scope)
-    if missing:
-        hint = did_you_mean(next(iter(missing)), known) if len(missing) == 1 else ""
-        raise HloError(
-            f"{program.name}: {_unknown(list(missing.items()))}{hint}; write these modules with "
-            "other operations, or report the names"
-        )

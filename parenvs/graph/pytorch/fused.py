@@ -1,15 +1,15 @@
 """Weights that are several in one: the projections to queries, keys and values, gates.
 
-The outputs of such a weight are taken apart at once. As one dimension, all queries before all keys,
-they cannot be split by heads: each device would hold some of the queries only. So the weight is seen
-as (parts, outputs of each, inputs), as libraries lay it out that split it.
+The outputs of such a weight are taken apart at once. As one dimension, all queries before all
+keys, they cannot be split by heads: each device would hold some of the queries only. So the weight
+is seen as (parts, outputs of each, inputs), as libraries lay it out that split it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from parenvs.graph.pytorch.export import Exported, Node, TensorType, Value
+from parenvs.graph.pytorch.nodes import Exported, Node, TensorType, Value
 
 _MOST_PARTS = 8
 _THROUGH = (
@@ -58,14 +58,15 @@ def fused_parts(exported: Exported) -> dict[str, tuple[tuple[int, ...], ...]]:
             continue  # a part that has been taken already
         for name in found:
             parts.setdefault(name, set()).add(count)
-    seen = {}
+    seen: dict[str, tuple[tuple[int, ...], ...]] = {}
     for name, counts in parts.items():
         (count, *others) = counts
         shape = weights[name].type.shape
         if others or not 1 < count <= _MOST_PARTS or not 0 < len(shape) < 3:
             continue
-        first = not any(node.operation != "linear" and node.operation in _WEIGHT
-                        for node in users[name])
+        first = not any(
+            node.operation != "linear" and node.operation in _WEIGHT for node in users[name]
+        )
         out = 0 if first or len(shape) == 1 else 1
         if shape[out] % count == 0:
             seen[weights[name].path] = tuple(

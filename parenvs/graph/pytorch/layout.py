@@ -153,12 +153,15 @@ def _expand(x: Merged, size: Sequence[int], implicit: bool = False) -> Tensor:
         for n, group in zip(size, groups, strict=True)
     )
     if any(len(a) != len(b) for a, b in zip(groups, new, strict=True)):
-        return jnp.broadcast_to(plain(x), [n if n != -1 else math.prod(g)
-                                           for n, g in zip(size, groups, strict=True)])
+        return jnp.broadcast_to(
+            plain(x), [n if n != -1 else math.prod(g) for n, g in zip(size, groups, strict=True)]
+        )
     return seen(jnp.broadcast_to(array, sum(new, ())), new)
 
 
-def together(tensors: Sequence[Tensor], upto: int | None = None) -> tuple[list[Array], Groups] | None:
+def together(
+    tensors: Sequence[Tensor], upto: int | None = None
+) -> tuple[list[Array], Groups] | None:
     """Split the dimensions of several tensors alike, as far as broadcasting asks for it.
 
     Args:
@@ -249,9 +252,7 @@ def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **
     gone = {d % x.ndim for d in dims}
     axes = [axis for d in sorted(gone) for axis in x.axes(d)]
     made = function(x.array, axes, True, **how)
-    groups = tuple(
-        (1,) * len(group) if d in gone else group for d, group in enumerate(x.groups)
-    )
+    groups = tuple((1,) * len(group) if d in gone else group for d, group in enumerate(x.groups))
     left = seen(_reshaped(made, sum(groups, ())), groups)
     shape = [1 if d in gone else n for d, n in enumerate(x.shape)]
     return view(left, shape if keepdim else [n for d, n in enumerate(shape) if d not in gone])
@@ -310,7 +311,9 @@ class _Sizes:
         return _Sizes(shape)
 
 
-def _added(function: Any, start: Tensor, x: Tensor, y: Tensor, beta: Any = 1, alpha: Any = 1) -> Any:
+def _added(
+    function: Any, start: Tensor, x: Tensor, y: Tensor, beta: Any = 1, alpha: Any = 1
+) -> Any:
     if (beta, alpha) != (1, 1):
         return None
     product = _product(None, x, y)

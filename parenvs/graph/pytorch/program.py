@@ -13,7 +13,8 @@ from jax import Array, named_scope
 
 from parenvs.errors import HloError, one_line
 from parenvs.graph.pytorch import layout
-from parenvs.graph.pytorch.export import (
+from parenvs.graph.pytorch.fused import fused_parts
+from parenvs.graph.pytorch.nodes import (
     ElementType,
     Exported,
     Input,
@@ -22,7 +23,6 @@ from parenvs.graph.pytorch.export import (
     Value,
     check_known,
 )
-from parenvs.graph.pytorch.fused import fused_parts
 from parenvs.graph.pytorch.operations import (
     convolutions,
     elementwise,
@@ -212,5 +212,3 @@ def _typed(made: Any, wanted: Any) -> Any:
 
 def _cast(array: Any, kind: Any) -> Array:
     return jax.lax.convert_element_type(array, kind)
-
-

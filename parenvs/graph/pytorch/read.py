@@ -74,7 +74,7 @@ def lower_module(
     notes = program.notes
     fused = step.program.fused
     if fused:
-        path, parts = next(iter(fused.items()))
+        path, parts = max(fused.items(), key=lambda item: len(item[1]))
         more = f" and {len(fused) - 1:,} more" if len(fused) > 1 else ""
         shape = ", ".join(str(n) for group in parts for n in group)
         notes += (

@@ -12,7 +12,7 @@ from jax import Array, named_scope
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.graph.graph import Role
-from parenvs.graph.pytorch.export import Exported
+from parenvs.graph.pytorch.nodes import Exported
 from parenvs.graph.pytorch.operations.randoms import KEY_WORDS
 from parenvs.graph.pytorch.program import Program
 
@@ -136,14 +136,16 @@ class Step:
     def roles(self) -> tuple[Role, ...]:
         """Role of each argument that holds any array, in order."""
         return tuple(
-            role for role, given in zip(_ROLES, self.arguments, strict=True) if given is not None
-            and len(jax.tree.leaves(given)) > 0
+            role
+            for role, given in zip(_ROLES, self.arguments, strict=True)
+            if given is not None and len(jax.tree.leaves(given)) > 0
         )
 
     def lowered(self) -> bytes:
         """Lower the step and return its serialized HloModuleProto."""
-        module = jax.jit(self.function, keep_unused=True).lower(*self.arguments)
-        return module.compiler_ir("hlo").as_serialized_hlo_module_proto()
+        lowered = jax.jit(self.function, keep_unused=True).lower(*self.arguments)
+        module: Any = lowered.compiler_ir("hlo")
+        return module.as_serialized_hlo_module_proto()
 
 
 def _like(weight: Any, wide: bool) -> jax.ShapeDtypeStruct:

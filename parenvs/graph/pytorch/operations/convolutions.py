@@ -119,7 +119,9 @@ def _avg_pool(
     given = [(p, p) for p in (list(padding) * len(kernel))[: len(kernel)]]
     if count_include_pad:
         ones = np.pad(ones, given, constant_values=1.0)
-        pads = [(0, 0)] * lead + [(0, b - g[1]) for (_, b), g in zip(pads[lead:], given, strict=True)]
+        pads = [(0, 0)] * lead + [
+            (0, b - g[1]) for (_, b), g in zip(pads[lead:], given, strict=True)
+        ]
     counts = lax.reduce_window(
         jnp.asarray(ones, x.dtype),
         np.zeros((), x.dtype),

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy import special
 
-from parenvs.graph.pytorch.operations.table import OPERATIONS, Operation, operation
+from parenvs.graph.pytorch.operations.table import Operation, operation
 
 ELEMENTWISE: set[str] = set()
 """Operations whose results have the shape of their operands, broadcast."""
@@ -80,15 +80,11 @@ _enter(
         "trunc fix": jnp.trunc,
         "alias clone copy.default contiguous detach lift_fresh lift_fresh_copy": lambda x: x,
         "atan2": jnp.arctan2,
-        "bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor __and__.Tensor":
-            lambda x, y: x & y,
-        "bitwise_or.Tensor bitwise_or.Scalar bitwise_or.Scalar_Tensor __or__.Tensor":
-            lambda x, y: x | y,
+        "bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor": lambda x, y: x & y,
+        "bitwise_or.Tensor bitwise_or.Scalar bitwise_or.Scalar_Tensor": lambda x, y: x | y,
         "bitwise_xor.Tensor bitwise_xor.Scalar": lambda x, y: x ^ y,
-        "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar __lshift__.Scalar":
-            lambda x, y: x << y,
-        "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar __rshift__.Scalar":
-            lambda x, y: x >> y,
+        "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar": lambda x, y: x << y,
+        "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar": lambda x, y: x >> y,
         "copysign.Tensor": jnp.copysign,
         "eq.Tensor eq.Scalar": lambda x, y: x == y,
         "ge.Tensor ge.Scalar": lambda x, y: x >= y,
@@ -125,8 +121,8 @@ _enter(
             x * beta > threshold, x, jax.nn.softplus(jnp.minimum(x * beta, threshold)) / beta
         ),
         "mish": lambda x: x * jnp.tanh(jax.nn.softplus(x)),
-        "elu": lambda x, alpha=1, scale=1, input_scale=1: scale * jnp.where(
-            x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0) * input_scale)
+        "elu": lambda x, alpha=1, scale=1, input_scale=1: (
+            scale * jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0) * input_scale))
         ),
         "leaky_relu": lambda x, slope=0.01: jnp.where(x > 0, x, slope * x),
         "_prelu_kernel": lambda x, slope: jnp.where(x > 0, x, slope * x),
@@ -153,7 +149,7 @@ def _clamp(x: Array, low: Any = None, high: Any = None) -> Array:
 
 
 @_elementwise("clamp", "clamp.Tensor")
-def _clamp_both(x: Array, min: Any = None, max: Any = None) -> Array:  # noqa: A002
+def _clamp_both(x: Array, min: Any = None, max: Any = None) -> Array:
     kind = jnp.result_type(x, *(bound for bound in (min, max) if bound is not None))
     return _clamp(x.astype(kind), min, max)
 
@@ -225,5 +221,3 @@ def _view_as_complex(x: Array) -> Array:
 @operation("view_as_real")
 def _view_as_real(x: Array) -> Array:
     return jnp.stack([jnp.real(x), jnp.imag(x)], -1)
-
-

@@ -37,8 +37,9 @@ def _wrapped(index: Array, size: int) -> Array:
 def _index(x: Array, indices: Sequence[Array | None]) -> Array:
     given = [k for k, index in enumerate(indices) if index is not None]
     if len(given) == 1:
-        axis = given[0]
-        return jnp.take(x, _wrapped(indices[axis], x.shape[axis]), axis=axis, mode="clip")
+        (axis,) = given
+        (index,) = (index for index in indices if index is not None)
+        return jnp.take(x, _wrapped(index, x.shape[axis]), axis=axis, mode="clip")
     return x.at[_places(x, indices)].get(mode="clip")
 
 
@@ -117,8 +118,8 @@ def _scatter_reduce(
             start = bounds.min if reduce == "amax" else bounds.max
         x = x.at[places].set(start)
     place = x.at[places]
-    write = {"sum": place.add, "prod": place.multiply, "amax": place.max, "amin": place.min}
-    return write[reduce](source)
+    method = {"sum": "add", "prod": "multiply", "amax": "max", "amin": "min"}[reduce]
+    return getattr(place, method)(source)
 
 
 @operation("index_add")
@@ -139,7 +140,11 @@ def _index_fill(x: Array, dim: int, index: Array, value: float) -> Array:
 
 @operation("topk")
 def _topk(
-    x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True  # noqa: A002
+    x: Array,
+    k: int,
+    dim: int = -1,
+    largest: bool = True,
+    sorted: bool = True,
 ) -> tuple[Array, Array]:
     moved = jnp.moveaxis(x, dim, -1)
     values, places = lax.top_k(moved if largest else -moved, k)
@@ -156,7 +161,7 @@ def _sort(
     if not descending:
         values, order = lax.sort((x, places), dimension=axis, num_keys=1, is_stable=True)
         return values, order
-    turned = -x if jnp.issubdtype(x.dtype, jnp.signedinteger | jnp.inexact) else ~x
+    turned = -x if jnp.issubdtype(x.dtype, jnp.inexact) else ~x
     _, values, order = lax.sort((turned, x, places), dimension=axis, num_keys=1, is_stable=True)
     return values, order
 
@@ -167,7 +172,7 @@ def _argsort(x: Array, dim: int = -1, descending: bool = False, stable: bool = T
 
 
 @operation("histc")
-def _histc(x: Array, bins: int = 100, min: float = 0, max: float = 0) -> Array:  # noqa: A002
+def _histc(x: Array, bins: int = 100, min: float = 0, max: float = 0) -> Array:
     if min == max:
         raise NotImplementedError("bins without bounds, which depend on values")
     places = jnp.floor((x - min) * (bins / (max - min))).astype(jnp.int32)

@@ -47,15 +47,15 @@ def _run(
     x: Array,
     states: Sequence[Array],
     weights: Sequence[Array],
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    how: tuple[Any, ...],
     key: Any,
 ) -> tuple[Array, ...]:
-    """Run the layers; returns the outputs and the last states, as PyTorch's operations do."""
+    """Run the layers; returns the outputs and the last states, as PyTorch's operations do.
+
+    ``how`` says whether there are biases, how many layers, the share of dropout, whether in
+    training, whether both directions, and whether the batch comes first.
+    """
+    has_biases, layers, dropout, train, bidirectional, batch_first = how
     each = 4 if has_biases else 2
     if len(weights) != each * layers * (1 + bidirectional):
         raise NotImplementedError("projections of a recurrent layer")
@@ -85,19 +85,19 @@ def _run(
 
 @random("lstm.input")
 def _lstm(x: Array, states: Sequence[Array], weights: Any, *how: Any, key: Any) -> Any:
-    return _run(_lstm_cell, x, states, weights, *how, key)
+    return _run(_lstm_cell, x, states, weights, how, key)
 
 
 @random("gru.input")
 def _gru(x: Array, state: Array, weights: Any, *how: Any, key: Any) -> Any:
-    return _run(_gru_cell, x, [state], weights, *how, key)
+    return _run(_gru_cell, x, [state], weights, how, key)
 
 
 @random("rnn_tanh.input")
 def _rnn_tanh(x: Array, state: Array, weights: Any, *how: Any, key: Any) -> Any:
-    return _run(_plain_cell(jnp.tanh), x, [state], weights, *how, key)
+    return _run(_plain_cell(jnp.tanh), x, [state], weights, how, key)
 
 
 @random("rnn_relu.input")
 def _rnn_relu(x: Array, state: Array, weights: Any, *how: Any, key: Any) -> Any:
-    return _run(_plain_cell(jax.nn.relu), x, [state], weights, *how, key)
+    return _run(_plain_cell(jax.nn.relu), x, [state], weights, how, key)

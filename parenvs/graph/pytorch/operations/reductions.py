@@ -130,7 +130,11 @@ def _var_unbiased(
 
 @operation("linalg_vector_norm")
 def _vector_norm(
-    x: Array, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None  # noqa: A002
+    x: Array,
+    ord: float = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    dtype: Any = None,
 ) -> Array:
     x = x if dtype is None else x.astype(dtype)
     axes = _axes(dim)

@@ -111,9 +111,7 @@ def _split_with_sizes(x: Array, sizes: Dims, dim: int = 0) -> tuple[Array, ...]:
 @operation("split.Tensor")
 def _split(x: Array, size: int, dim: int = 0) -> tuple[Array, ...]:
     whole = x.shape[dim]
-    return _split_with_sizes(
-        x, [min(size, whole - start) for start in range(0, whole, size)], dim
-    )
+    return _split_with_sizes(x, [min(size, whole - start) for start in range(0, whole, size)], dim)
 
 
 @operation("unbind.int")
@@ -196,9 +194,7 @@ def _widths(x: Array, pad: Dims) -> list[tuple[int, int]]:
 
 
 @operation("as_strided")
-def _as_strided(
-    x: Array, size: Dims, stride: Dims, storage_offset: int | None = None
-) -> Array:
+def _as_strided(x: Array, size: Dims, stride: Dims, storage_offset: int | None = None) -> Array:
     """Take elements by their distance in memory, of a tensor that is stored row by row."""
     if not storage_offset and math.prod(size) == x.size:
         rows = [math.prod(size[k + 1 :]) for k in range(len(size))]
