@@ -440,7 +440,8 @@ def page(rows: Sequence[Mapping[str, Any]], failed: Sequence[str], out: Any) -> 
     notes = [f"* {raw['model']}: {note}" for raw in rows for note in raw["notes"]]
     sections = [
         f"{versions}. Every model is on the meta device when it is imported; the seconds "
-        "are of one core, from the module to the graph of its training step with Adam. GB: the most memory "
+        "are of one core, from the module to the graph of its training step with Adam. GB: the most "
+        "memory "
         "of the process, and what it held before the import. FLOPs: of the forward pass by "
         "`torch.utils.flop_counter` with MATH attention, and ours as a share of it (products and "
         "convolutions; taps in the padding counted, as it does).",
@@ -450,9 +451,11 @@ def page(rows: Sequence[Mapping[str, Any]], failed: Sequence[str], out: Any) -> 
         ),
         f"Errors: at small width with random weights, relative to the largest element. Plans on "
         f"{DEVICES} devices: Megatron's, by hand, and the fastest that the search proves. "
-        "Attention: variables of attention among all that are split. Shardy: whether every input that it "
+        "Attention: variables of attention among all that are split. Shardy: whether every input "
+        "that it "
         "compares is split alike without a reshard; its all-reduces and those predicted. The "
-        "small mixtures of experts gather each token's matrices (`batched_mm`), the exact form; the full "
+        "small mixtures of experts gather each token's matrices (`batched_mm`), the exact form; the "
+        "full "
         "ones take their experts as equally loaded.",
         common.table(
             ["model", "loss", "gradients", "precision", "Megatron legal", "attention", "Shardy",

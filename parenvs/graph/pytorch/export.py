@@ -107,7 +107,7 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
     first = _first_names(module)
     names = _argument_names(module, positional, whole.targets)
-    notes = list(whole.notes[:1])
+    notes = list(whole.notes)
     inputs, nodes = [], []
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     unused = []

@@ -15,6 +15,12 @@ ROOT = "module"
 """Where the user's module stands below the module that is exported."""
 
 
+class _StandIn:
+    """Whether a stand-in is the loss; exporting would set a plain attribute back."""
+
+    used = False
+
+
 class Loss(nn.Module):
     """The module with its loss on top."""
 
@@ -22,7 +28,17 @@ class Loss(nn.Module):
         super().__init__()
         setattr(self, ROOT, module)
         self.loss, self.targets = loss, targets
-        self.notes: list[str] = []
+        self.stand_in = _StandIn()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed in the last run, in sentences."""
+        if not self.stand_in.used:
+            return ()
+        return (
+            f"{name_of(type(getattr(self, ROOT)))} returns no loss, so the mean square of its "
+            "output stands in for it; return the loss, or give one (docs/reading.md)",
+        )
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """Return the loss; the last ``targets`` of ``inputs`` are what it compares with."""
@@ -39,10 +55,7 @@ class Loss(nn.Module):
             raise HloError(
                 f"{title} returns no floating tensor, so nothing can be trained; return the loss"
             )
-        self.notes.append(
-            f"{title} returns no loss, so the mean square of its output "
-            "stands in for it; return the loss, or give one (loss=, see docs/reading.md)"
-        )
+        self.stand_in.used = True
         return sum(t.float().square().mean() for t in tensors)
 
 

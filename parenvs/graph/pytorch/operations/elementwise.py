@@ -193,12 +193,12 @@ def _power(x: Any, exponent: Any) -> Array:
     return jnp.power(x, exponent)
 
 
-@_elementwise("_to_copy", "to.dtype", "_to_dtype")
+@_elementwise("_to_copy", "to.dtype")
 def _cast(x: Array, dtype: Any = None) -> Array:
     return x if dtype is None else x.astype(dtype)
 
 
-@_elementwise("prims.convert_element_type", "convert_element_type")
+@_elementwise("prims.convert_element_type")
 def _converted(x: Array, dtype: Any) -> Array:
     return x.astype(dtype)
 

@@ -79,7 +79,7 @@ def _bounds(x: Array, dim: int, start: int | None, end: int | None) -> tuple[int
     return low, max(low, high)
 
 
-@operation("slice.Tensor", "slice")
+@operation("slice.Tensor")
 def _slice(
     x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Array:
