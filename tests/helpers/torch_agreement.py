@@ -14,6 +14,8 @@ from parenvs.graph.pytorch.operations.randoms import KEY_WORDS
 from parenvs.graph.pytorch.program import Program
 
 TINY = 1e-12
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""What XLA need not do for one run."""
 SMALL = 1e-6
 """Share of the largest gradient below which another is noise around zero."""
 
@@ -69,7 +71,7 @@ def agreement(module, inputs=(), keywords=None, loss=None, targets=(), double=Tr
         def value(weights):
             return program({**values, **weights}, key)
 
-        compute = jax.jit(jax.value_and_grad(value, has_aux=True))
+        compute = jax.jit(jax.value_and_grad(value, has_aux=True), compiler_options=QUICK)
         (ours, updated), gradients = jax.tree.map(np.asarray, compute(weights))
     theirs = Loss(module, loss, len(targets))(*inputs, *targets, **keywords)
     theirs.backward()
