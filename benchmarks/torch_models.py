@@ -441,7 +441,8 @@ def page(rows: Sequence[Mapping[str, Any]], failed: Sequence[str], out: Any) -> 
     sections = [
         f"{versions}. Every model is on the meta device when it is imported; the seconds "
         "are of one core, from the module to the graph of its training step with Adam. GB: the "
-        "most memory of the process, and what it held before the import. FLOPs: of the forward pass by "
+        "most memory of the process, and what it held before the import. FLOPs: of the forward "
+        "pass by "
         "`torch.utils.flop_counter` with MATH attention, and ours as a share of it (products and "
         "convolutions; taps in the padding counted, as it does).",
         common.table(

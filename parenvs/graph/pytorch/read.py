@@ -65,6 +65,8 @@ def lower_module(
         import jax  # noqa: F401
         import torch
 
+        if not hasattr(torch.export, "default_decompositions"):
+            raise ImportError(f"PyTorch {torch.__version__} is too old")
         from parenvs.graph.pytorch.export import exported
         from parenvs.graph.pytorch.step import Step
     if not isinstance(module, torch.nn.Module):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 jax = pytest.importorskip("jax", reason="extra jax")
-pytest.importorskip("torch", reason="extra torch")
+pytest.importorskip("torch", "2.9", reason="extra torch")
 
 from parenvs.graph.pytorch import layout  # noqa: E402
 from parenvs.graph.pytorch.operations import elementwise, reductions, shapes  # noqa: E402, F401

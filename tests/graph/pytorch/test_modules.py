@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="extra torch")
+torch = pytest.importorskip("torch", "2.9", reason="extra torch")
 pytest.importorskip("jax", reason="extra jax")
 
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402

@@ -5,7 +5,7 @@ from functools import lru_cache, reduce
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="extra torch")
+torch = pytest.importorskip("torch", "2.9", reason="extra torch")
 jax = pytest.importorskip("jax", reason="extra jax")
 
 from parenvs.graph.pytorch.operations.randoms import Key  # noqa: E402

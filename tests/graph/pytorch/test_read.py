@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="extra torch")
+torch = pytest.importorskip("torch", "2.9", reason="extra torch")
 jax = pytest.importorskip("jax", reason="extra jax")
 
 from parenvs import Graph, ParenvsError  # noqa: E402
