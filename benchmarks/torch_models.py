@@ -451,12 +451,10 @@ def page(rows: Sequence[Mapping[str, Any]], failed: Sequence[str], out: Any) -> 
         ),
         f"Errors: at small width with random weights, relative to the largest element. Plans on "
         f"{DEVICES} devices: Megatron's, by hand, and the fastest that the search proves. "
-        "Attention: variables of attention among all that are split. Shardy: whether every input "
-        "that it "
-        "compares is split alike without a reshard; its all-reduces and those predicted. The "
-        "small mixtures of experts gather each token's matrices (`batched_mm`), the exact form; the "
-        "full "
-        "ones take their experts as equally loaded.",
+        "Attention: variables of attention among all that are split. Shardy: whether every "
+        "input that it compares is split alike without a reshard; its all-reduces and those "
+        "predicted. The small mixtures of experts gather each token's matrices (`batched_mm`), the "
+        "exact form; the full ones take their experts as equally loaded.",
         common.table(
             ["model", "loss", "gradients", "precision", "Megatron legal", "attention", "Shardy",
              "fastest legal", "attention", "Shardy"], [_plan_row(raw) for raw in planned],

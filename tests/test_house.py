@@ -43,7 +43,7 @@ DOORS = {
 }
 """Methods of ``Graph`` that lead up: ``pipeline``, ``partitioning``, ``verify``, ..."""
 WITHIN = {("graph.graph", "graph.reader"), ("graph.graph", "graph.pytorch.read")}
-"""``Graph.from_hlo``, ``from_jax`` and ``from_torch``: doors within the folder, to what makes graphs."""
+"""``Graph.from_hlo``, ``from_jax``, ``from_torch``: doors within the folder."""
 LARGEST_FOLDER, LONGEST_FILE = 13, 520
 
 
