@@ -176,6 +176,12 @@ STACKS: dict[str, Stack] = {
             "Table 4, and on figures 12 and 18",
         ),
         Stack(
+            "megatron-2019",
+            (("v100", 0.70), ("other", 0.70)),
+            backward_overlap=False,
+            source="Megatron-LM's first release; share fitted on its weak scaling over 1 to 8 V100",
+        ),
+        Stack(
             "megatron-2022",
             (("a100", 0.72), ("other", 0.72)),
             source="Megatron-LM of arXiv 2205.05198: as megatron-2021, with the collectives of "
@@ -189,6 +195,27 @@ STACKS: dict[str, Stack] = {
             send_wait=0.0,
             source="Megatron-Core with Transformer Engine; bf16 fitted on arXiv 2407.21783, Table "
             "4, fp8 on NeMo's performance summary 24.07",
+        ),
+        Stack(
+            "megascale-2024",
+            (("a100", 0.72), ("other", 0.72)),
+            attention_share=0.75,
+            tensor_overlap=1.0,
+            send_wait=0.0,
+            source="MegaScale of arXiv 2402.15627: as megatron-2022 with collectives and sends "
+            "overlapped and attention fused; nothing fitted",
+        ),
+        Stack(
+            "nccl-2021",
+            (("other", 0.72),),
+            send_share=0.7,
+            source="collectives alone, on A100; nothing fitted beside megatron-2021",
+        ),
+        Stack(
+            "nccl-2024",
+            (("other", 0.60),),
+            link_share=0.86,
+            source="collectives alone, on H100; share fitted on 69 cells of nccl-tests",
         ),
         Stack(
             "torch-2024",
