@@ -184,7 +184,7 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
         chunk[-1] += np.where(single, (ends.forward + ends.backward)[-1], 0.0)
     busy = forward + backward + again + exchange + sends
     gathered, gather_start = _gathers(model, machine, stages)
-    gathers = np.maximum(0.0, gathered - busy)
+    gathers = machine.stack.exposed(gathered, busy)
     busy, chunk = busy + gathers, chunk + gathers * share_first
     before = chunk.cumsum(axis=0) - chunk
     core = core_of(

@@ -189,8 +189,8 @@ class TransformerBlock(Layer):
             # Input gradients are summed while the weight gradients of the same matrix are made;
             # sequence parallelism also gathers the gradients of outputs, in front of both.
             behind = [weight_gradients[0], weight_gradients[2]]
-            summed = sum(np.maximum(0.0, 2 * gather - product) for product in behind)
-            scattered = sum(np.maximum(0.0, gather - product) for product in behind)
+            summed = sum(stack.exposed(2 * gather, product) for product in behind)
+            scattered = sum(stack.exposed(gather, product) for product in behind)
             shared = 2 * gather * (1 - stack.tensor_overlap) + scattered
             backward = np.where(split.sequence_parallel, shared, summed)
         else:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from parenvs.cluster import EFFICIENCY, LINKS, Cluster, Links
 from parenvs.errors import PlanError, did_you_mean, shown
 
@@ -36,8 +38,10 @@ class Stack:
             attention is not fused: scores are written to memory.
         gather_share: share of ``link_share`` that the gathers of single layers reach (ZeRO 3).
         tensor_overlap: share of tensor-parallel collectives hidden in the forward pass.
-        backward_overlap: whether those of input gradients hide behind the products of weight
+        backward_overlap: whether those of input gradients run beside the products of weight
             gradients in the backward pass.
+        hidden: share of the time of a collective that computation beside it really hides: both
+            take streaming multiprocessors and memory bandwidth from each other.
         scatter_gather: whether a stage sends each rank's share of its output, gathered behind.
         optimizer_bytes: bytes that an optimiser step moves, per parameter at half precision.
         optimizer_bytes_full: the same at full precision, which has no copies.
@@ -60,6 +64,7 @@ class Stack:
     gather_share: float = 1.0
     tensor_overlap: float = 0.0
     backward_overlap: bool = True
+    hidden: float = 1.0
     scatter_gather: bool = True
     optimizer_bytes: float = 62.0
     optimizer_bytes_full: float = 44.0
@@ -115,6 +120,15 @@ class Stack:
                 rule=self.link_rule,
             ),
         )
+
+    def exposed(self, collective: Any, beside: Any) -> Any:
+        """Return the seconds that a collective adds to those of the computation beside it.
+
+        Args:
+            collective: seconds of the collective alone.
+            beside: seconds of the computation.
+        """
+        return collective - self.hidden * np.minimum(collective, beside)
 
     @classmethod
     def parse(cls, value: str | dict[str, Any] | Stack) -> Stack:

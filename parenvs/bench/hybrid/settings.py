@@ -22,7 +22,8 @@ GPT = {
     "22B": {"layers": 48, "hidden": 6144, "heads": 64, "tp": 8, "pp": 1, "interleave": 1,
             "micro_batch": 4},
     "175B": {"layers": 96, "hidden": 12288, "heads": 96, "tp": 8, "pp": 8, "interleave": 3},
-    "530B": {"layers": 105, "hidden": 20480, "heads": 128, "tp": 8, "pp": 35, "interleave": 3},
+    "530B": {"layers": 105, "hidden": 20480, "heads": 128, "tp": 8, "pp": 35, "interleave": 3,
+             "batch_per_dp": 280},
     "1T": {"layers": 128, "hidden": 25600, "heads": 160, "tp": 8, "pp": 64, "interleave": 1},
 }
 """The four models of arXiv 2205.05198, Table 3, and how they were run."""
@@ -43,7 +44,7 @@ SAID: dict[str, dict[str, Any]] = {
     "megascale": MEGASCALE,
     "mpt": {"vocab": 50368, "zero": 3, "dropout": False, "bias": False, "seq": 2048},
     "nemo": {"zero": 1, "ddp_overlap": True, "sequence_parallel": True, "recompute": "none"},
-    "megatron-v1": {"vocab": 51200, "recompute": "full", "seq": 1024},
+    "megatron-v1": {"vocab": 51200, "recompute": "full", "seq": 1024, "accumulation": 1},
 }  # fmt: skip
 """What sources say, or spread tells of them, beside their tables: source -> fields.
 
@@ -219,9 +220,9 @@ def _fill(row: Row, fields: dict[str, Any], assumed: list[str]) -> None:
         ParenvsError: its numbers of devices contradict each other.
     """
     for name, value in DEFAULTS.items():
-        if name not in fields:
+        if name not in fields and name != "micro_batch":
             fields[name] = value
-            if name in ("seq", "vocab", "micro_batch", "recompute"):
+            if name in ("seq", "vocab", "recompute"):
                 assumed.append(f"{name} {value}")
     shared = fields["tp"] * fields["pp"] * fields["cp"]
     gpus = fields.get("gpus", shared * fields.get("dp", 1))
@@ -231,6 +232,11 @@ def _fill(row: Row, fields: dict[str, Any], assumed: list[str]) -> None:
         raise row.error(
             f"tp x pp x cp x dp = {shared * fields['dp']}, but gpus is {gpus}; correct one"
         )
+    accumulation = fields.get("accumulation")
+    if "micro_batch" not in fields:
+        each = fields.get("batch", 0) // fields["dp"]
+        fields["micro_batch"] = each if accumulation and each else 1
+        assumed.append(f"micro_batch {fields['micro_batch']}")
     if "batch" not in fields:
         if "batch_per_dp" in fields:
             fields["batch"] = fields["batch_per_dp"] * fields["dp"]
