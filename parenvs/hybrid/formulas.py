@@ -170,7 +170,7 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
     kinds = [_seconds(kind, machine, split, ones, stages.speed) for kind in model.kinds]
     of_stage = _summed(kinds, stages.layers)
     first = _summed(kinds, stages.first_chunk)
-    again = _again(kinds, stages.full, stages.selective)
+    again = _again(kinds, machine, stages.full, stages.selective)
     share_first = stages.first_chunk.sum(axis=0) / np.maximum(stages.layers.sum(axis=0), 1)
     ends = _ends(model, machine, split, ones, stages.speed)
     forward, backward = of_stage.forward + ends.forward, of_stage.backward + ends.backward
@@ -279,6 +279,7 @@ def _seconds(
         seconds.forward_exchange * ones,
         seconds.backward_exchange * ones,
         seconds.attention * ones / speed,
+        seconds.last * ones / speed,
     )
 
 
@@ -291,11 +292,16 @@ def _summed(kinds: list[LayerSeconds], counts: np.ndarray) -> LayerSeconds:
     return LayerSeconds(*sums)
 
 
-def _again(kinds: list[LayerSeconds], full: np.ndarray, selective: np.ndarray) -> np.ndarray:
+def _again(
+    kinds: list[LayerSeconds], machine: Machine, full: np.ndarray, selective: np.ndarray
+) -> np.ndarray:
     """(S, ...) seconds in which a stage's backward pass recomputes."""
     total = np.zeros(full.shape[1:])
     for kind, whole, attention in zip(kinds, full, selective, strict=True):
-        total = total + whole * (kind.forward + kind.forward_exchange) + attention * kind.attention
+        repeated = kind.forward + kind.forward_exchange
+        if machine.stack.early_stop:
+            repeated = repeated - kind.last
+        total = total + whole * repeated + attention * kind.attention
     return total
 
 

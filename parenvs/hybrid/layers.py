@@ -52,6 +52,7 @@ class LayerSeconds(NamedTuple):
         forward_exchange: collectives of the forward pass that nothing hides.
         backward_exchange: those of the backward pass.
         attention: kernels of the forward pass that selective recomputation runs again.
+        last: the layer's last product in the forward pass, whose result no backward pass needs.
     """
 
     forward: Figure
@@ -59,6 +60,7 @@ class LayerSeconds(NamedTuple):
     forward_exchange: Figure = 0.0
     backward_exchange: Figure = 0.0
     attention: Figure = 0.0
+    last: Figure = 0.0
 
 
 class Layer(ABC):
@@ -135,9 +137,11 @@ class TransformerBlock(Layer):
         """See ``Layer.seconds``; the operations are those of hybrid layers in docs/hybrid.md."""
         shape, tokens = self.shape, self._tokens(split)
         forward = backward = 0.0
+        last: Figure = 0.0
         weight_gradients = []
         for m, n, k, times in self._products(split):
-            forward += times * matmul_seconds(machine, m, n, k)
+            last = times * matmul_seconds(machine, m, n, k)
+            forward += last
             weight_gradient = times * matmul_seconds(machine, k, n, m)
             backward += weight_gradient + times * matmul_seconds(machine, m, k, n)
             weight_gradients.append(weight_gradient)
@@ -153,7 +157,9 @@ class TransformerBlock(Layer):
         backward += 2 * kernel_seconds(machine, (4 + dropped) * stream)
         attention, attention_backward, again = self._attention(machine, split)
         exchange = self._exchange(machine, split, weight_gradients, attention)
-        return LayerSeconds(forward + attention, backward + attention_backward, *exchange, again)
+        return LayerSeconds(
+            forward + attention, backward + attention_backward, *exchange, again, last
+        )
 
     def _attention(self, machine: Machine, split: Split) -> tuple[Figure, Figure, Figure]:
         """Seconds of the attention core forward and backward, and of its recomputation."""

@@ -42,6 +42,8 @@ class Stack:
             gradients in the backward pass.
         hidden: share of the time of a collective that computation beside it really hides: both
             take streaming multiprocessors and memory bandwidth from each other.
+        early_stop: whether full recomputation leaves out a layer's last product, whose result no
+            backward pass needs, as PyTorch's checkpoints that are not reentrant do.
         scatter_gather: whether a stage sends each rank's share of its output, gathered behind.
         optimizer_bytes: bytes that an optimiser step moves, per parameter at half precision.
         optimizer_bytes_full: the same at full precision, which has no copies.
@@ -65,6 +67,7 @@ class Stack:
     tensor_overlap: float = 0.0
     backward_overlap: bool = True
     hidden: float = 1.0
+    early_stop: bool = False
     scatter_gather: bool = True
     optimizer_bytes: float = 62.0
     optimizer_bytes_full: float = 44.0
