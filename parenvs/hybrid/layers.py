@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.stack import Machine
+from parenvs.hybrid.stack import TILE, Machine
 
 Figure = Any
 """A number or an array of numbers, one for each plan."""
@@ -84,8 +84,14 @@ class Layer(ABC):
 
 
 def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Figure = 1) -> Figure:
-    """Seconds of ``batch`` products of (m, k) by (k, n): FLOPs or bytes, whichever takes longer."""
+    """Seconds of ``batch`` products of (m, k) by (k, n): FLOPs or bytes, whichever takes longer.
+
+    A product of fewer tiles than the device has multiprocessors leaves some of them idle.
+    """
     compute = 2.0 * m * n * k * batch / machine.flops
+    if machine.multiprocessors:
+        tiles = np.ceil(np.asarray(m) / TILE) * np.ceil(np.asarray(n) / TILE) * batch
+        compute = compute * np.maximum(1.0, machine.multiprocessors / tiles)
     traffic = machine.width * batch * (m * k + k * n + m * n) / machine.memory_bw
     return np.maximum(compute, traffic) + machine.launch
 

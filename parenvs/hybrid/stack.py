@@ -15,6 +15,10 @@ import numpy as np
 from parenvs.cluster import EFFICIENCY, LINKS, Cluster, Links
 from parenvs.errors import PlanError, did_you_mean, shown
 
+MULTIPROCESSORS = {"v100": 80, "a100": 108, "h100": 132}
+"""Streaming multiprocessors of a device, by name (NVIDIA's data sheets)."""
+TILE = 128
+"""Rows and columns of a product that one multiprocessor makes at a time (CUTLASS's usual tile)."""
 HALF = ("fp16", "bf16", "fp8")
 """Precisions in which weights and activations take 2 bytes, beside fp32 master weights."""
 
@@ -34,8 +38,10 @@ class Stack:
         hop_in: seconds of latency of each step of a collective inside a server.
         hop_out: seconds of latency of each step between servers.
         launch: seconds to start a kernel.
-        attention_share: share of ``matmul_share`` that a fused attention kernel reaches; None if
-            attention is not fused: scores are written to memory.
+        tiles: whether a product with fewer tiles than the device has multiprocessors takes as long
+            as if it had as many.
+        attention_share: share of ``matmul_share`` that a fused attention kernel reaches, one or by
+            device as there; None if attention is not fused: scores are written to memory.
         gather_share: share of ``link_share`` that the gathers of single layers reach (ZeRO 3).
         tensor_overlap: share of tensor-parallel collectives hidden in the forward pass.
         backward_overlap: whether those of input gradients run beside the products of weight
@@ -62,7 +68,8 @@ class Stack:
     hop_in: float = 2e-6
     hop_out: float = 12e-6
     launch: float = 4e-6
-    attention_share: float | None = None
+    tiles: bool = True
+    attention_share: float | tuple[tuple[str, float], ...] | None = None
     gather_share: float = 1.0
     tensor_overlap: float = 0.0
     backward_overlap: bool = True
@@ -77,13 +84,19 @@ class Stack:
 
     def share_of(self, device: str, precision: str) -> float:
         """Return the share of the peak that matrix products reach on a device."""
-        shares = dict(self.matmul_share)
+        return self._share(self.matmul_share, "matrix products", device, precision)
+
+    def _share(
+        self, shares: tuple[tuple[str, float], ...], what: str, device: str, precision: str
+    ) -> float:
+        """Return the share for a device and precision, or that of others."""
+        by_key = dict(shares)
         for key in (f"{device} {precision}", device, "other"):
-            if key in shares:
-                return shares[key]
+            if key in by_key:
+                return by_key[key]
         raise PlanError(
-            f"stack {self.name} has no share of matrix products on a {device} at {precision}; "
-            f"it has {', '.join(shares)}"
+            f"stack {self.name} has no share of {what} on a {device} at {precision}; "
+            f"it has {', '.join(by_key)}"
         )
 
     def is_guess(self, device: str, precision: str) -> bool:
@@ -103,7 +116,10 @@ class Stack:
         fused = None
         if self.attention_share is not None:
             half = {"fp8": "bf16"}.get(precision, precision)  # attention stays in 16 bits
-            fused = self.attention_share * self.share_of(device.name, half) * device.peak(half)
+            part = self.attention_share
+            if isinstance(part, tuple):
+                part = self._share(part, "fused attention", device.name, half)
+            fused = part * self.share_of(device.name, half) * device.peak(half)
         return Machine(
             stack=self,
             precision=precision,
@@ -112,6 +128,7 @@ class Stack:
             memory_bw=self.memory_share * device.memory_bw,
             launch=self.launch,
             width=2.0 if precision in HALF else 4.0,
+            multiprocessors=MULTIPROCESSORS.get(device.name, 0) if self.tiles else 0,
             links=Links(
                 cluster.devices_per_server,
                 cluster.intra_bw,
@@ -168,6 +185,7 @@ class Machine(NamedTuple):
         launch: seconds to start a kernel.
         width: bytes of an element of weights and activations.
         links: the network.
+        multiprocessors: of a device; 0 if they are not known, or products of any size fill it.
     """
 
     stack: Stack
@@ -178,6 +196,7 @@ class Machine(NamedTuple):
     launch: float
     width: float
     links: Links
+    multiprocessors: int = 0
 
 
 STACKS: dict[str, Stack] = {
@@ -187,10 +206,12 @@ STACKS: dict[str, Stack] = {
             "megatron-2021",
             (("a100", 0.72), ("v100", 0.85), ("other", 0.72)),
             backward_overlap=False,
-            gather_share=0.11,
+            gather_share=0.129,
+            hidden=0.62,
             source="Megatron-LM of arXiv 2104.04473; shares fitted on its Table 1, that of V100 on "
             "Megatron-LM's table of November 2020; memory, send and wait on arXiv 2205.05198, "
-            "Table 4, and on figures 12 and 18",
+            "Table 4, and on figures 12 and 18; gather_share and hidden (ZeRO 3, DeepSpeed) on the "
+            "three rows of 175B in its Table 2",
         ),
         Stack(
             "megatron-2019",
@@ -200,18 +221,27 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "megatron-2022",
-            (("a100", 0.72), ("other", 0.72)),
-            source="Megatron-LM of arXiv 2205.05198: as megatron-2021, with the collectives of "
-            "input gradients hidden",
+            (("a100", 0.78), ("other", 0.78)),
+            hidden=0.21,
+            source="Megatron-LM of arXiv 2205.05198: collectives of input gradients run beside "
+            "weight gradients; share and hidden fitted on its Table 4, a single layer",
         ),
         Stack(
             "nemo-2024",
-            (("h100 bf16", 0.60), ("h100 fp8", 0.466), ("a100", 0.72), ("other", 0.60)),
+            (("h100 bf16", 0.60), ("h100 fp8", 0.436), ("a100", 0.72), ("other", 0.60)),
             attention_share=0.75,
             tensor_overlap=1.0,
             send_wait=0.0,
-            source="Megatron-Core with Transformer Engine; bf16 fitted on arXiv 2407.21783, Table "
-            "4, fp8 on NeMo's performance summary 24.07",
+            source="Megatron-Core with Transformer Engine; fp8 fitted on NeMo's performance "
+            "summary 24.07, bf16 between llama-2024 and torch-2024",
+        ),
+        Stack(
+            "llama-2024",
+            (("h100 bf16", 0.577), ("other", 0.577)),
+            attention_share=0.75,
+            backward_overlap=False,
+            send_wait=0.0,
+            source="Llama 3's of arXiv 2407.21783; share fitted on its Table 4",
         ),
         Stack(
             "megascale-2024",
@@ -236,10 +266,13 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "torch-2024",
-            (("h100 bf16", 0.52), ("a100", 0.72), ("other", 0.55)),
-            attention_share=0.45,
-            source="PyTorch FSDP with Triton's attention of 2023; fitted on llm-foundry's tables "
-            "of MPT",
+            (("h100 bf16", 0.64), ("a100", 0.78), ("other", 0.64)),
+            memory_share=0.30,
+            attention_share=(("h100", 0.29), ("a100", 0.42), ("other", 0.35)),
+            hidden=0.31,
+            early_stop=True,
+            source="PyTorch FSDP with Triton's attention of 2023, kernels not fused; fitted on "
+            "llm-foundry's table of MPT on A100, on H100 the shares of products and attention",
         ),
         Stack(
             "roofline",
@@ -251,6 +284,7 @@ STACKS: dict[str, Stack] = {
             hop_in=0.0,
             hop_out=0.0,
             launch=0.0,
+            tiles=False,
             optimizer_bytes=0.0,
             optimizer_bytes_full=0.0,
             state_bytes=2.0,

@@ -38,7 +38,7 @@ SAID: dict[str, dict[str, Any]] = {
     "korthikanti": {"vocab": 51200, "seq": 2048, "device": "a100", "micro_batch": 1},
     "korthikanti-fig1": {"vocab": 51200, "seq": 2048, "device": "a100", "gradient_bytes": 4},
     "llama3": {
-        "interleave": 4, "micro_batch": 1, "zero": 1, "ddp_overlap": True, "gradient_bytes": 4,
+        "interleave": 8, "micro_batch": 1, "zero": 1, "ddp_overlap": True, "gradient_bytes": 4,
         "sequence_parallel": True, "recompute": "none", "gated": True,
     },
     "megascale": MEGASCALE,
@@ -71,7 +71,7 @@ STACK_OF = {
     "korthikanti": "megatron-2022",
     "korthikanti-fig1": "megatron-2022",
     "megascale": "megatron-2022",
-    "llama3": "nemo-2024",
+    "llama3": "llama-2024",
     "nemo": "nemo-2024",
     "mpt": "torch-2024",
     "megatron-v1": "megatron-2019",
