@@ -324,7 +324,8 @@ def _sends(
     """Seconds that stages wait for sends: of all chunks, of the first; and (S-1, ...) of links.
 
     A rank passes the elements of its samples and tokens, its share of them under sequence
-    parallelism or with scatter and gather, which needs an all-gather behind.
+    parallelism or with scatter and gather, which needs an all-gather behind. Without ``duplex``
+    a stage receives from a neighbour when it has sent to it: twice the time, and none at the ends.
     """
     zeros = np.zeros(stages.layers.shape[1:])
     if len(zeros) == 1:
@@ -332,6 +333,11 @@ def _sends(
     seconds, hop = _seconds_per_element(cluster, machine, stages)
     samples, blocking = stages.samples, stages.blocking
     passing = stages.on * seconds + stages.back * np.roll(seconds, 1, axis=0)
+    if not machine.stack.duplex:
+        both = 2 * stages.links * seconds[:-1]
+        passing = np.zeros_like(passing)
+        passing[:-1] += both
+        passing[1:] += both
     hops = np.maximum(hop, np.roll(hop, 1, axis=0)) + machine.stack.send_wait
     waits = np.where(blocking, samples * passing + 2 * stages.chunks * hops, 0.0)
     first = np.where(blocking, samples * stages.first * passing + 2 * hops, 0.0)

@@ -34,6 +34,8 @@ class Stack:
         link_share: share of a link's bandwidth that collectives reach.
         memory_share: share of the memory bandwidth that elementwise kernels reach.
         send_share: share of a network card that a send between two stages reaches.
+        duplex: whether a stage sends to a neighbour and receives from it at the same time; if not,
+            it waits for all four transfers of a micro-batch one after the other.
         send_wait: seconds that the host waits for each send that is not overlapped.
         hop_in: seconds of latency of each step of a collective inside a server.
         hop_out: seconds of latency of each step between servers.
@@ -64,6 +66,7 @@ class Stack:
     link_share: float = 0.70
     memory_share: float = 0.65
     send_share: float = 0.5
+    duplex: bool = True
     send_wait: float = 1.2e-3
     hop_in: float = 2e-6
     hop_out: float = 12e-6
@@ -242,6 +245,18 @@ STACKS: dict[str, Stack] = {
             backward_overlap=False,
             send_wait=0.0,
             source="Llama 3's of arXiv 2407.21783; share fitted on its Table 4",
+        ),
+        Stack(
+            "deepspeed-2022",
+            (("v100 fp16", 0.36), ("other", 0.36)),
+            link_share=0.85,
+            send_share=0.85,
+            duplex=False,
+            send_wait=0.0,
+            hop_out=140e-6,
+            backward_overlap=False,
+            source="DeepSpeed's pipelines at fp16 over 10 Gbit/s Ethernet, one V100 a node; shares "
+            "fitted on steps of GPT-1.5B that Parcae measured (NSDI 2024), latency measured there",
         ),
         Stack(
             "megascale-2024",
