@@ -287,14 +287,16 @@ class Head(Layer):
 
     Attributes:
         shape: the model.
+        seen: share of the tokens whose words are predicted, 1 but for masked language models.
     """
 
     shape: TransformerShape
+    seen: float = 1.0
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``."""
         shape = self.shape
-        tokens = shape.sequence * split.samples / split.context
+        tokens = self.seen * shape.sequence * split.samples / split.context
         words = shape.vocabulary / split.tp
         forward = matmul_seconds(machine, tokens, words, shape.hidden)
         forward += kernel_seconds(machine, 10 * tokens * words)
@@ -315,5 +317,5 @@ class Head(Layer):
 
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.working_bytes``: logits, and again in fp32 for the loss."""
-        tokens = self.shape.sequence * split.samples / split.context
+        tokens = self.seen * self.shape.sequence * split.samples / split.context
         return (machine.width + 4) * tokens * self.shape.vocabulary / split.tp
