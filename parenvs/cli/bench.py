@@ -162,8 +162,9 @@ def speed(
 def hybrid(
     rows: Annotated[
         Path | None,
-        typer.Option(help="JSON file of published rows (default: the shipped ones).",
-                     show_default=False),
+        typer.Option(
+            help="JSON file of published rows (default: the shipped ones).", show_default=False
+        ),
     ] = None,
     steps: Annotated[
         list[Path] | None,
@@ -181,8 +182,9 @@ def hybrid(
     ] = False,
     folder: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder to write hybrid.md and hybrid.json to.",
-                     show_default=False),
+        typer.Option(
+            "--out", help="Folder to write hybrid.md and hybrid.json to.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Hold the costs of hybrid plans against published rows and measured steps.

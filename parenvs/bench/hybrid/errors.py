@@ -49,8 +49,8 @@ class Group:
 
     @property
     def rank(self) -> float | None:
-        """Rank correlation; None for less than three rows, or figures of several columns."""
-        if len(self.predictions) < 3 or len({one.column for one in self.predictions}) > 1:
+        """Rank correlation; None for less than three rows, or figures of several units."""
+        if len(self.predictions) < 3 or len({one.unit for one in self.predictions}) > 1:
             return None
         return rank_correlation(
             [one.measured for one in self.predictions], [one.predicted for one in self.predictions]
@@ -80,10 +80,10 @@ class Group:
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
     """Return Spearman's rank correlation, ties by their mean rank; None if all are equal."""
-    ranks = [_ranks(np.asarray(figures, dtype=float)) for figures in (one, other)]
-    if min(np.ptp(rank) for rank in ranks) == 0:
+    first, second = (_ranks(np.asarray(figures, dtype=float)) for figures in (one, other))
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def _ranks(figures: np.ndarray) -> np.ndarray:
@@ -106,9 +106,8 @@ def groups(predictions: Iterable[Prediction]) -> list[Group]:
     tables: dict[tuple[str, str], list[Prediction]] = {}
     for one in found:
         kinds = variants[one.source, one.table]
-        told = [
-            value for kind, value in zip(kinds, _variant(one), strict=True) if len(kind) > 1 and value
-        ]
+        pairs = zip(kinds, _variant(one), strict=True)
+        told = [value for kind, value in pairs if len(kind) > 1 and value]
         tables.setdefault((one.source, ", ".join(filter(None, [one.table, *told]))), []).append(one)
     return [
         Group(

@@ -62,8 +62,8 @@ def markdown(
     sections = ["# Costs against what others measured", f"`{command}`"]
     if found:
         sections += [
-            f"{len(found)} figures of {len({one.row for one in found})} published rows. An error is "
-            "the predicted figure over the published one, less 1: the mean of its absolute values, "
+            f"{len(found)} figures of {len({one.row for one in found})} published rows. An error "
+            "is the predicted figure over the published one, less 1: the mean of its absolute values, "
             "and the worst. A table on which a constant was fitted names it; none was fitted on a "
             "single row. Other tools' outputs are recorded, not run.",
             _errors(parts),
@@ -125,8 +125,8 @@ def _steps(files: Sequence[Steps], verdicts: Sequence[Verdict]) -> list[str]:
     ]
     words = (
         "Data-parallel and pipeline degrees on one cluster, at fp16 (a V100's peak is then 125 "
-        "TFLOP/s, of its tensor cores), stack deepspeed-2022. Two constants are fitted on all steps "
-        "of one model, and judged on another's. `Far off` are steps measured 30 % and more over "
+        "TFLOP/s, of its tensor cores), stack deepspeed-2022. Two constants are fitted on all "
+        "steps of one model, and judged on another's. `Far off` are steps measured 30 % and more over "
         "the predicted; `its place` is that of the plan called best among the measured. With "
         "measured layers the matmul share is their speed relative to the profile."
     )

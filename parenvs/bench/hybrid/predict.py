@@ -255,9 +255,7 @@ def _layer(row: Row) -> Iterator[Prediction]:
     model = HybridModel.of_shape(setting.shape)
     machine = setting.stack.machine(setting.cluster, setting.precision)
     alone = replace(model, embedding=None, head=None, tied_parameters=0.0)
-    step = formulas.step(
-        alone, setting.cluster, machine, uniform_stages(alone, setting.plan, 1)
-    )
+    step = formulas.step(alone, setting.cluster, machine, uniform_stages(alone, setting.plan, 1))
     layer = alone.kinds[0].seconds(machine, uniform_stages(alone, setting.plan, 1).split)
     forward = float(np.ravel(layer.forward + layer.forward_exchange)[0])
     backward = float(step.busy[0, 0]) - forward
@@ -268,7 +266,8 @@ def _layer(row: Row) -> Iterator[Prediction]:
 
 def _bytes(row: Row) -> Iterator[Prediction]:
     """Predict GiB of a device of the first stage, without embeddings, as Korthikanti counts."""
-    setting = setting_of(row)
+    plain = {"recompute": "none", "sequence_parallel": False, "accumulation": 1}
+    setting = setting_of(replace(row, fields={**plain, **row.fields}))
     model = HybridModel.of_shape(setting.shape)
     alone = replace(model, embedding=None, head=None, tied_parameters=0.0)
     machine = setting.stack.machine(setting.cluster, setting.precision)
@@ -276,9 +275,7 @@ def _bytes(row: Row) -> Iterator[Prediction]:
     size = pp * int(setting.plan.micro_batch[0]) * 64  # more micro-batches than are in flight
 
     def first(mode: str, shared: bool, what: str) -> float:
-        plan = replace(
-            setting.plan, recompute=mode, sequence_parallel=shared, batch=float(size)
-        )
+        plan = replace(setting.plan, recompute=mode, sequence_parallel=shared, batch=float(size))
         held = formulas.memory(alone, machine, uniform_stages(alone, plan, pp))
         if what == "states":
             return float((held.weights + held.gradients + held.optimizer)[0, 0]) / GIB
@@ -357,8 +354,12 @@ def _link(row: Row) -> Prediction:
         size, ranks = int(match[3]), int(match[4] or min(int(match[3]), inside))
         if "in node" not in row.name and match[4] is None and size > inside:
             ranks = inside
-        rate = 2 * LARGE * (size - 1) / size / float(
-            links.all_reduce(LARGE, size, max(1, inside // ranks if size > ranks else 1))
+        rate = (
+            2
+            * LARGE
+            * (size - 1)
+            / size
+            / float(links.all_reduce(LARGE, size, max(1, inside // ranks if size > ranks else 1)))
         )
     setting = _Bare(stack, cluster, "", (guess,))
     return _prediction(row, "gb_per_s", setting, rate / 1e9)  # type: ignore[arg-type]

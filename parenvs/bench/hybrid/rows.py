@@ -63,7 +63,6 @@ SAVINGS = ("sp", "selective", "selective_sp", "full")
 """Keys of ``percent_of_none``."""
 SHARES = tuple(name for name, unit in MEASURED.items() if unit == "MFU")
 KNOWN = (*TEXTS, *COUNTS, *FLAGS, *MEASURED, PERCENT, "zero")
-FIGURES = ("sc21-figures",)
 
 
 @dataclass(frozen=True)

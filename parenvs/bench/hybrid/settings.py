@@ -7,7 +7,7 @@ that is named in the row's ``assumed``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from parenvs.bench.hybrid.hardware import server_of
@@ -19,11 +19,25 @@ from parenvs.hybrid.stack import STACKS, Stack
 from parenvs.hybrid.uniform import Uniform
 
 GPT = {
-    "22B": {"layers": 48, "hidden": 6144, "heads": 64, "tp": 8, "pp": 1, "interleave": 1,
-            "micro_batch": 4},
+    "22B": {
+        "layers": 48,
+        "hidden": 6144,
+        "heads": 64,
+        "tp": 8,
+        "pp": 1,
+        "interleave": 1,
+        "micro_batch": 4,
+    },
     "175B": {"layers": 96, "hidden": 12288, "heads": 96, "tp": 8, "pp": 8, "interleave": 3},
-    "530B": {"layers": 105, "hidden": 20480, "heads": 128, "tp": 8, "pp": 35, "interleave": 3,
-             "batch_per_dp": 280},
+    "530B": {
+        "layers": 105,
+        "hidden": 20480,
+        "heads": 128,
+        "tp": 8,
+        "pp": 35,
+        "interleave": 3,
+        "batch_per_dp": 280,
+    },
     "1T": {"layers": 128, "hidden": 25600, "heads": 160, "tp": 8, "pp": 64, "interleave": 1},
 }
 """The four models of arXiv 2205.05198, Table 3, and how they were run."""
@@ -138,9 +152,10 @@ def setting_of(row: Row, column: str = "") -> Setting:
     said = dict(SAID[key]) if key else {}
     doubtful = ASSUMED_OF.get(key or "", ())
     if "hidden" not in fields:
-        model = _model_of(row, key)
+        name, model = _model_of(row, key)
         said = {**said, **model}
-        doubtful = (*doubtful, *model)
+        if name:
+            assumed.append(f"{name} of arXiv 2205.05198, Table 3")
     for name, value in said.items():
         if name not in fields:
             fields[name] = value
@@ -153,10 +168,11 @@ def setting_of(row: Row, column: str = "") -> Setting:
     _fill(row, fields, assumed)
     shape = _shape(row, fields, assumed)
     gpus = fields["tp"] * fields["pp"] * fields["dp"] * fields["cp"]
-    server = server if "gpus_per_node" not in fields else _resized(server, fields["gpus_per_node"])
+    if "gpus_per_node" in fields:
+        server = replace(server, devices=fields["gpus_per_node"])
     cluster = server.cluster(gpus)
     stack = _stack(row, fields, key, cluster, assumed)
-    precision = _precision(fields, cluster, assumed)
+    precision = _precision(fields, cluster)
     if stack.is_guess(cluster.device.name, precision):
         share = stack.share_of(cluster.device.name, precision)
         assumed.append(
@@ -184,23 +200,17 @@ def setting_of(row: Row, column: str = "") -> Setting:
     return Setting(shape, plan, cluster, stack, precision, tuple(assumed), fields)
 
 
-def _resized(server: Any, devices: int) -> Any:
-    from dataclasses import replace
-
-    return replace(server, devices=devices)
-
-
-def _model_of(row: Row, key: str | None) -> dict[str, Any]:
-    """Return the model that a row names, if it gives no shape.
+def _model_of(row: Row, key: str | None) -> tuple[str, dict[str, Any]]:
+    """Return the model that a row names, if it gives no shape, and how it was run.
 
     Raises:
         ParenvsError: it names none that is known.
     """
     if key == "megascale" and not row.name.startswith("530B"):
-        return {}
+        return "", {}
     for name, model in GPT.items():
         if name in row.name.split():
-            return dict(model)
+            return name, dict(model)
     raise row.error("field 'hidden' is missing; a step needs the model's hidden, layers and heads")
 
 
@@ -262,9 +272,6 @@ FAMILIES = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "405b")
 
 
 def _shape(row: Row, fields: dict[str, Any], assumed: list[str]) -> TransformerShape:
-    for name in ("hidden",):
-        if name not in fields:
-            raise row.error(f"field {name!r} is missing; a step needs the model's hidden")
     if "layers" not in fields:
         raise row.error("field 'layers' is missing; a step needs the model's layers")
     hidden = fields["hidden"]
@@ -324,13 +331,11 @@ def _stack(
         assumed.append(f"stack {name}, by device")
         stack = STACKS[name]
     if fields.get("scatter_gather") is False:
-        from dataclasses import replace
-
         stack = replace(stack, scatter_gather=False)
     return stack
 
 
-def _precision(fields: dict[str, Any], cluster: Cluster, assumed: list[str]) -> str:
+def _precision(fields: dict[str, Any], cluster: Cluster) -> str:
     """Return the precision: the row's, or the device's for training."""
     if "precision" in fields:
         return str(fields["precision"])

@@ -28,7 +28,7 @@ from parenvs.hybrid.layers import Head
 from parenvs.hybrid.measured import MeasuredLayer
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.stack import HALF, STACKS
+from parenvs.hybrid.stack import STACKS
 from parenvs.hybrid.uniform import Uniform, uniform_stages
 
 SHIPPED = ("gpt-1.5b.json", "bert-large.json")
@@ -134,7 +134,8 @@ class Steps:
         """Return the two shares that meet the steps best; those far off count less."""
 
         def apart(logs: np.ndarray) -> np.ndarray:
-            return np.log(self.predicted(*np.exp(logs), profiled) / self.seconds)
+            share, network = np.exp(logs)
+            return np.log(self.predicted(share, network, profiled) / self.seconds)
 
         start = np.log([3.0 if profiled else 0.4, 0.8])
         best = least_squares(apart, start, loss="cauchy", f_scale=0.03, diff_step=1e-3, xtol=1e-4)
@@ -336,8 +337,7 @@ def _profiled(content: dict[str, Any], where: str) -> HybridModel:
     if not isinstance(crossing, (int, float)) or not 0 <= crossing < 1e15:
         raise ParenvsError(f"{where}: activation_values_between_stages must be a number from 0")
     made = [
-        MeasuredLayer(row[0] / 1e3, row[1] / 1e3, row[4], row[3] * 2.0**20, samples)
-        for row in rows
+        MeasuredLayer(row[0] / 1e3, row[1] / 1e3, row[4], row[3] * 2.0**20, samples) for row in rows
     ]
     kinds = tuple(dict.fromkeys(made[1:-1]))
     return HybridModel(
@@ -384,5 +384,3 @@ def parcae_bounds(layers: int, pieces: int) -> np.ndarray:
 def even_blocks(layers: int, pieces: int) -> np.ndarray:
     """(pieces + 1,) first block of each stage if blocks alone are dealt out evenly."""
     return np.round(np.arange(pieces + 1) * layers / pieces).astype(int)
-
-
