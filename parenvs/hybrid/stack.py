@@ -236,7 +236,7 @@ STACKS: dict[str, Stack] = {
             tensor_overlap=1.0,
             send_wait=0.0,
             source="Megatron-Core with Transformer Engine; fp8 fitted on NeMo's performance "
-            "summary 24.07, bf16 between llama-2024 and torch-2024",
+            "summary 24.07; bf16 not fitted on rows of its own (Llama 3's would want 0.55 here)",
         ),
         Stack(
             "llama-2024",

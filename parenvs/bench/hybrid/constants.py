@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parenvs.bench.hybrid.predict import Prediction
 from parenvs.hybrid.stack import STACKS
 
 
@@ -45,15 +44,14 @@ class Constant:
         """The rows that it was fitted on, in words."""
         return ", ".join(filter(None, [self.source, self.table, self.word and f"'{self.word}'"]))
 
-    def fitted_on(self, one: Prediction) -> bool:
-        """Return whether it was fitted on a row."""
-        table = not self.table or one.table == self.table
+    def is_of(self, source: str, table: str, name: str, stack: str, device: str) -> bool:
+        """Return whether it was fitted on rows of such a source, table, name, stack and device."""
         return (
-            one.source == self.source
-            and table
-            and self.word in one.name
-            and one.stack == self.stack
-            and (not self.key or one.device == self.key.split()[0])
+            source == self.source
+            and (not self.table or table == self.table)
+            and self.word in name
+            and stack == self.stack
+            and (not self.key or device == self.key.split()[0])
         )
 
 
@@ -87,3 +85,10 @@ CONSTANTS = (
 stacks have them from there unless they are listed. The shares of deepspeed-2022 are fitted on
 measured steps, see ``parenvs.bench.hybrid.steps``.
 """
+
+
+def was_fitted(stack: str, device: str, precision: str) -> bool:
+    """Return whether a stack's share of matrix products was fitted on a device and precision."""
+    keys = (device, f"{device} {precision}")
+    named = (item for item in CONSTANTS if item.name == "matmul_share")
+    return any(item.stack == stack and item.key in keys for item in named)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from parenvs.bench.hybrid.constants import CONSTANTS, Constant
 from parenvs.bench.hybrid.predict import Prediction
+from parenvs.bench.hybrid.rows import read_rows
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,24 @@ class Group:
         }
 
 
+@cache
+def _shipped() -> frozenset[tuple]:
+    """Figures of the shipped file, which constants were fitted on."""
+    return frozenset(
+        (row.source, row.table, row.name, row.get("gpus"), figure)
+        for row in read_rows().rows
+        for figure in row.measured.values()
+    )
+
+
+def fitted_on(one: Prediction) -> list[Constant]:
+    """Return the constants that were fitted on a figure; none on one of another file."""
+    if (one.source, one.table, one.name, one.gpus, one.measured) not in _shipped():
+        return []
+    where = (one.source, one.table, one.name, one.stack, one.device)
+    return [item for item in CONSTANTS if item.is_of(*where)]
+
+
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
     """Return Spearman's rank correlation, ties by their mean rank; None if all are equal."""
     first, second = (_ranks(np.asarray(figures, dtype=float)) for figures in (one, other))
@@ -116,7 +136,7 @@ def groups(predictions: Iterable[Prediction]) -> list[Group]:
             " ".join(sorted({one.stack for one in members})),
             " ".join(sorted({one.device for one in members})),
             tuple(members),
-            tuple(item for item in CONSTANTS if any(item.fitted_on(one) for one in members)),
+            tuple(dict.fromkeys(item for one in members for item in fitted_on(one))),
         )
         for (source, table), members in tables.items()
     ]

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from parenvs.bench.hybrid.constants import CONSTANTS
-from parenvs.bench.hybrid.errors import Group, groups
+from parenvs.bench.hybrid.errors import Group, fitted_on, groups
 from parenvs.bench.hybrid.predict import Prediction, Skipped
 from parenvs.bench.hybrid.steps import Steps, Verdict
 from parenvs.markdown import escaped, table
@@ -26,19 +26,18 @@ def to_json(
 ) -> dict[str, Any]:
     """Return everything as JSON types."""
     parts = groups(found)
-    used = {(item.stack, item.name, item.key) for part in parts for item in part.constants}
-    fitted = {(one.row, one.column): [] for one in found}  # type: dict[tuple[int, str], list[str]]
-    for one in found:
-        fitted[one.row, one.column] = [x.words for x in CONSTANTS if x.fitted_on(one)]
+    used = {item for part in parts for item in part.constants}
     return {
         "command": command,
         "tables": [part.to_json() for part in parts],
-        "rows": [{**one.to_json(), "fitted": fitted[one.row, one.column]} for one in found],
+        "rows": [
+            {**one.to_json(), "fitted": [item.words for item in fitted_on(one)]} for one in found
+        ],
         "not_predicted": [asdict(one) for one in skipped],
         "constants": [
             {"constant": item.words, "value": item.value, "fitted_on": item.rows}
             for item in CONSTANTS
-            if (item.stack, item.name, item.key) in used
+            if item in used
         ],
         "steps": [
             {"file": one.path, "model": one.model, "assumed": list(one.assumed)} for one in files
@@ -63,9 +62,9 @@ def markdown(
     if found:
         sections += [
             f"{len(found)} figures of {len({one.row for one in found})} published rows. An error "
-            "is the predicted figure over the published one, less 1: the mean of its absolute values, "
-            "and the worst. A table on which a constant was fitted names it; none was fitted on a "
-            "single row. Other tools' outputs are recorded, not run.",
+            "is the predicted figure over the published one, less 1: the mean of its absolute "
+            "values, and the worst. A table on which a constant was fitted names it; none was "
+            "fitted on a single row. Other tools' outputs are recorded, not run.",
             _errors(parts),
         ]
     if verdicts:
@@ -126,8 +125,8 @@ def _steps(files: Sequence[Steps], verdicts: Sequence[Verdict]) -> list[str]:
     words = (
         "Data-parallel and pipeline degrees on one cluster, at fp16 (a V100's peak is then 125 "
         "TFLOP/s, of its tensor cores), stack deepspeed-2022. Two constants are fitted on all "
-        "steps of one model, and judged on another's. `Far off` are steps measured 30 % and more over "
-        "the predicted; `its place` is that of the plan called best among the measured. With "
+        "steps of one model, and judged on another's. `Far off` are steps measured 30 % and more "
+        "over the predicted; `its place` is that of the plan called best among the measured. With "
         "measured layers the matmul share is their speed relative to the profile."
     )
     return [words, "\n".join(said), table(header, rows, left=2)]

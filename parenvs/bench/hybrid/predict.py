@@ -39,6 +39,7 @@ class Prediction:
         source: who published it.
         table: where.
         name: the row's name.
+        gpus: devices that the row gives, or None.
         column: the field that was measured.
         unit: of both figures.
         measured: the published figure.
@@ -55,6 +56,7 @@ class Prediction:
     source: str
     table: str
     name: str
+    gpus: int | None
     column: str
     unit: str
     measured: float
@@ -156,6 +158,7 @@ def _prediction(row: Row, column: str, setting: Setting, value: float, **more: A
         source=row.source,
         table=row.table,
         name=row.name,
+        gpus=row.get("gpus"),
         column=column,
         unit=MEASURED.get(column, "GiB"),
         measured=more.pop("measured", row.measured.get(column, 0.0)),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from parenvs.bench.hybrid.constants import was_fitted
 from parenvs.bench.hybrid.hardware import server_of
 from parenvs.bench.hybrid.rows import Row
 from parenvs.cluster import Cluster
@@ -64,6 +65,7 @@ SAID: dict[str, dict[str, Any]] = {
 
 Assumed rather than said: interleaving of llama3 and megascale, and of megascale the vocabulary,
 recomputation and bytes of gradients. A source's name may go on behind a hyphen (``nemo-24.09``).
+``accumulation`` 1 means that a replica runs its samples in one micro-batch.
 """
 ASSUMED_OF = {
     "llama3": ("interleave",),
@@ -79,6 +81,8 @@ DEFAULTS: dict[str, Any] = {
     "ddp_overlap": False, "gradient_bytes": 2,
 }  # fmt: skip
 """What rows are taken to mean by what they leave out."""
+WHOLE = 8
+"""Most samples that a replica without a pipeline is assumed to run in one micro-batch."""
 STACK_OF = {
     "megatron-sc21": "megatron-2021",
     "megatron-sc21-figures": "megatron-2021",
@@ -173,11 +177,11 @@ def setting_of(row: Row, column: str = "") -> Setting:
     cluster = server.cluster(gpus)
     stack = _stack(row, fields, key, cluster, assumed)
     precision = _precision(fields, cluster)
-    if stack.is_guess(cluster.device.name, precision):
-        share = stack.share_of(cluster.device.name, precision)
+    device = cluster.device.name
+    if not was_fitted(stack.name, device, precision):
+        share = stack.share_of(device, precision)
         assumed.append(
-            f"stack {stack.name} was never fitted on {cluster.device.name} {precision}: share "
-            f"{share:g}"
+            f"stack {stack.name}: matmul share {share:g}, not fitted on {device} {precision}"
         )
     if fields["tp"] == 1:
         fields["sequence_parallel"] = False
@@ -245,7 +249,8 @@ def _fill(row: Row, fields: dict[str, Any], assumed: list[str]) -> None:
     accumulation = fields.get("accumulation")
     if "micro_batch" not in fields:
         each = fields.get("batch", 0) // fields["dp"]
-        fields["micro_batch"] = each if accumulation and each else 1
+        alone = accumulation or (fields["pp"] == 1 and each <= WHOLE)
+        fields["micro_batch"] = each if alone and each else 1
         assumed.append(f"micro_batch {fields['micro_batch']}")
     if "batch" not in fields:
         if "batch_per_dp" in fields:
@@ -323,9 +328,8 @@ def _stack(
         if key == "megascale" and "MegaScale" in row.name:
             stack = STACKS["megascale-2024"]
     else:
-        name = {"v100": "megatron-2021", "a100": "megatron-2022"}.get(
-            cluster.device.name, "nemo-2024"
-        )
+        newer = "nemo-2024" if fields.get("precision") == "fp8" else "llama-2024"
+        name = {"v100": "megatron-2021", "a100": "megatron-2022"}.get(cluster.device.name, newer)
         if fields["zero"] == 3 and fields["tp"] == 1:
             name = "torch-2024"
         assumed.append(f"stack {name}, by device")
