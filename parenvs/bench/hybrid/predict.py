@@ -15,10 +15,12 @@ from parenvs.bench.hybrid.settings import Setting, known_source, setting_of
 from parenvs.errors import ParenvsError
 from parenvs.hybrid import formulas
 from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.stack import STACKS
+from parenvs.hybrid.stack import STACKS, Stack
 from parenvs.hybrid.uniform import uniform_stages
 
 GIB = 2.0**30
+STEP_UNITS = ("TFLOP/s", "s", "ms", "tokens/s", "samples/s", "MFU")
+"""Units of what a training step can be measured in."""
 LARGE = 1e15
 """Bytes of a collective beside which latency is nothing: nccl-tests' asymptote."""
 BY_SAVING = {
@@ -125,7 +127,7 @@ def _reason_against(row: Row) -> str:
     measured = row.measured
     if not measured and PERCENT not in row.fields:
         return f"it measured none of {', '.join(list(MEASURED)[:6])}, ..."
-    if row.source == "megascale" and row.table == "Table 3" and row.get("order", 0) > 0:
+    if row.source == "megascale" and row.table == "Table 3" and row.name != "baseline":
         return "parallel blocks, window attention and other optimisers are no part of a shape"
     if row.source == "megatron-sc21" and row.table == "section 5.8":
         return "neither devices nor batch are published"
@@ -140,16 +142,18 @@ def _of_row(row: Row, published: Published) -> Iterator[Prediction]:
         yield _link(row)
     elif "forward_ms" in measured or "backward_ms" in measured:
         yield from _layer(row)
-    elif "gib_activations_none" in measured or PERCENT in row.fields:
+    elif PERCENT in row.fields:
         yield from _bytes(row)
     else:
-        columns = [column for column in MEASURED if column in measured]
+        columns = [column for column in measured if MEASURED[column] in STEP_UNITS]
         if "tflops_per_gpu" in columns or "seconds" in columns:  # MFU is the same figure again
             columns = [column for column in columns if column != "mfu"]
         if "seconds_full_recompute" in columns:
             columns = [column for column in columns if not column.startswith("mfu")]
         for column in columns:
             yield _step(row, column, published)
+        if any(MEASURED[column] == "GiB" for column in measured):
+            yield from _bytes(row)
 
 
 def _prediction(row: Row, column: str, setting: Setting, value: float, **more: Any) -> Prediction:
@@ -304,7 +308,10 @@ def _collective(row: Row) -> Prediction:
     nodes, ranks = row.get("nodes", 1), row.get("ranks_per_node", row.get("gpus_per_node", 8))
     server = server_of(row.get("device", "h100" if "h100" in row.source else None))
     cluster = server.cluster(nodes * server.devices)
-    stack = STACKS[row.get("stack", "nccl-2024")]
+    try:
+        stack = Stack.parse(row.get("stack", "nccl-2024"))
+    except ParenvsError as error:
+        raise row.error(str(error)) from None
     links = stack.machine(cluster, "bf16").links
     kinds = {
         "all_gather": links.all_gather,

@@ -171,6 +171,11 @@ def setting_of(row: Row, column: str = "") -> Setting:
         assumed.append(server.guess)
     _fill(row, fields, assumed)
     shape = _shape(row, fields, assumed)
+    if fields["pp"] > 1 and fields["pp"] * fields["interleave"] > shape.layers:
+        raise row.error(
+            f"pp x interleave = {fields['pp'] * fields['interleave']} is more than layers = "
+            f"{shape.layers}; correct one"
+        )
     gpus = fields["tp"] * fields["pp"] * fields["dp"] * fields["cp"]
     if "gpus_per_node" in fields:
         server = replace(server, devices=fields["gpus_per_node"])
