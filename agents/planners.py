@@ -35,6 +35,7 @@ from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import RADIUS, CutSpace, check_candidates
 from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
+from parenvs.plan import HybridPlan
 
 SECONDS = 20.0
 """Default time limit of each search of the planner ``exact`` for pipelines."""
@@ -314,7 +315,7 @@ class HybridRequest(Request):
     @property
     def env_id(self) -> str:
         """There is no environment in which agents train for the task."""
-        raise ParenvsError("task hybrid has no environment; choose another agent")
+        raise ParenvsError(f"task {HybridPlan.task} has no environment; choose another agent")
 
     @property
     def env_kwargs(self) -> dict[str, Any]:

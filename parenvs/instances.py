@@ -40,10 +40,12 @@ TASKS = tuple(PLANS)
 PURE_TASKS = (PipelinePlan.task, *PARTITION_PLANS)
 """Those that plan one axis, for which there are environments."""
 KINDS = ("train", "forward")
-"""Variants of a shipped graph: a training step with Adam, and the forward pass alone.
+"""Variants of a shipped graph: a training step, and the forward pass alone.
 
 Pipelines are made from the forward pass.
 """
+PAPER = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
+"""Shipped instances of Auto-MAP's paper (arXiv 2007.04069), which the leaderboard plans."""
 GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo", *stablehlo.SUFFIXES)
 """Endings of files that hold a graph."""
 PIPELINE_OPTIONS = (
@@ -52,10 +54,18 @@ PIPELINE_OPTIONS = (
 """Options of ``problem`` for pipelines."""
 PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward")
 """Options of ``problem`` for partitions."""
-HYBRID_OPTIONS = ("batch", "stack", "precision")
+HYBRID_OPTIONS = ("batch", "stack")
 """Options of ``problem`` for hybrid plans."""
+_NAMED = 6
+"""Shipped instances that the message for an unknown one names."""
 READING = ("variables", "batch", "frozen")
 """Options of loading a graph: how its entry parameters are read, see ``load_graph``."""
+_PYTORCH = (".pt", ".pth", ".pt2", ".onnx", ".safetensors")
+"""Endings of what PyTorch and its tools save."""
+_ADVICE = (
+    "weights and saved programs are not read; write a function that returns the module and one "
+    "that returns example inputs, and give them as FILE.py:build --args example_args"
+)
 _Key = tuple[tuple[str, Any], ...]
 """Options of reading, as a key of a cache."""
 
@@ -64,6 +74,7 @@ def problem(
     instance: str | os.PathLike[str],
     cluster: str | dict[str, Any] | Cluster | None = None,
     task: str = PipelinePlan.task,
+    precision: str | None = None,
     **options: Any,
 ) -> Any:
     """Load the problem of planning a model on a cluster.
@@ -74,9 +85,12 @@ def problem(
         cluster: preset, short form, ``.json`` path or object, see ``Cluster.parse`` (default:
             ``"C"`` for pipelines and hybrid plans, one server of 8 V100 for partitions).
         task: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"`` or ``"hybrid"``.
+        precision: in which the products of the graph run, ``"fp32"`` for example (default: that of
+            their elements; fp32 runs as TF32 where the device has it; of hybrid plans: the fastest
+            of 16 bits, else of 32).
         **options: for pipelines ``stages``, ``micro_batch``, ``micro_batches``, ``copies``,
-            ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for shipped instances, as the
-            paper's tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
+            ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for the paper's instances, as
+            its tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
             cluster), ``rules``, ``uneven`` and ``reward``; for both ``variables``, ``batch``,
             ``frozen`` and ``arguments``, see ``load_graph``; for hybrid plans ``batch`` (samples of
             a step, which has no default), ``stack`` and ``precision``, see ``Hybrid``, and of what
@@ -105,10 +119,17 @@ def problem(
                 f"known: {', '.join(known)}"
             )
     if task == PipelinePlan.task:
-        return _load_pipeline(instance, "C" if cluster is None else cluster, **options)
-    if task == HybridPlan.task:
-        return _load_hybrid(instance, "C" if cluster is None else cluster, **options)
-    chosen_cluster = choose_cluster(cluster, options.pop("devices", None))
+        chosen_cluster = Cluster.parse("C" if cluster is None else cluster)
+    elif task == HybridPlan.task:
+        return _load_hybrid(
+            instance, "C" if cluster is None else cluster, precision=precision, **options
+        )
+    else:
+        chosen_cluster = choose_cluster(cluster, options.pop("devices", None))
+    if precision is not None:
+        chosen_cluster = chosen_cluster.at(precision)
+    if task == PipelinePlan.task:
+        return _load_pipeline(instance, chosen_cluster, **options)
     return load_partitioning(instance, chosen_cluster, task=task, **options)
 
 
@@ -295,7 +316,7 @@ def pipeline_of(
     """
     parsed_cluster = Cluster.parse(cluster)
     forward = forward_of(graph)
-    options.setdefault("tied", TIED[0] if _is_shipped(forward) else TIED[1])
+    options.setdefault("tied", TIED[not _is_of_the_paper(forward)])
     profile = StageProfile.from_graph(forward, parsed_cluster.device, micro_batch)
     return _checked_pipeline(profile, parsed_cluster, stages, **options)
 
@@ -311,9 +332,10 @@ def forward_of(graph: Graph) -> Graph:
     return graph
 
 
-def _is_shipped(forward: Graph) -> bool:
-    """Return whether a graph is the forward pass of a shipped instance."""
-    graphs = (entry["graphs"]["forward"] for entry in manifest()["instances"].values())
+def _is_of_the_paper(forward: Graph) -> bool:
+    """Return whether a graph is the forward pass of an instance of the paper."""
+    shipped = manifest()["instances"]
+    graphs = (shipped[name]["graphs"]["forward"] for name in PAPER if name in shipped)
     return any(graph["fingerprint"] == forward.fingerprint for graph in graphs)
 
 
@@ -345,7 +367,7 @@ def _load_hybrid(
     cluster: str | dict[str, Any] | Cluster,
     batch: int | None = None,
     stack: str | dict[str, Any] | Stack | None = None,
-    precision: str = "",
+    precision: str | None = None,
     **reading: Any,
 ) -> Hybrid:
     """Load the hybrid problem of an instance; the options are those of ``problem``."""
@@ -357,8 +379,19 @@ def _load_hybrid(
     model = load_model(instance, **reading)
     chosen_stack = default_stack(parsed_cluster) if stack is None else Stack.parse(stack)
     return Hybrid(
-        model, parsed_cluster, batch, chosen_stack, precision, instance=os.fspath(instance)
+        model, parsed_cluster, batch, chosen_stack, precision or "", instance=os.fspath(instance)
     )
+
+
+def family(name: str) -> str:
+    """Return the architecture of a shipped instance, which instances of other sizes share.
+
+    Raises:
+        UnknownInstanceError: there is no such shipped instance.
+    """
+    if name not in manifest()["instances"]:
+        raise _unknown(name)
+    return manifest()["instances"][name]["family"]
 
 
 def _load_pipeline(
@@ -372,7 +405,7 @@ def _load_pipeline(
     parsed_cluster = Cluster.parse(cluster)
     reading = {key: options.pop(key) for key in (*READING, "arguments") if key in options}
     profile = load_profile(instance, parsed_cluster, micro_batch, **reading)
-    options.setdefault("tied", TIED[os.fspath(instance) not in manifest()["instances"]])
+    options.setdefault("tied", TIED[os.fspath(instance) not in PAPER])
     return _checked_pipeline(
         profile, parsed_cluster, stages, instance=os.fspath(instance), **options
     )
@@ -479,13 +512,24 @@ def _exists(text: str) -> bool:
 def _unknown(text: str) -> UnknownInstanceError:
     """Return the error for an instance that cannot be loaded, with the likeliest reason."""
     if _exists(text):
+        if text.endswith(_PYTORCH):
+            return UnknownInstanceError(
+                f"instance {text!r}: {_ADVICE}; in Python: Graph.from_torch(module, inputs)"
+            )
         return UnknownInstanceError(
             f"instance {text!r}: a file must end in .csv, {', '.join(GRAPH_SUFFIXES)}"
         )
     if os.sep in text or text.endswith((*GRAPH_SUFFIXES, ".csv")):
         return UnknownInstanceError(f"instance {text!r}: no such file")
+    if text in shapes():
+        return UnknownInstanceError(
+            f"instance {text!r} is a shape without a graph: task {HybridPlan.task} alone plans it"
+        )
+    shipped = names()
+    more = f" and {len(shipped) - _NAMED} more (parenvs list)" if len(shipped) > _NAMED else ""
     return UnknownInstanceError(
-        f"unknown instance {text!r}{did_you_mean(text, names())}; shipped: {', '.join(names())}; "
-        "or give the path of a .csv, .npz, .pb, .txt or .mlir file, or a JAX function as "
-        "FILE.py:NAME"
+        f"unknown instance {text!r}{did_you_mean(text, shipped)}; "
+        f"shipped: {', '.join(shipped[:_NAMED])}{more}; "
+        "or give the path of a .csv, .npz, .pb, .txt or .mlir file, or a JAX function or "
+        "PyTorch module as FILE.py:NAME"
     )

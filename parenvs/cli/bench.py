@@ -1,4 +1,4 @@
-"""The commands ``parenvs bench agents`` and ``parenvs bench speed``."""
+"""The commands ``parenvs bench agents``, ``parenvs bench speed`` and ``parenvs bench hybrid``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from parenvs.cli import tables
 from parenvs.cli.options import TASKS, check_range
 from parenvs.cli.report import out, say, say_progress, say_text
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra
-from parenvs.files import write_text
+from parenvs.files import locked, write_text
 
 
 def add_bench(app: typer.Typer) -> None:
     """Add the commands that measure."""
     bench = typer.Typer(
-        no_args_is_help=True, help="Measure agents over the whole suite, and its speed."
+        no_args_is_help=True,
+        help="Measure agents over the whole suite, its speed, and its costs against the world.",
     )
     bench.command()(agents)
     bench.command()(speed)
+    bench.command()(hybrid)
     app.add_typer(bench, name="bench")
 
 
@@ -34,7 +36,8 @@ def agents(
     ),
     tasks: Annotated[str, typer.Option(help="Tasks.")] = ",".join(TASKS),
     instances: Annotated[
-        str | None, typer.Option(help="Instances (default: all that ship).", show_default=False)
+        str | None,
+        typer.Option(help="Instances (default: those of the paper).", show_default=False),
     ] = None,
     clusters: Annotated[str, typer.Option(help="Preset clusters of the pipelines.")] = "A,B,C",
     seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on.")] = 5,
@@ -66,12 +69,12 @@ def agents(
         from parenvs.bench.problems import CLUSTERS, solve_problems
         from parenvs.bench.runs import append, reached, read, run_all
     from parenvs.bench.agents_table import markdown, summary, totals
-    from parenvs.instances import names
+    from parenvs.instances import PAPER, names
 
     shipped = names()
     chosen = _several("--agents", agents, list(LEARNERS))
     wanted = _several("--tasks", tasks, TASKS)
-    graphs = _several("--instances", instances or ",".join(shipped), shipped)
+    graphs = _several("--instances", instances or ",".join(PAPER), shipped)
     presets = _several("--clusters", clusters, CLUSTERS)
     problems, skipped = solve_problems(wanted, graphs, presets)
     if not problems:
@@ -83,28 +86,29 @@ def agents(
         for agent in chosen
     ]
     path = folder / "agents.jsonl"
-    done = read(path, bench.key_of)
-    missing = [run for run in runs if run.key not in done]
-    say_progress(f"{len(runs)} runs, of which {len(runs) - len(missing)} are in {path}")
-    if not render_only:
-        try:
-            for number, record in enumerate(run_all(bench.perform, missing, jobs), 1):
-                append(path, {**record, "jobs": jobs})
-                say_progress(f"{number}/{len(missing)} {_line(record, reached(record))}")
-        except KeyboardInterrupt:
-            raise ParenvsError(f"interrupted; the same command continues {path}") from None
-        done = read(path, bench.key_of)
-    records = [done[run.key] for run in runs if run.key in done]
-    if not records:
-        raise ParenvsError(f"{path}: no such run yet; leave out --render-only")
     command = (
         f"parenvs bench agents --agents {','.join(chosen)} --tasks {','.join(wanted)} --instances "
         f"{','.join(graphs)} --clusters {','.join(presets)} --seeds {seeds}"
         f"{f' --steps {steps}' if steps else ''}{' --full' if full else ''}"
     )
-    write_text(folder / "agents.md", markdown(problems, skipped, records, chosen, command))
-    write_text(folder / "agents_totals.md", summary(problems, records, chosen, command))
-    curves.save(folder / "curves.png", problems, skipped, records)
+    with locked(path, beside=True):
+        done = read(path, bench.key_of)
+        missing = [run for run in runs if run.key not in done]
+        say_progress(f"{len(runs)} runs, of which {len(runs) - len(missing)} are in {path}")
+        if not render_only:
+            try:
+                for number, record in enumerate(run_all(bench.perform, missing, jobs), 1):
+                    append(path, {**record, "jobs": jobs})
+                    say_progress(f"{number}/{len(missing)} {_line(record, reached(record))}")
+            except KeyboardInterrupt:
+                raise ParenvsError(f"interrupted; the same command continues {path}") from None
+            done = read(path, bench.key_of)
+        records = [done[run.key] for run in runs if run.key in done]
+        if not records:
+            raise ParenvsError(f"{path}: no such run yet; leave out --render-only")
+        write_text(folder / "agents.md", markdown(problems, skipped, records, chosen, command))
+        write_text(folder / "agents_totals.md", summary(problems, records, chosen, command))
+        curves.save(folder / "curves.png", problems, skipped, records)
     out.print(tables.bench_totals(totals(problems, records, chosen)))
     files = "agents.jsonl, agents.md, agents_totals.md, curves.png"
     say(f"written to {folder}: {files}")
@@ -149,12 +153,76 @@ def speed(
     )
     short = summary(data, command)
     raw = json.dumps({"command": command, **data}, indent=1)
-    write_text(folder / "bench_speed.json", raw + "\n")
-    write_text(folder / "bench_speed.md", markdown(data, command))
-    write_text(folder / "bench_speed_summary.md", short)
+    path = folder / "bench_speed.json"
+    with locked(path, beside=True, wait=60):  # the three belong together
+        write_text(path, raw + "\n")
+        write_text(folder / "bench_speed.md", markdown(data, command))
+        write_text(folder / "bench_speed_summary.md", short)
     say_text(short)
     files = "bench_speed.json, bench_speed.md, bench_speed_summary.md"
     say(f"written to {folder}: {files}")
+
+
+def hybrid(
+    rows: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file of published rows (default: the shipped ones).", show_default=False
+        ),
+    ] = None,
+    steps: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="JSON file of measured steps, judged beside the shipped ones; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="Leave out the other half: rows or steps.", show_default=False),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print every row as JSON instead of tables.")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder to write hybrid.md and hybrid.json to.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Hold the costs of hybrid plans against published rows and measured steps.
+
+    One line a table: number of figures, mean absolute error, worst, rank correlation, and what
+    other tools are recorded to predict for the same rows.
+    """
+    from parenvs.bench.hybrid import page
+    from parenvs.bench.hybrid.predict import predictions
+    from parenvs.bench.hybrid.rows import read_rows
+    from parenvs.bench.hybrid.steps import SHIPPED, compared, read_steps
+
+    if only not in (None, "rows", "steps"):
+        raise ParenvsError(f"--only must be rows or steps, not {only!r}")
+    found, skipped = ([], []) if only == "steps" else predictions(read_rows(rows))
+    if only == "rows" or (only is None and rows is not None and not steps):
+        files = []
+    else:
+        files = [read_steps(path) for path in steps or ()]
+        given = {one.model for one in files}
+        files += [one for one in map(read_steps, SHIPPED) if one.model not in given]
+    verdicts = compared(files)
+    options = [f"--rows {rows}"] * (rows is not None) + [f"--steps {x}" for x in steps or ()]
+    options += [f"--only {only}"] * (only is not None)
+    command = " ".join(["parenvs bench hybrid", *options])
+    everything = (command, found, skipped, files, verdicts)
+    text = page.markdown(*everything)
+    content = json.dumps(page.to_json(*everything), indent=1) + "\n"
+    if folder is not None:
+        write_text(folder / "hybrid.md", text)
+        write_text(folder / "hybrid.json", content)
+    say_text(content if as_json else text)
+    if folder is not None and not as_json:
+        say(f"written to {folder}: hybrid.md, hybrid.json")
 
 
 def _several(option: str, text: str, known: Sequence[str]) -> list[str]:

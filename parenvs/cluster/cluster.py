@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,8 @@ DEFAULT_DEVICES = 8
 """Devices of the one server on which partitions are planned unless a cluster is given."""
 _LIMIT = 100_000
 """Largest number of servers, and of devices in each."""
+_LEAST_RATE, _MOST_RATE = 1e-30, 1e30
+"""Limits of bandwidths, throughput and memory, within which the costs of plans stay finite."""
 _CLUSTER_KEYS = ("servers", "devices_per_server", "intra_bw", "inter_bw")
 _DEVICE_KEYS = ("name", "peak_flops", "memory_bw", "memory_bytes")
 _UNITS = {"bps": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0, "Bps": 1.0}
@@ -75,8 +76,12 @@ class Cluster:
         rates |= {f"speeds[{number}]": speed for number, speed in enumerate(self.speeds)}
         for key, value in rates.items():
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not 0 < value <= sys.float_info.max:
-                raise ClusterError(f"cluster: {key} must be a positive number, not {shown(value)}")
+            if not number or not _LEAST_RATE <= value <= _MOST_RATE:
+                limits = f"; {_LEAST_RATE:g} to {_MOST_RATE:g} can be counted with"
+                raise ClusterError(
+                    f"cluster: {key} must be a positive number, not {shown(value)}"
+                    + (limits if number and value > 0 else "")
+                )
         if self.speeds and len(self.speeds) != self.servers:
             raise ClusterError(
                 f"cluster: speeds has {len(self.speeds)} numbers, one for each of {self.servers} "
@@ -123,6 +128,10 @@ class Cluster:
             speeds=self.speeds[: max(servers, 1)],
         )
 
+    def at(self, precision: str) -> Cluster:
+        """Return the cluster with all products in one precision, see ``Device.at``."""
+        return replace(self, device=self.device.at(precision), name="")
+
     def parts(self) -> list[Cluster]:
         """Return the parts of at least two devices that plans may use, the most devices first.
 
@@ -157,7 +166,7 @@ class Cluster:
         """Return the preset's name, or an object with every figure."""
         if self.name in PRESETS and PRESETS[self.name] == self:
             return self.name
-        if DEVICES.get(self.device.name) == self.device:
+        if Device.find(self.device.name) == self.device:
             device: str | dict[str, Any] = self.device.name
         else:
             device = {key: getattr(self.device, key) for key in _DEVICE_KEYS}
@@ -221,12 +230,13 @@ def _bandwidth(text: str, whole: str) -> float:
 
 
 def _known_device(name: str, where: str) -> Device:
-    if name.lower() not in DEVICES:
+    device = Device.find(name.lower())
+    if device is None:
         raise ClusterError(
             f"{where}: unknown device {shown(name)}{did_you_mean(name, DEVICES)}; "
-            f"known: {', '.join(DEVICES)}"
+            f"known: {', '.join(DEVICES)}, also at one precision, like a100-fp32"
         )
-    return DEVICES[name.lower()]
+    return device
 
 
 def _from_file(path: str) -> Cluster:

@@ -1,7 +1,7 @@
 """``Graph``: one HLO module as frozen NumPy arrays, and its ``.npz`` file.
 
-``Graph.from_hlo``, ``from_jax`` and ``verify`` are doors: they import what reads a module and what
-checks a plan inside the function, as those modules import this one.
+``Graph.from_hlo``, ``from_jax``, ``from_torch`` and ``verify`` are doors: they import what reads a
+module and what checks a plan inside the function, as those modules import this one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parenvs.graph.checks.npz import (
 from parenvs.graph.proto import ELEMENT_TYPES
 
 if TYPE_CHECKING:  # for the doors: pipeline, partitioning and verify
-    from parenvs.cluster import Cluster
+    from parenvs.cluster import Cluster, Device
     from parenvs.partitioning.problem import Partitioning
     from parenvs.pipeline.problem import Pipeline
     from parenvs.plan import Plan
@@ -159,6 +159,20 @@ class Graph:
             starts = self.dim_offset[:-1][shaped]
             elements[shaped] = np.multiply.reduceat(self.dims.astype(np.float64), starts)
         return np.ceil(elements * bits[self.element_type] / 8)
+
+    def peak_flops(self, device: Device) -> np.ndarray:
+        """(I,) peak FLOP/s at which a device runs each instruction, by the type of its elements.
+
+        The first operand's type decides, as a product's result may be wider; without operands, the
+        first result's.
+        """
+        peaks = np.full(256, device.peak_flops)
+        for code, (name, _) in ELEMENT_TYPES.items():
+            peaks[code] = device.peak_of(name)
+        tensors = np.concatenate([self.operands, self.results, [0]])
+        reads = np.diff(self.operand_offset) > 0
+        result = len(self.operands) + self.result_offset[:-1]
+        return peaks[self.element_type[tensors[np.where(reads, self.operand_offset[:-1], result)]]]
 
     @property
     def total_flops(self) -> float:
@@ -383,6 +397,29 @@ class Graph:
         jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
         module = jitted.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto()
         return read_proto(module, where=getattr(function, "__name__", "function"), **options)
+
+    @classmethod
+    def from_torch(
+        cls, module: Any, *inputs: Any, reading: dict[str, Any] | None = None, **keywords: Any
+    ) -> Graph:
+        """Export a PyTorch module and read its training step (extra ``torch``).
+
+        Nothing is allocated, so that a module on the meta device may have any size.
+
+        Args:
+            module: the ``torch.nn.Module``, in the mode that it is planned in.
+            *inputs: example inputs of its ``forward``; tensors count by shape and type only.
+            reading: options as for ``from_hlo``.
+            **keywords: ``loss``, ``targets``, ``optimiser`` and ``masters``, see
+                ``parenvs.graph.pytorch.read.lower_module``; any other is an input by keyword.
+
+        Raises:
+            ParenvsError: see ``lower_module``.
+        """
+        from parenvs.graph.pytorch.read import OPTIONS, lower_module
+
+        own = {key: keywords.pop(key) for key in OPTIONS if key in keywords}
+        return lower_module(module, inputs, keywords, **own).graph(**reading or {})
 
 
 def pack_texts(texts: Sequence[str]) -> np.ndarray:

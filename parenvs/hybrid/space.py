@@ -190,13 +190,15 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
         asked = [
             f"{item.name} {getattr(limits, item.name)}"
             for item in fields(limits)
-            if getattr(limits, item.name) != item.default
+            if getattr(limits, item.name) != item.default and item.name != "uneven"
         ]
+        reason = problem.model.reasons_against_tp(limits.tp) if limits.tp else None
         raise InfeasibleError(
             f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no uniform plan "
-            f"keeps to {', '.join(asked) or 'the rules'}; the batch must divide by dp x "
-            "micro_batch, devices by tp x pp, and layers by the stages"
-        )
+            f"keeps to {', '.join(asked) or 'the rules'}; "
+            + (reason or "the batch must divide by dp x micro_batch, devices by tp x pp, and "
+               "layers by the stages")
+        )  # fmt: skip
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     names = (
         "tp", "pp", "dp", "micro_batch", "chunks", "context", "expert", "sequence_parallel", "zero",

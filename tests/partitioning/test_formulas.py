@@ -8,7 +8,12 @@ import pytest
 
 from parenvs import load_graph
 from parenvs.cluster import DEVICES, Device
-from parenvs.partitioning.formulas import instruction_seconds, runs
+from parenvs.partitioning.formulas import (
+    instruction_seconds,
+    paper_return,
+    paper_reward,
+    runs,
+)
 
 DEVICE = Device("toy", peak_flops=100.0, memory_bw=10.0, memory_bytes=1.0)
 
@@ -209,6 +214,30 @@ def test_formulas__shipped_graphs(name, device):
     assert seconds.sum() > graph.total_flops / chip.peak_flops
 
 
+@pytest.mark.parametrize(
+    ("device", "peaks"),
+    [("a100", {"f32": 156e12, "bf16": 312e12}), ("v100", {"f32": 15.7e12, "bf16": 15.7e12})],
+)
+def test_formulas__the_type_of_elements_decides_the_peak(device, peaks):
+    """A product runs at the peak of its operands' type, also where its result is wider."""
+    text = """HloModule types
+ENTRY main {
+  a.1 = f32[512,512]{1,0} parameter(0)
+  b.2 = bf16[512,512]{1,0} parameter(1)
+  dot.3 = f32[512,512]{1,0} dot(a.1, a.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  dot.4 = f32[512,512]{1,0} dot(b.2, b.2), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT add.5 = f32[512,512]{1,0} add(dot.3, dot.4)
+}
+"""
+    graph = toys.read(text)
+    chip = replace(DEVICES[device], memory_bw=float("inf"))
+    full, half = by_opcode(graph, instruction_seconds(graph, chip))["dot"]
+    assert full == 2 * 512**3 / (0.5 * peaks["f32"])
+    assert half == 2 * 512**3 / (0.5 * peaks["bf16"])
+    slow = by_opcode(graph, instruction_seconds(graph, chip.at("fp32")))["dot"]
+    assert slow == pytest.approx([2 * 512**3 / (0.5 * chip.peak("fp32"))] * 2)
+
+
 def test_formulas__scan_of_a_jax_function():
     """Twelve layers in a loop take as long as twelve layers, give or take what a loop adds."""
     jax = pytest.importorskip("jax")
@@ -230,3 +259,13 @@ def test_formulas__scan_of_a_jax_function():
     one, other = (by_opcode(g, instruction_seconds(g, DEVICES["v100"])) for g in (looped, flat))
     assert one["dot"] == pytest.approx(sum(other["dot"]))
     assert one["tanh"] == pytest.approx(sum(other["tanh"]))
+
+
+def test_formulas__returns_of_the_paper():
+    """0.1 for each dimension, 0.4 for a partitioned one (arXiv 2007.04069, section 3.3)."""
+    assert paper_reward(1) == 0.4
+    assert paper_reward(0) == 0.1
+    assert paper_reward(0, 3) == pytest.approx(0.3)
+    linear = paper_return(5, np.array([2, 1]))
+    chosen = np.array([[False, False], [True, False], [True, True]])
+    assert linear.value(chosen) == pytest.approx([0.5, 2 * 0.4 + 3 * 0.1, 3 * 0.4 + 2 * 0.1])
