@@ -3,9 +3,12 @@
     python -m parenvs.leaderboard.references                      # solve all problems again
     python -m parenvs.leaderboard.references --check              # compare, write nothing
     python -m parenvs.leaderboard.references --check --instances vgg-19
+    python -m parenvs.leaderboard.references --changed            # after a change of costs
 
 Proven references are the same on every machine. Where a search ends at its time limit, the better
-of the new reference's cost and the old one's is kept, and so is the better of their bounds.
+of the new reference's cost and the old one's is kept, and so is the better of their bounds. Where
+the cost model itself has changed, which the cost of the trivial plan tells, the old reference is
+dropped, the revision grows, and ``revisions.md`` lists the old and the new costs.
 """
 
 from __future__ import annotations
@@ -20,13 +23,22 @@ from typing import Any, NamedTuple
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
-from parenvs.instances import load_graph, names
+from parenvs.files import write_text
+from parenvs.instances import load_graph
 from parenvs.leaderboard.baselines import SECONDS, shortest
 from parenvs.leaderboard.problem import TOLERANCE, Reference, TaskProblem
 from parenvs.leaderboard.tasks import Task, TaskList, read_tasks, tasks_file
+from parenvs.markdown import table
 from parenvs.plan import PipelinePlan
 
 COMMAND = "python -m parenvs.leaderboard.references"
+INSTANCES = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
+"""Shipped graphs that the tasks plan: the paper's."""
+_REVISIONS = """# Revisions of the tasks
+
+`python -m parenvs.leaderboard.references` lists here which costs changed with the cost model, in
+seconds. Entries hold plans, which are judged anew by the costs of the day.
+"""
 VERSION = 1
 """Version of the list; entries for another version are refused."""
 _UNKNOWN = Reference(float("inf"), 0.0, "bound", "")
@@ -172,24 +184,53 @@ def solved(problem: TaskProblem, seconds: float = SECONDS) -> TaskProblem:
     if problem.kind == PipelinePlan.task:
         answer = shortest(problem, seconds)
         plan = problem.pipeline_plan(answer.cuts.tolist(), answer.device_cuts.tolist())
-        trivial = problem.pipeline.bubble_free * problem.cluster.devices
         proven, bound, method = answer.status == "optimal", answer.bound, "exact-full"
     else:
         partitioning, reward = problem.partitioning, problem.reward
         optimum = exact_partition(partitioning)
         plan = partitioning.plan(optimum.chosen)
-        trivial = problem.cost(problem.judge(problem.partition_plan({})))
         proven, method = optimum.proven, "exact"
         assert optimum.bound is not None
         replicate = partitioning.replicate_seconds
         bound = 1 / optimum.bound if reward == "paper" else (1 - optimum.bound) * replicate
     cost = problem.cost(problem.judge(plan))
     reference = Reference(cost, cost if proven else bound, "optimal" if proven else "bound", method)
-    return replace(problem, reference=reference, trivial=trivial)
+    return replace(problem, reference=reference, trivial=trivial_cost(problem))
+
+
+def trivial_cost(problem: TaskProblem) -> float:
+    """Return the cost of the plan without any parallelism."""
+    if problem.kind == PipelinePlan.task:
+        return problem.pipeline.bubble_free * problem.cluster.devices
+    return problem.cost(problem.judge(problem.partition_plan({})))
+
+
+def is_same_cost(one: float, other: float) -> bool:
+    """Return whether two costs of one plan are equal but for rounding."""
+    return abs(one - other) <= TOLERANCE * other
+
+
+def changes(old: TaskList, new: TaskList) -> list[tuple[str, ...]]:
+    """Return task, problem, and costs of reference and trivial plan, old and new, that changed."""
+    rows = []
+    for name, task in new.tasks.items():
+        known = old.tasks[name].problems if name in old.tasks else {}
+        for key, problem in task.problems.items():
+            if key in known and not is_same_cost(problem.trivial, known[key].trivial):
+                before = known[key]
+                costs = (
+                    before.reference.cost, problem.reference.cost, before.trivial, problem.trivial
+                )  # fmt: skip
+                rows.append((name, key, *(f"{cost:.6g}" for cost in costs)))
+    return rows
 
 
 def make_task(
-    name: str, instances: Sequence[str], old: TaskList | None, seconds: float = SECONDS
+    name: str,
+    instances: Sequence[str],
+    old: TaskList | None,
+    seconds: float = SECONDS,
+    only_changed: bool = False,
 ) -> Task:
     """Solve the problems of a task again; of references without proof, keep the better.
 
@@ -198,17 +239,23 @@ def make_task(
         instances: shipped graphs.
         old: the list with the references so far, if any.
         seconds: time limit of each search.
+        only_changed: whether to keep problems whose costs are still the same as they are.
     """
     known = old.tasks[name].problems if old is not None and name in old.tasks else {}
     solved_problems = {}
     for problem in problems(name, instances):
+        before = known.get(problem.name)
+        same = before is not None and is_same_cost(trivial_cost(problem), before.trivial)
+        if only_changed and same and before is not None:
+            solved_problems[problem.name] = before
+            continue
         try:
             new = solved(problem, seconds)
         except InfeasibleError as error:
             print(f"{name} {problem.name}: left out, {error}", file=sys.stderr)
             continue
-        if problem.name in known:
-            new = replace(new, reference=better(new.reference, known[problem.name].reference))
+        if same and before is not None:
+            new = replace(new, reference=better(new.reference, before.reference))
         solved_problems[new.name] = new
         best = new.reference
         print(
@@ -257,8 +304,9 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument(
         "--tasks", nargs="*", choices=list(_TASK_FIELDS), default=list(_TASK_FIELDS)
     )
-    parser.add_argument("--instances", nargs="*", choices=names(), default=names())
+    parser.add_argument("--instances", nargs="*", choices=INSTANCES, default=INSTANCES)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit of each search")
+    parser.add_argument("--changed", action="store_true", help="only problems whose costs changed")
     parser.add_argument("--out", type=Path, default=tasks_file(), help="default: %(default)s")
     options = parser.parse_args(None if arguments is None else list(arguments))
     old = read_tasks(options.out) if options.out.exists() else None
@@ -273,12 +321,24 @@ def main(arguments: Iterable[str] | None = None) -> int:
         for line in lines:
             print(f"{COMMAND}: {line}", file=sys.stderr)
         return 2 if lines else 0
-    if (options.tasks, options.instances) != (list(_TASK_FIELDS), names()):
+    if (options.tasks, tuple(options.instances)) != (list(_TASK_FIELDS), INSTANCES):
         print(f"{COMMAND}: the file is made whole; --tasks, --instances go with --check")
         return 2
-    tasks = {name: make_task(name, names(), old, options.seconds) for name in _TASK_FIELDS}
+    tasks = {
+        name: make_task(name, INSTANCES, old, options.seconds, options.changed)
+        for name in _TASK_FIELDS
+    }
     revision = 0 if old is None or old.version != VERSION else old.revision
-    TaskList(VERSION, revision, tasks).save(options.out)
+    made = TaskList(VERSION, revision, tasks)
+    changed = changes(old, made) if old is not None else []
+    if changed:
+        made = replace(made, revision=revision + 1)
+        listed = options.out.with_name("revisions.md")
+        known = listed.read_text(encoding="utf-8") if listed.exists() else _REVISIONS
+        header = ("task", "problem", "reference", "now", "trivial plan", "now")
+        text = f"\n## Revision {made.revision}\n\n" + table(header, changed, left=2) + "\n"
+        write_text(listed, known.rstrip("\n") + "\n" + text)
+    made.save(options.out)
     return 0
 
 

@@ -56,7 +56,7 @@ class TaskList:
 
     Attributes:
         version: grows when a problem is added, changed or taken away; entries name it.
-        revision: grows when references become better.
+        revision: grows when references become better, or the cost model changes.
         tasks: name -> task.
     """
 

@@ -46,6 +46,7 @@ def problem(
     instance: str | os.PathLike[str],
     cluster: str | dict[str, Any] | Cluster | None = None,
     task: str = PipelinePlan.task,
+    precision: str | None = None,
     **options: Any,
 ) -> Any:
     """Load the problem of planning a model on a cluster.
@@ -55,6 +56,8 @@ def problem(
         cluster: preset, short form, ``.json`` path or object, see ``Cluster.parse`` (default:
             ``"C"`` for pipelines, one server of 8 V100 for partitions).
         task: ``"pipeline-cut"``, ``"operator-partition"`` or ``"data-parallel"``.
+        precision: in which the products of the graph run, ``"fp32"`` for example (default: that of
+            their elements; fp32 runs as TF32 where the device has it).
         **options: for pipelines ``stages``, ``micro_batch``, ``micro_batches``, ``copies``,
             ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for shipped instances, as the
             paper's tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
@@ -85,8 +88,13 @@ def problem(
                 f"known: {', '.join(known)}"
             )
     if task == PipelinePlan.task:
-        return _load_pipeline(instance, "C" if cluster is None else cluster, **options)
-    chosen_cluster = choose_cluster(cluster, options.pop("devices", None))
+        chosen_cluster = Cluster.parse("C" if cluster is None else cluster)
+    else:
+        chosen_cluster = choose_cluster(cluster, options.pop("devices", None))
+    if precision is not None:
+        chosen_cluster = chosen_cluster.at(precision)
+    if task == PipelinePlan.task:
+        return _load_pipeline(instance, chosen_cluster, **options)
     return load_partitioning(instance, chosen_cluster, task=task, **options)
 
 

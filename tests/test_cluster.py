@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parenvs.cluster import DEVICES, PRESETS, SYNC_METHODS, Cluster, Device
+from parenvs.cluster import DEVICES, LINKS, PRESETS, SYNC_METHODS, Cluster, Device, Links
 from parenvs.errors import ClusterError
 
 GOOD = {
@@ -275,3 +275,89 @@ def test_cluster__hostile_file(text, words, tmp_path):
     line = str(caught.value)
     assert line.startswith(f"{path}: ") and words in line
     assert line.isprintable() and len(line) < 500
+
+
+def test_device__peaks_by_precision():
+    a100, v100 = DEVICES["a100"], DEVICES["v100"]
+    assert a100.peak("bf16") == 312e12
+    assert a100.peak_flops == a100.peak("tf32") == 156e12
+    assert v100.peak_flops == v100.peak("fp32")
+    with pytest.raises(ClusterError, match="a v100 has no bf16; it has fp16, fp32"):
+        v100.peak("bf16")
+    with pytest.raises(ClusterError, match="did you mean 'bf16'"):
+        a100.peak("bf61")
+    assert Device("own", 1e12, 1e9, 1e9).peak("fp8") == 1e12
+
+
+@pytest.mark.parametrize(
+    ("device", "element_type", "peak"),
+    [
+        ("a100", "f32", 156e12), ("a100", "bf16", 312e12), ("a100", "s32", 156e12),
+        ("a100", "f8e4m3fn", 312e12), ("h100", "f8e5m2", 1978.9e12), ("v100", "bf16", 15.7e12),
+        ("v100", "f16", 125e12), ("v100", "f32", 15.7e12),
+    ],
+)  # fmt: skip
+def test_device__peak_of_elements(device, element_type, peak):
+    assert DEVICES[device].peak_of(element_type) == peak
+
+
+def test_cluster__at_a_precision():
+    cluster = Cluster.parse("2x8:a100-fp32")
+    assert cluster == Cluster.parse("2x8:a100").at("fp32")
+    assert cluster.device.peak_flops == cluster.device.peak_of("bf16") == 19.5e12
+    assert Cluster.parse(cluster.to_json()) == cluster
+    assert PRESETS["a100-2"].at("fp32").to_json()["device"] == "a100-fp32"
+    with pytest.raises(ClusterError, match="unknown device 'a100-fp16x'"):
+        Cluster.parse("2x8:a100-fp16x")
+
+
+def test_cluster__network_cards_and_speeds():
+    figures = {**GOOD, "nic_bw": 5e9, "speeds": [1.0, 0.8]}
+    cluster = Cluster.parse(figures)
+    assert cluster.device_nic_bw == 5e9
+    assert Cluster.parse(cluster.to_json()) == cluster
+    assert Cluster.parse(GOOD).device_nic_bw == 1e9 / 4
+    assert cluster.part(cluster.devices_per_server).speeds == (1.0,)
+    for key, value, message in (
+        ("speeds", [1.0], "speeds has 1 numbers"),
+        ("speeds", [1.0, 0.0], r"speeds\[1\] must be a positive number"),
+        ("speeds", 3, "speeds must be a list"),
+        ("nic_bw", -1.0, "nic_bw must be a positive number"),
+    ):
+        with pytest.raises(ClusterError, match=message):
+            Cluster.parse({**figures, key: value})
+
+
+@pytest.mark.parametrize(
+    ("group", "stride", "ranks", "servers"),
+    [(8, 1, 8, 1), (16, 1, 8, 2), (4, 8, 1, 4), (4, 4, 2, 2), (2, 16, 1, 2), (1, 1, 1, 1)],
+)
+def test_links__ranks_of_a_group_in_each_server(group, stride, ranks, servers):
+    links = Links(8, 100.0, 10.0)
+    assert links.servers(group, stride) == (ranks, servers)
+    slow = 100.0 if servers == 1 else min(100.0, 10.0 * ranks)
+    assert links.bandwidth(group, stride) == slow
+    gathered = links.all_gather(7.0, group, stride)
+    assert gathered == 7.0 * (group - 1) / group / slow
+    assert links.all_reduce(7.0, group, stride) == 2 * gathered
+
+
+def test_links__latency_and_sends():
+    links = Links(8, 100.0, 10.0, share=0.5, send_share=0.25, hop_in=1.0, hop_out=3.0)
+    assert links.lap(16, 1) == 14 * 1.0 + 2 * 3.0
+    assert links.lap(8, 1) == 7 * 1.0
+    assert links.lap(1, 1) == 0
+    assert links.send(5.0, True) == 5.0 / 25.0 + 1.0
+    assert links.send(5.0, False) == 5.0 / 2.5 + 3.0
+    assert links.all_to_all(8.0, 2, 8) == 4.0 / 5.0 + 2 * 3.0
+
+
+def test_links__whole_servers_as_in_the_pure_tasks():
+    """Groups of whole servers cost the same by both rules, as cards add up to the server's link."""
+    cluster = PRESETS["C"]
+    for rule in LINKS:
+        links = Links(8, cluster.intra_bw, cluster.device_nic_bw, rule=rule)
+        for group in (2, 4, 8, 16, 32):
+            found = links.all_reduce(1e9, group, 1)
+            asked = cluster.sync_seconds(np.array(1e9), np.array(0), np.array(group))
+            assert found == pytest.approx(float(asked), rel=1e-12)

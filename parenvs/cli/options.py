@@ -123,6 +123,10 @@ def read_request(
     reward: Annotated[
         str | None, typer.Option(help="step_time (default; of train: paper) or paper.")
     ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="Of products: fp32, tf32, ... (default: the elements'; fp32 as TF32)."),
+    ] = None,
     memory_limit: Annotated[
         str | None,
         typer.Option(help="GB a device, or 'device' for 0.9 of its own; for the exact agent."),
@@ -168,13 +172,15 @@ def read_request(
     parts: list[Cluster] = []  # among which a planner chooses
     if is_pipeline:
         whole = Cluster.parse("C" if cluster is None else cluster)
+        if precision is not None:
+            whole, precision = whole.at(precision), None
         where = whole if devices_used is None else whole.part(devices_used)
         if choosing and stages is None:
             problem_options["stages"] = 1  # any chain can have it
             parts = whole.parts() if devices_used is None else [where]
     if task in TASKS:
         model.tell(micro_batch)
-    planned = problem(instance, where, task, **problem_options, **model.options)
+    planned = problem(instance, where, task, precision, **problem_options, **model.options)
     search_options = given(radius=radius, candidates=candidates, time_limit=time_limit)
     if parts:
         search_options["clusters"] = tuple(parts)

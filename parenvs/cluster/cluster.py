@@ -123,6 +123,10 @@ class Cluster:
             speeds=self.speeds[: max(servers, 1)],
         )
 
+    def at(self, precision: str) -> Cluster:
+        """Return the cluster with all products in one precision, see ``Device.at``."""
+        return replace(self, device=self.device.at(precision), name="")
+
     def parts(self) -> list[Cluster]:
         """Return the parts of at least two devices that plans may use, the most devices first.
 
@@ -157,7 +161,7 @@ class Cluster:
         """Return the preset's name, or an object with every figure."""
         if self.name in PRESETS and PRESETS[self.name] == self:
             return self.name
-        if DEVICES.get(self.device.name) == self.device:
+        if Device.find(self.device.name) == self.device:
             device: str | dict[str, Any] = self.device.name
         else:
             device = {key: getattr(self.device, key) for key in _DEVICE_KEYS}
@@ -221,12 +225,13 @@ def _bandwidth(text: str, whole: str) -> float:
 
 
 def _known_device(name: str, where: str) -> Device:
-    if name.lower() not in DEVICES:
+    device = Device.find(name.lower())
+    if device is None:
         raise ClusterError(
             f"{where}: unknown device {shown(name)}{did_you_mean(name, DEVICES)}; "
-            f"known: {', '.join(DEVICES)}"
+            f"known: {', '.join(DEVICES)}, also at one precision, like a100-fp32"
         )
-    return DEVICES[name.lower()]
+    return device
 
 
 def _from_file(path: str) -> Cluster:

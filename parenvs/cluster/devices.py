@@ -5,7 +5,7 @@ Units are SI throughout: seconds, bytes, bytes per second, FLOP per second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from parenvs.errors import ClusterError, did_you_mean, shown
 
@@ -15,6 +15,8 @@ EFFICIENCY = 0.5
 """Share of the peak that an instruction reaches; a constant of the cost model (not measured)."""
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 """Number formats of matrix products, by the names that ``Device.peaks`` and plans use."""
+_RUNS_AS = {"f32": ("tf32",), "f16": ("fp16",), "bf16": ("bf16",), "f8": ("fp8", "bf16")}
+"""Type of elements -> the precisions that run its products, the fastest first."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class Device:
 
     Attributes:
         name: lower-case short name.
-        peak_flops: peak dense throughput at the precision used for training, FLOP/s.
+        peak_flops: peak dense FLOP/s of the products of fp32 graphs: in TF32 where the device has
+            it, as frameworks run them, else in FP32.
         memory_bw: memory bandwidth, bytes/s.
         memory_bytes: memory size, bytes.
         peaks: precision (one of ``PRECISIONS``) and peak dense FLOP/s of matrix products in it, in
@@ -68,6 +71,34 @@ class Device:
             )
         return peaks[precision]
 
+    def peak_of(self, element_type: str) -> float:
+        """Return the peak FLOP/s of products of a type of elements, by XLA's name (``"bf16"``)."""
+        kind = element_type[:2] if element_type.startswith("f8") else element_type
+        peaks = dict(self.peaks)
+        return next(
+            (peaks[name] for name in _RUNS_AS.get(kind, ()) if name in peaks), self.peak_flops
+        )
+
+    def at(self, precision: str) -> Device:
+        """Return the device with all products in one precision, named like ``a100-fp32``.
+
+        Raises:
+            ClusterError: the precision is unknown, or the device has none such.
+        """
+        return replace(
+            self, name=f"{self.name}-{precision}", peak_flops=self.peak(precision), peaks=()
+        )
+
+    @classmethod
+    def find(cls, name: str) -> Device | None:
+        """Return a device by its preset's name, also at one precision (``a100-fp32``), or None."""
+        if name in DEVICES:
+            return DEVICES[name]
+        base, _, precision = name.rpartition("-")
+        if base in DEVICES and precision in dict(DEVICES[base].peaks):
+            return DEVICES[base].at(precision)
+        return None
+
 
 DEVICES: dict[str, Device] = {
     device.name: device
@@ -86,18 +117,19 @@ DEVICES: dict[str, Device] = {
         ),
         Device(
             "a100",
-            peak_flops=312e12,
+            peak_flops=156e12,
             memory_bw=2039e9,
             memory_bytes=80e9,
             peaks=(("fp32", 19.5e12), ("tf32", 156e12), ("fp16", 312e12), ("bf16", 312e12)),
             intra_bw=300e9,
             inter_bw=8 * 200e9 / 8,
-            source="NVIDIA A100 datasheet, SXM4 80 GB: 312 TFLOP/s BF16 dense, 2,039 GB/s, "
-            "NVLink 600 GB/s (both directions); DGX A100 datasheet: 8 x 200 Gbit/s InfiniBand",
+            source="NVIDIA A100 datasheet, SXM4 80 GB: dense 156 TFLOP/s TF32, 312 BF16, "
+            "2,039 GB/s, NVLink 600 GB/s (both directions); DGX A100 datasheet: 8 x 200 Gbit/s "
+            "InfiniBand",
         ),
         Device(
             "h100",
-            peak_flops=989.4e12,
+            peak_flops=494.7e12,
             memory_bw=3350e9,
             memory_bytes=80e9,
             peaks=(
@@ -109,8 +141,9 @@ DEVICES: dict[str, Device] = {
             ),
             intra_bw=450e9,
             inter_bw=8 * 400e9 / 8,
-            source="NVIDIA H100 datasheet, SXM5 80 GB: 989.4 TFLOP/s BF16 dense, 3.35 TB/s, "
-            "NVLink 900 GB/s (both directions); DGX H100 datasheet: 8 x 400 Gbit/s InfiniBand",
+            source="NVIDIA H100 datasheet, SXM5 80 GB: dense 494.7 TFLOP/s TF32, 989.4 BF16, "
+            "3.35 TB/s, NVLink 900 GB/s (both directions); DGX H100 datasheet: 8 x 400 Gbit/s "
+            "InfiniBand",
         ),
     )
 }

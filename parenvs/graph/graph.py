@@ -30,7 +30,7 @@ from parenvs.graph.checks.npz import (
 from parenvs.graph.proto import ELEMENT_TYPES
 
 if TYPE_CHECKING:  # for the doors: pipeline, partitioning and verify
-    from parenvs.cluster import Cluster
+    from parenvs.cluster import Cluster, Device
     from parenvs.partitioning.problem import Partitioning
     from parenvs.pipeline.problem import Pipeline
     from parenvs.plan import Plan
@@ -159,6 +159,20 @@ class Graph:
             starts = self.dim_offset[:-1][shaped]
             elements[shaped] = np.multiply.reduceat(self.dims.astype(np.float64), starts)
         return np.ceil(elements * bits[self.element_type] / 8)
+
+    def peak_flops(self, device: Device) -> np.ndarray:
+        """(I,) peak FLOP/s at which a device runs each instruction, by the type of its elements.
+
+        The first operand's type decides, as a product's result may be wider; without operands, the
+        first result's.
+        """
+        peaks = np.full(256, device.peak_flops)
+        for code, (name, _) in ELEMENT_TYPES.items():
+            peaks[code] = device.peak_of(name)
+        tensors = np.concatenate([self.operands, self.results, [0]])
+        reads = np.diff(self.operand_offset) > 0
+        result = len(self.operands) + self.result_offset[:-1]
+        return peaks[self.element_type[tensors[np.where(reads, self.operand_offset[:-1], result)]]]
 
     @property
     def total_flops(self) -> float:

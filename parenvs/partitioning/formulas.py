@@ -27,11 +27,11 @@ def instruction_seconds(graph: Graph, device: Device, efficiency: float = EFFICI
     """(I,) seconds of each instruction in one run of the module, on one device.
 
     The larger of FLOPs / (efficiency * peak) and bytes / memory bandwidth, times the number of
-    runs. Free instructions take no time: a compiler folds them into what uses them. The HLO is
-    unfused, so that elementwise instructions pay for reading and writing all of their operands and
-    results.
+    runs; the peak is that of the type of elements. Free instructions take no time: a compiler folds
+    them into what uses them. The HLO is unfused, so that elementwise instructions pay for reading
+    and writing all of their operands and results.
     """
-    compute = graph.flops / (efficiency * device.peak_flops)
+    compute = graph.flops / (efficiency * graph.peak_flops(device))
     seconds = np.maximum(compute, graph.bytes_accessed / device.memory_bw)
     seconds[graph.free | np.isin(graph.opcode, _codes(graph, STRUCTURE))] = 0.0
     return seconds * runs(graph, seconds)

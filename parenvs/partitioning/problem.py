@@ -7,6 +7,7 @@ rules from ``classes`` and ``legality``. ``PartitionReport`` is what it says of 
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -341,8 +342,9 @@ class PartitionReport:
     def utilisation(self) -> float:
         """Average device utilisation, in [0, 1]: useful FLOPs / (N * peak * step time)."""
         cluster = self.problem.cluster
-        peak = cluster.devices * cluster.device.peak_flops
-        return self.problem.graph.total_flops / (peak * self.step_seconds)
+        device = replace(cluster.device, memory_bw=math.inf)
+        useful = formulas.instruction_seconds(self.problem.graph, device, efficiency=1.0).sum()
+        return float(useful) / (cluster.devices * self.step_seconds)
 
     @property
     def fits(self) -> bool:

@@ -75,7 +75,9 @@ class Pipeline(ChainSums):
         fill(self, "cluster", Cluster.parse(self.cluster))
         fill(self, "instance", self.instance or self.profile.name)
         timed, device = self.profile.device, self.cluster.device
-        if timed and (timed.peak_flops, timed.memory_bw) != (device.peak_flops, device.memory_bw):
+        if timed and replace(timed, name="", memory_bytes=0) != replace(
+            device, name="", memory_bytes=0
+        ):
             raise ProfileError(
                 f"profile {self.profile.name}: its seconds are those of a {timed.name}, but "
                 f"{self.cluster} has {device.name} devices; make the chain anew with "

@@ -151,8 +151,9 @@ class StageProfile:
     ) -> StageProfile:
         """Make the chain of a graph's pivots, with the times of ``device``.
 
-        Forward seconds are FLOPs / (efficiency * peak). Bytes do not count: unfused HLO lists the
-        memory traffic of every elementwise operation, most of which a compiler's fusion removes.
+        Forward seconds are FLOPs / (efficiency * peak), the peak that of the type of elements.
+        Bytes do not count: unfused HLO lists the memory traffic of every elementwise operation,
+        most of which a compiler's fusion removes.
         Backward seconds are ``BACKWARD_RATIO`` times the forward seconds. Times and activations are
         scaled from the graph's batch to the micro-batch. Weights belong to the pivots that read
         them, see ``parenvs.graph.chain``; loops over layers are written out, see
@@ -168,7 +169,7 @@ class StageProfile:
         graph = unrolled(graph)
         pivots = graph.pivots()
         scale = micro_batch / graph.batch_size
-        forward = graph.flops[pivots] * scale / (efficiency * device.peak_flops)
+        forward = graph.flops[pivots] * scale / (efficiency * graph.peak_flops(device)[pivots])
         counted = chain_bytes(graph, pivots)
         return cls(
             name=graph.name,

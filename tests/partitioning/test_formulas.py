@@ -209,6 +209,30 @@ def test_formulas__shipped_graphs(name, device):
     assert seconds.sum() > graph.total_flops / chip.peak_flops
 
 
+@pytest.mark.parametrize(
+    ("device", "peaks"),
+    [("a100", {"f32": 156e12, "bf16": 312e12}), ("v100", {"f32": 15.7e12, "bf16": 15.7e12})],
+)
+def test_formulas__the_type_of_elements_decides_the_peak(device, peaks):
+    """A product runs at the peak of its operands' type, also where its result is wider."""
+    text = """HloModule types
+ENTRY main {
+  a.1 = f32[512,512]{1,0} parameter(0)
+  b.2 = bf16[512,512]{1,0} parameter(1)
+  dot.3 = f32[512,512]{1,0} dot(a.1, a.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  dot.4 = f32[512,512]{1,0} dot(b.2, b.2), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT add.5 = f32[512,512]{1,0} add(dot.3, dot.4)
+}
+"""
+    graph = toys.read(text)
+    chip = replace(DEVICES[device], memory_bw=float("inf"))
+    full, half = by_opcode(graph, instruction_seconds(graph, chip))["dot"]
+    assert full == 2 * 512**3 / (0.5 * peaks["f32"])
+    assert half == 2 * 512**3 / (0.5 * peaks["bf16"])
+    slow = by_opcode(graph, instruction_seconds(graph, chip.at("fp32")))["dot"]
+    assert slow == pytest.approx([2 * 512**3 / (0.5 * chip.peak("fp32"))] * 2)
+
+
 def test_formulas__scan_of_a_jax_function():
     """Twelve layers in a loop take as long as twelve layers, give or take what a loop adds."""
     jax = pytest.importorskip("jax")
