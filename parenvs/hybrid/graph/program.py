@@ -229,6 +229,15 @@ class Program:
         return self.sources[tensor]
 
     @cached_property
+    def free_tensors(self) -> np.ndarray:
+        """(T,) bool: constants and what is made of constants alone, which compilers fold in."""
+        graph = self.graph
+        made = np.repeat(graph.free, np.diff(graph.result_offset))
+        free = np.zeros(len(graph.element_type), dtype=bool)
+        free[graph.results[made]] = True
+        return free
+
+    @cached_property
     def works(self) -> list[int]:
         """Instructions of layers that do something, in order."""
         return [
