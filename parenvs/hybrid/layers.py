@@ -83,9 +83,13 @@ class Layer(ABC):
 
 def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Figure = 1) -> Figure:
     """Seconds of ``batch`` products of (m, k) by (k, n): FLOPs or bytes, whichever takes longer."""
-    compute = 2.0 * m * n * k * batch / machine.flops
-    traffic = machine.width * batch * (m * k + k * n + m * n) / machine.memory_bw
-    return np.maximum(compute, traffic) + machine.launch
+    traffic = machine.width * batch * (m * k + k * n + m * n)
+    return roofline_seconds(machine, 2.0 * m * n * k * batch, traffic)
+
+
+def roofline_seconds(machine: Machine, flops: Figure, size: Figure) -> Figure:
+    """Seconds of a kernel of FLOPs and bytes, whichever take longer."""
+    return np.maximum(flops / machine.flops, size / machine.memory_bw) + machine.launch
 
 
 def kernel_seconds(machine: Machine, size: Figure) -> Figure:

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.cluster import Device
+from parenvs.graph.graph import Graph
+from parenvs.hybrid.graph.chain import GraphChain, chain_of
 from parenvs.hybrid.layers import Embedding, Head, Layer, Split, TransformerBlock
 from parenvs.hybrid.shape import TransformerShape
 
@@ -29,6 +32,8 @@ class HybridModel:
         head: what the last stage holds beside its layers, or None.
         tied_parameters: parameters that embedding and head share.
         shape: the shape, if it was made of one.
+        chain: the layers of the graph, if it was made of one.
+        notes: what was guessed, in sentences.
     """
 
     name: str
@@ -40,6 +45,8 @@ class HybridModel:
     head: Layer | None = None
     tied_parameters: float = 0.0
     shape: TransformerShape | None = None
+    chain: GraphChain | None = None
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of layers."""
@@ -58,12 +65,16 @@ class HybridModel:
         return np.array([0.0, *self.crossing, 0.0])
 
     def flops(self, samples: float, recompute: bool = False) -> float:
-        """Model FLOPs of a step, see ``TransformerShape.flops``."""
+        """Model FLOPs of a step, see ``TransformerShape.flops`` and ``GraphChain.flops``."""
+        if self.chain is not None:
+            return self.chain.flops(samples, recompute)
         assert self.shape is not None
         return self.shape.flops(samples, recompute)
 
     def reasons_against_tp(self, tp: int) -> str | None:
         """Return why the matrices cannot be divided among ``tp`` ranks, or None."""
+        if self.chain is not None:
+            return self.chain.splitting.reason_against(tp)
         shape = self.shape
         if shape is None:
             return None
@@ -90,6 +101,46 @@ class HybridModel:
             tied_parameters=float(shape.vocabulary * shape.hidden) if shape.tied else 0.0,
             shape=shape,
         )
+
+    @classmethod
+    def of_graph(cls, graph: Graph, name: str = "", **options: Any) -> HybridModel:
+        """Make the chain of the layers of a training step's graph.
+
+        Args:
+            graph: the training step, or the forward pass, whose backward pass then takes twice as
+                long. Loops over layers are written out.
+            name: name or path that plans carry (default: the graph's).
+            **options: ``costs``: ``"kernels"``, what a compiler fuses taken together;
+                ``"instructions"`` or ``"flops"``, as partitions or pipelines count; ``uneven``,
+                ``classes`` and ``chosen``: what tensor parallelism splits, see ``chain_of``.
+
+        Raises:
+            ParenvsError: unknown costs, or the graph has no forward pass.
+        """
+        chain = chain_of(graph, **options)
+        return cls(
+            name=name or graph.name,
+            fingerprint=graph.fingerprint,
+            kinds=chain.kinds,
+            kind_of=chain.kind_of,
+            crossing=chain.crossing,
+            embedding=chain.embedding,
+            head=chain.head,
+            tied_parameters=chain.tied_parameters,
+            chain=chain,
+            notes=chain.notes,
+        )
+
+    def precision_on(self, device: Device) -> str:
+        """Return the precision in which the model runs unless another is asked for.
+
+        A shape, or a graph whose products are in half precision, runs in bf16 or else fp16; a graph
+        of full precision in TF32 where the device has it.
+        """
+        half = self.chain is None or self.chain.is_half
+        peaks = dict(device.peaks)
+        order = ("bf16", "fp16") if half else ("tf32",)
+        return next((name for name in order if name in peaks), "fp32")
 
     def parameters_of(self, layers: np.ndarray, split: Split) -> tuple[Figure, Figure]:
         """Return the parameters on a device of (K, ...) layers: shared ones, and experts'."""
