@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from parenvs.graph.graph import Phase
 from parenvs.hybrid.graph.fusion import FUSIBLE, Kernel
-from parenvs.hybrid.graph.program import Program
+from parenvs.hybrid.graph.program import BACKWARD, FORWARD, Program
 
 
 @dataclass
@@ -40,7 +39,7 @@ def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
     maker = {t: number for number, k in enumerate(kernels) for i in k.members
              for t in flow.results[i]}  # fmt: skip
     for (label, phase), numbers in of_label.items():
-        if phase != Phase.FORWARD:
+        if phase != FORWARD:
             continue
         products = {
             n for n in numbers
@@ -51,7 +50,7 @@ def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
         if not found:
             continue
         touched = {t for n in found & products for t in (*kernels[n].reads, *kernels[n].writes)}
-        behind = of_label.get((label, int(Phase.BACKWARD)), [])
+        behind = of_label.get((label, int(BACKWARD)), [])
         gradients = {
             n for n in behind
             if _opcode(program, kernels[n]) == "dot"

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.graph.graph import Graph, Phase
+from parenvs.graph.graph import Graph
 from parenvs.hybrid.graph.layer import GraphLayer
-from parenvs.hybrid.graph.program import Program
+from parenvs.hybrid.graph.program import BACKWARD, FORWARD, Program
 from parenvs.hybrid.graph.splitting import Splitting
 from parenvs.hybrid.graph.work import COSTS, Work
 from parenvs.partitioning.classes import DimensionClasses
@@ -83,10 +83,10 @@ class GraphChain:
         program, flow = self.program, self.program.flow
         heavy = np.array([opcode in ("dot", "convolution") for opcode in flow.opcode])
         each = np.where(heavy, program.graph.flops * self.work.runs, 0.0)
-        forward = each * (program.graph.phase == Phase.FORWARD)
+        forward = each * (program.graph.phase == FORWARD)
         inside = (program.label > 0) & (program.label <= program.layers)
         ahead = float(forward[program.label >= 0].sum())
-        back = float(each[(program.graph.phase == Phase.BACKWARD) & (program.label >= 0)].sum())
+        back = float(each[(program.graph.phase == BACKWARD) & (program.label >= 0)].sum())
         total = ahead + (2 * ahead if program.twice else back)
         total += float(forward[inside].sum()) if recompute else 0.0
         return total * samples / program.graph.batch_size

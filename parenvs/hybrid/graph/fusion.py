@@ -98,8 +98,9 @@ def _reads(program: Program, members: list[int], made: set[int]) -> dict[int, fl
 def _joined(program: Program, works: list[int]) -> dict[int, list[int]]:
     """First member -> members of each kernel."""
     level = _levels(program, works)
-    opcode, label, phase = program.flow.opcode, program.label, program.graph.phase
-    parent = program.graph.parent
+    opcode, sources, producer = program.flow.opcode, program.sources, program.flow.producer
+    label, phase = program.label.tolist(), program.graph.phase.tolist()
+    parent = program.graph.parent.tolist()
     leader = {index: index for index in works}
 
     def find(index: int) -> int:
@@ -112,7 +113,7 @@ def _joined(program: Program, works: list[int]) -> dict[int, list[int]]:
         if opcode[index] not in FUSIBLE:
             continue
         for tensor in program.flow.operands[index]:
-            maker = program.flow.producer[program.source(tensor)]
+            maker = producer[sources[tensor]]
             if (
                 maker in leader
                 and opcode[maker] in FUSIBLE
@@ -131,12 +132,13 @@ def _joined(program: Program, works: list[int]) -> dict[int, list[int]]:
 
 def _levels(program: Program, works: list[int]) -> dict[int, int]:
     """Instruction -> number of those that are never joined on the longest way to it."""
-    opcode, label, phase = program.flow.opcode, program.label, program.graph.phase
+    opcode, sources, producer = program.flow.opcode, program.sources, program.flow.producer
+    label, phase = program.label.tolist(), program.graph.phase.tolist()
     level: dict[int, int] = {}
     for index in works:
         most = 0
         for tensor in program.flow.operands[index]:
-            maker = program.flow.producer[program.source(tensor)]
+            maker = producer[sources[tensor]]
             if maker in level:
                 most = max(most, level[maker] + (opcode[maker] not in FUSIBLE))
         level[index] = most

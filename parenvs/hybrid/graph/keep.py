@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from parenvs.graph.graph import Phase
 from parenvs.hybrid.graph.fusion import FUSIBLE, Kernel
-from parenvs.hybrid.graph.program import Program
+from parenvs.hybrid.graph.program import BACKWARD, FORWARD, Program
 
 _SMALL = 8
 """A divisor is small if its elements are at least so many times fewer than the quotient's."""
@@ -32,7 +32,7 @@ def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
         kernels: fused kernels of both passes.
     """
     opcode = program.flow.opcode
-    backward = [k for k, kernel in enumerate(kernels) if kernel.phase == Phase.BACKWARD]
+    backward = [k for k, kernel in enumerate(kernels) if kernel.phase == BACKWARD]
     fused = [k for k in backward if opcode[kernels[k].members[0]] in FUSIBLE]
     kept = {t for k in set(backward) - set(fused) for t in kernels[k].reads}
     kept |= set(program.graph.parameter_tensor.tolist())
@@ -42,15 +42,16 @@ def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
             wanted[tensor].append(k)
     reads = {k: dict(kernels[k].reads) for k in fused}
     result = list(kernels)
+    known: dict[Any, tuple[int, ...]] = {}  # layers repeat
     outputs = {program.source(t) for t in program.graph.outputs.tolist()}
     for number, kernel in enumerate(kernels):
-        if kernel.phase != Phase.FORWARD or opcode[kernel.members[0]] not in FUSIBLE:
+        if kernel.phase != FORWARD or opcode[kernel.members[0]] not in FUSIBLE:
             continue
         made = [t for i in kernel.members for t in program.flow.results[i]]
         targets = [t for t in made if t in wanted and t not in kept]
         if not targets:
             continue
-        instead = _instead(program, kernel, targets, kept)
+        instead = _instead(program, kernel, targets, kept, known)
         for tensor, others in instead.items():
             for k in wanted[tensor]:
                 del reads[k][tensor]
@@ -60,7 +61,7 @@ def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
         writes = [
             t for t in made
             if t in needed or t in outputs or t in kept and t in kernel.writes or any(
-                r not in members and program.graph.phase[r] != Phase.BACKWARD
+                r not in members and program.graph.phase[r] != BACKWARD
                 for r in program.readers[t]
             )
         ]  # fmt: skip
@@ -71,11 +72,15 @@ def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
 
 
 def _instead(
-    program: Program, kernel: Kernel, targets: list[int], kept: set[int]
+    program: Program,
+    kernel: Kernel,
+    targets: list[int],
+    kept: set[int],
+    known: dict[Any, tuple[int, ...]],
 ) -> dict[int, tuple[int, ...]]:
     """Tensor that backward kernels read -> the kept ones that it is made of again."""
     before = _made_of(program, kernel, kept)
-    chosen = _cut(program, kernel, targets, before, kept)
+    chosen = _cut(program, kernel, targets, before, kept, known)
     instead = {}
     for target in targets:
         found: list[int] = []
@@ -124,35 +129,49 @@ def _cut(
     targets: list[int],
     before: dict[int, tuple[int, ...]],
     kept: set[int],
+    known: dict[Any, tuple[int, ...]],
 ) -> set[int]:
     """The tensors of least bytes of which the targets can be made."""
+    tensors = list(dict.fromkeys([*kernel.reads, *before, *(t for b in before.values() for t in b)]))
+    place = {tensor: number for number, tensor in enumerate(tensors)}
+    size, free = program.graph.tensor_bytes, program.free_tensors
+    largest = max((float(size[t]) for t in tensors), default=1.0)
+    weights = []
+    for tensor in tensors:
+        weight = int(_SCALE * float(size[tensor]) / largest) + (2 if tensor in before else 1)
+        weights.append(0 if tensor in kept or free[tensor] else weight)  # others are written, too
+    made_of = [tuple(place[other] for other in before.get(tensor, ())) for tensor in tensors]
+    wanted = tuple(sorted({place[tensor] for tensor in targets}))
+    key = (tuple(weights), tuple(made_of), wanted)
+    if key not in known:
+        known[key] = _minimum_cut(weights, made_of, wanted)
+    return {tensors[number] for number in known[key]}
+
+
+def _minimum_cut(
+    weights: list[int], made_of: list[tuple[int, ...]], wanted: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The nodes of least weight on all ways from nodes made of nothing to those that are wanted."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-    tensors = list(dict.fromkeys([*kernel.reads, *before, *(t for b in before.values() for t in b)]))
-    place = {tensor: 2 * number for number, tensor in enumerate(tensors)}
-    start, end = 2 * len(tensors), 2 * len(tensors) + 1
-    size = program.graph.tensor_bytes
-    largest = max((size[t] for t in tensors), default=1.0)
-    unlimited = _SCALE * (len(tensors) + 1)
-    free = program.free_tensors
+    start, end = 2 * len(weights), 2 * len(weights) + 1
+    unlimited = _SCALE * (len(weights) + 1)
     edges = []
-    for tensor, node in place.items():
-        weight = 0 if tensor in kept or free[tensor] else int(_SCALE * size[tensor] / largest) + 2
-        if weight and tensor not in before:
-            weight -= 1  # it is written already
-        edges.append((node, node + 1, weight))
-        made_of = before.get(tensor, ())
-        if not made_of:
-            edges.append((start, node, unlimited))
-        edges += [(place[other] + 1, node, unlimited) for other in made_of]
-    edges += [(place[tensor] + 1, end, unlimited) for tensor in set(targets)]
-    rows, columns, weights = np.array(edges).T
+    for node, (weight, sources) in enumerate(zip(weights, made_of, strict=True)):
+        edges.append((2 * node, 2 * node + 1, weight))
+        edges += [(2 * other + 1, 2 * node, unlimited) for other in sources]
+        if not sources:
+            edges.append((start, 2 * node, unlimited))
+    edges += [(2 * node + 1, end, unlimited) for node in wanted]
+    rows, columns, limits = np.array(edges).T
     capacity = coo_array(
-        (weights.astype(np.int32), (rows, columns)), shape=(end + 1, end + 1)
+        (limits.astype(np.int32), (rows, columns)), shape=(end + 1, end + 1)
     ).tocsr()
     residual = capacity - maximum_flow(capacity, start, end).flow
     residual.data[residual.data < 0] = 0
     residual.eliminate_zeros()
     reached = set(breadth_first_order(residual, start, return_predecessors=False).tolist())
-    return {t for t, node in place.items() if node in reached and node + 1 not in reached}
+    return tuple(
+        node for node in range(len(weights)) if 2 * node in reached and 2 * node + 1 not in reached
+    )

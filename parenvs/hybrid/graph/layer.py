@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.graph.graph import Phase
+from parenvs.hybrid.graph.program import BACKWARD, FORWARD, UPDATE
 from parenvs.hybrid.graph.work import Rows, Work
 from parenvs.hybrid.layers import Layer, LayerSeconds, Split, matmul_seconds, roofline_seconds
 from parenvs.hybrid.stack import Machine
@@ -79,10 +79,10 @@ class GraphLayer(Layer):
             of_others = (rows.kernel_at == phase) & (rows.kernel_core == core)
             return products[of_products].sum(axis=0) + others[of_others].sum(axis=0)
 
-        forward, again = total(Phase.FORWARD, False), total(Phase.FORWARD, True)
-        backward, core_backward = total(Phase.BACKWARD, False), total(Phase.BACKWARD, True)
+        forward, again = total(FORWARD, False), total(FORWARD, True)
+        backward, core_backward = total(BACKWARD, False), total(BACKWARD, True)
         if self.work.costs == "instructions":
-            backward = backward + total(Phase.UPDATE, False)
+            backward = backward + total(UPDATE, False)
         core = again
         if machine.attention_flops is not None and rows.product_core.any():
             core, again = self._fused_attention(machine, rows, tp, part), np.zeros_like(part)
@@ -98,7 +98,7 @@ class GraphLayer(Layer):
         self, machine: Machine, rows: Rows, tp: int, part: np.ndarray
     ) -> np.ndarray:
         """(U,) seconds of the forward pass of attention as one kernel."""
-        of_core = rows.product_core & (rows.product_at == Phase.FORWARD)
+        of_core = rows.product_core & (rows.product_at == FORWARD)
         sizes, times = rows.sizes[of_core], rows.product_runs[of_core]
         square = 2.0 * float((sizes.prod(axis=1) * times).sum())
         square *= 0.5 if self.label in self.work.cores.causal else 1.0
@@ -129,7 +129,7 @@ class GraphLayer(Layer):
             gather = links.all_gather(_bytes(machine, size[None], part)[0], tp, 1)
             if self.work.costs == "instructions":
                 back = back + 2 * gather
-            elif phase == Phase.FORWARD:
+            elif phase == FORWARD:
                 ahead = ahead + 2 * gather * (1 - stack.tensor_overlap)
             elif not stack.backward_overlap:
                 back = back + 2 * gather

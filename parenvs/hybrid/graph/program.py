@@ -22,6 +22,7 @@ from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
 from parenvs.hybrid.graph.borders import Borders, borders_of, key_of
 from parenvs.pipeline.scopes import scopes_of
 
+FORWARD, BACKWARD, UPDATE = map(int, Phase)
 NOWHERE = -1
 """Label of what no layer runs: entry parameters, constants, the update."""
 STRUCTURE = frozenset(("parameter", "return", "while", "conditional", "constant", "iota"))
@@ -73,7 +74,7 @@ class Program:
         counted = chain_bytes(written, pivots)
         borders = borders_of(written, pivots, counted)
         flow = Flow(written)
-        backward = (written.phase == Phase.BACKWARD) & ~written.free
+        backward = (written.phase == BACKWARD) & ~written.free
         if not backward.any():
             notes += [] if twice else ["it has no backward pass: twice the forward pass is taken"]
             twice = True
@@ -119,9 +120,10 @@ class Program:
     def is_gradient(self) -> np.ndarray:
         """(T,) bool: gradients of weights, which the update reads or the step returns."""
         flow, graph = self.flow, self.graph
-        found = np.zeros(len(flow.before), dtype=bool)
+        found = [False] * len(flow.before)
+        phase, size = graph.phase.tolist(), self.elements.tolist()
         read = {
-            t for i in np.flatnonzero(graph.phase == Phase.UPDATE).tolist()
+            t for i in np.flatnonzero(graph.phase == UPDATE).tolist()
             for t in flow.operands[i]
         }  # fmt: skip
         waiting = [*read, *graph.outputs.tolist()]
@@ -129,16 +131,15 @@ class Program:
         while waiting:
             tensor = waiting.pop()
             index = flow.producer[tensor]
-            if index < 0 or graph.phase[index] != Phase.BACKWARD:
+            if index < 0 or phase[index] != BACKWARD:
                 continue
             found[tensor] = True
             if flow.opcode[index] in ELEMENTWISE or flow.opcode[index] in VIEWS:
-                size = self.elements[tensor]
                 for other in flow.operands[index]:
-                    if other not in seen and self.elements[other] == size:
+                    if other not in seen and size[other] == size[tensor]:
                         seen.add(other)
                         waiting.append(other)
-        return found
+        return np.array(found)
 
     @cached_property
     def elements(self) -> np.ndarray:
@@ -194,13 +195,13 @@ class Program:
         flow, graph = self.flow, self.graph
         head = np.flatnonzero(self.label == self.layers + 1).tolist()
         products = [i for i in head if flow.opcode[i] in ("dot", "convolution")]
-        ahead = [i for i in products if graph.phase[i] == Phase.FORWARD]
+        ahead = [i for i in products if graph.phase[i] == FORWARD]
         if not ahead:
             return []
         touched = {t for i in products for t in (*flow.operands[i], *flow.results[i])}
         touched |= {t for i in products for o in flow.operands[i] for t in (self.source(o),)}
         behind = flow.descendants(flow.results[ahead[-1]])
-        later = [i for i in products if graph.phase[i] == Phase.BACKWARD]
+        later = [i for i in products if graph.phase[i] == BACKWARD]
         end = later[0] if later else len(flow.opcode)
         return [
             t for i in head if ahead[-1] < i < end and behind[flow.results[i]].any()
@@ -215,10 +216,10 @@ class Program:
         of products do; so are all views and casts of weights.
         """
         flow = self.flow
-        source = list(range(len(flow.before)))
+        source, on_data = list(range(len(flow.before))), self.on_data.tolist()
         for index, opcode in enumerate(flow.opcode):
             results, operands = flow.results[index], flow.operands[index]
-            weights = opcode in (*VIEWS, "reverse", "slice") and not self.on_data[results].any()
+            weights = opcode in (*VIEWS, "reverse", "slice") and not any(on_data[t] for t in results)
             if (opcode in _RELABELS or weights) and operands:
                 for place, result in enumerate(results):
                     source[result] = source[operands[min(place, len(operands) - 1)]]
@@ -249,11 +250,11 @@ class Program:
     def readers(self) -> list[list[int]]:
         """(T,) instructions that read each tensor, relabelling ones replaced by their readers'."""
         readers: list[list[int]] = [[] for _ in self.flow.before]
-        works = set(self.works)
+        reading = {*self.works, *np.flatnonzero(self.graph.phase == UPDATE).tolist()}
+        sources = self.sources
         for index, operands in enumerate(self.flow.operands):
-            update = self.graph.phase[index] == Phase.UPDATE
-            if index in works or update or self.flow.opcode[index] in ("while", "conditional"):
-                for tensor in {self.sources[t] for t in operands}:
+            if index in reading or self.flow.opcode[index] in ("while", "conditional"):
+                for tensor in {sources[t] for t in operands}:
                     readers[tensor].append(index)
         return readers
 
@@ -282,7 +283,7 @@ def _label_backward(graph: Graph, flow: Flow, borders: Borders, label: np.ndarra
     candidates = _candidates(graph, flow, label)
     of_tensor: dict[int, int] = {}
     named: dict[str, int | None] = {}
-    for index in np.flatnonzero((graph.phase == Phase.BACKWARD) & (graph.parent < 0)).tolist():
+    for index in np.flatnonzero((graph.phase == BACKWARD) & (graph.parent < 0)).tolist():
         operands = flow.operands[index]
         name = graph.strings[graph.op_name[index]]
         if name not in named:

@@ -11,15 +11,15 @@ from functools import cached_property
 
 import numpy as np
 
-from parenvs.graph.graph import Phase
-from parenvs.hybrid.graph.program import Program
+from parenvs.hybrid.graph.program import FORWARD, Program
 from parenvs.partitioning import formulas
 from parenvs.partitioning.classes import DimensionClasses, dimension_classes
 from parenvs.partitioning.explain import Explainer
 from parenvs.partitioning.megatron import find_blocks, megatron_classes
 
 _LINEAR = ("add", "convert", "reshape", "transpose", "copy", "bitcast")
-"""Opcodes behind which partial results can be summed as well as in front of them."""
+"""Opcodes behind which partial results can be summed as well as in front of them; what is added to
+them, one rank adds."""
 
 
 class Splitting:
@@ -78,7 +78,7 @@ class Splitting:
     def _words(self) -> list[int]:
         """Class of the outputs of the head's last product with a weight."""
         program, flow = self.program, self.program.flow
-        head = (program.label == program.layers + 1) & (program.graph.phase == Phase.FORWARD)
+        head = (program.label == program.layers + 1) & (program.graph.phase == FORWARD)
         for index in np.flatnonzero(head).tolist()[::-1]:
             operands = flow.operands[index]
             if flow.opcode[index] == "dot":
@@ -92,7 +92,7 @@ class Splitting:
         """Classes of the output features of the convolutions, in order."""
         program, flow = self.program, self.program.flow
         found = []
-        for index in np.flatnonzero(program.graph.phase == Phase.FORWARD).tolist():
+        for index in np.flatnonzero(program.graph.phase == FORWARD).tolist():
             if flow.opcode[index] == "convolution":
                 kernel = flow.operands[index][1]
                 if not program.on_data[kernel]:
@@ -166,7 +166,7 @@ class Splitting:
             if reads:
                 opcode = flow.opcode[index]
                 alone = all(len(flow.after[t]) == 1 for t in reads)
-                if opcode in _LINEAR and alone and len(reads) == len(operands):
+                if opcode in _LINEAR and alone:
                     origin = tuple(i for t in reads for i in open_.pop(t))
                     open_[flow.results[index][0]] = origin
                 else:

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.graph.flops import bytes_of
-from parenvs.graph.graph import Phase, Role
+from parenvs.graph.graph import Role
 from parenvs.hybrid.graph.attention import Cores, cores_of
 from parenvs.hybrid.graph.fusion import FUSIBLE, Kernel, kernels_of
 from parenvs.hybrid.graph.keep import with_least_kept
-from parenvs.hybrid.graph.program import NOWHERE, STRUCTURE, Program
+from parenvs.hybrid.graph.program import BACKWARD, FORWARD, NOWHERE, STRUCTURE, UPDATE, Program
 from parenvs.hybrid.graph.splitting import Splitting
 from parenvs.partitioning.formulas import runs
 
@@ -132,7 +132,7 @@ class Work:
 
     def _product(self, index: int) -> Product:
         graph, flow, program = self.program.graph, self.program.flow, self.program
-        attribute = json.loads(graph.strings[graph.attribute[index]] or "{}")
+        attribute = json.loads(graph.strings[graph.attribute[index]] or "{}").get("dot", {})
         left, right = flow.operands[index][:2]
         dims: list[list[int]] = [[], [], [], []]
         factors: list[tuple[int, int]] = []
@@ -243,7 +243,7 @@ class Work:
     def _instructions(self) -> dict[int, list[int]]:
         """Label -> its instructions, those of the update with the head."""
         program = self.program
-        update = program.graph.phase == Phase.UPDATE
+        update = program.graph.phase == UPDATE
         costless = program.graph.free | np.array([o in STRUCTURE for o in program.flow.opcode])
         label = np.where(update & ~costless, program.layers + 1, program.label)
         found: dict[int, list[int]] = defaultdict(list)
@@ -325,7 +325,7 @@ class Work:
                 continue
             phase = int(program.graph.phase[origins[-1]])
             behind: set[int] = set()
-            if phase == Phase.BACKWARD:
+            if phase == BACKWARD:
                 gradients = {program.source(t) for i in origins for t in flow.operands[i]}
                 behind = {
                     place[r] for t in gradients for r in program.readers[t]
@@ -394,7 +394,7 @@ class Work:
         """Label -> tensors that its backward pass reads and none in front of it does."""
         program = self.program
         weights = set(program.graph.parameter_tensor[program.graph.weights].tolist())
-        phase = Phase.FORWARD if program.twice else Phase.BACKWARD
+        phase = FORWARD if program.twice else BACKWARD
         first: dict[int, int] = {}
         for kernel in self.kernels:
             if kernel.phase == phase:
@@ -404,7 +404,7 @@ class Work:
         for tensor, label in first.items():
             maker = program.flow.producer[tensor]
             made = maker >= 0 and program.flow.opcode[maker] != "parameter"
-            if made and program.graph.phase[maker] != Phase.FORWARD:
+            if made and program.graph.phase[maker] != FORWARD:
                 continue
             if tensor not in weights and program.on_data[tensor]:
                 kept[label].add(tensor)
@@ -418,7 +418,7 @@ class Work:
         first: dict[int, int] = {}
         made: dict[int, int] = {}
         for kernel in self.kernels:
-            if kernel.phase != Phase.FORWARD:
+            if kernel.phase != FORWARD:
                 continue
             for index in kernel.members:
                 made.update(dict.fromkeys(program.flow.results[index], kernel.label))
@@ -435,7 +435,7 @@ class Work:
         """The tensor of most numbers that a layer's forward pass makes, or None."""
         made = [
             t for number in self.of_label.get(label, []) for t in self.kernels[number].writes
-            if self.kernels[number].phase == Phase.FORWARD
+            if self.kernels[number].phase == FORWARD
         ]  # fmt: skip
         return max(made, key=lambda t: self.program.elements[t], default=None)
 
