@@ -24,12 +24,15 @@ if __name__ == "parenvs" and (_Path(__file__).parent.parent / "setup.cfg").is_fi
 from parenvs.cluster import Cluster, Device
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
+from parenvs.hybrid.problem import Hybrid
+from parenvs.hybrid.report import HybridReport
+from parenvs.hybrid.shape import TransformerShape
 from parenvs.instances import load_graph, load_profile, problem
 from parenvs.judging import judge
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan, load_plan
+from parenvs.plan import BatchPlan, HybridPlan, HybridStage, PartitionPlan, PipelinePlan, load_plan
 
 if _TYPE_CHECKING:
     from parenvs.agents.evaluate import evaluate
@@ -40,6 +43,10 @@ __all__ = [
     "Cluster",
     "Device",
     "Graph",
+    "Hybrid",
+    "HybridPlan",
+    "HybridReport",
+    "HybridStage",
     "ParenvsError",
     "PartitionPlan",
     "PartitionReport",
@@ -48,6 +55,7 @@ __all__ = [
     "PipelinePlan",
     "Report",
     "StageProfile",
+    "TransformerShape",
     "evaluate",
     "judge",
     "load_graph",

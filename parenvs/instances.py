@@ -1,4 +1,4 @@
-"""Loads instances by shipped name or by path: graphs, chains, and the problems made of them."""
+"""Loads instances by shipped name or by path: graphs, shapes, chains, and their problems."""
 
 from __future__ import annotations
 
@@ -13,16 +13,32 @@ from typing import Any
 
 from parenvs.cluster import Cluster, Device, choose_cluster
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
+from parenvs.files import DuplicateFieldError, no_duplicates
 from parenvs.graph import python_source, roles
 from parenvs.graph.formats import stablehlo
 from parenvs.graph.graph import Graph
+from parenvs.hybrid.model import HybridModel
+from parenvs.hybrid.problem import Hybrid, default_stack
+from parenvs.hybrid.shape import TransformerShape
+from parenvs.hybrid.stack import Stack
 from parenvs.partitioning.problem import Partitioning
 from parenvs.pipeline.problem import Pipeline, check_stages, stages_on
 from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import MICRO_BATCH, PLANS, TIED, PartitionPlan, PipelinePlan
+from parenvs.plan import (
+    MICRO_BATCH,
+    PARTITION_PLANS,
+    PLANS,
+    TIED,
+    HybridPlan,
+    PartitionPlan,
+    PipelinePlan,
+)
 
 TASKS = tuple(PLANS)
-"""Tasks that plans solve: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``."""
+"""Tasks that plans solve: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``,
+``"hybrid"``."""
+PURE_TASKS = (PipelinePlan.task, *PARTITION_PLANS)
+"""Those that plan one axis, for which there are environments."""
 KINDS = ("train", "forward")
 """Variants of a shipped graph: a training step with Adam, and the forward pass alone.
 
@@ -36,6 +52,8 @@ PIPELINE_OPTIONS = (
 """Options of ``problem`` for pipelines."""
 PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward")
 """Options of ``problem`` for partitions."""
+HYBRID_OPTIONS = ("batch", "stack")
+"""Options of ``problem`` for hybrid plans."""
 READING = ("variables", "batch", "frozen")
 """Options of loading a graph: how its entry parameters are read, see ``load_graph``."""
 _Key = tuple[tuple[str, Any], ...]
@@ -52,20 +70,24 @@ def problem(
     """Load the problem of planning a model on a cluster.
 
     Args:
-        instance: shipped name, or path of a graph or of a ``.csv`` profile.
+        instance: shipped name, or path of a graph or of a ``.csv`` profile; of hybrid plans also
+            the name of a shape or the path of a ``.json`` file of one, see ``load_shape``.
         cluster: preset, short form, ``.json`` path or object, see ``Cluster.parse`` (default:
-            ``"C"`` for pipelines, one server of 8 V100 for partitions).
-        task: ``"pipeline-cut"``, ``"operator-partition"`` or ``"data-parallel"``.
+            ``"C"`` for pipelines and hybrid plans, one server of 8 V100 for partitions).
+        task: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"`` or ``"hybrid"``.
         precision: in which the products of the graph run, ``"fp32"`` for example (default: that of
-            their elements; fp32 runs as TF32 where the device has it).
+            their elements; fp32 runs as TF32 where the device has it; of hybrid plans: the fastest
+            of 16 bits, else of 32).
         **options: for pipelines ``stages``, ``micro_batch``, ``micro_batches``, ``copies``,
             ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for shipped instances, as the
             paper's tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
             cluster), ``rules``, ``uneven`` and ``reward``; for both ``variables``, ``batch``,
-            ``frozen`` and ``arguments``, see ``load_graph``.
+            ``frozen`` and ``arguments``, see ``load_graph``; for hybrid plans ``batch`` (samples of
+            a step, which has no default), ``stack`` and ``precision``, see ``Hybrid``, and of what
+            ``load_graph`` takes ``variables``, ``frozen`` and ``arguments``.
 
     Returns:
-        A ``Pipeline`` or a ``Partitioning``.
+        A ``Pipeline``, a ``Partitioning`` or a ``Hybrid``.
 
     Raises:
         UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
@@ -79,8 +101,7 @@ def problem(
         raise ParenvsError(
             f"unknown task {shown(task)}{did_you_mean(str(task), TASKS)}; known: {', '.join(TASKS)}"
         )
-    known = PIPELINE_OPTIONS if task == PipelinePlan.task else PARTITION_OPTIONS
-    known = (*known, *READING, "arguments")
+    known = options_of(task)
     for name in options:
         if name not in known:
             raise ParenvsError(
@@ -89,6 +110,10 @@ def problem(
             )
     if task == PipelinePlan.task:
         chosen_cluster = Cluster.parse("C" if cluster is None else cluster)
+    elif task == HybridPlan.task:
+        return _load_hybrid(
+            instance, "C" if cluster is None else cluster, precision=precision, **options
+        )
     else:
         chosen_cluster = choose_cluster(cluster, options.pop("devices", None))
     if precision is not None:
@@ -96,6 +121,70 @@ def problem(
     if task == PipelinePlan.task:
         return _load_pipeline(instance, chosen_cluster, **options)
     return load_partitioning(instance, chosen_cluster, task=task, **options)
+
+
+def options_of(task: str) -> tuple[str, ...]:
+    """Return the names of the options that ``problem`` takes for a task."""
+    kinds = {PipelinePlan.task: PIPELINE_OPTIONS, HybridPlan.task: HYBRID_OPTIONS}
+    names = (*kinds.get(task, PARTITION_OPTIONS), *READING, "arguments")
+    return tuple(dict.fromkeys(names))
+
+
+def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
+    """Load a transformer's shape by shipped name or from a ``.json`` file; None if it has none.
+
+    Raises:
+        UnknownInstanceError: a ``.json`` file is missing, or does not hold a shape.
+    """
+    text = os.fspath(instance)
+    if text in shapes():
+        return shapes()[text]
+    if not text.endswith(".json"):
+        return None
+    try:
+        content = json.loads(
+            Path(text).read_text(encoding="utf-8"), object_pairs_hook=no_duplicates
+        )
+    except DuplicateFieldError as error:
+        raise UnknownInstanceError(f"{text}: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or "nested too deeply"
+        raise UnknownInstanceError(f"{text}: not a JSON file ({reason})") from None
+    return TransformerShape.from_json(content, text)
+
+
+def load_model(instance: str | os.PathLike[str], **reading: Any) -> HybridModel:
+    """Load the chain of layers that hybrid plans cut: of a shape if there is one, else of a graph.
+
+    Args:
+        instance: name or path of a shape or of a graph.
+        **reading: see ``load_graph``; a shape has no parameters to read.
+
+    Raises:
+        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
+        ParenvsError: options of reading are given for a shape.
+    """
+    shape = load_shape(instance)
+    if shape is None:
+        return _model_of_graph(os.fspath(instance), **reading)
+    for name, value in reading.items():
+        if value is not None:
+            raise ParenvsError(f"{os.fspath(instance)}: a shape is no graph; leave out {name!r}")
+    return HybridModel.of_shape(shape)
+
+
+def _model_of_graph(instance: str, **reading: Any) -> HybridModel:
+    """Load the chain of layers of a graph, which a step of training with its optimiser makes."""
+    known = (*shapes(), *names())
+    if instance in names() or _exists(instance) or python_source.is_function(instance):
+        raise ParenvsError(
+            f"instance {instance!r} has no shape; hybrid plans need one: {', '.join(shapes())}, or "
+            "a .json file of one"
+        )
+    raise UnknownInstanceError(
+        f"unknown instance {instance!r}{did_you_mean(instance, known)}; shapes: "
+        f"{', '.join(shapes())}; or give a .json file of one"
+    )
 
 
 def load_graph(
@@ -253,6 +342,34 @@ def manifest() -> dict[str, Any]:
 def names() -> list[str]:
     """Return the names of the shipped instances."""
     return list(manifest()["instances"])
+
+
+@lru_cache(maxsize=1)
+def shapes() -> dict[str, TransformerShape]:
+    """Read the shipped shapes, by name."""
+    rows = json.loads((data_folder() / "shapes.json").read_text(encoding="utf-8"))
+    return {row["name"]: TransformerShape.from_json(row) for row in rows}
+
+
+def _load_hybrid(
+    instance: str | os.PathLike[str],
+    cluster: str | dict[str, Any] | Cluster,
+    batch: int | None = None,
+    stack: str | dict[str, Any] | Stack | None = None,
+    precision: str | None = None,
+    **reading: Any,
+) -> Hybrid:
+    """Load the hybrid problem of an instance; the options are those of ``problem``."""
+    if batch is None:
+        raise ParenvsError(
+            f"task {HybridPlan.task} needs batch, the number of samples of a step; give batch=1024"
+        )
+    parsed_cluster = Cluster.parse(cluster)
+    model = load_model(instance, **reading)
+    chosen_stack = default_stack(parsed_cluster) if stack is None else Stack.parse(stack)
+    return Hybrid(
+        model, parsed_cluster, batch, chosen_stack, precision or "", instance=os.fspath(instance)
+    )
 
 
 def _load_pipeline(

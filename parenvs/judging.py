@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, overload
 
 from parenvs.cluster import Cluster
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import ParenvsError, PlanError, shown
 from parenvs.graph.graph import Graph
-from parenvs.instances import forward_of, load_graph, load_profile
+from parenvs.hybrid.legality import without_precision
+from parenvs.hybrid.model import HybridModel
+from parenvs.hybrid.problem import Hybrid
+from parenvs.hybrid.report import HybridReport
+from parenvs.hybrid.shape import TransformerShape
+from parenvs.hybrid.stack import Stack
+from parenvs.instances import forward_of, load_graph, load_model, load_profile
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import PartitionPlan, PipelinePlan
+from parenvs.plan import HybridPlan, PartitionPlan, PipelinePlan, load_plan
 
 OPTIMAL = 1e-3
 """A plan reaches the optimum if its cost is within this share of the exact one."""
@@ -35,25 +42,46 @@ def judge(
 ) -> PartitionReport: ...
 
 
+@overload
+def judge(
+    plan: HybridPlan,
+    target: Hybrid | HybridModel | TransformerShape | None = None,
+    cluster: str | Cluster | None = None,
+) -> HybridReport: ...
+
+
+@overload
+def judge(
+    plan: str | os.PathLike[str], target: Any = None, cluster: str | Cluster | None = None
+) -> Any: ...
+
+
 def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
     """Judge a plan of any task.
 
     Args:
-        plan: the plan.
+        plan: the plan, or the path of its file.
         target: the problem to judge it on, or the graph that the problem is made of; for pipelines
-            also a chain. By default it is loaded by the plan's ``instance``, a name or a path.
+            also a chain, for hybrid plans a shape or a ``HybridModel``. By default it is loaded by
+            the plan's ``instance``, a name or a path.
         cluster: the cluster that the plan must be for (default: the plan's own).
 
     Returns:
-        ``Report`` for pipelines, ``PartitionReport`` for partitions.
+        ``Report`` for pipelines, ``PartitionReport`` for partitions, ``HybridReport`` for hybrid
+        plans.
 
     Raises:
+        PlanError: the plan's file, or its stack, is none.
         UnknownInstanceError: no target is given, and the plan's instance is neither a shipped name
             nor a file.
         ParenvsError: the target is for another device than the cluster's, or of a wrong type.
     """
+    if isinstance(plan, (str, os.PathLike)):
+        plan = load_plan(plan)
     if isinstance(plan, PipelinePlan):
         return _judge_pipeline(plan, target, cluster)
+    if isinstance(plan, HybridPlan):
+        return _judge_hybrid(plan, target, cluster)
     if not isinstance(plan, PartitionPlan):
         raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
     if isinstance(target, Partitioning):
@@ -100,3 +128,27 @@ def _judge_pipeline(plan: PipelinePlan, target: Any, cluster: Any) -> Report:
         instance=plan.instance,
     )
     return problem.report(plan, any_stages=True)
+
+
+def _judge_hybrid(plan: HybridPlan, target: Any, cluster: Any) -> HybridReport:
+    """Judge a hybrid plan; see ``judge``."""
+    if isinstance(target, Hybrid):
+        return target.report(plan)
+    judged_cluster = plan.cluster if cluster is None else Cluster.parse(cluster)
+    if target is None:
+        target = load_model(plan.instance)
+    elif isinstance(target, TransformerShape):
+        target = HybridModel.of_shape(target)
+    if not isinstance(target, HybridModel):
+        raise ParenvsError(
+            "a hybrid plan is judged on a Hybrid, a HybridModel or a TransformerShape, not on "
+            f"{shown(target)}"
+        )
+    try:
+        stack = Stack.parse(plan.stack)
+    except PlanError as error:
+        raise PlanError(f"field 'stack': {error}") from None
+    if lacking := without_precision(plan.precision, judged_cluster):
+        raise PlanError(f"field {lacking[0]}")
+    problem = Hybrid(target, judged_cluster, plan.batch, stack, plan.precision, plan.instance)
+    return problem.report(plan)

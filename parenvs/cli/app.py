@@ -43,7 +43,7 @@ from parenvs.cli.report import (
     write,
 )
 from parenvs.cli.train import add_training
-from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError
+from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -264,9 +264,9 @@ def _model(
 
 def _judged(file: Path, model: Model) -> Any:
     """Judge a plan file on the model, or on its own instance if the model names none."""
-    from parenvs.instances import load_graph, load_profile
+    from parenvs.instances import load_graph, load_model, load_profile
     from parenvs.judging import judge
-    from parenvs.plan import PipelinePlan, load_plan
+    from parenvs.plan import HybridPlan, PipelinePlan, load_plan
 
     judged_plan: Any = load_plan(file)
     if not (model.instance or model.options):
@@ -274,10 +274,14 @@ def _judged(file: Path, model: Model) -> Any:
             return judge(judged_plan)
         except UnknownInstanceError as error:
             raise UnknownInstanceError(f"{file}: field 'instance': {error}") from None
+        except PlanError as error:
+            raise PlanError(f"{file}: {error}") from None
     instance = model.instance or judged_plan.instance
     if isinstance(judged_plan, PipelinePlan):
         cluster, micro_batch = judged_plan.cluster, judged_plan.micro_batch
         return judge(judged_plan, load_profile(instance, cluster, micro_batch, **model.options))
+    if isinstance(judged_plan, HybridPlan):
+        return judge(judged_plan, load_model(instance, **model.options))
     return judge(judged_plan, load_graph(instance, **model.options))
 
 

@@ -15,8 +15,8 @@ from parenvs.agents.names import STEPS
 from parenvs.cli.model import Model, reading
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
-from parenvs.instances import TASKS
-from parenvs.plan import PipelinePlan
+from parenvs.instances import PURE_TASKS as TASKS
+from parenvs.plan import HybridPlan, PipelinePlan
 
 if TYPE_CHECKING:
     from parenvs.agents.planners import Request
@@ -137,6 +137,10 @@ def read_request(
     ``choosing`` leaves the stages and devices of a pipeline open unless they are given, and makes
     ``step_time`` the reward of a partition; without it, both are the environment's own.
     """
+    if task == HybridPlan.task:
+        raise ParenvsError(
+            f"--task {task}: no planner on the command line yet; parenvs judge takes its plans"
+        )
     check_range("--steps", steps, 1)
     if micro_batch is not None:
         check_range("--micro-batch", micro_batch, 1)

@@ -109,11 +109,14 @@ class Step(NamedTuple):
         backward: (S, ...) the same, backward, nothing recomputed.
         recomputed: (S, ...) of forward passes that run again, their collectives included.
         exchange: (S, ...) collectives inside the stage that nothing hides, of one micro-batch.
+        forward_exchange: (S, ...) those of them in the forward pass.
         sends: (S, ...) for which the stage waits, of one micro-batch.
         gathers: (S, ...) in which it waits for parameters that ZeRO 3 gathers, of one micro-batch.
         chunk: (S, ...) x of the first chunk.
         busy: (S, ...) X, all of the above.
         reduction: (S, ...) collectives of the gradients, of a step.
+        exposed: (S, ...) what of them the stage's own last backward pass does not hide.
+        start: (S, ...) in which ZeRO 3 gathers the first layer, once a step.
         core: (...)
         tail: (...)
         tied: (...)
@@ -125,11 +128,14 @@ class Step(NamedTuple):
     backward: np.ndarray
     recomputed: np.ndarray
     exchange: np.ndarray
+    forward_exchange: np.ndarray
     sends: np.ndarray
     gathers: np.ndarray
     chunk: np.ndarray
     busy: np.ndarray
     reduction: np.ndarray
+    exposed: np.ndarray
+    start: np.ndarray
     core: np.ndarray
     tail: np.ndarray
     tied: np.ndarray
@@ -197,8 +203,8 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
     optimizer = _optimizer(model, machine, stages)
     parts = (core, tail, tied, optimizer)
     return Step(
-        forward, backward, again, exchange, sends, gathers, chunk, busy, reduction, *parts,
-        length=core + tail + tied + optimizer,
+        forward, backward, again, exchange, of_stage.forward_exchange, sends, gathers, chunk, busy,
+        reduction, exposed, gather_start, *parts, length=core + tail + tied + optimizer,
     )  # fmt: skip
 
 
@@ -331,6 +337,21 @@ def _sends(
     first = np.where(blocking, samples * stages.first * passing + 2 * hops, 0.0)
     links = 2 * (stages.links * samples * seconds[:-1] + stages.chunks * hop[:-1])
     return waits, first, np.where(blocking, 0.0, links)
+
+
+def transfer_seconds(
+    cluster: Cluster, machine: Machine, stages: Stages, elements: np.ndarray
+) -> np.ndarray:
+    """(S, ...) seconds in which each stage passes a micro-batch to the next, the last to the first.
+
+    Args:
+        cluster: the devices.
+        machine: what the stack makes of them.
+        stages: the plans.
+        elements: (S, ...) elements per sample that are passed.
+    """
+    seconds, hop = _seconds_per_element(cluster, machine, stages)
+    return elements * stages.samples * seconds + hop
 
 
 def _seconds_per_element(

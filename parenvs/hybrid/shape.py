@@ -11,6 +11,8 @@ from parenvs.errors import UnknownInstanceError, did_you_mean, shown
 
 MOST = 2**31 - 1
 """Largest number in a shape."""
+MOST_LAYERS = 10_000
+"""Largest number of layers."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,20 @@ class TransformerShape:
         for item in fields(self):
             value = getattr(self, item.name)
             least = 0 if item.name in ("head_width", "positions") else 1
-            if item.type == "int" and not (type(value) is int and least <= value <= MOST):
+            most = MOST_LAYERS if item.name == "layers" else MOST
+            if item.type == "int" and not (type(value) is int and least <= value <= most):
                 raise UnknownInstanceError(
-                    f"shape {shown(self.name)}: {item.name} must be a whole number from {least}, "
-                    f"not {shown(value)}"
+                    f"shape {shown(self.name)}: {item.name} must be a whole number from {least} to "
+                    f"{most}, not {shown(value)}"
+                )
+            if item.type == "str" and not (isinstance(value, str)):
+                raise UnknownInstanceError(
+                    f"shape {shown(self.name)}: {item.name} must be a text, not {shown(value)}"
+                )
+            if item.type == "float" and not (type(value) in (int, float) and 0 < value <= MOST):
+                raise UnknownInstanceError(
+                    f"shape {shown(self.name)}: {item.name} must be a positive number, not "
+                    f"{shown(value)}"
                 )
             if item.type == "bool" and not isinstance(value, bool):
                 raise UnknownInstanceError(
@@ -84,10 +96,10 @@ class TransformerShape:
                     f"{self.hidden}; give head_width"
                 )
             fill(self, "head_width", self.hidden // self.heads)
-        if self.heads % self.kv_heads or self.active > self.experts or not self.capacity > 0:
+        if self.heads % self.kv_heads or self.active > self.experts:
             raise UnknownInstanceError(
-                f"shape {shown(self.name)}: kv_heads must divide heads, active be at most "
-                "experts, and capacity positive"
+                f"shape {shown(self.name)}: kv_heads must divide heads, and active be at most "
+                "experts"
             )
 
     @property
@@ -153,12 +165,14 @@ class TransformerShape:
         return samples * self.sequence * (6 * passed + attention)
 
     @classmethod
-    def from_json(cls, content: dict[str, Any], where: str = "shape") -> TransformerShape:
+    def from_json(cls, content: Any, where: str = "shape") -> TransformerShape:
         """Make a shape of an object of JSON types.
 
         Raises:
             UnknownInstanceError: a key is missing or unknown, or a number is impossible.
         """
+        if not isinstance(content, dict):
+            raise UnknownInstanceError(f"{where}: expected one JSON object, a shape")
         known = [item.name for item in fields(cls)]
         for key in content:
             if key not in known:
@@ -168,4 +182,7 @@ class TransformerShape:
         for key in ("name", "layers", "hidden", "heads", "sequence", "vocabulary"):
             if key not in content:
                 raise UnknownInstanceError(f"{where}: field {key!r} is missing")
-        return cls(**content)
+        try:
+            return cls(**content)
+        except UnknownInstanceError as error:
+            raise UnknownInstanceError(f"{where}: {error}") from None

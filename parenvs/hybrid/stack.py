@@ -116,6 +116,20 @@ class Stack:
             ),
         )
 
+    def to_json(self) -> str | dict[str, Any]:
+        """Return the preset's name, or an object with the name and every other constant."""
+        preset = STACKS.get(self.name)
+        if preset == self or preset is None:
+            return self.name
+        changed = {
+            item.name: getattr(self, item.name)
+            for item in fields(self)
+            if getattr(self, item.name) != getattr(preset, item.name) and item.name != "source"
+        }
+        if "matmul_share" in changed:
+            changed["matmul_share"] = dict(changed["matmul_share"])
+        return {"name": self.name, **changed}
+
     @classmethod
     def parse(cls, value: str | dict[str, Any] | Stack) -> Stack:
         """Return a stack by name, or a preset with other constants: ``{"name": ..., ...}``.
@@ -134,9 +148,51 @@ class Stack:
         for key, number in content.items():
             if key not in known:
                 raise PlanError(f"stack: unknown constant {shown(key)}{did_you_mean(key, known)}")
-            if key == "matmul_share" and isinstance(number, (int, float)):
-                content[key] = (("other", float(number)),)
+            content[key] = _constant(key, number)
         return replace(STACKS[name], **content)
+
+
+_SHARES = ("link_share", "memory_share", "send_share", "gather_share", "attention_share")
+"""Constants by which seconds are divided."""
+
+
+def _constant(key: str, value: Any) -> Any:
+    """Return a constant of a stack as it is kept.
+
+    Raises:
+        PlanError: no stack can have it.
+    """
+    if key == "matmul_share":
+        shares = value if isinstance(value, dict) else {"other": value}
+        if shares and all(_is_number(share, above=0) for share in shares.values()):
+            return tuple((str(device), float(share)) for device, share in shares.items())
+        allowed = "a positive number, or an object of devices and such numbers"
+    elif key in ("backward_overlap", "scatter_gather"):
+        if isinstance(value, bool):
+            return value
+        allowed = "true or false"
+    elif key == "link_rule":
+        if value in LINKS:
+            return value
+        allowed = f"one of {', '.join(LINKS)}"
+    elif value is None and key in ("attention_share", "state_bytes"):
+        return None
+    elif key in _SHARES:
+        if _is_number(value, above=0):
+            return float(value)
+        allowed = "a positive number"
+    else:
+        if _is_number(value) and not (key == "tensor_overlap" and value > 1):
+            return float(value)
+        allowed = "a number from 0" + (" to 1" if key == "tensor_overlap" else "")
+    raise PlanError(f"stack: {key} must be {allowed}, not {shown(value)}")
+
+
+def _is_number(value: Any, above: float | None = None) -> bool:
+    """Return whether a value is a finite number from 0, or above one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value < 1e30:
+        return False
+    return bool(value >= 0 if above is None else value > above)
 
 
 class Machine(NamedTuple):

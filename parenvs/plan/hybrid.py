@@ -89,10 +89,12 @@ class HybridStage:
         ranges = content["layers"]
         is_list = isinstance(ranges, list) and ranges
         if not is_list or not all(
-            isinstance(pair, list) and len(pair) == 2 and all(map(fields.is_integer, pair))
+            isinstance(pair, list) and len(pair) == 2 and all(map(_is_layer, pair))
             for pair in ranges
         ):
-            raise PlanError(f"{where}: field 'layers' must be a list of pairs of whole numbers")
+            raise PlanError(
+                f"{where}: field 'layers' must be a list of pairs of whole numbers from 0"
+            )
         split = fields.dimensions(content, "split", where) if "split" in content else {}
         zero = content.get("zero", 0)
         if zero not in (0, 1, 2, 3) or isinstance(zero, (bool, float)):
@@ -213,6 +215,11 @@ class HybridPlan(Plan):
             gradient_overlap=_flag(content, "gradient_overlap", where),
             servers=servers,
         )
+
+
+def _is_layer(value: Any) -> bool:
+    """Return whether a value can be the number of a layer."""
+    return fields.is_integer(value) and 0 <= value <= fields.LARGEST_NUMBER
 
 
 def _flag(content: Mapping[str, Any], key: str, where: str) -> bool:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from parenvs.errors import ParenvsError
 from parenvs.viewer.page import ending, pixels, style, write
 
 if TYPE_CHECKING:
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
+    from parenvs.hybrid.report import HybridReport
     from parenvs.partitioning.problem import Partitioning, PartitionReport
     from parenvs.pipeline.problem import Pipeline, Report
 
-    Viewable: TypeAlias = Report | Pipeline | PartitionReport | Partitioning
+    Viewable: TypeAlias = Report | Pipeline | PartitionReport | Partitioning | HybridReport
 
 __all__ = ["ending", "figure", "rgb_array", "save", "text"]
 
@@ -40,6 +42,10 @@ def text(viewable: Viewable, colour: bool = False, undecided: Collection[str] | 
         TypeError: ``viewable`` is something else.
         ValueError: ``undecided`` is given with a pipeline.
     """
+    from parenvs.hybrid.report import HybridReport
+
+    if isinstance(viewable, HybridReport):
+        return str(viewable)
     of_pipeline, problem, report = _taken_apart(viewable, undecided)
     if of_pipeline:
         from parenvs.viewer import pipeline_text
@@ -90,9 +96,12 @@ def _draw(viewable: Viewable, undecided: Collection[str] | None) -> Figure:
 
 def _taken_apart(viewable: Viewable, undecided: Collection[str] | None) -> tuple[bool, Any, Any]:
     """Whether it is of a pipeline, the problem, and the report or None."""
+    from parenvs.hybrid.report import HybridReport
     from parenvs.partitioning.problem import Partitioning, PartitionReport
     from parenvs.pipeline.problem import Pipeline, Report
 
+    if isinstance(viewable, HybridReport):
+        raise ParenvsError("there are no pictures of hybrid plans yet")
     if isinstance(viewable, (Report, Pipeline)) and undecided is not None:
         raise ValueError("undecided: only variables of partitions can be undecided")
     if isinstance(viewable, Report):
