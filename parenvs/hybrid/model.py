@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.cluster import Device
 from parenvs.graph.graph import Graph
 from parenvs.hybrid.graph.chain import GraphChain, chain_of
 from parenvs.hybrid.layers import Embedding, Head, Layer, Split, TransformerBlock
@@ -86,6 +85,17 @@ class HybridModel:
                 return f"tp {tp} does not divide {name} {width}"
         return None
 
+    def reasons_against_sequence_parallel(self) -> str | None:
+        """Return why tp ranks cannot share what lies between the matrices, or None."""
+        if self.chain is not None and not self.chain.splitting.has_attention:
+            return f"{self.name} has no attention or feed-forward block around which to share tokens"
+        return None
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it runs in half precision by default: a shape, or a graph whose products do."""
+        return self.chain is None or self.chain.is_half
+
     @classmethod
     def of_shape(cls, shape: TransformerShape) -> HybridModel:
         """Make the chain of a transformer's blocks."""
@@ -130,17 +140,6 @@ class HybridModel:
             chain=chain,
             notes=chain.notes,
         )
-
-    def precision_on(self, device: Device) -> str:
-        """Return the precision in which the model runs unless another is asked for.
-
-        A shape, or a graph whose products are in half precision, runs in bf16 or else fp16; a graph
-        of full precision in TF32 where the device has it.
-        """
-        half = self.chain is None or self.chain.is_half
-        peaks = dict(device.peaks)
-        order = ("bf16", "fp16") if half else ("tf32",)
-        return next((name for name in order if name in peaks), "fp32")
 
     def parameters_of(self, layers: np.ndarray, split: Split) -> tuple[Figure, Figure]:
         """Return the parameters on a device of (K, ...) layers: shared ones, and experts'."""
