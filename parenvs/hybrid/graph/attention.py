@@ -51,10 +51,15 @@ def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
             continue
         touched = {t for n in found & products for t in (*kernels[n].reads, *kernels[n].writes)}
         behind = of_label.get((label, int(BACKWARD)), [])
+        parent = program.graph.parent
+        in_loop = any(parent[kernels[n].members[0]] >= 0 for n in found)
         gradients = {
             n for n in behind
             if _opcode(program, kernels[n]) == "dot"
-            and not touched.isdisjoint(kernels[n].reads)
+            and (
+                parent[kernels[n].members[0]] >= 0  # in blocks of queries or keys, one by one
+                if in_loop else not touched.isdisjoint(kernels[n].reads)
+            )
             and all(program.grows[t] for t in kernels[n].writes)
             and all(data[program.source(t)] for t in flow.operands[kernels[n].members[0]])
         }  # fmt: skip

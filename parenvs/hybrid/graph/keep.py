@@ -2,8 +2,8 @@
 
 Automatic differentiation keeps every intermediate result that a derivative needs. Compilers that
 see both passes keep less: what elementwise instructions of one kernel can make again from what is
-kept anyway, the backward kernel makes again. Of each forward kernel the smallest set that suffices
-is kept, a minimum cut between what it reads and what backward kernels read (as PyTorch's
+kept anyway, the backward kernel makes again. Of each kernel the smallest set that suffices is kept,
+a minimum cut between what it reads and what backward kernels read of it (as PyTorch's
 ``min_cut_rematerialization_partition``). Reductions are never repeated, and no product is.
 """
 
@@ -43,31 +43,40 @@ def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
     reads = {k: dict(kernels[k].reads) for k in fused}
     result = list(kernels)
     known: dict[Any, tuple[int, ...]] = {}  # layers repeat
+    gone: dict[int, tuple[int, ...]] = {}  # tensor -> the kept ones that it is made of again
     outputs = {program.source(t) for t in program.graph.outputs.tolist()}
-    for number, kernel in enumerate(kernels):
-        if kernel.phase != FORWARD or opcode[kernel.members[0]] not in FUSIBLE:
+    phases = program.graph.phase.tolist()
+    in_order = sorted(range(len(kernels)), key=lambda k: kernels[k].phase)
+    for number in in_order:
+        kernel = kernels[number]
+        if kernel.phase > BACKWARD or opcode[kernel.members[0]] not in FUSIBLE:
             continue
         made = [t for i in kernel.members for t in program.flow.results[i]]
         targets = [t for t in made if t in wanted and t not in kept]
+        targets = [t for t in targets if wanted[t] != [number]]
         if not targets:
             continue
-        instead = _instead(program, kernel, targets, kept, known)
-        for tensor, others in instead.items():
+        needed = set()
+        for tensor, others in _instead(program, kernel, targets, kept, known).items():
+            whole = {t for other in others for t in gone.get(other, (other,))}
+            needed |= whole
+            if whole != {tensor}:
+                gone[tensor] = tuple(sorted(whole))
             for k in wanted[tensor]:
-                del reads[k][tensor]
-                reads[k].update(dict.fromkeys(others, 1.0))
-        needed = {t for others in instead.values() for t in others}
+                if k != number:
+                    del reads[k][tensor]
+                    reads[k].update(dict.fromkeys(sorted(whole), 1.0))
         members = set(kernel.members)
         writes = [
             t for t in made
             if t in needed or t in outputs or t in kept and t in kernel.writes or any(
-                r not in members and program.graph.phase[r] != BACKWARD
+                r not in members and (phases[r] != BACKWARD or opcode[r] not in FUSIBLE)
                 for r in program.readers[t]
             )
         ]  # fmt: skip
         result[number] = replace(kernel, writes=tuple(writes))
     for k, tensors in reads.items():
-        result[k] = replace(kernels[k], reads=tensors)
+        result[k] = replace(result[k], reads=tensors)
     return result
 
 

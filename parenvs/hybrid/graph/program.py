@@ -219,6 +219,10 @@ class Program:
         source, on_data = list(range(len(flow.before))), self.on_data.tolist()
         for index, opcode in enumerate(flow.opcode):
             results, operands = flow.results[index], flow.operands[index]
+            if opcode == "parameter" and self.graph.parent[index] >= 0:
+                for result in results:  # what a loop hands on unchanged is the tensor outside
+                    source[result] = source[flow.origin(result)]
+                continue
             weights = opcode in (*VIEWS, "reverse", "slice") and not any(on_data[t] for t in results)
             if (opcode in _RELABELS or weights) and operands:
                 for place, result in enumerate(results):
