@@ -64,10 +64,11 @@ def borders_of(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Borders
         if name not in parsed:
             parsed[name] = scopes_of(name, True)[0]
         paths.append(parsed[name])
+    meets = np.flatnonzero(working & _reads_weights(graph, pivots))
     scoped = [path if works else () for path, works in zip(paths, working, strict=True)]
     read = [tuple(path.split("/")) if path else () for path in counted.reads.tolist()]
     for told_by, named in (("scopes", scoped), ("variables", read)):
-        found = _numbered_borders(named, counted, told_by)
+        found = _numbered_borders(named, counted, meets, told_by)
         if found is not None:
             return found
     return _flow_borders(graph, pivots, counted)
@@ -83,10 +84,12 @@ def key_of(path: Path, level: int) -> Path | None:
     return (*path[:place], part[2]) if part else path[: place + 1]
 
 
-def _numbered_borders(named: list[Path], counted: ChainBytes, told_by: str) -> Borders | None:
+def _numbered_borders(
+    named: list[Path], counted: ChainBytes, meets: np.ndarray, told_by: str
+) -> Borders | None:
     """The layers that numbered names tell, or None if there are not at least two."""
-    outer = _level_borders(named, counted, told_by, 1)
-    inner = _level_borders(named, counted, told_by, 2)
+    outer = _level_borders(named, counted, meets, told_by, 1)
+    inner = _level_borders(named, counted, meets, told_by, 2)
     if outer is None or inner is None:
         return outer or inner
     if len(outer.names) >= FEW or len(inner.names) <= len(outer.names):
@@ -101,7 +104,7 @@ def _numbered_borders(named: list[Path], counted: ChainBytes, told_by: str) -> B
 
 
 def _level_borders(
-    named: list[Path], counted: ChainBytes, told_by: str, level: int
+    named: list[Path], counted: ChainBytes, meets: np.ndarray, told_by: str, level: int
 ) -> Borders | None:
     """The layers by the ``level``-th numbered part of each name."""
     spans: dict[Path, list[int]] = {}
@@ -116,11 +119,10 @@ def _level_borders(
             groups.append((start, max(end, last), [*keys, key]))
         else:
             groups.append((first, last, [key]))
-    reads = np.flatnonzero(counted.reads != "")
     merged: list[tuple[int, int, list[Path]]] = []
     for number, (first, last, keys) in enumerate(groups):
         following = groups[number + 1][0] if number + 1 < len(groups) else last + 1
-        weighs = bool(((reads >= first) & (reads < max(following, last + 1))).any())
+        weighs = bool(((meets >= first) & (meets < max(following, last + 1))).any())
         if merged and not weighs:
             start, _, before = merged.pop()
             merged.append((start, last, before + keys))
@@ -128,18 +130,22 @@ def _level_borders(
             merged.append((first, last, keys))
     if len(merged) < 2:
         return None
-    bounds = _bounds([(first, last) for first, last, _ in merged], counted)
+    bounds = _bounds([(first, last) for first, last, _ in merged], counted.cut, meets)
     names = tuple("/".join(keys[0]) for _, _, keys in merged)
     layer_of = {key: layer for layer, (_, _, keys) in enumerate(merged) for key in keys}
     return Borders(bounds, names, layer_of, level, told_by)
 
 
-def _bounds(spans: list[tuple[int, int]], counted: ChainBytes) -> np.ndarray:
+def _bounds(spans: list[tuple[int, int]], cut: np.ndarray, reads: np.ndarray) -> np.ndarray:
     """(n+1,) bounds of the layers whose named pivots are given, first and last of each.
 
     What lies between two layers goes with the one behind, from the narrowest place on.
+
+    Args:
+        spans: of the layers.
+        cut: (N,) bytes that cross a cut behind each pivot.
+        reads: pivots at which data meet weights.
     """
-    cut, reads = counted.cut, np.flatnonzero(counted.reads != "")
     first = spans[0][0]
     ahead = reads[reads < first]
     bounds = [_narrowest(cut, int(ahead[-1]), first) if len(ahead) else 0]
@@ -192,6 +198,21 @@ def _flow_borders(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Bord
     bounds = np.array(sorted({first, *places}))
     told = tuple(f"part {layer}" for layer in range(len(bounds) - 1))
     return Borders(bounds, told, {}, 0, "flow")
+
+
+def _reads_weights(graph: Graph, pivots: np.ndarray) -> np.ndarray:
+    """(N,) bool: pivots that read a weight, or what is made of weights alone."""
+    weights = set(graph.parameter_tensor[graph.weights].tolist())
+    data = _on_data(graph, pivots)
+    operands, results = graph.operands.tolist(), graph.results.tolist()
+    ins, outs = graph.operand_offset.tolist(), graph.result_offset.tolist()
+    found = []
+    for pivot, on_data in zip(pivots.tolist(), data.tolist(), strict=True):
+        reads = not weights.isdisjoint(operands[ins[pivot] : ins[pivot + 1]])
+        if reads and not on_data:
+            weights.update(results[outs[pivot] : outs[pivot + 1]])
+        found.append(reads)
+    return np.array(found, dtype=bool)
 
 
 def _on_data(graph: Graph, pivots: Iterable[int]) -> np.ndarray:
