@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,6 +50,13 @@ class Borders:
     told_by: str
 
 
+class Meets(NamedTuple):
+    """Pivots at which data meet weights: in any way, and in products."""
+
+    all: np.ndarray
+    products: np.ndarray
+
+
 def borders_of(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Borders:
     """Find the layers of a chain.
 
@@ -64,7 +72,10 @@ def borders_of(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Borders
         if name not in parsed:
             parsed[name] = scopes_of(name, True)[0]
         paths.append(parsed[name])
-    meets = np.flatnonzero(working & _reads_weights(graph, pivots))
+    meeting = working & _reads_weights(graph, pivots)
+    codes = [code for code, name in enumerate(graph.opcodes) if name in PRODUCTS]
+    multiplies = np.isin(graph.opcode[pivots], codes)
+    meets = Meets(np.flatnonzero(meeting), np.flatnonzero(meeting & multiplies))
     scoped = [path if works else () for path, works in zip(paths, working, strict=True)]
     read = [tuple(path.split("/")) if path else () for path in counted.reads.tolist()]
     for told_by, named in (("scopes", scoped), ("variables", read)):
@@ -85,7 +96,7 @@ def key_of(path: Path, level: int) -> Path | None:
 
 
 def _numbered_borders(
-    named: list[Path], counted: ChainBytes, meets: np.ndarray, told_by: str
+    named: list[Path], counted: ChainBytes, meets: Meets, told_by: str
 ) -> Borders | None:
     """The layers that numbered names tell, or None if there are not at least two."""
     outer = _level_borders(named, counted, meets, told_by, 1)
@@ -104,7 +115,7 @@ def _numbered_borders(
 
 
 def _level_borders(
-    named: list[Path], counted: ChainBytes, meets: np.ndarray, told_by: str, level: int
+    named: list[Path], counted: ChainBytes, meets: Meets, told_by: str, level: int
 ) -> Borders | None:
     """The layers by the ``level``-th numbered part of each name."""
     spans: dict[Path, list[int]] = {}
@@ -122,15 +133,17 @@ def _level_borders(
     merged: list[tuple[int, int, list[Path]]] = []
     for number, (first, last, keys) in enumerate(groups):
         following = groups[number + 1][0] if number + 1 < len(groups) else last + 1
-        weighs = bool(((meets >= first) & (meets < max(following, last + 1))).any())
+        weighs = bool(((meets.all >= first) & (meets.all < max(following, last + 1))).any())
         if merged and not weighs:
             start, _, before = merged.pop()
             merged.append((start, last, before + keys))
         else:
             merged.append((first, last, keys))
+    while merged and not ((meets.products >= merged[0][0]) & (meets.products <= merged[0][1])).any():
+        merged.pop(0)  # a table of words, in front of the first layer
     if len(merged) < 2:
         return None
-    bounds = _bounds([(first, last) for first, last, _ in merged], counted.cut, meets)
+    bounds = _bounds([(first, last) for first, last, _ in merged], counted.cut, meets.all)
     names = tuple("/".join(keys[0]) for _, _, keys in merged)
     layer_of = {key: layer for layer, (_, _, keys) in enumerate(merged) for key in keys}
     return Borders(bounds, names, layer_of, level, told_by)

@@ -8,7 +8,7 @@ of the last layer up to there that made or read it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -70,21 +70,24 @@ class Program:
         """
         notes: list[str] = []
         written = unrolled(graph)
-        pivots = written.pivots()
-        counted = chain_bytes(written, pivots)
-        borders = borders_of(written, pivots, counted)
-        flow = Flow(written)
+        names = np.array(written.opcodes)[written.opcode]
         backward = (written.phase == BACKWARD) & ~written.free
         if not backward.any():
             notes += [] if twice else ["it has no backward pass: twice the forward pass is taken"]
             twice = True
-        elif written is not graph and "while" in {
-            flow.opcode[i] for i in np.flatnonzero(backward).tolist()
-        }:
+        elif written is not graph and (names[backward] == "while").any():
             notes += [] if twice else [
                 "its backward pass is a loop over layers: twice the forward pass is taken"
             ]
             twice = True
+        elif any("rematted_computation" in written.strings[i]
+                 for i in np.unique(written.op_name[backward]).tolist()):  # fmt: skip
+            notes.append("its backward pass itself recomputes what its checkpoints say")
+        written = _forward_part(written) if twice else written
+        pivots = written.pivots()
+        counted = chain_bytes(written, pivots)
+        borders = borders_of(written, pivots, counted)
+        flow = Flow(written)
         if borders.told_by == "variables":
             notes.append("no scope is numbered: layers are told by the paths of variables")
         if borders.told_by == "flow":
@@ -274,6 +277,29 @@ class Program:
         """(N,) label of each pivot, what it does or not."""
         bounds = self.borders.bounds
         return np.searchsorted(bounds, np.arange(len(self.pivots)), side="right").tolist()
+
+
+def _forward_part(graph: Graph) -> Graph:
+    """The graph with its forward instructions and entry parameters alone."""
+    entry = np.array([name == "parameter" for name in graph.opcodes])[graph.opcode]
+    keep = np.flatnonzero((graph.phase == FORWARD) | (entry & (graph.parent < 0)))
+    new = np.full(len(graph.opcode) + 1, -1, dtype=np.int32)  # parent -1 stays -1
+    new[keep] = np.arange(len(keep))
+    _, operands = graph.uses(keep)
+    _, results = graph.makes(keep)
+    ends = [np.concatenate([[0], np.cumsum(np.diff(offset)[keep])]).astype(np.int32)
+            for offset in (graph.operand_offset, graph.result_offset)]  # fmt: skip
+    alike = ("opcode", "flops", "bytes_accessed", "phase", "free", "op_name", "attribute")
+    return replace(
+        graph,
+        operands=operands,
+        operand_offset=ends[0],
+        results=results,
+        result_offset=ends[1],
+        parent=new[graph.parent[keep]],
+        outputs=graph.outputs[np.isin(graph.outputs, results)],
+        **{name: getattr(graph, name)[keep] for name in alike},
+    )
 
 
 def found_gradient(program: Program, index: int) -> bool:
