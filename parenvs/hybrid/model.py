@@ -88,7 +88,9 @@ class HybridModel:
     def reasons_against_sequence_parallel(self) -> str | None:
         """Return why tp ranks cannot share what lies between the matrices, or None."""
         if self.chain is not None and not self.chain.splitting.has_attention:
-            return f"{self.name} has no attention or feed-forward block around which to share tokens"
+            return (
+                f"{self.name} has no attention or feed-forward block around which to share tokens"
+            )
         return None
 
     @property

@@ -139,7 +139,9 @@ def _level_borders(
             merged.append((start, last, before + keys))
         else:
             merged.append((first, last, keys))
-    while merged and not ((meets.products >= merged[0][0]) & (meets.products <= merged[0][1])).any():
+    while (
+        merged and not ((meets.products >= merged[0][0]) & (meets.products <= merged[0][1])).any()
+    ):
         merged.pop(0)  # a table of words, in front of the first layer
     if len(merged) < 2:
         return None

@@ -132,9 +132,7 @@ def chain_of(
         GraphLayer(work, label, name) if _does(work, label) else None
         for label, name in ((0, "embedding"), (len(names) + 1, "head"))
     ]
-    return GraphChain(
-        work, different, tuple(kind_of), tuple(crossing.tolist()), ends[0], ends[1]
-    )
+    return GraphChain(work, different, tuple(kind_of), tuple(crossing.tolist()), ends[0], ends[1])
 
 
 def graph_batch(program: Program) -> int:

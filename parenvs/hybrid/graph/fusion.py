@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-import numpy as np
-
 from parenvs.graph.flops import ELEMENTWISE
 from parenvs.hybrid.graph.program import NOWHERE, Program
 

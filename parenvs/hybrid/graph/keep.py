@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.hybrid.graph.fusion import FUSIBLE, Kernel
-from parenvs.hybrid.graph.program import BACKWARD, FORWARD, Program
+from parenvs.hybrid.graph.program import BACKWARD, Program
 
 _SMALL = 8
 """A divisor is small if its elements are at least so many times fewer than the quotient's."""
@@ -69,7 +69,7 @@ def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
         members = set(kernel.members)
         writes = [
             t for t in made
-            if t in needed or t in outputs or t in kept and t in kernel.writes or any(
+            if t in needed or t in outputs or (t in kept and t in kernel.writes) or any(
                 r not in members and (phases[r] != BACKWARD or opcode[r] not in FUSIBLE)
                 for r in program.readers[t]
             )
@@ -141,7 +141,9 @@ def _cut(
     known: dict[Any, tuple[int, ...]],
 ) -> set[int]:
     """The tensors of least bytes of which the targets can be made."""
-    tensors = list(dict.fromkeys([*kernel.reads, *before, *(t for b in before.values() for t in b)]))
+    tensors = list(
+        dict.fromkeys([*kernel.reads, *before, *(t for b in before.values() for t in b)])
+    )
     place = {tensor: number for number, tensor in enumerate(tensors)}
     size, free = program.graph.tensor_bytes, program.free_tensors
     largest = max((float(size[t]) for t in tensors), default=1.0)

@@ -85,7 +85,8 @@ class GraphLayer(Layer):
             backward = backward + total(UPDATE, False)
         core = again
         if machine.attention_flops is not None and rows.product_core.any():
-            core, again = self._fused_attention(machine, rows, tp, part), np.zeros_like(part)
+            core = self._fused_attention(machine, machine.attention_flops, rows, part)
+            again = np.zeros_like(part)
             core_backward = 2.5 * core
         if self.work.program.twice:
             backward = BACKWARD_RATIO * forward
@@ -95,9 +96,9 @@ class GraphLayer(Layer):
         return forward + core, backward + core_backward, ahead, back, again
 
     def _fused_attention(
-        self, machine: Machine, rows: Rows, tp: int, part: np.ndarray
+        self, machine: Machine, attention_flops: float, rows: Rows, part: np.ndarray
     ) -> np.ndarray:
-        """(U,) seconds of the forward pass of attention as one kernel."""
+        """(U,) seconds of the forward pass of attention as one kernel of so many FLOP/s."""
         of_core = rows.product_core & (rows.product_at == FORWARD)
         sizes, times = rows.sizes[of_core], rows.product_runs[of_core]
         square = 2.0 * float((sizes.prod(axis=1) * times).sum())
@@ -107,7 +108,7 @@ class GraphLayer(Layer):
         arrays = np.stack([batch * m * k, batch * k * n, batch * m * n])
         moved = float(((arrays.sum(axis=0) - arrays.max(axis=0)) * times).sum())
         traffic = machine.width * moved / machine.memory_bw
-        return np.maximum(square / machine.attention_flops, traffic) * part
+        return np.maximum(square / attention_flops, traffic) * part
 
     def _exchange(
         self,

@@ -27,9 +27,10 @@ NOWHERE = -1
 """Label of what no layer runs: entry parameters, constants, the update."""
 STRUCTURE = frozenset(("parameter", "return", "while", "conditional", "constant", "iota"))
 """Opcodes that do nothing themselves."""
-_RELABELS = frozenset(
-    "add-dependency bitcast broadcast copy opt-barrier optimization-barrier reshape transpose".split()
-)
+_RELABELS = frozenset((
+    "add-dependency", "bitcast", "broadcast", "copy", "opt-barrier", "optimization-barrier",
+    "reshape", "transpose",
+))  # fmt: skip
 """Opcodes that whatever reads their result does on the way: it reads their operand instead."""
 
 
@@ -76,9 +77,11 @@ class Program:
             notes += [] if twice else ["it has no backward pass: twice the forward pass is taken"]
             twice = True
         elif written is not graph and (names[backward] == "while").any():
-            notes += [] if twice else [
-                "its backward pass is a loop over layers: twice the forward pass is taken"
-            ]
+            notes += (
+                []
+                if twice
+                else ["its backward pass is a loop over layers: twice the forward pass is taken"]
+            )
             twice = True
         elif any("rematted_computation" in written.strings[i]
                  for i in np.unique(written.op_name[backward]).tolist()):  # fmt: skip
@@ -226,7 +229,9 @@ class Program:
                 for result in results:  # what a loop hands on unchanged is the tensor outside
                     source[result] = source[flow.origin(result)]
                 continue
-            weights = opcode in (*VIEWS, "reverse", "slice") and not any(on_data[t] for t in results)
+            weights = opcode in (*VIEWS, "reverse", "slice") and not any(
+                on_data[t] for t in results
+            )
             if (opcode in _RELABELS or weights) and operands:
                 for place, result in enumerate(results):
                     source[result] = source[operands[min(place, len(operands) - 1)]]

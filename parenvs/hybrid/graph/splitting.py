@@ -181,9 +181,12 @@ class Splitting:
         if tp == 1 or (self.class_shares(tp) < 1).any():
             return None
         if not self.chosen.any():
-            why = "; ".join(self.notes) or "it has no attention, feed-forward network or dense layer"
+            why = (
+                "; ".join(self.notes) or "it has no attention, feed-forward network or dense layer"
+            )
             return f"tp {tp}: no matrix of {name} can be divided among ranks: {why}"
         dims = self.program.graph.dims
         split = self.chosen[self.classes.label] & (dims > 1)
         widths = sorted(set(dims[split & (dims % tp != 0)].tolist()))[:3]
-        return f"tp {tp} divides none of the widths that would be split ({', '.join(map(str, widths))})"
+        listed = ", ".join(map(str, widths))
+        return f"tp {tp} divides none of the widths that would be split ({listed})"

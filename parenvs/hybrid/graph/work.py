@@ -24,8 +24,8 @@ from parenvs.hybrid.graph.splitting import Splitting
 from parenvs.partitioning.formulas import runs
 
 COSTS = ("kernels", "instructions", "flops")
-"""What takes time: fused kernels, by bytes and FLOPs; each instruction, as for partitions; the FLOPs
-of the forward pass alone, as for pipelines."""
+"""What takes time: fused kernels, by bytes and FLOPs; each instruction, as for partitions; the
+forward pass by FLOPs alone, as for pipelines."""
 PARTS = 4
 """Numbers at the plan's precision and other bytes, growing with the samples; and the same, not."""
 
@@ -50,6 +50,7 @@ class Rows:
     """Kernels of one layer, split in one way; R products and K others.
 
     Attributes:
+        sums: all-reduces: phase, (4,) what is summed, and products (R) behind which it may hide.
         sizes: (R, 4) batch, m, n, k.
         grows: (R, 4) bool.
         product_at: (R,) phase of each, ``Phase``.
@@ -59,9 +60,9 @@ class Rows:
         flops_grow: (K,) bool.
         traffic: (K, 4) what each reads and writes.
         kernel_at, kernel_core, kernel_runs: (K,) as for products.
-        sums: all-reduces: phase, (4,) what is summed, and products (R) behind which it may hide.
     """
 
+    sums: tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]
     sizes: np.ndarray
     grows: np.ndarray
     product_at: np.ndarray
@@ -73,7 +74,6 @@ class Rows:
     kernel_at: np.ndarray
     kernel_core: np.ndarray
     kernel_runs: np.ndarray
-    sums: tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]
 
 
 class Work:
@@ -187,7 +187,7 @@ class Work:
     def _rows(self, label: int, tp: int, sequence_parallel: bool) -> Rows:
         if self.costs == "instructions":
             others = self._instruction_rows(label, tp)
-            return Rows(*_columns([], 5), *_columns(others, 6), self._each_sum(label, tp))
+            return _rows_of([], others, self._each_sum(label, tp))
         program, opcode = self.program, self.program.flow.opcode
         key = ("dimensions", tp)
         if key not in self._known:
@@ -221,7 +221,7 @@ class Work:
             does = any(program.grows[t] for t in (*kernel.reads, *kernel.writes))
             others.append((flops, does, traffic, kernel.phase, core, times))
         sums = self._sums(label, tp, sequence_parallel, [row[-1] for row in products])
-        return Rows(*_columns(products, 5), *_columns(others, 6), sums)
+        return _rows_of(products, others, sums)
 
     def _instruction_rows(self, label: int, tp: int) -> list[tuple[Any, ...]]:
         """Rows of single instructions, the update's with the head, as the partition task counts."""
@@ -268,9 +268,7 @@ class Work:
         parts[place], parts[place + 2] = moving / unit, (accessed - moving) / unit
         return parts
 
-    def _each_sum(
-        self, label: int, tp: int
-    ) -> tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]:
+    def _each_sum(self, label: int, tp: int) -> tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]:
         """Every partial result of a layer, all-reduced where it is made."""
         program = self.program
         place = 1 if program.is_half else 0
@@ -440,10 +438,18 @@ class Work:
         return max(made, key=lambda t: self.program.elements[t], default=None)
 
 
-def _columns(rows: list[tuple[Any, ...]], count: int) -> list[np.ndarray]:
-    """The first columns of rows as arrays; the empty ones have a width where it matters."""
-    if not rows:
-        wide = np.zeros((0, PARTS))
-        none = np.zeros(0, dtype=int)
-        return ([wide, wide > 0] if count == 5 else [none, none > 0, wide]) + [none, none > 0, none]
-    return [np.array(column) for column in list(zip(*rows, strict=True))[:count]]
+def _rows_of(
+    products: list[tuple[Any, ...]],
+    others: list[tuple[Any, ...]],
+    sums: tuple[tuple[int, np.ndarray, tuple[int, ...]], ...],
+) -> Rows:
+    """Rows as arrays; the fields of each are those of ``Rows``, in its order."""
+    wide = np.zeros((0, PARTS))
+    none = np.zeros(0, dtype=int)
+    no_products = [wide, wide > 0, none, none > 0, none]
+    no_others = [none, none > 0, wide, none, none > 0, none]
+    columns = []
+    for rows, empty in ((products, no_products), (others, no_others)):
+        found = [np.array(column) for column in zip(*rows, strict=True)]
+        columns += found[: len(empty)] if rows else empty
+    return Rows(sums, *columns)
