@@ -67,12 +67,7 @@ class GraphLayer(Layer):
         self, machine: Machine, rows: Rows, tp: int, shared: bool, part: np.ndarray
     ) -> tuple[Figure, ...]:
         """The five figures of ``LayerSeconds`` for (U,) parts of the batch."""
-        sizes = np.where(rows.grows[..., None], rows.sizes[..., None] * part, rows.sizes[..., None])
-        batch, m, n, k = np.moveaxis(sizes, 1, 0)
-        products = matmul_seconds(machine, m, n, k, batch) * rows.product_runs[:, None]
-        flops = np.where(rows.flops_grow[:, None], rows.flops[:, None] * part, rows.flops[:, None])
-        others = roofline_seconds(machine, flops, _bytes(machine, rows.traffic, part))
-        others = others * rows.kernel_runs[:, None]
+        products, others = _row_seconds(machine, rows, part)
 
         def total(phase: int, core: bool) -> np.ndarray:
             of_products = (rows.product_at == phase) & (rows.product_core == core)
@@ -144,6 +139,12 @@ class GraphLayer(Layer):
         if self.work.program.twice:
             back = ahead.copy()
         return ahead, back
+
+    def product_seconds(self, machine: Machine, samples: float) -> float:
+        """Seconds of matrix products and convolutions of both passes, on one device alone."""
+        rows = self.work.rows(self.label, 1, False)
+        products, others = _row_seconds(machine, rows, np.atleast_1d(self._part(Split(1, samples))))
+        return float(products.sum() + others[rows.kernel_multiplies].sum())
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``."""
@@ -222,6 +223,17 @@ class GraphLayer(Layer):
                     found = figures(int(rank), is_shared and rank > 1, parts)
                     result[:, which] = found[:, place.reshape(-1)]
         return result
+
+
+def _row_seconds(machine: Machine, rows: Rows, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(R, U) and (K, U) seconds of products and other kernels for (U,) parts of the batch."""
+    sizes = np.where(rows.grows[..., None], rows.sizes[..., None] * part, rows.sizes[..., None])
+    batch, m, n, k = np.moveaxis(sizes, 1, 0)
+    products = matmul_seconds(machine, m, n, k, batch) * rows.product_runs[:, None]
+    flops = np.where(rows.flops_grow[:, None], rows.flops[:, None] * part, rows.flops[:, None])
+    others = roofline_seconds(machine, flops, _bytes(machine, rows.traffic, part))
+    others = others * rows.kernel_runs[:, None]
+    return products, others
 
 
 def _bytes(machine: Machine, parts: np.ndarray, part: np.ndarray) -> np.ndarray:

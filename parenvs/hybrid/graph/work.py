@@ -17,7 +17,7 @@ import numpy as np
 from parenvs.graph.flops import bytes_of
 from parenvs.graph.graph import Role
 from parenvs.hybrid.graph.attention import Cores, cores_of
-from parenvs.hybrid.graph.fusion import FUSIBLE, Kernel, kernels_of
+from parenvs.hybrid.graph.fusion import FUSIBLE, PRODUCTS, Kernel, kernels_of
 from parenvs.hybrid.graph.keep import with_least_kept
 from parenvs.hybrid.graph.program import BACKWARD, FORWARD, NOWHERE, STRUCTURE, UPDATE, Program
 from parenvs.hybrid.graph.splitting import Splitting
@@ -60,6 +60,7 @@ class Rows:
         flops_grow: (K,) bool.
         traffic: (K, 4) what each reads and writes.
         kernel_at, kernel_core, kernel_runs: (K,) as for products.
+        kernel_multiplies: (K,) bool, whether it is a convolution, or a product counted by bytes.
     """
 
     sums: tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]
@@ -74,6 +75,7 @@ class Rows:
     kernel_at: np.ndarray
     kernel_core: np.ndarray
     kernel_runs: np.ndarray
+    kernel_multiplies: np.ndarray
 
 
 class Work:
@@ -219,7 +221,8 @@ class Work:
             else:
                 traffic = self._moved(index) * share
             does = any(program.grows[t] for t in (*kernel.reads, *kernel.writes))
-            others.append((flops, does, traffic, kernel.phase, core, times))
+            multiplies = opcode[index] in PRODUCTS
+            others.append((flops, does, traffic, kernel.phase, core, times, multiplies))
         sums = self._sums(label, tp, sequence_parallel, [row[-1] for row in products])
         return _rows_of(products, others, sums)
 
@@ -235,6 +238,7 @@ class Work:
                 int(program.graph.phase[index]),
                 False,
                 self.runs[index],
+                self.program.flow.opcode[index] in PRODUCTS,
             )
             for index in self._instructions.get(label, [])
         ]
@@ -447,7 +451,7 @@ def _rows_of(
     wide = np.zeros((0, PARTS))
     none = np.zeros(0, dtype=int)
     no_products = [wide, wide > 0, none, none > 0, none]
-    no_others = [none, none > 0, wide, none, none > 0, none]
+    no_others = [none, none > 0, wide, none, none > 0, none, none > 0]
     columns = []
     for rows, empty in ((products, no_products), (others, no_others)):
         found = [np.array(column) for column in zip(*rows, strict=True)]
