@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.hybrid.problem import Hybrid
+from parenvs.hybrid.report import HybridReport
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.problem import Pipeline, Report
-from parenvs.plan import PartitionPlan, PipelinePlan
+from parenvs.plan import HybridPlan, PartitionPlan, PipelinePlan
 
 SEARCHED = {"exact-pruned": "pruned candidates", "exact-points": "128 points and 64 units"}
 """Planners whose search space is a part of all plans -> that part; their proofs are for it."""
@@ -125,3 +127,35 @@ class PartitionAnswer(Answer):
     def reward(self) -> str:
         """Reward of which ``value`` and ``bound`` are returns: ``"paper"`` or ``"step_time"``."""
         return self.problem.reward
+
+
+@dataclass(frozen=True, eq=False)
+class HybridAnswer(Answer):
+    """A hybrid plan.
+
+    Attributes:
+        problem: the problem.
+        chosen: the plan.
+        length: closed-form seconds of a step, ``Hybrid.length``.
+        among: the plans over which ``bound`` and ``proven`` hold, in words.
+    """
+
+    problem: Hybrid
+    chosen: HybridPlan
+    length: float
+    among: str = ""
+
+    @property
+    def plan(self) -> HybridPlan:
+        """The plan, which can be saved."""
+        return self.chosen
+
+    @cached_property
+    def report(self) -> HybridReport:
+        """The judge's report on the plan."""
+        return self.problem.report(self.plan)
+
+    @property
+    def claim(self) -> str:
+        """See ``Answer.claim``."""
+        return f"{self.status} among {self.among}" if self.proven and self.among else self.status

@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.agents.answer import Answer, PartitionAnswer, PipelineAnswer
+from parenvs.agents.answer import Answer, HybridAnswer, PartitionAnswer, PipelineAnswer
+from parenvs.agents.exact.hybrid import exact, exact_hybrid, exact_uniform
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_full, exact_pruned
 from parenvs.agents.exact.points import exact_points
 from parenvs.agents.exact.shapes import Choice, exact_shape
+from parenvs.agents.heuristics import hybrid as hybrid_heuristics
 from parenvs.agents.heuristics import partition as partition_heuristics
 from parenvs.agents.heuristics.beam import beam
 from parenvs.agents.heuristics.pipedream import pipedream
@@ -25,11 +27,15 @@ from parenvs.agents.pretrained.planner import pretrained
 from parenvs.agents.reference import optimum, target
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
+from parenvs.hybrid.objectives import Objective
+from parenvs.hybrid.problem import Hybrid
+from parenvs.hybrid.space import Constraints, UniformSpace
 from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import RADIUS, CutSpace, check_candidates
 from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
+from parenvs.plan import HybridPlan
 
 SECONDS = 20.0
 """Default time limit of each search of the planner ``exact`` for pipelines."""
@@ -268,13 +274,79 @@ class PartitionRequest(Request):
         return f"{problem.task}-{problem.reward}-{cluster_label}"
 
 
-def request_of(problem: Pipeline | Partitioning, **options: Any) -> Request:
+@dataclass(frozen=True)
+class HybridRequest(Request):
+    """A model to be planned along all axes.
+
+    Attributes:
+        problem: the model on its cluster.
+        constraints: that plans must keep to; an object of them is taken, too.
+        objective: what planners that prove something minimise, one of
+            ``parenvs.hybrid.objectives.OBJECTIVES``.
+        price: of a device-hour, for the objective ``"money"``.
+        time_limit: seconds of the search over free stages (None: ``SECONDS`` for ``exact``, no
+            limit for ``exact-hybrid``).
+    """
+
+    problem: Hybrid
+    constraints: Constraints = field(default_factory=Constraints)
+    objective: str = "seconds"
+    price: float = 1.0
+    time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise errors for unknown constraints and objectives."""
+        if isinstance(self.constraints, Mapping):
+            known = [item.name for item in fields(Constraints)]
+            for name in self.constraints:
+                if name not in known:
+                    raise ParenvsError(
+                        f"unknown constraint {shown(name)}{did_you_mean(str(name), known)}; "
+                        f"known: {', '.join(known)}"
+                    )
+            object.__setattr__(self, "constraints", Constraints(**self.constraints))
+        self.goal  # noqa: B018  # raises errors for its name and price
+
+    @property
+    def goal(self) -> Objective:
+        """What is minimised."""
+        return Objective(self.objective, self.price)
+
+    @property
+    def env_id(self) -> str:
+        """There is no environment in which agents train for the task."""
+        raise ParenvsError(f"task {HybridPlan.task} has no environment; choose another agent")
+
+    @property
+    def env_kwargs(self) -> dict[str, Any]:
+        """See ``env_id``."""
+        return {"instance": self.problem.instance, "cluster": self.problem.cluster.to_json()}
+
+    @cached_property
+    def space(self) -> UniformSpace:
+        """All uniform plans that keep to the constraints."""
+        return UniformSpace.build(self.problem, self.constraints)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Planners that ``parenvs compare`` runs."""
+        return (*hybrid_heuristics.PURE, "random", "megatron", "uniform", "exact")
+
+    @property
+    def label(self) -> str:
+        """The cluster and the batch."""
+        cluster = self.problem.cluster
+        return f"{cluster.name or f'{cluster.devices}-devices'}-batch-{self.problem.batch}"
+
+
+def request_of(problem: Pipeline | Partitioning | Hybrid, **options: Any) -> Request:
     """Make the request of a problem.
 
     Args:
         problem: the problem to plan.
         **options: ``seed``, ``steps``, ``progress``; for pipelines ``radius``, ``candidates`` and
-            ``time_limit`` (and ``clusters``, for commands); for partitions ``memory_limit``.
+            ``time_limit`` (and ``clusters``, for commands); for partitions ``memory_limit``; for
+            hybrid plans ``constraints``, ``objective``, ``price`` and ``time_limit``.
 
     Raises:
         ParenvsError: ``problem`` is no problem, or the task does not have an option.
@@ -284,6 +356,8 @@ def request_of(problem: Pipeline | Partitioning, **options: Any) -> Request:
         kind = PipelineRequest
     elif isinstance(problem, Partitioning):
         kind = PartitionRequest
+    elif isinstance(problem, Hybrid):
+        kind = HybridRequest
     else:
         raise ParenvsError(
             f"solve takes a problem, not {shown(problem)}; make one with parenvs.problem(name), "
@@ -299,7 +373,9 @@ def request_of(problem: Pipeline | Partitioning, **options: Any) -> Request:
     return kind(problem, **options)
 
 
-def solve(problem: Pipeline | Partitioning, agent: str = "exact", **options: Any) -> Answer:
+def solve(
+    problem: Pipeline | Partitioning | Hybrid, agent: str = "exact", **options: Any
+) -> Answer:
     """Plan a problem of any task with any planner.
 
     Args:
@@ -406,5 +482,28 @@ PARTITION_PLANNERS: dict[str, Callable[[PartitionRequest], PartitionAnswer]] = {
 
 ``ones`` always takes action 1; ``expert`` is Megatron's plan, or splits a chain of dense layers.
 """
+HYBRID_PLANNERS: dict[str, Callable[[HybridRequest], HybridAnswer]] = {
+    "exact": lambda r: exact(
+        r.problem, r.constraints, r.goal, SECONDS if r.time_limit is None else r.time_limit
+    ),
+    "exact-hybrid": lambda r: exact_hybrid(
+        r.problem, r.constraints, r.goal, time_limit=r.time_limit
+    ),
+    "uniform": lambda r: exact_uniform(r.problem, r.constraints, r.goal, r.space),
+    "megatron": lambda r: hybrid_heuristics.megatron(r.problem, r.constraints),
+    **{
+        kind: partial(lambda kind, r: hybrid_heuristics.pure(r.problem, kind, r.constraints), kind)
+        for kind in hybrid_heuristics.PURE
+    },
+    "random": lambda r: hybrid_heuristics.random_plan(
+        r.problem, np.random.default_rng(r.seed), r.constraints
+    ),
+}
+"""Planners of hybrid plans by name.
+
+``uniform`` judges all uniform plans, ``exact-hybrid`` searches plans of one chunk whose stages
+differ, ``exact`` both. ``megatron`` is a rule of thumb; four have one kind of parallelism only.
+"""
 PipelineRequest.planners = PIPELINE_PLANNERS
+HybridRequest.planners = HYBRID_PLANNERS
 PartitionRequest.planners = PARTITION_PLANNERS

@@ -26,7 +26,7 @@ import numpy as np  # noqa: E402
 from parenvs import Cluster, Pipeline, judge, load_profile  # noqa: E402
 from parenvs.agents.answer import PipelineAnswer  # noqa: E402
 from parenvs.errors import InfeasibleError  # noqa: E402
-from parenvs.instances import names  # noqa: E402
+from parenvs.instances import PAPER  # noqa: E402
 from parenvs.machine import cores, counted, processor, versions  # noqa: E402
 from parenvs.markdown import table as table  # noqa: E402
 
@@ -34,7 +34,7 @@ PROFILES = ROOT.parent / "shared" / "profiles"
 """Measured profiles; not part of the repository, and what needs them is left out without them."""
 RESULTS = Path(__file__).parent / "results"
 CLUSTERS = ("A", "B", "C")
-INSTANCES = tuple(names())
+INSTANCES = PAPER
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,11 @@ def main() -> None:
 
     from parenvs.datasets.models import MODELS
 
-    models = {**MODELS, "resnet-50": resnet50(), "decoder-only": decoder_only()}
+    models = {
+        **{x: MODELS[x] for x in INSTANCES},
+        "resnet-50": resnet50(),
+        "decoder-only": decoder_only(),
+    }
     raws = []
     for name in chosen.models or models:
         for kind in KINDS:

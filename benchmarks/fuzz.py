@@ -1,307 +1,122 @@
 """Mutated files for every reader: each is read, or refused in one line.
 
-``python benchmarks/fuzz.py READER N SEED`` changes small valid files N times (bytes, cuts, copies,
-numbers, values of JSON), reads each in a process with limits, and counts what comes of it. It ends
-with status 1 if a reader gave a traceback, took more than 5 seconds or asked for more than 1 GB.
+``python benchmarks/fuzz.py READER N SEED`` changes small valid files N times (bytes, words,
+numbers, fields, cells, elements), reads each in a process with limits, and counts what comes of it.
+It ends with status 1 if a reader gave a traceback, took more than 5 seconds, asked for more than
+1 GB, or accepted what must not be. ``python benchmarks/fuzz.py all N SEED`` divides N among all
+readers and writes ``results/fuzz.md``; a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import multiprocessing
+import os
 import random
 import re
 import resource
+import signal
 import tempfile
+import time
 import traceback
 import warnings
-import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from parenvs import Graph, ParenvsError, load_plan, load_profile
-from parenvs.cluster import Cluster
-from parenvs.datasets.instance_sets import load_set, save_set
-from parenvs.graph.formats.text import parse
-from parenvs.leaderboard.entry import load_entry
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads would reserve memory, and share the seconds
+from common import RESULTS, percent, progress, publish, table
+from fuzz_inputs import mutated
+from fuzz_readers import READERS, Reader, WrongAcceptanceError
+
+from parenvs.errors import ParenvsError
 
 SECONDS, BYTES = 5.0, 2**30
-"""Limits of one reading."""
-OUTCOMES = ("accepted", "refused", "traceback", "hang", "memory")
+"""Limits of one reading: seconds of the process, and memory beyond what it has before."""
+PATIENCE = 60.0
+"""Seconds of the clock after which a process counts as one that hangs, whatever it does."""
+OUTCOMES = ("accepted", "refused", "traceback", "hang", "memory", "wrong")
 BAD = OUTCOMES[2:]
-ROOT = Path(__file__).parents[1]
-NUMBERS = (
-    "0", "-1", "1", "2", "7", "255", "2147483648", "1099511627776", "18446744073709551616",
-    "1e400", "nan", "0.5", '""', "[]", "null",
-)  # fmt: skip
-MODULE = """\
-HloModule small
-
-sum {
-  a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT c = f32[] add(a, b)
-}
-
-body {
-  p = (s32[], f32[4,8]) parameter(0)
-  i = s32[] get-tuple-element(p), index=0
-  h = f32[4,8] get-tuple-element(p), index=1
-  one = s32[] constant(1)
-  n = s32[] add(i, one)
-  t = f32[4,8] tanh(h)
-  ROOT r = (s32[], f32[4,8]) tuple(n, t)
-}
-
-test {
-  p = (s32[], f32[4,8]) parameter(0)
-  i = s32[] get-tuple-element(p), index=0
-  n = s32[] constant(3)
-  ROOT less = pred[] compare(i, n), direction=LT
-}
-
-ENTRY main {
-  params__layers___0___q__ = f32[8,8] parameter(0)
-  params__table__ = f32[16,8] parameter(1)
-  batch = s32[4,1] parameter(2)
-  e = f32[4,8] gather(params__table__, batch), offset_dims={1}, collapsed_slice_dims={0}, \
-start_index_map={0}, index_vector_dim=1, slice_sizes={1,8}
-  d = f32[4,8] dot(e, params__layers___0___q__), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  zero = f32[] constant(0)
-  none = s32[] constant(0)
-  s = (s32[], f32[4,8]) tuple(none, d)
-  w = (s32[], f32[4,8]) while(s), condition=test, body=body
-  o = f32[4,8] get-tuple-element(w), index=1
-  v = f32[4,8,1,1] reshape(o)
-  k = f32[1,1,8,8] reshape(params__layers___0___q__)
-  g = f32[4,1,1,8] transpose(v), dimensions={0,2,3,1}
-  f = f32[4,1,1,8] convolution(g, k), window={size=1x1}, dim_labels=b01f_01io->b01f
-  q = f32[4,8] reshape(f)
-  m = f32[4,8] call(q), to_apply=scope, metadata={op_name="jit(f)/block"}
-  x = f32[8,8] concatenate(m, q), dimensions={0}
-  y = f32[4,8] slice(x), slice={[0:8:2], [0:8]}
-  z = f32[4,10] pad(y, zero), padding=0_0x1_1
-  ROOT l = f32[4] reduce(z, zero), dimensions={1}, to_apply=sum
-}
-"""
-SCOPE = """\
-scope {
-  p = f32[4,8] parameter(0)
-  ROOT n = f32[4,8] negate(p)
-}
-
-ENTRY"""
-MODULE = MODULE.replace("ENTRY", SCOPE, 1)
-CLUSTER = {
-    "servers": 2,
-    "devices_per_server": 4,
-    "device": "v100",
-    "inter_bw": 3.125e9,
-    "intra_bw": 1.3e11,
-}
-STABLEHLO = """\
-module @m {
-  func.func public @main(%a: tensor<4x8xf32>, %b: tensor<8x6xf32>) -> tensor<4x6xf32> {
-    %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : \
-(tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
-    %1 = stablehlo.tanh %0 : tensor<4x6xf32>
-    return %1 : tensor<4x6xf32>
-  }
-}
-"""
+PART = 500
+"""Inputs of a part of a run, which is what a run that was stopped does again."""
+_KILLERS = {signal.SIGPROF: "hang", signal.SIGKILL: "memory"}
 
 
-def use(graph: Graph) -> None:
-    """Do with a graph what every command does first: its chain and its partitioning."""
-    graph.pipeline("2x2:v100", micro_batch=1)
-    graph.partitioning("1x2:v100")
+class Found(NamedTuple):
+    """What came of a file.
+
+    Attributes:
+        outcome: one of ``OUTCOMES``.
+        text: the error's text; empty if the file was accepted.
+        seconds: of the process.
+        megabytes: by which the process grew.
+    """
+
+    outcome: str
+    text: str
+    seconds: float = 0.0
+    megabytes: float = 0.0
 
 
-def made(write: Callable[[Path], Any], suffix: str) -> bytes:
-    """Return the content of a file that a function writes."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"seed{suffix}"
-        write(path)
-        return path.read_bytes()
+@dataclass
+class Tally:
+    """Counts of a run.
+
+    Attributes:
+        outcomes: outcome -> number of files.
+        reasons: form of a refusal -> number of files; numbers and names are left out of a form.
+        seconds: largest of a file.
+        megabytes: largest of a file.
+    """
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    megabytes: float = 0.0
+
+    def add(self, found: Found) -> None:
+        """Count a file."""
+        self.outcomes[found.outcome] += 1
+        if found.outcome == "refused":
+            self.reasons[form(found.text)] += 1
+        self.seconds = max(self.seconds, found.seconds)
+        self.megabytes = max(self.megabytes, found.megabytes)
+
+    def merge(self, other: Tally) -> None:
+        """Count what another tally has."""
+        self.outcomes += other.outcomes
+        self.reasons += other.reasons
+        self.seconds = max(self.seconds, other.seconds)
+        self.megabytes = max(self.megabytes, other.megabytes)
 
 
-def graph_seed() -> Graph:
-    """Return the small module as a graph."""
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        path = Path(folder) / "seed.txt"
-        path.write_text(MODULE, encoding="utf-8")
-        return Graph.from_hlo(path)
+def form(text: str) -> str:
+    """Return a refusal without the file, the names and the numbers in it."""
+    text = re.sub(r"^\S*mutated\.\w+: ", "", text)
+    text = re.sub(r"codec can't decode.*?(?=\)|$)", "codec can't decode", text)
+    text = re.sub(r"^line \d+[^:]*: |^(field|array) '[^']*':? ", r"\1 ", text)
+    text = re.sub(r"(dims is broken; build the file anew \(|instruction '[^']*': )", "", text)
+    text = re.sub(r"'(?:[^'\\]|\\.)*'|\"[^\"]*\"|\[[^\]]*\]", "…", text)
+    return re.sub(r"[-+]?\d[\d.,e+]*|\b(nan|inf)\b", "N", text)[:72].strip()
 
 
-def entry_seed() -> bytes:
-    """Return a submitted entry with few plans."""
-    files = (ROOT / "leaderboard" / "submissions").glob("*/*.json")
-    return min((path.read_bytes() for path in files), key=len)
-
-
-def plan_seed() -> bytes:
-    """Return a plan of such an entry."""
-    path = ROOT / "leaderboard" / "submissions" / "pipeline-cut" / "even.json"
-    plans = json.loads(path.read_text(encoding="utf-8"))["plans"]
-    return json.dumps(next(iter(plans.values()))).encode()
-
-
-READERS: dict[str, tuple[str, Callable[[], bytes], Callable[[Path], Any]]] = {
-    "pb": (
-        ".pb",
-        lambda: parse(MODULE).SerializeToString(),
-        lambda path: use(Graph.from_hlo(path)),
-    ),
-    "txt": (".txt", MODULE.encode, lambda path: use(Graph.from_hlo(path))),
-    "mlir": (".mlir", STABLEHLO.encode, Graph.from_hlo),
-    "npz": (
-        ".npz",
-        lambda: made(graph_seed().save, ".npz"),
-        lambda path: use(Graph.load(path)),
-    ),
-    "csv": (
-        ".csv",
-        lambda: made(load_profile("vgg-19", "1x2:v100").to_csv, ".csv"),
-        lambda path: load_profile(path, "1x2:v100"),
-    ),
-    "plan": (".json", plan_seed, load_plan),
-    "entry": (".json", entry_seed, load_entry),
-    "set": (
-        ".npz",
-        lambda: made(lambda path: save_set(path, load_set("plan-validation")[:3]), ".npz"),
-        load_set,
-    ),
-    "cluster": (
-        ".json",
-        lambda: json.dumps(CLUSTER).encode(),
-        lambda path: Cluster.parse(str(path)),
-    ),
-}
-"""Reader -> ending of its files, a valid file, and what reads a file."""
-
-
-def mutated(data: bytes, suffix: str, draw: random.Random) -> bytes:
-    """Return a file with one to four things changed."""
-    for _ in range(draw.choice((1, 1, 2, 4))):
-        if suffix == ".npz" and draw.random() < 0.8:
-            data = _changed_member(data, draw)
-        elif suffix == ".json" and draw.random() < 0.6:
-            data = _changed_json(data, draw)
-        else:
-            data = draw.choice(
-                (_flipped, _renumbered, _renumbered, _swapped, _swapped, _cut, _doubled)
-            )(data, draw)
-    return data
-
-
-def _flipped(data: bytes, draw: random.Random) -> bytes:
-    out = bytearray(data)
-    for _ in range(draw.randint(1, 4)):
-        if out:
-            letter = draw.randrange(32, 127) if draw.random() < 0.7 else draw.randrange(256)
-            out[draw.randrange(len(out))] = letter
-    return bytes(out)
-
-
-def _cut(data: bytes, draw: random.Random) -> bytes:
-    start, stop = sorted(draw.randrange(len(data) + 1) for _ in range(2))
-    return data[:start] if draw.random() < 0.3 else data[:start] + data[stop:]
-
-
-def _doubled(data: bytes, draw: random.Random) -> bytes:
-    start = draw.randrange(len(data) + 1)
-    piece = data[start : start + draw.choice((1, 8, 80))]
-    return data[:start] + piece * draw.choice((2, 50, 2000)) + data[start + len(piece) :]
-
-
-def _renumbered(data: bytes, draw: random.Random) -> bytes:
-    places = list(re.finditer(rb"\d+", data))
-    if not places:
-        return data
-    place = draw.choice(places)
-    return data[: place.start()] + draw.choice(NUMBERS).encode() + data[place.end() :]
-
-
-def _swapped(data: bytes, draw: random.Random) -> bytes:
-    """Put one word in the place of another."""
-    words = list(re.finditer(rb"\w+", data))
-    if not words:
-        return data
-    place, other = draw.choice(words), draw.choice(words)
-    return data[: place.start()] + other[0] + data[place.end() :]
-
-
-def _changed_json(data: bytes, draw: random.Random) -> bytes:
-    """Change, remove or repeat one value of a JSON file."""
-    try:
-        value = json.loads(data)
-    except ValueError:
-        return data
-    here = value
-    while isinstance(here, dict | list) and here:
-        key = draw.choice(list(here) if isinstance(here, dict) else range(len(here)))
-        if not isinstance(here[key], dict | list) or draw.random() < 0.3:
-            here[key] = draw.choice(
-                (
-                    None,
-                    True,
-                    -1,
-                    0,
-                    2**64,
-                    1e308,
-                    float("nan"),
-                    "",
-                    "\x1b[31m",
-                    [],
-                    {},
-                    [[]],
-                    "x" * 9,
-                )
-            )
-            break
-        here = here[key]
-    return json.dumps(value).encode()
-
-
-def _changed_member(data: bytes, draw: random.Random) -> bytes:
-    """Change bytes of one array of a ``.npz``, and pack it again."""
-    out = io.BytesIO()
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
-            chosen = draw.choice(old.namelist())
-            for name in old.namelist():
-                content = old.read(name)
-                if name == chosen:
-                    start = 0 if draw.random() < 0.1 else min(128, len(content))
-                    change = draw.choice((_flipped, _flipped, _renumbered))
-                    content = content[:start] + change(content[start:], draw)
-                new.writestr(name, content)
-    except _DAMAGED:
-        return data
-    return out.getvalue()
-
-
-_DAMAGED = (
-    zipfile.BadZipFile, zlib.error, IndexError, NotImplementedError, RuntimeError, ValueError,
-    OSError, EOFError,
-)  # fmt: skip
-"""What an archive may raise that has been changed before."""
-
-
-def outcome(read: Callable[[Path], Any], path: Path) -> tuple[str, str]:
+def outcome(reader: Reader, path: Path) -> tuple[str, str]:
     """Return what comes of reading a file, and the text of the error."""
     try:
-        read(path)
+        reader.check(reader.read(path))
     except ParenvsError as error:
-        text = str(error)
+        text, cause = str(error), error.__context__
+        while cause is not None:
+            if isinstance(cause, MemoryError):
+                return "memory", f"{text}\n{traceback.format_exc()}"
+            cause = cause.__context__
         return ("refused", text) if "\n" not in text else ("traceback", text)
+    except WrongAcceptanceError:
+        return "wrong", traceback.format_exc()
     except MemoryError:
         return "memory", traceback.format_exc()
     except Exception:  # what a user would see as a traceback
@@ -309,96 +124,231 @@ def outcome(read: Callable[[Path], Any], path: Path) -> tuple[str, str]:
     return "accepted", ""
 
 
-def _work(reader: str, link: Connection) -> None:
-    """Read files that come as bytes, within the limit of memory, and answer with outcomes."""
+def _work(name: str, originals: list[bytes], link: Connection, other: Connection) -> None:
+    """Read files that come as bytes, within limits, and answer with what came of each.
+
+    Args:
+        name: of the reader.
+        originals: valid files.
+        link: where files come from, and answers go to.
+        other: its other end, of which this process has a copy: closed, the link ends when the
+            process that asks does.
+    """
+    other.close()
     warnings.simplefilter("ignore")
-    suffix, _, read = READERS[reader]
-    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
-    limit = pages * resource.getpagesize() + BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    reader = READERS[name]
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"mutated{suffix}"
+        path = Path(folder) / f"mutated{reader.suffix}"
+        for data in originals:  # so that what is imported and cached does not count
+            path.write_bytes(data)
+            first = outcome(reader, path)
+            if first[0] != "accepted":
+                link.send(Found(*first))
+                return
+        link.send(Found("accepted", ""))
+        limit = _status("VmSize") + BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         while True:
-            path.write_bytes(link.recv_bytes())
-            link.send(outcome(read, path))
+            try:
+                path.write_bytes(link.recv_bytes())
+            except EOFError:
+                return
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the peak
+            before, begin = _status("VmRSS"), time.process_time()
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process
+            found = outcome(reader, path)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            grown = (_status("VmHWM") - before) / 1e6
+            link.send(Found(*found, time.process_time() - begin, grown))
+
+
+def _status(key: str) -> int:
+    """Return a figure of the process in bytes."""
+    text = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(re.search(rf"{key}:\s*(\d+)", text)[1])  # type: ignore[index]
 
 
 class Worker:
     """A process that reads files; a new one takes its place when it hangs or dies."""
 
-    def __init__(self, reader: str) -> None:
-        self.reader = reader
+    def __init__(self, name: str, originals: list[bytes]) -> None:
+        self.name, self.originals = name, originals
         self.start()
 
     def start(self) -> None:
-        """Start the process."""
-        self.link, theirs = multiprocessing.Pipe()
-        self.process = multiprocessing.Process(
-            target=_work, args=(self.reader, theirs), daemon=True
+        """Start the process.
+
+        Raises:
+            ParenvsError: the valid files are not read.
+        """
+        fork = multiprocessing.get_context("fork")
+        self.link, theirs = fork.Pipe()
+        self.process = fork.Process(
+            target=_work, args=(self.name, self.originals, theirs, self.link), daemon=True
         )
         self.process.start()
         theirs.close()
+        first = self.link.recv()
+        if first.outcome != "accepted":
+            raise ParenvsError(f"{self.name}: a file to be changed is not read: {first.text}")
 
     def stop(self) -> None:
         """End the process."""
         self.process.kill()
         self.process.join()
 
-    def run(self, data: bytes) -> tuple[str, str]:
+    def run(self, data: bytes) -> Found:
         """Return what comes of a file."""
         self.link.send_bytes(data)
         try:
-            if self.link.poll(SECONDS):
+            if self.link.poll(PATIENCE):
                 return self.link.recv()
-            found = "hang", f"more than {SECONDS} seconds"
+            found = Found("hang", f"more than {PATIENCE} seconds of the clock", PATIENCE)
         except EOFError:
-            found = "memory", "the process died"
+            self.process.join()
+            number = -(self.process.exitcode or 0)
+            kind = _KILLERS.get(signal.Signals(number), "traceback") if number > 0 else "traceback"
+            found = Found(kind, f"the process died of signal {number}")
         self.stop()
         self.start()
         return found
 
 
-def fuzz(reader: str, count: int, seed: int, keep: Path | None = None) -> Counter[str]:
-    """Read ``count`` mutated files and return how often each outcome came.
+def fuzz(
+    name: str, count: int, seed: int | str, keep: Path | None = None, limit: int = PART
+) -> Tally:
+    """Read mutated files and return what came of them.
 
     Args:
-        reader: a name in ``READERS``.
-        count: N.
+        name: a name in ``READERS``.
+        count: number of files.
         seed: of the mutations; the same files come of the same seed.
         keep: folder for the files that went wrong, with the tracebacks beside them.
+        limit: files after which the source of the choices is made anew.
     """
-    suffix, seed_of, _ = READERS[reader]
-    original, draw = seed_of(), random.Random(f"{reader} {seed}")
-    worker, counted = Worker(reader), Counter(dict.fromkeys(OUTCOMES, 0))
+    total = Tally()
+    for _, tally in parts(name, count, seed, keep, limit):
+        total.merge(tally)
+    return total
+
+
+def parts(
+    name: str,
+    count: int,
+    seed: int | str,
+    keep: Path | None = None,
+    limit: int = PART,
+    done: frozenset[int] = frozenset(),
+) -> Iterator[tuple[int, Tally]]:
+    """Yield the number and the tally of each part of a run that is not done."""
+    reader = READERS[name]
+    missing = [part for part in range(-(-count // limit)) if part not in done]
+    if not missing:
+        return
+    originals = reader.seeds()
+    worker = Worker(name, originals)
     try:
-        first = worker.run(original)
-        if first[0] != "accepted":
-            raise ParenvsError(f"{reader}: the file to be changed is not read: {first[1]}")
-        for number in range(count):
-            data = mutated(original, suffix, draw)
-            found, text = worker.run(data)
-            counted[found] += 1
-            if found in BAD and keep is not None:
-                keep.mkdir(parents=True, exist_ok=True)
-                path = keep / f"{reader}-{seed}-{number}{suffix}"
-                path.write_bytes(data)
-                path.with_name(f"{path.name}.log").write_text(text, encoding="utf-8")
+        for part in missing:
+            draw, tally = random.Random(f"{name} {seed} {part}"), Tally()
+            for number in range(part * limit, min(count, (part + 1) * limit)):
+                data = mutated(draw.choice(originals), reader.suffix, draw)
+                found = worker.run(data)
+                tally.add(found)
+                if found.outcome in BAD and keep is not None:
+                    keep.mkdir(parents=True, exist_ok=True)
+                    path = keep / f"{name}-{seed}-{number}{reader.suffix}"
+                    path.write_bytes(data)
+                    log = path.with_name(f"{path.name}.log")
+                    log.write_text(f"{found.outcome}\n{found.text}", encoding="utf-8")
+            yield part, tally
     finally:
         worker.stop()
-    return counted
+
+
+def every(count: int, seed: int, keep: Path | None, folder: Path) -> dict[str, Tally]:
+    """Divide ``count`` files among all readers; keep what is done, and go on from there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"fuzz-{count}-{seed}.jsonl"
+    totals: dict[str, Tally] = {name: Tally() for name in READERS}
+    done: dict[str, set[int]] = {name: set() for name in READERS}
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            raw = json.loads(line)
+            name, part = raw.pop("reader"), raw.pop("part")
+            counters = {key: Counter(raw.pop(key)) for key in ("outcomes", "reasons")}
+            totals[name].merge(Tally(**counters, **raw))
+            done[name].add(part)
+    for name, reader in READERS.items():
+        share = count * reader.weight // 100
+        for part, tally in parts(name, share, seed, keep, PART, frozenset(done[name])):
+            totals[name].merge(tally)
+            with path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps({"reader": name, "part": part, **vars(tally)}) + "\n")
+            progress(f"{name} {totals[name].outcomes.total()}/{share} {line_of(tally)}")
+    path.unlink()
+    return totals
+
+
+def line_of(tally: Tally) -> str:
+    """Return the counts in a line."""
+    counts = ", ".join(f"{tally.outcomes[kind]} {kind}" for kind in OUTCOMES)
+    return f"{counts}; {tally.seconds:.2f} s, {tally.megabytes:.0f} MB at most"
+
+
+def page(totals: dict[str, Tally], folder: Path) -> None:
+    """Write the results of all readers."""
+    whole = Tally()
+    for tally in totals.values():
+        whole.merge(tally)
+    columns = ["reader", "tried", *OUTCOMES, "forms of refusal", "most s", "most MB"]
+    rows = [
+        [
+            name,
+            tally.outcomes.total(),
+            *(tally.outcomes[kind] for kind in OUTCOMES),
+            len(tally.reasons),
+            f"{tally.seconds:.2f}",
+            f"{tally.megabytes:.0f}",
+        ]
+        for name, tally in [*totals.items(), ("all", whole)]
+    ]
+    shares = [
+        [name, percent(number / tally.outcomes.total(), 1), f"`{reason}`".replace("|", "\\|")]
+        for name, tally in totals.items()
+        for reason, number in tally.reasons.most_common(6)
+    ]
+    sections = [
+        "Valid files with one to four changes (of bytes, words, numbers, fields of messages, "
+        "values of JSON, cells, elements of arrays). Each is read in a process that may use "
+        f"{SECONDS:.0f} s of processor time and {BYTES / 2**30:.0f} GiB beyond what it has, and "
+        "what is read is used: graphs are saved, read back and made into a chain and a "
+        "partitioning, and a plan is judged. Wrong: accepted, with a figure that is negative or "
+        "not finite, an index out of range, or another fingerprint when read back.",
+        table(columns, rows),
+        "The most frequent refusals of each reader, with names and numbers left out:",
+        table(["reader", "share", "refusal"], shares),
+    ]
+    publish("fuzz", sections, {name: vars(tally) for name, tally in totals.items()}, folder)
 
 
 def main() -> int:
     """Run the command."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("reader", choices=READERS)
+    options.add_argument("reader", choices=[*READERS, "all"])
     options.add_argument("count", type=int, metavar="N")
     options.add_argument("seed", type=int)
     options.add_argument("--keep", type=Path, help="folder for the files that went wrong")
+    options.add_argument("--out", type=Path, default=RESULTS, help="folder of the page of `all`")
     given = options.parse_args()
-    counted = fuzz(given.reader, given.count, given.seed, given.keep)
-    print(given.reader, ", ".join(f"{counted[name]} {name}" for name in OUTCOMES))
-    return int(any(counted[name] for name in BAD))
+    if given.reader == "all":
+        totals = every(given.count, given.seed, given.keep, given.out)
+        page(totals, given.out)
+        return int(any(tally.outcomes[kind] for tally in totals.values() for kind in BAD))
+    tally = fuzz(given.reader, given.count, given.seed, given.keep)
+    print(given.reader, line_of(tally))
+    for reason, number in tally.reasons.most_common():
+        print(f"{number:7} {reason}")
+    return int(any(tally.outcomes[kind] for kind in BAD))
 
 
 if __name__ == "__main__":

@@ -1,204 +1,418 @@
 """How many small mistakes in the cost model and in the rules the tests notice.
 
 Each mutant is a module with one change: an operator, a comparison, a number, a condition or a
-function in place of another, or a statement left out. It is killed if the tests of its room fail or
-take far longer than without it. Everything happens in a copy of the checkout.
+function in place of another, or a statement left out. A first run of the tests records which of
+them reach which line, and how long each takes. A mutant then meets the tests that reach its line,
+quick ones first, and after them the others of the same files, as long as ``--seconds`` last. It is
+killed if one fails or takes far longer than without it.
+
+A process that has collected the tests forks for each mutant and puts the changed code into the
+functions that are there. What runs at import needs a fork of a process that has imported NumPy and
+pytest, but not ``parenvs``. Everything happens in a copy of the checkout. A run that was
+interrupted goes on where it was; ``--again`` runs those once more that lived. The kept tools do not
+fit: mutmut changes functions alone, not tables of rules, and cosmic-ray runs one and the same test
+command for each mutant.
 """
 
 from __future__ import annotations
 
-import ast
-import copy
+import gc
+import hashlib
+import importlib
+import io
+import json
+import os
+import resource
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout, suppress
+from dataclasses import asdict, dataclass, field
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
 
+import hypothesis
 import numpy as np
+import pytest
 from common import ROOT, parser, percent, progress, publish, table
+from mutations import Key, Mutant, mutants, reason
 
 ROOMS = {
-    "parenvs/judging.py": ["pipeline/test_judge.py", "partitioning/test_report.py"],
-    "parenvs/pipeline/formulas.py": [
-        "pipeline/test_formulas.py",
-        "pipeline/test_problem.py",
-        "pipeline/test_judge.py",
-    ],
-    "parenvs/pipeline/legality.py": ["pipeline/test_judge.py"],
-    "parenvs/pipeline/points.py": [
-        "pipeline/test_points.py",
-        "agents/exact/test_points.py",
-        "envs/test_pipeline_plan.py",
-    ],
-    "parenvs/partitioning/formulas.py": [
-        "partitioning/test_formulas.py",
-        "partitioning/test_problem.py",
-        "partitioning/test_report.py",
-    ],
-    "parenvs/partitioning/rules.py": ["partitioning/test_rules.py"],
-    "parenvs/partitioning/classes.py": [
-        "partitioning/test_report.py",
-        "partitioning/test_classes.py",
-    ],
-    "parenvs/partitioning/legality.py": ["partitioning/test_report.py"],
-    "parenvs/partitioning/memory.py": ["partitioning/test_memory.py"],
+    "parenvs/judging.py": "tests/pipeline/test_judge.py",
+    "parenvs/pipeline/formulas.py": "tests/pipeline/test_formulas.py",
+    "parenvs/pipeline/legality.py": "tests/pipeline/test_judge.py",
+    "parenvs/pipeline/points.py": "tests/pipeline/test_points.py",
+    "parenvs/partitioning/formulas.py": "tests/partitioning/test_formulas.py",
+    "parenvs/partitioning/rules.py": "tests/partitioning/test_rules.py",
+    "parenvs/partitioning/classes.py": "tests/partitioning/test_classes.py",
+    "parenvs/partitioning/legality.py": "tests/partitioning/test_report.py",
+    "parenvs/partitioning/memory.py": "tests/partitioning/test_memory.py",
 }
-"""Module -> the files under ``tests`` that are to notice mistakes in it, quick ones first."""
+"""Module -> its own tests, which are to notice mistakes in what runs at import."""
+TESTS = ("tests/pipeline", "tests/partitioning", "tests/agents/exact/test_points.py")
+"""Where the tests are that are to notice mistakes in functions."""
+MEMORY = 12 << 30
+"""Bytes of addresses that a mutant may take."""
+KEPT = ROOT / "build" / "mutants.json"
+"""What the tests reached when they ran last."""
+CLOCK = 600
+"""Seconds by the clock that the tests of a mutant may take."""
+SLACK = 5.0
+"""Processor seconds that each test may take beyond ten times its own."""
 
-OPERATORS: dict[type, type] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult,
-    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.And: ast.Or, ast.Or: ast.And,
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
-    ast.In: ast.NotIn, ast.NotIn: ast.In,
-}  # fmt: skip
-FUNCTIONS = {
-    "max": "min", "maximum": "minimum", "argmax": "argmin", "any": "all", "ceil": "floor",
-}  # fmt: skip
-FUNCTIONS |= {other: name for name, other in FUNCTIONS.items()}
-
-EQUIVALENT = {
-    (
-        "parenvs/partitioning/formulas.py",
-        "graph.parent >= 0",
-        "graph.parent >= 1",
-    ): "the first instruction is no loop: a loop has an operand, which stands before it",
-}
-"""Module, and what is changed to what: changes that no test can see -> the reason."""
+Changes = Iterator[tuple[Mutant, CodeType]]
+Note = Callable[[Mutant], object]
 
 
 @dataclass
-class Mutant:
-    """One change of one module.
+class Reach:
+    """What the tests do without a change.
 
     Attributes:
-        module: the module's path.
-        line: number of the line.
-        before: the expression or statement as it is, with the expression around it.
-        after: what it is changed to.
-        outcome: ``killed``, ``timeout`` or ``lives``; empty before it ran.
+        lines: test -> the lines that it runs, by module.
+        seconds: test -> its processor seconds.
+        imported: modules that the tests import, this project's and the tests left out.
     """
 
-    module: str
-    line: int
-    before: str
-    after: str
-    outcome: str = ""
+    lines: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    imported: list[str] = field(default_factory=list)
+
+    def tests(self, mutant: Mutant, most: float) -> list[str]:
+        """The tests that a mutant meets, in their order, of ``most`` seconds in all."""
+        place = range(mutant.line, mutant.end + 1)
+        direct = {
+            test
+            for test, lines in self.lines.items()
+            if not set(place).isdisjoint(lines.get(mutant.module, ()))
+        }
+        files = {_file(test) for test in direct} or {ROOMS[mutant.module]}
+        others = [test for test in self.seconds if _file(test) in files]
+        chosen, total = [], 0.0
+        for test in sorted(others, key=lambda x: (x not in direct, self.seconds[x])):
+            total += self.seconds[test]
+            if chosen and total > most:
+                break
+            chosen.append(test)
+        return chosen
 
 
-def variants(node: ast.AST) -> Iterator[ast.AST]:
-    """The changes of one node; each is a new node."""
-    if isinstance(node, ast.Compare):
-        for k, operator in enumerate(node.ops):
-            changed = copy.deepcopy(node)
-            changed.ops[k] = OPERATORS[type(operator)]()
-            yield changed
-    elif isinstance(node, (ast.BinOp, ast.BoolOp, ast.AugAssign)):
-        if type(node.op) in OPERATORS:
-            changed = copy.deepcopy(node)
-            changed.op = OPERATORS[type(node.op)]()
-            yield changed
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub, ast.Invert)):
-        yield node.operand
-    elif isinstance(node, ast.IfExp):
-        yield node.body
-        yield node.orelse
-    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield ast.Constant(not node.value)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        yield ast.Constant(node.value + 1)
-    elif isinstance(node, ast.Attribute) and node.attr in FUNCTIONS:
-        yield ast.Attribute(node.value, FUNCTIONS[node.attr], node.ctx)
-    elif isinstance(node, ast.Name) and node.id in FUNCTIONS:
-        yield ast.Name(FUNCTIONS[node.id], node.ctx)
-    elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
-        yield ast.Pass()
+def _file(test: str) -> str:
+    return test.split("::")[0]
 
 
-def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
-    """Parent, field and index of every node that runs; annotations and f-strings are left out."""
-    for field, value in ast.iter_fields(tree):
-        if field in ("annotation", "returns"):
-            continue
-        for k, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
-                yield tree, field, k
-                yield from places(child)
+class Recorder:
+    """A plugin of pytest that fills a ``Reach``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = {str(folder / module): module for module in ROOMS}
+        self.reach = Reach()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Run a test and note its lines and seconds."""
+        seen: dict[str, set[int]] = {}
+        local = {name: self._noting(seen, module) for name, module in self.files.items()}
+
+        def trace(frame: FrameType, event: str, arg: object) -> Any:
+            return local.get(frame.f_code.co_filename)
+
+        start = time.process_time()
+        sys.settrace(trace)
+        threading.settrace(trace)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
+            self.reach.seconds[item.nodeid] = time.process_time() - start
+            self.reach.lines[item.nodeid] = {k: sorted(v) for k, v in seen.items()}
+
+    @staticmethod
+    def _noting(seen: dict[str, set[int]], module: str) -> Callable[..., Any]:
+        def local(frame: FrameType, event: str, arg: object) -> Any:
+            seen.setdefault(module, set()).add(frame.f_lineno)
+            return local
+
+        return local
 
 
-def mutants(module: str, source: str) -> Iterator[tuple[Mutant, str]]:
-    """Every mutant of a module, and its source."""
-    tree = ast.parse(source)
-    for parent, field, k in list(places(tree)):
-        held = getattr(parent, field)
-        node = held if k is None else held[k]
-        around = isinstance(parent, ast.expr)  # a number alone says little
-        before = ast.unparse(parent if around else node)
-        for changed in variants(node):
-            replace(parent, field, k, changed)
-            after = ast.unparse(parent if around else changed)
-            text = ast.unparse(ast.fix_missing_locations(tree))
-            yield Mutant(module, node.lineno, before, after), text
-            replace(parent, field, k, node)
+class Chosen:
+    """A plugin of pytest that runs some tests in a given order, each within its limit of time."""
+
+    def __init__(self, tests: list[str], seconds: dict[str, float]) -> None:
+        self.tests, self.seconds = tests, seconds
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keep the chosen tests; a parameter that the mutant renames is no longer among them."""
+        by_name = {item.nodeid: item for item in items}
+        items[:] = [by_name[test] for test in self.tests if test in by_name]
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Set the alarm that ends the process."""
+        signal.setitimer(signal.ITIMER_PROF, SLACK + 10 * self.seconds[item.nodeid])
 
 
-def replace(parent: ast.AST, field: str, k: int | None, node: ast.AST) -> None:
-    """Put a node in its parent's place."""
-    if k is None:
-        setattr(parent, field, node)
-    else:
-        getattr(parent, field)[k] = node
+class Changed(SourceFileLoader):
+    """Loads one module from a code object instead of its file, and is its finder, too."""
+
+    def __init__(self, folder: Path, module: str, code: CodeType) -> None:
+        name = module.removesuffix(".py").replace("/", ".")
+        super().__init__(name, str(folder / module))
+        self.code = code
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The changed code."""
+        return self.code
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """The module's specification, None for any other module."""
+        return spec_from_file_location(name, self.path, loader=self) if name == self.name else None
 
 
-def outcome(folder: Path, tests: list[str], limit: float | None) -> str:
-    """Run test files in the copy; ``limit`` is in seconds."""
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    command = [sys.executable, "-m", "pytest", *options, *(f"tests/{name}" for name in tests)]
+def forked(work: Callable[[], bool]) -> str:
+    """What ``work`` says in a process of its own: ``killed`` or, if it is true, ``lives``.
+
+    It is a ``timeout`` if it takes more processor time than its alarm allows.
+    """
+    process = os.fork()
+    if process == 0:
+        status = 3
+        try:
+            silent = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silent, 1)
+            os.dup2(silent, 2)
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            signal.alarm(CLOCK)
+            status = 0 if work() else 1
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if status == 3:
+        raise RuntimeError("the process for a mutant failed")
+    waited = -status == signal.SIGALRM  # by the clock: that is no proof of a mistake
+    return {0: "lives", -signal.SIGPROF: "timeout"}.get(status, "lives" if waited else "killed")
+
+
+def run(tests: list[str], plugin: object) -> int:
+    """Run tests in this process, up to the first that fails; returns pytest's exit status."""
+    hypothesis.settings.register_profile(
+        "mutants",
+        phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),  # a failure is enough
+        database=None,
+        derandomize=True,
+        deadline=None,
+    )
+    hypothesis.settings.load_profile("mutants")
+    options = ["-x", "-q", "-s", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    with redirect_stdout(io.StringIO()):
+        return int(pytest.main([*options, *tests], plugins=[plugin]))
+
+
+def recorded(folder: Path) -> Reach:
+    """What the tests in the copy reach; files of tests that did not change are not run again."""
+    kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+    places = [folder / place for place in TESTS]
+    files = [f for p in places for f in (sorted(p.glob("test_*.py")) if p.is_dir() else [p])]
+    sources = [
+        f for p in ("parenvs", "agents", "tests/helpers") for f in (folder / p).rglob("*.py")
+    ]
+    shared = "".join(map(digest, sorted(sources)))
+    reach, found = Reach(), {}
+    for file in files:
+        name = file.relative_to(folder).as_posix()
+        key = hashlib.sha256(f"{name} {digest(file)} {shared}".encode()).hexdigest()
+        if key not in kept:
+            kept[key] = asdict(recorded_anew(folder, name))
+            progress(f"{name}: {sum(kept[key]['seconds'].values()):.1f} s")
+        found[key] = kept[key]
+        KEPT.parent.mkdir(exist_ok=True)
+        KEPT.write_text(json.dumps(found | kept), encoding="utf-8")
+        reach.lines |= found[key]["lines"]
+        reach.seconds |= found[key]["seconds"]
+        reach.imported += found[key]["imported"]
+    KEPT.write_text(json.dumps(found), encoding="utf-8")
+    reach.imported = list(dict.fromkeys(reach.imported))
+    unseen = set(ROOMS) - {module for lines in reach.lines.values() for module in lines}
+    if unseen:
+        raise SystemExit(f"no test reaches {', '.join(sorted(unseen))}")
+    progress(f"{len(reach.seconds)} tests, {sum(reach.seconds.values()):.0f} s")
+    return reach
+
+
+def recorded_anew(folder: Path, tests: str) -> Reach:
+    """Run a file of tests in a process of its own and record what they reach."""
+    file = folder / "reach.json"
+
+    def work() -> bool:
+        signal.alarm(0)
+        recorder = Recorder(folder)
+        status = run([tests], recorder)
+        own = ("parenvs", "agents", "datasets", "leaderboard", "tests", "__main__", "common")
+        names = [name for name, module in sys.modules.items() if getattr(module, "__spec__", None)]
+        helpers = {path.stem for path in (folder / "tests").rglob("*.py")}
+        recorder.reach.imported = [
+            name for name in names if name.split(".")[0] not in {*own, *helpers}
+        ]
+        file.write_text(json.dumps(asdict(recorder.reach)), encoding="utf-8")
+        return status == 0
+
+    if forked(work) != "lives":
+        raise SystemExit(f"the tests fail without a change: python -m pytest {tests}")
+    return Reach(**json.loads(file.read_text(encoding="utf-8")))
+
+
+def digest(file: Path) -> str:
+    """A number that is another one if the file's content is."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def imported_anew(folder: Path, changes: Changes, reach: Reach, most: float) -> Iterator[Mutant]:
+    """Give mutants their outcomes in processes that import the changed module."""
+    for mutant, code in changes:
+        tests = reach.tests(mutant, most)
+
+        def work(mutant: Mutant = mutant, code: CodeType = code, tests: Any = tests) -> bool:
+            sys.meta_path.insert(0, Changed(folder, mutant.module, code))
+            signal.setitimer(signal.ITIMER_PROF, 60.0)  # of the imports
+            status = run(list(dict.fromkeys(map(_file, tests))), Chosen(tests, reach.seconds))
+            return status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+        mutant.outcome = forked(work)
+        yield mutant
+
+
+class Session:
+    """A plugin of pytest that gives mutants their outcomes once the tests are collected.
+
+    Args:
+        folder: the copy of the checkout.
+        changes: the mutants, each with its code; all are inside of functions.
+        reach: what the tests reach.
+        most: seconds of the tests of a mutant.
+        note: is called with each mutant that has its outcome.
+    """
+
+    def __init__(
+        self, folder: Path, changes: Changes, reach: Reach, most: float, note: Note
+    ) -> None:
+        self.folder, self.changes, self.reach, self.most = folder, changes, reach, most
+        self.note = note
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the tests that each mutant meets, in place of all tests."""
+        items = {item.nodeid: item for item in session.items}
+        gc.freeze()
+        for mutant, code in self.changes:
+            tests = [items[test] for test in self.reach.tests(mutant, self.most) if test in items]
+
+            def work(mutant: Mutant = mutant, code: CodeType = code, tests: Any = tests) -> bool:
+                return transplanted(mutant.module, code) and self.passed(session, tests)
+
+            mutant.outcome = forked(work)
+            self.note(mutant)
+        return True
+
+    def passed(self, session: pytest.Session, tests: list[pytest.Item]) -> bool:
+        """Whether tests pass, each within its time."""
+        for item, after in zip(tests, [*tests[1:], None], strict=True):
+            signal.setitimer(signal.ITIMER_PROF, SLACK + 10 * self.reach.seconds[item.nodeid])
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            if session.testsfailed:
+                return False
+        return True
+
+
+def transplanted(module: str, code: CodeType) -> bool:
+    """Put the code of a changed module into its functions; False if it cannot even be imported."""
+    name = module.removesuffix(".py").replace("/", ".")
+    old = sys.modules[name]
+    new = ModuleType(name)
+    new.__dict__.update(__file__=old.__file__, __package__=old.__package__, __spec__=old.__spec__)
     try:
-        done = subprocess.run(
-            command, cwd=folder, timeout=limit, stdout=subprocess.DEVNULL, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return "timeout"
-    return "killed" if done.returncode else "lives"
+        exec(code, new.__dict__)
+    except Exception:
+        return False
+    changed = dict(functions(vars(new), name))
+    for key, function in functions(vars(old), name):
+        function.__code__ = changed[key].__code__
+    return True
 
 
-def examine(folder: Path, module: str, most: int | None, seed: int, end: float) -> list[Mutant]:
-    """Run the mutants of a module, or ``most`` that are drawn, until the time ``end``."""
-    source = (folder / module).read_text(encoding="utf-8")
-    every = list(mutants(module, source))
-    order = np.random.default_rng(seed).permutation(len(every))[:most]
-    start = time.perf_counter()
-    if outcome(folder, ROOMS[module], None) != "lives":
-        raise SystemExit(f"{module}: its tests fail without a change")
-    limit = 30 + 3 * (time.perf_counter() - start)
-    seen = []
-    for k in order.tolist():
-        if time.perf_counter() > end:
-            break
-        mutant, changed = every[k]
-        (folder / module).write_text(changed, encoding="utf-8")
-        mutant.outcome = outcome(folder, ROOMS[module], limit)
-        progress(f"{module}:{mutant.line}: {mutant.before} -> {mutant.after}: {mutant.outcome}")
-        seen.append(mutant)
-    (folder / module).write_text(source, encoding="utf-8")
-    progress(f"{module}: {len(seen)} of {len(every)} mutants")
-    return sorted(seen, key=lambda mutant: mutant.line)
+def functions(space: Mapping[str, Any], module: str) -> Iterator[tuple[str, FunctionType]]:
+    """The functions and methods of a module with their qualified names."""
+    for value in space.values():
+        for wrapper in ("__func__", "fget", "func", "__wrapped__"):
+            value = getattr(value, wrapper, value)
+        if getattr(value, "__module__", None) != module:
+            continue
+        if isinstance(value, FunctionType):
+            yield value.__qualname__, value
+        elif isinstance(value, type):
+            yield from functions(vars(value), module)
 
 
-def code(text: str) -> str:
+def enter(folder: Path) -> None:
+    """Make the copy the place that tests run in and that this project is imported from, anew."""
+    sys.path[:0] = [str(folder), str(folder / "tests" / "helpers")]
+    os.chdir(folder)
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder.parent)
+    forget(folder)
+
+
+def forget(folder: Path) -> None:
+    """Have this project and its tests imported anew when they are next."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) or ""
+        if name.split(".")[0] == "parenvs" or file.startswith(str(folder)):
+            del sys.modules[name]
+
+
+def warm(folder: Path, imported: list[str]) -> None:
+    """Import what the tests import besides this project."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in imported:
+            with suppress(Exception):  # a part of a package that is not for importing alone
+                importlib.import_module(name)
+    forget(folder)
+
+
+def examine(folder: Path, new: dict[Key, Mutant], most: float, note: Note) -> None:
+    """Give the mutants ``new`` their outcomes; ``note`` is called with each."""
+
+    def changes(inside: bool) -> Changes:
+        for module in dict.fromkeys(mutant.module for mutant in new.values()):
+            for mutant, tree in mutants(module, (folder / module).read_text(encoding="utf-8")):
+                if mutant.key in new and mutant.inside == inside:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")  # of what is always the same
+                        yield new[mutant.key], compile(tree, str(folder / module), "exec")
+
+    enter(folder)
+    reach = recorded(folder)
+    warm(folder, reach.imported)
+    for mutant in imported_anew(folder, changes(False), reach, most):
+        note(mutant)
+    status = run(list(TESTS), Session(folder, changes(True), reach, most, note))
+    if status != pytest.ExitCode.OK:
+        raise SystemExit(f"pytest ended with status {status}")
+
+
+def cell(text: str) -> str:
     """A cell of a table that holds code."""
     return "`" + text.replace("|", "\\|") + "`"
-
-
-def reason(mutant: Mutant) -> str:
-    """Why a survivor is none, or an empty text."""
-    return EQUIVALENT.get((mutant.module, mutant.before, mutant.after), "")
 
 
 def summary(found: list[Mutant]) -> list[object]:
@@ -212,25 +426,55 @@ def summary(found: list[Mutant]) -> list[object]:
 
 def main() -> None:
     """Print and write the share killed for each module, and the survivors."""
-    options = parser(__doc__, seconds=3600)
+    options = parser(__doc__, seconds=15)
     options.add_argument("modules", nargs="*", help="part of their paths (default: all)")
+    options.add_argument("--again", action="store_true", help="run survivors once more")
     options.add_argument("--most", type=int, help="mutants of each module, drawn at random")
     options.add_argument("--seed", type=int, default=0, help="of the draw")
     chosen = options.parse_args()
     modules = [m for m in ROOMS if not chosen.modules or any(x in m for x in chosen.modules)]
-    start, found = time.perf_counter(), []
-    with tempfile.TemporaryDirectory() as root:
-        folder = Path(root) / "checkout"
-        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".*", "__pycache__", "runs"))
-        for k, module in enumerate(modules, 1):
-            end = start + chosen.seconds * k / len(modules)
-            found += examine(folder, module, chosen.most, chosen.seed, end)
-    rows = [[f"`{m}`", *summary([x for x in found if x.module == m])] for m in modules]
-    counts = table(["module", "mutants", "killed", "equivalent", "survivors", "share"], rows)
-    living = [x for x in found if x.outcome == "lives"]
-    cells = [[f"`{x.module}:{x.line}`", f"`{x.before}`", f"`{x.after}`", reason(x)] for x in living]
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    file = (chosen.out / "mutants.jsonl").resolve()
+    known: dict[Key, Mutant] = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        mutant = Mutant(**json.loads(line))
+        if not (chosen.again and mutant.outcome == "lives"):
+            known[mutant.key] = mutant
+    found: dict[Key, Mutant] = {}
+    for module in modules:
+        every = [x for x, _ in mutants(module, (ROOT / module).read_text(encoding="utf-8"))]
+        order = np.random.default_rng(chosen.seed).permutation(len(every))[: chosen.most]
+        found |= {every[k].key: every[k] for k in sorted(order.tolist())}
+    new = {key: mutant for key, mutant in found.items() if key not in known}
+    progress(f"{len(found)} mutants, of which {len(found) - len(new)} are in {file}")
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as root, file.open("a", encoding="utf-8") as stream:
+
+        def note(mutant: Mutant) -> None:
+            stream.write(json.dumps(asdict(mutant)) + "\n")
+            stream.flush()
+            words = f"{mutant.before} -> {mutant.after}: {mutant.outcome}"
+            progress(f"{mutant.module}:{mutant.line}: {words}")
+
+        if new:
+            folder = Path(root).resolve() / "checkout"
+            ignored = shutil.ignore_patterns(".*", "__pycache__", "runs")
+            shutil.copytree(ROOT, folder, ignore=ignored)
+            examine(folder, new, chosen.seconds, note)
+            os.chdir(ROOT)
+    progress(f"{len(new)} mutants in {time.perf_counter() - start:.0f} s")
+    met = [known.get(key, mutant) for key, mutant in found.items()]
+    rows = [[f"`{m}`", *summary([x for x in met if x.module == m])] for m in modules]
+    counts = table(
+        ["module", "mutants", "killed", "equivalent", "survivors", "share"],
+        [*rows, ["**all**", *summary(met)]],
+    )
+    living = [x for x in met if x.outcome == "lives"]
+    cells = [
+        [cell(f"{x.module}:{x.line}"), cell(x.before), cell(x.after), reason(x)] for x in living
+    ]
     survivors = table(["place", "is", "changed to", "why it is equivalent"], cells, left=4)
-    publish("mutants", [counts, survivors], [asdict(x) for x in found], chosen.out)
+    publish("mutants", [counts, survivors], [], chosen.out)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ SCRIPTS = (
     "paper_plans",
     "step_time",
     "memory",
+    "models",
     "conflicts",
     "public_models",
     "reading",

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from common import parser, progress, publish, table
+from common import INSTANCES, parser, progress, publish, table
 
 from parenvs import Graph
 from parenvs.graph.graph import Role
@@ -142,7 +142,7 @@ def sweep_models(full: int, pairs: int) -> tuple[list[str], Any]:
     rng = np.random.default_rng(0)
     small = small_models()
     rows, odd = [], []
-    for name, make in [*small.items(), *((x, lambda m=m: m) for x, m in MODELS.items())]:
+    for name, make in [*small.items(), *((x, lambda x=x: MODELS[x]) for x in INSTANCES)]:
         begin = time.perf_counter()
         case = Case(name, *train_step(make()))
         inputs = list(case.place)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from common import parser, publish, table
+from common import INSTANCES, parser, publish, table
 
 from parenvs import Graph
 from parenvs.graph import reader as hlo
@@ -54,7 +54,11 @@ def main() -> None:
     from parenvs.datasets.models import MODELS
 
     chosen = parser(__doc__).parse_args()
-    models = {**MODELS, "resnet-50": resnet50(), "decoder-only": decoder_only()}
+    models = {
+        **{x: MODELS[x] for x in INSTANCES},
+        "resnet-50": resnet50(),
+        "decoder-only": decoder_only(),
+    }
     rows = [compare(name, model) for name, model in models.items()]
     header = ["forward pass", "pivots", "places with another kind of instruction"]
     header += ["cuts with other bytes", "equal FLOPs"]

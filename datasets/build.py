@@ -32,7 +32,11 @@ def build(name: str, folder: Path) -> dict[str, Any]:
     model = MODELS[name]
     entry: dict[str, Any] = {
         "description": model.description,
+        "family": model.family,
         "source": model.source,
+        "trained_as": model.trained_as,
+        "precision": "bfloat16" if model.mixed else "float32",
+        "optimiser": model.optimiser.name,
         "batch_size": model.batch_size,
         "graphs": {},
     }

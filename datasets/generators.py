@@ -23,7 +23,7 @@ import numpy as np
 from parenvs.cluster import Cluster, Device
 from parenvs.datasets.families import FAMILIES, MIN_PIVOTS, MIN_VARIABLES, ChainArrays
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, printable
-from parenvs.instances import load_profile, names
+from parenvs.instances import PAPER, load_profile
 from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import COPIES, Pipeline
 from parenvs.pipeline.profile import StageProfile
@@ -340,7 +340,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     print("| chain | cluster | n | transfer | all-reduce | parameters | activations |")
     print("|:--|:--|--:|--:|--:|--:|--:|")
     try:
-        for instance in options.instances or names():
+        for instance in options.instances or PAPER:
             for text in options.cluster:
                 cluster = Cluster.parse(text)
                 profile = load_profile(instance, cluster)

@@ -24,6 +24,7 @@ SCHEMA = 1
 TRAINED_ON = {
     "generated": "problems drawn by parenvs.datasets.generators, none of a shipped set",
     "plan-validation": "the shipped validation set",
+    "shipped graphs": "shipped graphs of the families that splits.json gives for training",
     "the problem itself": "each plan's own problem: a search that learns",
 }
 """Words that ``trained_on`` may hold -> their meaning; any others start with ``"other: "``."""

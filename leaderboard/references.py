@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import Cluster, choose_cluster
-from parenvs.errors import InfeasibleError
-from parenvs.files import write_text
-from parenvs.instances import load_graph
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.files import locked, write_text
+from parenvs.instances import PAPER, load_graph
 from parenvs.leaderboard.baselines import SECONDS, shortest
 from parenvs.leaderboard.problem import TOLERANCE, Reference, TaskProblem
 from parenvs.leaderboard.tasks import Task, TaskList, read_tasks, tasks_file
@@ -32,8 +32,6 @@ from parenvs.markdown import table
 from parenvs.plan import PipelinePlan
 
 COMMAND = "python -m parenvs.leaderboard.references"
-INSTANCES = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
-"""Shipped graphs that the tasks plan: the paper's."""
 _REVISIONS = """# Revisions of the tasks
 
 `python -m parenvs.leaderboard.references` lists here which costs changed with the cost model, in
@@ -304,7 +302,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument(
         "--tasks", nargs="*", choices=list(_TASK_FIELDS), default=list(_TASK_FIELDS)
     )
-    parser.add_argument("--instances", nargs="*", choices=INSTANCES, default=INSTANCES)
+    parser.add_argument("--instances", nargs="*", choices=PAPER, default=PAPER)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit of each search")
     parser.add_argument("--changed", action="store_true", help="only problems whose costs changed")
     parser.add_argument("--out", type=Path, default=tasks_file(), help="default: %(default)s")
@@ -321,12 +319,22 @@ def main(arguments: Iterable[str] | None = None) -> int:
         for line in lines:
             print(f"{COMMAND}: {line}", file=sys.stderr)
         return 2 if lines else 0
-    if (options.tasks, tuple(options.instances)) != (list(_TASK_FIELDS), INSTANCES):
+    if (options.tasks, tuple(options.instances)) != (list(_TASK_FIELDS), PAPER):
         print(f"{COMMAND}: the file is made whole; --tasks, --instances go with --check")
         return 2
+    try:
+        with locked(options.out, beside=True):
+            _renew(old, options)
+    except ParenvsError as error:
+        print(f"{COMMAND}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _renew(old: TaskList | None, options: argparse.Namespace) -> None:
+    """Solve the problems again and write the list, and what changed in it."""
     tasks = {
-        name: make_task(name, INSTANCES, old, options.seconds, options.changed)
-        for name in _TASK_FIELDS
+        name: make_task(name, PAPER, old, options.seconds, options.changed) for name in _TASK_FIELDS
     }
     revision = 0 if old is None or old.version != VERSION else old.revision
     made = TaskList(VERSION, revision, tasks)
@@ -339,7 +347,6 @@ def main(arguments: Iterable[str] | None = None) -> int:
         text = f"\n## Revision {made.revision}\n\n" + table(header, changed, left=2) + "\n"
         write_text(listed, known.rstrip("\n") + "\n" + text)
     made.save(options.out)
-    return 0
 
 
 if __name__ == "__main__":

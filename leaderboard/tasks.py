@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.files import write_text
+from parenvs.files import locked, write_text
 from parenvs.leaderboard.problem import Reference, TaskProblem
 
 SCHEMA = 1
@@ -94,7 +94,11 @@ class TaskList:
         return TaskList(self.version, self.revision + 1, improved_tasks)
 
     def save(self, path: Path | None = None) -> None:
-        """Write the list to ``path``, whole or not at all (default: the file of ``tasks``)."""
+        """Write the list to ``path``, whole or not at all (default: the file of ``tasks``).
+
+        Raises:
+            ParenvsError: another process writes to the file.
+        """
         content = {
             "schema": SCHEMA,
             "version": self.version,
@@ -102,7 +106,9 @@ class TaskList:
             "command": "python -m parenvs.leaderboard.references",
             "tasks": [task.to_json() for task in self.tasks.values()],
         }
-        write_text(path or tasks_file(), json.dumps(content, indent=1) + "\n")
+        target = path or tasks_file()
+        with locked(target, beside=True):
+            write_text(target, json.dumps(content, indent=1) + "\n")
 
 
 def tasks_file() -> Path:

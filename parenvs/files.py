@@ -96,15 +96,19 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(folder: str | os.PathLike[str], beside: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder, so that no other process writes to it.
+def locked(
+    folder: str | os.PathLike[str], beside: bool = False, wait: float = 0.0
+) -> Iterator[None]:
+    """Hold the lock of a folder or file, so that no other process writes to it.
 
     The system releases the lock when its process ends, however it ends. A thread that holds the
     lock may take it again.
 
     Args:
         folder: the folder; it is made, or its parents if the lock is ``beside`` it.
-        beside: whether the lock's file is beside the folder, which may then be replaced.
+        beside: whether the lock's file is beside the folder, which may then be replaced; always so
+            for a file.
+        wait: seconds to wait for another writer.
 
     Raises:
         ParenvsError: another process, or another thread, holds the lock.
@@ -117,7 +121,7 @@ def locked(folder: str | os.PathLike[str], beside: bool = False) -> Iterator[Non
         return
     made = [place for place in path.parents if not place.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path, timeout=0)
+    lock = FileLock(path, timeout=wait)
     try:
         lock.acquire()
     except Timeout:
@@ -213,9 +217,14 @@ def _swap(new: Path, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file is on the disk."""
-    with path.open("rb+") as stream:
-        os.fsync(stream.fileno())
+    """Wait until a file is on the disk; the system may be unable to where nobody may write it."""
+    writable = os.access(path, os.W_OK)
+    with path.open("rb+" if writable else "rb") as stream:
+        try:
+            os.fsync(stream.fileno())
+        except OSError:  # Windows syncs only what is open for writing
+            if writable:
+                raise
 
 
 def _sync_folder(path: Path) -> None:

@@ -40,10 +40,12 @@ TASKS = tuple(PLANS)
 PURE_TASKS = (PipelinePlan.task, *PARTITION_PLANS)
 """Those that plan one axis, for which there are environments."""
 KINDS = ("train", "forward")
-"""Variants of a shipped graph: a training step with Adam, and the forward pass alone.
+"""Variants of a shipped graph: a training step, and the forward pass alone.
 
 Pipelines are made from the forward pass.
 """
+PAPER = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
+"""Shipped instances of Auto-MAP's paper (arXiv 2007.04069), which the leaderboard plans."""
 GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo", *stablehlo.SUFFIXES)
 """Endings of files that hold a graph."""
 PIPELINE_OPTIONS = (
@@ -54,6 +56,8 @@ PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward")
 """Options of ``problem`` for partitions."""
 HYBRID_OPTIONS = ("batch", "stack")
 """Options of ``problem`` for hybrid plans."""
+_NAMED = 6
+"""Shipped instances that the message for an unknown one names."""
 READING = ("variables", "batch", "frozen")
 """Options of loading a graph: how its entry parameters are read, see ``load_graph``."""
 _Key = tuple[tuple[str, Any], ...]
@@ -79,8 +83,8 @@ def problem(
             their elements; fp32 runs as TF32 where the device has it; of hybrid plans: the fastest
             of 16 bits, else of 32).
         **options: for pipelines ``stages``, ``micro_batch``, ``micro_batches``, ``copies``,
-            ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for shipped instances, as the
-            paper's tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
+            ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for the paper's instances, as
+            its tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
             cluster), ``rules``, ``uneven`` and ``reward``; for both ``variables``, ``batch``,
             ``frozen`` and ``arguments``, see ``load_graph``; for hybrid plans ``batch`` (samples of
             a step, which has no default), ``stack`` and ``precision``, see ``Hybrid``, and of what
@@ -310,7 +314,7 @@ def pipeline_of(
     """
     parsed_cluster = Cluster.parse(cluster)
     forward = forward_of(graph)
-    options.setdefault("tied", TIED[0] if _is_shipped(forward) else TIED[1])
+    options.setdefault("tied", TIED[not _is_of_the_paper(forward)])
     profile = StageProfile.from_graph(forward, parsed_cluster.device, micro_batch)
     return _checked_pipeline(profile, parsed_cluster, stages, **options)
 
@@ -326,9 +330,10 @@ def forward_of(graph: Graph) -> Graph:
     return graph
 
 
-def _is_shipped(forward: Graph) -> bool:
-    """Return whether a graph is the forward pass of a shipped instance."""
-    graphs = (entry["graphs"]["forward"] for entry in manifest()["instances"].values())
+def _is_of_the_paper(forward: Graph) -> bool:
+    """Return whether a graph is the forward pass of an instance of the paper."""
+    shipped = manifest()["instances"]
+    graphs = (shipped[name]["graphs"]["forward"] for name in PAPER if name in shipped)
     return any(graph["fingerprint"] == forward.fingerprint for graph in graphs)
 
 
@@ -376,6 +381,17 @@ def _load_hybrid(
     )
 
 
+def family(name: str) -> str:
+    """Return the architecture of a shipped instance, which instances of other sizes share.
+
+    Raises:
+        UnknownInstanceError: there is no such shipped instance.
+    """
+    if name not in manifest()["instances"]:
+        raise _unknown(name)
+    return manifest()["instances"][name]["family"]
+
+
 def _load_pipeline(
     instance: str | os.PathLike[str],
     cluster: str | dict[str, Any] | Cluster,
@@ -387,7 +403,7 @@ def _load_pipeline(
     parsed_cluster = Cluster.parse(cluster)
     reading = {key: options.pop(key) for key in (*READING, "arguments") if key in options}
     profile = load_profile(instance, parsed_cluster, micro_batch, **reading)
-    options.setdefault("tied", TIED[os.fspath(instance) not in manifest()["instances"]])
+    options.setdefault("tied", TIED[os.fspath(instance) not in PAPER])
     return _checked_pipeline(
         profile, parsed_cluster, stages, instance=os.fspath(instance), **options
     )
@@ -506,8 +522,15 @@ def _unknown(text: str) -> UnknownInstanceError:
         )
     if os.sep in text or text.endswith((*GRAPH_SUFFIXES, ".csv")):
         return UnknownInstanceError(f"instance {text!r}: no such file")
+    if text in shapes():
+        return UnknownInstanceError(
+            f"instance {text!r} is a shape without a graph: task {HybridPlan.task} alone plans it"
+        )
+    shipped = names()
+    more = f" and {len(shipped) - _NAMED} more (parenvs list)" if len(shipped) > _NAMED else ""
     return UnknownInstanceError(
-        f"unknown instance {text!r}{did_you_mean(text, names())}; shipped: {', '.join(names())}; "
+        f"unknown instance {text!r}{did_you_mean(text, shipped)}; "
+        f"shipped: {', '.join(shipped[:_NAMED])}{more}; "
         "or give the path of a .csv, .npz, .pb, .txt or .mlir file, or a JAX function as "
         "FILE.py:NAME"
     )

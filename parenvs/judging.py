@@ -6,9 +6,8 @@ import os
 from typing import Any, overload
 
 from parenvs.cluster import Cluster
-from parenvs.errors import ParenvsError, PlanError, shown
+from parenvs.errors import ClusterError, ParenvsError, PlanError, shown
 from parenvs.graph.graph import Graph
-from parenvs.hybrid.legality import without_precision
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.report import HybridReport
@@ -148,7 +147,8 @@ def _judge_hybrid(plan: HybridPlan, target: Any, cluster: Any) -> HybridReport:
         stack = Stack.parse(plan.stack)
     except PlanError as error:
         raise PlanError(f"field 'stack': {error}") from None
-    if lacking := without_precision(plan.precision, judged_cluster):
-        raise PlanError(f"field {lacking[0]}")
-    problem = Hybrid(target, judged_cluster, plan.batch, stack, plan.precision, plan.instance)
+    try:
+        problem = Hybrid(target, judged_cluster, plan.batch, stack, plan.precision, plan.instance)
+    except ClusterError as error:
+        raise PlanError(f"field 'precision': {error}") from None
     return problem.report(plan)

@@ -203,7 +203,7 @@ def test_cluster__file(tmp_path):
     assert Cluster.parse(cluster) is cluster
 
 
-positive = st.floats(1e-300, 1e300) | st.integers(1, 10**18)
+positive = st.floats(1e-30, 1e30) | st.integers(1, 10**18)
 devices = st.sampled_from(list(DEVICES.values())) | st.builds(
     Device, st.text(max_size=8), positive, positive, positive
 )
@@ -361,3 +361,13 @@ def test_links__whole_servers_as_in_the_pure_tasks():
             found = links.all_reduce(1e9, group, 1)
             asked = cluster.sync_seconds(np.array(1e9), np.array(0), np.array(group))
             assert found == pytest.approx(float(asked), rel=1e-12)
+
+
+@pytest.mark.parametrize("rate", [1e-31, 5e-324, 1e31, 1e308])
+@pytest.mark.parametrize("key", ["intra_bw", "memory_bytes"])
+def test_cluster__rates_with_which_costs_would_overflow(key, rate):
+    content = {"servers": 1, "devices_per_server": 2, "intra_bw": 1e9, "inter_bw": 1e9}
+    device = {"name": "x", "peak_flops": 1e12, "memory_bw": 1e12, "memory_bytes": 1e9}
+    (content if key in content else device)[key] = rate
+    with pytest.raises(ClusterError, match=rf"{key} must be .*, not .*; 1e-30 to 1e\+30"):
+        Cluster.parse({**content, "device": device})

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import kills
@@ -140,3 +141,88 @@ def test_files__lock_is_released_after_an_error(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [".site.lock"]
         raise KeyError
     assert not list(tmp_path.iterdir())
+
+
+# Where a system has less.
+
+
+class Windows:
+    """The module ``os`` as on Windows: folders cannot be opened, signal 0 would end a process."""
+
+    name = "nt"
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    def open(self, path, *options):
+        if Path(path).is_dir():
+            raise PermissionError(13, "Permission denied", str(path))
+        return os.open(path, *options)
+
+    def kill(self, pid, number):
+        raise AssertionError("os.kill ends the process on Windows")
+
+
+def library_of_windows(name, **options):
+    raise TypeError("argument of type 'NoneType' is not iterable")  # of ctypes.CDLL(None)
+
+
+def test_files__on_windows(tmp_path, monkeypatch):
+    """No renameat2, no fsync of folders or of what nobody may write, no signal 0."""
+    left = tmp_path / left_by(dead_process(), "a")
+    left.touch()
+    monkeypatch.setattr(files, "os", Windows())
+    monkeypatch.setattr(files.ctypes, "CDLL", library_of_windows)
+    files.write_text(tmp_path / "plan.json", "one")
+    files.write_text(tmp_path / "plan.json", "two")
+    assert (tmp_path / "plan.json").read_text() == "two"
+    assert left.exists()  # nobody knows whether its process lives
+    for names in (["a"], ["b", "c"]):
+        with files.replacing_folder(tmp_path / "site") as new:
+            (new / "deep").mkdir()
+            for name in names:
+                (new / "deep" / name).touch()
+        assert sorted(path.name for path in (tmp_path / "site" / "deep").iterdir()) == names
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "site", left.name}
+
+
+def test_files__folder_comes_back_if_it_cannot_be_replaced(tmp_path, monkeypatch):
+    """Windows renames no folder in which somebody has a file open."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "page").touch()
+    real = Path.rename
+
+    def rename(path, target):
+        if path.name.endswith(".new"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, target)
+
+    monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(PermissionError), files.replacing_folder(tmp_path / "site"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
+    assert (tmp_path / "site" / "page").exists()
+
+
+def test_files__sync_of_what_nobody_may_write(tmp_path, monkeypatch):
+    path = tmp_path / "page"
+    path.touch()
+    failing = pytest.raises(OSError, match="disk")
+
+    def fsync(number):
+        raise OSError(5, "disk")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with failing:  # a disk that fails is told
+        files._sync(path)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    files._sync(path)
+
+
+def test_files__lock_can_be_waited_for(tmp_path):
+    started = time.monotonic()
+    with kills.holding(tmp_path / "run"):
+        with pytest.raises(ParenvsError), files.locked(tmp_path / "run", wait=0.3):
+            pass
+        assert time.monotonic() - started >= 0.3

@@ -10,9 +10,18 @@ from parenvs.cluster import DEVICES, PRESETS
 from parenvs.datasets.instance_sets import SETS
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.graph.graph import Graph
-from parenvs.instances import data_folder, load_graph, load_profile, manifest, names
+from parenvs.instances import (
+    PAPER,
+    data_folder,
+    family,
+    load_graph,
+    load_profile,
+    manifest,
+    names,
+)
 
 NAMES = ["vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48"]
+"""Instances of the paper; the others are in tests/datasets/test_models.py."""
 PARAMETERS = {
     "vgg-19": 144e6,
     "t5-base": 223e6,
@@ -20,11 +29,14 @@ PARAMETERS = {
     "t5-11b": 11.3e9,
     "bert-48": 640e6,
 }
-GRAPHS = [(name, kind) for name in NAMES for kind in ("train", "forward")]
+GRAPHS = [(name, kind) for name in names() for kind in ("train", "forward")]
 
 
 def test_instances__names():
-    assert names() == NAMES
+    assert names()[:5] == list(PAPER) == NAMES
+    assert {family(name) for name in NAMES} == {"vgg", "t5", "bert"}
+    with pytest.raises(UnknownInstanceError, match="did you mean 'llama3-8b'"):
+        family("llama-8b")
 
 
 @pytest.mark.parametrize(("name", "kind"), GRAPHS)
@@ -37,7 +49,8 @@ def test_instances__manifest(name, kind):
     graph = load_graph(name, kind)
     assert graph.fingerprint == entry["fingerprint"]
     assert graph.name == name
-    assert graph.batch_size == manifest()["instances"][name]["batch_size"] == 64
+    assert graph.batch_size == manifest()["instances"][name]["batch_size"]
+    assert graph.batch_size == 64 or name not in PAPER
     assert len(graph.opcode) == entry["instructions"]
     assert len(graph.pivots()) == entry["pivots"]
     assert len(graph.variables) == entry["variables"]
@@ -58,7 +71,7 @@ def test_instances__manifest_is_of_every_file():
         for instance in manifest()["instances"].values()
         for entry in instance["graphs"].values()
     }
-    assert len(fingerprints) == len(files) == 10
+    assert len(fingerprints) == len(files) == 2 * len(names())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -165,7 +165,13 @@ def test_plan__wrong_type(path, key, value):
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
 def test_plan__no_constants(path, constant):
     text = json.dumps(PLAN.to_json()).replace('"micro_batch": 4', f'"micro_batch": {constant}')
-    assert f"{constant} is not a JSON number" in refusal(path, text)
+    assert f"field 'micro_batch': {constant} is not a JSON number" in refusal(path, text)
+    text = json.dumps({**PLAN.to_json(), "cluster": {"device": {"memory_bw": "?"}}})
+    words = refusal(path, text.replace('"?"', constant))
+    assert f"field 'cluster.device.memory_bw': {constant} is not a JSON number" in words
+    assert "field 'cuts.1'" in refusal(
+        path, json.dumps(PLAN.to_json()).replace("5]", f"{constant}]")
+    )
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999"])

@@ -33,7 +33,7 @@ from parenvs.agents.pretrained.policy import PlanPolicy
 from parenvs.agents.vec_env import one_thread
 from parenvs.datasets.instance_sets import load_set
 from parenvs.errors import ParenvsError
-from parenvs.files import replacing, write_text
+from parenvs.files import locked, replacing, write_text
 from parenvs.machine import host
 
 WEIGHTS, LOG, CURVE = "plan-policy.npz", "plan-policy.json", "plan-policy.png"
@@ -156,9 +156,15 @@ def pretrain(
         the content of the log.
 
     Raises:
-        ParenvsError: the folder holds an unfinished training by another recipe.
+        ParenvsError: the folder holds an unfinished training by another recipe, or another process
+            writes to it.
     """
-    place = Path(folder)
+    with locked(folder):
+        return _pretrain(recipe, Path(folder), workers, say)
+
+
+def _pretrain(recipe: Recipe, place: Path, workers: int, say: Say) -> dict[str, Any]:
+    """Train a network in a folder whose lock is held; see ``pretrain``."""
     checkpoint = place / CHECKPOINT
     trainer, log = Trainer(recipe), Log(recipe, place, say)
     if checkpoint.exists():

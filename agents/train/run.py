@@ -231,13 +231,26 @@ def _claim(folder: Path, config: Config, resume: bool) -> None:
     Raises:
         ParenvsError: the folder holds a run that is not to be resumed, or another one.
     """
-    if (folder / CONFIG).exists():
-        if not resume:
-            raise ParenvsError(
-                f"{folder}: holds a run already; continue it with resume (--resume) or choose "
-                "another folder"
-            )
-        if load_config(folder) != config:
-            raise ParenvsError(f"{folder}: holds a run of another configuration ({CONFIG} differs)")
-        return
-    save_config(config, folder)
+    check_free(folder, resume)
+    if not claimed(folder):
+        save_config(config, folder)
+    elif load_config(folder) != config:
+        raise ParenvsError(f"{folder}: holds a run of another configuration ({CONFIG} differs)")
+
+
+def claimed(folder: Path) -> bool:
+    """Whether a folder holds a run, finished or not."""
+    return (folder / CONFIG).exists()
+
+
+def check_free(folder: Path, resume: bool) -> None:
+    """Raise an error if a folder holds a run that is not to be resumed.
+
+    Raises:
+        ParenvsError: it does.
+    """
+    if claimed(folder) and not resume:
+        raise ParenvsError(
+            f"{folder}: holds a run already; continue it with resume (--resume) or choose "
+            "another folder"
+        )

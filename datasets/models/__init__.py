@@ -1,4 +1,4 @@
-"""JAX code of the shipped models: VGG-19, T5-base, T5-3B, T5-11B and BERT-48.
+"""JAX code of the shipped models, of sixteen families.
 
 Each model is a ``Model``: shapes of parameters and batch, and a loss. No weight is ever allocated,
 so that the largest one lowers to HLO in seconds on a laptop:
@@ -8,16 +8,29 @@ so that the largest one lowers to HLO in seconds on a laptop:
 
 Parameters are nested dicts of float32 arrays. Layers are unrolled, each in a ``named_scope``, so
 that the path of a variable (``encoder/layer_0/self/q``) and the ``op_name`` of an instruction both
-tell where it belongs. Dropout is left out: it adds random bits to a graph and nothing to its plans.
-Losses compare labels with an iota instead of gathering, so that the classes can be partitioned.
+tell where it belongs; some models come as loops over stacked layers as well (``-scanned``).
+The models of Auto-MAP's paper (VGG, T5, BERT) compute in float32, as that paper does; all others
+in bfloat16, with float32 parameters and optimiser. Dropout is left out: it adds random bits to a
+graph and nothing to its plans; so is the clipping of gradients. Losses compare labels with an iota
+instead of gathering, so that the classes can be partitioned.
 """
 
-from parenvs.datasets.models.bert import bert
+from parenvs.datasets.models.language import bert, gpt, llama, lstm, mixtral, t5
 from parenvs.datasets.models.model import Model, forward, train_step
-from parenvs.datasets.models.t5 import t5
-from parenvs.datasets.models.vgg import vgg
+from parenvs.datasets.models.multimodal import clip, dlrm, whisper
+from parenvs.datasets.models.vision import convnext, dit, mixer, resnet, unet, vgg, vit
 
-__all__ = ["MODELS", "Model", "bert", "forward", "t5", "train_step", "vgg"]
+__all__ = [
+    "MODELS", "Model", "bert", "clip", "convnext", "dit", "dlrm", "forward", "gpt", "llama",
+    "lstm", "mixer", "mixtral", "resnet", "t5", "train_step", "unet", "vgg", "vit", "whisper",
+]  # fmt: skip
+
+
+def _llama_70b(name: str, scanned: bool) -> Model:
+    """Return Llama 3 70B (arXiv 2407.21783, Table 3)."""
+    source = "torchtitan, docs/performance.md of 2024: Llama 3 70B on 64 A100, batch 64"
+    return llama(80, 8192, 28672, 64, batch_size=64, scanned=scanned, trained_as=source, name=name)
+
 
 MODELS: dict[str, Model] = {
     model.name: model
@@ -27,6 +40,25 @@ MODELS: dict[str, Model] = {
         t5(24, 1024, 16384, 32, 128, name="t5-3b"),
         t5(24, 1024, 65536, 128, 128, name="t5-11b"),
         bert(48, name="bert-48"),
+        llama(name="llama3-8b"),
+        llama(scanned=True, name="llama3-8b-scanned"),
+        _llama_70b("llama3-70b", scanned=False),
+        _llama_70b("llama3-70b-scanned", scanned=True),
+        gpt(name="gpt3-175b"),
+        gpt(scanned=True, name="gpt3-175b-scanned"),
+        mixtral(name="mixtral-8x7b"),
+        mixtral(scanned=True, name="mixtral-8x7b-scanned"),
+        lstm(name="big-lstm"),
+        resnet(name="resnet-50"),
+        convnext(name="convnext-l"),
+        vit(name="vit-h14"),
+        vit(scanned=True, name="vit-h14-scanned"),
+        mixer(name="mixer-l16"),
+        unet(name="unet-sd1"),
+        dit(name="dit-xl2"),
+        clip(name="clip-l14"),
+        whisper(name="whisper-large"),
+        dlrm(name="dlrm-criteo"),
     )
 }
 """The shipped models, by instance name."""

@@ -11,8 +11,10 @@ from signal import SIG_IGN, SIGINT, signal
 from typing import Any, TypeVar
 
 from parenvs.errors import ParenvsError
-from parenvs.files import write_text
+from parenvs.files import locked, write_text
 
+WAIT = 60.0
+"""Seconds that a record waits for another process that writes to its file."""
 Run = TypeVar("Run")
 """Whatever describes a run; it can be pickled."""
 
@@ -45,12 +47,17 @@ def read(
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Add a record as the last line, in place of one that was cut off."""
-    text = _text(path)
-    if not text.endswith("\n"):
-        write_text(path, text[: text.rfind("\n") + 1])
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(record) + "\n")
+    """Add a record as the last line, in place of one that was cut off.
+
+    Raises:
+        ParenvsError: another process holds the file's lock for longer than ``WAIT`` seconds.
+    """
+    with locked(path, beside=True, wait=WAIT):
+        text = _text(path)
+        if not text.endswith("\n"):
+            write_text(path, text[: text.rfind("\n") + 1])
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(record) + "\n")
 
 
 def run_all(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from parenvs import __version__
 from parenvs.cli import tables
@@ -34,6 +35,7 @@ from parenvs.cli.planning import add_planning
 from parenvs.cli.report import (
     out,
     print_report,
+    printable_usage,
     refuse_illegal,
     say,
     say_json,
@@ -45,7 +47,23 @@ from parenvs.cli.report import (
 from parenvs.cli.train import add_training
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
 
+
+class _Commands(TyperGroup):
+    """Commands whose usage errors show as text what was typed."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Parse the arguments."""
+        with printable_usage():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, which parses its own arguments."""
+        with printable_usage():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -72,13 +90,16 @@ def _main(
 @app.command("list")
 def list_() -> None:
     """List shipped instances, clusters, environments and agents."""
-    from parenvs.agents.planners import PARTITION_PLANNERS, PIPELINE_PLANNERS
+    from parenvs.agents.planners import HYBRID_PLANNERS, PARTITION_PLANNERS, PIPELINE_PLANNERS
+    from parenvs.instances import shapes
 
     out.print(tables.instances())
     out.print(tables.clusters())
     say("environments: " + ", ".join(_environments()))
     say("agents of pipelines:  " + ", ".join(PIPELINE_PLANNERS))
     say("agents of partitions: " + ", ".join(PARTITION_PLANNERS))
+    say("shapes of hybrid plans: " + ", ".join(shapes()))
+    say("agents of hybrid plans: " + ", ".join(HYBRID_PLANNERS))
 
 
 def _environments() -> list[str]:
@@ -198,8 +219,10 @@ def explain(
 ) -> None:
     """Tell why each variable of a plan is partitioned or not; of an instance, what plans may do.
 
-    Of an instance: what is tied together, what blocks what, and what excludes what.
+    Of an instance: what is tied together, what blocks what, and what excludes what. Of a hybrid
+    plan: what other values on each axis would cost.
     """
+    from parenvs.hybrid.report import HybridReport
     from parenvs.instances import problem
     from parenvs.partitioning.problem import PartitionReport
     from parenvs.plan import PartitionPlan
@@ -217,6 +240,10 @@ def explain(
     for name in given(cluster=cluster, **options):
         raise ParenvsError(f"--{name} is an option for instances; {target} is a plan with its own")
     report = _judged(Path(target), _model(instance, arguments, variables, batch, frozen))
+    if isinstance(report, HybridReport):
+        _explain_hybrid(report, variable)
+        refuse_illegal(report, f"{target}: illegal")
+        return
     if not isinstance(report, PartitionReport):
         raise ParenvsError(f"{target}: explain takes plans of partitions, not {report.plan.task}")
     say_text(explanation_text(explained(report, variable)))
@@ -248,6 +275,17 @@ def verify(
         raise ParenvsError(f"{file}: XLA's partitioner disagrees or has to reshard")
     if not verification.legal:
         raise InfeasibleError(f"{file}: illegal; parenvs judge gives the reasons")
+
+
+def _explain_hybrid(report: Any, variable: str | None) -> None:
+    """Print what other values on each axis of a hybrid plan would cost."""
+    from parenvs.hybrid.explain import alternatives, space_of
+    from parenvs.viewer.hybrid.explanation import explanation_text
+
+    if variable is not None:
+        raise ParenvsError("--variable is an option for plans of partitions")
+    found = alternatives(report, space_of(report)) if report.stages else []
+    say_text(explanation_text(report, found))
 
 
 def _model(

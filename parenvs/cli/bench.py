@@ -15,7 +15,7 @@ from parenvs.cli import tables
 from parenvs.cli.options import TASKS, check_range
 from parenvs.cli.report import out, say, say_progress, say_text
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra
-from parenvs.files import write_text
+from parenvs.files import locked, write_text
 
 
 def add_bench(app: typer.Typer) -> None:
@@ -34,7 +34,8 @@ def agents(
     ),
     tasks: Annotated[str, typer.Option(help="Tasks.")] = ",".join(TASKS),
     instances: Annotated[
-        str | None, typer.Option(help="Instances (default: all that ship).", show_default=False)
+        str | None,
+        typer.Option(help="Instances (default: those of the paper).", show_default=False),
     ] = None,
     clusters: Annotated[str, typer.Option(help="Preset clusters of the pipelines.")] = "A,B,C",
     seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on.")] = 5,
@@ -66,12 +67,12 @@ def agents(
         from parenvs.bench.problems import CLUSTERS, solve_problems
         from parenvs.bench.runs import append, reached, read, run_all
     from parenvs.bench.agents_table import markdown, summary, totals
-    from parenvs.instances import names
+    from parenvs.instances import PAPER, names
 
     shipped = names()
     chosen = _several("--agents", agents, list(LEARNERS))
     wanted = _several("--tasks", tasks, TASKS)
-    graphs = _several("--instances", instances or ",".join(shipped), shipped)
+    graphs = _several("--instances", instances or ",".join(PAPER), shipped)
     presets = _several("--clusters", clusters, CLUSTERS)
     problems, skipped = solve_problems(wanted, graphs, presets)
     if not problems:
@@ -83,28 +84,29 @@ def agents(
         for agent in chosen
     ]
     path = folder / "agents.jsonl"
-    done = read(path, bench.key_of)
-    missing = [run for run in runs if run.key not in done]
-    say_progress(f"{len(runs)} runs, of which {len(runs) - len(missing)} are in {path}")
-    if not render_only:
-        try:
-            for number, record in enumerate(run_all(bench.perform, missing, jobs), 1):
-                append(path, {**record, "jobs": jobs})
-                say_progress(f"{number}/{len(missing)} {_line(record, reached(record))}")
-        except KeyboardInterrupt:
-            raise ParenvsError(f"interrupted; the same command continues {path}") from None
-        done = read(path, bench.key_of)
-    records = [done[run.key] for run in runs if run.key in done]
-    if not records:
-        raise ParenvsError(f"{path}: no such run yet; leave out --render-only")
     command = (
         f"parenvs bench agents --agents {','.join(chosen)} --tasks {','.join(wanted)} --instances "
         f"{','.join(graphs)} --clusters {','.join(presets)} --seeds {seeds}"
         f"{f' --steps {steps}' if steps else ''}{' --full' if full else ''}"
     )
-    write_text(folder / "agents.md", markdown(problems, skipped, records, chosen, command))
-    write_text(folder / "agents_totals.md", summary(problems, records, chosen, command))
-    curves.save(folder / "curves.png", problems, skipped, records)
+    with locked(path, beside=True):
+        done = read(path, bench.key_of)
+        missing = [run for run in runs if run.key not in done]
+        say_progress(f"{len(runs)} runs, of which {len(runs) - len(missing)} are in {path}")
+        if not render_only:
+            try:
+                for number, record in enumerate(run_all(bench.perform, missing, jobs), 1):
+                    append(path, {**record, "jobs": jobs})
+                    say_progress(f"{number}/{len(missing)} {_line(record, reached(record))}")
+            except KeyboardInterrupt:
+                raise ParenvsError(f"interrupted; the same command continues {path}") from None
+            done = read(path, bench.key_of)
+        records = [done[run.key] for run in runs if run.key in done]
+        if not records:
+            raise ParenvsError(f"{path}: no such run yet; leave out --render-only")
+        write_text(folder / "agents.md", markdown(problems, skipped, records, chosen, command))
+        write_text(folder / "agents_totals.md", summary(problems, records, chosen, command))
+        curves.save(folder / "curves.png", problems, skipped, records)
     out.print(tables.bench_totals(totals(problems, records, chosen)))
     files = "agents.jsonl, agents.md, agents_totals.md, curves.png"
     say(f"written to {folder}: {files}")
@@ -149,9 +151,11 @@ def speed(
     )
     short = summary(data, command)
     raw = json.dumps({"command": command, **data}, indent=1)
-    write_text(folder / "bench_speed.json", raw + "\n")
-    write_text(folder / "bench_speed.md", markdown(data, command))
-    write_text(folder / "bench_speed_summary.md", short)
+    path = folder / "bench_speed.json"
+    with locked(path, beside=True, wait=60):  # the three belong together
+        write_text(path, raw + "\n")
+        write_text(folder / "bench_speed.md", markdown(data, command))
+        write_text(folder / "bench_speed_summary.md", short)
     say_text(short)
     files = "bench_speed.json, bench_speed.md, bench_speed_summary.md"
     say(f"written to {folder}: {files}")

@@ -156,17 +156,19 @@ def update(files: Files) -> None:
     from parenvs.leaderboard.check import improvements
     from parenvs.leaderboard.tasks import tasks, tasks_file
 
-    entries, refused = _accepted(files)
-    better = improvements(entries)
-    for task, references in better.items():
-        for name, new in references.items():
-            old = tasks().task(task).problems[name].reference
-            say(f"{task} {name}: {old.cost:.9g} ({old.method}) -> {new.cost:.9g} ({new.method})")
-    if better:
-        tasks().improved(better).save()
-        say(f"references written to {tasks_file()}")
-    else:
-        say("no reference is improved; nothing written")
+    with locked(tasks_file(), beside=True):  # what is read is what is replaced
+        entries, refused = _accepted(files)
+        better = improvements(entries)
+        for task, references in better.items():
+            for name, new in references.items():
+                old = tasks().task(task).problems[name].reference
+                gain = f"{old.cost:.9g} ({old.method}) -> {new.cost:.9g} ({new.method})"
+                say(f"{task} {name}: {gain}")
+        if better:
+            tasks().improved(better).save()
+            say(f"references written to {tasks_file()}")
+        else:
+            say("no reference is improved; nothing written")
     _end(refused)
 
 

@@ -12,8 +12,21 @@ from parenvs.errors import ParenvsError
 from parenvs.files import replacing
 from parenvs.graph import python_source
 from parenvs.graph.graph import Graph
-from parenvs.instances import GRAPH_SUFFIXES, READING, load_graph, names, reads_anew
-from parenvs.plan import MICRO_BATCH, MICRO_BATCHES, PartitionPlan, PipelinePlan
+from parenvs.instances import (
+    GRAPH_SUFFIXES,
+    READING,
+    load_graph,
+    load_shape,
+    names,
+    reads_anew,
+)
+from parenvs.plan import (
+    MICRO_BATCH,
+    MICRO_BATCHES,
+    HybridPlan,
+    PartitionPlan,
+    PipelinePlan,
+)
 
 _SLOW = 2.0  # seconds from which reading a file is told
 
@@ -53,8 +66,15 @@ class Model:
         return self.instance.endswith(".csv")
 
     @property
+    def is_shape(self) -> bool:
+        """Whether it is the shape of a transformer, without a graph."""
+        return self.task == HybridPlan.task and load_shape(self.instance) is not None
+
+    @property
     def kept(self) -> bool:
         """Whether its graph is written beside a plan, as its name alone would not give it."""
+        if self.is_shape:
+            return False
         given = {key: value for key, value in self.options.items() if key in READING}
         return reads_anew(self.instance, **given)
 
@@ -77,7 +97,7 @@ class Model:
 
     def tell(self, micro_batch: int | None = None) -> None:
         """Load the graph, if there is one, and note what a pipeline assumes of its batch."""
-        if self.is_profile:
+        if self.is_profile or self.is_shape:
             return
         graph = self.read()
         small = self.task == PipelinePlan.task and graph.batch_size < MICRO_BATCH

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs.agents.names import STEPS
+from parenvs.cli import hybrid
 from parenvs.cli.model import Model, reading
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
@@ -127,6 +128,18 @@ def read_request(
         str | None,
         typer.Option(help="Of products: fp32, tf32, ... (default: the elements'; fp32 as TF32)."),
     ] = None,
+    stack: hybrid.Stack = None,
+    tp: hybrid.TensorRanks = None,
+    dp: hybrid.Replicas = None,
+    chunks: hybrid.Chunks = None,
+    context: hybrid.Context = None,
+    expert: hybrid.Expert = None,
+    zero: hybrid.Zero = None,
+    most_micro_batch: hybrid.MostMicroBatch = None,
+    pin: hybrid.PinnedLayers = None,
+    idle: hybrid.Idle = False,
+    objective: hybrid.ObjectiveName = None,
+    price: hybrid.Price = None,
     memory_limit: Annotated[
         str | None,
         typer.Option(help="GB a device, or 'device' for 0.9 of its own; for the exact agent."),
@@ -137,10 +150,6 @@ def read_request(
     ``choosing`` leaves the stages and devices of a pipeline open unless they are given, and makes
     ``step_time`` the reward of a partition; without it, both are the environment's own.
     """
-    if task == HybridPlan.task:
-        raise ParenvsError(
-            f"--task {task}: no planner on the command line yet; parenvs judge takes its plans"
-        )
     check_range("--steps", steps, 1)
     if micro_batch is not None:
         check_range("--micro-batch", micro_batch, 1)
@@ -148,6 +157,36 @@ def read_request(
     from parenvs.agents.planners import request_of
     from parenvs.instances import PARTITION_OPTIONS, PIPELINE_OPTIONS, problem
 
+    hybrid_options = given(
+        tp=tp, dp=dp, chunks=chunks, context=context, expert=expert, zero=zero,
+        most_micro_batch=most_micro_batch, pinned=pin, idle=idle or None,
+    )  # fmt: skip
+    goal = given(objective=objective, price=price)
+    if task == HybridPlan.task:
+        for name, value in given(
+            copies=copies, sync=sync, tied=tied, micro_batches=micro_batches, radius=radius,
+            candidates=candidates, rules=rules, uneven=uneven, reward=reward, devices=devices,
+            memory_limit=memory_limit,
+        ).items():  # fmt: skip
+            raise ParenvsError(f"{_option(name)} {value} is not an option of --task {task}")
+        shared = given(pp=stages, devices=devices_used, micro_batch=micro_batch)
+        limits = {**hybrid_options, **shared, **given(recompute=recompute)}
+        model = Model(
+            instance, {**given(arguments=arguments), **reading(variables, None, frozen)}, task
+        )
+        model.tell()
+        planned = problem(
+            instance, cluster, task, precision, batch=hybrid.samples_of(batch),
+            **given(stack=stack), **model.options,
+        )  # fmt: skip
+        options = given(time_limit=time_limit)
+        constraints = hybrid.constraints_of(**limits)
+        return request_of(
+            planned, seed=seed, steps=steps, constraints=constraints, **goal, **options
+        ), model
+    for name in (*hybrid_options, *goal, *given(stack=stack)):
+        shown_name = "pin" if name == "pinned" else name
+        raise ParenvsError(f"{_option(shown_name)} is an option of --task {HybridPlan.task}")
     is_pipeline = task == PipelinePlan.task
     if not is_pipeline and choosing and reward is None:
         reward = "step_time"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs.cli import tables
+from parenvs.cli.hybrid import Map, print_alternatives, write_map
 from parenvs.cli.model import Model
 from parenvs.cli.options import Json, PlanOut, Plot, with_request
 from parenvs.cli.report import (
@@ -27,7 +28,9 @@ from parenvs.cli.report import (
     write,
 )
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.plan import PartitionPlan
+from parenvs.hybrid.problem import Hybrid
+from parenvs.hybrid.report import HybridReport
+from parenvs.plan import HybridPlan, PartitionPlan
 from parenvs.viewer.words import duration, plural
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ def plan(
     ] = False,
     out_: PlanOut = None,
     plot: Plot = None,
+    map_: Map = None,
     as_json: Json = False,
 ) -> None:
     """Plan a model with one agent, judge the plan, and write or draw it.
@@ -63,6 +67,8 @@ def plan(
     if refine:
         agent = _refined(agent)
     model.check_out(out_)
+    if map_ is not None and not isinstance(request.problem, Hybrid):
+        raise ParenvsError(f"--map is an option of --task {HybridPlan.task}")
     request, choice = _settled(request, [agent])
     answer = _answer(request, agent, choice)
     report = model.named(answer.report, out_)
@@ -85,9 +91,13 @@ def plan(
             say(gap.text())
         if choice is not None:
             _print_choice(choice)
+        if isinstance(report, HybridReport):
+            print_alternatives(request, report)
     refuse_illegal(report, f"the plan of {agent!r} is illegal")
     model.save(out_)
     write(report, out_, plot, quiet=as_json)
+    if isinstance(report, HybridReport):
+        write_map(request, report, map_, quiet=as_json)
     if not as_json:
         say(f"next: {_next(report, out_, plot)}")
 
@@ -173,6 +183,8 @@ def _next(report: Any, path: Path | None, plot: Path | None) -> str:
     if path is None:
         return f"parenvs {shlex.join([*sys.argv[1:], '--out', 'plan.json'])}"
     name = shlex.quote(str(path))
+    if isinstance(report.plan, HybridPlan):
+        return f"parenvs explain {name}"
     if isinstance(report.plan, PartitionPlan):
         from parenvs.shardy.module import has_module
 

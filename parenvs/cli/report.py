@@ -41,6 +41,22 @@ def say_progress(words: str) -> None:
     sys.stderr.flush()
 
 
+@contextmanager
+def printable_usage() -> Iterator[None]:
+    """Make the message of a usage error printable, as it repeats the user's argument.
+
+    The error's class is that of click, or of the copy of it that some versions of typer have.
+    """
+    try:
+        yield
+    except Exception as error:
+        message = getattr(error, "message", None)
+        if isinstance(message, str) and hasattr(error, "format_message"):
+            lines = message.split("\n")
+            error.message = "\n".join(map(printable, lines))  # type: ignore[attr-defined]
+        raise
+
+
 _noted: set[str] = set()
 
 

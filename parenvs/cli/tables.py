@@ -14,6 +14,7 @@ from parenvs.cluster import PRESETS
 from parenvs.errors import InfeasibleError, printable
 from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.hybrid.report import HybridReport
 from parenvs.instances import manifest
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.cuts import CutSpace
@@ -47,7 +48,7 @@ _MOST_ROWS = 8
 
 def instances() -> Table:
     """The shipped instances."""
-    table = _table(
+    table = empty(
         "instances", "name", "variables", "parameters", "FLOPs a step", "pivots", "description"
     )
     for name, entry in manifest()["instances"].items():
@@ -65,7 +66,7 @@ def instances() -> Table:
 
 def clusters() -> Table:
     """The preset clusters."""
-    table = _table("clusters", "name", "shape", "inside a server", "between servers", "memory")
+    table = empty("clusters", "name", "shape", "inside a server", "between servers", "memory")
     for name, cluster in PRESETS.items():
         table.add_row(
             name,
@@ -79,7 +80,7 @@ def clusters() -> Table:
 
 def graph(graph: Graph) -> Table:
     """Sizes of a graph."""
-    table = _table(f"graph {graph.name}", "what", "count", "size")
+    table = empty(f"graph {graph.name}", "what", "count", "size")
     bytes_ = graph.tensor_bytes[graph.parameter_tensor]
     for role in Role:
         chosen = graph.parameter_role == role
@@ -107,7 +108,7 @@ def chain(pipeline: Pipeline) -> Table:
     except InfeasibleError:
         candidates = "none: they allow no plan of so many stages"
     profile = pipeline.profile
-    table = _table(f"chain of {profile.name} on {pipeline.cluster}", "what", "value")
+    table = empty(f"chain of {profile.name} on {pipeline.cluster}", "what", "value")
     rows = (
         ("pivots", f"{len(profile)}"),
         ("pivots with variables", f"{int(pipeline.variable_sum[-1])}"),
@@ -133,7 +134,7 @@ def parameters(graph: Graph) -> Table:
     for k, reason in enumerate(reasons):
         key = (int(graph.parameter_argument[k]), int(graph.parameter_role[k]), kind_of(reason))
         groups.setdefault(key, []).append(k)
-    table = _table("entry parameters", "path", "count", "size", "taken for", "because")
+    table = empty("entry parameters", "path", "count", "size", "taken for", "because")
     for column in table.columns[3:]:
         column.justify = "left"
     for (_, role, _), members in groups.items():
@@ -166,7 +167,7 @@ def _collapsed(paths: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 def shapes(choice: Choice) -> Table:
     """The numbers of devices among which a pipeline's shape was chosen: the best ones, and all."""
-    table = _table(
+    table = empty(
         "devices and stages tried", "devices", "stages", "shortest found", "none is shorter than"
     )
     chosen = choice.answer.problem.cluster.devices
@@ -188,7 +189,7 @@ def shapes(choice: Choice) -> Table:
 
 def classes(problem: Partitioning) -> Table:
     """The dimension classes of a graph, for both rule sets."""
-    table = _table(f"dimension classes on {problem.cluster}", "what", *RULE_SETS)
+    table = empty(f"dimension classes on {problem.cluster}", "what", *RULE_SETS)
     both = [
         problem
         if rules == problem.rules
@@ -210,12 +211,16 @@ def classes(problem: Partitioning) -> Table:
 
 
 def comparison(rows: Sequence[tuple[Any, Any]]) -> Table:
-    """Several plans of one problem side by side, of pipelines or of partitions."""
+    """Several plans of one problem side by side."""
     if isinstance(rows[0][1], PartitionReport):
         return _partitions(rows)
+    if isinstance(rows[0][1], HybridReport):
+        from parenvs.cli import hybrid
+
+        return hybrid.comparison(rows)
     pipeline = rows[0][1].pipeline
     cluster = pipeline.cluster
-    table = _table(
+    table = empty(
         f"{pipeline.profile.name} on {cluster}",
         "agent",
         "step (s)",
@@ -249,7 +254,7 @@ def comparison(rows: Sequence[tuple[Any, Any]]) -> Table:
 
 def _partitions(rows: Sequence[tuple[PartitionAnswer, PartitionReport]]) -> Table:
     problem, reward = rows[0][1].problem, rows[0][0].reward
-    table = _table(
+    table = empty(
         f"{problem.graph.name} on {problem.cluster}, {problem.rules} rules, reward {reward}",
         "agent",
         "return",
@@ -284,7 +289,7 @@ def _partitions(rows: Sequence[tuple[PartitionAnswer, PartitionReport]]) -> Tabl
 
 def training(result: TrainResult, best: float, folder: Path) -> Table:
     """The outcome of a training run."""
-    table = _table(f"run {folder}", "what", "value")
+    table = empty(f"run {folder}", "what", "value")
     rows = [
         ("best return", f"{result.value:.6f}"),
         ("exact optimum", f"{best:.6f}"),
@@ -304,7 +309,7 @@ def training(result: TrainResult, best: float, folder: Path) -> Table:
 def evaluation(result: Evaluation) -> Table:
     """How a trained agent does, beside the proven best answer."""
     best = result.reference.value
-    table = _table("evaluation", "what", "return", "share of the optimum")
+    table = empty("evaluation", "what", "return", "share of the optimum")
     for name, value in (
         ("greedy policy", result.value),
         (f"mean of {len(result.returns)} samples", result.returns.mean()),
@@ -320,7 +325,7 @@ def bench_totals(rows: Sequence[Sequence[str]]) -> Table:
     """How often each agent reached the optimum; ``rows`` as of ``agents_table.totals``."""
     from parenvs.bench.agents_table import TOTALS
 
-    table = _table("", *TOTALS, names=2)
+    table = empty("", *TOTALS, names=2)
     for column in table.columns[:2]:
         column.no_wrap = True
     for row in rows:
@@ -333,7 +338,7 @@ def standings(entries: Sequence[CheckedEntry]) -> Table:
     from parenvs.leaderboard.check import ranking
     from parenvs.leaderboard.tasks import tasks
 
-    table = _table("", "task", "entry", "score", "at the reference", "marked", names=2)
+    table = empty("", "task", "entry", "score", "at the reference", "marked", names=2)
     table.columns[-1].justify = "left"
     for task in tasks().tasks.values():
         for standing in ranking(task, list(entries)):
@@ -346,7 +351,7 @@ def standings(entries: Sequence[CheckedEntry]) -> Table:
 
 def verdicts(entry: CheckedEntry) -> Table:
     """The verdicts on one entry of the leaderboard, a row for each problem."""
-    table = _table("", "problem", "cost", "reference", "proof", "score", "verdict")
+    table = empty("", "problem", "cost", "reference", "proof", "score", "verdict")
     for index in (3, 5):
         table.columns[index].justify = "left"
     for verdict in entry.verdicts:
@@ -365,7 +370,7 @@ class _PrintableTable(Table):
         super().add_row(*(Text(printable(cell)) for cell in cells), **options)
 
 
-def _table(title: str, *columns: str, names: int = 1) -> Table:
+def empty(title: str, *columns: str, names: int = 1) -> Table:
     """An empty table; its first ``names`` columns are left-justified and the others right."""
     table = _PrintableTable(
         title=Text(printable(title), style="bold") if title else None,

@@ -14,6 +14,7 @@ from parenvs.cli.options import Seed, check_range, with_request
 from parenvs.cli.report import out, say
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.files import locked
+from parenvs.instances import load_graph
 
 if TYPE_CHECKING:
     from parenvs.agents.planners import Request
@@ -44,9 +45,13 @@ def train(
     name = Path(request.problem.instance).stem
     place = folder or Path("runs") / f"{name}-{request.label}-{agent}-{request.seed}"
     with locked(place):
+        trainer.check_free(place, resume)
         if model.kept:  # what evaluates the run later has nothing but its folder
             graph = place / "graph.npz"
-            model.graph().save(graph)
+            if not graph.exists() or not trainer.claimed(place):
+                model.graph().save(graph)
+            elif load_graph(str(graph)).fingerprint != model.graph().fingerprint:
+                raise ParenvsError(f"{place}: holds a run on another graph than {model.instance}")
             request = replace(request, problem=replace(request.problem, instance=str(graph)))
         config = trainer.Config(
             request.env_id, request.env_kwargs, agent=agent, seed=request.seed, steps=request.steps
@@ -108,11 +113,12 @@ def pretrain(
     from parenvs.agents.pretrained.imitate import Recipe
     from parenvs.agents.pretrained.pretrain import CURVE, LOG, draw, pretrain
 
-    try:
-        pretrain(Recipe(seed, parts, passes=passes), folder, workers, say)
-    except KeyboardInterrupt:
-        raise ParenvsError("interrupted; the same command goes on from here") from None
-    draw(folder / LOG, folder / CURVE)
+    with locked(folder):
+        try:
+            pretrain(Recipe(seed, parts, passes=passes), folder, workers, say)
+        except KeyboardInterrupt:
+            raise ParenvsError("interrupted; the same command goes on from here") from None
+        draw(folder / LOG, folder / CURVE)
 
 
 def _trainer() -> Any:

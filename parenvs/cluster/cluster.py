@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,8 @@ DEFAULT_DEVICES = 8
 """Devices of the one server on which partitions are planned unless a cluster is given."""
 _LIMIT = 100_000
 """Largest number of servers, and of devices in each."""
+_LEAST_RATE, _MOST_RATE = 1e-30, 1e30
+"""Limits of bandwidths, throughput and memory, within which the costs of plans stay finite."""
 _CLUSTER_KEYS = ("servers", "devices_per_server", "intra_bw", "inter_bw")
 _DEVICE_KEYS = ("name", "peak_flops", "memory_bw", "memory_bytes")
 _UNITS = {"bps": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0, "Bps": 1.0}
@@ -75,8 +76,12 @@ class Cluster:
         rates |= {f"speeds[{number}]": speed for number, speed in enumerate(self.speeds)}
         for key, value in rates.items():
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not 0 < value <= sys.float_info.max:
-                raise ClusterError(f"cluster: {key} must be a positive number, not {shown(value)}")
+            if not number or not _LEAST_RATE <= value <= _MOST_RATE:
+                limits = f"; {_LEAST_RATE:g} to {_MOST_RATE:g} can be counted with"
+                raise ClusterError(
+                    f"cluster: {key} must be a positive number, not {shown(value)}"
+                    + (limits if number and value > 0 else "")
+                )
         if self.speeds and len(self.speeds) != self.servers:
             raise ClusterError(
                 f"cluster: speeds has {len(self.speeds)} numbers, one for each of {self.servers} "

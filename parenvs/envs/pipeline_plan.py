@@ -172,8 +172,8 @@ class PipelinePlanEnv(PlanEnv):
             )
         if ranges not in RANGES:
             raise ParenvsError(f"ranges must be one of {', '.join(RANGES)}, not {ranges!r}")
-        if repeat < 1:
-            raise ParenvsError(f"repeat must be >= 1, not {repeat}")
+        if not isinstance(repeat, int) or repeat < 1:
+            raise ParenvsError(f"repeat must be >= 1, not {repeat!r}")
         self.family, self.ranges, self.repeat = family, ranges, repeat
         self._settings: dict[str, Any] = {
             "instance": instance,

@@ -15,14 +15,15 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from parenvs.errors import HloError, one_line
-from parenvs.graph.checks.limits import Budget, check_size, check_value, leaves
+from parenvs.graph.checks.limits import Budget, check_cost, check_size, check_value, leaves
+from parenvs.graph.checks.nesting import NESTED, Array, Inside, wrong_nesting
 from parenvs.graph.checks.shapes import check_shapes
 from parenvs.graph.flops import ELEMENTWISE, Call, bytes_of, flops_of, is_relabelling
 from parenvs.graph.flow import Flow
 from parenvs.graph.formats.dumps import ANNOTATIONS, by_id, what_passes_left
 from parenvs.graph.formats.stablehlo import hlo_of, is_stablehlo
 from parenvs.graph.graph import Graph, pack_texts
-from parenvs.graph.loops.costs import NESTED, inside_costs
+from parenvs.graph.loops.costs import inside_costs
 from parenvs.graph.loops.integers import Program, holds_numbers
 from parenvs.graph.phases import with_phases
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module, Wrapper
@@ -335,28 +336,24 @@ class _Reader:
             moved = bytes_of(
                 node.opcode, [self.sizes[t] for t in flat], [self.sizes[t] for t in results]
             )
+        check_cost(node.name, flops, moved)
         attribute = json.dumps(fields, separators=(",", ":")) if fields else ""
         index = self.add(node.opcode, flat, results, (flops, moved), name, attribute, parent)
         if nested:
+            inside = []
             for called in node.called_ids:
                 computation = self.computations[called]
                 out = self.block(computation, None, name, index)
-                self.check_nested(node, computation, inputs, out)
+                inside.append(Inside(_taken(computation), self.arrays(out)))
                 self.add("return", out, [], op_name=name, parent=index)
+            wrong = wrong_nesting(node.opcode, self.arrays(flat), self.arrays(results), inside)
+            if wrong:
+                raise HloError(f"instruction {node.name!r}: {wrong}")
         return results
 
-    def check_nested(
-        self, node: Any, computation: Any, inputs: list[tuple[int, ...]], out: list[int]
-    ) -> None:
-        """Check what a computation of a loop or branch takes and returns."""
-        found = [self.shapes[t] for t in out]
-        if node.opcode == "while":
-            check_value(node.name, node.shape, inputs)
-            for inner in computation.instructions:
-                if inner.opcode == "parameter":
-                    check_value(inner.name, inner.shape, inputs)
-        if node.opcode == "conditional" or found != [()]:  # what ends a loop is one scalar
-            check_value(node.name, node.shape, found)
+    def arrays(self, tensors: Sequence[int]) -> list[Array]:
+        """Return element type and dimensions of tensors."""
+        return [(self.types[t], self.shapes[t]) for t in tensors]
 
     def flops_inside(self, computation_id: int) -> float:
         """Return the FLOPs of one run of a computation that an instruction applies."""
@@ -387,6 +384,7 @@ class _Reader:
         )
         costs = [(x.flops, x.bytes_accessed) for x in self.instructions]
         for row, trips, (flops, moved) in inside_costs(program, costs):
+            check_cost(texts[self.instructions[row].op_name] or program.opcodes[row], flops, moved)
             old = self.instructions[row]._replace(flops=flops, bytes_accessed=moved)
             if program.opcodes[row] == "while":
                 if trips is None:
@@ -471,6 +469,15 @@ class _Reader:
             opcode_names=pack_texts(list(self.opcodes)),
             string_table=pack_texts(list(self.strings)),
         )
+
+
+def _taken(computation: Any) -> list[Array]:
+    """Return element type and dimensions of a computation's parameters, tuples flattened."""
+    nodes = [node for node in computation.instructions if node.opcode == "parameter"]
+    nodes.sort(key=lambda node: node.parameter_number)
+    return [
+        (leaf.element_type, tuple(leaf.dimensions)) for node in nodes for leaf in leaves(node.shape)
+    ]
 
 
 def _plain(message: Any) -> Any:

@@ -31,6 +31,7 @@ class Use:
         self.known = dict(known)
         self.why: dict[int, str] = {}
         self._label: dict[int, Label] = {**known, **{t: t for t in unknown}}
+        self._summed: set[int] = set()  # data without the batch: sums over it, made of sums
         for index in range(len(flow.opcode)):
             self._read(index)
 
@@ -78,6 +79,19 @@ class Use:
             label = None  # every sample may meet it, and so may a weight
         for tensor in flow.results[index]:
             self._label[tensor] = label
+        if label == DATA and self._is_summed(index, operands, labels):
+            self._summed.update(flow.results[index])
+
+    def _is_summed(self, index: int, operands: list[int], labels: list[Label]) -> bool:
+        """Whether what an instruction makes of data has lost the batch, its leading dimension."""
+        opcode = self.flow.opcode[index]
+        data = [t for t, label in zip(operands, labels, strict=True) if label == DATA]
+        if opcode in VIEWS or opcode in ELEMENTWISE:
+            return self._summed.issuperset(data)
+        shape = self.flow.shapes[operands[0]] if operands else ()
+        attribute = self.flow.graph.strings[self.flow.graph.attribute[index]]
+        leading = opcode == "reduce" and '"dimensions":[0' in attribute
+        return leading and shape[:1] == (self.batch_size,)
 
     def _carry(self, index: int) -> None:
         """Label what a loop or branch returns by what its computation returns."""
@@ -119,7 +133,10 @@ class Use:
             if not isinstance(label, int):
                 continue
             shape = self.flow.shapes[label]
-            if DATA in labels:
+            data = [t for t, other in zip(operands, labels, strict=True) if other == DATA]
+            if data and self._summed.issuperset(data):
+                self._decide(label, WEIGHT, "it meets sums over the batch")
+            elif data:
                 batch = self.batch_size
                 same = shape[:1] == (batch,) or batch is None
                 verdict = DATA if same else WEIGHT

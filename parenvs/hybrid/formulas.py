@@ -117,10 +117,12 @@ class Step(NamedTuple):
         reduction: (S, ...) collectives of the gradients, of a step.
         exposed: (S, ...) what of them the stage's own last backward pass does not hide.
         start: (S, ...) in which ZeRO 3 gathers the first layer, once a step.
+        hiding: (S, ...) backward pass of a micro-batch, which hides those of stages behind.
+        update: (S, ...) optimiser.
         core: (...)
         tail: (...)
         tied: (...)
-        optimizer: (...)
+        optimizer: (...) the longest update.
         length: (...)
     """
 
@@ -136,6 +138,8 @@ class Step(NamedTuple):
     reduction: np.ndarray
     exposed: np.ndarray
     start: np.ndarray
+    hiding: np.ndarray
+    update: np.ndarray
     core: np.ndarray
     tail: np.ndarray
     tied: np.ndarray
@@ -202,8 +206,9 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
     ahead[1:] += links.cumsum(axis=0) / 2  # gradients' way to the stages in front
     tail = tail_of(exposed, ahead)
     tied = _tied(model, machine, stages)
-    optimizer = _optimizer(model, machine, stages)
-    parts = (core, tail, tied, optimizer)
+    update = _update(model, machine, stages)
+    optimizer = update.max(axis=0)
+    parts = (hiding, update, core, tail, tied, optimizer)
     return Step(
         forward, backward, again, exchange, of_stage.forward_exchange, sends, gathers, chunk, busy,
         reduction, exposed, gather_start, *parts, length=core + tail + tied + optimizer,
@@ -463,24 +468,36 @@ def _reduction(
         gathered = links.all_gather(machine.width * parameters, group, stride)
         seconds = np.where(stages.zero == 0, reduced, scattered + gathered)
         total = total + np.where(stages.zero >= 3, 0.0, seconds)
-    layers = np.maximum(stages.layers.sum(axis=0), 1)
-    hidden = np.maximum(total / layers, total - backward)
-    return total, np.where(stages.gradient_overlap, hidden, total)
+    layers = stages.layers.sum(axis=0)
+    return total, exposed_seconds(total, layers, backward, stages.gradient_overlap)
+
+
+def exposed_seconds(total: Figure, layers: Figure, backward: Figure, overlap: Figure) -> Figure:
+    """Seconds of the gradients' collectives that a stage's last backward pass does not hide.
+
+    Args:
+        total: their seconds.
+        layers: of the stage; those of one are never hidden.
+        backward: seconds of the backward pass of a micro-batch.
+        overlap: whether gradients are summed during it.
+    """
+    hidden = np.maximum(total / np.maximum(layers, 1), total - backward)
+    return np.where(overlap, hidden, total)
 
 
 def _tied(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
     """(...) seconds in which first and last stage sum the gradients of weights they share."""
     if not model.tied_parameters or len(stages.tp) == 1:
         return np.zeros(np.shape(stages.tp)[1:])
-    size = stages.gradient_bytes * model.tied_parameters / stages.tp[0]
+    size = stages.gradient_bytes * model.tied_parameters / np.minimum(stages.tp[0], stages.tp[-1])
     return machine.links.all_reduce(size, 2, machine.links.devices_per_server)
 
 
-def _optimizer(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
-    """(...) seconds of the optimiser, on the stage that takes longest."""
+def _update(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
+    """(S, ...) seconds of the optimiser."""
     dense, experts = _parameters(model, stages)
     stack = machine.stack
     traffic = stack.optimizer_bytes if machine.precision in HALF else stack.optimizer_bytes_full
     dealt = np.maximum(stages.replicas / stages.expert, 1)
     own = np.where(stages.zero >= 1, dense / stages.replicas + experts / dealt, dense + experts)
-    return (traffic * own / machine.memory_bw).max(axis=0)
+    return np.asarray(traffic * own / machine.memory_bw)

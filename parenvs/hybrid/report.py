@@ -223,12 +223,12 @@ class HybridReport:
         """
         if self.arrays is None:
             return {}
-        counted = self.model.flops(self.batch)
+        counted = float(self.model.flops(self.batch))
         share = float(self.arrays.full.sum()) / max(len(self.model), 1)
         again = self.model.flops(self.batch, recompute=True) - counted
         found = {"model": counted, "recomputed": counted + share * again}
         if self.model.shape is not None:
-            found["tokens"] = self.model.shape.token_flops(self.batch)
+            found["tokens"] = float(self.model.shape.token_flops(self.batch))
         return found
 
     @property

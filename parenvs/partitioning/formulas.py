@@ -184,7 +184,8 @@ def step_time_return(replicate_seconds: float, gain_seconds: np.ndarray) -> Line
         replicate_seconds: T_replicate.
         gain_seconds: (C,) by how much each class shortens the step.
     """
-    return LinearReturn(0.0, gain_seconds / replicate_seconds)
+    # A step of no seconds, all computed from constants, has nothing to save.
+    return LinearReturn(0.0, gain_seconds / (replicate_seconds or 1.0))
 
 
 def _codes(graph: Graph, opcodes: tuple[str, ...]) -> list[int]:

@@ -340,8 +340,13 @@ class PartitionReport:
 
     @property
     def utilisation(self) -> float:
-        """Average device utilisation, in [0, 1]: useful FLOPs / (N * peak * step time)."""
+        """Average device utilisation, in [0, 1]: useful FLOPs / (N * peak * step time).
+
+        It is 0 if all is computed from constants, so that a step takes no time.
+        """
         cluster = self.problem.cluster
+        if not self.step_seconds:
+            return 0.0
         device = replace(cluster.device, memory_bw=math.inf)
         useful = formulas.instruction_seconds(self.problem.graph, device, efficiency=1.0).sum()
         return float(useful) / (cluster.devices * self.step_seconds)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster import SYNC_METHODS, Cluster
-from parenvs.errors import InfeasibleError, ProfileError
+from parenvs.errors import InfeasibleError, ProfileError, shown
 from parenvs.pipeline import formulas, legality
 from parenvs.pipeline.profile import StageProfile
 from parenvs.pipeline.simulate import StageTimes, Timetable, simulate
@@ -83,9 +83,11 @@ class Pipeline(ChainSums):
                 f"{self.cluster} has {device.name} devices; make the chain anew with "
                 "StageProfile.from_graph(graph, cluster.device) or Graph.pipeline(cluster)"
             )
-        if not 1 <= self.micro_batches <= MOST_MICRO_BATCHES:
+        whole = isinstance(self.micro_batches, (int, np.integer))
+        if not (whole and 1 <= self.micro_batches <= MOST_MICRO_BATCHES):
             raise InfeasibleError(
-                f"micro_batches must be from 1 to {MOST_MICRO_BATCHES}, not {self.micro_batches}"
+                f"micro_batches must be from 1 to {MOST_MICRO_BATCHES}, not "
+                f"{shown(self.micro_batches)}"
             )
         if self.recompute not in RECOMPUTE:
             raise InfeasibleError(
@@ -101,8 +103,11 @@ class Pipeline(ChainSums):
             )
         if self.tied not in TIED:
             raise InfeasibleError(f"tied must be one of {', '.join(TIED)}, not {self.tied!r}")
-        if not 0 <= self.copies <= MOST_COPIES:
-            raise InfeasibleError(f"copies must be from 0 to {MOST_COPIES}, not {self.copies}")
+        number = isinstance(self.copies, (int, float, np.number))
+        if not (number and 0 <= self.copies <= MOST_COPIES):
+            raise InfeasibleError(
+                f"copies must be from 0 to {MOST_COPIES}, not {shown(self.copies)}"
+            )
         if self.cluster.devices < 2:
             raise InfeasibleError("a pipeline needs at least two devices")
         if self.stages is None:

@@ -16,20 +16,23 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from parenvs.cluster import EFFICIENCY, Device
-from parenvs.errors import ProfileError
+from parenvs.errors import ProfileError, shown
 from parenvs.files import replacing
 from parenvs.graph.chain import Reads, chain_bytes
 from parenvs.graph.graph import Graph
 from parenvs.graph.loops.unroll import unrolled
-from parenvs.plan import MICRO_BATCH
+from parenvs.plan import LARGEST_NUMBER, MICRO_BATCH
 
 BACKWARD_RATIO = 2.0
 """Backward time over forward time of a chain made from a forward-only graph."""
 
+LARGEST = 1e30
+"""Most seconds and bytes of a pivot: the sums and products of plans' costs stay finite."""
 _COLUMNS = ("forward_ms", "backward_ms", "cut_bytes", "parameter_bytes")
 _OPTIONAL = "resident_bytes"
 
@@ -81,11 +84,7 @@ class StageProfile:
         set_ = object.__setattr__
         set_(self, "names", np.array(self.names, dtype=object))
         self.names.setflags(write=False)
-        if not isinstance(self.micro_batch, int) or self.micro_batch < 1:
-            raise ProfileError(
-                f"profile {self.name}: micro_batch must be a whole number >= 1, "
-                f"not {self.micro_batch!r}"
-            )
+        _check_samples(self.name, self.micro_batch)
         for key in self._numeric:
             array = np.array(getattr(self, key), dtype=np.float64)
             if array.shape != self.names.shape:
@@ -93,11 +92,12 @@ class StageProfile:
                     f"profile {self.name}: {key} has {array.size} values for "
                     f"{self.names.size} pivots"
                 )
-            bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+            bad = np.flatnonzero(~((array >= 0) & (array <= LARGEST)))
             if bad.size:
                 raise ProfileError(
                     f"profile {self.name}: {key} of pivot {bad[0]} "
-                    f"({self.names[bad[0]]}) is {array[bad[0]]}; must be >= 0"
+                    f"({self.names[bad[0]]}) is {array[bad[0]]}; must be >= 0 and at most "
+                    f"{LARGEST:g}"
                 )
             array.setflags(write=False)
             set_(self, key, array)
@@ -165,6 +165,7 @@ class StageProfile:
             micro_batch: samples per micro-batch.
             efficiency: share of the device's peak FLOP/s that the pivots reach.
         """
+        _check_samples(graph.name, micro_batch)
         source = graph.fingerprint
         graph = unrolled(graph)
         pivots = graph.pivots()
@@ -269,6 +270,14 @@ class StageProfile:
             stream.write(data)
 
 
+def _check_samples(name: str, micro_batch: Any) -> None:
+    """Raise a ProfileError for samples per micro-batch that cannot be."""
+    if not isinstance(micro_batch, int) or not 1 <= micro_batch <= LARGEST_NUMBER:
+        raise ProfileError(
+            f"profile {name}: micro_batch must be a whole number >= 1, not {shown(micro_batch)}"
+        )
+
+
 def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a CSV text, each with the number of the line that it starts on.
 
@@ -306,15 +315,17 @@ def _number(text: str, where: str, column: str) -> float:
     """Parse a field of a column; milliseconds become seconds.
 
     Raises:
-        ProfileError: the field is not a finite number >= 0.
+        ProfileError: the field is not a number from 0 to ``LARGEST``.
     """
     try:
         number = Decimal(text.strip())
         value = float(number.scaleb(-3) if column.endswith("_ms") else number)
     except (ArithmeticError, ValueError):  # of decimal and of float
         value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise ProfileError(f"{where}, column {column!r}: {text!r} is not a number >= 0")
+    if not 0 <= value <= LARGEST:
+        raise ProfileError(
+            f"{where}, column {column!r}: {text!r} is not a number >= 0 and at most {LARGEST:g}"
+        )
     return value
 
 

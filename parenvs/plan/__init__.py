@@ -7,7 +7,7 @@ leave them out.
 
 from parenvs.plan.base import HEAD, ILLEGAL, SCHEMA, Bounded, Plan
 from parenvs.plan.fields import LARGEST_NUMBER
-from parenvs.plan.files import PARTITION_PLANS, PLANS, load_plan, no_constant
+from parenvs.plan.files import PARTITION_PLANS, PLANS, load_plan
 from parenvs.plan.hybrid import (
     RECOMPUTE_MODES,
     SCHEDULES,
@@ -50,5 +50,4 @@ __all__ = [
     "PipelinePlan",
     "Plan",
     "load_plan",
-    "no_constant",
 ]

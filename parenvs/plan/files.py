@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from parenvs.errors import PlanError, shown
 from parenvs.files import DuplicateFieldError, no_duplicates
@@ -38,15 +40,17 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         content = json.loads(
             Path(path).read_text(encoding="utf-8"),
             object_pairs_hook=no_duplicates,
-            parse_constant=no_constant,
+            parse_constant=_Constant,
         )
-    except (DuplicateFieldError, PlanError) as error:
+    except DuplicateFieldError as error:
         raise PlanError(f"{where}: {error}") from None
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error) or "nested too deeply"
         raise PlanError(f"{where}: not a JSON file ({reason})") from None
     if not isinstance(content, dict):
         raise PlanError(f"{where}: expected one JSON object")
+    for field_name, text in _constants(content):
+        raise PlanError(f"{where}: field {shown(field_name)}: {text} is not a JSON number")
     schema = content.get("schema")
     if not fields.is_integer(schema) or schema != SCHEMA:
         raise PlanError(f"{where}: field 'schema' is {shown(schema)}; this version reads {SCHEMA}")
@@ -56,10 +60,15 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     return PLANS[task].from_json(content, where)
 
 
-def no_constant(text: str) -> float:
-    """Refuse NaN and Infinity, for ``json.loads``.
+class _Constant(str):
+    """NaN or Infinity where JSON has a number."""
 
-    Raises:
-        PlanError: always.
-    """
-    raise PlanError(f"{text} is not a JSON number")
+
+def _constants(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path of the field and the text of each NaN and Infinity."""
+    if isinstance(content, _Constant):
+        yield path, str(content)
+    elif isinstance(content, dict | list):
+        pairs = content.items() if isinstance(content, dict) else enumerate(content)
+        for key, value in pairs:
+            yield from _constants(value, f"{path}.{key}".lstrip("."))

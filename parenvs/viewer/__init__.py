@@ -12,20 +12,20 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from parenvs.errors import ParenvsError
 from parenvs.viewer.page import ending, pixels, style, write
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
+    from typing import TypeAlias, TypeGuard
 
     import numpy as np
     from matplotlib.figure import Figure
 
+    from parenvs.hybrid.problem import Hybrid
     from parenvs.hybrid.report import HybridReport
     from parenvs.partitioning.problem import Partitioning, PartitionReport
     from parenvs.pipeline.problem import Pipeline, Report
 
-    Viewable: TypeAlias = Report | Pipeline | PartitionReport | Partitioning | HybridReport
+    Viewable: TypeAlias = Report | Pipeline | PartitionReport | Partitioning | HybridReport | Hybrid
 
 __all__ = ["ending", "figure", "rgb_array", "save", "text"]
 
@@ -42,10 +42,10 @@ def text(viewable: Viewable, colour: bool = False, undecided: Collection[str] | 
         TypeError: ``viewable`` is something else.
         ValueError: ``undecided`` is given with a pipeline.
     """
-    from parenvs.hybrid.report import HybridReport
+    if _is_hybrid(viewable, undecided):
+        from parenvs.viewer.hybrid import text as hybrid_text
 
-    if isinstance(viewable, HybridReport):
-        return str(viewable)
+        return hybrid_text.text(viewable, colour)
     of_pipeline, problem, report = _taken_apart(viewable, undecided)
     if of_pipeline:
         from parenvs.viewer import pipeline_text
@@ -84,6 +84,10 @@ def save(
 
 
 def _draw(viewable: Viewable, undecided: Collection[str] | None) -> Figure:
+    if _is_hybrid(viewable, undecided):
+        from parenvs.viewer.hybrid import figure as hybrid_figure
+
+        return hybrid_figure.draw(viewable)
     of_pipeline, problem, report = _taken_apart(viewable, undecided)
     if of_pipeline:
         from parenvs.viewer import pipeline_figure
@@ -94,14 +98,23 @@ def _draw(viewable: Viewable, undecided: Collection[str] | None) -> Figure:
     return partition_figure.draw(problem, report, undecided)
 
 
+def _is_hybrid(
+    viewable: Viewable, undecided: Collection[str] | None
+) -> TypeGuard[HybridReport | Hybrid]:
+    """Whether it is of a hybrid plan."""
+    from parenvs.hybrid.problem import Hybrid
+    from parenvs.hybrid.report import HybridReport
+
+    if isinstance(viewable, (HybridReport, Hybrid)) and undecided is not None:
+        raise ValueError("undecided: only variables of partitions can be undecided")
+    return isinstance(viewable, (HybridReport, Hybrid))
+
+
 def _taken_apart(viewable: Viewable, undecided: Collection[str] | None) -> tuple[bool, Any, Any]:
     """Whether it is of a pipeline, the problem, and the report or None."""
-    from parenvs.hybrid.report import HybridReport
     from parenvs.partitioning.problem import Partitioning, PartitionReport
     from parenvs.pipeline.problem import Pipeline, Report
 
-    if isinstance(viewable, HybridReport):
-        raise ParenvsError("there are no pictures of hybrid plans yet")
     if isinstance(viewable, (Report, Pipeline)) and undecided is not None:
         raise ValueError("undecided: only variables of partitions can be undecided")
     if isinstance(viewable, Report):

@@ -1,6 +1,10 @@
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from multiprocessing import active_children
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,12 +12,13 @@ import pytest
 
 pytest.importorskip("sb3_contrib")
 
+import kills
 from commands import caller
 
 from parenvs.agents.train import learners
 from parenvs.bench import agents as bench
 from parenvs.bench import agents_table as bench_table
-from parenvs.bench import curves
+from parenvs.bench import curves, runs
 from parenvs.bench.agents import TrainingRun
 from parenvs.bench.problems import VARIANTS, BenchProblem, random_value, solve_problems
 from parenvs.bench.runs import append, read, run_all
@@ -441,3 +446,44 @@ def test_append__replaces_a_line_that_was_cut_off(tmp_path):
     assert list(read(path, bench.key_of).values()) == [one]
     append(path, two)
     assert path.read_text() == whole + json.dumps(two) + "\n"
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from parenvs.bench.runs import append
+for number in range(100):
+    append(Path(sys.argv[1]), {"writer": sys.argv[2], "number": number, "text": "x" * 5000})
+"""
+
+
+def test_append__two_writers_at_once(tmp_path):
+    """Each record is there once and whole, also where a line that was cut off is replaced."""
+    path = tmp_path / "agents.jsonl"
+    path.write_text('{"cut off')
+    command = [sys.executable, "-c", WRITER, str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    writers = [subprocess.Popen([*command, name], env=environment) for name in "ab"]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    found = read(path, lambda record: (record["writer"], record["number"]))
+    assert sorted(found) == [(name, number) for name in "ab" for number in range(100)]
+    assert len(path.read_text().splitlines()) == 200
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_append__waits_for_another_writer_only_so_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "WAIT", 0.1)
+    path = tmp_path / "agents.jsonl"
+    with (
+        kills.holding(path, beside=True) as pid,
+        pytest.raises(ParenvsError, match=rf"agents\.jsonl: process {pid} on "),
+    ):
+        append(path, record_of(problem_of()))
+    assert not path.exists()
+
+
+def test_bench__second_writers_are_refused(run, tmp_path):
+    with kills.holding(tmp_path / "results" / "agents.jsonl", beside=True) as pid:
+        status, _, err = run(*ALL)
+    assert status == 2
+    assert f"agents.jsonl: process {pid} on " in err.splitlines()[-1]

@@ -391,3 +391,24 @@ def test_planning__tied_weights_by_option(run):
     assert [plan["plan"].get("tied") for plan in plans] == [None, "held"]
     once, held = (plan["report"]["length_seconds"] for plan in plans)
     assert held > once
+
+
+def test_planning__training_keeps_the_graph_of_a_run(run, function):
+    """A refused command writes nothing, and a run goes on with the graph that it began with."""
+    pytest.importorskip("sb3_contrib")
+    train = ["train", *function, "--task", "data-parallel", "--steps", 64, "--out", "run"]
+    good(run(*train))
+    graph = Path("run/graph.npz")
+    before = graph.read_bytes()
+    script = Path("my_model.py")
+    script.write_text(SCRIPT.replace("512", "256"))
+    sys.modules.pop("my_model", None)
+    status, _, err = run(*train)
+    assert status == 2 and "holds a run already" in err
+    assert graph.read_bytes() == before
+    status, _, err = run(*train, "--resume")
+    assert status == 2 and "run: holds a run on another graph than my_model.py:train_step" in err
+    assert graph.read_bytes() == before
+    script.write_text(SCRIPT)
+    sys.modules.pop("my_model", None)
+    good(run(*train, "--resume"))

@@ -112,3 +112,18 @@ def test_terminal__only_colours_are_escapes():
     assert re.findall("\x1b.", printable_text(painted, painted=True)) == ["\x1b["] * 2
     assert printable_text(painted, painted=True).split("\n")[1] == "next?]0;"
     assert "\x1b" not in printable_text(painted)
+
+
+def test_terminal__usage_errors(run):
+    """What was typed wrongly is repeated as text."""
+    status, out, err = run("plan", "--x\u202e\x1b[31mgnp")
+    assert status == 2
+    assert "?" in err
+    assert "Usage" in err
+    assert out == ""
+
+
+def test_terminal__help_stays(run):
+    status, out, _ = run("plan", "--help")
+    assert status == 0
+    assert "Usage" in out

@@ -22,7 +22,7 @@ from parenvs.datasets.generators import (
     significant,
 )
 from parenvs.errors import ParenvsError
-from parenvs.instances import load_profile, names
+from parenvs.instances import PAPER, load_profile
 from parenvs.pipeline.problem import Pipeline
 
 
@@ -113,7 +113,7 @@ def test_ratios__of_a_chain_by_hand():
     assert ratios(problem.pipeline) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", PAPER)
 def test_ratios__of_real_graphs_are_in_the_middle_of_what_is_drawn(name):
     for text in "ABC":
         cluster = Cluster.parse(text)

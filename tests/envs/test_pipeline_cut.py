@@ -18,7 +18,7 @@ from parenvs.agents.exact.pipeline import exact_full, exact_pruned
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.envs.pipeline_cut import PipelineCutEnv
 from parenvs.errors import ParenvsError
-from parenvs.instances import names
+from parenvs.instances import PAPER
 from parenvs.wrappers import MaskInObservation
 
 ID = "PipelineCut-v0"
@@ -27,7 +27,7 @@ PROFILES = sorted(
     for path in (Path(__file__).parents[3] / "shared" / "profiles").glob("*.csv")
     if path.stem != "pipedream_optimizer"
 )
-INSTANCES = [*names(), *map(str, PROFILES)]
+INSTANCES = [*PAPER, *map(str, PROFILES)]
 PROBLEMS = [
     pytest.param({"instance": name, "cluster": cluster}, id=f"{Path(name).stem}-{cluster}")
     for name in INSTANCES

@@ -111,8 +111,11 @@ BROKEN = [
     (change(f"{ENTRY}.0.shape.element_type", 99), "unknown element type 99"),
     (change(f"{ENTRY}.0.shape.dimensions.0", -(2**63)), "dynamic dimensions"),
     (change("computations.0.instructions.2.opcode", "reduce"), "broken or truncated"),
-    (change("computations.0.instructions.2.opcode", "while"), "broken or truncated"),
-    (change("computations.0.instructions.2.opcode", "conditional"), "broken module"),
+    (change("computations.0.instructions.2.opcode", "while"), "a while has 0 computations"),
+    (
+        change("computations.0.instructions.2.opcode", "conditional"),
+        "a conditional has no computation",
+    ),
 ]
 
 

@@ -78,3 +78,26 @@ def test_roles__many_steps_in_one_loop():
     batches = {"x": shape((5, 32, 16), jnp.float32), "y": shape((5, 32, 4), jnp.float32)}
     roles, _ = roles_of(steps, (weights, weights), batches)
     assert roles == {"0": "VARIABLE", "1": "OPTIMISER", "x": "BATCH", "y": "BATCH"}
+
+
+def test_roles__a_scale_as_long_as_the_batch_meets_sums_over_it():
+    """A forward pass with batch normalisation: as many features as samples, yet a weight."""
+    jax = pytest.importorskip("jax")
+    import jax.numpy as jnp
+
+    def forward(params, images):
+        x = images @ params["kernel"]
+        centred = x - x.mean(0)
+        scale = params["scale"] * jax.lax.rsqrt(jnp.square(centred).mean(0))
+        return (centred * scale + params["bias"]).mean()
+
+    floats = jax.ShapeDtypeStruct
+    params = {
+        "kernel": floats((5, 8), jnp.float32),
+        "scale": floats((8,), jnp.float32),
+        "bias": floats((8,), jnp.float32),
+    }
+    graph = Graph.from_jax(forward, params, floats((8, 5), jnp.float32))
+    found = dict(zip(graph.paths, map(Role, graph.parameter_role.tolist()), strict=True))
+    assert found.pop("images") == Role.BATCH
+    assert set(found.values()) == {Role.VARIABLE}

@@ -5,8 +5,11 @@ import re
 import shlex
 from pathlib import Path
 
+import kills
 import pytest
 
+from parenvs.errors import ParenvsError
+from parenvs.leaderboard import references
 from parenvs.leaderboard.tasks import tasks
 
 BOARD = Path(__file__).parents[2] / "leaderboard"
@@ -42,6 +45,21 @@ def test_commands__update_takes_over_what_is_better(own_tasks, run, monkeypatch)
     after = path.read_bytes()
     assert "nothing written" in run("update", *files)[1]
     assert path.read_bytes() == after
+
+
+def test_commands__second_update_is_refused(own_tasks, run):
+    """Two updates at once would lose what the first takes over."""
+    path = own_tasks("pipeline-plan", "t5-base-v100-8x8-8", method="nobody")
+    before = path.read_bytes()
+    file = BOARD / "submissions" / "pipeline-plan" / "even.json"
+    with kills.holding(path, beside=True) as pid:
+        status, _, err = run("update", file)
+        assert status == 2
+        assert f"tasks.json: process {pid} on " in err
+        with pytest.raises(ParenvsError, match=f"process {pid} on "):
+            tasks().save(path)
+        assert references.main(["--out", str(path)]) == 2
+    assert path.read_bytes() == before
 
 
 def test_commands__check(run, tmp_path):

@@ -1,8 +1,9 @@
 """Dimension classes: known optima, exhaustive search on small graphs, loops and branches."""
 
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
+import partition_toys as toys
 import pytest
 from exhaustive import disagreements, search
 from hypothesis import given, note, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from parenvs import Graph, ParenvsError, load_graph
-from parenvs.partitioning.classes import dimension_classes
+from parenvs.partitioning.classes import DimensionClasses, dimension_classes
 from parenvs.plan import RULE_SETS
 
 KNOWN = {  # partitioned variable dimensions at most: shardy, automap
@@ -312,3 +313,60 @@ def test_dimensions__uneven_dimensions_can_be_forbidden():
 def test_dimensions__unknown_options(options):
     with pytest.raises(ParenvsError, match="must be one of"):
         dimension_classes(load_graph("vgg-19"), **options)
+
+
+def test_dimensions__few_devices_forbid_nothing():
+    """Any size is a multiple of one; without a number of devices there is nothing to forbid."""
+    graph = load_graph("vgg-19")
+    padded = dimension_classes(graph)
+    assert padded.devices == 0
+    assert (padded.blocked_by[~padded.blocked] == -1).all()
+    for devices in (0, 1):
+        forbidden = dimension_classes(graph, uneven="forbid", devices=devices)
+        assert np.array_equal(forbidden.blocked, padded.blocked)
+
+
+def test_dimensions__sizes_of_two_are_odd_over_four_devices():
+    lines = ["op.1 = f32[2,8]{1,0} tanh(batch__x__.1)"]
+    text = toys.module(
+        {"params__w__": "f32[2,8]{1,0}", "batch__x__": "f32[2,8]{1,0}"},
+        lines, "op.2 = f32[2,8]{1,0} add(op.1, params__w__.1)",
+    )  # fmt: skip
+    graph = toys.read(text)
+    classes = dimension_classes(graph, uneven="forbid", devices=4)
+    rows, columns = classes.label[graph.dim_offset[graph.parameter_tensor[0]] + np.arange(2)]
+    assert classes.blocked[rows] and not classes.blocked[columns]
+    padded = dimension_classes(graph)
+    assert padded.variable_counts[[rows, columns]].tolist() == [1, 1]
+    assert padded.dimensions_of(np.zeros(0, dtype=np.int64)).tolist() == []
+    chosen = padded.chosen({"w": 0})
+    assert chosen.nonzero()[0].tolist() == [rows]
+    assert padded.partition(chosen, "variables") == {"w": 0}
+
+
+def test_dimensions__the_second_instruction_counts():
+    """x @ x, right behind the only parameter, has three factors: its two dimensions exclude."""
+    text = toys.module(
+        {"params__w__": "f32[8,8]{1,0}"},
+        [],
+        "dot.1 = f32[8,8]{1,0} dot(params__w__.1, params__w__.1), lhs_contracting_dims={1}, "
+        "rhs_contracting_dims={0}",
+    )
+    graph = toys.read(text)
+    classes = dimension_classes(graph)
+    first = graph.dim_offset[graph.parameter_tensor[0]]
+    assert classes.blocked[classes.label[[first, first + 1]]].all()
+    assert (classes.blocked_by[classes.label[[first, first + 1]]] == 1).all()
+
+
+def test_dimensions__cannot_be_changed():
+    classes = dimension_classes(load_graph("vgg-19"))
+    with pytest.raises(FrozenInstanceError):
+        classes.devices = 3
+
+
+def test_dimensions__devices_are_known_only_where_they_count():
+    given = dimension_classes(load_graph("vgg-19"), uneven="forbid", devices=8)
+    assert given.devices == 8
+    names = ("graph", "factors", "label", "blocked", "blocked_by", "conflicts", "conflict_at")
+    assert DimensionClasses(**{name: getattr(given, name) for name in names}).devices == 0

@@ -8,7 +8,12 @@ import pytest
 
 from parenvs import load_graph
 from parenvs.cluster import DEVICES, Device
-from parenvs.partitioning.formulas import instruction_seconds, runs
+from parenvs.partitioning.formulas import (
+    instruction_seconds,
+    paper_return,
+    paper_reward,
+    runs,
+)
 
 DEVICE = Device("toy", peak_flops=100.0, memory_bw=10.0, memory_bytes=1.0)
 
@@ -254,3 +259,13 @@ def test_formulas__scan_of_a_jax_function():
     one, other = (by_opcode(g, instruction_seconds(g, DEVICES["v100"])) for g in (looped, flat))
     assert one["dot"] == pytest.approx(sum(other["dot"]))
     assert one["tanh"] == pytest.approx(sum(other["tanh"]))
+
+
+def test_formulas__returns_of_the_paper():
+    """0.1 for each dimension, 0.4 for a partitioned one (arXiv 2007.04069, section 3.3)."""
+    assert paper_reward(1) == 0.4
+    assert paper_reward(0) == 0.1
+    assert paper_reward(0, 3) == pytest.approx(0.3)
+    linear = paper_return(5, np.array([2, 1]))
+    chosen = np.array([[False, False], [True, False], [True, True]])
+    assert linear.value(chosen) == pytest.approx([0.5, 2 * 0.4 + 3 * 0.1, 3 * 0.4 + 2 * 0.1])

@@ -1,6 +1,6 @@
 """Memory on each device: by hand, by simulation with sets, and what splitting saves."""
 
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import partition_toys as toys
@@ -296,3 +296,44 @@ def test_footprint__shipped_graphs(name):
     assert memory.inputs == batch
     assert memory.gradients <= graph.parameter_bytes
     assert memory.activations > 0
+
+
+def test_footprint__bytes_of_one_count():
+    """A truth value is one byte, and as alive as anything else."""
+    lines = [
+        "a.1 = pred[1]{0} compare(batch__x__.1, batch__x__.1), direction=LT",
+        f"b.1 = {SQUARE} tanh(params__w__.1)",
+        f"c.1 = {SQUARE} broadcast(a.2), dimensions={{0}}",
+    ]
+    lines.insert(2, "a.2 = f32[8]{0} convert(a.3)")
+    lines.insert(2, "a.3 = pred[8]{0} concatenate(a.1, a.1, a.1, a.1, a.1, a.1, a.1, a.1), "
+                 "dimensions={0}")  # fmt: skip
+    problem = chain(lines, f"d.1 = {SQUARE} add(b.1, c.1)", w=SQUARE, x="f32[1]{0}")
+    assert alive(problem, "compare") == [1]
+    assert alive(problem, "tanh") == [1 + FULL]
+    assert alive(problem, "concatenate") == [1 + FULL + 8]
+
+
+def test_footprint__classes_that_cannot_be_split_save_nothing():
+    """Dimensions of size 1 are whole on every device; those of size 2 are not."""
+    shape = "f32[1,2,8]{2,1,0}"
+    lines = [f"a.1 = {shape} tanh(batch__x__.1)"]
+    problem = chain(lines, f"b.1 = {shape} add(a.1, params__w__.1)", w=shape, x=shape)
+    graph, label = problem.graph, problem.classes.label
+    at = problem.footprint.memory(none(problem)).at
+    whole, saved = problem.footprint.saved_at(at)
+    wide = np.zeros(len(problem.classes), dtype=bool)
+    wide[label[graph.dims > 1]] = True
+    assert not saved[~wide].any()
+    assert (~wide).any()
+    for size in (2, 8):
+        chosen = np.zeros(len(problem.classes), dtype=bool)
+        chosen[label[graph.dims == size]] = True
+        assert saved[chosen].sum() == whole / 2
+        assert problem.footprint.memory(chosen).peak == whole / 2
+
+
+def test_footprint__cannot_be_changed(mlp):
+    memory = mlp.footprint.memory(none(mlp))
+    with pytest.raises(FrozenInstanceError):
+        memory.parameters = 0.0

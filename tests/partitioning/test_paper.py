@@ -12,7 +12,7 @@ from parenvs import Graph, load_graph
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import InfeasibleError
-from parenvs.instances import data_folder, load_partitioning, names
+from parenvs.instances import PAPER, data_folder, load_partitioning
 from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.plan import RULE_SETS
@@ -206,7 +206,7 @@ def test_bert__optimum_contains_megatron(rules):
     assert found.keys() - named.keys() == more
 
 
-@pytest.mark.parametrize("name", [*names(), SIX])
+@pytest.mark.parametrize("name", [*PAPER, SIX])
 def test_table_6__the_batch_dimension_of_every_input(name):
     one = replace(problem(name), task="data-parallel")
     answer = exact_partition(one)

@@ -514,3 +514,11 @@ def test_report__as_text(mlp):
     illegal = judge(plan_of(mlp, {mlp.graph.paths[mlp.parameters()[0]]: 9}), mlp)
     assert str(illegal).splitlines()[0].endswith("ILLEGAL")
     assert f"  {illegal.reasons[0]}" in str(illegal).splitlines()
+
+
+@pytest.mark.parametrize(("wrong", "told"), [(19, 19), (20, 20), (21, 21), (22, 21)])
+def test_report__twenty_reasons_are_given_in_full(mlp, wrong, told):
+    found = reasons(mlp, {f"nothing{k}": 0 for k in range(wrong)})
+    assert len(found) == told
+    assert sum(reason.startswith("partition: no ") for reason in found) == min(wrong, 20)
+    assert (found[-1] == f"and {wrong - 20} more") == (wrong > 20)

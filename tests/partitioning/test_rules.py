@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
@@ -372,9 +373,10 @@ def test_rules__an_opcode_without_a_rule_is_named():
 def test_rules__cover_every_opcode_of_the_shipped_graphs():
     from parenvs import load_graph
     from parenvs.instances import names
+    from parenvs.partitioning.factors import LINKED
 
     used = {opcode for name in names() for opcode in load_graph(name).opcodes}
-    assert used - set(RULES) <= {"parameter", "constant", "iota"}
+    assert used - set(RULES) <= {"parameter", "constant", "iota", *LINKED}
 
 
 def test_rules__cover_every_opcode_that_the_reader_knows():
@@ -383,3 +385,38 @@ def test_rules__cover_every_opcode_that_the_reader_knows():
 
     inlined = {"call", "fusion", "get-tuple-element", "tuple"}
     assert set(OPCODES) - set(RULES) == {*LINKED, *_SOURCES, *inlined}
+
+
+BATCHES = {
+    "mhlo.topk": 1,
+    "cu_lu_pivots_to_permutation": 1,
+    "lapack_sgetrf_ffi": 2,
+    "hipsolver_getrf_ffi": 2,
+    "cuhybrid_eig_comp": 2,
+    "Eigh": 2,
+    "ProductOfElementaryHouseholderReflectors": 2,
+}
+"""Target -> the last dimensions that it needs whole."""
+
+
+@pytest.mark.parametrize("target", BATCHES)
+def test_rules__what_works_on_batches_splits_the_batch_alone(target):
+    for batch in (0, 1, 2):
+        shape = (2, 3, 4, 4)[4 - BATCHES[target] - batch :]
+        call = Instruction("custom-call", {"target": target}, [shape], [shape])
+        found = [factor.pairs for factor in factors_of(call)]
+        assert found == [((0, d), (-1, d)) for d in range(batch)]
+
+
+def test_rules__kinds_differ():
+    assert len(set(Kind)) == len({K, C, R, I}) == 4
+    assert {kind.name for kind in Kind} == {"KEPT", "CONTRACTED", "REDUCED", "INDEXED"}
+
+
+def test_rules__factors_cannot_be_changed():
+    """They are shared by all instructions of one kind."""
+    call = Instruction("add", {}, [(4,)], [(4,)])
+    (factor,) = factors_of(call)
+    for value, name in ((call, "opcode"), (factor, "kind")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(value, name, None)

@@ -204,3 +204,30 @@ def test_network__plain_numbers():
         for end in range(first + 1, 7):
             expected = bool(cluster.same_server(np.array(first), np.array(end)))
             assert network.same_server(first, end, 3) is expected
+
+
+def test_formulas__one_by_one():
+    """Each formula by hand, with its own defaults."""
+    f = formulas
+    assert f.append(f.NOTHING, 0.0, 0.0, 0.0, 0.0, 1) == f.Prefix(0.0, 0.0, 0.0, 0.0)
+    # A transfer of 1 + 1 seconds and a stage of 3 + 2, an all-reduce of 9; M = 4.
+    one = f.append(f.NOTHING, 1.0, 5.0, 2.0, 9.0, 4)
+    assert one == f.Prefix(passed=7.0, hidden=3.0, core=7 + 3 * 5, tail=9 - 1)
+    assert f.append(one, 0.0, 0.5, 0.5, 0.0, 4) == f.Prefix(7.5, 3.5, 22.0, 8.0)
+    assert f.append_tail(2.0, 3.0, 7.0) == 4.0
+    assert f.append_tail(5.0, 3.0, 7.0) == 5.0
+    core = f.prepend_core(np.array([0.0, 50.0]), np.array([5.0, 5.0]), 4)
+    assert core.tolist() == [20.0, 55.0]
+    tail = f.prepend_tail(np.array([8.0, 8.0]), np.array([2.0, 2.0]), np.array([1.0, 7.0]))
+    assert tail.tolist() == [6.0, 7.0]
+    assert f.weight_bytes(5.0, 2.0) == 10.0
+    assert f.weight_bytes(5.0, 2.0, 3.0) == 13.0
+    assert f.kept_bytes(5.0, 3.0) == 15.0
+    assert f.recomputed_bytes(7.0, 5.0, 3.0) == 22.0
+    assert f.stage_bytes(7.0, 9.0, 3.0) == 10.0
+    sums = np.array([[0.0], [4.0], [10.0]])
+    ones = np.ones((2, 1))
+    seconds = f.stage_seconds(sums, 2 * sums, 3 * sums, ones[:1], 2 * ones, ones, ones[:1])
+    assert seconds.forward.ravel().tolist() == [2.0, 1.0, 3.0]
+    assert seconds.backward.ravel().tolist() == [4.0, 1.0, 6.0]
+    assert seconds.all_reduce.ravel().tolist() == [12.0, 18.0]  # 2 W (2 - 1) / 2

@@ -12,9 +12,11 @@ from second_writing import slow_length, slow_memory, slow_times
 
 import parenvs
 from parenvs import load_graph
+from parenvs.agents import reference
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.errors import ParenvsError, ProfileError, UnknownInstanceError
-from parenvs.judging import judge
+from parenvs.judging import ROUNDING, judge
+from parenvs.pipeline.legality import without_variable
 from parenvs.pipeline.problem import Pipeline
 from parenvs.pipeline.profile import StageProfile
 from parenvs.pipeline.simulate import simulate
@@ -368,7 +370,9 @@ def test_judge__chain_of_another_device():
 
 def test_judge__refuses_what_is_no_plan_or_no_problem():
     with pytest.raises(ParenvsError, match=r"judge takes a plan, not .*load_plan"):
-        judge("plan.json")
+        judge({"task": "pipeline-cut"})
+    with pytest.raises(ParenvsError, match=r"none.json: not a JSON file"):  # a text is a path
+        judge("none.json")
     with pytest.raises(ParenvsError, match="judged on a Graph, a StageProfile or a Pipeline"):
         judge(plan_of(DENSE), "dense")
 
@@ -408,3 +412,34 @@ def test_judge__refuses_a_target_that_cannot_be_judged():
         judge(plan_of(DENSE, cluster=Cluster.parse("1x1:v100")), DENSE.profile)
     with pytest.raises(ParenvsError, match="micro_batches"):  # the simulation would never end
         judge(plan_of(DENSE, micro_batches=2**31 - 1), DENSE.profile)
+
+
+def test_judge__names_of_cuts_at_the_ends():
+    """The name before cut 1 counts; a cut that is outside of the chain has none."""
+    reasons = judge(plan_of(DENSE, (1,), (1,), cut_after=("p9",)), DENSE.pipeline).reasons
+    assert "cut_after: the pivot before cut 1 is 'p0', not 'p9'" in reasons
+    for cut in (0, 6):
+        reasons = judge(plan_of(DENSE, (cut,), (1,), cut_after=("p9",)), DENSE.pipeline).reasons
+        assert [reason.split(":")[0] for reason in reasons] == ["cuts"]
+
+
+def test_judge__every_stage_needs_a_variable():
+    assert without_variable([0, 2, 4], [0, 1, 1]) == ["stage 1: no variable in pivots 2..3"]
+    assert without_variable([0, 2, 4], [0, 0, 1]) == ["stage 0: no variable in pivots 0..1"]
+    assert without_variable([0, 2, 4], [0, 1, 2]) == []
+
+
+def test_judge__a_training_step_that_the_plan_is_for():
+    """A plan made for the chain of the whole step is judged on that, not on the forward pass."""
+    graph = load_graph("vgg-19")
+    pipeline = Pipeline(StageProfile.from_graph(graph, PRESETS["B"].device), PRESETS["B"], 3)
+    plan = pipeline.plan([40, 120], [6, 20])
+    assert plan.fingerprint == graph.fingerprint
+    assert judge(plan, graph).length_seconds == judge(plan, pipeline).length_seconds
+    assert not any("fingerprint" in reason for reason in judge(plan, graph).reasons)
+
+
+def test_judge__a_thousandth_is_optimal_and_rounding_is_nothing():
+    assert reference.target("1/L", 0.5) == pytest.approx(0.4995, abs=1e-12)
+    assert reference.target("step_time", 0.5) == pytest.approx(0.4995, abs=1e-12)
+    assert 1e-12 < ROUNDING < 1e-6

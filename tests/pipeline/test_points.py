@@ -2,15 +2,24 @@
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
+import pytest
 import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs.cluster import Cluster
-from parenvs.pipeline.points import distinct_pivots, least_devices
+from parenvs.errors import InfeasibleError
+from parenvs.pipeline.points import (
+    PointSpace,
+    coarse_pivots,
+    distinct_pivots,
+    least_devices,
+    points,
+    units,
+)
 from parenvs.pipeline.problem import Pipeline
 
 
@@ -62,3 +71,251 @@ def test_distinct_pivots__are_the_last_of_each_run():
     assert distinct_pivots(pipeline).tolist() == [3, 4, 6]
     first = Pipeline(toys.chain([0, 0, 1], [0, 0, 1], [2, 2, 0], [1, 1, 1]), Cluster.parse("A"))
     assert distinct_pivots(first).tolist() == [1, 2]  # each holds a variable
+
+
+def test_distinct_pivots__every_column_counts():
+    """Neighbours that differ in one thing alone: each is a place of its own to cut at."""
+    zero, one = [0, 0, 0, 0], [1, 1, 1, 1]
+    columns = {"forward": zero, "backward": zero, "cut_bytes": zero, "parameter_bytes": zero}
+
+    def distinct(recompute="full", resident=None, frozen=None, **changed):
+        made = toys.chain(**{**columns, **changed}, resident_bytes=resident)
+        made = replace(made, frozen_bytes=None if frozen is None else np.array(frozen, float))
+        pipeline = Pipeline(made, Cluster.parse("A"), recompute=recompute)
+        return distinct_pivots(pipeline).tolist()
+
+    base = {"forward": [1, 0, 0, 1]}
+    assert distinct(**base) == [3]
+    assert distinct(forward=[1, 0, 1, 1]) == [2, 3]
+    assert distinct(**base, backward=[0, 0, 1, 0]) == [2, 3]
+    assert distinct(**base, parameter_bytes=[0, 0, 5, 0]) == [2, 3]
+    assert distinct(**base, cut_bytes=[7, 3, 3, 0]) == [1, 3]
+    assert distinct(**base, frozen=[0, 0, 4, 0]) == [2, 3]
+    assert distinct("none", **base, resident=[0, 0, 4, 0]) == [2, 3]
+    assert distinct("full", **base, resident=[0, 0, 4, 0]) == [3]
+    assert distinct("none", **base, resident=one) == [1, 2, 3]
+
+
+def slow_coarse(pipeline, pivots, most):
+    """One pivot for each bin: the first of those before which fewest bytes cross."""
+    seconds, weights = pipeline.seconds_sum, pipeline.parameter_sum
+    bins = {}
+    for rank, pivot in enumerate(pivots):
+        first, second = (c[pivot] / c[-1] if c[-1] else 0.0 for c in (seconds, weights))
+        chosen = min(int((rank / len(pivots) + first + second) / 3 * most), most - 1)
+        known = bins.get(chosen)
+        if known is None or pipeline.cut_before[pivot] < pipeline.cut_before[known]:
+            bins[chosen] = pivot
+    return sorted(bins.values())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_coarse_pivots__the_smallest_cut_of_each_bin(seed):
+    rng = np.random.default_rng(seed)
+    n, most = int(rng.integers(6, 60)), int(rng.integers(1, 12))
+    weights = rng.integers(0, 5, n) * (seed % 3 > 0)  # some chains hold no variable
+    profile = toys.chain(rng.random(n) + 0.1, rng.random(n), rng.integers(0, 6, n), weights)
+    pipeline = Pipeline(profile, Cluster.parse("A"))
+    pivots = np.sort(rng.choice(np.arange(1, n), int(rng.integers(2, n)), replace=False))
+    found = coarse_pivots(pipeline, pivots, most)
+    assert found.tolist() == slow_coarse(pipeline, pivots.tolist(), most)
+    assert 1 <= len(found) <= most
+
+
+def test_points__as_many_as_are_asked_for():
+    """All pivots if they suffice, then the distinct ones, then the coarse ones."""
+    costs = np.repeat([1.0, 0.0], [6, 6])[np.argsort(np.arange(12) % 2, kind="stable").argsort()]
+    pipeline = Pipeline(toys.chain(costs, costs, [2] * 11 + [0], costs), Cluster.parse("A"))
+    distinct = distinct_pivots(pipeline)
+    assert len(distinct) == 6
+    assert points(pipeline, 12).tolist() == points(pipeline).tolist() == list(range(13))
+    for most in (11, 8, 7):
+        assert points(pipeline, most).tolist() == [0, *distinct, 12]
+    for most in (6, 3):
+        assert points(pipeline, most).tolist() == [
+            0, *coarse_pivots(pipeline, distinct, most - 1), 12,
+        ]  # fmt: skip
+        assert len(points(pipeline, most)) - 1 <= most
+
+
+@pytest.mark.parametrize(
+    ("cluster", "most", "expected"),
+    [
+        ("8x8:v100", 64, range(65)),
+        ("9x8:v100", 64, range(0, 73, 8)),  # servers
+        ("65x8:v100", 64, [*range(0, 520, 16), 520]),  # two servers each
+        ("8x16:v100", 64, range(0, 129, 16)),  # as many servers as a plan may have stages
+        ("7x16:v100", 64, range(0, 113, 2)),  # parts of servers
+        ("1x128:v100", 64, range(0, 129, 2)),
+        ("1x3:v100", 1, [0, 3]),
+        ("4x4:v100", 3, [0, 8, 16]),
+        ("4x4:v100", 4, [0, 4, 8, 12, 16]),
+        ("3x4:v100", 3, [0, 4, 8, 12]),
+        ("3x4:v100", 4, [0, 3, 6, 9, 12]),
+        ("3x5:v100", 5, [0, 3, 6, 9, 12, 15]),
+        ("5x2:v100", 5, [0, 2, 4, 6, 8, 10]),
+        ("9x2:v100", 9, range(0, 19, 2)),
+        ("8x2:v100", 10, range(0, 17, 2)),
+        ("7x2:v100", 10, range(0, 15, 2)),
+        ("7x3:v100", 11, [*range(0, 21, 2), 21]),
+        ("5x2:v100", 4, [0, 4, 8, 10]),
+    ],
+)
+def test_units__devices_parts_of_servers_or_servers(cluster, most, expected):
+    pipeline = Pipeline(toys.dense().profile, Cluster.parse(cluster))
+    assert units(pipeline, most).tolist() == list(expected)
+    assert most == 64 or len(units(pipeline, most)) - 1 <= most
+    if most == 64:
+        assert units(pipeline).tolist() == list(expected)
+
+
+def slow_latest(pipeline, pivots, devices):
+    """``PointSpace.latest`` by trying every unit that a stage can start on and end before."""
+    m, u, stages = len(pivots) - 1, len(devices) - 1, pipeline.stages
+    latest = np.full((stages + 1, m + 1, m + 1), -1)
+    latest[0, m, m] = u
+    for k in range(1, stages + 1):
+        for i, j in itertools.combinations(range(m + 1), 2):
+            if k == stages and i > 0:
+                continue
+            first, end = int(pivots[i]), int(pivots[j])
+            fewest = fewest_devices(pipeline, first, end, k)
+            last = latest[k - 1, j].max()
+            fits = [x for x in range(u + 1) if last >= 0 and devices[last] - devices[x] >= fewest]
+            latest[k, i, j] = max(fits, default=-1)
+    return latest
+
+
+@given(toys.pipelines(most=6), st.integers(2, 4))
+@settings(max_examples=40, deadline=None)
+def test_point_space__latest_units_by_trying_all(pipeline, stages):
+    pipeline = pipeline.with_stages(stages)
+    try:
+        space = PointSpace.build(pipeline)
+    except InfeasibleError as error:
+        if "fits the memory" in str(error):
+            pivots, devices = points(pipeline), units(pipeline)
+            assert slow_latest(pipeline, pivots, devices)[stages, 0].max() < 0
+        return
+    np.testing.assert_array_equal(space.latest, slow_latest(pipeline, space.pivots, space.devices))
+
+
+def even_chain(n):
+    return toys.chain([1] * n, [1] * n, [1] * (n - 1) + [0], [1] * n)
+
+
+@pytest.mark.parametrize(
+    ("pivots", "cluster", "stages", "words"),
+    [
+        (9, "1x9:v100", 8, ""),
+        (9, "1x9:v100", 9, "a plan has at most 8, and one for each of 9 units"),
+        (4, "1x2:v100", 2, ""),
+        (4, "1x8:v100", 1, "at least 2 stages, not 1"),
+        (4, "1x2:v100", 3, "only 2 devices"),
+        (2, "1x8:v100", 3, "only 2 pivots"),
+    ],
+)
+def test_point_space__number_of_stages(pivots, cluster, stages, words):
+    pipeline = Pipeline(even_chain(pivots), Cluster.parse(cluster), stages)
+    if words:
+        with pytest.raises(InfeasibleError, match=words):
+            PointSpace.build(pipeline)
+    else:
+        assert PointSpace.build(pipeline).stages == stages
+
+
+def test_point_space__fewer_units_than_stages(monkeypatch):
+    """Devices there are enough, but only two units of them."""
+    monkeypatch.setattr("parenvs.pipeline.points.units", lambda pipeline: np.array([0, 4, 8]))
+    assert PointSpace.build(Pipeline(even_chain(5), Cluster.parse("2x4:v100"), 2)).stages == 2
+    with pytest.raises(InfeasibleError, match="one for each of 2 units"):
+        PointSpace.build(Pipeline(even_chain(5), Cluster.parse("2x4:v100"), 3))
+
+
+def test_point_space__memory_may_be_met_exactly():
+    """Bytes of the last pivot as the limit: the stage fits, and it is legal to end before it."""
+    profile = replace(even_chain(3), resident_bytes=np.array([7.0, 5.0, 3.0]))
+    pipeline = Pipeline(profile, Cluster.parse("1x4:v100"), 2, recompute="none")
+    size = float(pipeline.memory_of(np.array(0), np.array(2), 2, np.array(2)))
+    for memory, fits in ((size, True), (math.nextafter(size, 0), False)):
+        device = replace(pipeline.cluster.device, memory_bytes=memory / 0.9)
+        tight = replace(pipeline, cluster=replace(pipeline.cluster, device=device))
+        assert tight.memory_limit == memory
+        space = PointSpace.build(tight)
+        assert space.legal_units(0, 0, 0, 2).tolist() == [False, False, fits, True, False]
+
+
+def test_point_space__cannot_be_changed():
+    space = PointSpace.build(Pipeline(even_chain(4), Cluster.parse("1x4:v100"), 2))
+    with pytest.raises(FrozenInstanceError):
+        space.latest = None
+
+
+def test_points__at_most_128():
+    rng = np.random.default_rng(0)
+    for n, most in ((128, 128), (129, 127), (300, 128)):
+        times = rng.random(n) + 0.1
+        pipeline = Pipeline(toys.chain(times, times, times, times), Cluster.parse("A"))
+        assert len(points(pipeline)) - 1 <= most
+    assert len(points(Pipeline(even_chain(128), Cluster.parse("A")))) == 129
+
+
+def test_point_space__the_last_unit_is_early_enough():
+    """Two devices for two stages: the first must start on the very first."""
+    space = PointSpace.build(Pipeline(even_chain(3), Cluster.parse("1x2:v100"), 2))
+    assert space.legal_points(0, 0, 0).tolist() == [False, True, True, False]
+    assert space.legal_points(0, 0, 1).tolist() == [False] * 4
+    assert space.legal_units(0, 0, 0, 1).tolist() == [False, True, False]
+    assert space.latest[0].tolist() == [[-1] * 4] * 3 + [[-1, -1, -1, 2]]
+
+
+def drawn(seed):
+    """A small problem in which about half of the stages fit, and fewer on one device."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 6))
+    times, cuts, held = rng.random(n) + 0.1, rng.integers(0, 9, n), rng.integers(0, 9, n)
+    weights = np.maximum(rng.integers(-2, 6, n), 0)
+    weights[[0, -1]] = 1
+    profile = toys.chain(times, times, cuts, weights, held)
+    cluster = Cluster.parse(f"{rng.integers(1, 3)}x{rng.integers(2, 4)}:v100")
+    recompute = str(rng.choice(["full", "none"]))
+    pipeline = Pipeline(profile, cluster, 2, micro_batches=3, recompute=recompute)
+    size = pipeline.memory_of(np.array(0), np.array(n - 1), 2, np.array(2))
+    device = replace(cluster.device, memory_bytes=float(size) / 0.9)
+    return replace(pipeline, cluster=replace(cluster, device=device))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_least_devices__of_drawn_problems(seed):
+    for left in (1, 2):
+        check_least_devices(drawn(seed), left)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_point_space__of_drawn_problems(seed):
+    """Latest units, and the choices that they leave, by trying all."""
+    for stages in (2, 3):
+        pipeline = drawn(seed).with_stages(stages)
+        pivots, devices = points(pipeline), units(pipeline)
+        latest = slow_latest(pipeline, pivots, devices) if stages < len(devices) else None
+        if latest is None or latest[stages, 0].max() < 0:
+            with pytest.raises(InfeasibleError):
+                PointSpace.build(pipeline)
+            continue
+        space = PointSpace.build(pipeline)
+        np.testing.assert_array_equal(space.latest, latest)
+        for unit, end in itertools.product(range(len(devices)), range(1, len(pivots))):
+            first = 0 if stages == 2 else 1
+            left = stages - first
+            assert space.legal_points(first, first, unit)[end] == (latest[left, first, end] >= unit)
+            last = latest[left - 1, end].max()
+            wanted = []
+            for u in range(len(devices)):
+                group = np.array(devices[u] - devices[unit])
+                ends = (np.array(pivots[first]), np.array(pivots[end]))
+                wanted.append(
+                    unit < u <= last
+                    and pipeline.memory_of(*ends, group, np.array(left)) <= pipeline.memory_limit
+                )
+            if latest[left, first, end] >= unit:
+                assert space.legal_units(first, first, unit, end).tolist() == wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,13 @@ MOST_CALLS = 100
 """Limit of the depth of calls, loops and branches."""
 MOST_BYTES = 2**63
 """Tensors of this size and more are refused, as XLA counts bytes in int64."""
+_WIDEST = 16
+"""Bytes of the largest element, a complex number."""
+MOST_COST = 1e60
+"""Limit of the FLOPs and of the bytes of an instruction, loops and branches with what is inside.
+
+Sums and products of such costs stay finite.
+"""
 
 
 class Budget:
@@ -61,9 +69,30 @@ def check_size(dims: Sequence[int], size: int) -> None:
     Raises:
         HloError: they cannot.
     """
-    if size >= MOST_BYTES:
+    if size >= MOST_BYTES or uncountable(dims):
         shown = "x".join(map(str, dims[:8])) + ("..." if len(dims) > 8 else "")
         raise HloError(f"a shape of {shown} has more bytes than can be counted (2^63)")
+
+
+def uncountable(dims: Sequence[int]) -> bool:
+    """Return whether a tensor could have too many bytes, were no dimension empty."""
+    return math.prod(max(size, 1) for size in dims) * _WIDEST >= MOST_BYTES
+
+
+def check_cost(name: str, flops: float, moved: float) -> None:
+    """Check that the cost of an instruction is a number that can be summed.
+
+    Args:
+        name: the instruction.
+        flops: its FLOPs.
+        moved: bytes that it reads and writes.
+
+    Raises:
+        HloError: one is negative, too large or no number.
+    """
+    for value, unit in ((flops, "FLOPs"), (moved, "bytes")):
+        if not 0 <= value <= MOST_COST:
+            raise HloError(f"instruction {name!r} costs {value:.4g} {unit}, not 0 to {MOST_COST:g}")
 
 
 def check_value(name: str, shape: Any, found: Sequence[tuple[int, ...]]) -> None:

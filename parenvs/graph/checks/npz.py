@@ -13,13 +13,15 @@ import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from parenvs.errors import HloError
+from parenvs.graph.checks.limits import MOST_COST, uncountable
+from parenvs.graph.checks.nesting import NESTED, Inside, wrong_nesting
 from parenvs.graph.checks.shapes import check_shapes
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE
 
@@ -27,6 +29,8 @@ MOST_BYTES = 2**28
 """Limit of what a graph file may hold unpacked."""
 MOST_SAMPLES = 2**53
 """Limit of the samples per batch: a larger number is no exact float."""
+COSTLY = math.nextafter(MOST_COST, math.inf)
+"""The smallest cost of an instruction that is too large."""
 MOST_TENSOR_BYTES = 2.0**63
 """Tensors of this size and more are refused, as XLA counts bytes in int64."""
 _HEADERS = {
@@ -115,6 +119,7 @@ def broken_array(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, i
         lambda: _out_of_range(arrays, kinds),
         lambda: _wrong_tensors(arrays),
         lambda: _wrong_order(arrays),
+        lambda: _wrong_nesting(arrays),
         lambda: _wrong_attributes(arrays),
         lambda: _wrong_shapes(arrays),
     )
@@ -155,7 +160,7 @@ def _wrong_offsets(arrays: Arrays) -> Wrong:
         "result_offset": ("opcode", "results"),
     }
     for key, (rows, flat) in spans.items():
-        offset = arrays[key]
+        offset = arrays[key].astype(np.int64)  # differences of int32 could pass its end
         fits = len(offset) == len(arrays[rows]) + 1 and not offset[0]
         if not fits or offset[-1] != len(arrays[flat]) or (np.diff(offset) < 0).any():
             yield key, f"it does not divide {flat} into {len(arrays[rows])} rows"
@@ -176,8 +181,8 @@ def _out_of_range(arrays: Arrays, kinds: Mapping[str, int]) -> Wrong:
         "phase": (rows, 0, kinds["phase"]),
         "free": (rows, 0, 2),
         "parent": (rows, -1, rows),
-        "flops": (rows, 0, np.inf),
-        "bytes_accessed": (rows, 0, np.inf),
+        "flops": (rows, 0, COSTLY),
+        "bytes_accessed": (rows, 0, COSTLY),
         "op_name": (rows, 0, texts),
         "attribute": (rows, 0, texts),
         "parameter_path": (inputs, 0, texts),
@@ -204,7 +209,10 @@ def _wrong_tensors(arrays: Arrays) -> Wrong:
         starts = arrays["dim_offset"][:-1][shaped]
         with np.errstate(over="ignore"):
             elements = np.multiply.reduceat(sizes, starts)
-        if (elements * 16 >= MOST_TENSOR_BYTES).any():
+        large = starts[elements * 32 >= MOST_TENSOR_BYTES].tolist()  # to be counted exactly
+        ends = arrays["dim_offset"][1:][shaped][elements * 32 >= MOST_TENSOR_BYTES].tolist()
+        shapes = [arrays["dims"][a:b].tolist() for a, b in zip(large, ends, strict=True)]
+        if any(map(uncountable, shapes)):
             yield "dims", "a tensor has more bytes than can be counted"
     parameters = arrays["parameter_tensor"]
     if len(np.unique(parameters)) < len(parameters):
@@ -241,6 +249,44 @@ def _wrong_order(arrays: Arrays) -> Wrong:
         yield "operands", "an operand is of another computation"
 
 
+def _wrong_nesting(arrays: Arrays) -> Wrong:
+    """Yield loops and branches whose insides do not fit, and parameters that no input has."""
+    opcodes, parent = texts_of(arrays["opcode_names"]), arrays["parent"]
+    names = [opcodes[code] for code in arrays["opcode"].tolist()]
+    made = _rows(arrays["results"], arrays["result_offset"])
+    top = [row for row, name in enumerate(names) if name == "parameter" and parent[row] < 0]
+    given = sorted(tensor for row in top for tensor in made[row])
+    if given != sorted(arrays["parameter_tensor"].tolist()):
+        yield "parameter_tensor", "it is not what the parameters of the entry make"
+    inside: dict[int, list[int]] = {}
+    for row in np.flatnonzero(parent >= 0).tolist():
+        inside.setdefault(int(parent[row]), []).append(row)
+    nested = {row for row, name in enumerate(names) if name in NESTED}
+    ends = {row for row, name in enumerate(names) if name == "return"}
+    if not inside.keys() <= nested or not ends <= {x for rows in inside.values() for x in rows}:
+        yield "parent", "an instruction is inside another that has no computations"
+        return
+    if not nested:
+        return
+    kinds = arrays["element_type"].tolist()
+    tensors = list(zip(kinds, _rows(arrays["dims"], arrays["dim_offset"]), strict=True))
+    used = _rows(arrays["operands"], arrays["operand_offset"])
+    for outer in sorted(nested):
+        parts, taken = [], []
+        last = -1
+        for last in inside.get(outer, []):
+            if names[last] == "parameter":
+                taken += [tensors[t] for t in made[last]]
+            elif last in ends:
+                parts.append(Inside(taken, [tensors[t] for t in used[last]]))
+                taken = []
+        wrong = "" if last in ends else "a computation does not end"
+        operands, results = ([tensors[t] for t in rows[outer]] for rows in (used, made))
+        wrong = wrong or wrong_nesting(names[outer], operands, results, parts)
+        if wrong:
+            yield "parent", wrong
+
+
 def _computations(arrays: Arrays) -> np.ndarray:
     """Return a number for the computation that each instruction is in, (I,) int64."""
     opcodes = texts_of(arrays["opcode_names"])
@@ -257,11 +303,68 @@ def _computations(arrays: Arrays) -> np.ndarray:
 
 
 def _wrong_attributes(arrays: Arrays) -> Wrong:
-    """Yield attributes that are no JSON objects."""
+    """Yield attributes that are no JSON objects, or whose fields are not what rules need."""
     texts = texts_of(arrays["string_table"])
     for index in np.unique(arrays["attribute"]).tolist():
-        if texts[index] and fields_of(texts[index]) is None:
+        fields = fields_of(texts[index]) if texts[index] else {}
+        if fields is None:
             yield "attribute", f"{texts[index][:40]!r} is no JSON object"
+            return
+        for key, value in fields.items():
+            if not _FIELDS.get(key, _nothing)(value):
+                yield "attribute", f"{key[:20]!r} is no field, or cannot be {str(value)[:40]!r}"
+                return
+    opcodes = texts_of(arrays["opcode_names"])
+    for code, index in set(
+        zip(arrays["opcode"].tolist(), arrays["attribute"].tolist(), strict=True)
+    ):
+        if opcodes[code] == "while" and "trip_count" not in (fields_of(texts[index]) or {}):
+            yield "attribute", "a while has no trip_count"
+
+
+def _nothing(value: Any) -> bool:
+    """Return whether a value fits a field that does not exist."""
+    return False
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a whole number of at most 64 bits, or a truth value."""
+    return isinstance(value, int) and -(2**63) <= value < 2**64
+
+
+def _is_count(value: Any) -> bool:
+    """Return whether a value is a number from 0."""
+    return _is_number(value) and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether a value is a text."""
+    return isinstance(value, str)
+
+
+def _is_list(value: Any) -> bool:
+    """Return whether a value is a list of numbers."""
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
+def _are_slices(value: Any) -> bool:
+    """Return whether a value is a list of starts, limits and strides."""
+    return isinstance(value, list) and all(_is_list(x) and len(x) == 3 for x in value)
+
+
+def _are_names(value: Any) -> bool:
+    """Return whether a value is a list of lists of texts."""
+    return isinstance(value, list) and all(
+        isinstance(part, list) and all(map(_is_text, part)) for part in value
+    )
+
+
+def _is_message(value: Any) -> bool:
+    """Return whether a value is an object of numbers, lists of numbers, and lists of such."""
+    return isinstance(value, dict) and all(
+        _is_number(x) or _is_list(x) or (isinstance(x, list) and all(map(_is_message, x)))
+        for x in value.values()
+    )
 
 
 def _wrong_shapes(arrays: Arrays) -> Wrong:
@@ -301,3 +404,16 @@ def fields_of(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return fields if isinstance(fields, dict) else None
+
+
+_LISTS = "dimensions dynamic_slice_sizes gather_slice_sizes fft_length value"
+_MESSAGES = "dot convolution window padding gather scatter"
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(_LISTS.split(), _is_list),
+    **dict.fromkeys(_MESSAGES.split(), _is_message),
+    **dict.fromkeys(("feature_group_count", "batch_group_count", "trip_count"), _is_count),
+    **dict.fromkeys(("direction", "target"), _is_text),
+    "slices": _are_slices,
+    "applies": _are_names,
+}
+"""Field of an attribute -> whether a value fits it."""

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from parenvs.graph.checks.nesting import NESTED
 from parenvs.graph.loops.integers import Program
 from parenvs.graph.loops.trips import trip_counts
-
-NESTED = ("while", "conditional")
-"""Opcodes whose computations follow them as instructions with a ``parent``."""
 
 
 def inside_costs(

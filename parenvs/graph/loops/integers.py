@@ -18,6 +18,8 @@ Numbers = tuple[int, ...]
 """Values of a tensor of rank 0 or 1, or of any tensor with one element."""
 MOST_NUMBERS = 1024
 """Tensors with more elements are not followed."""
+LARGEST = 2**64
+"""Larger numbers, which a module would not hold either, are not followed."""
 _WHOLE = frozenset(
     code for code, (name, _) in ELEMENT_TYPES.items() if name == "pred" or name[0] in "su"
 )
@@ -133,11 +135,12 @@ def value_of(program: Program, row: int, known: Mapping[int, Numbers]) -> Number
         first = min(max(operands[1][0], 0), len(operands[0]) - size)
         return operands[0][first : first + size]
     formula = _COMPARISONS.get(fields.get("direction", "")) or _FORMULAS.get(opcode)
-    if formula is None or any(len(values) not in (1, size) for values in operands):
+    if formula is None or not size or any(len(values) not in (1, size) for values in operands):
         return None
     columns = [values * (size // len(values)) for values in operands]
     try:
-        return tuple(formula(*values) for values in zip(*columns, strict=True))
+        value = tuple(formula(*values) for values in zip(*columns, strict=True))
+        return value if all(abs(number) < LARGEST for number in value) else None
     except (ArithmeticError, TypeError, ValueError):  # a division by zero; too many operands
         return None
 

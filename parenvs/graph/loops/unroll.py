@@ -46,11 +46,15 @@ from parenvs.graph.loops.views import (
     reshaped,
 )
 
+MOST_ITERATIONS = 10_000
+"""Loops that run more often are no loops over layers that a chain could hold."""
 MOST_INSTRUCTIONS = 200_000
 """Loops stay rolled if their iterations would add more than this."""
 WHOLE = 0.9
 """Share of the forward pass's FLOPs that a loop has which runs all of it on one micro-batch."""
 _READS = ("dynamic-slice", "slice", "gather")
+_PERHAPS = {*MAPPED, *VIEWS, *_READS, "dynamic-update-slice", "concatenate"}
+"""Opcodes of instructions that are not always written."""
 _NO_WEIGHT = (Role.BATCH, Role.SCALAR, Role.OPTIMISER)
 _SCOPE = re.compile(r"(?:.*?/)?while/(?:body|cond)(?:/closed_call|/checkpoint|/remat\d?)*(?=/|$)")
 """What names the computation of a loop, in front of the scopes of its instructions."""
@@ -163,6 +167,10 @@ class _Unroller:
         if not (trips or one_of_many):
             self.copy(row, rename)
             return
+        # So that the limit is not only found after it has been reached.
+        written = sum(self.program.opcodes[x] not in _PERHAPS for x in loop.body)
+        if trips > MOST_ITERATIONS or trips * written > self.writer.most - len(self.writer.rows):
+            raise TooLargeError
         title = self.title(row, loop, carried, rename)
         for k in range(trips or 1):
             name = self.iteration_name(row, f"{title}[{k}]" if trips else title)

@@ -9,6 +9,7 @@ pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
 import unnamed_layers as layers
+from jax_versions import jax_that_names_derivatives
 from unnamed_layers import LAYERS, PLANS, floats, training_step
 
 from parenvs import Graph
@@ -69,6 +70,7 @@ def test_expert__forward_pass_alone():
 
 
 def test_expert__says_which_blocks_stay_whole_and_why():
+    jax_that_names_derivatives()
     (note,) = answer_of(*training_step(layers.fused)).notes
     assert re.fullmatch(
         r"2 attention classes stay whole: instruction \d+, slice \(jit\(step\)/jvp\(\)/split\) "
@@ -111,6 +113,7 @@ def test_expert__chain_of_dense_layers_by_turns():
 
 def test_expert__mixing_tokens_without_attention():
     """Two hidden widths a layer, pooler and classifier; the tied embedding stays whole."""
+    jax_that_names_derivatives()
 
     def mixer(w, x):
         y = layers.norm(x).swapaxes(1, 2)
@@ -124,6 +127,7 @@ def test_expert__mixing_tokens_without_attention():
 
 def test_expert__gradients_of_micro_batches_in_a_loop():
     """Forward and backward pass stand in one body, which has no phase of its own."""
+    jax_that_names_derivatives()
     weights = [floats(*shape) for shape in LAYERS[layers.separate]]
 
     def step(params, batch):

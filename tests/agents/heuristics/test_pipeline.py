@@ -117,7 +117,9 @@ def test_pipedream_objective__one_level_agrees_with_any_number_of_stages(seed):
 
 
 @needs_profiles
-@pytest.mark.parametrize("row", published(), ids=lambda row: "-".join(list(row.values())[:3]))
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id="-".join(list(row.values())[:3])) for row in published()]
+)
 def test_pipedream_objective__reproduces_their_optimizer(row):
     profile = StageProfile.from_csv(PROFILES / f"{row['profile']}.csv")
     best = pipedream_objective(profile, int(row["devices"]), float(row["bandwidth_bytes_per_s"]))

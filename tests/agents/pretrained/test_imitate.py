@@ -1,6 +1,7 @@
 import dataclasses
 import json
 
+import kills
 import numpy as np
 import pytest
 
@@ -164,3 +165,12 @@ def test_pretrain__goes_on_after_an_interruption(part, tmp_path, monkeypatch, st
     weights = [np.load(tmp_path / name / "plan-policy.npz") for name in ("whole", "parts")]
     for name in weights[0]:
         assert np.array_equal(weights[0][name], weights[1][name])
+
+
+def test_pretrain__second_writers_are_refused(part, tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrain, "validation", lambda: part)
+    folder = tmp_path / "network"
+    with kills.holding(folder) as pid:
+        with pytest.raises(ParenvsError, match=rf"network: process {pid} on .* is writing to it"):
+            train(QUICK, folder)
+        assert [path.name for path in folder.iterdir()] == [".lock"]

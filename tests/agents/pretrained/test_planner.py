@@ -11,7 +11,7 @@ from parenvs.agents.pretrained.policy import Draws
 from parenvs.cluster import Cluster
 from parenvs.datasets.instance_sets import load_set
 from parenvs.errors import InfeasibleError
-from parenvs.instances import load_profile, names
+from parenvs.instances import PAPER, load_profile
 from parenvs.judging import judge
 from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
@@ -42,7 +42,7 @@ def test_network__ships_and_is_small():
     network.load_state_dict({k: torch.from_numpy(v) for k, v in weights.items()})
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", PAPER)
 def test_pretrained__real_graphs(name):
     space = real(name)
     answer = pretrained(space)

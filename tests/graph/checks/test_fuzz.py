@@ -1,7 +1,10 @@
-"""A short run of the fuzz command over every reader that needs no extra."""
+"""A short run of the fuzz command over every reader, with a fixed seed."""
 
 from __future__ import annotations
 
+import json
+import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,16 +12,49 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
 fuzz = pytest.importorskip("fuzz", reason="needs the limits of a POSIX system")
 
 
-@pytest.mark.parametrize("reader", sorted(set(fuzz.READERS) - {"mlir"}))
-def test_fuzz__short_run(reader, tmp_path):
-    counted = fuzz.fuzz(reader, 40, 1, tmp_path)
-    logs = [path.read_text()[-2000:] for path in tmp_path.glob("*.log")]
-    assert {name: counted[name] for name in fuzz.BAD} == dict.fromkeys(fuzz.BAD, 0), logs
-    assert counted["accepted"] + counted["refused"] == 40
-    assert counted["refused"]
+def test_fuzz__short_run(tmp_path):
+    """It is a process of its own, as it forks, and JAX has threads."""
+    pytest.importorskip("jax")
+    command = [sys.executable, fuzz.__file__, "all", "450", "1", "--out", tmp_path]
+    ended = subprocess.run(
+        [*command, "--keep", tmp_path / "wrong"], capture_output=True, text=True, check=False
+    )
+    logs = [path.read_text()[-2000:] for path in tmp_path.glob("wrong/*.log")]
+    assert (ended.returncode, logs) == (0, []), ended.stderr
+    readers = json.loads((tmp_path / "fuzz.json").read_text())["data"]
+    assert list(readers) == list(fuzz.READERS)
+    for name, tally in readers.items():
+        counts = tally["outcomes"]
+        assert set(counts) == {"accepted", "refused"}, name
+        assert sum(counts.values()) == 450 * fuzz.READERS[name].weight // 100
+        assert len(tally["reasons"]) > 3, name  # not all at the first check
+    assert not list(tmp_path.glob("*.jsonl"))  # what a run that was stopped would go on from
+
+
+def test_fuzz__goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(fuzz, "PART", 3)
+    monkeypatch.setattr(fuzz, "READERS", {"cluster": fuzz.READERS["cluster"]})
+    done = {"reader": "cluster", "part": 0, "seconds": 9.0, "megabytes": 0.0}
+    line = json.dumps({**done, "outcomes": {"accepted": 3}, "reasons": {}})
+    (tmp_path / "fuzz-100-1.jsonl").write_text(f"{line}\n")
+    tally = fuzz.every(100, 1, None, tmp_path)["cluster"]
+    assert (tally.outcomes.total(), tally.seconds) == (8, 9.0)
+
+
+def test_fuzz__same_seed_same_files():
+    for name in ("txt", "npz", "cluster"):
+        reader = fuzz.READERS[name]
+        data = reader.seeds()[0]
+        drawn = [fuzz.mutated(data, reader.suffix, random.Random(3)) for _ in range(2)]
+        assert drawn[0] == drawn[1] != data
+
+
+def outcome(read, path, check=lambda value: None):
+    return fuzz.outcome(fuzz.Reader(".x", 0, list, read, check), path)
 
 
 def test_fuzz__outcomes_are_told_apart(tmp_path):
@@ -31,7 +67,36 @@ def test_fuzz__outcomes_are_told_apart(tmp_path):
     def much(_):
         raise MemoryError
 
-    assert fuzz.outcome(fail, tmp_path)[0] == "traceback"
-    assert fuzz.outcome(refuse, tmp_path) == ("refused", "no")
-    assert fuzz.outcome(much, tmp_path)[0] == "memory"
-    assert fuzz.outcome(str, tmp_path)[0] == "accepted"
+    def much_in_one_line(_):
+        try:
+            raise MemoryError
+        except MemoryError:
+            raise fuzz.ParenvsError("too large") from None
+
+    def wrong(_):
+        raise fuzz.WrongAcceptanceError("negative")
+
+    assert outcome(fail, tmp_path)[0] == "traceback"
+    assert outcome(refuse, tmp_path) == ("refused", "no")
+    assert outcome(much, tmp_path)[0] == outcome(much_in_one_line, tmp_path)[0] == "memory"
+    assert outcome(str, tmp_path, wrong)[0] == "wrong"
+    assert outcome(str, tmp_path)[0] == "accepted"
+
+
+def test_fuzz__process_that_spins_or_grows(monkeypatch):
+    def read(path):
+        data = path.read_bytes()
+        while data == b"spin":
+            pass
+        return bytearray(2**31) if data == b"grow" else data
+
+    monkeypatch.setattr(fuzz, "SECONDS", 0.2)
+    monkeypatch.setitem(
+        fuzz.READERS, "x", fuzz.Reader(".x", 0, lambda: [b"ok"], read, lambda value: None)
+    )
+    worker = fuzz.Worker("x", [b"ok"])
+    try:
+        found = [worker.run(data).outcome for data in (b"spin", b"ok", b"grow", b"ok")]
+    finally:
+        worker.stop()
+    assert found == ["hang", "accepted", "memory", "accepted"]

@@ -15,7 +15,7 @@ from parenvs import load_graph
 from parenvs.errors import HloError
 from parenvs.graph.checks import npz
 from parenvs.graph.formats.text import parse
-from parenvs.graph.graph import Graph
+from parenvs.graph.graph import _ARRAYS, Graph, pack_texts
 from parenvs.graph.reader import read_module
 
 LOOP = """\
@@ -61,7 +61,7 @@ def graph():
 def write(graph, path, head=None, **changes):
     """Writes a graph file with some of its content changed."""
     first = {"schema": 1, "name": "x", "batch_size": 4, **(head or {})}
-    arrays = {k: v for k, v in vars(graph).items() if isinstance(v, np.ndarray)}
+    arrays = {k: getattr(graph, k) for k in _ARRAYS}
     np.savez(
         path, head=np.frombuffer(json.dumps(first).encode(), np.uint8), **{**arrays, **changes}
     )
@@ -224,3 +224,68 @@ def test_npz__a_graph_of_nothing_is_no_traceback(tmp_path):
     np.savez(stream)
     (tmp_path / "mine.npz").write_bytes(stream.getvalue())
     assert refused(tmp_path / "mine.npz").startswith("not a graph file")
+
+
+def rows_of(graph, opcode):
+    """Rows of an opcode."""
+    return np.flatnonzero(graph.opcode == graph.opcodes.index(opcode)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("opcode", "place", "other", "words"),
+    [
+        ("return", 1, "tanh", "a computation does not end"),
+        ("return", 0, "tanh", "a while has 1 computations"),
+        ("while", 0, "add", "inside another that has no computations"),
+        ("parameter", 0, "tanh", "not what the parameters of the entry make"),
+        ("tanh", 0, "return", "an operand is of another computation"),
+    ],
+)
+def test_npz__loops_that_do_not_fit(graph, tmp_path, opcode, place, other, words):
+    codes = graph.opcode.copy()
+    codes[rows_of(graph, opcode)[place]] = graph.opcodes.index(other)
+    text = refused(write(graph, tmp_path / "x.npz", opcode=codes))
+    assert words in text
+
+
+THREE = '{"value":[3],"dot":{}}'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('{"trip_count":3}', "", "a while has no trip_count"),
+        ('{"trip_count":3}', '{"trip_count":"3"}', "no field, or cannot be '3'"),
+        ('{"trip_count":3}', '{"trip_count":-1}', "no field, or cannot be '-1'"),
+        (THREE, '{"value":["3"]}', "no field, or cannot be"),
+        (THREE, '{"value":[36893488147419103232]}', "no field, or cannot be"),
+        (THREE, '{"values":[3]}', "'values' is no field"),
+        (THREE, '{"dot":{"lhs":[[]]}}', "'dot' is no field, or cannot be"),
+        (THREE, '{"slices":[[0,1]]}', "'slices' is no field, or cannot be"),
+        (THREE, '{"applies":["add"]}', "'applies' is no field, or cannot be"),
+    ],
+)
+def test_npz__fields_of_attributes(graph, tmp_path, old, new, words):
+    assert old in graph.strings
+    texts = [new if text == old else text for text in graph.strings]
+    text = refused(write(graph, tmp_path / "x.npz", string_table=pack_texts(texts)))
+    assert text.startswith("attribute is broken")
+    assert words in text
+
+
+def test_npz__offsets_whose_difference_wraps(graph, tmp_path):
+    """The difference of two int32 can be positive although the second is smaller."""
+    offset = graph.result_offset.copy()
+    offset[1:3] = -(2**31) + 5, 2**31 - 1
+    assert np.diff(offset[:3])[1] < 0 < int(offset[2]) - int(offset[1])
+    offset[1:3] = 2**31 - 1, -(2**31) + 5
+    assert np.diff(offset[:3])[1] > 0
+    assert "does not divide results" in refused(
+        write(graph, tmp_path / "x.npz", result_offset=offset)
+    )
+
+
+def test_npz__costs_that_cannot_be_summed(graph, tmp_path):
+    flops = graph.flops.copy()
+    flops[-1] = 2e60
+    assert refused(write(graph, tmp_path / "x.npz", flops=flops)).startswith("flops is broken")

@@ -107,7 +107,7 @@ def t5(
 
     batch = {"inputs": integers(batch_size, tokens), "targets": integers(batch_size, tokens)}
     description = f"T5, {layers}+{layers} layers, width {d_model}, FFN {d_ff}, {heads} heads"
-    return Model(name, description, "arXiv 1910.10683", init, loss, batch, batch_size)
+    return Model(name, description, "arXiv 1910.10683", init, loss, batch, batch_size, family="t5")
 
 
 def position_bias(table: Array, tokens: int, causal: bool) -> Array:

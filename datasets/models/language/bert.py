@@ -111,4 +111,6 @@ def bert(
         "nsp_labels": integers(batch_size),
     }
     description = f"BERT, {layers} layers, width {hidden}, FFN {intermediate}, {heads} heads"
-    return Model(name, description, "arXiv 1810.04805", init, loss, batch, batch_size)
+    return Model(
+        name, description, "arXiv 1810.04805", init, loss, batch, batch_size, family="bert"
+    )

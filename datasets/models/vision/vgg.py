@@ -63,4 +63,4 @@ def vgg(
     batch = {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)}
     depth = sum(convolutions for convolutions, _ in blocks) + 3
     description = f"VGG of {depth} layers, {image}x{image} images"
-    return Model(name, description, "arXiv 1409.1556", init, loss, batch, batch_size)
+    return Model(name, description, "arXiv 1409.1556", init, loss, batch, batch_size, family="vgg")

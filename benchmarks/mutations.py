@@ -1,0 +1,204 @@
+"""Small mistakes: every change of a module that ``mutants.py`` tries, and those that are none."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+OPERATORS: dict[type, type] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+    ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+FUNCTIONS = {
+    "max": "min", "maximum": "minimum", "argmax": "argmin", "any": "all", "ceil": "floor",
+}  # fmt: skip
+FUNCTIONS |= {other: name for name, other in FUNCTIONS.items()}
+
+LOOP = "the first instruction is no loop: a loop has an operand, which stands before it"
+MADE = "every tensor is the result of an instruction, which is written over it"
+FIRST = "the first instruction reads nothing"
+PAIR = "one class makes no pair"
+EQUIVALENT = {
+    ("parenvs/partitioning/formulas.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
+    ("parenvs/partitioning/formulas.py", "graph.parent[graph.parent >= 0]",
+     "graph.parent[graph.parent > 0]"): LOOP,
+    ("parenvs/partitioning/formulas.py", "np.maximum(size, 1)", "np.maximum(size, 2)"):
+        "the shares of dimensions of size 1 are not read, and 0 over anything is 0",
+    ("parenvs/partitioning/memory.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
+    ("parenvs/partitioning/memory.py", "graph.parent[made_by] >= 0", "graph.parent[made_by] >= 1"):
+        LOOP,
+    ("parenvs/partitioning/memory.py", "np.flatnonzero(graph.parent >= 0)",
+     "np.flatnonzero(graph.parent > 0)"): LOOP,
+    ("parenvs/partitioning/memory.py", "graph.parent[graph.parent >= 0]",
+     "graph.parent[graph.parent > 0]"): LOOP,
+    ("parenvs/partitioning/memory.py", "np.full(count, -1)", "np.full(count, 1)"): MADE,
+    ("parenvs/partitioning/memory.py", "-1", "-2"): "any number below 0 means never",
+    ("parenvs/partitioning/memory.py", "self.last >= 0", "self.last > 0"): FIRST,
+    ("parenvs/partitioning/memory.py", "self.last >= 0", "self.last >= 1"): FIRST,
+    ("parenvs/partitioning/memory.py", "self.bytes > 0", "self.bytes >= 0"):
+        "a tensor of no bytes adds nothing",
+    ("parenvs/partitioning/memory.py", "np.maximum(self.first, 0)", "np.maximum(self.first, 1)"):
+        "the first instruction makes a parameter, which is never transient",
+    ("parenvs/partitioning/memory.py", "np.maximum(self.last, 0)", "np.maximum(self.last, 1)"):
+        FIRST,
+    ("parenvs/partitioning/memory.py", "chosen & (self.share < 1)", "chosen & (self.share <= 1)"):
+        "a share of 1 multiplies nothing",
+    ("parenvs/partitioning/memory.py", "self.share < 1", "self.share < 2"):
+        "a share of 1 multiplies nothing, and there is no greater one",
+    ("parenvs/partitioning/classes.py", "end - start > 1", "end - start >= 1"): PAIR,
+    ("parenvs/partitioning/classes.py", "end - start > 1", "end + start > 1"): PAIR,
+    ("parenvs/partitioning/classes.py", "False", "True"):
+        "the weak components of a directed graph are those of the undirected one",
+    ("parenvs/partitioning/legality.py", "len(reasons) >= MOST_REASONS",
+     "len(reasons) > MOST_REASONS"): "the reason that it words in full is cut off afterwards",
+    ("parenvs/pipeline/points.py", "1.0 if total == 0 else total", "2.0 if total == 0 else total"):
+        "where the total is 0, so is what is divided",
+    ("parenvs/pipeline/points.py",
+     "np.minimum((shares / 3 * most).astype(np.int64), most - 1)",
+     "np.minimum((shares / 3 * most).astype(np.int64), most + 1)"):
+        "the share of the pivots is below 1, and so the sum of the three below 3",
+    ("parenvs/pipeline/points.py", "range(1, server_size + 1)", "range(2, server_size + 1)"):
+        "there are more devices than units here",
+    ("parenvs/pipeline/points.py", "server_size + 1", "server_size + 2"):
+        "whole servers suffice",
+    ("parenvs/pipeline/points.py", "pipeline.cluster.devices + 1.0",
+     "pipeline.cluster.devices + 2.0"): "any more devices than there are count as infinitely many",
+    ("parenvs/partitioning/rules.py", "max(map(len, slots.values()), default=0)",
+     "max(map(len, slots.values()), default=1)"): "an instruction has a result",
+    ("parenvs/partitioning/rules.py",
+     "batch > 0 and len({s[:batch] for s in arrays.values()}) == 1",
+     "batch >= 0 and len({s[:batch] for s in arrays.values()}) == 1"):
+        "a batch of no dimensions has none to split",
+    ("parenvs/partitioning/rules.py", "3", "4"): "kinds are compared for equality alone",
+}  # fmt: skip
+"""Module, and what is changed to what: changes that no test can see -> the reason."""
+
+Key = tuple[str, int, str]
+
+
+@dataclass
+class Mutant:
+    """One change of one module.
+
+    Attributes:
+        module: the module's path.
+        number: which of the module's mutants it is.
+        digest: of the module's source.
+        line: number of the line.
+        end: number of the last line of what is changed.
+        inside: whether it is in the body of a function that nothing runs at import.
+        before: the expression or statement as it is, with the expression around it.
+        after: what it is changed to.
+        outcome: ``killed``, ``timeout`` or ``lives``; empty before it ran.
+    """
+
+    module: str
+    number: int
+    digest: str
+    line: int
+    end: int
+    inside: bool
+    before: str
+    after: str
+    outcome: str = ""
+
+    @property
+    def key(self) -> Key:
+        """What no other mutant has."""
+        return self.module, self.number, self.digest
+
+
+def variants(node: ast.AST) -> Iterator[ast.AST]:
+    """The changes of one node; each is a new node."""
+    if isinstance(node, ast.Compare):
+        for k, operator in enumerate(node.ops):
+            changed = copy.deepcopy(node)
+            changed.ops[k] = OPERATORS[type(operator)]()
+            yield changed
+    elif isinstance(node, (ast.BinOp, ast.BoolOp, ast.AugAssign)):
+        if type(node.op) in OPERATORS:
+            changed = copy.deepcopy(node)
+            changed.op = OPERATORS[type(node.op)]()
+            yield changed
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub, ast.Invert)):
+        yield node.operand
+    elif isinstance(node, ast.IfExp):
+        yield node.body
+        yield node.orelse
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield ast.Constant(not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        yield ast.Constant(node.value + 1)
+    elif isinstance(node, ast.Attribute) and node.attr in FUNCTIONS:
+        yield ast.Attribute(node.value, FUNCTIONS[node.attr], node.ctx)
+    elif isinstance(node, ast.Name) and node.id in FUNCTIONS:
+        yield ast.Name(FUNCTIONS[node.id], node.ctx)
+    elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
+        yield ast.Pass()
+
+
+def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
+    """Parent, field and index of every node that runs; annotations and f-strings are left out."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns"):
+            continue
+        for k, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
+                yield tree, name, k
+                yield from places(child)
+
+
+def within(tree: ast.AST) -> Iterator[ast.AST]:
+    """What is in the bodies of functions and methods, but not of functions inside these."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from within(node)
+        elif isinstance(node, ast.FunctionDef):
+            waiting: list[ast.AST] = list(node.body)
+            while waiting:
+                inner = waiting.pop()
+                if not isinstance(inner, (ast.FunctionDef, ast.Lambda)):
+                    yield inner
+                    waiting += ast.iter_child_nodes(inner)
+
+
+def mutants(module: str, source: str) -> Iterator[tuple[Mutant, ast.Module]]:
+    """Every mutant of a module, and its tree, which holds until the next one is asked for."""
+    tree, number = ast.parse(source), 0
+    digest = hashlib.sha256(source.encode()).hexdigest()[:12]
+    bodies = {id(node) for node in within(tree)}
+    for parent, field_name, k in list(places(tree)):
+        held = getattr(parent, field_name)
+        node = held if k is None else held[k]
+        around = isinstance(parent, ast.expr)  # a number alone says little
+        before = ast.unparse(parent if around else node)
+        for changed in variants(node):
+            ast.copy_location(changed, node)
+            replace(parent, field_name, k, changed)
+            after = ast.unparse(parent if around else changed)
+            end = node.end_lineno or node.lineno
+            inside = id(node) in bodies
+            mutant = Mutant(module, number, digest, node.lineno, end, inside, before, after)
+            yield mutant, ast.fix_missing_locations(tree)
+            replace(parent, field_name, k, node)
+            number += 1
+
+
+def replace(parent: ast.AST, field: str, k: int | None, node: ast.AST) -> None:
+    """Put a node in its parent's place."""
+    if k is None:
+        setattr(parent, field, node)
+    else:
+        getattr(parent, field)[k] = node
+
+
+def reason(mutant: Mutant) -> str:
+    """Why a survivor is none, or an empty text."""
+    return EQUIVALENT.get((mutant.module, mutant.before, mutant.after), "")

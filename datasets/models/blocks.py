@@ -1,0 +1,210 @@
+"""Blocks of today's models in bfloat16; normalisations, softmax and losses work in float32."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax, named_scope
+from jax.ad_checkpoint import checkpoint_name
+
+from parenvs.datasets.models.layers import dense, dense_shapes
+from parenvs.datasets.models.model import Array, Tree, floats
+from parenvs.datasets.models.stack import KEPT
+
+
+def rms_norm(scale: Array, x: Array, epsilon: float = 1e-5) -> Array:
+    """Divide the last dimension of ``x`` by its root mean square, and scale it."""
+    with named_scope("norm"):
+        y = x.astype(jnp.float32)
+        y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + epsilon)
+        return y.astype(x.dtype) * scale
+
+
+def layer_norm(weights: Tree, x: Array, epsilon: float = 1e-5) -> Array:
+    """Normalise the last dimension of ``x`` to mean 0 and variance 1; scale and shift it if told.
+
+    Args:
+        weights: ``scale`` and ``bias``, or nothing.
+        x: (..., width).
+        epsilon: Added to the variance.
+    """
+    with named_scope("norm"):
+        y = x.astype(jnp.float32)
+        y = y - y.mean(-1, keepdims=True)
+        y = (y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + epsilon)).astype(x.dtype)
+        return y * weights["scale"] + weights["bias"] if weights else y
+
+
+def group_norm(weights: Tree, x: Array, groups: int = 32, epsilon: float = 1e-5) -> Array:
+    """Normalise groups of the features of (batch, height, width, features) over each image."""
+    with named_scope("norm"):
+        y = x.astype(jnp.float32).reshape(*x.shape[:3], groups, -1)
+        y = y - y.mean((1, 2, 4), keepdims=True)
+        y = y * lax.rsqrt(jnp.square(y).mean((1, 2, 4), keepdims=True) + epsilon)
+        return y.astype(x.dtype).reshape(x.shape) * weights["scale"] + weights["bias"]
+
+
+def rotated(x: Array, theta: float) -> Array:
+    """Rotate the features of (batch, tokens, ..., size) by angles that grow with the token.
+
+    The first half of the features is rotated with the second (arXiv 2104.09864, equation 34).
+    """
+    with named_scope("rotary"):
+        tokens, half = x.shape[1], x.shape[-1] // 2
+        place = lax.broadcasted_iota(jnp.float32, (tokens, half), 0)
+        frequency = theta ** (-lax.broadcasted_iota(jnp.float32, (tokens, half), 1) / half)
+        angle = (place * frequency).reshape(tokens, *[1] * (x.ndim - 3), half)
+        sin, cos = jnp.sin(angle).astype(x.dtype), jnp.cos(angle).astype(x.dtype)
+        a, b = jnp.split(x, 2, axis=-1)
+        return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def attend(q: Array, k: Array, v: Array, causal: bool = False, first: Array | None = None) -> Array:
+    """Return the values that queries attend to; a group of query heads shares a head of keys.
+
+    Args:
+        q: (batch, queries, heads of keys, heads in a group, size).
+        k: (batch, keys, heads of keys, size).
+        v: (batch, keys, heads of keys, size).
+        causal: Whether a token sees only itself and those before it.
+        first: Place of the first query among the keys (default: 0).
+
+    Returns:
+        (batch, queries, heads of keys, heads in a group, size).
+    """
+    scores = jnp.einsum("bqhgd,bkhd->bhgqk", q * q.shape[-1] ** -0.5, k).astype(jnp.float32)
+    if causal:
+        rows, columns = (lax.broadcasted_iota(jnp.int32, scores.shape[-2:], i) for i in (0, 1))
+        rows = rows if first is None else rows + first
+        scores = jnp.where(columns <= rows, scores, -1e9)
+    probabilities = jax.nn.softmax(scores).astype(q.dtype)
+    return jnp.einsum("bhgqk,bkhd->bqhgd", probabilities, v)
+
+
+def attend_in_chunks(q: Array, k: Array, v: Array, chunk: int) -> Array:
+    """Attend causally, ``chunk`` queries at a time, as a loop (arXiv 2112.05682).
+
+    Only one chunk's scores are there at any time, in the backward pass too, which computes them
+    again. Arguments and result are those of ``attend``.
+    """
+    batch, queries, *rest = q.shape
+    chunks = q.reshape(batch, queries // chunk, chunk, *rest).swapaxes(0, 1)
+    core = jax.checkpoint(attend, static_argnums=3)
+
+    def one(first: Array, part: Array) -> tuple[Array, Array]:
+        return first + chunk, core(part, k, v, True, first)
+
+    made = lax.scan(one, jnp.int32(0), chunks)[1]
+    return checkpoint_name(made.swapaxes(0, 1).reshape(q.shape), KEPT)
+
+
+def attention(
+    weights: Tree,
+    x: Array,
+    memory: Array,
+    heads: int,
+    kv_heads: int | None = None,
+    causal: bool = False,
+    theta: float | None = None,
+    recompute: bool = False,
+    chunk: int | None = None,
+) -> Array:
+    """Attend from ``x`` to ``memory``.
+
+    Args:
+        weights: Projections q, k, v and o: 2-D kernels, each with a bias or without.
+        x: (batch, queries, width).
+        memory: (batch, keys, width of the memory).
+        heads: Heads of queries.
+        kv_heads: Heads of keys and values (default: as many); each serves a group of queries'
+            heads (arXiv 2305.13245).
+        causal: Whether a token sees only itself and those before it.
+        theta: Base of rotary positions; None leaves them out.
+        recompute: Whether the backward pass computes scores and probabilities again, so that they
+            need not be kept (arXiv 2205.05198, section 5).
+        chunk: Queries that attend at a time, see ``attend_in_chunks``; None: all at once.
+
+    Returns:
+        (batch, queries, width).
+    """
+    batch, queries, _ = x.shape
+    groups = kv_heads or heads
+    q = dense(weights["q"], x).reshape(batch, queries, groups, heads // groups, -1)
+    k = dense(weights["k"], memory).reshape(batch, memory.shape[1], groups, -1)
+    v = dense(weights["v"], memory).reshape(batch, memory.shape[1], groups, -1)
+    if theta is not None:
+        q, k = rotated(q, theta), rotated(k, theta)
+    if chunk is not None:
+        context = attend_in_chunks(q, k, v, chunk)
+    else:
+        core = jax.checkpoint(attend, static_argnums=3) if recompute else attend
+        context = core(q, k, v, causal)
+    return dense(weights["o"], context.reshape(batch, queries, -1))
+
+
+def attention_shapes(width: int, biases: str = "qkvo", memory: int | None = None) -> Tree:
+    """Return the shapes of an attention as wide as its input.
+
+    Args:
+        width: Width of input and output.
+        biases: Which of the projections have one.
+        memory: Width of what keys and values are made of (default: ``width``).
+    """
+    return {
+        key: (dense_shapes if key in biases else floats)(
+            width if key in "qo" or memory is None else memory, width
+        )
+        for key in "qkvo"
+    }
+
+
+def feed_forward(weights: Tree, x: Array) -> Array:
+    """Apply two dense layers, ``up`` and ``down``, with a GELU between them."""
+    return dense(weights["down"], jax.nn.gelu(dense(weights["up"], x)))
+
+
+def feed_forward_shapes(width: int, hidden: int) -> Tree:
+    """Return the shapes of a feed-forward block with biases."""
+    return {"up": dense_shapes(width, hidden), "down": dense_shapes(hidden, width)}
+
+
+def gated_feed_forward(weights: Tree, x: Array) -> Array:
+    """Apply SwiGLU (arXiv 2002.05202): ``down (silu(gate x) * up x)``, without biases."""
+    return dense(weights["down"], jax.nn.silu(dense(weights["gate"], x)) * dense(weights["up"], x))
+
+
+def patches(weights: Tree | Array, images: Array, size: int) -> Array:
+    """Make a token of each square of ``size`` pixels: (batch, tokens, width).
+
+    Args:
+        weights: Kernel (size, size, features, width), with a bias or without.
+        images: (batch, height, width, features).
+        size: Height and width of a patch.
+    """
+    kernel = weights["kernel"] if isinstance(weights, dict) else weights
+    layout = ("NHWC", "HWIO", "NHWC")
+    x = lax.conv_general_dilated(
+        images.astype(kernel.dtype), kernel, (size, size), "VALID", dimension_numbers=layout
+    )
+    x = x + weights["bias"] if isinstance(weights, dict) else x
+    return x.reshape(len(x), -1, x.shape[-1])
+
+
+def cross_entropy(logits: Array, labels: Array) -> Array:
+    """Return the mean cross-entropy of integer labels (...) under logits (..., classes).
+
+    It is the log of the sum of exponentials minus the label's logit, in float32; the label's is
+    found by comparison, so that the classes can be partitioned.
+    """
+    logits = logits.astype(jnp.float32)
+    classes = lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+    true = jnp.where(labels[..., None] == classes, logits, 0.0).sum(-1)
+    return (jax.nn.logsumexp(logits, -1) - true).mean()
+
+
+def log_features(steps: Array, width: int) -> Array:
+    """Return sines and cosines (batch, width) of diffusion steps (batch,): arXiv 2006.11239."""
+    half = width // 2
+    frequency = 10000.0 ** (-lax.broadcasted_iota(jnp.float32, (1, half), 1) / half)
+    angle = steps.astype(jnp.float32)[:, None] * frequency
+    return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], -1)

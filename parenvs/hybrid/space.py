@@ -1,0 +1,371 @@
+"""All uniform plans of a problem, judged at once, and what people ask of plans beside speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from parenvs.errors import InfeasibleError, ParenvsError, shown
+from parenvs.hybrid.problem import Hybrid
+from parenvs.hybrid.uniform import Uniform
+from parenvs.plan import LARGEST_NUMBER, RECOMPUTE_MODES, HybridPlan
+
+LONG = 32_768
+"""Tokens of a sample from which on ranks may share them, unless ``context`` is pinned."""
+MOST_CONTEXT = 16
+"""Most ranks that share the tokens of a long sample, unless ``context`` is pinned."""
+_PINS = (
+    "tp", "pp", "dp", "micro_batch", "chunks", "context", "expert", "most_micro_batch", "devices"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Software:
+    """How a training software sends, and keeps and sums gradients.
+
+    Attributes:
+        blocking: whether devices wait for their sends.
+        gradient_bytes: bytes of a gradient.
+        gradient_overlap: whether gradients are summed during the last backward pass.
+    """
+
+    blocking: bool
+    gradient_bytes: int
+    gradient_overlap: bool
+
+
+SOFTWARE = {
+    "megatron-2021": Software(True, 2, False),
+    "megatron-2022": Software(True, 4, False),
+    "nemo-2024": Software(False, 4, True),
+    "torch-2024": Software(False, 4, True),
+    "roofline": Software(False, 4, False),
+}
+"""Stack -> how it sends and sums; gradients of the first are kept in half precision."""
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a plan must keep to; None leaves a choice open. Tensor parallelism stays in a server.
+
+    Attributes:
+        tp: ranks that share every matrix.
+        pp: stages.
+        dp: replicas.
+        micro_batch: samples of a micro-batch in one replica.
+        chunks: pieces of the chain on each stage.
+        context: ranks that share the tokens of a sample.
+        expert: replicas among which experts are dealt out.
+        sequence_parallel: whether tp ranks share what lies between the matrices.
+        recompute: modes of recomputation that are allowed.
+        zero: ZeRO levels that are allowed.
+        most_micro_batch: most samples of a micro-batch in one replica.
+        devices: number of devices in use (None: all of them).
+        idle: whether plans may leave servers free.
+        uneven: whether uniform plans may deal out layers that do not divide.
+        pinned: (first layer, end, devices or None) of layers that are a stage of their own; only
+            plans that are not uniform keep to it.
+    """
+
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    micro_batch: int | None = None
+    chunks: int | None = None
+    context: int | None = None
+    expert: int | None = None
+    sequence_parallel: bool | None = None
+    recompute: tuple[str, ...] = RECOMPUTE_MODES
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    most_micro_batch: int = 16
+    devices: int | None = None
+    idle: bool = False
+    uneven: bool = False
+    pinned: tuple[tuple[int, int, int | None], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise errors for values that no plan can have."""
+        for name in _PINS:
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (whole and 1 <= value <= LARGEST_NUMBER):
+                raise ParenvsError(f"{name} must be a whole number from 1, not {shown(value)}")
+        if not self.zero or not set(self.zero) <= {0, 1, 2, 3}:
+            raise ParenvsError(f"zero must be some of 0, 1, 2 and 3, not {shown(self.zero)}")
+        if not self.recompute or not set(self.recompute) <= set(RECOMPUTE_MODES):
+            raise ParenvsError(
+                f"recompute must be some of {', '.join(RECOMPUTE_MODES)}, not "
+                f"{shown(self.recompute)}"
+            )
+
+    def device_counts(self, problem: Hybrid) -> list[int]:
+        """Return the numbers of devices that plans may use, the most first.
+
+        Raises:
+            ParenvsError: the cluster has fewer devices than are asked for.
+        """
+        cluster = problem.cluster
+        if self.devices is not None:
+            cluster.part(self.devices)
+            return [self.devices]
+        if not self.idle:
+            return [cluster.devices]
+        return [part.devices for part in cluster.parts()] + [1]
+
+    def tensor_ranks(self, problem: Hybrid) -> list[int]:
+        """Return the tp by which the matrices divide, none across servers."""
+        inside = problem.cluster.devices_per_server
+        return [
+            tp
+            for tp in _divisors(inside)
+            if self.tp in (None, tp) and problem.model.reasons_against_tp(tp) is None
+        ]
+
+    def contexts(self, problem: Hybrid) -> list[int]:
+        """Return the numbers of ranks that may share the tokens of a sample."""
+        shape = problem.model.shape
+        if shape is None:
+            return [1] if self.context in (None, 1) else []
+        if self.context is not None:
+            counts = [self.context]
+        else:
+            counts = [2**i for i in range(MOST_CONTEXT.bit_length())]
+            counts = counts if shape.sequence >= LONG else [1]
+        return [count for count in counts if count == 1 or shape.sequence % (2 * count) == 0]
+
+    def experts(self, problem: Hybrid) -> list[int]:
+        """Return the numbers of replicas among which experts may be dealt out."""
+        shape = problem.model.shape
+        counts = _divisors(1 if shape is None else shape.experts)
+        return [count for count in counts if self.expert in (None, count)]
+
+    def micro_batches(self, samples: int) -> list[int]:
+        """Return the micro-batches of a replica: powers of two, or the one that is asked for.
+
+        Args:
+            samples: of a replica in a step.
+        """
+        if self.micro_batch is not None:
+            sizes = [self.micro_batch]
+        else:
+            sizes = [2**i for i in range(self.most_micro_batch.bit_length())]
+        return [x for x in sizes if x <= self.most_micro_batch and samples % x == 0]
+
+    def sequences(self, problem: Hybrid, tp: int, context: int) -> list[bool]:
+        """Return whether tp ranks may, and may not, share what lies between the matrices."""
+        shape = problem.model.shape
+        ranks = tp * (2 * context if context > 1 else 1)
+        possible = tp > 1 and shape is not None and shape.sequence % ranks == 0
+        choices = [False, True] if possible else [False]
+        return [choice for choice in choices if self.sequence_parallel in (None, choice)]
+
+    def levels(self, pp: int, replicas: int) -> list[int]:
+        """Return the ZeRO levels: none for one replica, gradients only without a pipeline."""
+        if replicas == 1:
+            return [0]
+        return [level for level in sorted(self.zero) if pp == 1 or level <= 1]
+
+
+def software_of(problem: Hybrid) -> Software:
+    """Return how the problem's stack sends and sums gradients."""
+    return SOFTWARE.get(problem.stack.name, SOFTWARE["megatron-2022"])
+
+
+def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Uniform:
+    """Return all uniform plans that keep to the constraints, whether they fit the memory or not.
+
+    Layers are dealt out where they divide by the pieces, or do so with embedding and head as a
+    layer each; with ``uneven`` as evenly as they can be.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+    limits = constraints or Constraints()
+    rows = list(_rows(problem, limits))
+    if not rows:
+        asked = [
+            f"{item.name} {getattr(limits, item.name)}"
+            for item in fields(limits)
+            if getattr(limits, item.name) != item.default and item.name != "uneven"
+        ]
+        reason = problem.model.reasons_against_tp(limits.tp) if limits.tp else None
+        raise InfeasibleError(
+            f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no uniform plan "
+            f"keeps to {', '.join(asked) or 'the rules'}; "
+            + (reason or "the batch must divide by dp x micro_batch, devices by tp x pp, and "
+               "layers by the stages")
+        )  # fmt: skip
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    names = (
+        "tp", "pp", "dp", "micro_batch", "chunks", "context", "expert", "sequence_parallel", "zero",
+        "recompute",
+    )  # fmt: skip
+    software = software_of(problem)
+    return Uniform(
+        batch=problem.batch,
+        blocking=software.blocking,
+        gradient_bytes=float(software.gradient_bytes),
+        gradient_overlap=software.gradient_overlap,
+        **dict(zip(names, columns, strict=True)),
+    )
+
+
+def _rows(problem: Hybrid, limits: Constraints) -> Iterator[tuple[Any, ...]]:
+    """Every choice of tp, pp, dp, micro-batch, chunks, context, expert, sp, ZeRO, recompute."""
+    layers = len(problem.model)
+    ends = sum(end is not None for end in (problem.model.embedding, problem.model.head))
+    for devices in limits.device_counts(problem):
+        for context in limits.contexts(problem):
+            for tp in limits.tensor_ranks(problem):
+                groups, rest = divmod(devices, tp * context)
+                for pp in () if rest else _divisors(groups):
+                    if pp > layers + ends or limits.pp not in (None, pp):
+                        continue
+                    for tail in _of_mesh(problem, limits, tp, pp, groups // pp, context):
+                        yield (tp, pp, groups // pp, *tail)
+
+
+def _of_mesh(
+    problem: Hybrid, limits: Constraints, tp: int, pp: int, dp: int, context: int
+) -> Iterator[tuple[Any, ...]]:
+    """What can be chosen once tp, pp, dp and context are: the columns behind them."""
+    if limits.dp not in (None, dp) or problem.batch % dp:
+        return
+    sequences = limits.sequences(problem, tp, context)
+    levels = limits.levels(pp, dp * context)
+    experts = [count for count in limits.experts(problem) if dp % count == 0]
+    for micro_batch in limits.micro_batches(problem.batch // dp):
+        count = problem.batch // (dp * micro_batch)
+        for chunks in _chunk_counts(problem, limits, pp, count):
+            for expert in experts:
+                for sequence in sequences:
+                    for zero in levels:
+                        for mode in RECOMPUTE_MODES:
+                            if mode in limits.recompute:
+                                yield (
+                                    micro_batch, chunks, context, expert, sequence, zero, mode
+                                )  # fmt: skip
+
+
+def _chunk_counts(problem: Hybrid, limits: Constraints, pp: int, micro_batches: int) -> list[int]:
+    """Numbers of chunks into which the layers of every stage divide."""
+    layers = len(problem.model)
+    both_ends = None not in (problem.model.embedding, problem.model.head)
+    most = 1 if pp == 1 or micro_batches % pp else max((layers + 2) // pp, 1)
+    return [
+        chunks
+        for chunks in range(1, most + 1)
+        if limits.chunks in (None, chunks)
+        and (
+            layers % (pp * chunks) == 0
+            or (limits.uneven and pp * chunks <= layers)
+            or (both_ends and layers % pp and (layers + 2) % (pp * chunks) == 0)
+        )
+    ]
+
+
+def _divisors(number: int) -> list[int]:
+    return [x for x in range(1, number + 1) if number % x == 0]
+
+
+@dataclass(frozen=True, eq=False)
+class UniformSpace:
+    """All uniform plans of a problem and what each takes and holds.
+
+    Attributes:
+        problem: the problem.
+        plans: (N,) the plans.
+        seconds: parts of a step and its ``length``, (N,) each, by name.
+        memory: bytes on a device of the fullest stage by part, and ``total``, (N,) each.
+    """
+
+    problem: Hybrid
+    plans: Uniform
+    seconds: dict[str, np.ndarray]
+    memory: dict[str, np.ndarray]
+
+    @classmethod
+    def build(cls, problem: Hybrid, constraints: Constraints | None = None) -> UniformSpace:
+        """List and judge the plans.
+
+        Raises:
+            InfeasibleError: no plan keeps to the constraints.
+        """
+        plans = uniform_plans(problem, constraints)
+        seconds, memory = plans.judged(problem.model, problem.cluster, problem.machine)
+        return cls(problem, plans, seconds, memory)
+
+    def __len__(self) -> int:
+        """Return the number of plans."""
+        return int(self.plans.size)
+
+    @property
+    def length(self) -> np.ndarray:
+        """(N,) seconds of a step."""
+        return self.seconds["length"]
+
+    @cached_property
+    def fits(self) -> np.ndarray:
+        """(N,) bool, which plans are within memory."""
+        return np.asarray(self.memory["total"] <= self.problem.memory_limit)
+
+    def best(self, values: np.ndarray | None = None) -> int | None:
+        """Return the plan within memory of the least value, or None if no plan fits.
+
+        Args:
+            values: (N,) what to minimise (default: seconds of a step).
+        """
+        if not self.fits.any():
+            return None
+        return int(np.where(self.fits, self.length if values is None else values, np.inf).argmin())
+
+    def smallest(self) -> int:
+        """Return the plan that needs the fewest bytes, the fastest of several."""
+        total = self.memory["total"]
+        return int(np.lexsort((self.length, total))[0])
+
+    def plan(self, k: int) -> HybridPlan:
+        """Return one of the plans, which can be saved."""
+        return self.problem.uniform_plan(self.plans, k)
+
+    def describe(self, k: int) -> str:
+        """Return a plan in words: ``tp 4, pp 4, dp 8, micro-batch 1, chunks 20, zero 1``."""
+        plans = self.plans
+        words = [f"tp {plans.tp[k]}", f"pp {plans.pp[k]}", f"dp {plans.dp[k]}"]
+        words.append(f"micro-batch {plans.micro_batch[k]}")
+        words += [
+            f"{name} {getattr(plans, name)[k]}"
+            for name in ("chunks", "context", "expert")
+            if getattr(plans, name)[k] > 1
+        ]
+        words += ["sequence parallel"] if plans.sequence_parallel[k] else []
+        words += [f"ZeRO {plans.zero[k]}"] if plans.zero[k] else []
+        words += [f"recompute {plans.recompute[k]}"] if plans.recompute[k] != "none" else []
+        return ", ".join(words)
+
+    def pareto(self) -> np.ndarray:
+        """Return the plans that no other beats in both seconds and bytes, the fastest first."""
+        order = np.lexsort((self.memory["total"], self.length))
+        total = self.memory["total"][order]
+        before = np.minimum.accumulate(np.append(np.inf, total[:-1]))
+        return order[total < before]
+
+    def map(self) -> dict[str, np.ndarray]:
+        """Return seconds, bytes, whether they fit, and the axes of all plans, (N,) each.
+
+        It is what a picture of seconds against memory needs; ``pareto`` is 1 on the front.
+        """
+        names = ("tp", "pp", "dp", "micro_batch", "chunks", "zero", "recompute")
+        front = np.zeros(len(self), dtype=bool)
+        front[self.pareto()] = True
+        return {
+            "seconds": self.length,
+            "bytes": self.memory["total"],
+            "fits": self.fits,
+            "pareto": front,
+            **{name: np.asarray(getattr(self.plans, name)) for name in names},
+        }

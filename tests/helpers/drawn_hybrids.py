@@ -1,0 +1,229 @@
+"""Small drawn hybrid problems, and all their plans of free stages judged one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement, product
+from typing import Any
+
+import numpy as np
+
+from parenvs.cluster import Cluster, Device
+from parenvs.hybrid import formulas
+from parenvs.hybrid.formulas import Stages
+from parenvs.hybrid.layers import Layer, LayerSeconds, Split
+from parenvs.hybrid.model import HybridModel
+from parenvs.hybrid.problem import Hybrid
+from parenvs.hybrid.space import Constraints, software_of
+from parenvs.hybrid.stack import STACKS, Machine
+
+
+@dataclass(frozen=True)
+class DrawnLayer(Layer):
+    """A layer whose figures are drawn: seconds and bytes of a sample on one rank."""
+
+    forward: float
+    backward: float
+    exchange: float
+    attention: float
+    size: float
+    saved: tuple[float, float, float]
+    working: float
+
+    def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
+        share = split.samples / split.tp
+        overhead = np.where(np.asarray(split.tp) > 1, self.exchange * split.samples, 0.0)
+        overhead = overhead / split.shared
+        return LayerSeconds(
+            self.forward * share + 1e-3, self.backward * share + 2e-3, overhead, 1.5 * overhead,
+            self.attention * share,
+        )  # fmt: skip
+
+    def parameters(self, split: Split) -> tuple[Any, Any]:
+        return self.size / split.tp, 0.0
+
+    def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Any:
+        kept = self.saved[("none", "selective", "full").index(mode)]
+        return kept * split.samples / split.tp / split.shared**0.5
+
+    def working_bytes(self, machine: Machine, split: Split) -> Any:
+        return self.working * split.samples / split.tp
+
+
+def drawn_layer(rng: np.random.Generator) -> DrawnLayer:
+    """Draw a layer; it keeps less the more it recomputes."""
+    forward, size, kept = rng.uniform(0.5, 3), 10 ** rng.uniform(6, 8.5), rng.uniform(1, 6) * 1e8
+    return DrawnLayer(
+        forward,
+        forward * rng.uniform(1.5, 2.5),
+        forward * rng.choice([0.0, 0.05, 0.4]),
+        forward * rng.uniform(0, 0.5),
+        size,
+        (kept, kept * rng.uniform(0.4, 1), kept * rng.uniform(0.05, 0.4)),
+        rng.choice([0.0, 1e8]) * rng.uniform(),
+    )
+
+
+SHAPES = ((1, 2), (1, 4), (2, 1), (2, 2), (3, 1), (3, 2), (4, 1))
+"""Servers, and devices of each."""
+
+
+def drawn_problem(rng: np.random.Generator) -> Hybrid:
+    """Draw a problem of at most 6 layers on at most 4 servers; some plans exceed the memory."""
+    servers, inside = SHAPES[rng.integers(len(SHAPES))]
+    layers = int(rng.integers(2, 7 if servers * inside <= 4 else 5))
+    kinds = tuple(drawn_layer(rng) for _ in range(rng.integers(1, 4)))
+    ends = [drawn_layer(rng) if rng.random() < 0.6 else None for _ in range(2)]
+    tied = 0.0
+    if None not in ends and rng.random() < 0.5:
+        tied = float(ends[0].size)  # type: ignore[union-attr]
+        ends[1] = replace(ends[1], size=2 * tied)  # type: ignore[type-var]
+    model = HybridModel(
+        name="drawn",
+        fingerprint="sha256:drawn",
+        kinds=kinds,
+        kind_of=tuple(int(x) for x in rng.integers(len(kinds), size=layers)),
+        crossing=tuple(rng.uniform(1e6, 1e8, size=layers - 1)),
+        embedding=ends[0],
+        head=ends[1],
+        tied_parameters=tied,
+    )
+    device = Device("drawn", 1e14, 1e12, 10 ** rng.uniform(9.2, 10.3))
+    intra, inter = 10 ** rng.uniform(8.5, 11), 10 ** rng.uniform(8, 10.5)
+    speeds = tuple(rng.choice([1.0, 0.8], size=servers)) if rng.random() < 0.2 else ()
+    cluster = Cluster(servers, inside, device, max(intra, inter), inter, speeds=speeds)
+    name = list(STACKS)[rng.integers(3)]
+    stack = replace(STACKS[name], scatter_gather=bool(rng.random() < 0.7))
+    return Hybrid(model, cluster, int(rng.choice([4, 6, 8])), stack, "fp16")
+
+
+def best_of_free_stages(problem: Hybrid, limits: Constraints, every_count: bool = False) -> float:
+    """Seconds of the fastest plan of free stages that fits; infinite if none does.
+
+    Args:
+        problem: the problem, of a model without a shape.
+        limits: the constraints.
+        every_count: whether to try all numbers of recomputed layers of all stages together, not
+            only the ones that take a stage the fewest seconds among those that fit.
+    """
+    best = np.inf
+    for samples in (x for x in range(1, problem.batch + 1) if problem.batch % x == 0):
+        for count in range(1, min(problem.cluster.devices, len(problem.model) + 2) + 1):
+            rows = list(_rows(problem, limits, samples, count))
+            if rows:
+                best = min(best, _best(problem, samples, count, rows, every_count))
+    return best
+
+
+def _rows(
+    problem: Hybrid, limits: Constraints, samples: int, count: int
+) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """(bounds, first devices, tp, dp, zero) of every plan of ``count`` stages."""
+    model, cluster = problem.model, problem.cluster
+    devices, inside, n = cluster.devices, cluster.devices_per_server, len(problem.model)
+    cuts = []
+    for inner in combinations_with_replacement(range(n + 1), count - 1):
+        bounds = (0, *inner, n)
+        empty = [i for i in range(count) if bounds[i] == bounds[i + 1]]
+        allowed = {0} if model.embedding is not None else set()
+        allowed |= {count - 1} if model.head is not None else set()
+        if set(empty) <= allowed and not (count == 1 and empty):
+            cuts.append(bounds)
+    for starts in combinations_with_replacement(range(1, devices), count - 1):
+        firsts = (0, *starts, devices)
+        sizes = np.diff(firsts)
+        if (sizes < 1).any():
+            continue
+        places = zip(firsts, sizes.tolist(), strict=False)
+        if not all(
+            (size < inside and inside % size == 0 and e // inside == (e + size - 1) // inside)
+            or (size % inside == 0 and e % inside == 0)
+            or (count == 1 and size == devices)
+            for e, size in places
+        ):
+            continue
+        options = [
+            [
+                (tp, size // tp, zero)
+                for tp in (1, 2, 4)
+                for zero in (0, 1, 2, 3)
+                if size % tp == 0 and inside % tp == 0 and zero in limits.zero
+                and samples % (size // tp) == 0
+                and samples // (size // tp) <= limits.most_micro_batch
+                and (zero == 0 or size // tp > 1) and (zero < 2 or count == 1)
+            ]
+            for size in sizes.tolist()
+        ]  # fmt: skip
+        for chosen in product(*options):
+            tp, dp, zero = zip(*chosen, strict=True)
+            for bounds in cuts:
+                yield bounds, firsts[:-1], tp, dp, zero
+
+
+def _best(problem: Hybrid, samples: int, count: int, rows: list[Any], every_count: bool) -> float:
+    """Seconds of the best of some plans of ``count`` stages."""
+    model, cluster, machine = problem.model, problem.cluster, problem.machine
+    bounds, firsts, tp, dp, zero = (np.array(x).T for x in zip(*rows, strict=True))
+    software = software_of(problem)
+    layers = np.diff(model.kinds_before[bounds], axis=0)  # (S, N, K)
+    on, back = model.crossing_after[bounds[1:]], model.crossing_after[bounds[:-1]]
+    links = on[:-1].copy()
+    on[0], back[-1] = 2 * on[0], 2 * back[-1]
+    inside = cluster.devices_per_server
+    speeds = np.repeat(cluster.speeds or (1.0,) * cluster.servers, inside)
+    slowest = np.array([
+        [speeds[e : e + size].min() for e, size in zip(*pair, strict=True)]
+        for pair in zip(firsts, tp * dp, strict=True)
+    ])  # fmt: skip
+    base = Stages(
+        layers=np.moveaxis(layers, 2, 0), first_chunk=np.moveaxis(layers, 2, 0),
+        full=np.zeros((len(model.kinds), *tp.shape)),
+        selective=np.zeros((len(model.kinds), *tp.shape)),
+        on=on, back=back, first=np.ones(tp.shape), links=links, tp=tp, dp=dp, zero=zero,
+        device=firsts, speed=slowest, samples=samples * np.ones(len(rows)),
+        micro_batches=np.full(len(rows), problem.batch / samples), chunks=np.ones(len(rows)),
+        context=1, sequence_parallel=False, expert=1, blocking=software.blocking,
+        gradient_bytes=float(software.gradient_bytes), gradient_overlap=software.gradient_overlap,
+    )  # fmt: skip
+
+    def with_counts(full: Any, selective: Any) -> Stages:
+        ends = bounds[1:]
+        middle = np.minimum(bounds[:-1] + full, ends)
+        behind = np.minimum(middle + selective, ends)
+        whole = model.kinds_before[middle] - model.kinds_before[bounds[:-1]]
+        part = model.kinds_before[behind] - model.kinds_before[middle]
+        return base._replace(full=np.moveaxis(whole, 2, 0), selective=np.moveaxis(part, 2, 0))
+
+    def judged(stages: Stages) -> tuple[Any, Any]:
+        step = formulas.step(model, cluster, machine, stages)
+        return step, formulas.memory(model, machine, stages).total <= problem.memory_limit
+
+    n = len(model)
+    pairs = [(f, s) for f in range(n + 1) for s in range(n + 1 - f)]
+    if every_count:
+        best = np.inf
+        for counts in product(pairs, repeat=count):
+            columns = np.array(counts).T[:, :, None]
+            step, fits = judged(with_counts(columns[0], columns[1]))
+            best = min(best, float(np.where(fits.all(axis=0), step.length, np.inf).min()))
+        return best
+    # All counts at once, one after the other along the axis of plans.
+    plan_bounds, bounds = bounds, np.tile(bounds, len(pairs))
+    plans, base = base, _repeated(base, len(pairs))
+    full, selective = (np.repeat(column, tp.shape[1]) for column in np.array(pairs).T)
+    step, fits = judged(with_counts(full, selective))
+    again = np.where(fits, step.recomputed, np.inf).reshape(count, len(pairs), -1)
+    chosen = np.array(pairs)[again.argmin(axis=1)]
+    bounds, base = plan_bounds, plans
+    step, _ = judged(with_counts(chosen[:, :, 0], chosen[:, :, 1]))
+    possible = np.isfinite(again.min(axis=1)).all(axis=0)
+    return float(np.where(possible, step.length, np.inf).min())
+
+
+def _repeated(stages: Stages, times: int) -> Stages:
+    """The plans, several times over."""
+    return Stages(*(
+        np.tile(x, (1,) * (x.ndim - 1) + (times,)) if isinstance(x, np.ndarray) else x
+        for x in stages
+    ))  # fmt: skip
