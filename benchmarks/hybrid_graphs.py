@@ -20,6 +20,7 @@ from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.shape import TransformerShape
 from parenvs.hybrid.stack import STACKS, Machine
 from parenvs.hybrid.uniform import Uniform
+from parenvs.instances import names
 
 SAMPLES = 64.0
 """Samples of a micro-batch where the time goes: those of the graphs."""
@@ -56,20 +57,28 @@ def seconds(model: HybridModel, where: Machine) -> tuple[float, float]:
     return total, products
 
 
-def read(name: str) -> dict[str, Any]:
-    """What is found in a graph, and where the time of a micro-batch goes."""
+def read(name: str) -> tuple[dict[str, Any], HybridModel]:
+    """What is found in a graph."""
     graph = load_graph(name)
     begin = time.process_time()
     model = HybridModel.of_graph(graph)
     took = time.process_time() - begin
-    alone = HybridModel.of_graph(graph, costs="instructions")
     assert model.chain is not None
     program = model.chain.program
     row: dict[str, Any] = {
         "graph": name, "layers": len(model), "told by": program.borders.told_by,
         "kinds": len(model.kinds), "instructions": int((program.label >= 0).sum()),
-        "kernels": len(model.chain.work.kernels), "seconds to read": took, "times": {},
+        "kernels": len(model.chain.work.kernels), "parameters": model.chain.parameters,
+        "tp": [tp for tp in (2, 4, 8) if model.reasons_against_tp(tp) is None],
+        "seconds to read": took, "notes": list(model.notes),
     }  # fmt: skip
+    return row, model
+
+
+def timed(name: str, model: HybridModel) -> dict[str, Any]:
+    """Where the time of a micro-batch goes, by several ways of counting."""
+    alone = HybridModel.of_graph(load_graph(name), costs="instructions")
+    times: dict[str, Any] = {}
     for device in DEVICES:
         old = machine(device, "fp32", "roofline")
         peak = 0.5 * Cluster.parse(f"1x8:{device}").device.peak("bf16")
@@ -85,8 +94,8 @@ def read(name: str) -> dict[str, Any]:
             total, products = seconds(which, where)
             rate = model.flops(SAMPLES) / total / 1e12
             share = None if "fused" in way else products / total
-            row["times"][f"{device}: {way}"] = {"share": share, "tflops": rate, "seconds": total}
-    return row
+            times[f"{device}: {way}"] = {"share": share, "tflops": rate, "seconds": total}
+    return {"graph": name, "times": times}
 
 
 def against_shape() -> list[dict[str, Any]]:
@@ -125,8 +134,8 @@ def best_uniform(name: str, model: HybridModel, cluster: str) -> dict[str, Any]:
         for zero in ((0, 1, 2, 3) if pp == 1 else (0, 1))
     ]  # fmt: skip
     columns = [np.array(column) for column in zip(*rows, strict=True)]
-    names = ("tp", "pp", "dp", "micro_batch", "sequence_parallel", "recompute", "zero")
-    plans = Uniform(batch=BATCH, gradient_bytes=4.0, **dict(zip(names, columns, strict=True)))
+    fields = ("tp", "pp", "dp", "micro_batch", "sequence_parallel", "recompute", "zero")
+    plans = Uniform(batch=BATCH, gradient_bytes=4.0, **dict(zip(fields, columns, strict=True)))
     length, size = plans.judged(model, problem.cluster, problem.machine)
     fits = size["total"] <= problem.memory_limit
     row: dict[str, Any] = {"graph": name, "cluster": cluster, "plans": len(rows),
@@ -135,7 +144,7 @@ def best_uniform(name: str, model: HybridModel, cluster: str) -> dict[str, Any]:
         return row
     best = int(np.where(fits, length["length"], np.inf).argmin())
     report = problem.report(problem.uniform_plan(plans, best))
-    chosen = dict(zip(names, rows[best], strict=True))
+    chosen = dict(zip(fields, rows[best], strict=True))
     return {**row, "plan": chosen, "seconds": report.length_seconds, "legal": report.legal,
             "tflops": report.tflops["model"], "mfu": report.mfu,
             "gigabytes": float(size["total"][best]) / 1e9}  # fmt: skip
@@ -145,31 +154,35 @@ def main() -> None:
     """Read, time, compare, print and write."""
     options = parser(__doc__)
     chosen = options.parse_args()
-    found, plans = [], []
-    for name in INSTANCES:
+    found, plans, times = [], [], []
+    for name in names():
         progress(name)
-        found.append(read(name))
-        model = HybridModel.of_graph(load_graph(name))
-        plans += [best_uniform(name, model, cluster) for cluster in CLUSTERS]
+        row, model = read(name)
+        found.append(row)
+        if name in INSTANCES:
+            times.append(timed(name, model))
+            plans += [best_uniform(name, model, cluster) for cluster in CLUSTERS]
     shape = against_shape()
     keys = ("graph", "layers", "told by", "kinds", "instructions", "kernels")
     parts = [
         "## Layers and kernels\n",
         "Instructions and kernels of both passes, without the update; CPU seconds.\n",
-        table([*keys, "seconds to read"],
-              [[*(row[key] for key in keys), f"{row['seconds to read']:.1f}"] for row in found]),
+        table([*keys, "parameters", "tp that split", "seconds to read", "said"],
+              [[*(row[key] for key in keys), f"{row['parameters']:.4g}",
+                ", ".join(map(str, row["tp"])) or "none", f"{row['seconds to read']:.1f}",
+                "; ".join(row["notes"])] for row in found]),
         f"\n## Where the time goes, micro-batch of {SAMPLES:.0f}\n",
         "Share of matrix products and convolutions, and TFLOP/s of the whole step without its "
         "update, on one device. `instructions`: each by itself, at half the peak of a precision "
         "(`bf16 peak`: that of bf16 with bytes of fp32, as single tasks counted until precisions "
         "were told apart), the update counted as they do; `kernels`: fused, by the constants of "
         "`megatron-2022` (fused attention: `nemo-2024`).\n",
-        table(["way", *(row["graph"] for row in found)],
-              [[way, *(_cell(row["times"][way]) for row in found)] for way in found[0]["times"]]),
+        table(["way", *(row["graph"] for row in times)],
+              [[way, *(_cell(row["times"][way]) for row in times)] for way in times[0]["times"]]),
         "\n## A layer of BERT-48 by its graph and by its shape\n",
-        "Graph / shape - 1, with `megatron-2022`, 8 samples; milliseconds of the graph in brackets. The graph has the "
-        "gradients of biases as kernels of their own, which the shape leaves out; with tp 8 these "
-        "and starts of kernels weigh more.\n",
+        "Graph / shape - 1, with `megatron-2022`, 8 samples; milliseconds of the graph in brackets. "
+        "The graph has the gradients of biases as kernels of their own, which the shape leaves "
+        "out; with tp 8 these and starts of kernels weigh more.\n",
         table(["device", "tp", "forward", "backward", "exchange forward", "exchange backward",
                "kept"], [_compared(row) for row in shape]),
         f"\n## The best uniform plan, batch {BATCH}\n",
@@ -181,7 +194,10 @@ def main() -> None:
     ]  # fmt: skip
     sections = [part.strip("\n") for part in parts]
     publish(
-        "hybrid_graphs", sections, {"graphs": found, "shape": shape, "plans": plans}, chosen.out
+        "hybrid_graphs",
+        sections,
+        {"graphs": found, "times": times, "shape": shape, "plans": plans},
+        chosen.out,
     )
 
 

@@ -60,6 +60,12 @@ _NAMED = 6
 """Shipped instances that the message for an unknown one names."""
 READING = ("variables", "batch", "frozen")
 """Options of loading a graph: how its entry parameters are read, see ``load_graph``."""
+_PYTORCH = (".pt", ".pth", ".pt2", ".onnx", ".safetensors")
+"""Endings of what PyTorch and its tools save."""
+_ADVICE = (
+    "weights and saved programs are not read; write a function that returns the module and one "
+    "that returns example inputs, and give them as FILE.py:build --args example_args"
+)
 _Key = tuple[tuple[str, Any], ...]
 """Options of reading, as a key of a cache."""
 
@@ -517,6 +523,10 @@ def _exists(text: str) -> bool:
 def _unknown(text: str) -> UnknownInstanceError:
     """Return the error for an instance that cannot be loaded, with the likeliest reason."""
     if _exists(text):
+        if text.endswith(_PYTORCH):
+            return UnknownInstanceError(
+                f"instance {text!r}: {_ADVICE}; in Python: Graph.from_torch(module, inputs)"
+            )
         return UnknownInstanceError(
             f"instance {text!r}: a file must end in .csv, {', '.join(GRAPH_SUFFIXES)}"
         )
@@ -531,6 +541,6 @@ def _unknown(text: str) -> UnknownInstanceError:
     return UnknownInstanceError(
         f"unknown instance {text!r}{did_you_mean(text, shipped)}; "
         f"shipped: {', '.join(shipped[:_NAMED])}{more}; "
-        "or give the path of a .csv, .npz, .pb, .txt or .mlir file, or a JAX function as "
-        "FILE.py:NAME"
+        "or give the path of a .csv, .npz, .pb, .txt or .mlir file, or a JAX function or "
+        "PyTorch module as FILE.py:NAME"
     )

@@ -43,8 +43,8 @@ DOORS = {
     ("graph.graph", "plan"),
 }
 """Methods of ``Graph`` that lead up: ``pipeline``, ``partitioning``, ``verify``, ..."""
-WITHIN = {("graph.graph", "graph.reader")}
-"""``Graph.from_hlo`` and ``Graph.from_jax``: doors within the folder, to what makes graphs."""
+WITHIN = {("graph.graph", "graph.reader"), ("graph.graph", "graph.pytorch.read")}
+"""``Graph.from_hlo``, ``from_jax``, ``from_torch``: doors within the folder."""
 LARGEST_FOLDER, LONGEST_FILE = 13, 520
 
 

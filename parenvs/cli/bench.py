@@ -1,4 +1,4 @@
-"""The commands ``parenvs bench agents`` and ``parenvs bench speed``."""
+"""The commands ``parenvs bench agents``, ``parenvs bench speed`` and ``parenvs bench hybrid``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from parenvs.files import locked, write_text
 def add_bench(app: typer.Typer) -> None:
     """Add the commands that measure."""
     bench = typer.Typer(
-        no_args_is_help=True, help="Measure agents over the whole suite, and its speed."
+        no_args_is_help=True,
+        help="Measure agents over the whole suite, its speed, and its costs against the world.",
     )
     bench.command()(agents)
     bench.command()(speed)
+    bench.command()(hybrid)
     app.add_typer(bench, name="bench")
 
 
@@ -159,6 +161,68 @@ def speed(
     say_text(short)
     files = "bench_speed.json, bench_speed.md, bench_speed_summary.md"
     say(f"written to {folder}: {files}")
+
+
+def hybrid(
+    rows: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file of published rows (default: the shipped ones).", show_default=False
+        ),
+    ] = None,
+    steps: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="JSON file of measured steps, judged beside the shipped ones; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="Leave out the other half: rows or steps.", show_default=False),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print every row as JSON instead of tables.")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder to write hybrid.md and hybrid.json to.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Hold the costs of hybrid plans against published rows and measured steps.
+
+    One line a table: number of figures, mean absolute error, worst, rank correlation, and what
+    other tools are recorded to predict for the same rows.
+    """
+    from parenvs.bench.hybrid import page
+    from parenvs.bench.hybrid.predict import predictions
+    from parenvs.bench.hybrid.rows import read_rows
+    from parenvs.bench.hybrid.steps import SHIPPED, compared, read_steps
+
+    if only not in (None, "rows", "steps"):
+        raise ParenvsError(f"--only must be rows or steps, not {only!r}")
+    found, skipped = ([], []) if only == "steps" else predictions(read_rows(rows))
+    if only == "rows" or (only is None and rows is not None and not steps):
+        files = []
+    else:
+        files = [read_steps(path) for path in steps or ()]
+        given = {one.model for one in files}
+        files += [one for one in map(read_steps, SHIPPED) if one.model not in given]
+    verdicts = compared(files)
+    options = [f"--rows {rows}"] * (rows is not None) + [f"--steps {x}" for x in steps or ()]
+    options += [f"--only {only}"] * (only is not None)
+    command = " ".join(["parenvs bench hybrid", *options])
+    everything = (command, found, skipped, files, verdicts)
+    text = page.markdown(*everything)
+    content = json.dumps(page.to_json(*everything), indent=1) + "\n"
+    if folder is not None:
+        write_text(folder / "hybrid.md", text)
+        write_text(folder / "hybrid.json", content)
+    say_text(content if as_json else text)
+    if folder is not None and not as_json:
+        say(f"written to {folder}: hybrid.md, hybrid.json")
 
 
 def _several(option: str, text: str, known: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.cli import tables
+from parenvs.cli import hybrid, tables
 from parenvs.cli.hybrid import Map, print_alternatives, write_map
 from parenvs.cli.model import Model
 from parenvs.cli.options import Json, PlanOut, Plot, with_request
@@ -132,7 +132,8 @@ def compare(
         rows.append((answer, answer.report))
     if not rows:
         raise InfeasibleError("no agent found a plan")
-    out.print(tables.comparison(rows))
+    is_hybrid = isinstance(rows[0][1], HybridReport)
+    out.print(hybrid.comparison(rows) if is_hybrid else tables.comparison(rows))
     if choice is not None:
         _print_choice(choice)
     first = model.named(rows[0][1], out_)

@@ -14,7 +14,6 @@ from parenvs.cluster import PRESETS
 from parenvs.errors import InfeasibleError, printable
 from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
-from parenvs.hybrid.report import HybridReport
 from parenvs.instances import manifest
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.cuts import CutSpace
@@ -214,10 +213,6 @@ def comparison(rows: Sequence[tuple[Any, Any]]) -> Table:
     """Several plans of one problem side by side."""
     if isinstance(rows[0][1], PartitionReport):
         return _partitions(rows)
-    if isinstance(rows[0][1], HybridReport):
-        from parenvs.cli import hybrid
-
-        return hybrid.comparison(rows)
     pipeline = rows[0][1].pipeline
     cluster = pipeline.cluster
     table = empty(

@@ -1,7 +1,7 @@
 """``Graph``: one HLO module as frozen NumPy arrays, and its ``.npz`` file.
 
-``Graph.from_hlo``, ``from_jax`` and ``verify`` are doors: they import what reads a module and what
-checks a plan inside the function, as those modules import this one.
+``Graph.from_hlo``, ``from_jax``, ``from_torch`` and ``verify`` are doors: they import what reads a
+module and what checks a plan inside the function, as those modules import this one.
 """
 
 from __future__ import annotations
@@ -397,6 +397,29 @@ class Graph:
         jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
         module = jitted.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto()
         return read_proto(module, where=getattr(function, "__name__", "function"), **options)
+
+    @classmethod
+    def from_torch(
+        cls, module: Any, *inputs: Any, reading: dict[str, Any] | None = None, **keywords: Any
+    ) -> Graph:
+        """Export a PyTorch module and read its training step (extra ``torch``).
+
+        Nothing is allocated, so that a module on the meta device may have any size.
+
+        Args:
+            module: the ``torch.nn.Module``, in the mode that it is planned in.
+            *inputs: example inputs of its ``forward``; tensors count by shape and type only.
+            reading: options as for ``from_hlo``.
+            **keywords: ``loss``, ``targets``, ``optimiser`` and ``masters``, see
+                ``parenvs.graph.pytorch.read.lower_module``; any other is an input by keyword.
+
+        Raises:
+            ParenvsError: see ``lower_module``.
+        """
+        from parenvs.graph.pytorch.read import OPTIONS, lower_module
+
+        own = {key: keywords.pop(key) for key in OPTIONS if key in keywords}
+        return lower_module(module, inputs, keywords, **own).graph(**reading or {})
 
 
 def pack_texts(texts: Sequence[str]) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""JAX functions named as ``FILE.py:NAME`` or ``package.module:NAME``, lowered to HLO (extra jax).
+"""Models named as ``FILE.py:NAME`` or ``package.module:NAME``, lowered to HLO.
+
+A name stands for a JAX function (extra ``jax``), or for a PyTorch module, a class of one or a
+function that makes one (extra ``torch``).
 
 The user's code runs here: what it prints goes to standard error, and an error of it becomes one
 line that names its file and line.
@@ -20,6 +23,8 @@ from typing import Any
 
 from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
 from parenvs.graph.graph import Graph
+from parenvs.graph.pytorch.build import takes_arguments, torch_model, without_memory
+from parenvs.graph.pytorch.read import Lowered
 
 _FORM = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_][\w.]*)")
 _LIBRARIES = ("site-packages", "dist-packages", "importlib", "<frozen")
@@ -42,7 +47,7 @@ def stamp(instance: str) -> int | None:
 
 
 def graph_of(instance: str, arguments: str | None = None, **options: Any) -> Graph:
-    """Lower a function and read its graph, which has the function's name.
+    """Lower a function or module and read its graph, which has the function's name.
 
     Args:
         instance: see ``lower``.
@@ -55,30 +60,35 @@ def graph_of(instance: str, arguments: str | None = None, **options: Any) -> Gra
     from parenvs.graph.reader import read_proto
 
     name = _split(instance)[1].split(".")[-1]
-    return read_proto(lower(instance, arguments), instance, name=name, **options)
+    lowered = _lowered(instance, arguments, stamp(instance))
+    told = {"known": lowered.roles or None, "told": lowered.notes}
+    return read_proto(lowered.proto, instance, name=name, **told, **options)
 
 
 def lower(instance: str, arguments: str | None = None) -> bytes:
-    """Lower a function abstractly and return its serialized HloModuleProto.
+    """Lower a function abstractly, or a PyTorch module's training step, to an HloModuleProto.
 
     Equal calls give the same bytes without running the user's code again, until the file changes.
 
     Args:
-        instance: the function (also a jitted one, or an object that can be called).
+        instance: the function (also a jitted one, or an object that can be called), or a PyTorch
+            module, a class of one, or a function without arguments that returns one or a pair of
+            one and its loss.
         arguments: its arguments: a name in the same file, or ``FILE.py:NAME``. A function is called
             for them, abstractly if it can be traced, so that nothing is allocated. A tuple or list
-            holds positional arguments, a dict keyword arguments; anything else is one argument.
+            holds positional arguments, a dict keyword arguments; anything else is one argument. The
+            last one is what a module's loss, if one is given, compares with.
 
     Raises:
-        ParenvsError: JAX is missing, there is no such file or name, no arguments are given, or the
-            user's code fails; the line names its file and line.
+        ParenvsError: JAX or PyTorch is missing, there is no such file or name, no arguments are
+            given, or the user's code fails; the line names its file and line.
     """
-    return _lowered(instance, arguments, stamp(instance))
+    return _lowered(instance, arguments, stamp(instance)).proto
 
 
 @lru_cache(maxsize=1)
-def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> bytes:
-    """Lower a function; ``changed_ns``, the time of the file's last change, is part of the key."""
+def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> Lowered:
+    """Lower a model; ``changed_ns``, the time of the file's last change, is part of the key."""
     with need_extra("jax", "planning a function"):
         import jax
     module, name = _split(instance)
@@ -93,17 +103,44 @@ def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> by
             raise ParenvsError(
                 f"{instance}: {shown(function)} is no function; give one that can be called"
             )
+        try:
+            model, loss = torch_model(function)
+        except (Exception, SystemExit) as error:
+            raise _one_line(error, instance) from None
         if arguments is not None:
             given = _attribute(_module(place), argument_name, place)
-        elif _needs_arguments(function):
+        elif takes_arguments(model.forward if model is not None else function):
             raise ParenvsError(
                 f"{instance} takes arguments: give --args NAME, a function of that file (or "
                 "FILE.py:NAME) that returns them as a tuple or dict, or the tuple or dict itself"
             )
         else:
             given = ()
+        if model is not None:
+            return _lower_torch(model, loss, given, instance)
         jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
-        return _lower(jax, jitted, given, instance)
+        return Lowered(_lower(jax, jitted, given, instance))
+
+
+def _lower_torch(model: Any, loss: Any, given: Any, where: str) -> Lowered:
+    """Lower the training step of a PyTorch module."""
+    from parenvs.graph.pytorch.read import lower_module
+
+    try:
+        positional, named = _call_form(without_memory(given) if callable(given) else given)
+        count = 0 if loss is None else 1
+        if count > len(positional):
+            raise ParenvsError(
+                f"{where}: it has a loss, so the last of its arguments (a tuple or list) has to be "
+                "what the loss compares the output with"
+            )
+        inputs, targets = (
+            positional[: len(positional) - count],
+            positional[-count:] if count else (),
+        )
+        return lower_module(model, inputs, named, loss, targets)
+    except (Exception, SystemExit) as error:
+        raise _one_line(error, where) from None
 
 
 def _lower(jax: Any, jitted: Any, given: Any, where: str) -> bytes:
@@ -129,16 +166,6 @@ def _call_form(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
         return tuple(value), {}
     return (value,), {}
-
-
-def _needs_arguments(function: Any) -> bool:
-    """Return whether a function has a parameter without a default."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return True
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return any(p.default is p.empty and p.kind not in optional for p in parameters)
 
 
 def _split(instance: str) -> tuple[str, str]:

@@ -115,6 +115,7 @@ def read_module(
     module: Any,
     where: str = "module",
     name: str | None = None,
+    told: Sequence[str] = (),
     **choices: Any,
 ) -> Graph:
     """Read a graph from an HloModuleProto message.
@@ -126,8 +127,9 @@ def read_module(
         module: the message.
         where: file or function, for error messages.
         name: the graph's name (default: the module's).
-        **choices: ``variables``, ``batch``, ``frozen`` and ``batch_size`` in place of what the
-            reader would find, see ``parenvs.graph.roles.with_roles``.
+        told: notes of who made the module.
+        **choices: ``variables``, ``batch``, ``frozen``, ``batch_size`` and ``known`` in place of
+            what the reader would find, see ``parenvs.graph.roles.with_roles``.
 
     Raises:
         HloError: the module has no entry computation, a dangling reference or an unknown opcode.
@@ -136,7 +138,7 @@ def read_module(
         reader = _Reader(module, where)
         reader.run()
         plain = reader.graph(name or module.name)
-        plain = replace(plain, notes=tuple(what_passes_left(module)))
+        plain = replace(plain, notes=(*told, *what_passes_left(module)))
         flow = Flow(plain)
         graph = with_roles(with_phases(plain, flow), flow=flow, **choices)
         for note in graph.notes:

@@ -73,6 +73,7 @@ def with_roles(
     frozen: Choice = None,
     batch_size: int | None = None,
     flow: Flow | None = None,
+    known: Sequence[Role] | None = None,
 ) -> Graph:
     """Return the graph with the roles of its parameters, its free instructions and batch size.
 
@@ -86,12 +87,21 @@ def with_roles(
             only their gradients, updates and optimiser state need is left out of the graph.
         batch_size: samples per batch (default: the commonest leading dimension of batch inputs).
         flow: the graph's flow, if it is there already.
+        known: role of each argument by who made the module, in place of what the data flow says;
+            what is a number there stays one, unless it is trained.
 
     Raises:
         HloError: a choice is no argument's index, or matches no path.
     """
     flow = flow or Flow(graph)
     found = _detected(graph, flow)
+    if known is not None:
+        found = [
+            pair if pair[0] == Role.SCALAR and told != Role.VARIABLE else (told, "it is known")
+            for pair, told in zip(
+                found, [known[k] for k in graph.parameter_argument.tolist()], strict=True
+            )
+        ]
     role = [told for told, _ in found]
     guesses = [path for path, (_, why) in zip(graph.paths, found, strict=True) if _GUESS in why]
     notes = graph.notes

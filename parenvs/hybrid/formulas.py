@@ -180,7 +180,7 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
     kinds = [_seconds(kind, machine, split, ones, stages.speed) for kind in model.kinds]
     of_stage = _summed(kinds, stages.layers)
     first = _summed(kinds, stages.first_chunk)
-    again = _again(kinds, stages.full, stages.selective)
+    again = _again(kinds, machine, stages.full, stages.selective)
     share_first = stages.first_chunk.sum(axis=0) / np.maximum(stages.layers.sum(axis=0), 1)
     ends = _ends(model, machine, split, ones, stages.speed)
     forward, backward = of_stage.forward + ends.forward, of_stage.backward + ends.backward
@@ -194,7 +194,7 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
         chunk[-1] += np.where(single, (ends.forward + ends.backward)[-1], 0.0)
     busy = forward + backward + again + exchange + sends
     gathered, gather_start = _gathers(model, machine, stages)
-    gathers = np.maximum(0.0, gathered - busy)
+    gathers = machine.stack.exposed(gathered, busy)
     busy, chunk = busy + gathers, chunk + gathers * share_first
     before = chunk.cumsum(axis=0) - chunk
     core = core_of(
@@ -292,6 +292,7 @@ def _seconds(
         seconds.forward_exchange * ones,
         seconds.backward_exchange * ones,
         seconds.attention * ones / speed,
+        seconds.last * ones / speed,
     )
 
 
@@ -304,11 +305,16 @@ def _summed(kinds: list[LayerSeconds], counts: np.ndarray) -> LayerSeconds:
     return LayerSeconds(*sums)
 
 
-def _again(kinds: list[LayerSeconds], full: np.ndarray, selective: np.ndarray) -> np.ndarray:
+def _again(
+    kinds: list[LayerSeconds], machine: Machine, full: np.ndarray, selective: np.ndarray
+) -> np.ndarray:
     """(S, ...) seconds in which a stage's backward pass recomputes."""
     total = np.zeros(full.shape[1:])
     for kind, whole, attention in zip(kinds, full, selective, strict=True):
-        total = total + whole * (kind.forward + kind.forward_exchange) + attention * kind.attention
+        repeated = kind.forward + kind.forward_exchange
+        if machine.stack.early_stop:
+            repeated = repeated - kind.last
+        total = total + whole * repeated + attention * kind.attention
     return total
 
 
@@ -331,7 +337,8 @@ def _sends(
     """Seconds that stages wait for sends: of all chunks, of the first; and (S-1, ...) of links.
 
     A rank passes the elements of its samples and tokens, its share of them under sequence
-    parallelism or with scatter and gather, which needs an all-gather behind.
+    parallelism or with scatter and gather, which needs an all-gather behind. Without ``duplex``
+    a stage receives from a neighbour when it has sent to it: twice the time, and none at the ends.
     """
     zeros = np.zeros(stages.layers.shape[1:])
     if len(zeros) == 1:
@@ -339,6 +346,11 @@ def _sends(
     seconds, hop = _seconds_per_element(cluster, machine, stages)
     samples, blocking = stages.samples, stages.blocking
     passing = stages.on * seconds + stages.back * np.roll(seconds, 1, axis=0)
+    if not machine.stack.duplex:
+        both = 2 * stages.links * seconds[:-1]
+        passing = np.zeros_like(passing)
+        passing[:-1] += both
+        passing[1:] += both
     hops = np.maximum(hop, np.roll(hop, 1, axis=0)) + machine.stack.send_wait
     waits = np.where(blocking, samples * passing + 2 * stages.chunks * hops, 0.0)
     first = np.where(blocking, samples * stages.first * passing + 2 * hops, 0.0)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.stack import Machine
+from parenvs.hybrid.stack import TILE, Machine
 
 Figure = Any
 """A number or an array of numbers, one for each plan."""
@@ -52,6 +52,7 @@ class LayerSeconds(NamedTuple):
         forward_exchange: collectives of the forward pass that nothing hides.
         backward_exchange: those of the backward pass.
         attention: kernels of the forward pass that selective recomputation runs again.
+        last: the layer's last product in the forward pass, whose result no backward pass needs.
     """
 
     forward: Figure
@@ -59,6 +60,7 @@ class LayerSeconds(NamedTuple):
     forward_exchange: Figure = 0.0
     backward_exchange: Figure = 0.0
     attention: Figure = 0.0
+    last: Figure = 0.0
 
 
 class Layer(ABC):
@@ -82,9 +84,15 @@ class Layer(ABC):
 
 
 def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Figure = 1) -> Figure:
-    """Seconds of ``batch`` products of (m, k) by (k, n): FLOPs or bytes, whichever takes longer."""
-    traffic = machine.width * batch * (m * k + k * n + m * n)
-    return roofline_seconds(machine, 2.0 * m * n * k * batch, traffic)
+    """Seconds of ``batch`` products of (m, k) by (k, n): FLOPs or bytes, whichever takes longer.
+
+    A product of fewer tiles than the device has multiprocessors leaves some of them idle.
+    """
+    flops = 2.0 * m * n * k * batch
+    if machine.multiprocessors:
+        tiles = np.ceil(np.asarray(m) / TILE) * np.ceil(np.asarray(n) / TILE) * batch
+        flops = flops * np.maximum(1.0, machine.multiprocessors / tiles)
+    return roofline_seconds(machine, flops, machine.width * batch * (m * k + k * n + m * n))
 
 
 def roofline_seconds(machine: Machine, flops: Figure, size: Figure) -> Figure:
@@ -139,9 +147,11 @@ class TransformerBlock(Layer):
         """See ``Layer.seconds``; the operations are those of hybrid layers in docs/hybrid.md."""
         shape, tokens = self.shape, self._tokens(split)
         forward = backward = 0.0
+        last: Figure = 0.0
         weight_gradients = []
         for m, n, k, times in self._products(split):
-            forward += times * matmul_seconds(machine, m, n, k)
+            last = times * matmul_seconds(machine, m, n, k)
+            forward += last
             weight_gradient = times * matmul_seconds(machine, k, n, m)
             backward += weight_gradient + times * matmul_seconds(machine, m, k, n)
             weight_gradients.append(weight_gradient)
@@ -157,7 +167,9 @@ class TransformerBlock(Layer):
         backward += 2 * kernel_seconds(machine, (4 + dropped) * stream)
         attention, attention_backward, again = self._attention(machine, split)
         exchange = self._exchange(machine, split, weight_gradients, attention)
-        return LayerSeconds(forward + attention, backward + attention_backward, *exchange, again)
+        return LayerSeconds(
+            forward + attention, backward + attention_backward, *exchange, again, last
+        )
 
     def _attention(self, machine: Machine, split: Split) -> tuple[Figure, Figure, Figure]:
         """Seconds of the attention core forward and backward, and of its recomputation."""
@@ -193,8 +205,8 @@ class TransformerBlock(Layer):
             # Input gradients are summed while the weight gradients of the same matrix are made;
             # sequence parallelism also gathers the gradients of outputs, in front of both.
             behind = [weight_gradients[0], weight_gradients[2]]
-            summed = sum(np.maximum(0.0, 2 * gather - product) for product in behind)
-            scattered = sum(np.maximum(0.0, gather - product) for product in behind)
+            summed = sum(stack.exposed(2 * gather, product) for product in behind)
+            scattered = sum(stack.exposed(gather, product) for product in behind)
             shared = 2 * gather * (1 - stack.tensor_overlap) + scattered
             backward = np.where(split.sequence_parallel, shared, summed)
         else:
@@ -279,14 +291,16 @@ class Head(Layer):
 
     Attributes:
         shape: the model.
+        seen: share of the tokens whose words are predicted, 1 but for masked language models.
     """
 
     shape: TransformerShape
+    seen: float = 1.0
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``."""
         shape = self.shape
-        tokens = shape.sequence * split.samples / split.context
+        tokens = self.seen * shape.sequence * split.samples / split.context
         words = shape.vocabulary / split.tp
         forward = matmul_seconds(machine, tokens, words, shape.hidden)
         forward += kernel_seconds(machine, 10 * tokens * words)
@@ -307,5 +321,5 @@ class Head(Layer):
 
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.working_bytes``: logits, and again in fp32 for the loss."""
-        tokens = self.shape.sequence * split.samples / split.context
+        tokens = self.seen * self.shape.sequence * split.samples / split.context
         return (machine.width + 4) * tokens * self.shape.vocabulary / split.tp

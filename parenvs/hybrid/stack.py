@@ -10,9 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from parenvs.cluster import EFFICIENCY, LINKS, Cluster, Links
 from parenvs.errors import PlanError, did_you_mean, shown
 
+MULTIPROCESSORS = {"v100": 80, "a100": 108, "h100": 132}
+"""Streaming multiprocessors of a device, by name (NVIDIA's data sheets)."""
+TILE = 128
+"""Rows and columns of a product that one multiprocessor makes at a time (CUTLASS's usual tile)."""
 HALF = ("fp16", "bf16", "fp8")
 """Precisions in which weights and activations take 2 bytes, beside fp32 master weights."""
 
@@ -28,16 +34,24 @@ class Stack:
         link_share: share of a link's bandwidth that collectives reach.
         memory_share: share of the memory bandwidth that elementwise kernels reach.
         send_share: share of a network card that a send between two stages reaches.
+        duplex: whether a stage sends to a neighbour and receives from it at the same time; if not,
+            it waits for all four transfers of a micro-batch one after the other.
         send_wait: seconds that the host waits for each send that is not overlapped.
         hop_in: seconds of latency of each step of a collective inside a server.
         hop_out: seconds of latency of each step between servers.
         launch: seconds to start a kernel.
-        attention_share: share of ``matmul_share`` that a fused attention kernel reaches; None if
-            attention is not fused: scores are written to memory.
+        tiles: whether a product with fewer tiles than the device has multiprocessors takes as long
+            as if it had as many.
+        attention_share: share of ``matmul_share`` that a fused attention kernel reaches, one or by
+            device as there; None if attention is not fused: scores are written to memory.
         gather_share: share of ``link_share`` that the gathers of single layers reach (ZeRO 3).
         tensor_overlap: share of tensor-parallel collectives hidden in the forward pass.
-        backward_overlap: whether those of input gradients hide behind the products of weight
+        backward_overlap: whether those of input gradients run beside the products of weight
             gradients in the backward pass.
+        hidden: share of the time of a collective that computation beside it really hides: both
+            take streaming multiprocessors and memory bandwidth from each other.
+        early_stop: whether full recomputation leaves out a layer's last product, whose result no
+            backward pass needs, as PyTorch's checkpoints that are not reentrant do.
         scatter_gather: whether a stage sends each rank's share of its output, gathered behind.
         optimizer_bytes: bytes that an optimiser step moves, per parameter at half precision.
         optimizer_bytes_full: the same at full precision, which has no copies.
@@ -52,14 +66,18 @@ class Stack:
     link_share: float = 0.70
     memory_share: float = 0.65
     send_share: float = 0.5
+    duplex: bool = True
     send_wait: float = 1.2e-3
     hop_in: float = 2e-6
     hop_out: float = 12e-6
     launch: float = 4e-6
-    attention_share: float | None = None
+    tiles: bool = True
+    attention_share: float | tuple[tuple[str, float], ...] | None = None
     gather_share: float = 1.0
     tensor_overlap: float = 0.0
     backward_overlap: bool = True
+    hidden: float = 1.0
+    early_stop: bool = False
     scatter_gather: bool = True
     optimizer_bytes: float = 62.0
     optimizer_bytes_full: float = 44.0
@@ -69,13 +87,19 @@ class Stack:
 
     def share_of(self, device: str, precision: str) -> float:
         """Return the share of the peak that matrix products reach on a device."""
-        shares = dict(self.matmul_share)
+        return self._share(self.matmul_share, "matrix products", device, precision)
+
+    def _share(
+        self, shares: tuple[tuple[str, float], ...], what: str, device: str, precision: str
+    ) -> float:
+        """Return the share for a device and precision, or that of others."""
+        by_key = dict(shares)
         for key in (f"{device} {precision}", device, "other"):
-            if key in shares:
-                return shares[key]
+            if key in by_key:
+                return by_key[key]
         raise PlanError(
-            f"stack {self.name} has no share of matrix products on a {device} at {precision}; "
-            f"it has {', '.join(shares)}"
+            f"stack {self.name} has no share of {what} on a {device} at {precision}; "
+            f"it has {', '.join(by_key)}"
         )
 
     def is_guess(self, device: str, precision: str) -> bool:
@@ -95,7 +119,10 @@ class Stack:
         fused = None
         if self.attention_share is not None:
             half = {"fp8": "bf16"}.get(precision, precision)  # attention stays in 16 bits
-            fused = self.attention_share * self.share_of(device.name, half) * device.peak(half)
+            part = self.attention_share
+            if isinstance(part, tuple):
+                part = self._share(part, "fused attention", device.name, half)
+            fused = part * self.share_of(device.name, half) * device.peak(half)
         return Machine(
             stack=self,
             precision=precision,
@@ -104,6 +131,7 @@ class Stack:
             memory_bw=self.memory_share * device.memory_bw,
             launch=self.launch,
             width=2.0 if precision in HALF else 4.0,
+            multiprocessors=MULTIPROCESSORS.get(device.name, 0) if self.tiles else 0,
             links=Links(
                 cluster.devices_per_server,
                 cluster.intra_bw,
@@ -129,6 +157,15 @@ class Stack:
         if "matmul_share" in changed:
             changed["matmul_share"] = dict(changed["matmul_share"])
         return {"name": self.name, **changed}
+
+    def exposed(self, collective: Any, beside: Any) -> Any:
+        """Return the seconds that a collective adds to those of the computation beside it.
+
+        Args:
+            collective: seconds of the collective alone.
+            beside: seconds of the computation.
+        """
+        return collective - self.hidden * np.minimum(collective, beside)
 
     @classmethod
     def parse(cls, value: str | dict[str, Any] | Stack) -> Stack:
@@ -207,6 +244,7 @@ class Machine(NamedTuple):
         launch: seconds to start a kernel.
         width: bytes of an element of weights and activations.
         links: the network.
+        multiprocessors: of a device; 0 if they are not known, or products of any size fill it.
     """
 
     stack: Stack
@@ -217,6 +255,7 @@ class Machine(NamedTuple):
     launch: float
     width: float
     links: Links
+    multiprocessors: int = 0
 
 
 STACKS: dict[str, Stack] = {
@@ -226,32 +265,85 @@ STACKS: dict[str, Stack] = {
             "megatron-2021",
             (("a100", 0.72), ("v100", 0.85), ("other", 0.72)),
             backward_overlap=False,
-            gather_share=0.11,
+            gather_share=0.129,
+            hidden=0.62,
             source="Megatron-LM of arXiv 2104.04473; shares fitted on its Table 1, that of V100 on "
             "Megatron-LM's table of November 2020; memory, send and wait on arXiv 2205.05198, "
-            "Table 4, and on figures 12 and 18",
+            "Table 4, and on figures 12 and 18; gather_share and hidden (ZeRO 3, DeepSpeed) on the "
+            "three rows of 175B in its Table 2",
+        ),
+        Stack(
+            "megatron-2019",
+            (("v100", 0.70), ("other", 0.70)),
+            backward_overlap=False,
+            source="Megatron-LM's first release; share fitted on its weak scaling over 1 to 8 V100",
         ),
         Stack(
             "megatron-2022",
-            (("a100", 0.72), ("other", 0.72)),
-            source="Megatron-LM of arXiv 2205.05198: as megatron-2021, with the collectives of "
-            "input gradients hidden",
+            (("a100", 0.78), ("other", 0.78)),
+            hidden=0.21,
+            source="Megatron-LM of arXiv 2205.05198: collectives of input gradients run beside "
+            "weight gradients; share and hidden fitted on its Table 4, a single layer",
         ),
         Stack(
             "nemo-2024",
-            (("h100 bf16", 0.60), ("h100 fp8", 0.466), ("a100", 0.72), ("other", 0.60)),
+            (("h100 bf16", 0.60), ("h100 fp8", 0.436), ("a100", 0.72), ("other", 0.60)),
             attention_share=0.75,
             tensor_overlap=1.0,
             send_wait=0.0,
-            source="Megatron-Core with Transformer Engine; bf16 fitted on arXiv 2407.21783, Table "
-            "4, fp8 on NeMo's performance summary 24.07",
+            source="Megatron-Core with Transformer Engine; fp8 fitted on NeMo's performance "
+            "summary 24.07; bf16 not fitted on rows of its own (Llama 3's would want 0.55 here)",
+        ),
+        Stack(
+            "llama-2024",
+            (("h100 bf16", 0.577), ("other", 0.577)),
+            attention_share=0.75,
+            backward_overlap=False,
+            send_wait=0.0,
+            source="Llama 3's of arXiv 2407.21783; share fitted on its Table 4",
+        ),
+        Stack(
+            "deepspeed-2022",
+            (("v100 fp16", 0.365), ("other", 0.365)),
+            link_share=0.90,
+            send_share=0.90,
+            duplex=False,
+            send_wait=0.0,
+            hop_out=140e-6,
+            backward_overlap=False,
+            source="DeepSpeed's pipelines at fp16 over 10 Gbit/s Ethernet, one V100 a node; shares "
+            "fitted on steps of GPT-1.5B that Parcae measured (NSDI 2024), latency measured there",
+        ),
+        Stack(
+            "megascale-2024",
+            (("a100", 0.72), ("other", 0.72)),
+            attention_share=0.75,
+            tensor_overlap=1.0,
+            send_wait=0.0,
+            source="MegaScale of arXiv 2402.15627: as megatron-2022 with collectives and sends "
+            "overlapped and attention fused; nothing fitted",
+        ),
+        Stack(
+            "nccl-2021",
+            (("other", 0.72),),
+            link_share=0.53,
+            source="collectives alone, on A100; share fitted on Galvatron's nine measurements",
+        ),
+        Stack(
+            "nccl-2024",
+            (("other", 0.60),),
+            link_share=0.86,
+            source="collectives alone, on H100; share fitted on 69 cells of nccl-tests",
         ),
         Stack(
             "torch-2024",
-            (("h100 bf16", 0.52), ("a100", 0.72), ("other", 0.55)),
-            attention_share=0.45,
-            source="PyTorch FSDP with Triton's attention of 2023; fitted on llm-foundry's tables "
-            "of MPT",
+            (("h100 bf16", 0.64), ("a100", 0.78), ("other", 0.64)),
+            memory_share=0.30,
+            attention_share=(("h100", 0.29), ("a100", 0.42), ("other", 0.35)),
+            hidden=0.31,
+            early_stop=True,
+            source="PyTorch FSDP with Triton's attention of 2023, kernels not fused; fitted on "
+            "llm-foundry's table of MPT on A100, on H100 the shares of products and attention",
         ),
         Stack(
             "roofline",
@@ -263,6 +355,7 @@ STACKS: dict[str, Stack] = {
             hop_in=0.0,
             hop_out=0.0,
             launch=0.0,
+            tiles=False,
             optimizer_bytes=0.0,
             optimizer_bytes_full=0.0,
             state_bytes=2.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -94,11 +95,22 @@ class Uniform:
         return seconds, size
 
 
-def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
+def uniform_stages(
+    model: HybridModel,
+    plans: Uniform,
+    count: int,
+    dealt: Callable[[int, int], np.ndarray] | None = None,
+) -> Stages:
     """Return uniform plans of ``count`` stages as arrays.
 
     Layers are dealt out as evenly as whole numbers allow; embedding and head take the place of a
     layer each where layers do not divide, as in arXiv 2407.21783, section 3.3.2.
+
+    Args:
+        model: the chain.
+        plans: the plans.
+        count: stages of each.
+        dealt: another rule from numbers of layers and pieces to bounds (default: ``even_bounds``).
     """
     every, before = model.kinds_before, model.crossing_after
     layers = np.empty((len(model.kinds), count, plans.size))
@@ -107,7 +119,7 @@ def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
     links = np.zeros((count - 1, plans.size))
     for chunks in np.unique(plans.chunks):
         which = plans.chunks == chunks
-        bounds = even_bounds(len(model), count * int(chunks))
+        bounds = (dealt or even_bounds)(len(model), count * int(chunks))
         pieces = np.diff(every[bounds], axis=0).reshape(int(chunks), count, -1)
         layers[:, :, which] = pieces.sum(axis=0).T[:, :, None]
         first[:, :, which] = pieces[0].T[:, :, None]

@@ -23,6 +23,7 @@ from parenvs.errors import ParenvsError, need_extra, one_line, shown
 from parenvs.graph import proto as messages
 from parenvs.graph.formats.stablehlo import hlo_of, is_stablehlo
 from parenvs.graph.graph import Graph
+from parenvs.graph.pytorch.read import Lowered
 from parenvs.graph.reader import read_proto
 from parenvs.instances import load_graph, manifest
 
@@ -60,12 +61,15 @@ def module_of(source: Any) -> Module:
 
     Args:
         source: what ``jax.jit(f, keep_unused=True).lower(...)`` returns, the path of a ``.pb``,
-            ``.txt`` or ``.mlir``, or a shipped name, whose training step is lowered again. A
-            ``.npz`` holds no module; the ``.pb`` or ``.txt`` of its name beside it is taken.
+            ``.txt`` or ``.mlir``, what ``parenvs.graph.pytorch.read.lower_module`` returns, or a
+            shipped name, whose training step is lowered again. A ``.npz`` holds no module; the
+            ``.pb`` or ``.txt`` of its name beside it is taken.
 
     Raises:
         ParenvsError: ``source`` is none of these, or a ``.npz`` with no module beside it.
     """
+    if isinstance(source, Lowered):
+        return Module(source.proto, source.graph(), f"the training step of {source.name}")
     if hasattr(source, "compiler_ir"):
         proto = proto_of(source)
         return Module(proto, read_proto(proto, "the lowered function"), "the lowered function")

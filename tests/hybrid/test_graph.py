@@ -96,7 +96,9 @@ def test_graph__a_layer_takes_as_long_by_its_graph_as_by_its_shape(device, preci
     layer, block = model.kinds[model.kind_of[20]], shape.kinds[0]
     seconds = [[number(figure) for figure in x.seconds(here, split)] for x in (layer, block)]
     assert seconds[0][0] == pytest.approx(seconds[1][0], rel=0.08)
-    assert seconds[0][1] == pytest.approx(seconds[1][1], rel=0.12)  # biases' gradients apart
+    # The gradients of biases are kernels apart, and products of queries, keys and values, which
+    # the shape takes as one, do not fill an H100.
+    assert seconds[0][1] == pytest.approx(seconds[1][1], rel=0.18 if device == "h100" else 0.08)
     assert seconds[0][4] == pytest.approx(seconds[1][4], rel=0.02)
 
 

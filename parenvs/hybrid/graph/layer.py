@@ -66,7 +66,7 @@ class GraphLayer(Layer):
     def _seconds(
         self, machine: Machine, rows: Rows, tp: int, shared: bool, part: np.ndarray
     ) -> tuple[Figure, ...]:
-        """The five figures of ``LayerSeconds`` for (U,) parts of the batch."""
+        """The figures of ``LayerSeconds`` for (U,) parts of the batch."""
         products, others = _row_seconds(machine, rows, part)
 
         def total(phase: int, core: bool) -> np.ndarray:
@@ -88,7 +88,9 @@ class GraphLayer(Layer):
             if machine.attention_flops is None or not rows.product_core.any():
                 core_backward = BACKWARD_RATIO * core
         ahead, back = self._exchange(machine, rows, tp, shared, part, products)
-        return forward + core, backward + core_backward, ahead, back, again
+        ends = np.flatnonzero((rows.product_at == FORWARD) & ~rows.product_core)
+        last = products[ends[-1]] if len(ends) else np.zeros_like(part)
+        return forward + core, backward + core_backward, ahead, back, again, last
 
     def _fused_attention(
         self, machine: Machine, attention_flops: float, rows: Rows, part: np.ndarray
@@ -133,9 +135,9 @@ class GraphLayer(Layer):
                 hidden = products[list(behind)].sum(axis=0)
                 if shared:
                     open_ = gather * (1 - stack.tensor_overlap)
-                    back = back + open_ + np.maximum(0.0, gather - hidden)
+                    back = back + open_ + stack.exposed(gather, hidden)
                 else:
-                    back = back + np.maximum(0.0, 2 * gather - hidden)
+                    back = back + stack.exposed(2 * gather, hidden)
         if self.work.program.twice:
             back = ahead.copy()
         return ahead, back

@@ -1,0 +1,1 @@
+"""The cost model of hybrid plans against what others measured and published."""

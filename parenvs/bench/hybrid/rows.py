@@ -1,0 +1,279 @@
+"""Published measurements: rows of a file, checked field by field.
+
+A file is an object with ``rows``, a list of objects; ``sources`` (texts on each source) and
+``reference_outputs`` (what other tools predict, by row) may stand beside. A row says what was
+trained where and what was measured; ``FIELDS`` lists what a row may say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from parenvs.cluster import PRECISIONS
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.files import DuplicateFieldError, no_duplicates
+from parenvs.plan import RECOMPUTE_MODES
+
+MOST = 2**53
+"""Largest number in a row."""
+COUNTS = (
+    "hidden", "layers", "heads", "kv_heads", "head_width", "ffn", "seq", "vocab", "experts",
+    "active_experts", "tp", "pp", "dp", "cp", "ep", "gpus", "gpus_per_node", "batch",
+    "batch_per_dp", "micro_batch", "interleave", "nodes", "ranks_per_node", "gradient_bytes",
+)  # fmt: skip
+"""Fields that are whole numbers of at least 1."""
+FLAGS = (
+    "sequence_parallel", "sp", "ddp_overlap", "scatter_gather", "gated", "tied", "dropout", "bias",
+    "causal",
+)  # fmt: skip
+"""Fields that are true or false."""
+TEXTS = ("source", "table", "name", "device", "precision", "recompute", "stack", "flops_formula")
+"""Fields that are texts."""
+MEASURED = {
+    "tflops_per_gpu": "TFLOP/s",
+    "seconds": "s",
+    "ms": "ms",
+    "tokens_per_s_per_gpu": "tokens/s",
+    "samples_per_s": "samples/s",
+    "mfu": "MFU",
+    "seconds_full_recompute": "s",
+    "seconds_selective_sequence_parallel": "s",
+    "mfu_full": "MFU",
+    "mfu_present": "MFU",
+    "mfu_megatron": "MFU",
+    "forward_ms": "ms",
+    "backward_ms": "ms",
+    "gib_parameters_optimiser": "GiB",
+    "gib_activations_none": "GiB",
+    "gib_activations_selective_sp": "GiB",
+    "algorithm_gb_per_s": "GB/s",
+    "gb_per_s": "GB/s",
+}
+"""What a row may have measured, and its unit."""
+PERCENT = "percent_of_none"
+"""Activations by way to save them, in per cent of those that nothing saves."""
+SAVINGS = ("sp", "selective", "selective_sp", "full")
+"""Keys of ``percent_of_none``."""
+SHARES = tuple(name for name, unit in MEASURED.items() if unit == "MFU")
+KNOWN = (*TEXTS, *COUNTS, *FLAGS, *MEASURED, PERCENT, "zero")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row, its fields checked.
+
+    Attributes:
+        number: its place in the file, from 0.
+        fields: what it says; whole numbers are int.
+    """
+
+    number: int
+    fields: Mapping[str, Any]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a field, or the default if the row does not have it."""
+        return self.fields.get(key, default)
+
+    @property
+    def source(self) -> str:
+        """Who published it."""
+        return str(self.get("source", "unknown"))
+
+    @property
+    def table(self) -> str:
+        """The table or figure that it is from; of a row without one, the first word of its name.
+
+        Only figures are named so.
+        """
+        if self.get("table"):
+            return str(self.get("table"))
+        word = self.name.split(" ")[0]
+        return word if word.startswith("fig") else ""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.get("name", f"row {self.number}"))
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What it measured, by field, in units of ``MEASURED``."""
+        return {name: float(self.fields[name]) for name in MEASURED if name in self.fields}
+
+    def error(self, words: str) -> ParenvsError:
+        """Return an error that names the row."""
+        return ParenvsError(f"row {self.number} ({shown(self.name)}): {words}")
+
+
+@dataclass(frozen=True)
+class Published:
+    """The rows of a file.
+
+    Attributes:
+        path: the file.
+        rows: its rows.
+        sources: source -> what it says of itself.
+        references: tool -> name of a row -> what the tool predicts for it.
+    """
+
+    path: str
+    rows: tuple[Row, ...]
+    sources: Mapping[str, Any]
+    references: Mapping[str, Mapping[str, float]]
+
+
+def shipped(name: str) -> Path:
+    """Return the path of a file of measurements that ships with the package."""
+    return Path(str(resources.files("parenvs.datasets"))) / "data" / "measured" / name
+
+
+def read_rows(path: str | os.PathLike[str] | None = None) -> Published:
+    """Read a file of published rows, by default the one that ships.
+
+    Raises:
+        ParenvsError: the file cannot be read, or a row has a field that no row can have.
+    """
+    place = shipped("published.json") if path is None else Path(path)
+    where = os.fspath(path) if path is not None else "published.json"
+    content = read_json(place, where)
+    if isinstance(content, list):
+        content = {"rows": content}
+    if not isinstance(content, dict) or not isinstance(content.get("rows"), list):
+        raise ParenvsError(f"{where}: expected an object with a list of objects, 'rows'")
+    if content.get("schema", 1) != 1:
+        raise ParenvsError(f"{where}: schema {shown(content['schema'])} is not known; known: 1")
+    if not content["rows"]:
+        raise ParenvsError(f"{where}: 'rows' is empty; give at least one row")
+    rows = []
+    for number, row in enumerate(content["rows"]):
+        try:
+            rows.append(checked(row, number))
+        except ParenvsError as error:
+            raise ParenvsError(f"{where}: {error}") from None
+    outputs = content.get("reference_outputs", {})
+    tools = outputs if isinstance(outputs, dict) else {}
+    references = {
+        tool: {name: float(x) for name, x in figures.items() if _is_number(x)}
+        for tool, figures in tools.items()
+        if isinstance(figures, dict)
+    }
+    sources = content.get("sources", {})
+    return Published(where, tuple(rows), sources if isinstance(sources, dict) else {}, references)
+
+
+def read_json(path: Path, where: str) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ParenvsError: there is none, or it is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=no_duplicates)
+    except FileNotFoundError:
+        raise ParenvsError(f"no file {shown(where)}") from None
+    except DuplicateFieldError as error:
+        raise ParenvsError(f"{where}: {error}") from None
+    except RecursionError:
+        raise ParenvsError(f"{where}: not a JSON file (nested too deeply)") from None
+    except (ValueError, OSError) as error:
+        raise ParenvsError(f"{where}: not a JSON file ({error})") from None
+
+
+def checked(content: Any, number: int) -> Row:
+    """Return a row of an object of JSON types.
+
+    Fields that no row knows are left alone, unless they look like a known one misspelt.
+
+    Raises:
+        ParenvsError: a field is of a wrong type, or has a value that is impossible.
+    """
+    if not isinstance(content, dict):
+        raise ParenvsError(f"row {number}: expected an object, not {shown(content)}")
+    fields = {key: value for key, value in content.items() if value is not None}
+    row = Row(number, fields)
+    for key in TEXTS:
+        if key in fields and (not isinstance(fields[key], str) or not fields[key].strip()):
+            raise row.error(f"{key} must be a text, not {shown(fields[key])}")
+    for key in COUNTS:
+        if key in fields:
+            fields[key] = _count(row, key)
+    for key in FLAGS:
+        if key in fields and not isinstance(fields[key], bool):
+            raise row.error(f"{key} must be true or false, not {shown(fields[key])}")
+    for key in MEASURED:
+        if key in fields and not (_is_number(fields[key]) and 0 < fields[key] <= MOST):
+            raise row.error(f"{key} must be a positive number, not {shown(fields[key])}")
+        if key in fields and key in SHARES and fields[key] > 1:
+            raise row.error(f"{key} is a share of the peak, at most 1, not {shown(fields[key])}")
+    if PERCENT in fields:
+        _check_percent(row)
+    if "zero" in fields and fields["zero"] not in (0, 1, 2, 3):
+        raise row.error(f"zero must be 0, 1, 2 or 3, not {shown(fields['zero'])}")
+    for key, known in (("recompute", RECOMPUTE_MODES), ("precision", PRECISIONS)):
+        if key in fields and fields[key] not in known:
+            hint = did_you_mean(fields[key], known)
+            raise row.error(
+                f"{key} {shown(fields[key])} is unknown{hint}; known: {', '.join(known)}"
+            )
+    for key in fields:
+        hint = did_you_mean(key, KNOWN) if key not in KNOWN else ""
+        if hint and _misspelt(key):
+            raise row.error(f"unknown field {shown(key)}{hint}; leave it out or correct it")
+    return row
+
+
+OTHER = (
+    "note", "uncertainty", "interleave_status", "order", "tokens_per_batch", "status", "plan",
+    "throughput", "seconds_here", "bytes", "p2p_bytes_per_s", "allreduce_bytes_per_s",
+    "mfu_megascale", "tflops_per_gpu_unfused", "parameters",
+)  # fmt: skip
+"""Fields of the shipped file that nothing reads."""
+
+
+def _misspelt(key: str) -> bool:
+    """Whether a field's name is a known one but for a letter or two."""
+    if key in OTHER:
+        return False
+    return any(_distance(key.lower(), known) <= (1 if len(known) < 6 else 2) for known in KNOWN
+               if len(known) > 2)  # fmt: skip
+
+
+def _distance(one: str, other: str) -> int:
+    """Letters to change, add or leave out between two words."""
+    if abs(len(one) - len(other)) > 2:
+        return 3
+    before = list(range(len(other) + 1))
+    for i, x in enumerate(one, 1):
+        now = [i]
+        for j, y in enumerate(other, 1):
+            now.append(min(before[j] + 1, now[-1] + 1, before[j - 1] + (x != y)))
+        before = now
+    return before[-1]
+
+
+def _count(row: Row, key: str) -> int:
+    value = row.fields[key]
+    if not _is_number(value) or value != int(value) or not 1 <= value <= MOST:
+        raise row.error(f"{key} must be a whole number from 1, not {shown(value)}")
+    return int(value)
+
+
+def _check_percent(row: Row) -> None:
+    shares = row.fields[PERCENT]
+    if not isinstance(shares, dict) or not set(shares) <= set(SAVINGS):
+        raise row.error(f"{PERCENT} must be an object of numbers by {', '.join(SAVINGS)}")
+    for key, value in shares.items():
+        if not (_is_number(value) and 0 < value <= 100):
+            raise row.error(f"{PERCENT}.{key} must be over 0 and at most 100, not {shown(value)}")
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and math.isfinite(value)

@@ -1,0 +1,352 @@
+"""What a row was run with: shape, plan, stack and cluster, and what of it was assumed.
+
+A row that does not say a thing gets it from its source's other texts (``SAID``), else a default
+that is named in the row's ``assumed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from parenvs.bench.hybrid.constants import was_fitted
+from parenvs.bench.hybrid.hardware import server_of
+from parenvs.bench.hybrid.rows import Row
+from parenvs.cluster import Cluster
+from parenvs.errors import ParenvsError
+from parenvs.hybrid.shape import TransformerShape
+from parenvs.hybrid.stack import STACKS, Stack
+from parenvs.hybrid.uniform import Uniform
+
+GPT = {
+    "22B": {
+        "layers": 48,
+        "hidden": 6144,
+        "heads": 64,
+        "tp": 8,
+        "pp": 1,
+        "interleave": 1,
+        "micro_batch": 4,
+    },
+    "175B": {"layers": 96, "hidden": 12288, "heads": 96, "tp": 8, "pp": 8, "interleave": 3},
+    "530B": {
+        "layers": 105,
+        "hidden": 20480,
+        "heads": 128,
+        "tp": 8,
+        "pp": 35,
+        "interleave": 3,
+        "batch_per_dp": 280,
+    },
+    "1T": {"layers": 128, "hidden": 25600, "heads": 160, "tp": 8, "pp": 64, "interleave": 1},
+}
+"""The four models of arXiv 2205.05198, Table 3, and how they were run."""
+MEGASCALE = {
+    "layers": 96, "hidden": 12288, "heads": 128, "tp": 8, "pp": 8, "seq": 2048, "vocab": 64000,
+    "interleave": 6, "micro_batch": 1, "recompute": "selective", "sequence_parallel": True,
+    "gradient_bytes": 4,
+}  # fmt: skip
+SAID: dict[str, dict[str, Any]] = {
+    "megatron-sc21": {"vocab": 51200, "seq": 2048, "recompute": "full", "zero": 0},
+    "megatron-sc21-figures": {"vocab": 51200, "seq": 2048, "recompute": "full", "zero": 0},
+    "korthikanti": {"vocab": 51200, "seq": 2048, "device": "a100", "micro_batch": 1},
+    "korthikanti-fig1": {"vocab": 51200, "seq": 2048, "device": "a100", "gradient_bytes": 4},
+    "llama3": {
+        "interleave": 8, "micro_batch": 1, "zero": 1, "ddp_overlap": True, "gradient_bytes": 4,
+        "sequence_parallel": True, "recompute": "none", "gated": True,
+    },
+    "megascale": MEGASCALE,
+    "mpt": {"vocab": 50368, "zero": 3, "dropout": False, "bias": False, "seq": 2048},
+    "nemo": {"zero": 1, "ddp_overlap": True, "sequence_parallel": True, "recompute": "none"},
+    "megatron-v1": {"vocab": 51200, "recompute": "full", "seq": 1024, "accumulation": 1},
+}  # fmt: skip
+"""What sources say, or spread tells of them, beside their tables: source -> fields.
+
+Assumed rather than said: interleaving of llama3 and megascale, and of megascale the vocabulary,
+recomputation and bytes of gradients. A source's name may go on behind a hyphen (``nemo-24.09``).
+``accumulation`` 1 means that a replica runs its samples in one micro-batch.
+"""
+ASSUMED_OF = {
+    "llama3": ("interleave",),
+    "megascale": ("vocab", "interleave", "recompute", "sequence_parallel", "gradient_bytes"),
+    "megatron-v1": ("recompute",),
+    "nemo": ("zero", "ddp_overlap", "sequence_parallel", "recompute"),
+    "mpt": ("dropout", "bias"),
+}
+"""Which of them are assumed."""
+DEFAULTS: dict[str, Any] = {
+    "tp": 1, "pp": 1, "cp": 1, "ep": 1, "interleave": 1, "micro_batch": 1, "seq": 2048,
+    "vocab": 51200, "recompute": "none", "zero": 0, "sequence_parallel": False,
+    "ddp_overlap": False, "gradient_bytes": 2,
+}  # fmt: skip
+"""What rows are taken to mean by what they leave out."""
+WHOLE = 8
+"""Most samples that a replica without a pipeline is assumed to run in one micro-batch."""
+STACK_OF = {
+    "megatron-sc21": "megatron-2021",
+    "megatron-sc21-figures": "megatron-2021",
+    "korthikanti": "megatron-2022",
+    "korthikanti-fig1": "megatron-2022",
+    "megascale": "megatron-2022",
+    "llama3": "llama-2024",
+    "nemo": "nemo-2024",
+    "mpt": "torch-2024",
+    "megatron-v1": "megatron-2019",
+}
+"""Source -> the stack that ran its rows."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a row was run with.
+
+    Attributes:
+        shape: the model.
+        plan: one uniform plan.
+        cluster: the devices.
+        stack: the software.
+        precision: of matrix products.
+        assumed: what the row does not say, in words.
+        fields: what it says, and what was assumed for the rest.
+    """
+
+    shape: TransformerShape
+    plan: Uniform
+    cluster: Cluster
+    stack: Stack
+    precision: str
+    assumed: tuple[str, ...]
+    fields: Mapping[str, Any]
+
+    @property
+    def gpus(self) -> int:
+        """Devices that the row ran on."""
+        return int(self.plan.devices[0])
+
+    @property
+    def batch(self) -> float:
+        """Samples of a step."""
+        return float(self.plan.batch[0])
+
+
+def known_source(row: Row, table: Mapping[str, Any]) -> str | None:
+    """Return the key of a table by source: the source's name, or what it begins with."""
+    for key in sorted(table, key=len, reverse=True):
+        if row.source == key or row.source.startswith(f"{key}-"):
+            return key
+    return None
+
+
+def setting_of(row: Row, column: str = "") -> Setting:
+    """Return what a row was run with.
+
+    Args:
+        row: the row.
+        column: the field that was measured; some columns of one row are of different plans.
+
+    Raises:
+        ParenvsError: the row leaves out what has no default, or contradicts itself.
+    """
+    fields = dict(row.fields)
+    assumed: list[str] = []
+    if "sp" in fields:
+        fields.setdefault("sequence_parallel", fields["sp"])
+    key = known_source(row, SAID)
+    said = dict(SAID[key]) if key else {}
+    doubtful = ASSUMED_OF.get(key or "", ())
+    if "hidden" not in fields:
+        name, model = _model_of(row, key)
+        said = {**said, **model}
+        if name:
+            assumed.append(f"{name} of arXiv 2205.05198, Table 3")
+    for name, value in said.items():
+        if name not in fields:
+            fields[name] = value
+            if name in doubtful and value is not False:
+                assumed.append(f"{name} {value}")
+    fields |= _columns(column)
+    server = server_of(fields.get("device"), fields.get("precision"))
+    if server.guess:
+        assumed.append(server.guess)
+    _fill(row, fields, assumed)
+    shape = _shape(row, fields, assumed)
+    if fields["pp"] > 1 and fields["pp"] * fields["interleave"] > shape.layers:
+        raise row.error(
+            f"pp x interleave = {fields['pp'] * fields['interleave']} is more than layers = "
+            f"{shape.layers}; correct one"
+        )
+    gpus = fields["tp"] * fields["pp"] * fields["dp"] * fields["cp"]
+    if "gpus_per_node" in fields:
+        server = replace(server, devices=fields["gpus_per_node"])
+    cluster = server.cluster(gpus)
+    stack = _stack(row, fields, key, cluster, assumed)
+    precision = _precision(fields, cluster)
+    device = cluster.device.name
+    if not was_fitted(stack.name, device, precision):
+        share = stack.share_of(device, precision)
+        assumed.append(
+            f"stack {stack.name}: matmul share {share:g}, not fitted on {device} {precision}"
+        )
+    if fields["tp"] == 1:
+        fields["sequence_parallel"] = False
+    plan = Uniform(
+        tp=fields["tp"],
+        pp=fields["pp"],
+        dp=fields["dp"],
+        context=fields["cp"],
+        expert=fields["ep"],
+        micro_batch=fields["micro_batch"],
+        batch=fields["batch"],
+        chunks=fields["interleave"] if fields["pp"] > 1 else 1,
+        sequence_parallel=fields["sequence_parallel"],
+        recompute=fields["recompute"],
+        zero=fields["zero"],
+        gradient_bytes=float(fields["gradient_bytes"]),
+        gradient_overlap=fields["ddp_overlap"],
+        blocking=stack.send_wait > 0,
+    )
+    return Setting(shape, plan, cluster, stack, precision, tuple(assumed), fields)
+
+
+def _model_of(row: Row, key: str | None) -> tuple[str, dict[str, Any]]:
+    """Return the model that a row names, if it gives no shape, and how it was run.
+
+    Raises:
+        ParenvsError: it names none that is known.
+    """
+    if key == "megascale" and not row.name.startswith("530B"):
+        return "", {}
+    for name, model in GPT.items():
+        if name in row.name.split():
+            return name, dict(model)
+    raise row.error("field 'hidden' is missing; a step needs the model's hidden, layers and heads")
+
+
+def _columns(column: str) -> dict[str, Any]:
+    """Return how the plans of some columns differ: Korthikanti's two, and their MFU."""
+    if column in ("seconds_full_recompute", "mfu_full"):
+        return {"recompute": "full", "sequence_parallel": False}
+    if column in ("seconds_selective_sequence_parallel", "mfu_present"):
+        return {"recompute": "selective", "sequence_parallel": True}
+    return {}
+
+
+def _fill(row: Row, fields: dict[str, Any], assumed: list[str]) -> None:
+    """Fill in what the row does not say of its plan.
+
+    Raises:
+        ParenvsError: its numbers of devices contradict each other.
+    """
+    for name, value in DEFAULTS.items():
+        if name not in fields and name != "micro_batch":
+            fields[name] = value
+            if name in ("seq", "vocab", "recompute"):
+                assumed.append(f"{name} {value}")
+    shared = fields["tp"] * fields["pp"] * fields["cp"]
+    gpus = fields.get("gpus", shared * fields.get("dp", 1))
+    if gpus % shared:
+        raise row.error(f"{gpus} gpus are no multiple of tp x pp x cp = {shared}; correct one")
+    if fields.setdefault("dp", gpus // shared) * shared != gpus:
+        raise row.error(
+            f"tp x pp x cp x dp = {shared * fields['dp']}, but gpus is {gpus}; correct one"
+        )
+    accumulation = fields.get("accumulation")
+    if "micro_batch" not in fields:
+        each = fields.get("batch", 0) // fields["dp"]
+        alone = accumulation or (fields["pp"] == 1 and each <= WHOLE)
+        fields["micro_batch"] = each if alone and each else 1
+        assumed.append(f"micro_batch {fields['micro_batch']}")
+    if "batch" not in fields:
+        if "batch_per_dp" in fields:
+            fields["batch"] = fields["batch_per_dp"] * fields["dp"]
+        else:
+            each = fields["micro_batch"] * fields["pp"]
+            fields["batch"] = each * fields["dp"]
+            assumed.append(f"batch {fields['batch']}, {fields['pp']} micro-batches a replica")
+    if fields["dp"] % fields["ep"]:
+        raise row.error(f"ep {fields['ep']} does not divide dp {fields['dp']}; correct one")
+    if fields["batch"] < fields["dp"]:
+        raise row.error(
+            f"batch {fields['batch']} is less than dp {fields['dp']}: a replica needs a sample"
+        )
+    most = fields["batch"] / fields["dp"]
+    if fields["micro_batch"] > most:
+        raise row.error(
+            f"micro_batch {fields['micro_batch']} is more than batch / dp = {most:g}; correct one"
+        )
+
+
+FAMILIES = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "405b")
+"""Words in the names of models whose networks are gated, without biases and dropout."""
+
+
+def _shape(row: Row, fields: dict[str, Any], assumed: list[str]) -> TransformerShape:
+    if "layers" not in fields:
+        raise row.error("field 'layers' is missing; a step needs the model's layers")
+    hidden = fields["hidden"]
+    if "heads" not in fields:
+        fields["heads"] = max(1, hidden // 128)
+        assumed.append(f"heads {fields['heads']}, 128 wide")
+    kv_heads, inner = fields.get("kv_heads", 0), fields.get("ffn", 0)
+    grouped = bool(kv_heads) and kv_heads != fields["heads"]
+    family = any(word in row.name.lower() for word in FAMILIES)
+    modern = grouped or family or (bool(inner) and inner != 4 * hidden)
+    if modern and not {"gated", "dropout", "bias", "tied"} & set(row.fields):
+        assumed.append("gated network without biases and dropout")
+    experts = fields.get("experts", 1)
+    try:
+        return TransformerShape(
+            row.name,
+            fields["layers"],
+            hidden,
+            fields["heads"],
+            fields["seq"],
+            fields["vocab"],
+            kv_heads=kv_heads,
+            head_width=fields.get("head_width", 0),
+            feed_forward=inner,
+            gated=fields.get("gated", modern),
+            dropout=fields.get("dropout", not modern),
+            bias=fields.get("bias", not modern),
+            causal=fields.get("causal", True),
+            tied=fields.get("tied", not modern),
+            positions=0 if modern else fields["seq"],
+            experts=experts,
+            active=fields.get("active_experts", min(2, experts)),
+        )
+    except ParenvsError as error:
+        raise row.error(str(error).partition(": ")[2]) from None
+
+
+def _stack(
+    row: Row, fields: dict[str, Any], key: str | None, cluster: Cluster, assumed: list[str]
+) -> Stack:
+    """Return the stack: the row's own, its source's, or one of the device's years."""
+    if "stack" in fields:
+        try:
+            stack = Stack.parse(fields["stack"])
+        except ParenvsError as error:
+            raise row.error(str(error)) from None
+    elif key is not None and key in STACK_OF:
+        stack = STACKS[STACK_OF[key]]
+        if key == "megascale" and "MegaScale" in row.name:
+            stack = STACKS["megascale-2024"]
+    else:
+        newer = "nemo-2024" if fields.get("precision") == "fp8" else "llama-2024"
+        name = {"v100": "megatron-2021", "a100": "megatron-2022"}.get(cluster.device.name, newer)
+        if fields["zero"] == 3 and fields["tp"] == 1:
+            name = "torch-2024"
+        assumed.append(f"stack {name}, by device")
+        stack = STACKS[name]
+    if fields.get("scatter_gather") is False:
+        stack = replace(stack, scatter_gather=False)
+    return stack
+
+
+def _precision(fields: dict[str, Any], cluster: Cluster) -> str:
+    """Return the precision: the row's, or the device's for training."""
+    if "precision" in fields:
+        return str(fields["precision"])
+    peaks = dict(cluster.device.peaks)
+    return "bf16" if "bf16" in peaks else "fp16"

@@ -1,0 +1,483 @@
+"""Views that merge dimensions, kept apart for as long as they can be.
+
+``view`` makes one dimension of batch and heads, multiplies, and takes them apart again. A dimension
+that is merged with one before it can no longer be split among devices, so a program that did as the
+module says could split neither heads nor, behind a transposition, the batch. A ``Merged`` array
+keeps the dimensions as they were; what works on one of them, or on each element alone, is done
+there. Anything else is given the merged array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+Groups = tuple[tuple[int, ...], ...]
+"""Sizes of the array's dimensions that make up each dimension that the program sees."""
+
+
+@dataclass
+class Merged:
+    """An array whose dimensions are seen in groups, each as one dimension.
+
+    Attributes:
+        array: of shape ``sum(groups, ())``.
+        groups: (rank that is seen,) sizes that each dimension is made of.
+    """
+
+    array: Array
+    groups: Groups
+    _whole: Array | None = field(default=None, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that is seen."""
+        return tuple(map(math.prod, self.groups))
+
+    @property
+    def dtype(self) -> Any:
+        """Element type."""
+        return self.array.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The rank that is seen."""
+        return len(self.groups)
+
+    def whole(self) -> Array:
+        """The array that is seen."""
+        if self._whole is None:
+            self._whole = jnp.reshape(self.array, self.shape)
+        return self._whole
+
+    def axes(self, dim: int) -> range:
+        """The array's dimensions that a dimension is made of."""
+        start = sum(map(len, self.groups[:dim]))
+        return range(start, start + len(self.groups[dim]))
+
+
+Tensor = Array | Merged
+
+
+def plain(value: Any) -> Any:
+    """The value as the program sees it: merged arrays merged, also inside lists."""
+    if isinstance(value, Merged):
+        return value.whole()
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(plain, value))
+    return value
+
+
+def seen(array: Array, groups: Groups) -> Tensor:
+    """An array seen in groups; itself, if each is one dimension."""
+    return array if all(len(group) == 1 for group in groups) else Merged(array, groups)
+
+
+def _groups(x: Tensor) -> Groups:
+    return x.groups if isinstance(x, Merged) else tuple((n,) for n in x.shape)
+
+
+def _array(x: Tensor) -> Array:
+    return x.array if isinstance(x, Merged) else x
+
+
+def refined(sizes: Sequence[int], wanted: Sequence[int]) -> Groups | None:
+    """Split ``sizes`` further so that they can be grouped to ``wanted``, or None if they cannot.
+
+    >>> refined((6, 4), (2, 12))
+    ((2,), (3, 4))
+    """
+    left = [n for n in sizes if n != 1][::-1]
+    groups = []
+    for size in wanted:
+        group, need = [], size
+        while need > 1:
+            if not left:
+                return None
+            n = left.pop()
+            if need % n == 0:
+                group.append(n)
+                need //= n
+            elif n % need == 0:
+                group.append(need)
+                left.append(n // need)
+                need = 1
+            else:
+                return None
+        groups.append(tuple(group) or (size,))
+    return None if left or 0 in sizes else tuple(groups)
+
+
+def view(x: Tensor, size: Sequence[int]) -> Tensor:
+    """See an array in another shape."""
+    size = list(size)
+    if -1 in size:
+        size[size.index(-1)] = math.prod(x.shape) // max(-math.prod(size), 1)
+    groups = refined(_array(x).shape, size)
+    if groups is None:
+        return jnp.reshape(plain(x), size)
+    return seen(_reshaped(_array(x), sum(groups, ())), groups)
+
+
+def _reshaped(x: Array, shape: tuple[int, ...]) -> Array:
+    return x if x.shape == shape else x.reshape(shape)
+
+
+def _permute(x: Merged, dims: Sequence[int]) -> Tensor:
+    order = [d % x.ndim for d in dims]
+    axes = [axis for d in order for axis in x.axes(d)]
+    return seen(jnp.transpose(x.array, axes), tuple(x.groups[d] for d in order))
+
+
+def _unsqueeze(x: Merged, dim: int) -> Tensor:
+    dim %= x.ndim + 1
+    return view(x, (*x.shape[:dim], 1, *x.shape[dim:]))
+
+
+def _squeeze(x: Merged, dims: Any = None) -> Tensor:
+    given = range(x.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
+    gone = {d % x.ndim for d in given if x.shape[d] == 1}
+    return view(x, [n for d, n in enumerate(x.shape) if d not in gone])
+
+
+def _expand(x: Merged, size: Sequence[int], implicit: bool = False) -> Tensor:
+    groups: Groups = ((1,),) * (len(size) - x.ndim) + x.groups
+    array = _reshaped(x.array, sum(groups, ()))
+    new = tuple(
+        group if n in (-1, math.prod(group)) else (n,)
+        for n, group in zip(size, groups, strict=True)
+    )
+    if any(len(a) != len(b) for a, b in zip(groups, new, strict=True)):
+        return jnp.broadcast_to(
+            plain(x), [n if n != -1 else math.prod(g) for n, g in zip(size, groups, strict=True)]
+        )
+    return seen(jnp.broadcast_to(array, sum(new, ())), new)
+
+
+def together(
+    tensors: Sequence[Tensor], upto: int | None = None
+) -> tuple[list[Array], Groups] | None:
+    """Split the dimensions of several tensors alike, as far as broadcasting asks for it.
+
+    Args:
+        tensors: of shapes that broadcast.
+        upto: only the first dimensions, of tensors of equal rank; the others are merged.
+
+    Returns:
+        The arrays, and the groups of what is computed of them element by element; None if there is
+        no way to split them alike.
+    """
+    rank = max(x.ndim for x in tensors)
+    padded = [((1,),) * (rank - x.ndim) + _groups(x) for x in tensors]
+    last = rank if upto is None else upto
+    common: list[tuple[int, ...]] = []
+    for place in range(rank):
+        wide = [groups[place] for groups in padded if math.prod(groups[place]) != 1]
+        group: tuple[int, ...] = wide[0] if wide else (1,)
+        if place >= last:
+            common.append((math.prod(group),))
+            continue
+        for other in wide[1:]:
+            merged = _common(group, other)
+            if merged is None:
+                return None
+            group = merged
+        common.append(group)
+    arrays = []
+    for x, groups in zip(tensors, padded, strict=True):
+        shape: list[int] = []
+        for place, (mine, group) in enumerate(zip(groups, common, strict=True)):
+            if place >= last:
+                shape.append(math.prod(mine))
+            else:
+                shape += [1] * len(group) if math.prod(mine) == 1 else group
+        arrays.append(_reshaped(_array(x), tuple(shape)))
+    return arrays, tuple(common)
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...] | None:
+    """The coarsest sizes that both lists can be split into."""
+    left, right, sizes = list(first)[::-1], list(second)[::-1], []
+    while left and right:
+        a, b = left.pop(), right.pop()
+        small, large = min(a, b), max(a, b)
+        if large % small:
+            return None
+        sizes.append(small)
+        if large > small:
+            (left if a > b else right).append(large // small)
+    rest = left + right
+    return tuple(sizes) if all(n == 1 for n in rest) else None
+
+
+def _over_last(x: Merged, function: Callable[[Array], Any], keep: int = 1) -> Any:
+    """Apply a function that works on the last ``keep`` dimensions and leaves the others."""
+    head = x.groups[: x.ndim - keep]
+    array = _reshaped(x.array, (*sum(head, ()), *x.shape[x.ndim - keep :]))
+    return _results(function(array), head)
+
+
+def _results(made: Any, head: Groups) -> Any:
+    """What a function made of an array, seen in the groups of its leading dimensions."""
+    if isinstance(made, tuple):
+        return tuple(_results(one, head) for one in made)
+    if made is None:
+        return None
+    count = sum(map(len, head))
+    return seen(made, head + tuple((n,) for n in made.shape[count:]))
+
+
+def _along(x: Merged, dim: int, function: Callable[[Array, int], Any]) -> Any:
+    """Apply a function that works along one dimension, given the array and that dimension."""
+    dim %= x.ndim
+    groups = (*x.groups[:dim], (x.shape[dim],), *x.groups[dim + 1 :])
+    array = _reshaped(x.array, sum(groups, ()))
+    axis = sum(map(len, groups[:dim]))
+    made = function(array, axis)
+
+    def result(one: Array) -> Tensor:
+        size = one.shape[axis]
+        return seen(one, (*groups[:dim], (size,), *groups[dim + 1 :]))
+
+    return tuple(map(result, made)) if isinstance(made, tuple) else result(made)
+
+
+def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **how: Any) -> Any:
+    dims = range(x.ndim) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim
+    gone = {d % x.ndim for d in dims}
+    axes = [axis for d in sorted(gone) for axis in x.axes(d)]
+    made = function(x.array, axes, True, **how)
+    groups = tuple((1,) * len(group) if d in gone else group for d, group in enumerate(x.groups))
+    left = seen(_reshaped(made, sum(groups, ())), groups)
+    shape = [1 if d in gone else n for d, n in enumerate(x.shape)]
+    return view(left, shape if keepdim else [n for d, n in enumerate(shape) if d not in gone])
+
+
+def _linear(function: Any, x: Tensor, weight: Tensor, bias: Any = None) -> Any:
+    """Contract the last dimensions; that of the outputs stays apart as it is in the weight."""
+    outputs = _groups(weight)[:-1]
+    made = _contracted(x, weight, weight.ndim - 1, outputs)
+    return made if bias is None else _each(lambda a, b: a + b, made, bias)
+
+
+def _contracted(x: Tensor, weight: Tensor, inputs: int, outputs: Groups) -> Any:
+    """Contract the last dimension of ``x`` with dimension ``inputs`` of a matrix or vector."""
+    head = _groups(x)[:-1]
+    left = _reshaped(_array(x), (*sum(head, ()), x.shape[-1]))
+    own = _groups(weight)
+    own = tuple((weight.shape[d],) if d == inputs else group for d, group in enumerate(own))
+    right = _reshaped(_array(weight), sum(own, ()))
+    axis = sum(len(group) for group in own[:inputs])
+    made = lax.dot_general(left, right, (((left.ndim - 1,), (axis,)), ((), ())))
+    return seen(made, head + outputs)
+
+
+def _product(function: Any, x: Tensor, y: Tensor) -> Any:
+    """``mm``, ``bmm`` and ``matmul``: the batch dimensions stay apart, and the rows of ``x``."""
+    if y.ndim == 2 and x.ndim >= 2:
+        return _contracted(x, y, 0, _groups(y)[1:])
+    if x.ndim != y.ndim or x.ndim < 3:
+        return None
+    batch = x.ndim - 2
+    fitted = together([_head(x, batch), _head(y, batch)])
+    if fitted is None:
+        return None
+    (left, right), groups = fitted
+    pair = [
+        _reshaped(_array(one), head.shape + tuple(one.shape[batch:]))
+        for one, head in ((x, left), (y, right))
+    ]
+    return _results(jnp.matmul(*pair), groups)
+
+
+def _head(x: Tensor, count: int) -> Tensor:
+    """Sizes of the leading dimensions of ``x``, as an array that holds nothing."""
+    groups = _groups(x)[:count]
+    return seen(_Sizes(sum(groups, ())), groups)  # type: ignore[arg-type]
+
+
+class _Sizes:
+    """A shape that can be split, in the place of an array."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape, self.ndim = shape, len(shape)
+
+    def reshape(self, shape: tuple[int, ...]) -> _Sizes:
+        return _Sizes(shape)
+
+
+def _added(
+    function: Any, start: Tensor, x: Tensor, y: Tensor, beta: Any = 1, alpha: Any = 1
+) -> Any:
+    if (beta, alpha) != (1, 1):
+        return None
+    product = _product(None, x, y)
+    return None if product is None else _each(lambda a, b: a + b, product, start)
+
+
+def _gather(function: Any, x: Tensor, dim: int, index: Tensor, *_: Any) -> Any:
+    dim %= x.ndim
+    others = [d for d in range(x.ndim) if d != dim]
+    if any(x.shape[d] != index.shape[d] for d in others):
+        return None
+    groups = []
+    for d in range(x.ndim):
+        group = _common(_groups(x)[d], _groups(index)[d]) if d != dim else ()
+        if group is None:
+            return None
+        groups.append(group)
+    pair = []
+    for one in (x, index):
+        own = tuple(group or (one.shape[d],) for d, group in enumerate(groups))
+        pair.append((_reshaped(_array(one), sum(own, ())), own))
+    axis = sum(len(group) for group in groups[:dim])
+    made = jnp.take_along_axis(pair[0][0], pair[1][0], axis=axis, mode="clip")
+    return seen(made, pair[1][1])
+
+
+def _each(function: Any, *operands: Any, **keywords: Any) -> Any:
+    """Compute element by element."""
+    places = [k for k, x in enumerate(operands) if isinstance(x, Array | Merged)]
+    fitted = together([operands[k] for k in places])
+    if fitted is None:
+        return None
+    arrays, groups = fitted
+    given = list(operands)
+    for k, array in zip(places, arrays, strict=True):
+        given[k] = array
+    made = function(*given, **keywords)
+    if isinstance(made, tuple):
+        return tuple(seen(one, groups) for one in made)
+    return seen(made, groups)
+
+
+def _slice(
+    function: Any,
+    x: Merged,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    low, high, _ = slice(start, end).indices(x.shape[dim])
+    if step == 1:
+        return _cut(x, dim % x.ndim, low, max(high - low, 0))
+    return _along(x, dim, lambda array, axis: function(array, axis, start, end, step))
+
+
+def _cut(x: Merged, dim: int, start: int, length: int) -> Tensor:
+    """A part of a dimension: of its first group alone, if it ends with the others."""
+    group = x.groups[dim]
+    unit = math.prod(group[1:])
+    if len(group) == 1 or start % unit or length % unit:
+        return _along(x, dim, lambda a, axis: lax.slice_in_dim(a, start, start + length, axis=axis))
+    axis = x.axes(dim)[0]
+    array = lax.slice_in_dim(x.array, start // unit, (start + length) // unit, axis=axis)
+    count = length // unit
+    new = (count, *group[1:]) if count != 1 else group[1:]
+    groups = (*x.groups[:dim], new, *x.groups[dim + 1 :])
+    return seen(_reshaped(array, sum(groups, ())), groups)
+
+
+def _select(function: Any, x: Merged, dim: int, index: int) -> Any:
+    dim %= x.ndim
+    one = _cut(x, dim, index % x.shape[dim], 1)
+    return view(one, [n for d, n in enumerate(x.shape) if d != dim])
+
+
+def _parts(function: Any, x: Merged, sizes: Sequence[int], dim: int = 0) -> Any:
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    return tuple(
+        _cut(x, dim % x.ndim, start, size) for start, size in zip(starts, sizes, strict=True)
+    )
+
+
+def _softmax(function: Any, x: Merged, dim: int, *how: Any, **more: Any) -> Any:
+    return _along(x, dim, lambda array, axis: function(array, axis, *how, **more))
+
+
+def _embedding(function: Any, table: Tensor, ids: Tensor, *how: Any) -> Any:
+    if not isinstance(ids, Merged):
+        return None
+    return _results(function(plain(table), ids.array, *how), ids.groups)
+
+
+def _layer_norm(function: Any, x: Tensor, shape: Sequence[int], *how: Any) -> Any:
+    if not isinstance(x, Merged):
+        return None
+    return _over_last(x, lambda array: function(array, shape, *map(plain, how)), len(shape))
+
+
+def _topk(function: Any, x: Merged, k: int, dim: int = -1, *how: Any) -> Any:
+    return _along(x, dim, lambda array, axis: function(array, k, axis, *how))
+
+
+VIEWS: dict[str, Callable[..., Any]] = {
+    "view": view,
+    "_unsafe_view": view,
+    "reshape": view,
+    "_reshape_copy": view,
+}
+"""Operations that may merge dimensions."""
+_MOVES: dict[str, Callable[..., Any]] = {
+    "permute": _permute,
+    "unsqueeze": _unsqueeze,
+    "squeeze": _squeeze,
+    "squeeze.dim": _squeeze,
+    "squeeze.dims": _squeeze,
+    "expand": _expand,
+}
+"""Operations on the dimensions of a merged array."""
+_TRANSPARENT: dict[str, Callable[..., Any]] = {
+    "linear": _linear,
+    "mm": _product,
+    "bmm": _product,
+    "matmul": _product,
+    "addmm": _added,
+    "baddbmm": _added,
+    "gather": _gather,
+    "embedding": _embedding,
+    "native_layer_norm": _layer_norm,
+    "rms_norm": _layer_norm,
+    "_fused_rms_norm": _layer_norm,
+    "topk": _topk,
+    "native_dropout": _each,
+    **dict.fromkeys(("_softmax", "_log_softmax", "cumsum"), _softmax),
+    "slice.Tensor": _slice,
+    "split_with_sizes": _parts,
+    "select.int": _select,
+    **dict.fromkeys(("sum", "sum.dim_IntList", "mean", "mean.dim", "amax", "amin"), _reduce),
+}
+"""Operations that can be done without merging; None is returned where they cannot."""
+
+_FIRST = (_slice, _parts, _select, _reduce, _softmax, _topk)
+"""Of these, those that are about their first operand alone."""
+
+
+def apply(name: str, function: Any, elementwise: bool, args: Sequence[Any], how: Any) -> Any:
+    """Compute an operation of tensors, without merging what it need not merge.
+
+    Args:
+        name: of the operation.
+        function: that computes it of arrays.
+        elementwise: whether it works on each element alone.
+        args: its positional arguments.
+        how: its keyword arguments.
+    """
+    if name in VIEWS:
+        return VIEWS[name](*args)
+    if any(isinstance(x, Merged) for x in args):
+        if name in _MOVES:
+            return _MOVES[name](*args, **how)
+        way = _each if elementwise else _TRANSPARENT.get(name)
+        first_only = way in _FIRST
+        if way is not None and (not first_only or isinstance(args[0], Merged)):
+            made = way(function, *args, **how)
+            if made is not None:
+                return made
+    return function(*map(plain, args), **{key: plain(value) for key, value in how.items()})

@@ -1,0 +1,223 @@
+"""Convolutions, pooling and resizing of images; channels stand before the positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from parenvs.graph.pytorch.operations.table import operation
+
+Sizes = Sequence[int]
+
+
+@operation("convolution", "_convolution")
+def _convolution(
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
+    *_: Any,
+) -> Array:
+    count = weight.ndim - 2
+    alone = x.ndim == count + 1  # one image, without a batch
+    x = x[None] if alone else x
+    stride, padding, dilation, output_padding = (
+        list(sizes) * count if len(sizes) == 1 else list(sizes)
+        for sizes in (stride, padding, dilation, output_padding)
+    )
+    spatial = "DHW"[3 - count :]
+    layout = (f"NC{spatial}", f"OI{spatial}", f"NC{spatial}")
+    if transposed:
+        inputs, outputs, *kernel = weight.shape
+        weight = weight.reshape(groups, inputs // groups, outputs, *kernel).swapaxes(1, 2)
+        weight = weight.reshape(groups * outputs, inputs // groups, *kernel)
+        weight = jnp.flip(weight, range(2, 2 + count))
+        reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        pads = [(r - p, r - p + o) for r, p, o in zip(reach, padding, output_padding, strict=True)]
+        how: dict[str, Any] = {"window_strides": [1] * count, "lhs_dilation": stride}
+    else:
+        pads = [(p, p) for p in padding]
+        how = {"window_strides": stride}
+    result = lax.conv_general_dilated(
+        x,
+        weight,
+        padding=pads,
+        rhs_dilation=dilation,
+        dimension_numbers=layout,
+        feature_group_count=groups,
+        **how,
+    )
+    if bias is not None:
+        result = result + bias.reshape(-1, *[1] * count)
+    return result[0] if alone else result
+
+
+def _windows(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, ceil_mode: bool) -> Any:
+    """Sizes, strides and padding of the windows over all dimensions."""
+    count = len(kernel)
+    stride = list(stride) or list(kernel)
+    stride, padding = (
+        list(sizes) * count if len(sizes) == 1 else list(sizes) for sizes in (stride, padding)
+    )
+    lead = x.ndim - count
+    pads = []
+    for size, k, s, p in zip(x.shape[lead:], kernel, stride, padding, strict=True):
+        more = 0
+        if ceil_mode:
+            windows = -(-(size + 2 * p - k) // s) + 1
+            windows -= (windows - 1) * s >= size + p  # a window has to begin inside
+            more = max((windows - 1) * s + k - size - 2 * p, 0)
+        pads.append((p, p + more))
+    return (1,) * lead + tuple(kernel), (1,) * lead + tuple(stride), [(0, 0)] * lead + pads
+
+
+@operation("max_pool1d", "max_pool2d_with_indices", "max_pool3d_with_indices")
+def _max_pool(
+    x: Array,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = (0,),
+    dilation: Sizes = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Array, None]:
+    if any(d != 1 for d in dilation):
+        raise NotImplementedError("dilated pooling")
+    sizes, strides, pads = _windows(x, kernel, stride, padding, ceil_mode)
+    low = -jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).min
+    return lax.reduce_window(x, np.asarray(low, x.dtype), lax.max, sizes, strides, pads), None
+
+
+@operation("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _avg_pool(
+    x: Array,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Array:
+    sizes, strides, pads = _windows(x, kernel, stride, padding, ceil_mode)
+    total = lax.reduce_window(x, np.zeros((), x.dtype), lax.add, sizes, strides, pads)
+    if divisor_override:
+        return total / divisor_override
+    padded = any(pad != (0, 0) for pad in pads)
+    if not padded or (count_include_pad and not ceil_mode):
+        return total / math.prod(sizes)
+    lead = x.ndim - len(kernel)
+    ones = np.ones(x.shape[lead:])
+    given = [(p, p) for p in (list(padding) * len(kernel))[: len(kernel)]]
+    if count_include_pad:
+        ones = np.pad(ones, given, constant_values=1.0)
+        pads = [(0, 0)] * lead + [
+            (0, b - g[1]) for (_, b), g in zip(pads[lead:], given, strict=True)
+        ]
+    counts = lax.reduce_window(
+        jnp.asarray(ones, x.dtype),
+        np.zeros((), x.dtype),
+        lax.add,
+        sizes[lead:],
+        strides[lead:],
+        pads[lead:],
+    )
+    return total / counts
+
+
+def _bins(size: int, count: int) -> np.ndarray:
+    """(count, size) shares of the places in each bin of adaptive pooling."""
+    shares = np.zeros((count, size))
+    for k in range(count):
+        start, end = k * size // count, -(-(k + 1) * size // count)
+        shares[k, start:end] = 1 / (end - start)
+    return shares
+
+
+@operation("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")
+def _adaptive_avg_pool(x: Array, output: Sizes) -> Array:
+    lead = x.ndim - len(output)
+    for axis, count in enumerate(output, lead):
+        size = x.shape[axis]
+        if size % count == 0:
+            split = (*x.shape[:axis], count, size // count, *x.shape[axis + 1 :])
+            x = x.reshape(split).mean(axis + 1)
+        else:
+            shares = jnp.asarray(_bins(size, count), x.dtype)
+            x = jnp.moveaxis(jnp.tensordot(x, shares, (axis, 1)), -1, axis)
+    return x
+
+
+@operation("adaptive_max_pool2d", "adaptive_max_pool3d", "adaptive_max_pool1d")
+def _adaptive_max_pool(x: Array, output: Sizes) -> tuple[Array, None]:
+    lead = x.ndim - len(output)
+    for axis, count in enumerate(output, lead):
+        size = x.shape[axis]
+        parts = [
+            lax.slice_in_dim(x, k * size // count, -(-(k + 1) * size // count), axis=axis)
+            for k in range(count)
+        ]
+        x = jnp.concatenate([part.max(axis, keepdims=True) for part in parts], axis)
+    return x, None
+
+
+def _sizes(x: Array, output: Sizes | None, factors: Sequence[float] | None) -> list[int]:
+    count = len(output or factors or ())
+    if output:
+        return list(output)
+    assert factors is not None
+    return [math.floor(n * f) for n, f in zip(x.shape[x.ndim - count :], factors, strict=True)]
+
+
+@operation("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
+def _nearest(x: Array, output: Sizes | None, factors: Sequence[float] | None) -> Array:
+    sizes = _sizes(x, output, factors)
+    lead = x.ndim - len(sizes)
+    for k, size in enumerate(sizes):
+        axis, held = lead + k, x.shape[lead + k]
+        if size % held == 0:
+            x = jnp.repeat(x, size // held, axis)
+        else:
+            step = 1 / factors[k] if factors else held / size
+            places = np.minimum(np.floor(np.arange(size) * step), held - 1).astype(np.int32)
+            x = jnp.take(x, places, axis=axis, mode="clip")
+    return x
+
+
+@operation("upsample_linear1d.vec", "upsample_bilinear2d.vec")
+def _linear(
+    x: Array, output: Sizes | None, align_corners: bool, factors: Sequence[float] | None
+) -> Array:
+    sizes = _sizes(x, output, factors)
+    lead = x.ndim - len(sizes)
+    for k, size in enumerate(sizes):
+        axis, held = lead + k, x.shape[lead + k]
+        if align_corners:
+            at = np.arange(size) * ((held - 1) / (size - 1) if size > 1 else 0.0)
+        else:
+            step = 1 / factors[k] if factors else held / size
+            at = np.maximum((np.arange(size) + 0.5) * step - 0.5, 0)
+        low = np.minimum(np.floor(at), held - 1).astype(np.int32)
+        high = np.minimum(low + 1, held - 1)
+        share = jnp.asarray((at - low).reshape(-1, *[1] * (x.ndim - axis - 1)), x.dtype)
+        below = jnp.take(x, low, axis=axis, mode="clip")
+        above = jnp.take(x, high, axis=axis, mode="clip")
+        x = below * (1 - share) + above * share
+    return x
+
+
+@operation("pixel_shuffle")
+def _pixel_shuffle(x: Array, factor: int) -> Array:
+    *lead, channels, height, width = x.shape
+    count = len(lead)
+    x = x.reshape(*lead, channels // factor**2, factor, factor, height, width)
+    order = (*range(count + 1), count + 3, count + 1, count + 4, count + 2)
+    return x.transpose(order).reshape(*lead, -1, height * factor, width * factor)

@@ -1,0 +1,223 @@
+"""Operations that compute each element of a result from one element of each operand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy import special
+
+from parenvs.graph.pytorch.operations.table import Operation, operation
+
+ELEMENTWISE: set[str] = set()
+"""Operations whose results have the shape of their operands, broadcast."""
+
+
+def _enter(functions: dict[str, Operation]) -> None:
+    for names, function in functions.items():
+        for name in names.split():
+            operation(name)(function)
+            ELEMENTWISE.add(name)
+
+
+def _elementwise(*names: str) -> Callable[[Operation], Operation]:
+    ELEMENTWISE.update(names)
+    return operation(*names)
+
+
+_enter(
+    {
+        "abs": jnp.abs,
+        "acos": jnp.arccos,
+        "acosh": jnp.arccosh,
+        "angle": jnp.angle,
+        "asin": jnp.arcsin,
+        "asinh": jnp.arcsinh,
+        "atan": jnp.arctan,
+        "atanh": jnp.arctanh,
+        "bitwise_not": jnp.bitwise_not,
+        "ceil": jnp.ceil,
+        "cos": jnp.cos,
+        "cosh": jnp.cosh,
+        "digamma": special.digamma,
+        "erf": special.erf,
+        "erfc": special.erfc,
+        "erfinv": special.erfinv,
+        "exp": jnp.exp,
+        "exp2": jnp.exp2,
+        "expm1": jnp.expm1,
+        "floor": jnp.floor,
+        "isfinite": jnp.isfinite,
+        "isinf": jnp.isinf,
+        "isnan": jnp.isnan,
+        "lgamma": special.gammaln,
+        "log": jnp.log,
+        "log10": jnp.log10,
+        "log1p": jnp.log1p,
+        "log2": jnp.log2,
+        "log_sigmoid": jax.nn.log_sigmoid,
+        "logical_not": jnp.logical_not,
+        "neg": jnp.negative,
+        "positive": lambda x: x,
+        "reciprocal": lambda x: 1 / x,
+        "relu": jax.nn.relu,
+        "relu6": jax.nn.relu6,
+        "round": jnp.round,
+        "rsqrt": lax.rsqrt,
+        "sgn sign": jnp.sign,
+        "sigmoid": jax.nn.sigmoid,
+        "silu": jax.nn.silu,
+        "sin": jnp.sin,
+        "sinh": jnp.sinh,
+        "sqrt": jnp.sqrt,
+        "square": jnp.square,
+        "tan": jnp.tan,
+        "tanh": jnp.tanh,
+        "trunc fix": jnp.trunc,
+        "alias clone copy.default contiguous detach lift_fresh lift_fresh_copy": lambda x: x,
+        "atan2": jnp.arctan2,
+        "bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor": lambda x, y: x & y,
+        "bitwise_or.Tensor bitwise_or.Scalar bitwise_or.Scalar_Tensor": lambda x, y: x | y,
+        "bitwise_xor.Tensor bitwise_xor.Scalar": lambda x, y: x ^ y,
+        "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar": lambda x, y: x << y,
+        "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar": lambda x, y: x >> y,
+        "copysign.Tensor": jnp.copysign,
+        "eq.Tensor eq.Scalar": lambda x, y: x == y,
+        "ge.Tensor ge.Scalar": lambda x, y: x >= y,
+        "gt.Tensor gt.Scalar": lambda x, y: x > y,
+        "le.Tensor le.Scalar": lambda x, y: x <= y,
+        "lt.Tensor lt.Scalar": lambda x, y: x < y,
+        "ne.Tensor ne.Scalar": lambda x, y: x != y,
+        "fmax maximum": jnp.maximum,
+        "fmin minimum": jnp.minimum,
+        "fmod.Tensor fmod.Scalar": jnp.fmod,
+        "hypot": jnp.hypot,
+        "logaddexp": jnp.logaddexp,
+        "logical_and": jnp.logical_and,
+        "logical_or": jnp.logical_or,
+        "logical_xor": jnp.logical_xor,
+        "mul.Tensor mul.Scalar": lambda x, y: x * y,
+        "remainder.Tensor remainder.Scalar": jnp.remainder,
+        "floor_divide": lambda x, y: jnp.floor_divide(x, y),
+        "where.self where.ScalarSelf where.ScalarOther where.Scalar": jnp.where,
+        "masked_fill.Scalar masked_fill.Tensor": lambda x, mask, value: jnp.where(
+            mask, jnp.asarray(value, x.dtype), x
+        ),
+        "add.Tensor add.Scalar": lambda x, y, alpha=1: x + _times(y, alpha),
+        "sub.Tensor sub.Scalar": lambda x, y, alpha=1: x - _times(y, alpha),
+        "rsub.Scalar rsub.Tensor": lambda x, y, alpha=1: y - _times(x, alpha),
+        "addcmul": lambda x, y, z, value=1: x + _times(y * z, value),
+        "addcdiv": lambda x, y, z, value=1: x + _times(y / z, value),
+        "lerp.Scalar lerp.Tensor": lambda x, y, weight: x + weight * (y - x),
+        "threshold": lambda x, threshold, value: jnp.where(x > threshold, x, value),
+        "hardtanh": lambda x, low=-1.0, high=1.0: _clamp(x, low, high),
+        "hardsigmoid": lambda x: _clamp(x + 3, 0, 6) / 6,
+        "hardswish": lambda x: x * _clamp(x + 3, 0, 6) / 6,
+        "softplus": lambda x, beta=1, threshold=20: jnp.where(
+            x * beta > threshold, x, jax.nn.softplus(jnp.minimum(x * beta, threshold)) / beta
+        ),
+        "mish": lambda x: x * jnp.tanh(jax.nn.softplus(x)),
+        "elu": lambda x, alpha=1, scale=1, input_scale=1: (
+            scale * jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0) * input_scale))
+        ),
+        "leaky_relu": lambda x, slope=0.01: jnp.where(x > 0, x, slope * x),
+        "_prelu_kernel": lambda x, slope: jnp.where(x > 0, x, slope * x),
+        "nan_to_num": lambda x, nan=None, posinf=None, neginf=None: jnp.nan_to_num(
+            x, nan=nan or 0.0, posinf=posinf, neginf=neginf
+        ),
+        "real": jnp.real,
+        "imag": jnp.imag,
+        "_conj conj": jnp.conj,
+        "complex": lambda x, y: x + 1j * y,
+        "polar": lambda length, angle: length * (jnp.cos(angle) + 1j * jnp.sin(angle)),
+    }
+)
+
+
+def _times(x: Any, factor: float) -> Any:
+    return x if factor == 1 else x * factor
+
+
+def _clamp(x: Array, low: Any = None, high: Any = None) -> Array:
+    if low is not None:
+        x = jnp.where(x < low, jnp.asarray(low, x.dtype), x)
+    return x if high is None else jnp.where(x > high, jnp.asarray(high, x.dtype), x)
+
+
+@_elementwise("clamp", "clamp.Tensor")
+def _clamp_both(x: Array, min: Any = None, max: Any = None) -> Array:
+    kind = jnp.result_type(x, *(bound for bound in (min, max) if bound is not None))
+    return _clamp(x.astype(kind), min, max)
+
+
+@_elementwise("clamp_min", "clamp_min.Tensor")
+def _clamp_min(x: Array, low: Any) -> Array:
+    return _clamp(x, low)
+
+
+@_elementwise("clamp_max", "clamp_max.Tensor")
+def _clamp_max(x: Array, high: Any) -> Array:
+    return _clamp(x, None, high)
+
+
+@_elementwise("gelu")
+def _gelu(x: Array, approximate: str = "none") -> Array:
+    return jax.nn.gelu(x, approximate=approximate == "tanh")
+
+
+@_elementwise("div.Tensor", "div.Scalar", "true_divide.Tensor")
+def _divide(x: Array, y: Any) -> Array:
+    return x / y
+
+
+@_elementwise("div.Tensor_mode", "div.Scalar_mode")
+def _divide_rounded(x: Array, y: Any, rounding_mode: str | None = None) -> Array:
+    if rounding_mode == "floor":
+        return jnp.floor_divide(x, y)
+    kind = jnp.result_type(x, y)
+    if rounding_mode == "trunc" and jnp.issubdtype(kind, jnp.integer):
+        return lax.div(*jnp.broadcast_arrays(jnp.asarray(x, kind), jnp.asarray(y, kind)))
+    return jnp.trunc(x / y) if rounding_mode == "trunc" else x / y
+
+
+@_elementwise("pow.Tensor_Scalar", "pow.Scalar", "pow.Tensor_Tensor")
+def _power(x: Any, exponent: Any) -> Array:
+    if isinstance(exponent, (int, float)) and float(exponent).is_integer() and abs(exponent) < 64:
+        return lax.integer_pow(x, int(exponent))
+    if isinstance(exponent, float) and math.isclose(exponent, 0.5):
+        return jnp.sqrt(x)
+    return jnp.power(x, exponent)
+
+
+@_elementwise("_to_copy", "to.dtype")
+def _cast(x: Array, dtype: Any = None) -> Array:
+    return x if dtype is None else x.astype(dtype)
+
+
+@_elementwise("prims.convert_element_type")
+def _converted(x: Array, dtype: Any) -> Array:
+    return x.astype(dtype)
+
+
+@_elementwise("parenvs.stop_gradient")
+def _without_gradient(x: Array) -> Array:
+    return lax.stop_gradient(x)
+
+
+@operation("copy")
+def _copy(target: Array, source: Array) -> Array:
+    return jnp.broadcast_to(source, target.shape).astype(target.dtype)
+
+
+@operation("view_as_complex")
+def _view_as_complex(x: Array) -> Array:
+    return lax.complex(x[..., 0], x[..., 1])
+
+
+@operation("view_as_real")
+def _view_as_real(x: Array) -> Array:
+    return jnp.stack([jnp.real(x), jnp.imag(x)], -1)

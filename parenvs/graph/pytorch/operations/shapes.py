@@ -1,0 +1,304 @@
+"""Views, permutations, slices, joins, and tensors made of nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from parenvs.graph.pytorch.operations.table import operation
+
+Dims = Sequence[int]
+
+
+@operation("view", "_unsafe_view", "reshape", "_reshape_copy", "view_copy")
+def _view(x: Array, size: Dims) -> Array:
+    return jnp.reshape(x, tuple(size))
+
+
+@operation("view.dtype")
+def _bitcast(x: Array, dtype: Any) -> Array:
+    return lax.bitcast_convert_type(x, dtype)
+
+
+@operation("expand")
+def _expand(x: Array, size: Dims, implicit: bool = False) -> Array:
+    added = len(size) - x.ndim
+    held = (*size[:added], *x.shape)
+    shape = [old if new == -1 else new for old, new in zip(held, size, strict=True)]
+    return jnp.broadcast_to(x, shape)
+
+
+@operation("permute")
+def _permute(x: Array, dims: Dims) -> Array:
+    return jnp.transpose(x, [d % max(x.ndim, 1) for d in dims])
+
+
+@operation("t")
+def _t(x: Array) -> Array:
+    return x.T
+
+
+@operation("transpose.int")
+def _transpose(x: Array, first: int, second: int) -> Array:
+    return jnp.swapaxes(x, first, second)
+
+
+@operation("unsqueeze")
+def _unsqueeze(x: Array, dim: int) -> Array:
+    return jnp.expand_dims(x, dim)
+
+
+@operation("squeeze", "squeeze.dim", "squeeze.dims")
+def _squeeze(x: Array, dim: int | Dims | None = None) -> Array:
+    if dim is None:
+        return jnp.squeeze(x)
+    dims = [dim] if isinstance(dim, int) else dim
+    return jnp.squeeze(x, tuple(d for d in dims if x.ndim and x.shape[d] == 1))
+
+
+@operation("cat")
+def _cat(tensors: Sequence[Array], dim: int = 0) -> Array:
+    full = [x for x in tensors if x.shape != (0,)] or list(tensors)
+    kind = jnp.result_type(*tensors)
+    return jnp.concatenate([x.astype(kind) for x in full], dim)
+
+
+@operation("stack")
+def _stack(tensors: Sequence[Array], dim: int = 0) -> Array:
+    return jnp.stack(tensors, dim)
+
+
+def _bounds(x: Array, dim: int, start: int | None, end: int | None) -> tuple[int, int]:
+    """The first and the last + 1 place of a slice, as Python counts."""
+    low, high, _ = slice(start, end).indices(x.shape[dim])
+    return low, max(low, high)
+
+
+@operation("slice.Tensor")
+def _slice(
+    x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Array:
+    low, high = _bounds(x, dim, start, end)
+    if (low, high, step) == (0, x.shape[dim], 1):
+        return x
+    return lax.slice_in_dim(x, low, high, step, dim)
+
+
+@operation("narrow")
+def _narrow(x: Array, dim: int, start: int, length: int) -> Array:
+    return _slice(x, dim, start, start + length)
+
+
+@operation("select.int")
+def _select(x: Array, dim: int, index: int) -> Array:
+    return lax.index_in_dim(x, index % x.shape[dim], dim, keepdims=False)
+
+
+@operation("split_with_sizes")
+def _split_with_sizes(x: Array, sizes: Dims, dim: int = 0) -> tuple[Array, ...]:
+    ends = np.cumsum(sizes).tolist()
+    return tuple(
+        lax.slice_in_dim(x, end - size, end, axis=dim)
+        for end, size in zip(ends, sizes, strict=True)
+    )
+
+
+@operation("split.Tensor")
+def _split(x: Array, size: int, dim: int = 0) -> tuple[Array, ...]:
+    whole = x.shape[dim]
+    return _split_with_sizes(x, [min(size, whole - start) for start in range(0, whole, size)], dim)
+
+
+@operation("unbind.int")
+def _unbind(x: Array, dim: int = 0) -> tuple[Array, ...]:
+    return tuple(_select(x, dim, k) for k in range(x.shape[dim]))
+
+
+@operation("slice_scatter")
+def _slice_scatter(
+    x: Array,
+    source: Array,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Array:
+    low, high = _bounds(x, dim, start, end)
+    if (low, high, step) == (0, x.shape[dim], 1):
+        return jnp.broadcast_to(source, x.shape).astype(x.dtype)
+    places: list[Any] = [slice(None)] * x.ndim
+    places[dim] = slice(low, high, step)
+    if step != 1:
+        return x.at[tuple(places)].set(source.astype(x.dtype))
+    shape = list(x.shape)
+    shape[dim] = high - low
+    source = jnp.broadcast_to(source.astype(x.dtype), shape)
+    return jnp.concatenate(
+        [
+            lax.slice_in_dim(x, 0, low, axis=dim),
+            source,
+            lax.slice_in_dim(x, high, x.shape[dim], axis=dim),
+        ],
+        dim,
+    )
+
+
+@operation("select_scatter")
+def _select_scatter(x: Array, source: Array, dim: int, index: int) -> Array:
+    index %= x.shape[dim]
+    return _slice_scatter(x, jnp.expand_dims(source, dim), dim, index, index + 1)
+
+
+@operation("flip")
+def _flip(x: Array, dims: Dims) -> Array:
+    return jnp.flip(x, tuple(dims))
+
+
+@operation("roll")
+def _roll(x: Array, shifts: int | Dims, dims: Dims = ()) -> Array:
+    if not dims:
+        return jnp.roll(x, shifts)
+    return jnp.roll(x, shifts if isinstance(shifts, int) else tuple(shifts), tuple(dims))
+
+
+@operation("repeat")
+def _repeat(x: Array, repeats: Dims) -> Array:
+    return jnp.tile(x, tuple(repeats))
+
+
+@operation("constant_pad_nd")
+def _constant_pad(x: Array, pad: Dims, value: float = 0) -> Array:
+    widths = [(0, 0, 0)] * (x.ndim - len(pad) // 2)
+    widths += [(pad[k], pad[k + 1], 0) for k in range(len(pad) - 2, -1, -2)]
+    return lax.pad(x, jnp.asarray(value, x.dtype), widths)
+
+
+@operation("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
+def _reflection_pad(x: Array, pad: Dims) -> Array:
+    return jnp.pad(x, _widths(x, pad), mode="reflect")
+
+
+@operation("replication_pad1d", "replication_pad2d", "replication_pad3d")
+def _replication_pad(x: Array, pad: Dims) -> Array:
+    return jnp.pad(x, _widths(x, pad), mode="edge")
+
+
+def _widths(x: Array, pad: Dims) -> list[tuple[int, int]]:
+    widths = [(0, 0)] * (x.ndim - len(pad) // 2)
+    return widths + [(pad[k], pad[k + 1]) for k in range(len(pad) - 2, -1, -2)]
+
+
+@operation("as_strided")
+def _as_strided(x: Array, size: Dims, stride: Dims, storage_offset: int | None = None) -> Array:
+    """Take elements by their distance in memory, of a tensor that is stored row by row."""
+    if not storage_offset and math.prod(size) == x.size:
+        rows = [math.prod(size[k + 1 :]) for k in range(len(size))]
+        if all(n == 1 or s == row for n, s, row in zip(size, stride, rows, strict=True)):
+            return jnp.reshape(x, tuple(size))
+    places = np.full((1,) * len(size), storage_offset or 0)
+    for axis, (count, step) in enumerate(zip(size, stride, strict=True)):
+        shape = [1] * len(size)
+        shape[axis] = count
+        places = places + (np.arange(count) * step).reshape(shape)
+    return jnp.take(x.ravel(), places)
+
+
+@operation("tril")
+def _tril(x: Array, diagonal: int = 0) -> Array:
+    return jnp.tril(x, diagonal)
+
+
+@operation("triu")
+def _triu(x: Array, diagonal: int = 0) -> Array:
+    return jnp.triu(x, diagonal)
+
+
+@operation("diagonal")
+def _diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
+    return jnp.diagonal(x, offset, dim1, dim2)
+
+
+# Tensors made of nothing: their types are those that PyTorch gives them.
+
+
+@operation("full")
+def _full(size: Dims, value: float, dtype: Any = None) -> Array:
+    return jnp.full(tuple(size), value, dtype)
+
+
+@operation("full_like")
+def _full_like(x: Array, value: float, dtype: Any = None) -> Array:
+    return jnp.full(x.shape, value, dtype or x.dtype)
+
+
+@operation("new_full")
+def _new_full(x: Array, size: Dims, value: float, dtype: Any = None) -> Array:
+    return jnp.full(tuple(size), value, dtype or x.dtype)
+
+
+@operation("empty.memory_format", "empty_permuted", "zeros")
+def _empty(size: Dims, order: Dims = (), dtype: Any = None) -> Array:
+    return jnp.zeros(tuple(size), dtype)
+
+
+@operation("ones")
+def _ones(size: Dims, dtype: Any = None) -> Array:
+    return jnp.ones(tuple(size), dtype)
+
+
+@operation("empty_like", "zeros_like")
+def _zeros_like(x: Array, dtype: Any = None) -> Array:
+    return jnp.zeros(x.shape, dtype or x.dtype)
+
+
+@operation("ones_like")
+def _ones_like(x: Array, dtype: Any = None) -> Array:
+    return jnp.ones(x.shape, dtype or x.dtype)
+
+
+@operation("new_zeros", "new_empty", "new_empty_strided")
+def _new_zeros(x: Array, size: Dims, stride: Dims = (), dtype: Any = None) -> Array:
+    return jnp.zeros(tuple(size), dtype or x.dtype)
+
+
+@operation("new_ones")
+def _new_ones(x: Array, size: Dims, dtype: Any = None) -> Array:
+    return jnp.ones(tuple(size), dtype or x.dtype)
+
+
+@operation("fill.Scalar", "fill.Tensor")
+def _fill(x: Array, value: Any) -> Array:
+    return jnp.broadcast_to(jnp.asarray(value, x.dtype), x.shape)
+
+
+@operation("scalar_tensor")
+def _scalar_tensor(value: float, dtype: Any = None) -> Array:
+    return jnp.asarray(value, dtype)
+
+
+@operation("arange.start_step", "arange", "arange.start")
+def _arange(start: float, end: float | None = None, step: float = 1, dtype: Any = None) -> Array:
+    start, end = (0, start) if end is None else (start, end)
+    count = max(math.ceil((end - start) / step), 0)
+    places = lax.iota(dtype or jnp.int32, count)
+    return places if (start, step) == (0, 1) else start + places * step
+
+
+@operation("linspace")
+def _linspace(start: float, end: float, steps: int, dtype: Any = None) -> Array:
+    return jnp.linspace(start, end, steps, dtype=dtype)
+
+
+@operation("eye")
+def _eye(rows: int, dtype: Any = None) -> Array:
+    return jnp.eye(rows, dtype=dtype)
+
+
+@operation("eye.m")
+def _eye_rectangular(rows: int, columns: int, dtype: Any = None) -> Array:
+    return jnp.eye(rows, columns, dtype=dtype)

@@ -1,0 +1,86 @@
+"""Reads a PyTorch module as the graph of its training step (extra ``torch``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parenvs.errors import HloError, need_extra, shown
+from parenvs.graph.graph import Graph, Role
+from parenvs.graph.reader import read_proto
+
+OPTIONS = ("loss", "targets", "optimiser", "masters")
+"""Options of ``lower_module`` that are no inputs of a module."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A module of HLO, and what is known of it.
+
+    Attributes:
+        proto: serialized HloModuleProto.
+        name: of the class of a PyTorch module.
+        roles: (arguments of the step,) what each of them holds, if that is known.
+        notes: what was assumed, in sentences.
+    """
+
+    proto: bytes
+    name: str = ""
+    roles: tuple[Role, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def graph(self, where: str | None = None, **options: Any) -> Graph:
+        """Read the graph; ``options`` are those of ``parenvs.graph.reader.read_module``."""
+        options.setdefault("name", self.name)
+        told = {"known": self.roles or None, "told": self.notes}
+        return read_proto(self.proto, where or self.name, **told, **options)
+
+
+def lower_module(
+    module: Any,
+    inputs: Sequence[Any] = (),
+    keywords: Mapping[str, Any] | None = None,
+    loss: Callable[..., Any] | None = None,
+    targets: Sequence[Any] = (),
+    optimiser: str = "adam",
+    masters: bool = False,
+) -> Lowered:
+    """Export a module and lower its training step; nothing is allocated.
+
+    Args:
+        module: a ``torch.nn.Module``.
+        inputs: see ``parenvs.graph.pytorch.export.exported``.
+        keywords: see there.
+        loss: see there.
+        targets: see there.
+        optimiser: see ``parenvs.graph.pytorch.step.Step.of``.
+        masters: see there.
+
+    Raises:
+        ParenvsError: PyTorch or JAX is missing, PyTorch cannot export the module, or an operation
+            has no expression; the line names it and the submodule that uses it.
+    """
+    with need_extra("torch", "planning a PyTorch module"):
+        import jax  # noqa: F401
+        import torch
+
+        if not hasattr(torch.export, "default_decompositions"):
+            raise ImportError(f"PyTorch {torch.__version__} is too old")
+        from parenvs.graph.pytorch.export import exported
+        from parenvs.graph.pytorch.step import Step
+    if not isinstance(module, torch.nn.Module):
+        raise HloError(f"{shown(module)} is no torch.nn.Module")
+    program = exported(module, inputs, dict(keywords or {}), loss, targets)
+    step = Step.of(program, optimiser, masters)
+    notes = program.notes
+    fused = step.program.fused
+    if fused:
+        path, parts = max(fused.items(), key=lambda item: len(item[1]))
+        more = f" and {len(fused) - 1:,} more" if len(fused) > 1 else ""
+        shape = ", ".join(str(n) for group in parts for n in group)
+        notes += (
+            f"{path}{more} hold several weights in one, which are taken apart; they are planned as "
+            f"({shape}), part by part",
+        )
+    return Lowered(step.lowered(), program.name, step.roles, notes)

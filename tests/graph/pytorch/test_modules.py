@@ -1,0 +1,97 @@
+"""Whole modules: loss, gradients and statistics as PyTorch's, FLOPs, and what can be split."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", "2.9", reason="extra torch")
+pytest.importorskip("jax", reason="extra jax")
+
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+from torch_agreement import agreement  # noqa: E402
+from torch_modules import MODULES, Encoder, Gpt  # noqa: E402
+
+from parenvs import Partitioning  # noqa: E402
+from parenvs.cluster import choose_cluster  # noqa: E402
+from parenvs.graph.graph import Phase, Role  # noqa: E402
+from parenvs.graph.pytorch.read import lower_module  # noqa: E402
+
+
+@pytest.mark.parametrize("name", list(MODULES))
+def test_module__computes_as_pytorch_does(name):
+    torch.manual_seed(0)
+    module, inputs = MODULES[name]()
+    found = agreement(module, inputs)
+    assert found.loss_error < 1e-12 and found.statistics_error < 1e-12
+    assert found.gradient_error < 1e-9, found
+    assert found.gradients == len([p for p in module.parameters() if p.requires_grad])
+
+
+def megatron(graph, split):
+    """The problem and the plan in which the variables of ``split`` are split as it says."""
+    problem = Partitioning.build(graph, choose_cluster(devices=4), uneven="forbid")
+    named = {
+        path: dimension
+        for path in (graph.paths[k] for k in graph.variables)
+        for end, dimension in split.items()
+        if path.endswith(end)
+    }
+    chosen = problem.chosen(named)
+    assert len(named) >= len(split) and not (chosen & problem.classes.blocked).any()
+    assert problem.legal(chosen)
+    report = problem.report(problem.plan(chosen))
+    assert {path: report.plan.partition.get(path) for path in named} == named
+    return report.plan
+
+
+def test_gpt__splits_as_megatron_does_and_costs_what_pytorch_counts():
+    with torch.device("meta"):
+        module, ids = Gpt(dropout=0.1), torch.zeros(4, 16, dtype=torch.long)
+    lowered = lower_module(module, (ids, ids))
+    graph = lowered.graph()
+    plan = megatron(
+        graph,
+        {
+            "qkv/weight": 1, "qkv/bias": 1, "proj/weight": 1,
+            "mlp/0/weight": 0, "mlp/0/bias": 0, "mlp/2/weight": 1,
+        },
+    )  # fmt: skip
+    found = graph.verify(plan, lowered)
+    assert found.agrees and found.all_reduces == found.predicted_all_reduces
+    dots = (graph.opcode == graph.opcodes.index("dot")) & (graph.phase == Phase.FORWARD)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        module(ids, ids)
+    assert graph.flops[dots].sum() == counter.get_total_flops()
+
+
+def test_encoder__heads_that_pytorch_merges_with_the_batch_can_be_split():
+    with torch.device("meta"):
+        module = Encoder()
+        inputs = torch.zeros(4, 6, 16), torch.zeros(4, dtype=torch.long)
+    lowered = lower_module(module, inputs)
+    graph = lowered.graph()
+    plan = megatron(
+        graph,
+        {
+            "_attn/in_proj_weight": 1, "_attn/out_proj/weight": 1, "mixing/in_proj_weight": 1,
+            "mixing/out_proj/weight": 1, "linear1/weight": 0, "linear2/weight": 1,
+        },
+    )  # fmt: skip
+    assert graph.verify(plan, lowered).agrees
+
+
+def test_roles__are_the_modules_own():
+    module, inputs = MODULES["resnet"]()
+    module.head.weight.requires_grad_(False)
+    module.register_buffer("unused", torch.zeros(3))
+    graph = lower_module(module, inputs).graph()
+    roles = dict(zip(graph.paths, map(Role, graph.parameter_role.tolist()), strict=True))
+    assert roles["stem/0/weight"] == roles["head/bias"] == Role.VARIABLE
+    assert roles["head/weight"] == Role.FROZEN and "unused" not in roles
+    assert roles["stem/1/running_mean"] == Role.STATISTICS
+    assert roles["stem/1/num_batches_tracked"] == Role.SCALAR
+    assert roles["m/stem/0/weight"] == Role.OPTIMISER and "m/head/weight" not in roles
+    assert roles["images"] == roles["labels"] == Role.BATCH
+    assert graph.batch_size == 4 and graph.notes == ()
+    assert {int(x) for x in np.unique(graph.phase)} == {0, 1, 2}
+    assert any("blocks/1/conv1" in name for name in graph.strings)

@@ -1,0 +1,352 @@
+"""Each expression against PyTorch's own operation: values and gradients, in double precision."""
+
+from functools import cache, reduce
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", "2.9", reason="extra torch")
+jax = pytest.importorskip("jax", reason="extra jax")
+
+from parenvs.graph.pytorch.operations.randoms import Key  # noqa: E402
+from parenvs.graph.pytorch.operations.table import OPERATIONS, RANDOM  # noqa: E402
+from parenvs.graph.pytorch.program import FAMILIES  # noqa: E402
+
+
+def _(*shape):
+    """Random numbers around zero."""
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def positive(*shape):
+    return _(*shape).abs() + 0.5
+
+
+def held(tensor):
+    """A tensor that PyTorch gives no gradient for."""
+    tensor.held = True
+    return tensor
+
+
+def whole(below, *shape):
+    return torch.randint(0, below, shape)
+
+
+def image():
+    return _(2, 4, 7, 6)
+
+
+X, S = (3, 4), (2, 3, 4)
+UNARY = (
+    "abs alias asinh atan ceil clone cos cosh erf erfc exp expm1 floor gelu hardswish log_sigmoid "
+    "hardsigmoid neg relu round sign sigmoid silu sin sinh softplus square tan tanh trunc elu "
+    "leaky_relu hardtanh mish isnan isinf t"
+)
+POSITIVE = "log log10 log1p log2 reciprocal rsqrt sqrt lgamma digamma"
+BINARY = "maximum minimum mul.Tensor add.Tensor sub.Tensor div.Tensor atan2 logaddexp fmod.Tensor"
+COMPARED = "eq.Tensor ge.Tensor gt.Tensor le.Tensor lt.Tensor ne.Tensor logical_and logical_xor"
+CASES = [
+    *[(name, lambda: [_(*X)]) for name in UNARY.split()],
+    *[(name, lambda: [positive(*X)]) for name in POSITIVE.split()],
+    *[(name, lambda: [_(3, 4), positive(4)]) for name in BINARY.split()],
+    *[(name, lambda: [whole(3, 3, 4), whole(3, 4)]) for name in COMPARED.split()],
+    *[(name, lambda: [whole(9, 3, 4), 4]) for name in ("remainder.Scalar", "bitwise_and.Scalar")],
+    ("acos", lambda: [_(*X).clamp(-0.9, 0.9)]),
+    ("asin", lambda: [_(*X).clamp(-0.9, 0.9)]),
+    ("atanh", lambda: [_(*X).clamp(-0.9, 0.9)]),
+    ("add.Tensor", lambda: [whole(9, 3), _(2, 3), {"alpha": 0.5}]),
+    ("sub.Tensor", lambda: [_(2, 3), _(3), {"alpha": 2}]),
+    ("rsub.Scalar", lambda: [_(2, 3), 3, {"alpha": 2}]),
+    ("addcmul", lambda: [_(3), _(2, 3), _(3), {"value": 0.5}]),
+    ("addcdiv", lambda: [_(3), _(2, 3), positive(3), {"value": 0.5}]),
+    ("lerp.Scalar", lambda: [_(3), _(3), 0.3]),
+    ("remainder.Tensor", lambda: [_(*X), _(*X)]),
+    ("floor_divide", lambda: [whole(9, 3) - 4, whole(3, 3) + 1]),
+    ("div.Tensor", lambda: [whole(9, 3), whole(3, 3) + 1]),
+    ("div.Tensor_mode", lambda: [whole(9, 3) - 4, whole(3, 3) + 1, {"rounding_mode": "trunc"}]),
+    ("div.Tensor_mode", lambda: [_(5), _(5), {"rounding_mode": "floor"}]),
+    ("pow.Tensor_Scalar", lambda: [_(*X), 3]),
+    ("pow.Tensor_Scalar", lambda: [positive(*X), 0.5]),
+    ("pow.Tensor_Scalar", lambda: [positive(*X), -1.7]),
+    ("pow.Scalar", lambda: [2.0, _(*X)]),
+    ("pow.Tensor_Tensor", lambda: [positive(*X), _(*X)]),
+    ("clamp", lambda: [_(*X), -0.5, 0.5]),
+    ("clamp", lambda: [whole(9, 3), 2, None]),
+    ("clamp_min", lambda: [_(*X), 0.1]),
+    ("where.self", lambda: [_(*X) > 0, _(*X), _(4)]),
+    ("masked_fill.Scalar", lambda: [_(*X), _(4) > 0, -1e9]),
+    ("gelu", lambda: [_(*X), {"approximate": "tanh"}]),
+    ("nan_to_num", lambda: [_(*X).log()]),
+    ("_to_copy", lambda: [_(*X), {"dtype": torch.int64}]),
+    # reductions
+    ("sum.dim_IntList", lambda: [_(*S), [0, -1], True]),
+    ("sum", lambda: [_(*S) > 0]),
+    ("mean", lambda: [_(*S)]),
+    ("mean.dim", lambda: [_(*S), [-2]]),
+    ("prod.dim_int", lambda: [positive(*S), 1]),
+    ("amax", lambda: [_(*S), [1]]),
+    ("amin", lambda: [_(*S), [1, 2], True]),
+    ("max.dim", lambda: [_(*S), 1]),
+    ("argmax", lambda: [_(*S), -1]),
+    ("any.dim", lambda: [_(*S) > 1, 1]),
+    ("all", lambda: [_(*S) > -9]),
+    ("var.correction", lambda: [_(*S), [1]]),
+    ("var.correction", lambda: [_(*S), [0, 2], {"correction": 0, "keepdim": True}]),
+    ("std.correction", lambda: [_(*S), None]),
+    ("var_mean.correction", lambda: [_(*S), [2], {"correction": 1}]),
+    ("linalg_vector_norm", lambda: [_(*S), 2, [1]]),
+    ("cumsum", lambda: [_(*S), 1]),
+    ("cumsum", lambda: [_(*S) > 0, 1]),
+    ("cumprod", lambda: [_(*S), 1]),
+    ("logsumexp", lambda: [_(*S), [1]]),
+    ("_softmax", lambda: [_(*S), 1, False]),
+    ("_log_softmax", lambda: [_(*S), -1, False]),
+    ("glu", lambda: [_(*S), -1]),
+    # shapes
+    ("expand", lambda: [_(3, 1), [2, -1, 4]]),
+    ("permute", lambda: [_(*S), [2, 0, -2]]),
+    ("transpose.int", lambda: [_(*S), 0, -1]),
+    ("squeeze.dims", lambda: [_(1, 3, 1), [0, 1]]),
+    ("cat", lambda: [[_(2, 3), torch.zeros(0, dtype=torch.float64), _(1, 3)], 0]),
+    ("stack", lambda: [[_(2), _(2)], -1]),
+    ("slice.Tensor", lambda: [_(6, 5), 0, -5, 9, 2]),
+    ("select.int", lambda: [_(*S), 1, -1]),
+    ("split_with_sizes", lambda: [_(6, 2), [1, 3, 2]]),
+    ("split.Tensor", lambda: [_(7, 2), 3]),
+    ("unbind.int", lambda: [_(*S), 1]),
+    ("slice_scatter", lambda: [_(6, 5), _(2, 5), 0, 1, 3]),
+    ("slice_scatter", lambda: [_(6, 5), _(3, 5), 0, 0, 6, 2]),
+    ("select_scatter", lambda: [_(3, 5), _(3), 1, -2]),
+    ("flip", lambda: [_(*S), [0, -1]]),
+    ("roll", lambda: [_(*S), [1, -1], [0, 2]]),
+    ("repeat", lambda: [_(2, 3), [2, 1, 2]]),
+    ("constant_pad_nd", lambda: [_(*S), [1, -1, 0, 2], 0.5]),
+    ("reflection_pad2d", lambda: [image(), [1, 2, 3, 0]]),
+    ("replication_pad2d", lambda: [image(), [1, 2, 3, 0]]),
+    ("as_strided", lambda: [_(4, 6), [3, 2], [6, 2], 1]),
+    ("tril", lambda: [_(4, 5), 1]),
+    ("triu", lambda: [_(4, 5), -1]),
+    ("diagonal", lambda: [_(*S), 1, 1, 2]),
+    ("arange.start_step", lambda: [2, 11, 3]),
+    ("full_like", lambda: [_(2, 3), 7.0]),
+    ("eye", lambda: [4]),
+    ("linspace", lambda: [0.0, 1.0, 5]),
+    # look-ups
+    ("embedding", lambda: [_(7, 3), whole(7, 2, 5)]),
+    ("embedding", lambda: [_(7, 3), whole(3, 2, 5), 1]),
+    ("index_select", lambda: [_(*S), 1, whole(3, 5)]),
+    ("index.Tensor", lambda: [_(*S), [None, whole(3, 5)]]),
+    ("index.Tensor", lambda: [_(*S), [whole(2, 5), None, whole(4, 5) - 4]]),
+    ("index.Tensor", lambda: [_(*S), [whole(2, 5, 1), whole(3, 6)]]),
+    ("index_put", lambda: [_(5, 3), [torch.tensor([0, 3])], _(2, 3)]),
+    ("index_put", lambda: [_(5, 3), [torch.tensor([0, 3, 0])], _(3, 3), True]),
+    ("index_put", lambda: [_(5, 3), [_(5, 3) > 0], _(1)[0]]),
+    ("gather", lambda: [_(4, 5), 1, whole(5, 3, 2)]),
+    ("scatter.src", lambda: [_(4, 5), 1, torch.tensor([[0, 3], [4, 1]]), _(2, 2)]),
+    ("scatter.value", lambda: [_(4, 5), 0, whole(4, 1, 5), 2.0]),
+    ("scatter_add", lambda: [_(4, 5), 0, whole(4, 6, 5), _(6, 5)]),
+    ("scatter_reduce.two", lambda: [_(4), 0, whole(4, 9), _(9), "amax"]),
+    ("scatter_reduce.two", lambda: [_(4), 0, whole(4, 9), _(9), "mean", {"include_self": False}]),
+    ("index_add", lambda: [_(4, 5), 0, whole(4, 6), _(6, 5), {"alpha": 2}]),
+    ("topk", lambda: [_(3, 7), 3]),
+    ("topk", lambda: [_(7, 3), 2, 0, False]),
+    ("sort", lambda: [_(3, 7), 1, True]),
+    ("sort.stable", lambda: [whole(3, 9), {"stable": True, "dim": 0, "descending": True}]),
+    ("argsort", lambda: [_(3, 7), 0]),
+    ("histc", lambda: [whole(4, 20).double(), 4, 0, 3]),
+    # products
+    ("linear", lambda: [_(*S), _(5, 4), _(5)]),
+    ("matmul", lambda: [_(*S), _(4, 5)]),
+    ("matmul", lambda: [_(5, 1, 2, 3), _(4, 3, 2)]),
+    ("matmul", lambda: [_(3), _(3)]),
+    ("mm", lambda: [_(2, 3), _(3, 4)]),
+    ("bmm", lambda: [_(*S), _(2, 4, 5)]),
+    ("addmm", lambda: [_(4), _(2, 3), _(3, 4), {"beta": 0.5, "alpha": 2}]),
+    ("baddbmm", lambda: [_(2, 1, 5), _(*S), _(2, 4, 5)]),
+    ("einsum", lambda: ["bij,bjk->ik", [_(*S), _(2, 4, 5)]]),
+    ("scaled_dot_product_attention", lambda: [_(2, 4, 5, 6), _(2, 4, 7, 6), _(2, 4, 7, 3)]),
+    (
+        "scaled_dot_product_attention",
+        lambda: [_(2, 4, 5, 6), _(2, 4, 5, 6), _(2, 4, 5, 6), None, 0.0, True, {"scale": 0.3}],
+    ),
+    (
+        "scaled_dot_product_attention",
+        lambda: (
+            [_(2, 4, 5, 6), _(2, 2, 7, 6), _(2, 2, 7, 6), _(2, 1, 5, 7) > -1, {"enable_gqa": True}]
+        ),
+    ),
+    (
+        "scaled_dot_product_attention",
+        lambda: [_(2, 4, 5, 6), _(2, 4, 7, 6), _(2, 4, 7, 6), _(4, 5, 7)],
+    ),
+    # images
+    *[
+        ("convolution", lambda how=how, sizes=sizes: [*map(torch.Tensor.double, sizes), *how])
+        for sizes, how in (
+            ((image(), _(6, 4, 3, 2), _(6)), ([2, 1], [1, 0], [1, 2], False, [0, 0], 1)),
+            ((image(), _(8, 1, 3, 3), _(8)), ([1, 1], [1, 1], [1, 1], False, [0, 0], 4)),
+            ((image(), _(4, 3, 3, 3), _(6)), ([2, 2], [1, 0], [1, 2], True, [1, 0], 2)),
+            ((_(2, 3, 9), _(4, 3, 3), _(4)), ([2], [1], [1], False, [0], 1)),
+            (
+                (_(1, 2, 4, 5, 4), _(3, 2, 2, 2, 2), _(3)),
+                ([1] * 3, [0] * 3, [1] * 3, False, [0], 1),
+            ),
+        )
+    ],
+    ("max_pool2d_with_indices", lambda: [image(), [3, 2], [2, 2], [1, 1]]),
+    ("max_pool2d_with_indices", lambda: [image(), [2, 2], [2, 2], [0, 0], [1, 1], True]),
+    ("avg_pool2d", lambda: [image(), [3, 3], [2, 2], [1, 1]]),
+    ("avg_pool2d", lambda: [image(), [3, 3], [2, 2], [1, 1], True]),
+    ("avg_pool2d", lambda: [image(), [3, 3], [2, 2], [1, 1], True, False]),
+    ("_adaptive_avg_pool2d", lambda: [image(), [3, 2]]),
+    ("adaptive_max_pool2d", lambda: [image(), [3, 2]]),
+    ("upsample_nearest2d.vec", lambda: [image(), None, [2.0, 1.5]]),
+    ("upsample_bilinear2d.vec", lambda: [image(), [9, 11], True, None]),
+    ("upsample_bilinear2d.vec", lambda: [image(), None, False, [1.7, 2.0]]),
+    ("pixel_shuffle", lambda: [image(), 2]),
+    # norms
+    ("native_layer_norm", lambda: [_(*S), [3, 4], _(3, 4), _(3, 4), 1e-5]),
+    ("native_group_norm", lambda: [image(), _(4), _(4), 2, 4, 42, 2, 1e-5]),
+    (
+        "_native_batch_norm_legit_functional",
+        lambda: [image(), _(4), _(4), held(_(4)), held(positive(4)), True, 0.1, 1e-5],
+    ),
+    (
+        "_native_batch_norm_legit_no_training",
+        lambda: [image(), _(4), _(4), held(_(4)), held(positive(4)), 0.1, 1e-5],
+    ),
+    ("_native_batch_norm_legit.no_stats", lambda: [image(), _(4), None, True, 0.1, 1e-5]),
+    # what is drawn with a share of 0 or 1
+    ("native_dropout", lambda: [_(*X), 0.0, True]),
+    ("native_dropout", lambda: [_(*X), 1.0, True]),
+]
+
+
+def test_operations__every_family_is_in_the_table():
+    assert len(FAMILIES) == 9 and len(OPERATIONS) > 300
+    for name in OPERATIONS:
+        if name.partition(".")[0] not in ("parenvs", "prims", "transformers"):
+            packet, _, overload = name.partition(".")
+            found = getattr(torch.ops.aten, packet)
+            assert (overload or "default") in found.overloads(), name
+
+
+def split_keywords(given):
+    return (given[:-1], given[-1]) if isinstance(given[-1], dict) else (given, {})
+
+
+def to_jax(value):
+    if torch.is_tensor(value):
+        return jax.numpy.asarray(value.detach().numpy())
+    if isinstance(value, list):
+        return [to_jax(x) for x in value]
+    return jax.numpy.dtype("int64") if value is torch.int64 else value
+
+
+def tensors(value):
+    if torch.is_tensor(value):
+        return [value]
+    return [t for x in value for t in tensors(x)] if isinstance(value, (list, tuple)) else []
+
+
+def rebuilt(value, new):
+    """The arguments with their floating arrays, in order, taken from ``new``."""
+    if isinstance(value, jax.Array):
+        return next(new) if jax.numpy.issubdtype(value.dtype, jax.numpy.floating) else value
+    return [rebuilt(x, new) for x in value] if isinstance(value, list) else value
+
+
+def case(number):
+    """A case's name, its arguments as tensors, and its keywords."""
+    name, make = CASES[number]
+    torch.manual_seed(number)
+    given, keywords = split_keywords(make())
+    for tensor in tensors(given):
+        if tensor.is_floating_point() and not hasattr(tensor, "held"):
+            tensor.requires_grad_()
+    return name, given, keywords
+
+
+def in_pytorch(number):
+    """Results of a case, and gradients of the first one, weighted by place."""
+    name, given, keywords = case(number)
+    packet, _, overload = name.partition(".")
+    made = reduce(getattr, (packet, overload or "default"), torch.ops.aten)(*given, **keywords)
+    made = list(made) if isinstance(made, (tuple, list)) else [made]
+    trained = [t for t in tensors(given) if t.requires_grad]
+    if not made[0].requires_grad:
+        return made, []
+    weights = torch.linspace(-1, 1, made[0].numel(), dtype=torch.float64).reshape(made[0].shape)
+    return made, torch.autograd.grad((made[0] * weights).sum(), trained, allow_unused=True)
+
+
+def in_jax(number):
+    """The same by the table."""
+    name, given, keywords = case(number)
+    how = {key: to_jax(value) for key, value in keywords.items()}
+    if name in RANDOM:
+        how["key"] = Key(jax.numpy.zeros(4, jax.numpy.uint32))
+    arrays = to_jax(given)
+    leaves = [to_jax(t) for t in tensors(given) if t.is_floating_point()]
+    trained = [
+        k
+        for k, t in enumerate(t for t in tensors(given) if t.is_floating_point())
+        if t.requires_grad
+    ]
+
+    def compute(chosen):
+        new = list(leaves)
+        for k, leaf in zip(trained, chosen, strict=True):
+            new[k] = leaf
+        made = OPERATIONS[name](*rebuilt(arrays, iter(new)), **how)
+        made = list(made) if isinstance(made, (tuple, list)) else [made]
+        first = made[0]
+        if not jax.numpy.issubdtype(first.dtype, jax.numpy.floating):
+            return 0.0, made
+        weights = jax.numpy.linspace(-1, 1, first.size).reshape(first.shape)
+        return (first * weights).sum(), made
+
+    gradients, made = jax.grad(compute, has_aux=True)([leaves[k] for k in trained])
+    return made, gradients
+
+
+GROUP = 30
+"""Cases that are compiled together, which takes less time."""
+
+
+@cache
+def group_in_jax(group):
+    numbers = range(group * GROUP, min((group + 1) * GROUP, len(CASES)))
+    quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    with jax.enable_x64(True):
+        made = jax.jit(lambda: [in_jax(k) for k in numbers], compiler_options=quick)()
+        return jax.tree.map(np.asarray, made)
+
+
+@pytest.mark.parametrize(
+    "number", range(len(CASES)), ids=[f"{k}-{name}" for k, (name, _) in enumerate(CASES)]
+)
+def test_operation__values_and_gradients_are_pytorchs(number):
+    ours, gradients = group_in_jax(number // GROUP)[number % GROUP]
+    theirs, wanted_gradients = in_pytorch(number)
+    for mine, wanted in zip(ours, theirs, strict=False):
+        if mine is not None and wanted.numel():
+            wanted = wanted.detach().numpy()
+            np.testing.assert_allclose(mine.astype(wanted.dtype), wanted, 1e-9, 1e-9)
+    for mine, wanted in zip(gradients, wanted_gradients, strict=False):
+        wanted = np.zeros(mine.shape) if wanted is None else wanted.numpy()
+        np.testing.assert_allclose(mine, wanted, 1e-8, 1e-8)
+
+
+def test_random__is_drawn_as_asked():
+    key = Key(jax.numpy.zeros(4, jax.numpy.uint32))
+    kept = OPERATIONS["native_dropout"](jax.numpy.ones(20000), 0.25, True, key=key)[0]
+    assert abs(float((kept == 0).mean()) - 0.25) < 0.02
+    np.testing.assert_allclose(kept[kept > 0], 1 / 0.75, 1e-6)
+    normal = OPERATIONS["randn"]([20000], key=key)
+    assert abs(float(normal.mean())) < 0.05 and abs(float(normal.std()) - 1) < 0.05
+    uniform = OPERATIONS["rand"]([20000], key=key)
+    assert float(uniform.min()) >= 0 and float(uniform.max()) < 1
+    assert not np.array_equal(uniform, OPERATIONS["rand"]([20000], key=key))
+    low = OPERATIONS["randint.low"](3, 7, [1000], key=key)
+    assert set(np.unique(low).tolist()) == {3, 4, 5, 6}
