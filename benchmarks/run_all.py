@@ -20,6 +20,7 @@ SCRIPTS = (
     "simulation",
     "pipedream",
     "flops",
+    "hybrid_graphs",
     "text_order",
     "shardy",
     "classes",

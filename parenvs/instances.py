@@ -184,17 +184,21 @@ def load_model(instance: str | os.PathLike[str], **reading: Any) -> HybridModel:
 
 
 def _model_of_graph(instance: str, **reading: Any) -> HybridModel:
-    """Load the chain of layers of a graph, which a step of training with its optimiser makes."""
+    """Load the chain of layers of a graph; the same arguments give the same object."""
     known = (*shapes(), *names())
-    if instance in names() or _exists(instance) or python_source.is_function(instance):
-        raise ParenvsError(
-            f"instance {instance!r} has no shape; hybrid plans need one: {', '.join(shapes())}, or "
-            "a .json file of one"
+    if not (instance in names() or _exists(instance) or python_source.is_function(instance)):
+        raise UnknownInstanceError(
+            f"unknown instance {instance!r}{did_you_mean(instance, known)}; shapes: "
+            f"{', '.join(shapes())}; graphs: {', '.join(names())}; or give a .json file of a shape "
+            "or the path of a graph"
         )
-    raise UnknownInstanceError(
-        f"unknown instance {instance!r}{did_you_mean(instance, known)}; shapes: "
-        f"{', '.join(shapes())}; or give a .json file of one"
-    )
+    if instance.endswith(".csv"):
+        raise ParenvsError(
+            f"{instance}: a profile says nothing of the layers' operations; hybrid plans need a "
+            "shape or a graph"
+        )
+    arguments = reading.pop("arguments", None)
+    return _cached_model(instance, (arguments, _reading_key(reading), _stamp(instance)))
 
 
 def load_graph(
@@ -493,6 +497,13 @@ def _stamp(text: str) -> int | None:
     with contextlib.suppress(OSError, ValueError):  # without a file, loading the graph fails
         return Path(text).stat().st_mtime_ns
     return None
+
+
+@lru_cache(maxsize=4)
+def _cached_model(instance: str, how: tuple[str | None, _Key, Any]) -> HybridModel:
+    arguments, reading, _ = how
+    graph = load_graph(instance, arguments=arguments, **dict(reading))
+    return HybridModel.of_graph(graph, instance)
 
 
 @lru_cache(maxsize=32)

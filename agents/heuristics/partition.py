@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from parenvs.agents.answer import PartitionAnswer
-from parenvs.agents.heuristics.blocks import find_blocks
 from parenvs.errors import InfeasibleError
 from parenvs.partitioning.explain import Explainer
+from parenvs.partitioning.megatron import megatron_classes
 from parenvs.partitioning.space import PartitionSpace
 
 _BATCH = 4096  # episodes drawn at once
@@ -104,21 +104,15 @@ def data_parallel(space: PartitionSpace) -> PartitionAnswer:
 def expert(space: PartitionSpace) -> PartitionAnswer:
     """The plan of Megatron for a transformer; for other networks, a chain of dense layers split.
 
-    Blocks are found in the data flow, see ``parenvs.agents.heuristics.blocks``. The hidden
-    dimension of each is partitioned, together with its class, unless that conflicts with one
-    before. The answer's notes tell which attentions and feed-forward networks stay whole, and why.
+    Blocks are found in the data flow, see ``parenvs.partitioning.megatron``. The hidden dimension
+    of each is partitioned, together with its class, unless that conflicts with one before. The
+    answer's notes tell which attentions and feed-forward networks stay whole, and why.
 
     Raises:
         InfeasibleError: no block was found, or none can be partitioned.
     """
     problem, words = space.problem, Explainer(space.problem.classes)
-    chosen = np.zeros(len(problem.classes), dtype=bool)
-    whole: dict[str, list[int]] = {}  # kind of block -> classes that are blocked
-    for block in find_blocks(problem.classes):
-        if problem.classes.blocked[block.label]:
-            whole.setdefault(block.kind, []).append(block.label)
-        elif not chosen[problem.classes.rivals(block.label)].any():
-            chosen[block.label] = True
+    chosen, whole = megatron_classes(problem.classes)
     notes = tuple(
         f"{len(labels)} {kind} class{'es stay' if len(labels) > 1 else ' stays'} whole: "
         f"{words.blocked(labels[0])}"

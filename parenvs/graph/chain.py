@@ -61,7 +61,7 @@ def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
     count = len(pivots)
     position, tensor = graph.uses(pivots)
     producer, produced = graph.makes(pivots)
-    reads, views = _weight_reads(graph, pivots)
+    reads, views = weight_reads(graph, pivots)
     last = np.full(len(graph.element_type), -1)
     np.maximum.at(last, tensor, position)
     used_later = last[produced] > producer
@@ -89,8 +89,8 @@ def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
     )
 
 
-def _weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]], set[int]]:
-    """Where each weight is read, and the views of weights that no cut has to send.
+def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]], set[int]]:
+    """Return where each weight is read, and the views of weights that no cut has to send.
 
     Returns:
         Index of an entry parameter -> places in the chain, ascending, at least one; and tensors.

@@ -202,7 +202,9 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
     ) + gather_start.max(axis=0)
     hiding = backward + again + of_stage.backward_exchange
     reduction, exposed = _reduction(model, machine, stages, hiding)
-    tail = tail_of(exposed, hiding.cumsum(axis=0) - hiding)
+    ahead = hiding.cumsum(axis=0) - hiding
+    ahead[1:] += links.cumsum(axis=0) / 2  # gradients' way to the stages in front
+    tail = tail_of(exposed, ahead)
     tied = _tied(model, machine, stages)
     update = _update(model, machine, stages)
     optimizer = update.max(axis=0)
@@ -319,13 +321,13 @@ def _again(
 def _ends(
     model: HybridModel, machine: Machine, split: Split, ones: np.ndarray, speed: np.ndarray
 ) -> LayerSeconds:
-    """Return the seconds of embedding and head, on the first and the last stage."""
+    """Return the seconds of embedding and head, collectives too, on the first and last stage."""
     forward, backward = np.zeros_like(ones), np.zeros_like(ones)
     for layer, stage in ((model.embedding, 0), (model.head, -1)):
         if layer is not None:
             seconds = _seconds(layer, machine, split, ones, speed)
-            forward[stage] += seconds.forward[stage]
-            backward[stage] += seconds.backward[stage]
+            forward[stage] += (seconds.forward + seconds.forward_exchange)[stage]
+            backward[stage] += (seconds.backward + seconds.backward_exchange)[stage]
     return LayerSeconds(forward, backward)
 
 

@@ -88,12 +88,16 @@ def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Fig
 
     A product of fewer tiles than the device has multiprocessors leaves some of them idle.
     """
-    compute = 2.0 * m * n * k * batch / machine.flops
+    flops = 2.0 * m * n * k * batch
     if machine.multiprocessors:
         tiles = np.ceil(np.asarray(m) / TILE) * np.ceil(np.asarray(n) / TILE) * batch
-        compute = compute * np.maximum(1.0, machine.multiprocessors / tiles)
-    traffic = machine.width * batch * (m * k + k * n + m * n) / machine.memory_bw
-    return np.maximum(compute, traffic) + machine.launch
+        flops = flops * np.maximum(1.0, machine.multiprocessors / tiles)
+    return roofline_seconds(machine, flops, machine.width * batch * (m * k + k * n + m * n))
+
+
+def roofline_seconds(machine: Machine, flops: Figure, size: Figure) -> Figure:
+    """Seconds of a kernel of FLOPs and bytes, whichever take longer."""
+    return np.maximum(flops / machine.flops, size / machine.memory_bw) + machine.launch
 
 
 def kernel_seconds(machine: Machine, size: Figure) -> Figure:

@@ -234,6 +234,8 @@ def _splits(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
             yield f"stages[{number}].tp: {reason}"
     if plan.sequence_parallel and widest == 1:
         yield "sequence_parallel: needs tp of at least 2"
+    elif plan.sequence_parallel and (reason := model.reasons_against_sequence_parallel()):
+        yield f"sequence_parallel: {reason}"
     shape = model.shape
     if plan.context > 1 and shape is None:
         yield f"context: {model.name} has no shape, so its tokens cannot be shared"

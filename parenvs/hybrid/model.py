@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.graph.graph import Graph
+from parenvs.hybrid.graph.chain import GraphChain, chain_of
 from parenvs.hybrid.layers import Embedding, Head, Layer, Split, TransformerBlock
 from parenvs.hybrid.shape import TransformerShape
 
@@ -29,6 +31,8 @@ class HybridModel:
         head: what the last stage holds beside its layers, or None.
         tied_parameters: parameters that embedding and head share.
         shape: the shape, if it was made of one.
+        chain: the layers of the graph, if it was made of one.
+        notes: what was guessed, in sentences.
     """
 
     name: str
@@ -40,6 +44,8 @@ class HybridModel:
     head: Layer | None = None
     tied_parameters: float = 0.0
     shape: TransformerShape | None = None
+    chain: GraphChain | None = None
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of layers."""
@@ -58,12 +64,16 @@ class HybridModel:
         return np.array([0.0, *self.crossing, 0.0])
 
     def flops(self, samples: float, recompute: bool = False) -> float:
-        """Model FLOPs of a step, see ``TransformerShape.flops``."""
+        """Model FLOPs of a step, see ``TransformerShape.flops`` and ``GraphChain.flops``."""
+        if self.chain is not None:
+            return self.chain.flops(samples, recompute)
         assert self.shape is not None
         return self.shape.flops(samples, recompute)
 
     def reasons_against_tp(self, tp: int) -> str | None:
         """Return why the matrices cannot be divided among ``tp`` ranks, or None."""
+        if self.chain is not None:
+            return self.chain.splitting.reason_against(tp)
         shape = self.shape
         if shape is None:
             return None
@@ -74,6 +84,19 @@ class HybridModel:
             if width % tp:
                 return f"tp {tp} does not divide {name} {width}"
         return None
+
+    def reasons_against_sequence_parallel(self) -> str | None:
+        """Return why tp ranks cannot share what lies between the matrices, or None."""
+        if self.chain is not None and not self.chain.splitting.has_attention:
+            return (
+                f"{self.name} has no attention or feed-forward block around which to share tokens"
+            )
+        return None
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it runs in half precision by default: a shape, or a graph whose products do."""
+        return self.chain is None or self.chain.is_half
 
     @classmethod
     def of_shape(cls, shape: TransformerShape) -> HybridModel:
@@ -89,6 +112,35 @@ class HybridModel:
             head=Head(shape),
             tied_parameters=float(shape.vocabulary * shape.hidden) if shape.tied else 0.0,
             shape=shape,
+        )
+
+    @classmethod
+    def of_graph(cls, graph: Graph, name: str = "", **options: Any) -> HybridModel:
+        """Make the chain of the layers of a training step's graph.
+
+        Args:
+            graph: the training step, or the forward pass, whose backward pass then takes twice as
+                long. Loops over layers are written out.
+            name: name or path that plans carry (default: the graph's).
+            **options: ``costs``: ``"kernels"``, what a compiler fuses taken together;
+                ``"instructions"`` or ``"flops"``, as partitions or pipelines count; ``uneven``,
+                ``classes`` and ``chosen``: what tensor parallelism splits, see ``chain_of``.
+
+        Raises:
+            ParenvsError: unknown costs, or the graph has no forward pass.
+        """
+        chain = chain_of(graph, **options)
+        return cls(
+            name=name or graph.name,
+            fingerprint=graph.fingerprint,
+            kinds=chain.kinds,
+            kind_of=chain.kind_of,
+            crossing=chain.crossing,
+            embedding=chain.embedding,
+            head=chain.head,
+            tied_parameters=chain.tied_parameters,
+            chain=chain,
+            notes=chain.notes,
         )
 
     def parameters_of(self, layers: np.ndarray, split: Split) -> tuple[Figure, Figure]:

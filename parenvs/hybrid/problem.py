@@ -28,19 +28,27 @@ from parenvs.plan import LARGEST_NUMBER, SCHEDULES, SENDS, HybridPlan, HybridSta
 
 BEST_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
 """Precisions that plans have by default: the first of them that the device has."""
+BEST_FULL_PRECISIONS = ("tf32", "fp32")
+"""The same for graphs whose products are in full precision."""
 DEFAULT_STACKS = {"h100": "nemo-2024", "a100": "megatron-2022", "v100": "megatron-2021"}
 """Device -> the stack that plans have by default."""
 OTHER_STACK = "megatron-2022"
 """The default stack of other devices; what it reaches there is a guess (``Stack.is_guess``)."""
 
 
-def best_precision(cluster: Cluster) -> str:
+def best_precision(cluster: Cluster, half: bool = True) -> str:
     """Return the precision that plans on a cluster have by default.
 
-    A device whose peaks by precision are not known is taken to have all of them.
+    A device whose peaks by precision are not known is taken to have all of them but TF32.
+
+    Args:
+        cluster: the devices.
+        half: whether the model is one for half precision, see ``HybridModel.is_half``.
     """
     peaks = dict(cluster.device.peaks)
-    return next((x for x in BEST_PRECISIONS if x in peaks or not peaks), BEST_PRECISIONS[0])
+    order = BEST_PRECISIONS if half else BEST_FULL_PRECISIONS
+    known = peaks or {name: 0.0 for name in order if name != "tf32"}
+    return next((name for name in order if name in known), order[-1])
 
 
 def default_stack(cluster: Cluster) -> Stack:
@@ -80,7 +88,7 @@ class Hybrid:
         fill(self, "cluster", Cluster.parse(self.cluster))
         stack = default_stack(self.cluster) if self.stack is None else Stack.parse(self.stack)
         fill(self, "stack", stack)
-        fill(self, "precision", self.precision or best_precision(self.cluster))
+        fill(self, "precision", self.precision or best_precision(self.cluster, self.model.is_half))
         fill(self, "instance", self.instance or self.model.name)
         is_whole = isinstance(self.batch, int) and not isinstance(self.batch, bool)
         if not is_whole or not 1 <= self.batch <= LARGEST_NUMBER:

@@ -9,28 +9,15 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from parenvs.errors import printable
+from parenvs.pipeline.scopes import NUMBERED, Path, scopes_of
 from parenvs.viewer.words import clip, plural
 
 if TYPE_CHECKING:
     from parenvs.pipeline.profile import StageProfile
 
-Path = tuple[str, ...]
-"""Scopes or keys, from the outermost to the innermost."""
 AFTER = "after "
 """How the name of a cut begins that comes after what it names."""
-_FUNCTION = re.compile(r"\bp?jit\([^()]*\)")
-_TRANSFORM = re.compile(
-    r"\b(?:jvp|transpose|vmap|pmap|linearize|checkpoint|remat|shard_map)\(([^()]*)\)"
-)
-_NO_SCOPE = {
-    "", "~", "while", "body", "cond", "scan", "pjit", "closed_call", "core_call", "named_call",
-    "remat", "checkpoint", "rematted_computation", "custom_jvp_call", "custom_vjp_call",
-    "custom_vjp_call_jaxpr",
-}  # fmt: skip
-"""Parts of an ``op_name`` that JAX and Haiku put in, and the model's author did not."""
-_ITERATION = re.compile(r"(.*)(\[\d+\])")
 _INDEX = re.compile(r"\[?\d+\]?")
-_NUMBERED = re.compile(r"(?<![A-Z\d])\d")  # layer_3, h0_attn, 3; not GPT2LMHeadModule
 _DIGITS = re.compile(r"\d+")
 
 
@@ -73,7 +60,7 @@ class _Chain:
     def __init__(self, profile: StageProfile) -> None:
         self.profile = profile
         names = [str(name) for name in profile.names]
-        parsed = {name: _scopes(name, bool(profile.source)) for name in dict.fromkeys(names)}
+        parsed = {name: scopes_of(name, bool(profile.source)) for name in dict.fromkeys(names)}
         self.paths = [parsed[name][0] for name in names]
         self.operations = [parsed[name][1] for name in names]
         self.spans: dict[Path, list[int]] = {}
@@ -129,31 +116,8 @@ class _Chain:
         return "/".join(part for part in parts if part) + number
 
 
-def _scopes(name: str, of_graph: bool) -> tuple[Path, str]:
-    """The scopes that a pivot's author wrote, and the name of its instruction.
-
-    Args:
-        name: ``op_name`` of an instruction, or a name of a measured chain.
-        of_graph: whether the last part is the instruction's own name, which is no scope.
-    """
-    before = ""
-    while before != name:
-        before = name
-        name = _TRANSFORM.sub(r"\1", _FUNCTION.sub("", name))
-    parts = name.split("/")
-    operation = parts.pop().partition("_general")[0] if of_graph else ""  # dot, conv
-    scopes = []
-    for part in parts:
-        iteration = _ITERATION.fullmatch(part)
-        if iteration and iteration[1] in _NO_SCOPE:
-            scopes.append(iteration[2])
-        elif part not in _NO_SCOPE and "->" not in part:  # an arrow: the formula of an einsum
-            scopes.append(part)
-    return tuple(scopes), operation
-
-
 def _numbered(path: Path) -> bool:
-    return any(_NUMBERED.search(part) for part in path)
+    return any(NUMBERED.search(part) for part in path)
 
 
 def _suffix(path: Path, rivals: Collection[Path], least: int = 1) -> str:
@@ -163,7 +127,7 @@ def _suffix(path: Path, rivals: Collection[Path], least: int = 1) -> str:
     other scopes: ``layers/3`` of an encoder where a decoder has layers too. It has at least
     ``least`` parts, if there are as many.
     """
-    numbered = [place for place, part in enumerate(path) if _NUMBERED.search(part)]
+    numbered = [place for place, part in enumerate(path) if NUMBERED.search(part)]
     start = numbered[-1] if numbered else max(len(path) - 1, 0)
     stop = start + 1
     while start > 0 and (

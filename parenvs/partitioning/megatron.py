@@ -83,6 +83,24 @@ def find_blocks(classes: DimensionClasses) -> list[Block]:
     ]
 
 
+def megatron_classes(classes: DimensionClasses) -> tuple[np.ndarray, dict[str, list[int]]]:
+    """Return the classes that the expert's plan splits, and the blocks that stay whole.
+
+    The hidden dimension of each block is split, unless that conflicts with one before.
+
+    Returns:
+        (C,) bool; and kind of block -> classes that are blocked.
+    """
+    chosen = np.zeros(len(classes), dtype=bool)
+    whole: dict[str, list[int]] = {}
+    for block in find_blocks(classes):
+        if classes.blocked[block.label]:
+            whole.setdefault(block.kind, []).append(block.label)
+        elif not chosen[classes.rivals(block.label)].any():
+            chosen[block.label] = True
+    return chosen, whole
+
+
 class _Flow:
     """The dense layers of a graph's forward pass, and the way of each class between them.
 

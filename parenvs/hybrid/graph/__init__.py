@@ -1,0 +1,1 @@
+"""Chains of layers made of the HLO graph of a training step."""

@@ -1,0 +1,180 @@
+"""Chains of layers made of graphs: shipped ones, and those of users who name nothing."""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+import parenvs
+from parenvs.cluster import Cluster
+from parenvs.errors import ParenvsError
+from parenvs.graph.graph import Phase
+from parenvs.hybrid.graph.program import Program, _label_backward
+from parenvs.hybrid.layers import Split
+from parenvs.hybrid.model import HybridModel
+from parenvs.hybrid.shape import TransformerShape
+from parenvs.hybrid.stack import STACKS
+from parenvs.hybrid.uniform import Uniform
+from parenvs.instances import load_graph, load_model
+
+LAYERS = {"vgg-19": 18, "t5-base": 24, "t5-3b": 48, "t5-11b": 48, "bert-48": 48}
+FIRST_AND_LAST = {
+    "vgg-19": ("block1_conv1", "fc2"),
+    "t5-base": ("encoder/layer_0", "decoder/layer_11"),
+    "t5-3b": ("encoder/layer_0", "decoder/layer_23"),
+    "t5-11b": ("encoder/layer_0", "decoder/layer_23"),
+    "bert-48": ("encoder/layer_0", "encoder/layer_47"),
+}
+BERT = TransformerShape(
+    "bert", 48, 1024, 16, 512, 30522, dropout=False, causal=False, positions=512
+)
+
+
+@lru_cache(8)
+def machine(device="a100", precision="bf16", stack="megatron-2022"):
+    return STACKS[stack].machine(Cluster.parse(f"1x8:{device}"), precision)
+
+
+def number(figure):
+    return float(np.squeeze(figure))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_graph__layers_of_shipped_graphs(name):
+    program = Program.of(load_graph(name))
+    assert program.layers == LAYERS[name] and not program.twice and not program.notes
+    assert (program.borders.names[0], program.borders.names[-1]) == FIRST_AND_LAST[name]
+    assert (np.diff(program.borders.bounds) > 0).all()
+
+
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
+def test_graph__every_product_of_the_step_has_a_layer_and_its_flops_count_once(name):
+    graph, model = load_graph(name), load_model(name)
+    program = model.chain.program
+    heavy = [i for i, opcode in enumerate(program.flow.opcode) if opcode in ("dot", "convolution")]
+    assert (program.label[heavy] >= 0).all()
+    assert model.flops(graph.batch_size) == pytest.approx(graph.flops[heavy].sum(), rel=1e-12)
+    forward = graph.flops[[i for i in heavy if graph.phase[i] == Phase.FORWARD]].sum()
+    again = model.flops(graph.batch_size, recompute=True) - model.flops(graph.batch_size)
+    assert 0.9 * forward < again < forward  # the head is not recomputed
+
+
+@pytest.mark.parametrize("name", ["t5-base", "bert-48"])
+def test_graph__backward_layers_follow_from_the_flow_of_data_as_from_names(name):
+    program = load_model(name).chain.program
+    backward = np.flatnonzero((program.graph.phase == Phase.BACKWARD) & (program.label >= 0))
+    by_flow = program.label.copy()
+    nameless = Program.of(load_graph(name)).borders
+    nameless.keys.clear()
+    _label_backward(program.graph, program.flow, nameless, by_flow)
+    same = by_flow[backward] == program.label[backward]
+    products = np.array([program.flow.opcode[i] == "dot" for i in backward])
+    assert same[products].all() and same.mean() > 0.97
+
+
+def test_graph__phases_of_a_layer_are_numbers_of_the_transformer_that_it_is():
+    """BERT-48 by its graph and by its shape: what both count agrees."""
+    of_graph, of_shape = load_model("bert-48"), HybridModel.of_shape(BERT)
+    block, layer = of_shape.kinds[0], of_graph.kinds[of_graph.kind_of[20]]
+    assert number(layer.parameters(Split(1, 1.0))[0]) == BERT.block_parameters[0]
+    assert of_graph.chain.parameters == pytest.approx(BERT.parameters, rel=0.01)
+    assert of_graph.tied_parameters == of_shape.tied_parameters
+    one_block = BERT.flops(1) - 3 * 2 * 512 * 1024 * 30522
+    assert of_graph.flops(1) > one_block > 0.98 * of_graph.flops(1)  # a head on 76 of 512 tokens
+    for tp, shared in ((1, False), (8, False), (8, True)):
+        split = Split(tp, 8.0, sequence_parallel=shared)
+        for mode in ("none", "selective", "full"):
+            kept = [number(x.saved_bytes(machine(), split, mode)) for x in (layer, block)]
+            assert kept[0] == pytest.approx(kept[1], rel=0.01), (tp, shared, mode)
+
+
+@pytest.mark.parametrize(("device", "precision"), [("a100", "bf16"), ("h100", "bf16"),
+                                                   ("v100", "fp16"), ("a100", "tf32")])  # fmt: skip
+def test_graph__a_layer_takes_as_long_by_its_graph_as_by_its_shape(device, precision):
+    model, shape = load_model("bert-48"), HybridModel.of_shape(BERT)
+    here, split = machine(device, precision), Split(1, 8.0)
+    layer, block = model.kinds[model.kind_of[20]], shape.kinds[0]
+    seconds = [[number(figure) for figure in x.seconds(here, split)] for x in (layer, block)]
+    assert seconds[0][0] == pytest.approx(seconds[1][0], rel=0.08)
+    # The gradients of biases are kernels apart, and products of queries, keys and values, which
+    # the shape takes as one, do not fill an H100.
+    assert seconds[0][1] == pytest.approx(seconds[1][1], rel=0.18 if device == "h100" else 0.08)
+    assert seconds[0][4] == pytest.approx(seconds[1][4], rel=0.02)
+
+
+def test_graph__figures_are_those_of_each_plan_alone():
+    """Tables over tp and samples give what one plan at a time gives."""
+    layer = load_model("t5-base").kinds[1]
+    tp = np.array([[1, 4], [2, 4]])
+    samples, shared = np.array([[1.0, 2.0], [0.5, 2.0]]), np.array([[False, True], [True, False]])
+    split = Split(tp, samples, sequence_parallel=shared)
+    together = layer.seconds(machine(), split)
+    kept = layer.saved_bytes(machine(), split, "none")
+    for place in np.ndindex(2, 2):
+        one = Split(tp[place], samples[place], sequence_parallel=shared[place])
+        alone = layer.seconds(machine(), one)
+        assert [float(f[place]) for f in together] == [number(f) for f in alone]
+        assert kept[place] == layer.saved_bytes(machine(), one, "none")
+
+
+def test_graph__fused_attention_keeps_no_scores_and_is_one_kernel():
+    layer, split = load_model("bert-48").kinds[1], Split(1, 8.0)
+    apart, fused = machine(), machine("a100", "bf16", "nemo-2024")
+    assert number(layer.seconds(fused, split).attention) == 0.0
+    assert number(layer.seconds(apart, split).attention) > 0.0
+    kept = [number(layer.saved_bytes(here, split, mode))
+            for here, mode in ((fused, "none"), (apart, "selective"))]  # fmt: skip
+    assert kept[0] == kept[1]
+
+
+def test_graph__a_problem_is_planned_and_judged():
+    problem = parenvs.problem("t5-base", "a100-2", task="hybrid", batch=128)
+    assert problem.precision == "tf32"
+    plans = Uniform(tp=[1, 2, 4], pp=[1, 2, 4], dp=[16, 4, 1], micro_batch=4, batch=128)
+    seconds, size = plans.judged(problem.model, problem.cluster, problem.machine)
+    for number_, length in enumerate(seconds["length"]):
+        report = problem.report(problem.uniform_plan(plans, number_))
+        assert report.legal, report.reasons
+        assert report.length_seconds == pytest.approx(length, rel=1e-9)
+    assert (np.diff(size["weights"]) < 0).all()
+    assert 0 < report.mfu < 1
+
+
+def test_graph__vgg_splits_dense_layers_and_convolutions():
+    model = load_model("vgg-19")
+    assert model.reasons_against_tp(2) is None
+    assert "tp 7 divides none of the widths" in model.reasons_against_tp(7)
+    split = Split(np.array([1, 2]), np.array([8.0, 8.0]))
+    forward = model.kinds[2].seconds(machine(), split).forward
+    assert forward[1] < forward[0]
+    assert "no attention" in model.reasons_against_sequence_parallel()
+
+
+def test_graph__names_and_costs_that_do_not_exist(tmp_path):
+    with pytest.raises(ParenvsError, match="costs must be one of kernels"):
+        HybridModel.of_graph(load_graph("vgg-19"), costs="kernel")
+    path = tmp_path / "measured.csv"
+    path.write_text("name")
+    with pytest.raises(ParenvsError, match="profile says nothing"):
+        load_model(str(path))
+
+
+@pytest.mark.parametrize("options", [{}, {"scan": True}, {"remat": True}])
+@pytest.mark.parametrize("layer", ["separate", "fused", "experts"])
+def test_graph__users_graphs_without_names(layer, options):
+    pytest.importorskip("jax")
+    import unnamed_layers
+
+    step, arguments = unnamed_layers.training_step(getattr(unnamed_layers, layer), 5, **options)
+    graph = parenvs.Graph.from_jax(step, *arguments)
+    model = HybridModel.of_graph(graph)
+    alike = max(model.kind_of.count(kind) for kind in set(model.kind_of))
+    assert alike == 5 and model.embedding is not None and model.head is not None
+    assert model.notes  # it says what it went by
+    assert model.chain.parameters * 4 == graph.parameter_bytes
+    assert model.tied_parameters == unnamed_layers.WORDS * unnamed_layers.WIDTH
+    assert model.chain.program.twice == bool(options.get("scan"))
+    seconds = model.kinds[0].seconds(machine(), Split(2, 4.0))
+    assert number(seconds.backward) > number(seconds.forward) > 0
+    if layer == "separate":
+        assert number(seconds.forward_exchange) > 0

@@ -1,0 +1,153 @@
+"""What runs as one kernel, and what a fused graph keeps: small programs by hand, shipped graphs."""
+
+from collections import Counter
+
+import pytest
+from partition_toys import MLP, read
+
+from parenvs.graph.graph import Phase
+from parenvs.hybrid.graph.fusion import kernels_of
+from parenvs.hybrid.graph.keep import with_least_kept
+from parenvs.hybrid.graph.program import Program
+from parenvs.instances import load_model
+
+
+def kernels(text, keep=False):
+    """The kernels of a module, members and tensors by the names of their instructions."""
+    graph = read(text)
+    program = Program.of(graph)
+    found = kernels_of(program)
+    if keep:
+        found = with_least_kept(program, found)
+    names = {t: name_of(graph, i) for i, made in enumerate(program.flow.results) for t in made}
+    return [
+        (
+            Phase(kernel.phase).name[0],
+            "+".join(program.flow.opcode[i] for i in kernel.members),
+            sorted(names[t] for t in kernel.reads),
+            sorted(names[t] for t in kernel.writes),
+        )
+        for kernel in found
+    ]
+
+
+def name_of(graph, index):
+    return graph.strings[graph.op_name[index]].rpartition("/")[2] or f"#{index}"
+
+
+def test_fusion__a_network_of_two_layers():
+    """The derivative of tanh is one kernel; products stand alone."""
+    found = kernels(MLP)
+    assert [row[:2] for row in found] == [
+        ("F", "dot"), ("F", "tanh"), ("F", "dot"), ("F", "subtract"), ("B", "dot"), ("B", "dot"),
+        ("B", "multiply+subtract+multiply"), ("B", "dot"),
+    ]  # fmt: skip
+    derivative = found[6]
+    assert derivative[2:] == (["h", "tanh"], ["mul"])
+
+
+GELU = """\
+HloModule gelu
+ENTRY main {
+  params__w__.1 = f32[4,6]{1,0} parameter(0)
+  params__v__.1 = f32[6,4]{1,0} parameter(1)
+  batch__x__.1 = f32[8,4]{1,0} parameter(2)
+  y.1 = f32[8,6]{1,0} dot(batch__x__.1, params__w__.1), \
+lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/jvp()/y"}
+  square.1 = f32[8,6]{1,0} multiply(y.1, y.1), metadata={op_name="jit(step)/jvp()/square"}
+  cube.1 = f32[8,6]{1,0} multiply(square.1, y.1), metadata={op_name="jit(step)/jvp()/cube"}
+  gate.1 = f32[8,6]{1,0} tanh(cube.1), metadata={op_name="jit(step)/jvp()/gate"}
+  out.1 = f32[8,6]{1,0} multiply(gate.1, y.1), metadata={op_name="jit(step)/jvp()/out"}
+  z.1 = f32[8,4]{1,0} dot(out.1, params__v__.1), \
+lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/jvp()/z"}
+  dv.1 = f32[6,4]{1,0} dot(out.1, z.1), \
+lhs_contracting_dims={0}, rhs_contracting_dims={0}, metadata={op_name="transpose(jvp())/dv"}
+  do.1 = f32[8,6]{1,0} dot(z.1, params__v__.1), \
+lhs_contracting_dims={1}, rhs_contracting_dims={1}, metadata={op_name="transpose(jvp())/do"}
+  a.1 = f32[8,6]{1,0} multiply(do.1, gate.1), metadata={op_name="transpose(jvp())/a"}
+  b.1 = f32[8,6]{1,0} multiply(a.1, square.1), metadata={op_name="transpose(jvp())/b"}
+  dw.1 = f32[4,6]{1,0} dot(batch__x__.1, b.1), \
+lhs_contracting_dims={0}, rhs_contracting_dims={0}, metadata={op_name="transpose(jvp())/dw"}
+  nw.1 = f32[4,6]{1,0} subtract(params__w__.1, dw.1), metadata={op_name="jit(step)/nw"}
+  nv.1 = f32[6,4]{1,0} subtract(params__v__.1, dv.1), metadata={op_name="jit(step)/nv"}
+  ROOT r.1 = (f32[4,6]{1,0}, f32[6,4]{1,0}) tuple(nw.1, nv.1)
+}
+"""
+
+
+def test_fusion__what_derivatives_need_is_made_again_of_what_is_kept():
+    """The backward kernel reads the product's result, and makes square and gate again."""
+    literal = {row[1]: row for row in kernels(GELU)}
+    activation = "multiply+multiply+tanh+multiply"
+    assert literal[activation][2:] == (["y"], ["gate", "out", "square"])
+    assert literal["multiply+multiply"][2] == ["do", "gate", "square"]
+    least = {row[1]: row for row in kernels(GELU, keep=True)}
+    assert least[activation][2:] == (["y"], ["out"])
+    assert least["multiply+multiply"][2:] == (["do", "y"], ["b"])
+
+
+RESIDUAL = GELU.replace("dot(out.1, params__v__.1)", "dot(sum.1, params__v__.1)").replace(
+    "  z.1 =",
+    '  inner.1 = f32[8,6]{1,0} custom-call(out.1), custom_call_target="opaque", '
+    'metadata={op_name="jit(step)/jvp()/inner"}\n'
+    "  sum.1 = f32[8,6]{1,0} add(inner.1, cube.1), "
+    'metadata={op_name="jit(step)/jvp()/sum"}\n  z.1 =',
+)
+
+
+def test_fusion__no_kernel_waits_for_what_waits_for_it():
+    """The sum reads what the first kernel makes, but also what an opaque call makes of it."""
+    found = [row[:2] for row in kernels(RESIDUAL)]
+    assert ("F", "multiply+multiply+tanh+multiply") in found
+    assert ("F", "add") in found
+
+
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
+def test_fusion__kernels_of_shipped_graphs_wait_in_a_line(name):
+    """Every instruction is in one kernel of its layer and phase, and kernels make no circle."""
+    work = load_model(name).chain.work
+    program = work.program
+    members = Counter(i for kernel in work.kernels for i in kernel.members)
+    assert set(members.values()) == {1} and set(members) == set(program.works)
+    kernel_of = {i: number for number, k in enumerate(work.kernels) for i in k.members}
+    before = {}
+    for number, kernel in enumerate(work.kernels):
+        assert {program.label[i] for i in kernel.members} == {kernel.label}
+        assert {program.graph.phase[i] for i in kernel.members} == {kernel.phase}
+        makers = {
+            program.flow.producer[program.source(t)]
+            for i in kernel.members for t in program.flow.operands[i]
+        }  # fmt: skip
+        before[number] = {kernel_of[i] for i in makers if i in kernel_of} - {number}
+    while ready := [number for number, others in before.items() if not others]:
+        for number in ready:
+            del before[number]
+        for others in before.values():
+            others.difference_update(ready)
+    assert not before
+    assert 2 * len(work.kernels) < sum(program.label >= 0)
+
+
+def test_fusion__what_backward_kernels_read_is_written_or_read_by_the_forward_pass():
+    work = load_model("t5-base").chain.work
+    program = work.program
+    there = {t for kernel in work.kernels for t in kernel.writes}
+    there |= set(program.graph.parameter_tensor.tolist())
+    made = {t for i in program.works for t in program.flow.results[i]}
+    for kernel in work.kernels:
+        assert set(kernel.reads) & made <= there
+
+
+def test_fusion__a_transformer_layer_keeps_what_megatron_keeps():
+    """Norms keep their input and statistics, the activation its input, softmax its result."""
+    work = load_model("bert-48").chain.work
+    shapes = Counter(
+        tuple(sorted(work.program.flow.shapes[t])) for t in work.kept_tensors[20]
+        if work.program.elements[t] > 64 * 512 * 16
+    )  # fmt: skip
+    stream, scores = (64, 512, 1024), (16, 64, 512, 512)
+    heads = (16, 64, 64, 512)
+    # Inputs of both norms and of both halves, queries, keys, values and context; up and its
+    # activation; probabilities.
+    assert shapes[scores] == 1 and shapes[64, 512, 4096] == 2
+    assert shapes[stream] + shapes[heads] == 8
