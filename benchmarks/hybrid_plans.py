@@ -12,10 +12,10 @@ from parenvs.agents.exact.hybrid import exact, exact_uniform
 from parenvs.agents.heuristics.hybrid import PURE, megatron, pure
 from parenvs.errors import InfeasibleError
 from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.objectives import near_best, robustness
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.shape import TransformerShape
 from parenvs.hybrid.space import UniformSpace
+from parenvs.hybrid.space.objectives import near_best, robustness
 
 CLUSTERS = ("A", "B", "C", "h100-2", "16x8:h100")
 BERT_48 = TransformerShape(

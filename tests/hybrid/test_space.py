@@ -8,8 +8,8 @@ import pytest
 
 import parenvs
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.hybrid.objectives import Objective, near_best, robustness
 from parenvs.hybrid.space import Constraints, UniformSpace, uniform_plans
+from parenvs.hybrid.space.objectives import Objective, near_best, robustness
 from parenvs.hybrid.stack import STACKS
 
 
