@@ -180,9 +180,9 @@ def main() -> None:
         table(["way", *(row["graph"] for row in times)],
               [[way, *(_cell(row["times"][way]) for row in times)] for way in times[0]["times"]]),
         "\n## A layer of BERT-48 by its graph and by its shape\n",
-        "Graph / shape - 1, with `megatron-2022`, 8 samples; milliseconds of the graph in brackets. "
-        "The graph has the gradients of biases as kernels of their own, which the shape leaves "
-        "out; with tp 8 these and starts of kernels weigh more.\n",
+        "Graph / shape - 1, with `megatron-2022`, 8 samples; milliseconds of the graph in "
+        "brackets. The graph has the gradients of biases as kernels of their own, which the shape "
+        "leaves out; with tp 8 these and starts of kernels weigh more.\n",
         table(["device", "tp", "forward", "backward", "exchange forward", "exchange backward",
                "kept"], [_compared(row) for row in shape]),
         f"\n## The best uniform plan, batch {BATCH}\n",

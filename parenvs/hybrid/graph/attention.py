@@ -20,7 +20,7 @@ class Cores:
 
     Attributes:
         kernels: numbers of the kernels that they are made of.
-        causal: labels of layers in which a constant mask leaves scores out.
+        causal: labels of layers in which a mask leaves scores out that no input makes.
         inner: tensors that a core makes for itself.
     """
 
@@ -72,10 +72,7 @@ def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
         cores.kernels |= found | gradients
         cores.kernels |= _between(program, kernels, maker, behind, gradients, gradients)
         members = [i for n in found for i in kernels[n].members]
-        if any(
-            flow.opcode[i] == "select" and program.free_tensors[flow.operands[i][0]]
-            for i in members
-        ):
+        if any(flow.opcode[i] == "select" and not data[flow.operands[i][0]] for i in members):
             cores.causal.add(label)
     return cores
 
