@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parenvs.errors import ParenvsError, shown
 from parenvs.hybrid.problem import Hybrid
@@ -165,8 +165,13 @@ class Constraints:
 
 
 def software_of(problem: Hybrid) -> Software:
-    """Return how the problem's stack sends and sums gradients."""
-    return SOFTWARE.get(problem.stack.name, SOFTWARE["megatron-2022"])
+    """Return how the problem's stack sends and sums gradients.
+
+    At full precision gradients take as many bytes as weights, whatever the stack.
+    """
+    software = SOFTWARE.get(problem.stack.name, SOFTWARE["megatron-2022"])
+    least = int(problem.machine.width)
+    return replace(software, gradient_bytes=max(software.gradient_bytes, least))
 
 
 def divisors(number: int) -> list[int]:
