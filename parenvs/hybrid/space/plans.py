@@ -12,7 +12,7 @@ import numpy as np
 from parenvs.errors import InfeasibleError
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.space.constraints import Constraints, divisors, software_of
-from parenvs.hybrid.uniform import Uniform
+from parenvs.hybrid.uniform import Uniform, even_bounds
 from parenvs.plan import RECOMPUTE_MODES, HybridPlan
 
 
@@ -103,10 +103,18 @@ def _chunk_counts(problem: Hybrid, limits: Constraints, pp: int, micro_batches: 
         if limits.chunks in (None, chunks)
         and (
             layers % (pp * chunks) == 0
-            or (limits.uneven and pp * chunks <= layers)
+            or (limits.uneven and pp * chunks <= layers and _all_have_layers(problem, pp * chunks))
             or (both_ends and layers % pp and (layers + 2) % (pp * chunks) == 0)
         )
     ]
+
+
+def _all_have_layers(problem: Hybrid, pieces: int) -> bool:
+    """Whether layers that do not divide leave no piece empty that must have one."""
+    sizes = np.diff(even_bounds(len(problem.model), pieces))
+    ends = problem.model.embedding is not None, problem.model.head is not None
+    first, last = int(ends[0]), len(sizes) - int(ends[1])
+    return bool((sizes[first:last] > 0).all())
 
 
 @dataclass(frozen=True, eq=False)
