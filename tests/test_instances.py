@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import toys
 
-from parenvs import instances, problem
+from parenvs import instances, problem, shipped
 from parenvs.cluster import DEVICES, PRESETS
 from parenvs.datasets.instance_sets import SETS
 from parenvs.errors import ParenvsError, UnknownInstanceError
@@ -149,7 +149,7 @@ def test_instances__paths_that_are_none(load, tmp_path):
     for name in ("none.csv", "none.npz", "none.pb", "none.txt", "none.hlo", "folder/none"):
         with pytest.raises(UnknownInstanceError, match="no such file"):
             load(str(tmp_path / name))
-    wrong = tmp_path / "graph.onnx"
+    wrong = tmp_path / "graph.zip"
     wrong.write_text("x")
     with pytest.raises(UnknownInstanceError, match=r"must end in \.csv, \.npz, \.pb"):
         load(str(wrong))
@@ -217,7 +217,8 @@ def test_instances__build(tiny, tmp_path, monkeypatch):
             phases = 3 if kind == "train" else 1
             assert len(np.unique(graph.phase)) == phases
     # What was built serves as shipped instances do.
-    monkeypatch.setattr(instances, "data_folder", lambda: first)
+    for module in (instances, shipped):
+        monkeypatch.setattr(module, "data_folder", lambda: first)
     for cache in (instances.manifest, instances._shipped):
         cache.cache_clear()
     try:

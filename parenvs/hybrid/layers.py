@@ -86,12 +86,17 @@ class Layer(ABC):
 def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Figure = 1) -> Figure:
     """Seconds of ``batch`` products of (m, k) by (k, n): FLOPs or bytes, whichever takes longer.
 
-    A product of fewer tiles than the device has multiprocessors leaves some of them idle.
+    A product of fewer tiles than the device has multiprocessors leaves some of them idle; where
+    the stack says so, the last wave of tiles does too, and tiles at the edges count as whole ones.
     """
     flops = 2.0 * m * n * k * batch
     if machine.multiprocessors:
         tiles = np.ceil(np.asarray(m) / TILE) * np.ceil(np.asarray(n) / TILE) * batch
-        flops = flops * np.maximum(1.0, machine.multiprocessors / tiles)
+        if machine.waves:
+            whole = np.ceil(tiles / machine.multiprocessors) * machine.multiprocessors
+            flops = whole * 2.0 * TILE * TILE * k
+        else:
+            flops = flops * np.maximum(1.0, machine.multiprocessors / tiles)
     return roofline_seconds(machine, flops, machine.width * batch * (m * k + k * n + m * n))
 
 

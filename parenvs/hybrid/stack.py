@@ -42,6 +42,8 @@ class Stack:
         launch: seconds to start a kernel.
         tiles: whether a product with fewer tiles than the device has multiprocessors takes as long
             as if it had as many.
+        waves: whether, besides, tiles at the edges and the last wave of tiles take as long as full
+            ones, as with the libraries of V100.
         attention_share: share of ``matmul_share`` that a fused attention kernel reaches, one or by
             device as there; None if attention is not fused: scores are written to memory.
         gather_share: share of ``link_share`` that the gathers of single layers reach (ZeRO 3).
@@ -72,6 +74,7 @@ class Stack:
     hop_out: float = 12e-6
     launch: float = 4e-6
     tiles: bool = True
+    waves: bool = False
     attention_share: float | tuple[tuple[str, float], ...] | None = None
     gather_share: float = 1.0
     tensor_overlap: float = 0.0
@@ -132,6 +135,7 @@ class Stack:
             launch=self.launch,
             width=2.0 if precision in HALF else 4.0,
             multiprocessors=MULTIPROCESSORS.get(device.name, 0) if self.tiles else 0,
+            waves=self.waves,
             links=Links(
                 cluster.devices_per_server,
                 cluster.intra_bw,
@@ -245,6 +249,7 @@ class Machine(NamedTuple):
         width: bytes of an element of weights and activations.
         links: the network.
         multiprocessors: of a device; 0 if they are not known, or products of any size fill it.
+        waves: whether products take whole waves of whole tiles.
     """
 
     stack: Stack
@@ -256,6 +261,7 @@ class Machine(NamedTuple):
     width: float
     links: Links
     multiprocessors: int = 0
+    waves: bool = False
 
 
 STACKS: dict[str, Stack] = {
@@ -304,9 +310,10 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "deepspeed-2022",
-            (("v100 fp16", 0.365), ("other", 0.365)),
-            link_share=0.90,
-            send_share=0.90,
+            (("v100 fp16", 0.477), ("other", 0.477)),
+            link_share=0.91,
+            send_share=0.91,
+            waves=True,
             duplex=False,
             send_wait=0.0,
             hop_out=140e-6,

@@ -67,6 +67,7 @@ def write(folder, content):
         ({"device": "v100", "precision": "bf16"}, "a v100 has no bf16"),
         ({"source": 3}, "source must be a text"),
         ({"experts": 8, "ep": 3}, "ep 3 does not divide dp 4"),
+        ({"interleave": 20}, "pp x interleave = 40 is more than layers = 32"),
         ({"percent_of_none": {"all": 3}}, "percent_of_none must be an object"),
     ],
 )
@@ -264,15 +265,18 @@ def verdicts():
 
 def test_steps__ranked_by_constants_of_the_other_model(verdicts):
     assert verdicts["gpt by bert"].rank > 0.98
-    assert verdicts["gpt by bert"].mean < 0.09
-    assert verdicts["bert by gpt"].rank_without > 0.98
-    assert len(verdicts["bert by gpt"].far) == 5
-    assert {data * stages for data, stages in verdicts["bert by gpt"].far} == {18, 20}
-    assert verdicts["gpt by gpt"].mean < 0.018
-    assert verdicts["gpt by gpt"].rank > 0.985
+    assert verdicts["gpt by bert"].mean < 0.05
+    assert verdicts["bert by gpt"].mean < 0.1
+    assert verdicts["bert by gpt"].rank_without > 0.99
+    assert len(verdicts["bert by gpt"].far) == 6
+    assert {data * stages for data, stages in verdicts["bert by gpt"].far} == {16, 18, 20}
+    assert verdicts["gpt by gpt"].mean < 0.019
+    assert verdicts["gpt by gpt"].rank > 0.98
 
 
-@pytest.mark.xfail(strict=True, reason="0.93: five steps on 18 and 20 nodes took 1.8 times as long")
+@pytest.mark.xfail(
+    strict=True, reason="0.93: six steps on 16 to 20 nodes took 1.4 to 1.9 times as long"
+)
 def test_steps__bert_with_its_odd_rows(verdicts):
     assert verdicts["bert by gpt"].rank > 0.95
 

@@ -99,7 +99,12 @@ def fitted_on(one: Prediction) -> list[Constant]:
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Return Spearman's rank correlation, ties by their mean rank; None if all are equal."""
+    """Return Spearman's rank correlation, ties by their mean rank.
+
+    None for less than three figures, or if all of one kind are equal.
+    """
+    if len(one) < 3:
+        return None
     first, second = (_ranks(np.asarray(figures, dtype=float)) for figures in (one, other))
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         return None

@@ -160,7 +160,7 @@ def read_rows(path: str | os.PathLike[str] | None = None) -> Published:
     outputs = content.get("reference_outputs", {})
     tools = outputs if isinstance(outputs, dict) else {}
     references = {
-        tool: {name: float(x) for name, x in figures.items() if _is_number(x)}
+        tool: {name: float(x) for name, x in figures.items() if is_number(x)}
         for tool, figures in tools.items()
         if isinstance(figures, dict)
     }
@@ -208,7 +208,7 @@ def checked(content: Any, number: int) -> Row:
         if key in fields and not isinstance(fields[key], bool):
             raise row.error(f"{key} must be true or false, not {shown(fields[key])}")
     for key in MEASURED:
-        if key in fields and not (_is_number(fields[key]) and 0 < fields[key] <= MOST):
+        if key in fields and not (is_number(fields[key]) and 0 < fields[key] <= MOST):
             raise row.error(f"{key} must be a positive number, not {shown(fields[key])}")
         if key in fields and key in SHARES and fields[key] > 1:
             raise row.error(f"{key} is a share of the peak, at most 1, not {shown(fields[key])}")
@@ -260,7 +260,7 @@ def _distance(one: str, other: str) -> int:
 
 def _count(row: Row, key: str) -> int:
     value = row.fields[key]
-    if not _is_number(value) or value != int(value) or not 1 <= value <= MOST:
+    if not is_number(value) or value != int(value) or not 1 <= value <= MOST:
         raise row.error(f"{key} must be a whole number from 1, not {shown(value)}")
     return int(value)
 
@@ -270,10 +270,11 @@ def _check_percent(row: Row) -> None:
     if not isinstance(shares, dict) or not set(shares) <= set(SAVINGS):
         raise row.error(f"{PERCENT} must be an object of numbers by {', '.join(SAVINGS)}")
     for key, value in shares.items():
-        if not (_is_number(value) and 0 < value <= 100):
+        if not (is_number(value) and 0 < value <= 100):
             raise row.error(f"{PERCENT}.{key} must be over 0 and at most 100, not {shown(value)}")
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value of a JSON file is a finite number."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and math.isfinite(value)

@@ -171,10 +171,11 @@ def setting_of(row: Row, column: str = "") -> Setting:
         assumed.append(server.guess)
     _fill(row, fields, assumed)
     shape = _shape(row, fields, assumed)
-    if fields["pp"] > 1 and fields["pp"] * fields["interleave"] > shape.layers:
+    pieces = fields["pp"] * fields["interleave"]
+    if fields["pp"] > 1 and pieces > shape.layers + 2:  # embedding and head may stand alone
         raise row.error(
-            f"pp x interleave = {fields['pp'] * fields['interleave']} is more than layers = "
-            f"{shape.layers}; correct one"
+            f"pp x interleave = {pieces} is more than layers = {shape.layers}, embedding and head; "
+            "correct one"
         )
     gpus = fields["tp"] * fields["pp"] * fields["dp"] * fields["cp"]
     if "gpus_per_node" in fields:

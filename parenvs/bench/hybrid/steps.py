@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 
 from parenvs.bench.hybrid.errors import rank_correlation
 from parenvs.bench.hybrid.hardware import SERVERS
-from parenvs.bench.hybrid.rows import read_json, shipped
+from parenvs.bench.hybrid.rows import is_number, read_json, shipped
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, shown
 from parenvs.hybrid import formulas
@@ -276,10 +276,7 @@ def _measured(rows: Any, where: str) -> np.ndarray:
         raise ParenvsError(f"{where}: measured must be a list of at least 3 rows")
     for number, row in enumerate(rows):
         numbers = isinstance(row, list) and len(row) >= 3
-        numbers = numbers and all(
-            isinstance(x, (int, float)) and not isinstance(x, bool) for x in row[:3]
-        )
-        if not numbers:
+        if not numbers or not all(map(is_number, row[:3])):
             raise ParenvsError(
                 f"{where}: measured[{number}] must be [data parallel, pipeline, milliseconds, "
                 f"...], not {shown(row)}"
@@ -325,7 +322,7 @@ def _profiled(content: dict[str, Any], where: str) -> HybridModel:
     rows, samples = content["layers"], float(content["micro_batch"])
     good = isinstance(rows, list) and len(rows) >= 3 and all(
         isinstance(row, list) and len(row) >= 5
-        and all(isinstance(x, (int, float)) and 0 <= x < 1e15 for x in row[:5])
+        and all(is_number(x) and 0 <= x < 1e15 for x in row[:5])
         for row in rows
     )  # fmt: skip
     if not good:
@@ -334,7 +331,7 @@ def _profiled(content: dict[str, Any], where: str) -> HybridModel:
             "optimizer_ms, activation_MiB, parameters], none negative"
         )
     crossing = content.get("activation_values_between_stages", 0)
-    if not isinstance(crossing, (int, float)) or not 0 <= crossing < 1e15:
+    if not is_number(crossing) or not 0 <= crossing < 1e15:
         raise ParenvsError(f"{where}: activation_values_between_stages must be a number from 0")
     made = [
         MeasuredLayer(row[0] / 1e3, row[1] / 1e3, row[4], row[3] * 2.0**20, samples) for row in rows
