@@ -65,7 +65,14 @@ def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
         }  # fmt: skip
         last = found & products - {
             n for n in products for t in kernels[n].writes
-            if any(flow.opcode[i] == "select" and _is_of_places(program, i) for i in members):
+            if any(t in kernels[m].reads for m in found)
+        }  # fmt: skip
+        made = {t for n in found - last for i in kernels[n].members for t in flow.results[i]}
+        cores.inner |= made
+        cores.kernels |= found | gradients
+        cores.kernels |= _between(program, kernels, maker, behind, gradients, gradients)
+        members = [i for n in found for i in kernels[n].members]
+        if any(flow.opcode[i] == "select" and _is_of_places(program, i) for i in members):
             cores.causal.add(label)
     return cores
 
@@ -75,7 +82,7 @@ def _is_of_places(program: Program, select: int) -> bool:
     chooser = program.source(program.flow.operands[select][0])
     shape = program.flow.shapes[program.flow.results[select][0]]
     whole = len(shape) > 2 and program.elements[chooser] == shape[-1] * shape[-2]
-    return whole or not program.on_data[chooser]
+    return bool(whole or not program.on_data[chooser])
 
 
 def _opcode(program: Program, kernel: Kernel) -> str:
