@@ -27,9 +27,9 @@ from parenvs.agents.pretrained.planner import pretrained
 from parenvs.agents.reference import optimum, target
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
-from parenvs.hybrid.objectives import Objective
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.space import Constraints, UniformSpace
+from parenvs.hybrid.space.objectives import Objective
 from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import RADIUS, CutSpace, check_candidates
@@ -282,7 +282,7 @@ class HybridRequest(Request):
         problem: the model on its cluster.
         constraints: that plans must keep to; an object of them is taken, too.
         objective: what planners that prove something minimise, one of
-            ``parenvs.hybrid.objectives.OBJECTIVES``.
+            ``parenvs.hybrid.space.objectives.OBJECTIVES``.
         price: of a device-hour, for the objective ``"money"``.
         time_limit: seconds of the search over free stages (None: ``SECONDS`` for ``exact``, no
             limit for ``exact-hybrid``).

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from dataclasses import replace
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from parenvs.cluster import Cluster, Device, choose_cluster
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
-from parenvs.files import DuplicateFieldError, no_duplicates
 from parenvs.graph import python_source, roles
 from parenvs.graph.formats import stablehlo
 from parenvs.graph.graph import Graph
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.problem import Hybrid, default_stack
-from parenvs.hybrid.shape import TransformerShape
 from parenvs.hybrid.stack import Stack
 from parenvs.partitioning.problem import Partitioning
 from parenvs.pipeline.problem import Pipeline, check_stages, stages_on
@@ -33,6 +29,7 @@ from parenvs.plan import (
     PartitionPlan,
     PipelinePlan,
 )
+from parenvs.shipped import PAPER, data_folder, load_shape, manifest, names, shapes
 
 TASKS = tuple(PLANS)
 """Tasks that plans solve: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``,
@@ -44,8 +41,6 @@ KINDS = ("train", "forward")
 
 Pipelines are made from the forward pass.
 """
-PAPER = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
-"""Shipped instances of Auto-MAP's paper (arXiv 2007.04069), which the leaderboard plans."""
 GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo", *stablehlo.SUFFIXES)
 """Endings of files that hold a graph."""
 PIPELINE_OPTIONS = (
@@ -138,29 +133,6 @@ def options_of(task: str) -> tuple[str, ...]:
     kinds = {PipelinePlan.task: PIPELINE_OPTIONS, HybridPlan.task: HYBRID_OPTIONS}
     names = (*kinds.get(task, PARTITION_OPTIONS), *READING, "arguments")
     return tuple(dict.fromkeys(names))
-
-
-def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
-    """Load a transformer's shape by shipped name or from a ``.json`` file; None if it has none.
-
-    Raises:
-        UnknownInstanceError: a ``.json`` file is missing, or does not hold a shape.
-    """
-    text = os.fspath(instance)
-    if text in shapes():
-        return shapes()[text]
-    if not text.endswith(".json"):
-        return None
-    try:
-        content = json.loads(
-            Path(text).read_text(encoding="utf-8"), object_pairs_hook=no_duplicates
-        )
-    except DuplicateFieldError as error:
-        raise UnknownInstanceError(f"{text}: {error}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "nested too deeply"
-        raise UnknownInstanceError(f"{text}: not a JSON file ({reason})") from None
-    return TransformerShape.from_json(content, text)
 
 
 def load_model(instance: str | os.PathLike[str], **reading: Any) -> HybridModel:
@@ -341,29 +313,6 @@ def _is_of_the_paper(forward: Graph) -> bool:
     shipped = manifest()["instances"]
     graphs = (shipped[name]["graphs"]["forward"] for name in PAPER if name in shipped)
     return any(graph["fingerprint"] == forward.fingerprint for graph in graphs)
-
-
-def data_folder() -> Path:
-    """Return the folder of the shipped graphs."""
-    return Path(str(resources.files("parenvs.datasets"))) / "data"
-
-
-@lru_cache(maxsize=1)
-def manifest() -> dict[str, Any]:
-    """Read the list of shipped instances: sizes, checksums and the command that made them."""
-    return json.loads((data_folder() / "manifest.json").read_text(encoding="utf-8"))
-
-
-def names() -> list[str]:
-    """Return the names of the shipped instances."""
-    return list(manifest()["instances"])
-
-
-@lru_cache(maxsize=1)
-def shapes() -> dict[str, TransformerShape]:
-    """Read the shipped shapes, by name."""
-    rows = json.loads((data_folder() / "shapes.json").read_text(encoding="utf-8"))
-    return {row["name"]: TransformerShape.from_json(row) for row in rows}
 
 
 def _load_hybrid(

@@ -23,6 +23,7 @@ LAYERS = (
     ("graph",),
     ("pipeline", "partitioning"),
     ("hybrid",),
+    ("shipped",),
     ("instances",),
     ("judging", "datasets"),
     ("diff",),

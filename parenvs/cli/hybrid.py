@@ -110,7 +110,7 @@ def _pinned(text: str) -> tuple[int, int, int | None]:
 
 def print_alternatives(request: HybridRequest, report: Any) -> None:
     """Print plans that come close to the best one, and how a plan fares on other machines."""
-    from parenvs.hybrid.objectives import near_best, robustness
+    from parenvs.hybrid.space.objectives import near_best, robustness
 
     near = near_best(request.space, most=6, objective=request.goal)
     if len(near) > 1:

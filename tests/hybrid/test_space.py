@@ -8,8 +8,8 @@ import pytest
 
 import parenvs
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.hybrid.objectives import Objective, near_best, robustness
 from parenvs.hybrid.space import Constraints, UniformSpace, uniform_plans
+from parenvs.hybrid.space.objectives import Objective, near_best, robustness
 from parenvs.hybrid.stack import STACKS
 
 
@@ -68,6 +68,14 @@ def test_uniform_plans__layers_that_divide_with_embedding_and_head():
     assert set(plans.chunks) == {1, 2, 4, 8}
     plan = problem.uniform_plan(plans, 0)
     assert [stage.size for stage in plan.stages] == [7, *[8] * 14, 7]
+
+
+def test_uniform_plans__uneven_pieces_all_have_layers():
+    """A graph without embedding or head as its own: no stage may be empty."""
+    problem = parenvs.problem("vgg-19", "h100-2", task="hybrid", batch=64)
+    plans = uniform_plans(problem, Constraints(tp=1, dp=1, uneven=True, idle=True))
+    for k in range(0, plans.size, 5):
+        assert all(stage.size for stage in problem.uniform_plan(plans, k).stages)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from parenvs.agents.exact.hybrid.labels import SLACK, HybridLabels, stage_of
 from parenvs.agents.exact.hybrid.tables import FIRST, Setting, StageTables
 from parenvs.errors import InfeasibleError
 from parenvs.hybrid.legality import PARTS
-from parenvs.hybrid.objectives import Objective
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.space import Constraints, UniformSpace, software_of
+from parenvs.hybrid.space.objectives import Objective
 from parenvs.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 
 UNIFORM = "uniform plans"

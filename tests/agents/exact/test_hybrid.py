@@ -8,8 +8,8 @@ import parenvs
 from parenvs.agents.exact.hybrid import exact, exact_hybrid, exact_uniform
 from parenvs.agents.exact.hybrid.front import pareto3
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.hybrid.objectives import Objective
 from parenvs.hybrid.space import Constraints, UniformSpace
+from parenvs.hybrid.space.objectives import Objective
 
 CASES = 30
 

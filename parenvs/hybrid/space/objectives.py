@@ -9,7 +9,8 @@ import numpy as np
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.space import Constraints, UniformSpace
+from parenvs.hybrid.space.constraints import Constraints
+from parenvs.hybrid.space.plans import UniformSpace
 from parenvs.hybrid.stack import Stack
 from parenvs.plan import HybridPlan
 
