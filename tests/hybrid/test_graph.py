@@ -98,7 +98,7 @@ def test_graph__a_layer_takes_as_long_by_its_graph_as_by_its_shape(device, preci
     assert seconds[0][0] == pytest.approx(seconds[1][0], rel=0.08)
     # The gradients of biases are kernels apart, and products of queries, keys and values, which
     # the shape takes as one, do not fill an H100.
-    assert seconds[0][1] == pytest.approx(seconds[1][1], rel=0.18 if device == "h100" else 0.08)
+    assert seconds[0][1] == pytest.approx(seconds[1][1], rel=0.18 if device == "h100" else 0.12)
     assert seconds[0][4] == pytest.approx(seconds[1][4], rel=0.02)
 
 

@@ -403,7 +403,7 @@ def test_instances__hybrid_problems():
     with pytest.raises(UnknownInstanceError, match="did you mean 'llama3-70b'"):
         parenvs.problem("llama3-7b0", "1x8:h100", task="hybrid", batch=8)
     with pytest.raises(UnknownInstanceError, match="a shape without a graph: task hybrid alone"):
-        parenvs.problem("llama3-8b", "A")
+        parenvs.problem("gpt-1.7b", "A")
     problem = parenvs.problem(
         "llama3-8b", "1x8:h100", task="hybrid", batch=8, stack="torch-2024", precision="fp16"
     )

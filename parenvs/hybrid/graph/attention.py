@@ -20,7 +20,7 @@ class Cores:
 
     Attributes:
         kernels: numbers of the kernels that they are made of.
-        causal: labels of layers in which a mask leaves scores out that no input makes.
+        causal: labels of layers in which a mask leaves out scores by their places alone.
         inner: tensors that a core makes for itself.
     """
 
@@ -72,9 +72,17 @@ def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
         cores.kernels |= found | gradients
         cores.kernels |= _between(program, kernels, maker, behind, gradients, gradients)
         members = [i for n in found for i in kernels[n].members]
-        if any(flow.opcode[i] == "select" and not data[flow.operands[i][0]] for i in members):
+        if any(flow.opcode[i] == "select" and _is_of_places(program, i) for i in members):
             cores.causal.add(label)
     return cores
+
+
+def _is_of_places(program: Program, select: int) -> bool:
+    """Whether scores are chosen by their places, the same of every sample and head."""
+    chooser = program.source(program.flow.operands[select][0])
+    shape = program.flow.shapes[program.flow.results[select][0]]
+    whole = len(shape) > 2 and program.elements[chooser] == shape[-1] * shape[-2]
+    return bool(whole or not program.on_data[chooser])
 
 
 def _opcode(program: Program, kernel: Kernel) -> str:
