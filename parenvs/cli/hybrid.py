@@ -20,7 +20,7 @@ _PANEL = "Hybrid plans"
 Stack = Annotated[
     str | None,
     typer.Option(
-        help="Software that trains: megatron-2022, nemo-2024, ...", rich_help_panel=_PANEL
+        help="Software that trains: megatron-2022, llama-2024, ...", rich_help_panel=_PANEL
     ),
 ]
 TensorRanks = Annotated[

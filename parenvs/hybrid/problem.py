@@ -30,7 +30,7 @@ BEST_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
 """Precisions that plans have by default: the first of them that the device has."""
 BEST_FULL_PRECISIONS = ("tf32", "fp32")
 """The same for graphs whose products are in full precision."""
-DEFAULT_STACKS = {"h100": "nemo-2024", "a100": "megatron-2022", "v100": "megatron-2021"}
+DEFAULT_STACKS = {"h100": "llama-2024", "a100": "megatron-2022", "v100": "megatron-2021"}
 """Device -> the stack that plans have by default."""
 OTHER_STACK = "megatron-2022"
 """The default stack of other devices; what it reaches there is a guess (``Stack.is_guess``)."""
@@ -63,7 +63,7 @@ class Hybrid:
     >>> import parenvs
     >>> problem = parenvs.problem("llama3-70b", "16x8:h100", task="hybrid", batch=1024)
     >>> problem.stack.name, problem.precision, len(problem.model)
-    ('nemo-2024', 'bf16', 80)
+    ('llama-2024', 'bf16', 80)
 
     Attributes:
         model: the chain of layers.

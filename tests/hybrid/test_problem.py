@@ -284,7 +284,7 @@ def test_problem__over_memory_says_by_how_much_and_of_what():
 def test_problem__settings():
     """Defaults by device, and what no problem can have."""
     for cluster, stack, precision in (
-        ("1x8:h100", "nemo-2024", "bf16"),
+        ("1x8:h100", "llama-2024", "bf16"),
         ("1x8:a100", "megatron-2022", "bf16"),
         ("1x8:v100", "megatron-2021", "fp16"),
     ):

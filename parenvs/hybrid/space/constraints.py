@@ -36,6 +36,9 @@ SOFTWARE = {
     "megatron-2021": Software(True, 2, False),
     "megatron-2022": Software(True, 4, False),
     "nemo-2024": Software(False, 4, True),
+    "llama-2024": Software(False, 4, True),
+    "megascale-2024": Software(False, 4, True),
+    "deepspeed-2022": Software(False, 2, False),
     "torch-2024": Software(False, 4, True),
     "roofline": Software(False, 4, False),
 }
