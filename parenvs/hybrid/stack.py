@@ -158,8 +158,9 @@ class Stack:
             for item in fields(self)
             if getattr(self, item.name) != getattr(preset, item.name) and item.name != "source"
         }
-        if "matmul_share" in changed:
-            changed["matmul_share"] = dict(changed["matmul_share"])
+        for name in ("matmul_share", "attention_share"):
+            if isinstance(changed.get(name), tuple):
+                changed[name] = dict(changed[name])
         return {"name": self.name, **changed}
 
     def exposed(self, collective: Any, beside: Any) -> Any:
@@ -195,6 +196,8 @@ class Stack:
 
 _SHARES = ("link_share", "memory_share", "send_share", "gather_share", "attention_share")
 """Constants by which seconds are divided."""
+_SWITCHES = ("backward_overlap", "scatter_gather", "tiles", "waves", "duplex", "early_stop")
+"""Constants that are true or false."""
 
 
 def _constant(key: str, value: Any) -> Any:
@@ -203,12 +206,14 @@ def _constant(key: str, value: Any) -> Any:
     Raises:
         PlanError: no stack can have it.
     """
-    if key == "matmul_share":
+    if value is None and key in ("attention_share", "state_bytes"):
+        return None
+    if key == "matmul_share" or (key == "attention_share" and isinstance(value, dict)):
         shares = value if isinstance(value, dict) else {"other": value}
         if shares and all(_is_number(share, above=0) for share in shares.values()):
             return tuple((str(device), float(share)) for device, share in shares.items())
         allowed = "a positive number, or an object of devices and such numbers"
-    elif key in ("backward_overlap", "scatter_gather"):
+    elif key in _SWITCHES:
         if isinstance(value, bool):
             return value
         allowed = "true or false"
@@ -216,16 +221,15 @@ def _constant(key: str, value: Any) -> Any:
         if value in LINKS:
             return value
         allowed = f"one of {', '.join(LINKS)}"
-    elif value is None and key in ("attention_share", "state_bytes"):
-        return None
     elif key in _SHARES:
         if _is_number(value, above=0):
             return float(value)
         allowed = "a positive number"
     else:
-        if _is_number(value) and not (key == "tensor_overlap" and value > 1):
+        most = key in ("tensor_overlap", "hidden")
+        if _is_number(value) and not (most and value > 1):
             return float(value)
-        allowed = "a number from 0" + (" to 1" if key == "tensor_overlap" else "")
+        allowed = "a number from 0" + (" to 1" if most else "")
     raise PlanError(f"stack: {key} must be {allowed}, not {shown(value)}")
 
 

@@ -25,8 +25,9 @@ def run(monkeypatch, capfd, tmp_path):
 
 def test_plan__writes_plan_picture_and_map(run):
     status, shown, _ = run(
-        "plan", "mine.json", *TASK, "--out", "plan.json", "--plot", "p.png", "--map", "m.png"
-    )
+        "plan", "mine.json", *TASK, "--stack", "nemo-2024", "--out", "plan.json", "--plot", "p.png",
+        "--map", "m.png",
+    )  # fmt: skip
     assert status == 0
     assert "optimal among uniform plans" in shown
     assert "near the best" in shown

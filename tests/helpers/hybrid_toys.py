@@ -11,7 +11,7 @@ SHAPE = TransformerShape("toy", 8, 64, 8, 128, 512, kv_heads=4)
 EXACT = {
     "name": "megatron-2021", "matmul_share": 1.0, "memory_share": 1e18, "link_share": 1.0,
     "send_share": 1.0, "send_wait": 0.0, "hop_in": 0.0, "hop_out": 0.0, "launch": 0.0,
-    "optimizer_bytes": 0.0, "scatter_gather": False,
+    "optimizer_bytes": 0.0, "scatter_gather": False, "tiles": False, "hidden": 1.0,
 }  # fmt: skip
 """Constants with which seconds are matrix products at the peak and bytes over bandwidths."""
 

@@ -322,6 +322,9 @@ def test_problem__settings():
         ({"launch": "1"}, "launch must be a number from 0, not '1'"),
         ({"tensor_overlap": 1.5}, "tensor_overlap must be a number from 0 to 1"),
         ({"backward_overlap": 1}, "backward_overlap must be true or false"),
+        ({"tiles": 1}, "tiles must be true or false, not 1"),
+        ({"hidden": 1.5}, "hidden must be a number from 0 to 1, not 1.5"),
+        ({"attention_share": {"h100": 0}}, "attention_share must be a positive number, or an"),
         ({"link_rule": "ring"}, "link_rule must be one of rank, node"),
         ({"matmul_share": {}}, "matmul_share must be a positive number, or an object"),
         ({"matmul_share": {"a100": "x"}}, "matmul_share must be a positive number, or an object"),
@@ -339,6 +342,8 @@ def test_stack__round_trip():
         assert Stack.parse(stack.to_json()) == stack
         other = Stack.parse({"name": stack.name, "launch": 1e-5, "matmul_share": {"a100": 0.5}})
         assert Stack.parse(json.loads(json.dumps(other.to_json()))) == other != stack
+    own = Stack.parse({"name": "nemo-2024", "attention_share": {"h100": 0.5}, "tiles": False})
+    assert Stack.parse(json.loads(json.dumps(own.to_json()))) == own
     assert Stack.parse({"name": "torch-2024", "attention_share": None}).attention_share is None
 
 
