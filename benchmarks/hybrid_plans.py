@@ -11,38 +11,26 @@ import parenvs
 from parenvs.agents.exact.hybrid import exact, exact_uniform
 from parenvs.agents.heuristics.hybrid import PURE, megatron, pure
 from parenvs.errors import InfeasibleError
-from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.shape import TransformerShape
 from parenvs.hybrid.space import UniformSpace
 from parenvs.hybrid.space.objectives import near_best, robustness
 
 CLUSTERS = ("A", "B", "C", "h100-2", "16x8:h100")
-BERT_48 = TransformerShape(
-    "bert-48", 48, 1024, 16, 128, 30522, positions=512, causal=False,
-    source="BERT-large with 48 layers, arXiv 2007.04069, Table 1",
-)  # fmt: skip
-T5_11B = TransformerShape(
-    "t5-11b", 48, 1024, 128, 512, 32128, head_width=128, feed_forward=65536, bias=False,
-    source="arXiv 1910.10683, section 3.7: 24 encoder and 24 decoder blocks; as 48 equal blocks, "
-    "without cross-attention",
-)  # fmt: skip
-MODELS: dict[str, tuple[Any, int]] = {
-    "t5-11b": (T5_11B, 128),
-    "bert-48": (BERT_48, 512),
-    "llama3-8b": ("llama3-8b", 256),
-    "llama3-70b": ("llama3-70b", 1024),
-    "gpt3-175b": ("gpt3-175b", 1536),
+MODELS = {
+    "t5-11b": 192,
+    "vgg-19": 768,
+    "bert-48": 768,
+    "llama3-8b": 384,
+    "llama3-70b": 1024,
+    "gpt3-175b": 1536,
 }
-"""Name -> shape, samples of a step."""
+"""Name of a graph or a shape -> samples of a step."""
 
 
 def problem_of(name: str, cluster: str) -> Hybrid:
     """A model of the table on a cluster."""
-    shape, batch = MODELS[name]
-    if isinstance(shape, TransformerShape):
-        return Hybrid(HybridModel.of_shape(shape), parenvs.Cluster.parse(cluster), batch)
-    return parenvs.problem(shape, cluster, task="hybrid", batch=batch)
+    problem: Hybrid = parenvs.problem(name, cluster, task="hybrid", batch=MODELS[name])
+    return problem
 
 
 def words(report: Any) -> str:

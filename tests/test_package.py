@@ -88,7 +88,9 @@ def test_package__import_is_light():
 def test_package__lowest_versions_are_the_lower_bounds():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
-    groups = [setup["options"]["install_requires"], *setup["options.extras_require"].values()]
+    extras = dict(setup["options.extras_require"])
+    del extras["torch"]  # it asks for more of what others ask for; `make lowest` leaves it out
+    groups = [setup["options"]["install_requires"], *extras.values()]
     bounds = [line for group in groups for line in group.strip().splitlines()]
     assert all(line.count(">=") == 1 for line in bounds)
     text = (ROOT / "constraints-lowest.txt").read_text(encoding="utf-8")

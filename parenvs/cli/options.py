@@ -162,6 +162,8 @@ def read_request(
         most_micro_batch=most_micro_batch, pinned=pin, idle=idle or None,
     )  # fmt: skip
     goal = given(objective=objective, price=price)
+    if task == HybridPlan.task and not choosing:
+        raise ParenvsError(f"task {task} has no environment to train in; plan it with parenvs plan")
     if task == HybridPlan.task:
         for name, value in given(
             copies=copies, sync=sync, tied=tied, micro_batches=micro_batches, radius=radius,

@@ -262,7 +262,8 @@ ROWS = "a,1,2,3,4\nb,1,2,3,4\nc,1,2,3,4\nd,1,2,3,4\n"
         ("bad.csv", HEADER.encode(), "no rows"),
         ("bad.csv", b"", "missing column 'name'"),
         ("bad.csv", b"\xff\xfe", "cannot be read as text"),
-        ("bad.onnx", b"x", "a file must end in"),
+        ("bad.zip", b"x", "a file must end in"),
+        ("bad.onnx", b"x", "weights and saved programs are not read"),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "show"])
@@ -319,7 +320,7 @@ def test_cli__bad_problems(refused, tmp_path, command):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--task", "hybrid"], "unknown task 'hybrid'; known: pipeline-cut"),
+        (["--task", "hybrids"], "unknown task 'hybrids' (did you mean 'hybrid'?)"),
         (["--micro-batches", 0], "micro_batches must be"),
         (["--micro-batches", 2**31], "micro_batches must be"),
         (["--radius", -1], "radius must be"),

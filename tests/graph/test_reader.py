@@ -110,7 +110,7 @@ BROKEN = [
     (change(f"{ENTRY}.0.shape.element_type", 0), "unknown element type 0"),
     (change(f"{ENTRY}.0.shape.element_type", 99), "unknown element type 99"),
     (change(f"{ENTRY}.0.shape.dimensions.0", -(2**63)), "dynamic dimensions"),
-    (change("computations.0.instructions.2.opcode", "reduce"), "broken or truncated"),
+    (change("computations.0.instructions.2.opcode", "reduce"), "a start value is no scalar"),
     (change("computations.0.instructions.2.opcode", "while"), "a while has 0 computations"),
     (
         change("computations.0.instructions.2.opcode", "conditional"),

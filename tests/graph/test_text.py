@@ -46,7 +46,7 @@ metadata={op_name="batch[\\'images\\']"}
   %zero.1 = f32[] constant(0)
   %fusion.1 = f32[8,12,10,4]{3,2,1,0} fusion(f32[8,12,10,4]{3,2,1,0:T(8,128)} %images.1), \
 kind=kLoop, calls=%fused_computation, metadata={op_name="jit(step)/act" source_file="a,b{.py"}
-  %conv.1 = f32[8,5,12,6]{3,2,1,0} convolution(%fusion.1, %kernel.1), \
+  %conv.1 = f32[8,6,12,6]{3,2,1,0} convolution(%fusion.1, %kernel.1), \
 window={size=3x5 stride=2x1 pad=0_1x2_4 rhs_dilate=1x1 lhs_dilate=1x1 rhs_reversal=0x1}, \
 dim_labels=b01f_01io->b01f, feature_group_count=2, frontend_attributes={a="x, y",b="{"}, \
 metadata={op_name="jit(step)/say \\"conv\\""}
@@ -95,7 +95,7 @@ def test_text__sample():
         ("parameter", (3, 5, 2, 6)),
         ("constant", ()),
         ("tanh", (8, 12, 10, 4)),
-        ("convolution", (8, 5, 12, 6)),
+        ("convolution", (8, 6, 12, 6)),
         ("custom-call", ()),
     ]
     assert graph.paths == ["images", "kernel"]
