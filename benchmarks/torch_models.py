@@ -418,7 +418,7 @@ def main() -> None:
     if options.model:
         print("\n" + json.dumps(measured(options.model), default=str))
         return
-    rows: list[dict[str, Any]] = []
+    rows = _known(options)
     failed: list[str] = []
     for name in options.only:
         done = subprocess.run(
@@ -429,6 +429,15 @@ def main() -> None:
         else:
             rows.append(json.loads(done.stdout.splitlines()[-1]))
         page(rows, failed, options.out)
+
+
+def _known(options: Any) -> list[dict[str, Any]]:
+    """Return the rows of an earlier run for models that are not measured again."""
+    path = options.out / "torch_models.json"
+    if not path.exists():
+        return []
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["data"]
+    return [raw for raw in rows if raw["model"] not in options.only]
 
 
 def page(rows: Sequence[Mapping[str, Any]], failed: Sequence[str], out: Any) -> None:

@@ -102,7 +102,7 @@ def test_text__sample():
     assert [Role(r).name for r in graph.parameter_role] == ["BATCH", "VARIABLE"]
     assert graph.strings[graph.op_name[3]] == "jit(step)/act/tanh"
     assert [graph.shape(t) for t in graph.outputs] == [(), (8, 6), ()]
-    rows_of_taps = 5 * 3 - 0  # (2 o + k < 12) for every o < 5, k < 3
+    rows_of_taps = sum(2 * o + k < 12 for o in range(6) for k in range(3))
     columns = sum(0 <= o - 2 + k < 10 for o in range(12) for k in range(5))
     assert graph.total_flops == 2 * 8 * 6 * 2 * rows_of_taps * columns
 
