@@ -250,11 +250,13 @@ def counted(case: Case) -> float:
     def grouped(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
         return 2 * x[0] * x[1] * weight[-1]
 
-    custom = {}
-    if hasattr(torch.ops, "transformers") and hasattr(
-        torch.ops.transformers, "grouped_mm_fallback"
-    ):
-        custom[torch.ops.transformers.grouped_mm_fallback] = grouped
+    # The counter does not know the products of experts.
+    names = (("aten", "_grouped_mm"), ("transformers", "grouped_mm_fallback"))
+    custom = {
+        getattr(getattr(torch.ops, space), name): grouped
+        for space, name in names
+        if hasattr(torch.ops, space) and hasattr(getattr(torch.ops, space), name)
+    }
     whole = Loss(case.module, case.loss, len(case.targets))
     with (
         FlopCounterMode(display=False, custom_mapping=custom) as counter,
@@ -269,17 +271,21 @@ def ours(graph: Any) -> float:
     import numpy as np
 
     from parenvs.graph.graph import Phase
+    from parenvs.partitioning.formulas import runs
 
-    total = 0.0
+    total, times = 0.0, runs(graph, graph.flops)
     for index in np.flatnonzero(graph.phase == Phase.FORWARD).tolist():
         opcode = graph.opcodes[graph.opcode[index]]
         if opcode == "convolution":
             _, weight = graph.uses(np.array([index]))[1].tolist()
             (result,) = graph.makes(np.array([index]))[1].tolist()
             shape = graph.shape(weight)
-            total += 2.0 * np.prod(graph.shape(result)) * np.prod(shape[1:])
-        elif opcode == "dot" or (opcode == "while" and graph.parent[index] < 0):
-            total += float(graph.flops[index]) if opcode == "dot" and graph.parent[index] < 0 else 0
+            window = json.loads(graph.strings[graph.attribute[index]])["window"]["dimensions"]
+            zeros = np.prod([dimension["base_dilation"] for dimension in window])
+            taps = np.prod(shape[1:]) / zeros  # rows of zeros that transposed ones insert: none
+            total += 2.0 * np.prod(graph.shape(result)) * taps * times[index]
+        elif opcode == "dot":
+            total += float(graph.flops[index]) * times[index]
     return total
 
 

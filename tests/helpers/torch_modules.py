@@ -162,7 +162,7 @@ class UNet(nn.Module):
     def __init__(self, width=8, heads=2):
         super().__init__()
         self.enter = nn.Conv2d(3, width, 3, padding=1)
-        self.time = nn.Sequential(nn.Linear(width, 2 * width), nn.SiLU())
+        self.time = nn.Sequential(nn.Linear(8, 2 * width), nn.SiLU())
         self.down = nn.Conv2d(width, 2 * width, 3, 2, 1)
         self.norm, self.mid = nn.GroupNorm(4, 2 * width), nn.Conv2d(2 * width, 2 * width, 3, 1, 1)
         self.attention = nn.MultiheadAttention(2 * width, heads, batch_first=True)
