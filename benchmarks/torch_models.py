@@ -459,7 +459,8 @@ def page(rows: Sequence[Mapping[str, Any]], failed: Sequence[str], out: Any) -> 
         "most memory of the process, and what it held before the import. FLOPs: of the forward "
         "pass by "
         "`torch.utils.flop_counter` with MATH attention, and ours as a share of it (products and "
-        "convolutions; taps in the padding counted, as it does).",
+        "convolutions; taps in the padding counted, as it does). Rows of models that the command "
+        "does not name are of earlier runs.",
         common.table(
             ["model", "what", "M parameters", "instructions", "s", "GB", "before",
              "FLOPs (PyTorch)", "ours"], [_import_row(raw) for raw in rows],
