@@ -1,6 +1,6 @@
 """The order of the tests: what takes longest comes first, so that no worker ends alone."""
 
-LONGEST = ("test_readme__python_examples_run[README.md", "test_bench_speed__quick")
+LONGEST = ("test_readme__python_examples_run[README.md", "test_bench_speed__quick", "test_pretrain")
 
 
 def pytest_collection_modifyitems(items):
