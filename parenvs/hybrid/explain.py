@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.hybrid.legality import PARTS
+from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.report import HybridReport
 from parenvs.hybrid.space import Constraints, UniformSpace
 from parenvs.plan import HybridPlan
@@ -84,8 +85,6 @@ def alternatives(
 
 def space_of(report: HybridReport, constraints: Constraints | None = None) -> UniformSpace:
     """Return the uniform plans of a report's problem, on as many devices as its plan uses."""
-    from parenvs.hybrid.problem import Hybrid
-
     plan = report.plan
     problem = Hybrid(
         report.model, report.cluster, report.batch, report.machine.stack, plan.precision,

@@ -7,6 +7,7 @@ an Agg canvas, so no display is needed and no global state is left changed.
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, printable
 from parenvs.files import replacing
 from parenvs.viewer.words import SEPARATOR, clip
 
@@ -32,6 +33,7 @@ WIDTH, HEIGHT, DPI = 12.8, 8.0, 100
 """Inches and pixels an inch: 1280 x 800 pixels."""
 MARGIN = 0.3
 """Inches at the left and the right of the heading."""
+_MOST_REASONS = 6  # lines
 _MOST_LETTERS = 120  # of the title
 _METADATA: dict[str, dict[str, Any]] = {
     ".png": {"Software": None},
@@ -170,6 +172,19 @@ class Page:
         text = self.figure.text(*place, words, size=size, va="top", **look)
         room = (WIDTH - 2 * MARGIN) * DPI
         text.set_fontsize(size * min(1.0, 0.98 * room / max(text.get_window_extent().width, 1.0)))
+
+
+def reasons_shown(reasons: Sequence[str]) -> list[str]:
+    """Why a plan is illegal, wrapped, as many lines as a page has room for."""
+    lines = [
+        line
+        for reason in reasons
+        for line in textwrap.wrap(printable(reason), 150, subsequent_indent="   ")
+    ]
+    if len(lines) > _MOST_REASONS:
+        rest = len(lines) - _MOST_REASONS + 1
+        lines[_MOST_REASONS - 1 :] = [f"and {rest} lines more"]
+    return lines
 
 
 def text_inches(words: str, font: float, bold: bool = False) -> float:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parenvs.errors import printable
 from parenvs.viewer.cut_names import cut_labels
 from parenvs.viewer.page import (
     HEIGHT,
@@ -20,6 +18,7 @@ from parenvs.viewer.page import (
     Page,
     blank_figure,
     ink_on,
+    reasons_shown,
     stage_colour,
     text_inches,
 )
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from parenvs.pipeline.problem import Pipeline, Report, Stage
 
 _MEMORY = 2.35  # inches of the memory panel
-_MOST_REASONS = 6  # lines
 _LEVEL, _LEVELS = 0.18, 8  # inches from one row of cut labels to the next, most rows
 _BINS = 900  # most points of the curves
 
@@ -52,7 +50,7 @@ def draw(pipeline: Pipeline, report: Report | None) -> Figure:
     """
     page = Page(blank_figure())
     legal = report is None or report.legal
-    reasons = _reason_lines(report.reasons if report is not None else ())
+    reasons = reasons_shown(report.reasons if report is not None else ())
     words = title(pipeline, report), verdict(pipeline, report)
     top = page.heading(*words, reasons, legal, font=11, gap=0.36, pitch=0.2)
     if report is None or not report.stages:
@@ -90,19 +88,6 @@ def _draw_plan(page: Page, top: float, pipeline: Pipeline, report: Report) -> No
     _draw_memory(page, top, height, report)
     top += height + 1.05
     draw_schedule(page, top, HEIGHT - top - 0.5, report)
-
-
-def _reason_lines(reasons: tuple[str, ...]) -> list[str]:
-    """The reasons, wrapped, as many as there is room for."""
-    lines = [
-        line
-        for reason in reasons
-        for line in textwrap.wrap(printable(reason), 150, subsequent_indent="   ")
-    ]
-    if len(lines) > _MOST_REASONS:
-        rest = len(lines) - _MOST_REASONS + 1
-        lines[_MOST_REASONS - 1 :] = [f"and {rest} lines more"]
-    return lines
 
 
 def _draw_cut_labels(page: Page, top: float, width: float, marks: list[tuple[float, str]]) -> float:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parenvs.errors import printable
 from parenvs.hybrid.report import HybridReport
 from parenvs.viewer.hybrid.schedule import draw_schedule
 from parenvs.viewer.hybrid.text import MEMORY_PARTS, PARTS, title, verdict
@@ -22,6 +20,7 @@ from parenvs.viewer.page import (
     blank_figure,
     ink_on,
     mix,
+    reasons_shown,
     stage_colour,
     text_inches,
 )
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 _LEFT, _RIGHT = 1.1, 0.3  # inches beside the axes
 _UPPER = 2.35  # inches of the devices and of the memory
-_MOST_REASONS = 6  # lines
 _MOST_SERVERS = 64  # drawn one by one
 _PART_COLOURS = {
     "forward": "#9DBAD9", "backward": "#3B75B5", "recomputed": "#6F5AA8", "exchange": "#E3A02B",
@@ -62,7 +60,7 @@ def draw(report: HybridReport | Hybrid) -> Figure:
     if not isinstance(report, HybridReport):
         page.heading(title(report), verdict(report), (), legal=True)
         return page.figure
-    reasons = _reason_lines(report.reasons)
+    reasons = reasons_shown(report.reasons)
     top = page.heading(title(report), verdict(report), reasons, report.legal)
     if not report.stages:
         return page.figure
@@ -73,19 +71,6 @@ def draw(report: HybridReport | Hybrid) -> Figure:
     top += 1.12
     draw_schedule(page, top, HEIGHT - top - 0.5, report)
     return page.figure
-
-
-def _reason_lines(reasons: tuple[str, ...]) -> list[str]:
-    """The reasons, wrapped, as many as there is room for."""
-    lines = [
-        line
-        for reason in reasons
-        for line in textwrap.wrap(printable(reason), 150, subsequent_indent="   ")
-    ]
-    if len(lines) > _MOST_REASONS:
-        rest = len(lines) - _MOST_REASONS + 1
-        lines[_MOST_REASONS - 1 :] = [f"and {rest} lines more"]
-    return lines
 
 
 def _draw_devices(page: Page, top: float, report: HybridReport) -> None:
