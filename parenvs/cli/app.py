@@ -279,7 +279,7 @@ def verify(
 
 def _explain_hybrid(report: Any, variable: str | None) -> None:
     """Print what other values on each axis of a hybrid plan would cost."""
-    from parenvs.hybrid.explain import alternatives, space_of
+    from parenvs.hybrid.space.explain import alternatives, space_of
     from parenvs.viewer.hybrid.explanation import explanation_text
 
     if variable is not None:

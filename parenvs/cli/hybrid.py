@@ -154,7 +154,7 @@ def comparison(rows: Any) -> Table:
 
 def degrees(report: Any) -> str:
     """A plan in a few letters: ``pp 4 dp 8 tp 4 v 5 mb 1 z1``."""
-    from parenvs.hybrid.explain import axes_of
+    from parenvs.hybrid.space.explain import axes_of
 
     own = axes_of(report.plan)
     words = [f"{name} {'*' if own[name] is None else own[name]}" for name in ("pp", "dp", "tp")]

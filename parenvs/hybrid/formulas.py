@@ -16,7 +16,7 @@ With v chunks of equal length it is Megatron's ``(M + (S-1)/v) X`` (arXiv 2104.0
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,147 +24,12 @@ from parenvs.cluster import Cluster
 from parenvs.hybrid.layers import Layer, LayerSeconds, Split
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.stack import HALF, Machine
+from parenvs.hybrid.stages import Memory, Stages, Step
 from parenvs.pipeline.formulas import core_of, interleaved, tail_of
 from parenvs.plan import RECOMPUTE_MODES
 
 Figure = Any
 """A number or an array of numbers, one for each plan."""
-
-
-class Stages(NamedTuple):
-    """Plans as arrays, the stage axis first.
-
-    Attributes:
-        layers: (K, S, ...) layers of each kind on each stage.
-        first_chunk: (K, S, ...) those of its first chunk.
-        full: (K, S, ...) layers whose forward pass runs again in the backward pass.
-        selective: (K, S, ...) layers of which only the attention runs again.
-        on: (S, ...) elements per sample that a stage passes to the one behind, over its chunks.
-        back: (S, ...) those whose gradients it passes to the one in front. At both ends of the
-            chain the other neighbour's count twice: a device sends, or waits, on every turn.
-        first: (S, ...) share of its first chunk in both.
-        links: (S-1, ...) elements per sample from each stage to the next, over its chunks.
-        tp: (S, ...) ranks that share every matrix.
-        dp: (S, ...) replicas.
-        zero: (S, ...) 0 to 3, which states the replicas share.
-        device: (S, ...) first device of each stage.
-        speed: (S, ...) of its slowest server.
-        samples: (...) samples of a micro-batch over all replicas.
-        micro_batches: (...) M.
-        chunks: (...) v.
-        context: (...) ranks that share the tokens of a sample.
-        sequence_parallel: (...) bool.
-        expert: (...) replicas among which experts are dealt out.
-        blocking: (...) bool, whether the devices wait for their sends.
-        gradient_bytes: (...) u, bytes of a gradient.
-        gradient_overlap: (...) bool, whether gradients are summed during the last backward pass.
-    """
-
-    layers: np.ndarray
-    first_chunk: np.ndarray
-    full: np.ndarray
-    selective: np.ndarray
-    on: np.ndarray
-    back: np.ndarray
-    first: np.ndarray
-    links: np.ndarray
-    tp: np.ndarray
-    dp: np.ndarray
-    zero: np.ndarray
-    device: np.ndarray
-    speed: np.ndarray
-    samples: Figure
-    micro_batches: Figure
-    chunks: Figure
-    context: Figure
-    sequence_parallel: Figure
-    expert: Figure
-    blocking: Figure
-    gradient_bytes: Figure
-    gradient_overlap: Figure
-
-    @property
-    def split(self) -> Split:
-        """How each stage splits a layer."""
-        return Split(
-            self.tp, self.samples / self.dp, self.context, self.sequence_parallel, self.expert
-        )
-
-    @property
-    def replicas(self) -> Figure:
-        """(S, ...) ranks that hold the same parameters, tokens of a sample shared or not."""
-        return self.dp * self.context
-
-    @property
-    def stride(self) -> Figure:
-        """(S, ...) distance of the ranks that hold the same parameters."""
-        return self.tp * np.ones_like(self.replicas)
-
-
-class Step(NamedTuple):
-    """Seconds of training steps, stage axis first; ``length`` is the sum of its four parts.
-
-    Attributes:
-        forward: (S, ...) one micro-batch through all chunks of a stage: kernels.
-        backward: (S, ...) the same, backward, nothing recomputed.
-        recomputed: (S, ...) of forward passes that run again, their collectives included.
-        exchange: (S, ...) collectives inside the stage that nothing hides, of one micro-batch.
-        forward_exchange: (S, ...) those of them in the forward pass.
-        sends: (S, ...) for which the stage waits, of one micro-batch.
-        gathers: (S, ...) in which it waits for parameters that ZeRO 3 gathers, of one micro-batch.
-        chunk: (S, ...) x of the first chunk.
-        busy: (S, ...) X, all of the above.
-        reduction: (S, ...) collectives of the gradients, of a step.
-        exposed: (S, ...) what of them the stage's own last backward pass does not hide.
-        start: (S, ...) in which ZeRO 3 gathers the first layer, once a step.
-        hiding: (S, ...) backward pass of a micro-batch, which hides those of stages behind.
-        update: (S, ...) optimiser.
-        core: (...)
-        tail: (...)
-        tied: (...)
-        optimizer: (...) the longest update.
-        length: (...)
-    """
-
-    forward: np.ndarray
-    backward: np.ndarray
-    recomputed: np.ndarray
-    exchange: np.ndarray
-    forward_exchange: np.ndarray
-    sends: np.ndarray
-    gathers: np.ndarray
-    chunk: np.ndarray
-    busy: np.ndarray
-    reduction: np.ndarray
-    exposed: np.ndarray
-    start: np.ndarray
-    hiding: np.ndarray
-    update: np.ndarray
-    core: np.ndarray
-    tail: np.ndarray
-    tied: np.ndarray
-    optimizer: np.ndarray
-    length: np.ndarray
-
-
-class Memory(NamedTuple):
-    """Bytes on a device of each stage, (S, ...); ``total`` is the sum.
-
-    Attributes:
-        weights: parameters.
-        gradients: of them.
-        optimizer: master weights and moments.
-        activations: kept for backward passes of the micro-batches in flight.
-        working: what exists only while a layer runs.
-        total: all of it.
-    """
-
-    weights: np.ndarray
-    gradients: np.ndarray
-    optimizer: np.ndarray
-    activations: np.ndarray
-    working: np.ndarray
-    total: np.ndarray
 
 
 def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages) -> Step:
@@ -182,16 +47,17 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
     first = _summed(kinds, stages.first_chunk)
     again = _again(kinds, machine, stages.full, stages.selective)
     share_first = stages.first_chunk.sum(axis=0) / np.maximum(stages.layers.sum(axis=0), 1)
-    ends = _ends(model, machine, split, ones, stages.speed)
+    ends = _ends(model, machine, stages, ones)
     forward, backward = of_stage.forward + ends.forward, of_stage.backward + ends.backward
     exchange = of_stage.forward_exchange + of_stage.backward_exchange
     sends, first_sends, links = _sends(cluster, machine, stages)
-    single = stages.chunks == 1
+    single, last = stages.chunks == 1, stages.last
     chunk = first.forward + first.backward + first.forward_exchange + first.backward_exchange
     chunk = chunk + again * share_first + first_sends
     chunk[0] += (ends.forward + ends.backward)[0]
-    if len(chunk) > 1:  # the head is in the last chunk, which is the first only if it is alone
-        chunk[-1] += np.where(single, (ends.forward + ends.backward)[-1], 0.0)
+    # The head is in the last chunk, which is the first only if it is alone.
+    behind = np.where(single & np.asarray(stages.several), (ends.forward + ends.backward)[last], 0)
+    chunk[last] += behind
     busy = forward + backward + again + exchange + sends
     gathered, gather_start = _gathers(model, machine, stages)
     gathers = machine.stack.exposed(gathered, busy)
@@ -244,7 +110,9 @@ def memory(model: HybridModel, machine: Machine, stages: Stages, early: bool = F
         largest = _largest_layer(model, stages)
         gathered = np.where(stages.zero >= 3, 2 * largest * width, 0.0)
         weights, gradients, optimizer = width * sums[0] + gathered, u * sums[1], states * sums[2]
-    chunks_in_flight = in_flight(len(stages.tp), stages.micro_batches, stages.chunks, early)
+    chunks_in_flight = in_flight(
+        len(stages.tp), stages.micro_batches, stages.chunks, early, stages.count
+    )
     plain = stages.layers - stages.full - stages.selective
     saved: Figure = 0.0
     working: Figure = np.zeros(np.shape(stages.replicas))
@@ -259,15 +127,22 @@ def memory(model: HybridModel, machine: Machine, stages: Stages, early: bool = F
         kept = model.embedding.saved_bytes(machine, split, "none") + 0.0 * stages.replicas
         activations[0] += (kept * chunks_in_flight / stages.chunks)[0]
     if model.head is not None:
-        kept = model.head.saved_bytes(machine, split, "none") + 0.0 * stages.replicas
-        activations[-1] += kept[-1]
+        kept, last = model.head.saved_bytes(machine, split, "none"), stages.last
+        kept = kept + 0.0 * stages.replicas
+        activations[last] += kept[last]
         running = model.head.working_bytes(machine, split) + 0.0 * stages.replicas
-        working[-1] = np.maximum(working[-1], running[-1])
+        working[last] = np.maximum(working[last], running[last])
     parts = (weights, gradients, optimizer, activations, working)
     return Memory(*parts, total=sum(parts))
 
 
-def in_flight(stages: int, micro_batches: Figure, chunks: Figure, early: bool = False) -> Figure:
+def in_flight(
+    stages: int,
+    micro_batches: Figure,
+    chunks: Figure,
+    early: bool = False,
+    count: Figure = None,
+) -> Figure:
     """(S, ...) chunks of micro-batches whose activations each stage holds at once.
 
     One chunk: ``min(S - s, M)``, or ``min(2 (S - s) - 1, M)`` if stages start early. v chunks:
@@ -275,9 +150,11 @@ def in_flight(stages: int, micro_batches: Figure, chunks: Figure, early: bool = 
     that is Megatron's factor ``1 + (S-1)/(S v)``.
     """
     shape = np.shape(micro_batches * chunks)
-    left = (stages - np.arange(stages)).reshape(-1, *(1,) * len(shape))
+    number = np.arange(stages).reshape(-1, *(1,) * len(shape))
+    whole = stages if count is None else count
+    left = np.maximum(whole - number, 0)
     alone = np.minimum(2 * left - 1 if early else left, micro_batches)
-    many = np.minimum(2 * (left - 1) + (chunks - 1) * stages + 1, micro_batches * chunks)
+    many = np.minimum(2 * (left - 1) + (chunks - 1) * whole + 1, micro_batches * chunks)
     return np.where(chunks == 1, alone, many)
 
 
@@ -318,14 +195,12 @@ def _again(
     return total
 
 
-def _ends(
-    model: HybridModel, machine: Machine, split: Split, ones: np.ndarray, speed: np.ndarray
-) -> LayerSeconds:
+def _ends(model: HybridModel, machine: Machine, stages: Stages, ones: np.ndarray) -> LayerSeconds:
     """Return the seconds of embedding and head, collectives too, on the first and last stage."""
     forward, backward = np.zeros_like(ones), np.zeros_like(ones)
-    for layer, stage in ((model.embedding, 0), (model.head, -1)):
+    for layer, stage in ((model.embedding, 0), (model.head, stages.last)):
         if layer is not None:
-            seconds = _seconds(layer, machine, split, ones, speed)
+            seconds = _seconds(layer, machine, stages.split, ones, stages.speed)
             forward[stage] += (seconds.forward + seconds.forward_exchange)[stage]
             backward[stage] += (seconds.backward + seconds.backward_exchange)[stage]
     return LayerSeconds(forward, backward)
@@ -345,17 +220,22 @@ def _sends(
         return zeros, zeros.copy(), np.zeros((0, *zeros.shape[1:]))
     seconds, hop = _seconds_per_element(cluster, machine, stages)
     samples, blocking = stages.samples, stages.blocking
-    passing = stages.on * seconds + stages.back * np.roll(seconds, 1, axis=0)
+    passing = stages.on * seconds + stages.back * stages.ahead(seconds)
     if not machine.stack.duplex:
         both = 2 * stages.links * seconds[:-1]
         passing = np.zeros_like(passing)
         passing[:-1] += both
         passing[1:] += both
-    hops = np.maximum(hop, np.roll(hop, 1, axis=0)) + machine.stack.send_wait
+    hops = np.maximum(hop, stages.ahead(hop)) + machine.stack.send_wait
+    blocking, linked = blocking & np.asarray(stages.several), ~np.asarray(blocking)
+    if stages.count is not None:
+        number = np.arange(len(zeros))[:, None]
+        blocking, linked = blocking & (number < stages.count), linked & (number < stages.count - 1)
+        linked = linked[:-1]
     waits = np.where(blocking, samples * passing + 2 * stages.chunks * hops, 0.0)
     first = np.where(blocking, samples * stages.first * passing + 2 * hops, 0.0)
     links = 2 * (stages.links * samples * seconds[:-1] + stages.chunks * hop[:-1])
-    return waits, first, np.where(blocking, 0.0, links)
+    return waits, first, np.where(linked, links, 0.0)
 
 
 def transfer_seconds(
@@ -383,17 +263,15 @@ def _seconds_per_element(
     links, replicas, ones = machine.links, stages.replicas, np.ones(stages.layers.shape[1:])
     server = stages.device // cluster.devices_per_server
     last = (stages.device + stages.tp * replicas - 1) // cluster.devices_per_server
-    single = np.maximum(last, np.roll(last, -1, axis=0)) == np.minimum(
-        server, np.roll(server, -1, axis=0)
-    )
+    single = np.maximum(last, stages.behind(last)) == np.minimum(server, stages.behind(server))
     scattered = stages.sequence_parallel | np.bool_(machine.stack.scatter_gather)
     ranks = replicas * np.where(scattered, stages.tp, 1) * ones
-    fewest = np.minimum(ranks, np.roll(ranks, -1, axis=0))
+    fewest = np.minimum(ranks, stages.behind(ranks))
     hop = links.send(0.0, single) * ones
     seconds = (links.send(machine.width, single, fewest) - hop) / fewest
     gathering = scattered & ~np.asarray(stages.sequence_parallel)
-    received = np.roll(stages.tp * np.ones_like(replicas), -1, axis=0)
-    whole = machine.width / np.roll(replicas * ones, -1, axis=0)
+    received = stages.behind(stages.tp * np.ones_like(replicas))
+    whole = machine.width / stages.behind(replicas * ones)
     lap = links.lap(received, 1)
     gather = links.all_gather(whole, received, 1) - lap
     return seconds + np.where(gathering, gather, 0.0), hop + np.where(gathering, lap, 0.0)
@@ -426,9 +304,9 @@ def _parameters(model: HybridModel, stages: Stages) -> tuple[np.ndarray, np.ndar
     if model.embedding is not None:
         dense[0] += (model.embedding.parameters(split)[0] * ones)[0]
     if model.head is not None:
-        dense[-1] += (model.head.parameters(split)[0] * ones)[-1]
-    if len(dense) == 1:
-        dense = dense - model.tied_parameters / stages.tp
+        dense[stages.last] += (model.head.parameters(split)[0] * ones)[stages.last]
+    if not np.all(stages.several):
+        dense[0] -= np.where(stages.several, 0.0, model.tied_parameters / stages.tp[0])
     return dense, experts
 
 
@@ -499,10 +377,12 @@ def exposed_seconds(total: Figure, layers: Figure, backward: Figure, overlap: Fi
 
 def _tied(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
     """(...) seconds in which first and last stage sum the gradients of weights they share."""
-    if not model.tied_parameters or len(stages.tp) == 1:
+    if not np.any(model.tied_parameters) or not np.any(stages.several):
         return np.zeros(np.shape(stages.tp)[1:])
-    size = stages.gradient_bytes * model.tied_parameters / np.minimum(stages.tp[0], stages.tp[-1])
-    return machine.links.all_reduce(size, 2, machine.links.devices_per_server)
+    ranks = np.minimum(stages.tp[0], stages.tp[stages.last])
+    size = stages.gradient_bytes * model.tied_parameters / ranks
+    seconds = machine.links.all_reduce(size, 2, machine.links.devices_per_server)
+    return np.where(stages.several & np.greater(model.tied_parameters, 0), seconds, 0.0)
 
 
 def _update(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from parenvs.cluster import Cluster
 from parenvs.errors import ClusterError, PlanError
-from parenvs.hybrid.formulas import Memory
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.stack import Stack
+from parenvs.hybrid.stages import Memory
 from parenvs.plan import SCHEDULES, HybridPlan, HybridStage
 
 GRADIENT_BYTES = (2, 4)

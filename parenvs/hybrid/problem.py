@@ -17,12 +17,12 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError, shown
 from parenvs.hybrid import formulas, legality
-from parenvs.hybrid.formulas import Memory, Stages, Step
 from parenvs.hybrid.layers import Layer, Split
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.report import HybridReport
 from parenvs.hybrid.simulate import ChunkSeconds
 from parenvs.hybrid.stack import Machine, Stack
+from parenvs.hybrid.stages import Memory, Stages, Step
 from parenvs.hybrid.uniform import Uniform, even_bounds
 from parenvs.plan import LARGEST_NUMBER, SCHEDULES, SENDS, HybridPlan, HybridStage
 

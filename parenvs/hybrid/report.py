@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.hybrid.formulas import Memory, Stages, Step
 from parenvs.hybrid.legality import PARTS
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.simulate import ChunkSeconds, HybridTimetable, simulate
 from parenvs.hybrid.stack import Machine
+from parenvs.hybrid.stages import Memory, Stages, Step
 from parenvs.pipeline import formulas as pure
 from parenvs.plan import ILLEGAL, Bounded, HybridPlan
 

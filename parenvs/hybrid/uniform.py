@@ -10,9 +10,9 @@ import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.hybrid import formulas
-from parenvs.hybrid.formulas import Memory, Stages
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.stack import Machine
+from parenvs.hybrid.stages import Memory, Stages
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ import numpy as np
 
 from parenvs.cluster import Cluster, Device
 from parenvs.hybrid import formulas
-from parenvs.hybrid.formulas import Stages
 from parenvs.hybrid.layers import Layer, LayerSeconds, Split
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.space import Constraints, software_of
 from parenvs.hybrid.stack import STACKS, Machine
+from parenvs.hybrid.stages import Stages
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ import pytest
 
 from parenvs.cluster import Cluster
 from parenvs.hybrid import formulas
-from parenvs.hybrid.formulas import Stages
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.stack import STACKS
+from parenvs.hybrid.stages import Stages
 from parenvs.instances import load_graph
 from parenvs.partitioning.problem import Partitioning
 from parenvs.pipeline.problem import Pipeline

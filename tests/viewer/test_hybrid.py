@@ -7,11 +7,11 @@ import pytest
 
 import parenvs
 from parenvs import viewer
-from parenvs.hybrid.explain import AXES, alternatives, axes_of, space_of
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.shape import TransformerShape
 from parenvs.hybrid.space import Constraints, UniformSpace
+from parenvs.hybrid.space.explain import AXES, alternatives, axes_of, space_of
 from parenvs.hybrid.uniform import Uniform
 from parenvs.viewer.hybrid import explanation, figure, plans_map, text
 from parenvs.viewer.page import style

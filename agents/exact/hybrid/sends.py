@@ -8,8 +8,8 @@ import numpy as np
 
 from parenvs.agents.exact.hybrid.tables import Configurations, Setting, StageTables
 from parenvs.hybrid import formulas
-from parenvs.hybrid.formulas import Stages
 from parenvs.hybrid.problem import Hybrid
+from parenvs.hybrid.stages import Stages
 
 _ELEMENTS = 1e9  # of a send, whose seconds per element are asked for
 

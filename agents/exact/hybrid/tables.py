@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.hybrid import formulas
-from parenvs.hybrid.formulas import Stages
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.space import Constraints, Software
+from parenvs.hybrid.stages import Stages
 
 FIRST, INNER, LAST = 0, 1, 2
 """Places of a stage in a pipeline; the only stage of a plan has place FIRST of other tables."""

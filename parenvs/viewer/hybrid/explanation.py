@@ -9,8 +9,8 @@ from parenvs.viewer.hybrid.text import MEMORY_PARTS, PARTS, WIDTH, title, verdic
 from parenvs.viewer.words import SEPARATOR, clip, duration, size
 
 if TYPE_CHECKING:
-    from parenvs.hybrid.explain import Alternative
     from parenvs.hybrid.report import HybridReport
+    from parenvs.hybrid.space.explain import Alternative
 
 _NAMES = {
     "tp": "tensor parallel ranks", "pp": "stages", "dp": "replicas",
@@ -25,9 +25,9 @@ def explanation_text(report: HybridReport, found: Sequence[Alternative]) -> str:
 
     Args:
         report: what the judge says of the plan.
-        found: what ``parenvs.hybrid.explain.alternatives`` returns.
+        found: what ``parenvs.hybrid.space.explain.alternatives`` returns.
     """
-    from parenvs.hybrid.explain import axes_of
+    from parenvs.hybrid.space.explain import axes_of
 
     own = axes_of(report.plan)
     lines = [clip(title(report), WIDTH), SEPARATOR.join(verdict(report)), ""]
