@@ -1,0 +1,206 @@
+"""Several problems as arrays, for judging plans of all of them at once.
+
+Layers are asked once for every number of samples, tp and kind of sequence parallelism that turns
+can choose; afterwards their figures are looked up. Everything else is what ``formulas`` makes of
+arrays, whose last axis is plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from parenvs.errors import ParenvsError
+from parenvs.hybrid.layers import Figure, Layer, LayerSeconds, Split
+from parenvs.hybrid.problem import Hybrid
+from parenvs.hybrid.space import software_of
+from parenvs.hybrid.stack import Machine
+from parenvs.hybrid.turns.actions import LAYERS, SERVERS, TPS
+from parenvs.hybrid.turns.rules import Rules, TurnLimits
+from parenvs.plan import RECOMPUTE_MODES
+
+DOUBLINGS = 12
+"""Samples of a replica's micro-batch are powers of two below 2 to this: 16 x 128 at most."""
+_SECONDS = len(LayerSeconds._fields)
+_FIGURES = _SECONDS + len(RECOMPUTE_MODES) + 1
+_SAMPLES, _RANKS, _SHARED = np.meshgrid(
+    2.0 ** np.arange(DOUBLINGS), TPS, [False, True], indexing="ij"
+)
+_SHAPE = _SAMPLES.shape
+
+
+def figures_of(layer: Layer | None, machine: Machine) -> tuple[np.ndarray, np.ndarray]:
+    """Return a layer's figures by samples, tp and sequence parallelism, and its parameters by tp.
+
+    Returns:
+        (12, 4, 2, 10): the fields of ``LayerSeconds``, bytes kept in each of ``RECOMPUTE_MODES``,
+        working bytes; and (4, 2): parameters that all replicas hold, and experts'.
+    """
+    table, held = np.zeros((*_SHAPE, _FIGURES)), np.zeros((len(TPS), 2))
+    if layer is None:
+        return table, held
+    split = Split(_RANKS, _SAMPLES, 1, _SHARED, 1)
+    kept = (layer.saved_bytes(machine, split, mode) for mode in RECOMPUTE_MODES)
+    figures = (*layer.seconds(machine, split), *kept, layer.working_bytes(machine, split))
+    for number, figure in enumerate(figures):
+        table[..., number] = figure
+    for number, figure in enumerate(layer.parameters(Split(np.array(TPS), 1.0))):
+        held[:, number] = figure
+    return table, held
+
+
+@dataclass(frozen=True, eq=False)
+class LookedUp(Layer):
+    """The layers of one kind of several plans' problems, looked up.
+
+    Attributes:
+        table: (P, 12, 4, 2, 10), see ``figures_of``.
+        held: (P, 4, 2), the same.
+        rows: (k,) problem of each plan.
+    """
+
+    table: np.ndarray
+    held: np.ndarray
+    rows: np.ndarray
+
+    def _at(self, split: Split) -> np.ndarray:
+        """(S, k, 10) figures."""
+        shared = np.asarray(split.sequence_parallel).astype(np.int64)
+        return self.table[self.rows, exponent(split.samples), exponent(split.tp), shared]
+
+    def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
+        """See ``Layer.seconds``."""
+        figures = self._at(split)
+        return LayerSeconds(*(figures[..., number] for number in range(_SECONDS)))
+
+    def parameters(self, split: Split) -> tuple[Figure, Figure]:
+        """See ``Layer.parameters``."""
+        held = self.held[self.rows, exponent(split.tp)]
+        return held[..., 0], held[..., 1]
+
+    def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
+        """See ``Layer.saved_bytes``."""
+        return self._at(split)[..., _SECONDS + RECOMPUTE_MODES.index(mode)]
+
+    def working_bytes(self, machine: Machine, split: Split) -> Figure:
+        """See ``Layer.working_bytes``."""
+        return self._at(split)[..., -1]
+
+
+def exponent(numbers: Any) -> np.ndarray:
+    """Return the exponents of powers of two."""
+    return np.frexp(numbers)[1] - 1
+
+
+class Chains:
+    """The chains of several plans' problems, as ``formulas`` asks for them.
+
+    Attributes:
+        kinds: the K kinds of layers.
+        embedding: what the first stages hold beside their layers.
+        head: what the last stages hold beside theirs.
+        tied_parameters: (k,) parameters that both share.
+    """
+
+    def __init__(self, columns: Columns, rows: np.ndarray) -> None:
+        """Look at the problems ``rows``, (k,)."""
+        layers = [LookedUp(table, held, rows) for table, held in columns.layers]
+        self.kinds: list[Layer] = list(layers[:-2])
+        self.embedding, self.head = layers[-2:]
+        self.tied_parameters = columns.tied[rows]
+
+    def parameters_of(self, layers: np.ndarray, split: Split) -> tuple[Figure, Figure]:
+        """See ``HybridModel.parameters_of``."""
+        dense: Figure = 0.0
+        experts: Figure = 0.0
+        for kind, count in zip(self.kinds, layers, strict=True):
+            held, dealt = kind.parameters(split)
+            dense, experts = dense + count * held, experts + count * dealt
+        return dense, experts
+
+
+class Columns:
+    """P problems as arrays; all have one stack, one precision and servers of one size.
+
+    Attributes:
+        problems: the problems.
+        limits: what turns may choose of each.
+        layers: (P, 12, 4, 2, 10) and (P, 4, 2) of each of K kinds of layers, embedding and head.
+        tied: (P,) parameters that embedding and head share.
+        kinds_before: (P, 129, K) layers of each kind before each boundary.
+        crossing: (P, 129) elements per sample that cross each boundary, 0 at the ends.
+        speeds: (P, 64) speed of each server, 1 beyond the cluster.
+        differ: whether any speed is not 1.
+        memory_limit: (P,) bytes.
+        bound: (P,) seconds, ``Hybrid.bound_seconds``.
+    """
+
+    def __init__(self, problems: Sequence[Hybrid], rules: Rules) -> None:
+        """Ask the layers of all problems for their figures.
+
+        Raises:
+            InfeasibleError: a problem is too large for turns.
+            ParenvsError: stacks, precisions or sizes of servers differ.
+        """
+        self.problems = list(problems)
+        self.limits = [TurnLimits.of(problem, rules) for problem in problems]
+        first = problems[0]
+        for problem in problems:
+            same = (problem.stack, problem.precision, problem.cluster.devices_per_server)
+            if same != (first.stack, first.precision, first.cluster.devices_per_server):
+                raise ParenvsError(
+                    f"{problem.instance} and {first.instance} differ in stack, precision or "
+                    "devices of a server; problems of one batch must not"
+                )
+        count, kinds = len(problems), max(len(problem.model.kinds) for problem in problems)
+        self.layers = [
+            (np.zeros((count, *_SHAPE, _FIGURES)), np.zeros((count, len(TPS), 2)))
+            for _ in range(kinds + 2)
+        ]
+        self.kinds_before = np.zeros((count, LAYERS + 1, kinds))
+        self.crossing = np.zeros((count, LAYERS + 1))
+        self.speeds = np.ones((count, SERVERS))
+        for row, problem in enumerate(problems):
+            model, n = problem.model, len(problem.model)
+            own = [*model.kinds, *[None] * (kinds - len(model.kinds)), model.embedding, model.head]
+            for (table, held), layer in zip(self.layers, own, strict=True):
+                table[row], held[row] = figures_of(layer, problem.machine)
+            before = model.kinds_before
+            self.kinds_before[row, : n + 1, : before.shape[1]] = before
+            self.kinds_before[row, n + 1 :] = self.kinds_before[row, n]
+            self.crossing[row, : n + 1] = model.crossing_after
+            speeds = problem.cluster.speeds
+            self.speeds[row, : len(speeds)] = speeds
+        self.differ = any(problem.cluster.speeds for problem in problems)
+        self.tied = np.array([problem.model.tied_parameters for problem in problems])
+        self.memory_limit = np.array([problem.memory_limit for problem in problems])
+        self.bound = np.array([problem.bound_seconds for problem in problems])
+        self.software = software_of(first)
+        self.cluster = first.cluster
+        machines = [problem.machine for problem in problems]
+        self._rates = {
+            name: np.array([getattr(machine, name) or 0.0 for machine in machines])
+            for name in ("flops", "attention_flops", "memory_bw", "launch", "multiprocessors")
+        }
+        self._links = {
+            name: np.array([getattr(machine.links, name) for machine in machines])
+            for name in ("intra_bw", "nic_bw", "hop_in", "hop_out", "share", "send_share")
+        }
+
+    def chains(self, rows: np.ndarray) -> Any:
+        """Return the chains of the problems ``rows``, (k,), as a model for ``formulas``."""
+        return Chains(self, rows)
+
+    def machine(self, rows: np.ndarray) -> Machine:
+        """Return the machines of the problems ``rows``, (k,), as one of arrays."""
+        first = self.problems[0].machine
+        if len(self.problems) == 1:
+            return first
+        links = replace(first.links, **{key: x[rows] for key, x in self._links.items()})
+        rates = {key: x[rows] for key, x in self._rates.items()}
+        if first.attention_flops is None:
+            rates["attention_flops"] = None
+        return first._replace(links=links, **rates)
