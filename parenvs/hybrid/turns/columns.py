@@ -54,40 +54,31 @@ def figures_of(layer: Layer | None, machine: Machine) -> tuple[np.ndarray, np.nd
 
 @dataclass(frozen=True, eq=False)
 class LookedUp(Layer):
-    """The layers of one kind of several plans' problems, looked up.
+    """One layer of every stage of several plans, whose figures were looked up for their splits.
 
     Attributes:
-        table: (P, 12, 4, 2, 10), see ``figures_of``.
-        held: (P, 4, 2), the same.
-        rows: (k,) problem of each plan.
+        figures: (10, S, k), see ``figures_of``.
+        held: (2, S, k) parameters that all replicas hold, and experts'.
     """
 
-    table: np.ndarray
+    figures: np.ndarray
     held: np.ndarray
-    rows: np.ndarray
-
-    def _at(self, split: Split) -> np.ndarray:
-        """(S, k, 10) figures."""
-        shared = np.asarray(split.sequence_parallel).astype(np.int64)
-        return self.table[self.rows, exponent(split.samples), exponent(split.tp), shared]
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``."""
-        figures = self._at(split)
-        return LayerSeconds(*(figures[..., number] for number in range(_SECONDS)))
+        return LayerSeconds(*self.figures[:_SECONDS])
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``."""
-        held = self.held[self.rows, exponent(split.tp)]
-        return held[..., 0], held[..., 1]
+        return self.held[0], self.held[1]
 
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         """See ``Layer.saved_bytes``."""
-        return self._at(split)[..., _SECONDS + RECOMPUTE_MODES.index(mode)]
+        return self.figures[_SECONDS + RECOMPUTE_MODES.index(mode)]
 
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.working_bytes``."""
-        return self._at(split)[..., -1]
+        return self.figures[-1]
 
 
 def exponent(numbers: Any) -> np.ndarray:
@@ -96,7 +87,7 @@ def exponent(numbers: Any) -> np.ndarray:
 
 
 class Chains:
-    """The chains of several plans' problems, as ``formulas`` asks for them.
+    """The chains of several plans' problems, split as the plans say, for ``formulas``.
 
     Attributes:
         kinds: the K kinds of layers.
@@ -105,11 +96,14 @@ class Chains:
         tied_parameters: (k,) parameters that both share.
     """
 
-    def __init__(self, columns: Columns, rows: np.ndarray) -> None:
-        """Look at the problems ``rows``, (k,)."""
-        layers = [LookedUp(table, held, rows) for table, held in columns.layers]
-        self.kinds: list[Layer] = list(layers[:-2])
-        self.embedding, self.head = layers[-2:]
+    def __init__(self, columns: Columns, rows: np.ndarray, split: Split) -> None:
+        """Look up the problems ``rows``, (k,), for a split of (S, k) figures."""
+        tp, shared = exponent(split.tp), np.asarray(split.sequence_parallel).astype(np.int64)
+        figures = columns.table[rows, exponent(split.samples), tp, shared]  # (S, k, K + 2, 10)
+        figures = np.ascontiguousarray(figures.transpose(2, 3, 0, 1))
+        held = np.ascontiguousarray(columns.held[rows, tp].transpose(2, 3, 0, 1))
+        layers: list[Layer] = [LookedUp(*pair) for pair in zip(figures, held, strict=True)]
+        self.kinds, (self.embedding, self.head) = layers[:-2], layers[-2:]
         self.tied_parameters = columns.tied[rows]
 
     def parameters_of(self, layers: np.ndarray, split: Split) -> tuple[Figure, Figure]:
@@ -128,7 +122,10 @@ class Columns:
     Attributes:
         problems: the problems.
         limits: what turns may choose of each.
-        layers: (P, 12, 4, 2, 10) and (P, 4, 2) of each of K kinds of layers, embedding and head.
+        layers: (P,) n.
+        batch: (P,) samples of a step.
+        table: (P, 12, 4, 2, K + 2, 10) figures of K kinds of layers, of embedding and head.
+        held: (P, 4, K + 2, 2) their parameters.
         tied: (P,) parameters that embedding and head share.
         kinds_before: (P, 129, K) layers of each kind before each boundary.
         crossing: (P, 129) elements per sample that cross each boundary, 0 at the ends.
@@ -156,18 +153,17 @@ class Columns:
                     "devices of a server; problems of one batch must not"
                 )
         count, kinds = len(problems), max(len(problem.model.kinds) for problem in problems)
-        self.layers = [
-            (np.zeros((count, *_SHAPE, _FIGURES)), np.zeros((count, len(TPS), 2)))
-            for _ in range(kinds + 2)
-        ]
+        self.table = np.zeros((count, *_SHAPE, kinds + 2, _FIGURES))
+        self.held = np.zeros((count, len(TPS), kinds + 2, 2))
         self.kinds_before = np.zeros((count, LAYERS + 1, kinds))
         self.crossing = np.zeros((count, LAYERS + 1))
         self.speeds = np.ones((count, SERVERS))
         for row, problem in enumerate(problems):
             model, n = problem.model, len(problem.model)
             own = [*model.kinds, *[None] * (kinds - len(model.kinds)), model.embedding, model.head]
-            for (table, held), layer in zip(self.layers, own, strict=True):
-                table[row], held[row] = figures_of(layer, problem.machine)
+            for number, layer in enumerate(own):
+                figures, held = figures_of(layer, problem.machine)
+                self.table[row, :, :, :, number], self.held[row, :, number] = figures, held
             before = model.kinds_before
             self.kinds_before[row, : n + 1, : before.shape[1]] = before
             self.kinds_before[row, n + 1 :] = self.kinds_before[row, n]
@@ -175,6 +171,8 @@ class Columns:
             speeds = problem.cluster.speeds
             self.speeds[row, : len(speeds)] = speeds
         self.differ = any(problem.cluster.speeds for problem in problems)
+        self.layers = np.array([len(problem.model) for problem in problems])
+        self.batch = np.array([problem.batch for problem in problems])
         self.tied = np.array([problem.model.tied_parameters for problem in problems])
         self.memory_limit = np.array([problem.memory_limit for problem in problems])
         self.bound = np.array([problem.bound_seconds for problem in problems])
@@ -189,10 +187,6 @@ class Columns:
             name: np.array([getattr(machine.links, name) for machine in machines])
             for name in ("intra_bw", "nic_bw", "hop_in", "hop_out", "share", "send_share")
         }
-
-    def chains(self, rows: np.ndarray) -> Any:
-        """Return the chains of the problems ``rows``, (k,), as a model for ``formulas``."""
-        return Chains(self, rows)
 
     def machine(self, rows: np.ndarray) -> Machine:
         """Return the machines of the problems ``rows``, (k,), as one of arrays."""

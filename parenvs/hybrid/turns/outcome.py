@@ -9,7 +9,7 @@ import numpy as np
 from parenvs.hybrid import formulas
 from parenvs.hybrid.stages import Stages
 from parenvs.hybrid.turns.actions import FEWEST, MODES
-from parenvs.hybrid.turns.columns import Columns
+from parenvs.hybrid.turns.columns import Chains, Columns
 from parenvs.hybrid.turns.episode import Episode
 
 _FEWEST, _SELECTIVE, _FULL = (MODES.index(name) for name in (FEWEST, "selective", "full"))
@@ -83,9 +83,11 @@ class Outcome(NamedTuple):
 
 def outcome(columns: Columns, choices: Choices) -> Outcome:
     """Judge complete episodes, as ``Hybrid.report`` judges their plans."""
-    model, machine = columns.chains(choices.rows), columns.machine(choices.rows)
     layout = _Layout(columns, choices)
-    stages, full, selective = _recomputed(columns, choices, layout, model, machine)
+    stages = _stages(columns, choices, layout)
+    model: Any = Chains(columns, choices.rows, stages.split)
+    machine = columns.machine(choices.rows)
+    stages, full, selective = _recomputed(columns, choices, layout, stages, model, machine)
     step = formulas.step(model, columns.cluster, machine, stages)
     held = formulas.memory(model, machine, stages)
     excess = held.total.max(axis=0) - columns.memory_limit[choices.rows]
@@ -96,10 +98,10 @@ class _Layout:
     """Where the layers of every stage stand: pieces of the chain, and of the stages in them."""
 
     def __init__(self, columns: Columns, choices: Choices) -> None:
-        self.before = columns.kinds_before[choices.rows]  # (k, 129, K)
         rows, chunks = choices.rows, choices.chunks
-        layers = np.array([columns.limits[row].layers for row in rows.tolist()])
-        self.per, self.chunks = layers // chunks, chunks
+        kinds = columns.kinds_before.shape[-1]
+        self.before = columns.kinds_before[rows] if kinds > 1 else None  # (k, 129, K)
+        self.per, self.chunks = columns.layers[rows] // chunks, chunks
         self.end = choices.ends
         self.begin = np.concatenate([np.zeros_like(self.end[:1]), self.end[:-1]])
         self.width = self.end - self.begin
@@ -108,27 +110,39 @@ class _Layout:
 
     def first(self, number: Any) -> np.ndarray:
         """(K, S, k) kinds of the first layers of every stage, ``number`` (S, k) of them."""
-        return sum(self.of_chunk(number, chunk) for chunk in range(self.most))  # type: ignore
+        if self.before is None:
+            return number[None].astype(np.float64)
+        parts = [self.of_chunk(number, chunk) for chunk in range(self.most)]
+        return np.sum(parts, axis=0) if len(parts) > 1 else parts[0]
 
     def of_chunk(self, number: np.ndarray, chunk: int) -> np.ndarray:
         """(K, S, k) those of them in one chunk."""
-        within = np.clip(number - chunk * self.width, 0, self.width)
+        within = np.minimum(np.maximum(number - chunk * self.width, 0), self.width)
         if self.most > 1:
             within = np.where(chunk < self.chunks, within, 0)
+        if self.before is None:
+            return within[None].astype(np.float64)
         base = np.minimum(chunk * self.per, self.per * self.chunks - self.per) + self.begin
         found = self.before[self.plan, base + within] - self.before[self.plan, base]
-        return np.moveaxis(found, -1, 0)
+        return found.transpose(2, 0, 1)
 
 
 def _recomputed(
-    columns: Columns, choices: Choices, layout: _Layout, model: Any, machine: Any
+    columns: Columns,
+    choices: Choices,
+    layout: _Layout,
+    stages: Stages,
+    model: Any,
+    machine: Any,
 ) -> tuple[Stages, np.ndarray, np.ndarray]:
-    """Return the plans as arrays, and how many layers each stage recomputes in which way."""
+    """Say what the stages recompute; return how many layers they do in full, and selectively."""
     size = layout.width * layout.chunks
-    full = np.where(choices.mode == _FULL, size, 0)
-    selective = np.where(choices.mode == _SELECTIVE, size, 0)
+    is_full, is_selective = choices.mode == _FULL, choices.mode == _SELECTIVE
+    full, selective = np.where(is_full, size, 0), np.where(is_selective, size, 0)
+    stages = stages._replace(
+        full=stages.layers * is_full, selective=stages.layers * is_selective
+    )
     fewest = choices.mode == _FEWEST
-    stages = _stages(columns, choices, layout, full, selective)
     if fewest.any():
         need = formulas.memory(model, machine, stages).total
         need = need - columns.memory_limit[choices.rows] * _FITS
@@ -196,10 +210,8 @@ def _smallest(fits: Any, most: np.ndarray) -> np.ndarray:
     return low
 
 
-def _stages(
-    columns: Columns, choices: Choices, layout: _Layout, full: np.ndarray, selective: np.ndarray
-) -> Stages:
-    """Return plans as arrays, see ``Hybrid.stages``."""
+def _stages(columns: Columns, choices: Choices, layout: _Layout) -> Stages:
+    """Return plans that recompute nothing as arrays, see ``Hybrid.stages``."""
     count, chunks, plan = choices.count, choices.chunks, layout.plan
     real = np.arange(len(choices.tp))[:, None] < count
     single = len(plan) == 1 or bool((count == len(choices.tp)).all())
@@ -221,14 +233,12 @@ def _stages(
     last = (count - 1, plan)
     on[0] += crossing[plan, layout.end[0]]
     back[last] += crossing[plan, layout.per * (chunks - 1) + layout.begin[last]]
-    again = layout.first(full)
-    batch = np.array([columns.limits[row].batch for row in choices.rows.tolist()])
     software = columns.software
     return Stages(
         layers=layers,
         first_chunk=of_first,
-        full=again,
-        selective=layout.first(full + selective) - again,
+        full=0.0 * layers,
+        selective=0.0 * layers,
         on=on,
         back=back,
         first=of_first.sum(axis=0) / np.maximum(size, 1),
@@ -239,7 +249,7 @@ def _stages(
         device=first,
         speed=_speeds(columns, choices, first),
         samples=samples,
-        micro_batches=batch / samples,
+        micro_batches=columns.batch[choices.rows] / samples,
         chunks=chunks,
         context=1,
         sequence_parallel=choices.shared & (choices.tp.max(axis=0) > 1),
