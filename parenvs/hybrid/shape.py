@@ -219,11 +219,11 @@ class TransformerShape:
         """Return the shape as an object of JSON types, without what has its default."""
         defaults = {item.name: item.default for item in fields(self)}
         derived = {"kv_heads": self.heads, "head_width": self.hidden // self.heads}
-        content = {}
-        for name, value in asdict(self).items():
-            if value != defaults[name] and value != derived.get(name):
-                content[name] = value
-        return content
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if value not in (defaults[name], derived.get(name))
+        }
 
     @classmethod
     def from_json(cls, content: Any, where: str = "shape") -> TransformerShape:

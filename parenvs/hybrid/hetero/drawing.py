@@ -45,7 +45,7 @@ class Tier:
     servers: int
     layers: tuple[float, float] = (2.0, 2.75)
     slowest: float = 0.6
-    hidden: tuple[int, ...] = (4096, 5120, 6144, 7168, 8192)
+    hidden: tuple[int, ...] = (5120, 6144, 7168, 8192, 10_240, 12_288)
     sequences: tuple[int, ...] = (4096, 8192)
     experts: tuple[int, ...] = (8, 16)
     batches: tuple[int, ...] = (8, 16, 32)
@@ -57,8 +57,8 @@ class Tier:
             self,
             layers=(3.0, 4.0),
             slowest=0.4,
-            hidden=(3072, 10240),
-            sequences=(2048, 16384),
+            hidden=(4096, 14_336),
+            sequences=(2048, 16_384),
             experts=(4, 32),
         )
 
