@@ -1,1 +1,1 @@
-"""Shipped graphs and the models they come from; generated pipeline problems and stored sets."""
+"""Shipped graphs and the models they come from; generated problems and stored sets."""

@@ -29,7 +29,15 @@ from parenvs.plan import (
     PartitionPlan,
     PipelinePlan,
 )
-from parenvs.shipped import PAPER, data_folder, load_shape, manifest, names, shapes
+from parenvs.shipped import (
+    PAPER,
+    data_folder,
+    load_hetero,
+    load_shape,
+    manifest,
+    names,
+    shapes,
+)
 
 TASKS = tuple(PLANS)
 """Tasks that plans solve: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``,
@@ -76,7 +84,8 @@ def problem(
 
     Args:
         instance: shipped name, or path of a graph or of a ``.csv`` profile; of hybrid plans also
-            the name of a shape or the path of a ``.json`` file of one, see ``load_shape``.
+            the name of a shape or the path of a ``.json`` file of one, see ``load_shape``; or a
+            hetero problem (``"hetero-32-test/spread-000"``), which has a cluster, batch and stack.
         cluster: preset, short form, ``.json`` path or object, see ``Cluster.parse`` (default:
             ``"C"`` for pipelines and hybrid plans, one server of 8 V100 for partitions).
         task: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"`` or ``"hybrid"``.
@@ -116,9 +125,7 @@ def problem(
     if task == PipelinePlan.task:
         chosen_cluster = Cluster.parse("C" if cluster is None else cluster)
     elif task == HybridPlan.task:
-        return _load_hybrid(
-            instance, "C" if cluster is None else cluster, precision=precision, **options
-        )
+        return _load_hybrid(instance, cluster, precision=precision, **options)
     else:
         chosen_cluster = choose_cluster(cluster, options.pop("devices", None))
     if precision is not None:
@@ -317,13 +324,19 @@ def _is_of_the_paper(forward: Graph) -> bool:
 
 def _load_hybrid(
     instance: str | os.PathLike[str],
-    cluster: str | dict[str, Any] | Cluster,
+    cluster: str | dict[str, Any] | Cluster | None,
     batch: int | None = None,
     stack: str | dict[str, Any] | Stack | None = None,
     precision: str | None = None,
     **reading: Any,
 ) -> Hybrid:
     """Load the hybrid problem of an instance; the options are those of ``problem``."""
+    hetero = load_hetero(instance)
+    if hetero is not None:  # it has all of its settings, unless they are given
+        cluster = hetero.cluster if cluster is None else cluster
+        batch = hetero.batch if batch is None else batch
+        stack = hetero.stack if stack is None and hetero.cluster == cluster else stack
+    cluster = "C" if cluster is None else cluster
     if batch is None:
         raise ParenvsError(
             f"task {HybridPlan.task} needs batch, the number of samples of a step; give batch=1024"

@@ -1,4 +1,4 @@
-"""What ships with the package: graphs and shapes by name, and where their files are."""
+"""What ships with the package: graphs, shapes and problems by name, and where their files are."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from parenvs.errors import UnknownInstanceError
+from parenvs.cluster import Cluster
+from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.files import DuplicateFieldError, no_duplicates
+from parenvs.hybrid.hetero import TIERS, drawn
+from parenvs.hybrid.model import HybridModel
+from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.shape import TransformerShape
 
 PAPER = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
@@ -40,8 +44,63 @@ def shapes() -> dict[str, TransformerShape]:
     return {row["name"]: TransformerShape.from_json(row) for row in rows}
 
 
+@lru_cache(maxsize=1)
+def hetero_sets() -> dict[str, tuple[Hybrid, ...]]:
+    """Read the shipped sets of hetero problems: set -> its problems, called ``SET/FAMILY-NUMBER``.
+
+    Raises:
+        ParenvsError: the file is damaged.
+    """
+    path = data_folder() / "hetero.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            name: tuple(
+                Hybrid(
+                    HybridModel.of_shape(TransformerShape.from_json(row["shape"])),
+                    Cluster.parse(row["cluster"]),
+                    row["batch"],
+                    row["stack"],
+                    row["precision"],
+                )
+                for row in rows
+            )
+            for name, rows in content["sets"].items()
+        }
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ParenvsError(
+            f"{path}: damaged ({error}); make it anew with python -m parenvs.datasets.hetero_sets"
+        ) from None
+
+
+def load_hetero(instance: str | os.PathLike[str]) -> Hybrid | None:
+    """Load a hetero problem: ``SET/FAMILY-NUMBER`` of a set, ``TIER/SEED`` drawn; None if neither.
+
+    Raises:
+        UnknownInstanceError: there is no such problem in the set, or the seed is none.
+    """
+    text = os.fspath(instance)
+    place, _, number = text.partition("/")
+    if place in TIERS:
+        if not (number.isascii() and number.isdigit() and len(number) < 20):
+            raise UnknownInstanceError(
+                f"instance {text!r}: give a seed, like {place}/7, or a set, like {place}-test"
+            )
+        return drawn(place, int(number))
+    if place.startswith("hetero-") and place in hetero_sets():
+        problems = {problem.instance: problem for problem in hetero_sets()[place]}
+        if text not in problems:
+            raise UnknownInstanceError(
+                f"unknown problem {text!r}; {place} holds {len(problems)}: {', '.join(problems)}"
+            )
+        return problems[text]
+    return None
+
+
 def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
     """Load a transformer's shape by shipped name or from a ``.json`` file; None if it has none.
+
+    Hetero problems are known by their names, see ``load_hetero``.
 
     Raises:
         UnknownInstanceError: a ``.json`` file is missing, or does not hold a shape.
@@ -49,6 +108,9 @@ def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
     text = os.fspath(instance)
     if text in shapes():
         return shapes()[text]
+    hetero = load_hetero(text)
+    if hetero is not None:
+        return hetero.model.shape
     if not text.endswith(".json"):
         return None
     try:

@@ -77,10 +77,9 @@ class HybridModel:
         shape = self.shape
         if shape is None:
             return None
-        widths = {
-            "heads": shape.heads, "feed_forward": shape.feed_forward, "vocabulary": shape.vocabulary
-        }  # fmt: skip
-        for name, width in widths.items():
+        names = ("heads", "feed_forward", "dense_feed_forward", "vocabulary")
+        for name in names:
+            width = getattr(shape, name)
             if width % tp:
                 return f"tp {tp} does not divide {name} {width}"
         return None
@@ -105,8 +104,8 @@ class HybridModel:
         return cls(
             name=shape.name,
             fingerprint=shape.fingerprint,
-            kinds=(TransformerBlock(shape),),
-            kind_of=(0,) * shape.layers,
+            kinds=tuple(TransformerBlock(kind) for kind in shape.kinds),
+            kind_of=shape.kind_of,
             crossing=(width,) * (shape.layers - 1),
             embedding=Embedding(shape),
             head=Head(shape),

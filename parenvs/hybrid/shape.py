@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from parenvs.errors import UnknownInstanceError, did_you_mean, shown
@@ -13,6 +15,10 @@ MOST = 2**31 - 1
 """Largest number in a shape."""
 MOST_LAYERS = 10_000
 """Largest number of layers."""
+_FROM_ZERO = ("head_width", "positions", "dense_feed_forward")
+"""Numbers that may be 0."""
+_ALTERNATING = {"experts_every": 1, "dense_feed_forward": 0}
+"""Fields of blocks that alternate; where all blocks are equal they are no part of fingerprints."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,9 @@ class TransformerShape:
         experts: feed-forward networks in each block, 1 for a dense model.
         active: experts that each token passes.
         capacity: tokens that an expert has room for over the mean.
+        experts_every: 2 where every second block has experts and the others one dense network
+            each, and so on; 1 where all have them. The first of as many blocks are dense.
+        dense_feed_forward: inner width of those dense networks (0: ``feed_forward``).
         source: where the numbers are from.
     """
 
@@ -59,6 +68,8 @@ class TransformerShape:
     experts: int = 1
     active: int = 1
     capacity: float = 1.0
+    experts_every: int = 1
+    dense_feed_forward: int = 0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -68,7 +79,7 @@ class TransformerShape:
         fill(self, "feed_forward", self.feed_forward or 4 * self.hidden)
         for item in fields(self):
             value = getattr(self, item.name)
-            least = 0 if item.name in ("head_width", "positions") else 1
+            least = 0 if item.name in _FROM_ZERO else 1
             most = MOST_LAYERS if item.name == "layers" else MOST
             if item.type == "int" and not (type(value) is int and least <= value <= most):
                 raise UnknownInstanceError(
@@ -101,19 +112,55 @@ class TransformerShape:
                 f"shape {shown(self.name)}: kv_heads must divide heads, and active be at most "
                 "experts"
             )
+        if self.experts == 1 and (self.experts_every, self.dense_feed_forward) != (1, 0):
+            raise UnknownInstanceError(
+                f"shape {shown(self.name)}: experts_every and dense_feed_forward need experts"
+            )
+        if self.experts_every == 1 and self.dense_feed_forward:
+            raise UnknownInstanceError(
+                f"shape {shown(self.name)}: dense_feed_forward needs experts_every of at least 2"
+            )
 
     @property
     def fingerprint(self) -> str:
         """``sha256:...`` of the numbers; the name and the source are no part of it."""
-        numbers = {k: v for k, v in asdict(self).items() if k not in ("name", "source")}
+        numbers = {
+            key: value
+            for key, value in asdict(self).items()
+            if key not in ("name", "source") and _ALTERNATING.get(key) != value
+        }
         text = json.dumps(numbers, sort_keys=True).encode()
         return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
+    @cached_property
+    def kinds(self) -> tuple[TransformerShape, ...]:
+        """Shapes all of whose blocks are equal, one for each kind of block: dense ones first.
+
+        It is the shape itself where all blocks are equal.
+        """
+        if self.experts_every == 1:
+            return (self,)
+        equal = replace(self, experts_every=1, dense_feed_forward=0)
+        inner = self.dense_feed_forward or self.feed_forward
+        return replace(equal, experts=1, active=1, capacity=1.0, feed_forward=inner), equal
+
+    @property
+    def kind_of(self) -> tuple[int, ...]:
+        """(layers,) number of each block's kind in ``kinds``: the last of each few has experts."""
+        every = self.experts_every
+        last = len(self.kinds) - 1
+        return tuple(last if (i + 1) % every == 0 else 0 for i in range(self.layers))
+
+    def _summed(self, of_block: Callable[[TransformerShape], float]) -> float:
+        """Sum a figure over all blocks."""
+        kind_of = self.kind_of
+        return sum(kind_of.count(i) * of_block(kind) for i, kind in enumerate(self.kinds))
+
     @property
     def block_parameters(self) -> tuple[float, float]:
-        """Parameters of one block: outside of the experts, and of all experts.
+        """Parameters of one block with experts: outside of the experts, and of all experts.
 
-        A dense feed-forward network counts outside.
+        A dense feed-forward network counts outside. For dense blocks among them see ``kinds``.
         """
         h, f, wide = self.hidden, self.feed_forward, self.heads * self.head_width
         narrow = self.kv_heads * self.head_width
@@ -131,9 +178,9 @@ class TransformerShape:
     @property
     def parameters(self) -> float:
         """All parameters: blocks, embedding, positions, head and the last norm."""
-        dense, experts = self.block_parameters
         h, tables = self.hidden, self.vocabulary * (1 if self.tied else 2) + self.positions
-        return self.layers * (dense + experts) + h * (tables + (2 if self.bias else 1))
+        blocks = self._summed(lambda kind: sum(kind.block_parameters))
+        return blocks + h * (tables + (2 if self.bias else 1))
 
     def flops(self, samples: float, recompute: bool = False) -> float:
         """Model FLOPs of a training step, a multiply-add counted twice.
@@ -145,24 +192,38 @@ class TransformerShape:
             samples: samples of the step.
             recompute: whether to count the forward pass of the blocks again, as that paper does.
         """
+        head = 2 * self.sequence * self.hidden * self.vocabulary
+        blocks = self._summed(lambda kind: kind.block_flops)
+        return samples * ((4 if recompute else 3) * blocks + 3 * head)
+
+    @property
+    def block_flops(self) -> float:
+        """FLOPs of one block with experts, forward, of one sample; see ``flops``."""
         h, s = self.hidden, self.sequence
         wide, narrow = self.heads * self.head_width, self.kv_heads * self.head_width
         products = h * (2 * wide + 2 * narrow)
         products += (3 if self.gated else 2) * h * self.feed_forward * self.active
-        block = 2 * s * products + 4 * s * s * wide
-        head = 2 * s * h * self.vocabulary
-        return samples * ((4 if recompute else 3) * self.layers * block + 3 * head)
+        return 2 * s * products + 4 * s * s * wide
 
     def token_flops(self, samples: float) -> float:
         """Model FLOPs of a step as arXiv 2407.21783 counts: ``6 N + 6 l h s`` a token.
 
         N are the parameters that a token passes; attention counts its causal half.
         """
-        dense, experts = self.block_parameters
-        passed = self.layers * (dense + experts * self.active / self.experts)
+        passed = self._summed(_passed)
         passed += self.hidden * self.vocabulary * (1 if self.tied else 2)
         attention = 6 * self.layers * self.heads * self.head_width * self.sequence
         return samples * self.sequence * (6 * passed + attention)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the shape as an object of JSON types, without what has its default."""
+        defaults = {item.name: item.default for item in fields(self)}
+        derived = {"kv_heads": self.heads, "head_width": self.hidden // self.heads}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if value not in (defaults[name], derived.get(name))
+        }
 
     @classmethod
     def from_json(cls, content: Any, where: str = "shape") -> TransformerShape:
@@ -186,3 +247,9 @@ class TransformerShape:
             return cls(**content)
         except UnknownInstanceError as error:
             raise UnknownInstanceError(f"{where}: {error}") from None
+
+
+def _passed(kind: TransformerShape) -> float:
+    """Parameters of a block that a token passes."""
+    dense, experts = kind.block_parameters
+    return dense + experts * kind.active / kind.experts
