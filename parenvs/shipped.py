@@ -12,6 +12,7 @@ from typing import Any
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.files import DuplicateFieldError, no_duplicates
+from parenvs.hybrid import drawing
 from parenvs.hybrid.hetero import TIERS, drawn
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.problem import Hybrid
@@ -73,6 +74,11 @@ def hetero_sets() -> dict[str, tuple[Hybrid, ...]]:
         ) from None
 
 
+def problem_sets() -> dict[str, tuple[Hybrid, ...]]:
+    """Return the shipped sets of hybrid problems: set -> its problems."""
+    return hetero_sets()
+
+
 def load_hetero(instance: str | os.PathLike[str]) -> Hybrid | None:
     """Load a hetero problem: ``SET/FAMILY-NUMBER`` of a set, ``TIER/SEED`` drawn; None if neither.
 
@@ -87,6 +93,8 @@ def load_hetero(instance: str | os.PathLike[str]) -> Hybrid | None:
                 f"instance {text!r}: give a seed, like {place}/7, or a set, like {place}-test"
             )
         return drawn(place, int(number))
+    if place == drawing.TIER and number.isascii() and number.isdigit() and len(number) < 20:
+        return drawing.drawn(int(number))
     if place.startswith("hetero-") and place in hetero_sets():
         problems = {problem.instance: problem for problem in hetero_sets()[place]}
         if text not in problems:

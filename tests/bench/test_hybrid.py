@@ -15,7 +15,7 @@ from parenvs.bench.hybrid.predict import predictions
 from parenvs.bench.hybrid.rows import Published, checked, read_rows, shipped
 from parenvs.errors import ParenvsError
 from parenvs.hybrid.layers import Split
-from parenvs.hybrid.measured import MeasuredLayer
+from parenvs.bench.hybrid.measured import MeasuredLayer
 from parenvs.hybrid.stack import STACKS
 
 ROW = {

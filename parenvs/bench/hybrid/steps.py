@@ -25,7 +25,7 @@ from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, shown
 from parenvs.hybrid import formulas
 from parenvs.hybrid.layers import Head
-from parenvs.hybrid.measured import MeasuredLayer
+from parenvs.bench.hybrid.measured import MeasuredLayer
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.shape import TransformerShape
 from parenvs.hybrid.stack import STACKS

@@ -1,0 +1,121 @@
+"""Where the problems of ``HybridPlan-v0`` come from: a name, a set, or a generator's seeds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from parenvs import instances
+from parenvs.cluster import Cluster
+from parenvs.errors import ParenvsError, shown
+from parenvs.hybrid import drawing
+from parenvs.hybrid.hetero import TIERS
+from parenvs.hybrid.problem import Hybrid
+from parenvs.hybrid.turns.game import Setting
+from parenvs.hybrid.turns.rules import Rules
+from parenvs.shipped import problem_sets
+
+GENERATORS = (drawing.TIER, *TIERS)
+"""Names of generators; their problems are called ``NAME/SEED``."""
+HETERO = "hetero"
+"""Value of ``cluster`` that stands for the generator ``hetero-32``."""
+POOL = 4096
+"""Seeds of a generator that are drawn by default."""
+KEPT = 2048
+"""Problems whose look-up tables are kept; each takes about 40 kB."""
+
+_kept: OrderedDict[tuple[str, Rules], Setting] = OrderedDict()
+
+
+def setting_of(name: str, rules: Rules, problem: Hybrid | None = None) -> Setting:
+    """Return a drawn or shipped problem's look-up tables, made once.
+
+    Args:
+        name: of the problem.
+        rules: what plans have in common.
+        problem: the problem itself, if it is at hand.
+    """
+    key = (name, rules)
+    if key in _kept:
+        _kept.move_to_end(key)
+        return _kept[key]
+    found = Setting(instances.problem(name, task="hybrid") if problem is None else problem, rules)
+    _kept[key] = found
+    while len(_kept) > KEPT:
+        _kept.popitem(last=False)
+    return found
+
+
+class HybridProblems:
+    """The problems of one environment.
+
+    Attributes:
+        source: a generator or a set that is drawn from, or empty.
+        fixed: the only problem, or None.
+        pool: number of the generator's seeds that are drawn.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        instance: Any = None,
+        cluster: Any = None,
+        pool: int = POOL,
+        problem: Hybrid | None = None,
+        **options: Any,
+    ) -> None:
+        """Find out what is meant, and load what is fixed; see ``HybridPlanEnv`` for the arguments.
+
+        Raises:
+            ParenvsError: an argument is impossible, or goes with no other.
+        """
+        self.rules, self.source, self.pool = rules, "", pool
+        self.fixed: Setting | None = None
+        if type(pool) is not int or not 1 <= pool <= 2**31:
+            raise ParenvsError(f"pool must be a whole number from 1, not {shown(pool)}")
+        if isinstance(cluster, str) and cluster == HETERO:
+            instance, cluster = instance or f"{HETERO}-32", None
+        if problem is not None:
+            if not isinstance(problem, Hybrid):
+                raise ParenvsError(f"problem must be a parenvs.Hybrid, not {shown(problem)}")
+            self.fixed = Setting(problem, rules)
+            return
+        instance = drawing.TIER if instance is None else instance
+        if isinstance(instance, str) and (instance in GENERATORS or instance in problem_sets()):
+            given = {key: value for key, value in {"cluster": cluster, **options}.items()
+                     if value is not None}  # fmt: skip
+            if given:
+                raise ParenvsError(
+                    f"{', '.join(given)}: problems of {instance} have settings of their own; leave "
+                    "it out, or name one instance"
+                )
+            self.source = instance
+            return
+        self.fixed = self.named(instance, cluster, **options)
+
+    def named(self, instance: Any, cluster: Any = None, **options: Any) -> Setting:
+        """Return a problem by its name or path, with its settings."""
+        if cluster is not None:
+            cluster = Cluster.parse(cluster)
+        return Setting(instances.problem(instance, cluster, task="hybrid", **options), self.rules)
+
+    def draw(self, rng: np.random.Generator) -> Setting:
+        """Return the fixed problem, or draw one."""
+        if self.fixed is not None:
+            return self.fixed
+        return self.numbered(int(rng.integers(len(self))))
+
+    def numbered(self, number: int) -> Setting:
+        """Return a problem of the source by its number."""
+        if self.source in GENERATORS:
+            return setting_of(f"{self.source}/{number}", self.rules)
+        problem = problem_sets()[self.source][number]
+        return setting_of(problem.instance, self.rules, problem)
+
+    def __len__(self) -> int:
+        """Return the number of problems that can be drawn."""
+        if self.fixed is not None:
+            return 1
+        return self.pool if self.source in GENERATORS else len(problem_sets()[self.source])
