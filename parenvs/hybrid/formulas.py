@@ -67,12 +67,13 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
         *_resources(before + busy, busy, chunk, links, stages), stages.micro_batches
     ) + gather_start.max(axis=0)
     hiding = backward + again + of_stage.backward_exchange
-    reduction, exposed = _reduction(model, machine, stages, hiding)
+    held = _parameters(model, stages)
+    reduction, exposed = _reduction(held, machine, stages, hiding)
     ahead = hiding.cumsum(axis=0) - hiding
     ahead[1:] += links.cumsum(axis=0) / 2  # gradients' way to the stages in front
     tail = tail_of(exposed, ahead)
     tied = _tied(model, machine, stages)
-    update = _update(model, machine, stages)
+    update = _update(held, machine, stages)
     optimizer = update.max(axis=0)
     parts = (hiding, update, core, tail, tied, optimizer)
     return Step(
@@ -341,11 +342,11 @@ def _gathers(model: HybridModel, machine: Machine, stages: Stages) -> tuple[np.n
 
 
 def _reduction(
-    model: HybridModel, machine: Machine, stages: Stages, backward: np.ndarray
+    held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages, backward: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(S, ...) seconds of the gradients' collectives, and what the last backward pass leaves."""
     links, u = machine.links, stages.gradient_bytes
-    dense, experts = _parameters(model, stages)
+    dense, experts = held
     dealt = np.maximum(stages.replicas // stages.expert, 1)
     groups = ((dense, stages.replicas, stages.stride),
               (experts, dealt, stages.stride * stages.expert))  # fmt: skip
@@ -385,9 +386,11 @@ def _tied(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
     return np.where(stages.several & np.greater(model.tied_parameters, 0), seconds, 0.0)
 
 
-def _update(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
+def _update(
+    held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages
+) -> np.ndarray:
     """(S, ...) seconds of the optimiser."""
-    dense, experts = _parameters(model, stages)
+    dense, experts = held
     stack = machine.stack
     traffic = stack.optimizer_bytes if machine.precision in HALF else stack.optimizer_bytes_full
     dealt = np.maximum(stages.replicas / stages.expert, 1)

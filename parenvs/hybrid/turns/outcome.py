@@ -87,10 +87,11 @@ def outcome(columns: Columns, choices: Choices) -> Outcome:
     stages = _stages(columns, choices, layout)
     model: Any = Chains(columns, choices.rows, stages.split)
     machine = columns.machine(choices.rows)
-    stages, full, selective = _recomputed(columns, choices, layout, stages, model, machine)
+    stages, full, selective, size = _recomputed(
+        columns, choices, layout, stages, model, machine
+    )
     step = formulas.step(model, columns.cluster, machine, stages)
-    held = formulas.memory(model, machine, stages)
-    excess = held.total.max(axis=0) - columns.memory_limit[choices.rows]
+    excess = size.max(axis=0) - columns.memory_limit[choices.rows]
     return Outcome(step.length, np.maximum(excess, 0.0), full, selective)
 
 
@@ -134,18 +135,22 @@ def _recomputed(
     stages: Stages,
     model: Any,
     machine: Any,
-) -> tuple[Stages, np.ndarray, np.ndarray]:
-    """Say what the stages recompute; return how many layers they do in full, and selectively."""
+) -> tuple[Stages, np.ndarray, np.ndarray, np.ndarray]:
+    """Say what the stages recompute.
+
+    Returns:
+        The plans, the layers that stages recompute in full and selectively, and the bytes on a
+        device of each, (S, k).
+    """
     size = layout.width * layout.chunks
     is_full, is_selective = choices.mode == _FULL, choices.mode == _SELECTIVE
     full, selective = np.where(is_full, size, 0), np.where(is_selective, size, 0)
     stages = stages._replace(
         full=stages.layers * is_full, selective=stages.layers * is_selective
     )
-    fewest = choices.mode == _FEWEST
+    fewest, total = choices.mode == _FEWEST, formulas.memory(model, machine, stages).total
     if fewest.any():
-        need = formulas.memory(model, machine, stages).total
-        need = need - columns.memory_limit[choices.rows] * _FITS
+        need = total - columns.memory_limit[choices.rows] * _FITS
         lacking = fewest & (need > 0)
         if lacking.any():
             own = _fewest(layout, stages, model, machine, need, size)
@@ -153,7 +158,8 @@ def _recomputed(
             selective = np.where(lacking, own[1], selective)
             again = layout.first(full)
             stages = stages._replace(full=again, selective=layout.first(full + selective) - again)
-    return stages, full, selective
+            total = formulas.memory(model, machine, stages).total
+    return stages, full, selective, total
 
 
 def _fewest(
@@ -187,6 +193,13 @@ def _fewest(
     ]
     largest = np.max(at_work, axis=0)
 
+    if len(kept) == 1:  # all layers are alike
+        selective = _whole(need, flight * some[0], size)
+        enough = need - flight * selective * some[0] <= 0
+        more = need + largest - flight * size * some[0]
+        full = np.where(enough, 0, _whole(more, flight * (whole - some)[0], size))
+        return full, np.where(enough, selective, size - full)
+
     def fits(full: np.ndarray, number: np.ndarray) -> np.ndarray:
         again = layout.first(full)
         attention = layout.first(number) - again
@@ -197,6 +210,12 @@ def _fewest(
     enough = fits(np.zeros_like(size), selective)
     full = np.where(enough, 0, _smallest(lambda number: fits(number, size), size))
     return full, np.where(enough, selective, size - full)
+
+
+def _whole(need: np.ndarray, each: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Fewest layers, from 1 to ``most``, that leave ``need`` bytes if each leaves ``each``."""
+    number = np.ceil(need / np.maximum(each, 1e-9 * np.abs(need)))
+    return np.minimum(np.maximum(number, 1), most).astype(np.int64)
 
 
 def _smallest(fits: Any, most: np.ndarray) -> np.ndarray:
