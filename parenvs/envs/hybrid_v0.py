@@ -138,7 +138,7 @@ class _Agents:
         return {**self.plays.game.board.observation(), "action_mask": self.mask(agent)}
 
 
-class raw_env(_Agents, AECEnv):  # noqa: N801 (PettingZoo's name)
+class raw_env(_Agents, AECEnv):
     """Agents ``data``, ``pipeline`` and ``operator`` take turns; arguments as ``HybridPlan-v0``.
 
     All agents get the same reward, when the plan is complete. An illegal action ends the episode

@@ -136,9 +136,7 @@ def make(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hy
     raise UnknownInstanceError(f"{name}: no problem of family {family} in {_TRIES} draws")
 
 
-def _attempt(
-    ranges: Ranges, family: str, rng: np.random.Generator, name: str
-) -> Hybrid | None:
+def _attempt(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hybrid | None:
     """Draw a problem; None if nothing fits, or everything does."""
     width = int(rng.choice((64, 128)))
     hidden = _multiple(_log_uniform(rng, *ranges.hidden), 4 * width)

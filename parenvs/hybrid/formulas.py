@@ -386,9 +386,7 @@ def _tied(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
     return np.where(stages.several & np.greater(model.tied_parameters, 0), seconds, 0.0)
 
 
-def _update(
-    held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages
-) -> np.ndarray:
+def _update(held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages) -> np.ndarray:
     """(S, ...) seconds of the optimiser."""
     dense, experts = held
     stack = machine.stack

@@ -30,6 +30,13 @@ _SAMPLES, _RANKS, _SHARED = np.meshgrid(
     2.0 ** np.arange(DOUBLINGS), TPS, [False, True], indexing="ij"
 )
 _SHAPE = _SAMPLES.shape
+_RATES = ("flops", "attention_flops", "memory_bw", "launch", "multiprocessors")
+_LINKS = ("intra_bw", "nic_bw", "hop_in", "hop_out", "share", "send_share")
+
+
+def kind_of(problem: Hybrid) -> tuple[Any, ...]:
+    """Return what problems that are judged together have in common."""
+    return problem.stack, problem.precision, problem.cluster.devices_per_server
 
 
 def figures_of(layer: Layer | None, machine: Machine) -> tuple[np.ndarray, np.ndarray]:
@@ -120,6 +127,8 @@ class Columns:
     """P problems as arrays; all have one stack, one precision and servers of one size.
 
     Attributes:
+        rules: what plans have in common.
+        kind: what the problems have in common, see ``kind_of``.
         problems: the problems.
         limits: what turns may choose of each.
         layers: (P,) n.
@@ -142,51 +151,73 @@ class Columns:
             InfeasibleError: a problem is too large for turns.
             ParenvsError: stacks, precisions or sizes of servers differ.
         """
-        self.problems = list(problems)
-        self.limits = [TurnLimits.of(problem, rules) for problem in problems]
         first = problems[0]
+        self.rules, self.cluster, self.software = rules, first.cluster, software_of(first)
+        self.kind = kind_of(first)
+        self.problems: list[Hybrid] = []
+        self.limits: list[TurnLimits] = []
+        kinds = max(len(problem.model.kinds) for problem in problems)
+        self._make(len(problems), kinds)
+        self.differ = False
         for problem in problems:
-            same = (problem.stack, problem.precision, problem.cluster.devices_per_server)
-            if same != (first.stack, first.precision, first.cluster.devices_per_server):
-                raise ParenvsError(
-                    f"{problem.instance} and {first.instance} differ in stack, precision or "
-                    "devices of a server; problems of one batch must not"
-                )
-        count, kinds = len(problems), max(len(problem.model.kinds) for problem in problems)
+            self.put(len(self.problems), problem)
+
+    def _make(self, count: int, kinds: int) -> None:
+        """Make arrays for a number of problems."""
+        self.layers, self.batch = np.ones((2, count), dtype=np.int64)
         self.table = np.zeros((count, *_SHAPE, kinds + 2, _FIGURES))
         self.held = np.zeros((count, len(TPS), kinds + 2, 2))
         self.kinds_before = np.zeros((count, LAYERS + 1, kinds))
         self.crossing = np.zeros((count, LAYERS + 1))
         self.speeds = np.ones((count, SERVERS))
-        for row, problem in enumerate(problems):
-            model, n = problem.model, len(problem.model)
-            own = [*model.kinds, *[None] * (kinds - len(model.kinds)), model.embedding, model.head]
-            for number, layer in enumerate(own):
-                figures, held = figures_of(layer, problem.machine)
-                self.table[row, :, :, :, number], self.held[row, :, number] = figures, held
-            before = model.kinds_before
-            self.kinds_before[row, : n + 1, : before.shape[1]] = before
-            self.kinds_before[row, n + 1 :] = self.kinds_before[row, n]
-            self.crossing[row, : n + 1] = model.crossing_after
-            speeds = problem.cluster.speeds
-            self.speeds[row, : len(speeds)] = speeds
-        self.differ = any(problem.cluster.speeds for problem in problems)
-        self.layers = np.array([len(problem.model) for problem in problems])
-        self.batch = np.array([problem.batch for problem in problems])
-        self.tied = np.array([problem.model.tied_parameters for problem in problems])
-        self.memory_limit = np.array([problem.memory_limit for problem in problems])
-        self.bound = np.array([problem.bound_seconds for problem in problems])
-        self.software = software_of(first)
-        self.cluster = first.cluster
-        machines = [problem.machine for problem in problems]
-        self._rates = {
-            name: np.array([getattr(machine, name) or 0.0 for machine in machines])
-            for name in ("flops", "attention_flops", "memory_bw", "launch", "multiprocessors")
-        }
-        self._links = {
-            name: np.array([getattr(machine.links, name) for machine in machines])
-            for name in ("intra_bw", "nic_bw", "hop_in", "hop_out", "share", "send_share")
-        }
+        self.tied, self.memory_limit, self.bound = np.zeros((3, count))
+        self._rates = {name: np.zeros(count) for name in _RATES}
+        self._links = {name: np.zeros(count) for name in _LINKS}
+
+    def add(self, problem: Hybrid) -> int:
+        """Add a problem, and return its row; arrays are made twice as large when they are full."""
+        row, kinds = len(self.problems), len(problem.model.kinds)
+        if row == len(self.layers) or kinds > self.kinds_before.shape[-1]:
+            old = [*self.problems]
+            self._make(max(2 * row, 16), max(kinds, self.kinds_before.shape[-1]))
+            self.problems, self.limits = [], []
+            for other in old:
+                self.put(len(self.problems), other)
+        self.put(row, problem)
+        return row
+
+    def put(self, row: int, problem: Hybrid) -> None:
+        """Put a problem in a row, in place of the one that is there or behind the last."""
+        first = self.problems[0] if self.problems else problem
+        if kind_of(problem) != self.kind:
+            raise ParenvsError(
+                f"{problem.instance} and {first.instance} differ in stack, precision or devices of "
+                "a server; problems of one batch must not"
+            )
+        limits = TurnLimits.of(problem, self.rules)
+        self.problems[row : row + 1], self.limits[row : row + 1] = [problem], [limits]
+        model, n = problem.model, len(problem.model)
+        kinds = self.kinds_before.shape[-1]
+        own = [*model.kinds, *[None] * (kinds - len(model.kinds)), model.embedding, model.head]
+        for number, layer in enumerate(own):
+            figures, held = figures_of(layer, problem.machine)
+            self.table[row, :, :, :, number], self.held[row, :, number] = figures, held
+        before = model.kinds_before
+        self.kinds_before[row, : n + 1, : before.shape[1]] = before
+        self.kinds_before[row, n + 1 :] = self.kinds_before[row, n]
+        self.crossing[row] = 0.0
+        self.crossing[row, : n + 1] = model.crossing_after
+        speeds = problem.cluster.speeds
+        self.speeds[row] = 1.0
+        self.speeds[row, : len(speeds)] = speeds
+        self.differ = self.differ or bool(speeds)
+        self.layers[row], self.batch[row] = n, problem.batch
+        self.tied[row], self.memory_limit[row] = model.tied_parameters, problem.memory_limit
+        self.bound[row] = problem.bound_seconds
+        for name in _RATES:
+            self._rates[name][row] = getattr(problem.machine, name) or 0.0
+        for name in _LINKS:
+            self._links[name][row] = getattr(problem.machine.links, name)
 
     def machine(self, rows: np.ndarray) -> Machine:
         """Return the machines of the problems ``rows``, (k,), as one of arrays."""

@@ -183,9 +183,7 @@ class Completable:
         completes = room.completes(in_front, own, ends, first + devices)
         return np.where(single, none, completes)
 
-    def _alone(
-        self, episode: Episode, devices: int, tp: int, data: tuple[int, int] | None
-    ) -> bool:
+    def _alone(self, episode: Episode, devices: int, tp: int, data: tuple[int, int] | None) -> bool:
         """Whether a plan of this one stage fits."""
         modes = range(len(_PLAIN))
         if data is None:
@@ -195,7 +193,7 @@ class Completable:
         one = np.ones((1, len(pairs)), dtype=np.int64)
         choices = Choices(
             rows=np.zeros(len(pairs), dtype=np.int64),
-            count=one[0],
+            stages=one[0],
             micro_batch=one[0] * episode.micro_batch,
             chunks=one[0],
             shared=one[0] * int(episode.shared) > 0,
@@ -244,7 +242,7 @@ class Room:
         self._in_flight: dict[int, list[float]] = {}
 
     def _linear(self) -> None:
-        """Bytes by place, ZeRO 0 or 1, mode and configuration: of no layer, and of one of each kind.
+        """Bytes by place, ZeRO 0 or 1, mode and configuration: of no layer, of one of each kind.
 
         ``_states`` (3, 2, C, 1 + K) does not grow with micro-batches in flight, ``_kept``
         (3, 3, C, 1 + K) does, but for what the head keeps (``_once``, (3, C)), and ``_working``
@@ -276,9 +274,9 @@ class Room:
         rows = np.zeros(size, dtype=np.int64)
         model: Any = Chains(columns, rows, stages.split)
         held = formulas.memory(model, columns.machine(rows), stages)
-        shape = (3, *shape)
-        states = (held.total - held.activations - held.working).reshape(shape)
-        kept, working = held.activations.reshape(shape), held.working.reshape(shape)
+        places = (3, *shape)
+        states = (held.total - held.activations - held.working).reshape(places)
+        kept, working = held.activations.reshape(places), held.working.reshape(places)
         self._states = states[:, :, 0]
         self._kept, self._working = kept[:, 0], working[:, 0]
         self._once = self._kept[:, 0, :, 0].copy()
@@ -450,4 +448,3 @@ class Room:
                 break
         self._suffixes[stages] = tables
         return tables
-

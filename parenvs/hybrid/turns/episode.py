@@ -100,9 +100,7 @@ class Episode:
             begin = self.ends[-1] if self.ends else 0
             legal[begin : max(self._longest(), begin)] = True
             count = len(self.ends) + 1
-            legal[TO_THE_END] = self.chunks == 1 or (
-                count > 1 and self.micro_batches % count == 0
-            )
+            legal[TO_THE_END] = self.chunks == 1 or (count > 1 and self.micro_batches % count == 0)
         elif turn == STAGE_DEVICES:
             left = limits.devices - self.first
             for number, devices in enumerate(DEVICES):

@@ -139,9 +139,7 @@ class Game:
         while not other.is_over:
             possible = np.flatnonzero(other.legal)
             turn, choice = other.episode.turn, int(possible[-1])
-            if turn == GLOBAL:
-                choice = int(possible[0])
-            elif turn == STAGE_LAYERS and choice != TO_THE_END:
+            if turn == GLOBAL or (turn == STAGE_LAYERS and choice != TO_THE_END):
                 choice = int(possible[0])
             elif turn == DATA:
                 choice = data_choice(1, FEWEST)

@@ -21,7 +21,7 @@ class Choices(NamedTuple):
 
     Attributes:
         rows: (k,) problem of each in ``Columns``.
-        count: (k,) stages.
+        stages: (k,) S of each.
         micro_batch: (k,) samples in a replica of the first stage.
         chunks: (k,) v.
         shared: (k,) bool, whether sequence parallelism was chosen.
@@ -35,7 +35,7 @@ class Choices(NamedTuple):
     """
 
     rows: np.ndarray
-    count: np.ndarray
+    stages: np.ndarray
     micro_batch: np.ndarray
     chunks: np.ndarray
     shared: np.ndarray
@@ -55,13 +55,18 @@ class Choices(NamedTuple):
             servers = np.zeros((1, 64), dtype=np.int64)
             servers[0, : len(episode.servers)] = episode.servers
         columns = (episode.ends, episode.devices, episode.tp, episode.zero, episode.mode)
-        one = np.array([[row, len(episode.ends), episode.micro_batch, episode.chunks]]).T
         assert episode.is_over and limits
+        row_of, stages, micro_batch, chunks = np.array(
+            [[row], [len(episode.ends)], [episode.micro_batch], [episode.chunks]]
+        )
         return cls(
-            *one,
+            row_of,
+            stages,
+            micro_batch,
+            chunks,
             np.array([episode.shared]),
             *(np.array(column)[:, None] for column in columns),
-            servers,
+            servers=servers,
         )
 
 
@@ -87,9 +92,7 @@ def outcome(columns: Columns, choices: Choices) -> Outcome:
     stages = _stages(columns, choices, layout)
     model: Any = Chains(columns, choices.rows, stages.split)
     machine = columns.machine(choices.rows)
-    stages, full, selective, size = _recomputed(
-        columns, choices, layout, stages, model, machine
-    )
+    stages, full, selective, size = _recomputed(columns, choices, layout, stages, model, machine)
     step = formulas.step(model, columns.cluster, machine, stages)
     excess = size.max(axis=0) - columns.memory_limit[choices.rows]
     return Outcome(step.length, np.maximum(excess, 0.0), full, selective)
@@ -145,9 +148,7 @@ def _recomputed(
     size = layout.width * layout.chunks
     is_full, is_selective = choices.mode == _FULL, choices.mode == _SELECTIVE
     full, selective = np.where(is_full, size, 0), np.where(is_selective, size, 0)
-    stages = stages._replace(
-        full=stages.layers * is_full, selective=stages.layers * is_selective
-    )
+    stages = stages._replace(full=stages.layers * is_full, selective=stages.layers * is_selective)
     fewest, total = choices.mode == _FEWEST, formulas.memory(model, machine, stages).total
     if fewest.any():
         need = total - columns.memory_limit[choices.rows] * _FITS
@@ -231,7 +232,7 @@ def _smallest(fits: Any, most: np.ndarray) -> np.ndarray:
 
 def _stages(columns: Columns, choices: Choices, layout: _Layout) -> Stages:
     """Return plans that recompute nothing as arrays, see ``Hybrid.stages``."""
-    count, chunks, plan = choices.count, choices.chunks, layout.plan
+    count, chunks, plan = choices.stages, choices.chunks, layout.plan
     real = np.arange(len(choices.tp))[:, None] < count
     single = len(plan) == 1 or bool((count == len(choices.tp)).all())
     dp = np.maximum(choices.devices, 1) // choices.tp

@@ -45,9 +45,7 @@ class Rules:
     def __post_init__(self) -> None:
         """Raise errors for unknown values."""
         if self.order not in ORDERS:
-            raise ParenvsError(
-                f"order must be one of {', '.join(ORDERS)}, not {shown(self.order)}"
-            )
+            raise ParenvsError(f"order must be one of {', '.join(ORDERS)}, not {shown(self.order)}")
         if self.most_chunks not in CHUNKS:
             raise ParenvsError(
                 f"most_chunks must be one of {', '.join(map(str, CHUNKS))}, not "
@@ -140,7 +138,6 @@ class TurnLimits:
         """Most stages of a plan."""
         return min(self.layers, self.devices // self.least, SERVERS)
 
-
     @cached_property
     def opening(self) -> np.ndarray:
         """(40,) bool, which choices of the global turn are legal."""
@@ -203,7 +200,7 @@ def behind(micro_batches: int, count: int, left: int) -> int:
 
 @lru_cache(maxsize=4096)
 def next_divisors(number: int) -> np.ndarray:
-    """(SERVERS + 2,) smallest divisor of a number from each number on; ``LARGEST`` where none is."""
+    """(66,) smallest divisor of a number from each number on; ``LARGEST`` where none is."""
     table = np.full(SERVERS + 2, LARGEST, dtype=np.int64)
     for x in range(SERVERS, 0, -1):
         table[x] = x if number % x == 0 else table[x + 1]
