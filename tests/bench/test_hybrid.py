@@ -11,11 +11,11 @@ from parenvs.bench.hybrid import steps as measured
 from parenvs.bench.hybrid.constants import CONSTANTS
 from parenvs.bench.hybrid.errors import groups, rank_correlation
 from parenvs.bench.hybrid.hardware import server_of
+from parenvs.bench.hybrid.measured import MeasuredLayer
 from parenvs.bench.hybrid.predict import predictions
 from parenvs.bench.hybrid.rows import Published, checked, read_rows, shipped
 from parenvs.errors import ParenvsError
 from parenvs.hybrid.layers import Split
-from parenvs.bench.hybrid.measured import MeasuredLayer
 from parenvs.hybrid.stack import STACKS
 
 ROW = {

@@ -20,12 +20,12 @@ from scipy.optimize import least_squares
 
 from parenvs.bench.hybrid.errors import rank_correlation
 from parenvs.bench.hybrid.hardware import SERVERS
+from parenvs.bench.hybrid.measured import MeasuredLayer
 from parenvs.bench.hybrid.rows import is_number, read_json, shipped
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, shown
 from parenvs.hybrid import formulas
 from parenvs.hybrid.layers import Head
-from parenvs.bench.hybrid.measured import MeasuredLayer
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.shape import TransformerShape
 from parenvs.hybrid.stack import STACKS

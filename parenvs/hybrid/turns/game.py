@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from parenvs.hybrid.problem import Hybrid
@@ -10,6 +12,9 @@ from parenvs.hybrid.turns.actions import (
     DATA,
     FEWEST,
     GLOBAL,
+    GLOBAL_CHUNKS,
+    GLOBAL_MICRO_BATCH,
+    GLOBAL_SHARED,
     OFFSETS,
     SIZES,
     STAGE_LAYERS,
@@ -48,6 +53,16 @@ class Setting:
         self.columns = Columns([problem], rules)
         self.shown = shown(self.columns)
         self._completable: Completable | None = None
+
+    @cached_property
+    def longest(self) -> np.ndarray:
+        """(40,) largest end of a first stage that is not the last, by choice of the global turn."""
+        limits = self.columns.limits[0]
+        found = np.zeros(len(limits.opening), dtype=np.int64)
+        for choice in np.flatnonzero(limits.opening).tolist():
+            settings = (GLOBAL_MICRO_BATCH[choice], GLOBAL_CHUNKS[choice], GLOBAL_SHARED[choice])
+            found[choice] = limits.longest_first(*(x.item() for x in settings))
+        return found
 
     @property
     def completable(self) -> Completable:

@@ -66,7 +66,7 @@ class Choices(NamedTuple):
             chunks,
             np.array([episode.shared]),
             *(np.array(column)[:, None] for column in columns),
-            servers=servers,
+            servers,
         )
 
 

@@ -1,0 +1,421 @@
+"""Many episodes of ``HybridPlan-v0`` as arrays: choices, legal ones, what is shown, what they end in.
+
+It does what ``Episode``, ``Board`` and ``Game`` of ``parenvs.hybrid.turns`` do one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from parenvs.hybrid.turns.actions import (
+    ALL_LEFT,
+    CHUNKS,
+    DATA,
+    GLOBAL,
+    GLOBAL_CHUNKS,
+    GLOBAL_MICRO_BATCH,
+    GLOBAL_SHARED,
+    MODES,
+    SERVER,
+    SERVERS,
+    SIZES,
+    STAGE_DEVICES,
+    STAGE_LAYERS,
+    TO_THE_END,
+    TP,
+    TPS,
+    TURNS,
+    ZEROS,
+)
+from parenvs.hybrid.turns.columns import Columns, kind_of
+from parenvs.hybrid.turns.game import Game, Setting
+from parenvs.hybrid.turns.observe import LOG2, MOST_DOUBLINGS, SHAPES
+from parenvs.hybrid.turns.outcome import Choices, outcome
+from parenvs.hybrid.turns.rules import LARGEST, Rules, next_divisors
+
+_TPS = np.array(TPS)
+_LAYERS = np.arange(SIZES[STAGE_LAYERS])
+_SERVERS = np.arange(SERVERS)
+_TURN = np.eye(len(TURNS) + 1, len(TURNS), dtype=np.float32)  # the last row is no turn
+_LATER = np.arange(SIZES[DATA]) < 2 * len(MODES)
+
+
+class HybridEpisodes:
+    """n episodes; arrays have one column, or one row, for each.
+
+    Attributes:
+        turn: (n,) number of each episode's turn.
+    """
+
+    def __init__(self, count: int, rules: Rules) -> None:
+        """Make arrays for ``count`` episodes; ``begin`` gives each its problem."""
+        self.count, self.rules, self.free = count, rules, rules.order == "free"
+        self._groups: list[Columns] = []
+        self._places: dict[int, tuple[int, int]] = {}  # setting's id -> group and row
+        self._settings: list[Setting | None] = [None] * count
+        self._held: list[Setting] = []  # settings that have a place, so that no id is used twice
+        for name in ("group", "row", "layers", "devices_left", "all_devices", "servers", "inside",
+                     "batch", "unit", "least", "turn", "choice", "micro_batch", "chunks", "per",
+                     "made", "first", "begun", "named", "samples", "micro_batches"):  # fmt: skip
+            setattr(self, name, np.ones(count, dtype=np.int64))
+        self.shared = np.zeros(count, dtype=np.bool_)
+        self.tp_possible = np.zeros((count, 2, len(TPS)), dtype=np.bool_)
+        self.opening = np.zeros((count, SIZES[GLOBAL]), dtype=np.bool_)
+        self.longest = np.zeros((count, SIZES[GLOBAL]), dtype=np.int64)
+        self.ends, self.devices, self.tp, self.zero, self.mode = np.zeros(
+            (5, SERVERS, count), dtype=np.int64
+        )
+        self.order = np.zeros((count, SERVERS), dtype=np.int64)
+        self.taken = np.zeros((count, SERVERS), dtype=np.bool_)
+        self.work = np.zeros((count, 129))
+        self.speeds = np.ones((count, SERVERS))
+        self.differ = False
+        self._shown = {
+            key: np.zeros((count, *shape), dtype=np.float32) for key, shape in SHAPES.items()
+        }
+        self.turn: np.ndarray
+        self._end = np.zeros((2, count))
+
+    def begin(self, index: int, setting: Setting) -> None:
+        """Give an episode its problem."""
+        if self._settings[index] is setting:
+            self._shown["cluster"][index, :, 3] = 0.0
+            return
+        self._settings[index] = setting
+        limits, shown = setting.columns.limits[0], setting.shown
+        self.group[index], self.row[index] = self._place(setting)  # type: ignore[attr-defined]
+        for name, value in (
+            ("layers", limits.layers), ("all_devices", limits.devices),
+            ("servers", limits.servers), ("inside", limits.inside), ("batch", limits.batch),
+            ("unit", limits.unit), ("least", limits.least),
+        ):  # fmt: skip
+            getattr(self, name)[index] = value
+        self.tp_possible[index] = limits.tp, limits.shared
+        self.opening[index] = limits.opening
+        self.longest[index] = setting.longest
+        self.work[index], self.speeds[index] = shown.work, shown.speeds
+        self.differ = self.differ or bool(setting.problem.cluster.speeds)
+        for key in ("chain", "cluster", "numbers"):
+            self._shown[key][index] = getattr(shown, key)
+
+    def _place(self, setting: Setting) -> tuple[int, int]:
+        """Return group and row of a problem; problems of one group are judged together."""
+        key = id(setting)
+        if key not in self._places:
+            kind = kind_of(setting.problem)
+            for number, group in enumerate(self._groups):
+                if group.kind == kind:
+                    self._places[key] = (number, group.add(setting.problem))
+                    break
+            else:
+                self._places[key] = (len(self._groups), 0)
+                self._groups.append(Columns([setting.problem], self.rules))
+            self._held.append(setting)
+        return self._places[key]
+
+    def restart(self, who: np.ndarray) -> None:
+        """Forget the choices of episodes ``who``, (k,)."""
+        for name in ("turn", "made", "first", "begun", "named", "samples", "micro_batches"):
+            getattr(self, name)[who] = 0
+        self.chunks[who], self.micro_batch[who] = 1, 0
+        self.shared[who] = False
+        self.taken[who] = False
+        self._shown["stages"][who] = 0.0
+        progress = self._shown["progress"]
+        progress[who] = 0.0
+        progress[who, 5:7] = 1.0
+
+    def game(self, index: int) -> Game:
+        """Return one episode as a game with the same choices, without its mask."""
+        setting = self._settings[index]
+        assert setting is not None
+        game = Game(setting)
+        episode = game.episode
+        done, stage = int(self.made[index]), int(self.made[index])  # type: ignore[attr-defined]
+        turn = int(self.turn[index])
+        if turn == GLOBAL and not self.micro_batch[index]:
+            return game
+        choices = [int(self.choice[index])]
+        limits, first, named = episode.limits, 0, 0
+        per = int(self.per[index])
+        for k in range(min(stage + 1, SERVERS)):
+            if k == done and turn == STAGE_LAYERS:
+                break
+            end = int(self.ends[k, index])
+            choices.append(TO_THE_END if end == per else end - 1)
+            if k == done and turn == STAGE_DEVICES:
+                break
+            devices = int(self.devices[k, index])
+            if not limits.unit:
+                power = devices.bit_length() - 1
+                known = devices == 1 << power and power < ALL_LEFT
+                choices.append(power if known else ALL_LEFT)
+            if self.free:
+                begun = -(-(first + devices) // limits.inside)
+                until = int(self.named[index]) if k == done and turn == SERVER else begun
+                choices += self.order[index, named:until].tolist()
+                named = until
+                if k == done and turn == SERVER:
+                    break
+            if k == done and turn == TP:
+                break
+            choices.append(TPS.index(int(self.tp[k, index])))
+            if k == done and turn == DATA:
+                break
+            choices.append(
+                len(MODES) * ZEROS.index(int(self.zero[k, index])) + int(self.mode[k, index])
+            )
+            first += devices
+        for choice in choices:
+            game.act(choice)
+        return game
+
+    def act(self, turn: int, who: np.ndarray, choice: np.ndarray) -> np.ndarray:
+        """Take legal choices of one turn, and return the episodes whose plan is complete.
+
+        Args:
+            turn: number of the turn.
+            who: (k,) episodes that have this turn.
+            choice: (k,) their choices.
+        """
+        progress, stages = self._shown["progress"], self._shown["stages"]
+        stage = self.made[who]
+        if turn == GLOBAL:
+            self.choice[who] = choice
+            micro_batch, chunks = GLOBAL_MICRO_BATCH[choice], GLOBAL_CHUNKS[choice]
+            self.micro_batch[who], self.chunks[who] = micro_batch, chunks
+            self.shared[who] = GLOBAL_SHARED[choice]
+            self.per[who] = self.layers[who] // chunks
+            progress[who, 0], progress[who, 1] = LOG2[micro_batch] / 4.0, LOG2[chunks] / 3.0
+            progress[who, 2] = GLOBAL_SHARED[choice]
+            self.turn[who] = STAGE_LAYERS
+        elif turn == STAGE_LAYERS:
+            per = self.per[who]
+            end = np.where(choice == TO_THE_END, per, choice + 1)
+            begin = np.where(stage > 0, self.ends[stage - 1, who], 0)
+            self.ends[stage, who] = end
+            stages[who, stage, 0], stages[who, stage, 1] = end / per, (end - begin) / per
+            progress[who, 5] = (per - end) / per
+            if self.unit[who[0]]:
+                self._put(who, stage, self.unit[who])
+            else:
+                self.turn[who] = STAGE_DEVICES
+        elif turn == STAGE_DEVICES:
+            left = self.all_devices[who] - self.first[who]
+            self._put(who, stage, np.where(choice == ALL_LEFT, left, 1 << choice))
+        elif turn == SERVER:
+            named = self.named[who]
+            self.order[who, named], self.taken[who, choice] = choice, True
+            self._shown["cluster"][who, choice, 3] = 1.0
+            self.named[who] = named + 1
+            ready = named + 1 == self.begun[who]
+            if ready.any():
+                self.turn[who[ready]] = TP
+                self._use(who[ready], stage[ready])
+        elif turn == TP:
+            tp, devices = _TPS[choice], self.devices[stage, who]
+            self.tp[stage, who] = tp
+            at_first = stage == 0
+            if at_first.any():
+                new = who[at_first]
+                self.samples[new] = self.micro_batch[new] * (devices // tp)[at_first]
+                self.micro_batches[new] = self.batch[new] // self.samples[new]
+            stages[who, stage, 4] = LOG2[tp] / 3.0
+            stages[who, stage, 5] = LOG2[devices // tp] / 9.0
+            for column, numbers in ((3, self.micro_batches[who]), (7, self.samples[who])):
+                progress[who, column] = LOG2[np.minimum(numbers, len(LOG2) - 1)] / MOST_DOUBLINGS
+            self.turn[who] = DATA
+        else:
+            zero, mode = np.divmod(choice, len(MODES))
+            self.zero[stage, who], self.mode[stage, who] = zero, mode
+            stages[who, stage, 6] = zero / ZEROS[-1]
+            stages[who, stage, 7] = mode / (len(MODES) - 1)
+            self.first[who] += self.devices[stage, who]
+            self.made[who] = stage + 1
+            progress[who, 4] = (stage + 1) / SERVERS
+            self.turn[who] = STAGE_LAYERS
+            return who[self.ends[stage, who] == self.per[who]]
+        return who[:0]
+
+    def _put(self, who: np.ndarray, stage: np.ndarray, devices: np.ndarray) -> None:
+        """Give stages their devices; servers that they begin are named next."""
+        self.devices[stage, who] = devices
+        ready = np.ones(len(who), dtype=np.bool_)
+        if self.free:
+            self.begun[who] = -(-(self.first[who] + devices) // self.inside[who])
+            ready = self.begun[who] == self.named[who]
+        self.turn[who] = np.where(ready, TP, SERVER)
+        if ready.any():
+            self._use(who[ready], stage[ready])
+
+    def _use(self, who: np.ndarray, stage: np.ndarray) -> None:
+        """Show devices, servers, slowest speed and load of stages, see ``Board``."""
+        stages, cluster = self._shown["stages"], self._shown["cluster"]
+        devices, total = self.devices[stage, who], self.all_devices[who]
+        first, inside = self.first[who], self.inside[who]
+        stages[who, stage, 2], stages[who, stage, 3] = LOG2[devices] / 9.0, devices / total
+        self._shown["progress"][who, 6] = (total - first - devices) / total
+        end = first + devices
+        begin, behind = first // inside, -(-end // inside)
+        partial = (end - (behind - 1) * inside) / inside
+        slowest = np.ones(len(who))
+        if self.free:
+            widest = int((behind - begin).max())
+            for step in range(widest):
+                at = np.minimum(begin + step, behind - 1)
+                server = self.order[who, at]
+                cluster[who, server, 3] = 1.0
+                speed = self.speeds[who, server]
+                slowest = speed if step == 0 else np.minimum(slowest, speed)
+            cluster[who, self.order[who, behind - 1], 3] = partial
+        else:
+            used = np.clip((end[:, None] - _SERVERS * inside[:, None]) / inside[:, None], 0, 1)
+            cluster[who, :, 3] = used
+            if self.differ:
+                within = (_SERVERS >= begin[:, None]) & (_SERVERS < behind[:, None])
+                slowest = np.where(within, self.speeds[who], np.inf).min(axis=1)
+        per, chunks = self.per[who], self.chunks[who]
+        start = np.where(stage > 0, self.ends[stage - 1, who], 0)
+        stop, share = self.ends[stage, who], np.zeros(len(who))
+        for chunk in range(int(chunks.max()) if len(who) else 0):
+            at = np.minimum(chunk * per, per * (chunks - 1))
+            part = self.work[who, at + stop] - self.work[who, at + start]
+            share = share + np.where(chunk < chunks, part, 0.0)
+        load = share * total / (devices * slowest)
+        stages[who, stage, 8], stages[who, stage, 9] = slowest, load / (1.0 + load)
+
+    def legal(self, turn: int, who: np.ndarray) -> np.ndarray:
+        """Return which choices of one turn are legal, (k, size of the turn) bool."""
+        if turn == GLOBAL:
+            return self.opening[who]
+        stage = self.made[who]
+        if turn == STAGE_LAYERS:
+            begin = np.where(stage > 0, self.ends[stage - 1, who], 0)
+            longest = self._longest(who, stage)
+            legal = (_LAYERS >= begin[:, None]) & (_LAYERS < longest[:, None])
+            legal[:, TO_THE_END] = (self.chunks[who] == 1) | (
+                (stage > 0) & (self.micro_batches[who] % (stage + 1) == 0)
+            )
+            return legal
+        if turn == SERVER:
+            return ~self.taken[who] & (_SERVERS < self.servers[who][:, None])
+        if turn == STAGE_DEVICES:
+            left = self.all_devices[who] - self.first[who]
+            sizes = np.empty((len(who), ALL_LEFT + 1), dtype=np.int64)
+            sizes[:, :ALL_LEFT], sizes[:, ALL_LEFT] = 1 << np.arange(ALL_LEFT), left
+            allowed = self._allowed(who, stage, sizes).any(axis=2)
+            allowed &= sizes <= left[:, None]
+            allowed[:, ALL_LEFT] &= self.ends[stage, who] == self.per[who]
+            return allowed
+        if turn == TP:
+            return self._allowed(who, stage, self.devices[stage, who][:, None])[:, 0]
+        single = (stage == 0) & (self.ends[stage, who] == self.per[who])
+        return single[:, None] | _LATER
+
+    def _longest(self, who: np.ndarray, stage: np.ndarray) -> np.ndarray:
+        """(k,) largest end of a stage behind which another one can come, see ``Episode``."""
+        per, chunks = self.per[who], self.chunks[who]
+        left = (self.all_devices[who] - self.first[who]) // self.least[who] - 1
+        longest = np.where((left >= 1) & (stage + 2 <= SERVERS), per - 1, 0)
+        several = np.flatnonzero((chunks > 1) & (stage > 0))
+        if several.size:
+            own = who[several]
+            more = _behind(self.micro_batches[own], stage[several], left[several])
+            longest[several] = per[several] - more
+        return np.where(stage == 0, self.longest[who, self.choice[who]], longest)
+
+    def _allowed(self, who: np.ndarray, stage: np.ndarray, devices: np.ndarray) -> np.ndarray:
+        """(k, m, 4) bool, which tp stages may have on (k, m) numbers of devices."""
+        first, inside = self.first[who][:, None], self.inside[who][:, None]
+        last = (self.ends[stage, who] == self.per[who])[:, None]
+        left = self.all_devices[who][:, None] - first - devices
+        spans = (first // inside != (first + devices - 1) // inside)[:, :, None]
+        size = devices[:, :, None]
+        allowed = self.tp_possible[who, self.shared[who].astype(np.int64)][:, None]
+        allowed = allowed & (size % _TPS == 0) & ~(spans & (first[:, :, None] % _TPS > 0))
+        allowed &= (last | (left >= self.least[who][:, None]))[:, :, None]
+        replicas = np.maximum(size // _TPS, 1)
+        begun = (stage > 0)[:, None, None]
+        samples = np.where(
+            begun, self.samples[who][:, None, None],
+            np.maximum(self.micro_batch[who][:, None, None] * replicas, 1),
+        )  # fmt: skip
+        batch = self.batch[who][:, None, None]
+        allowed &= np.where(begun, samples % replicas, batch % samples) == 0
+        several = np.flatnonzero((self.chunks[who] > 1) & ~last[:, 0])
+        if several.size:
+            micro_batches = (batch // samples)[several]
+            full = allowed[several].shape
+            own = np.broadcast_to(stage[several][:, None, None], full)
+            room = np.broadcast_to((left // self.least[who][:, None])[several][:, :, None], full)
+            more = _behind(np.broadcast_to(micro_batches, full), own, room)
+            free = (self.per[who] - self.ends[stage, who])[several][:, None, None]
+            allowed[several] &= more <= free
+        return allowed
+
+    def finish(self, who: np.ndarray) -> np.ndarray:
+        """Judge complete plans, and return what they earn, (k,); see ``Game.value``."""
+        values = np.empty(len(who))
+        groups = self.group[who]  # type: ignore[attr-defined]
+        for number, columns in enumerate(self._groups):
+            which = np.flatnonzero(groups == number)
+            if not which.size:
+                continue
+            own = who[which]
+            made = self.made[own]
+            most = int(made.max())
+            real = np.arange(most)[:, None] < made
+            ended = outcome(
+                columns,
+                Choices(
+                    rows=self.row[own],  # type: ignore[attr-defined]
+                    stages=made,
+                    micro_batch=self.micro_batch[own],
+                    chunks=self.chunks[own],
+                    shared=self.shared[own],
+                    ends=np.where(real, self.ends[:most, own], self.per[own]),
+                    devices=np.where(real, self.devices[:most, own], 0),
+                    tp=np.where(real, self.tp[:most, own], 1),
+                    zero=np.where(real, self.zero[:most, own], 0),
+                    mode=np.where(real, self.mode[:most, own], 0),
+                    servers=self.order[own] if self.free else None,
+                ),
+            )
+            bound = columns.bound[self.row[own]]  # type: ignore[attr-defined]
+            values[which] = np.where(ended.excess > 0, -1.0, bound / ended.length)
+            self._end[:, own] = ended.length, ended.excess
+        return values
+
+    def observation(self, over: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what is shown of all episodes, in arrays that are written to later.
+
+        Args:
+            over: episodes that have ended, which have no turn.
+        """
+        turns = self.turn.copy()
+        turns[over] = np.where(self._is_complete(over), -1, turns[over])
+        self._shown["turn"][:] = _TURN[turns]
+        return self._shown
+
+    def _is_complete(self, who: np.ndarray) -> np.ndarray:
+        """(k,) bool, whether the plans are complete."""
+        made = self.made[who]
+        return (made > 0) & (self.ends[made - 1, who] == self.per[who]) & (
+            self.turn[who] == STAGE_LAYERS
+        )
+
+
+def _behind(micro_batches: Any, count: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """See ``parenvs.hybrid.turns.rules.behind``, elementwise."""
+    numbers = np.asarray(micro_batches)
+    found = np.empty(numbers.shape, dtype=np.int64)
+    for number in np.unique(numbers).tolist():
+        which = numbers == number
+        found[which] = next_divisors(number)[np.minimum(count[which] + 2, SERVERS + 1)]
+    fewest = found - count - 1
+    return np.where(fewest <= np.minimum(left, SERVERS - count - 1), fewest, LARGEST)
+
+
+__all__ = ["CHUNKS", "HybridEpisodes"]

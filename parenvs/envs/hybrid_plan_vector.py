@@ -1,0 +1,163 @@
+"""Vector environment of ``HybridPlan-v0``: ``gym.make_vec("HybridPlan-v0", num_envs=64)``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.utils.seeding import np_random
+
+from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
+from parenvs.envs.hybrid_episodes import HybridEpisodes
+from parenvs.envs.hybrid_plan import HybridPlanEnv
+from parenvs.envs.pipeline_plan_problems import seeds_of
+from parenvs.hybrid.turns.actions import ACTIONS, OFFSETS, SIZES, TURNS
+from parenvs.hybrid.turns.game import MASKS
+from parenvs.errors import ParenvsError
+from parenvs.plan import ILLEGAL, HybridPlan
+
+
+class HybridPlanVectorEnv(BatchedEnv):
+    """n episodes at once, each as in the single environment, to the last bit; see ``BatchedEnv``.
+
+    Observations are those of the single environment, batched. Drawn problems equal those of
+    ``SyncVectorEnv``: environment i has a generator of its own, seeded with ``seed + i``. A problem
+    that is drawn for the first time is looked up first, which takes as long as thousands of steps;
+    of a generator's ``pool`` all are known after a while.
+
+    ``copy=False`` hands out the arrays that the next call writes to.
+
+    With ``mask="completable"`` masks are made episode by episode, so the batch is not faster than
+    single environments.
+
+    Attributes:
+        episodes: the choices of all episodes, and what is shown of them.
+    """
+
+    single = HybridPlanEnv
+    env: HybridPlanEnv
+
+    def _set_up(self) -> None:
+        n = self.num_envs
+        keep_blocks(4 * n * 128 * 6)
+        self._rngs = [np_random(None) for _ in range(n)]
+        self.episodes = HybridEpisodes(n, self.env.rules)
+        self._exact = self.env.mask == MASKS[1]
+        # The last column stands for all numbers that are not actions.
+        self._legal = np.zeros((n, ACTIONS + 1), dtype=np.bool_)
+        self._row = np.arange(n) * (ACTIONS + 1)
+        self._over = NOBODY
+        self._begin(EVERY)
+        self._look()
+
+    def plan(self, index: int) -> HybridPlan:
+        """Return the plan of environment ``index`` so far, see ``HybridPlanEnv.plan``."""
+        plan = self.episodes.game(index).finished().plan()
+        assert plan is not None
+        return plan
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """The generator of each environment, as in ``SyncVectorEnv``."""
+        return tuple(rng for rng, _ in self._rngs)
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seed of each environment's generator."""
+        return tuple(seed for _, seed in self._rngs)
+
+    def _picture(self, mode: str, index: int) -> Any:
+        from parenvs.envs.base import rendered
+
+        game = self.episodes.game(index)
+        if not game.episode.ends:
+            return rendered(mode, game.setting.problem)
+        return rendered(mode, game.setting.problem.report(self.plan(index)))
+
+    def _reset(
+        self, who: Any, seed: int | Sequence[int | None] | None, options: dict[str, Any]
+    ) -> None:
+        setting = self.env._of_options(options) if options else None
+        for index, own in enumerate(seeds_of(seed, self.num_envs)):
+            if own is not None:
+                self._rngs[index] = np_random(own)
+        self._begin(who, setting)
+        self._look()
+
+    def _restart(self, who: Any) -> None:
+        self._begin(who)
+
+    def _begin(self, who: Any, setting: Any = None) -> None:
+        """Start the episodes of ``who``, on a problem that is drawn or given."""
+        rows = np.arange(self.num_envs)[who]
+        for index in rows.tolist():
+            found = self.env.problems.draw(self._rngs[index][0]) if setting is None else setting
+            self.episodes.begin(index, found)
+        self.episodes.restart(rows)
+        self._over = NOBODY if who is EVERY else without(self._over, who, self.num_envs)
+
+    def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rewards, terminated = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
+        columns = np.minimum(actions.view(np.uint64), np.uint64(ACTIONS)).view(np.int64)
+        legal = self._legal.take(self._row + columns)
+        over, self._finished = self._over, NOBODY
+        legal[over] = True
+        wrong = np.flatnonzero(~legal)
+        legal[over] = False
+        rewards[wrong] = ILLEGAL
+        ended = [wrong]
+        turns = np.where(legal, self.episodes.turn, -1)
+        for turn in range(len(TURNS)):
+            who = np.flatnonzero(turns == turn)
+            if who.size:
+                done = self.episodes.act(turn, who, columns[who] - OFFSETS[turn])
+                if done.size:
+                    rewards[done] = self.episodes.finish(done)
+                    self._finished = done
+                    ended.append(done)
+        now = np.concatenate(ended)
+        self._over = np.concatenate([over, now])
+        terminated[now] = True
+        if over.size:
+            self._restart(over)
+        return rewards, terminated
+
+    def _ended(self) -> np.ndarray:
+        return self._over
+
+    def _masks(self) -> np.ndarray:
+        return self._legal[:, :ACTIONS].copy().view(np.int8)
+
+    def _infos(self) -> dict[str, Any]:
+        self._look()
+        return super()._infos()
+
+    def _look(self) -> None:
+        """Compute the legal actions of all environments."""
+        legal, episodes = self._legal, self.episodes
+        legal[:, :ACTIONS] = False
+        turns = episodes.turn.copy()
+        turns[self._over] = -1
+        for turn in range(len(TURNS)):
+            who = np.flatnonzero(turns == turn)
+            if not who.size:
+                continue
+            found = episodes.legal(turn, who)
+            if self._exact:
+                for number, index in enumerate(who.tolist()):
+                    game = episodes.game(index)
+                    found[number] &= game.setting.completable.choices(game.episode)
+            legal[who, OFFSETS[turn] : OFFSETS[turn] + SIZES[turn]] = found
+        legal[self._over, :ACTIONS] = True
+
+    def _observation(self) -> dict[str, Any]:
+        shown = self.episodes.observation(self._over)
+        return {key: part.copy() for key, part in shown.items()} if self.copy else shown
+
+    def _last(self, who: np.ndarray) -> list[dict[str, Any]]:
+        shown = self.episodes.observation(self._over)
+        return [{key: part[index].copy() for key, part in shown.items()} for index in who.tolist()]
+
+
+__all__ = ["HybridPlanVectorEnv", "ParenvsError"]
