@@ -1,4 +1,4 @@
-"""Many episodes of ``HybridPlan-v0`` as arrays: choices, legal ones, what is shown, what they end in.
+"""Many episodes of ``HybridPlan-v0`` as arrays: choices, legal ones, what is shown, their ends.
 
 It does what ``Episode``, ``Board`` and ``Game`` of ``parenvs.hybrid.turns`` do one by one.
 """
@@ -11,7 +11,6 @@ import numpy as np
 
 from parenvs.hybrid.turns.actions import (
     ALL_LEFT,
-    CHUNKS,
     DATA,
     GLOBAL,
     GLOBAL_CHUNKS,
@@ -35,85 +34,133 @@ from parenvs.hybrid.turns.observe import LOG2, MOST_DOUBLINGS, SHAPES
 from parenvs.hybrid.turns.outcome import Choices, outcome
 from parenvs.hybrid.turns.rules import LARGEST, Rules, next_divisors
 
-_TPS = np.array(TPS)
+_TPS, _BELOW = np.array(TPS), np.array(TPS) - 1
+_DOUBLED = np.arange(len(TPS))
 _LAYERS = np.arange(SIZES[STAGE_LAYERS])
 _SERVERS = np.arange(SERVERS)
 _TURN = np.eye(len(TURNS) + 1, len(TURNS), dtype=np.float32)  # the last row is no turn
 _LATER = np.arange(SIZES[DATA]) < 2 * len(MODES)
 
 
+class Slots:
+    """What is looked up of the problems of a batch, a row for each problem.
+
+    Attributes:
+        settings: the problems.
+        groups: the problems as arrays; those of one group are judged together.
+        arrays: name -> array, one row for each problem.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        """Start without problems."""
+        self.rules, self.groups = rules, []  # type: tuple[Rules, list[Columns]]
+        self.settings: list[Setting] = []
+        self.arrays: dict[str, np.ndarray] = {}
+        self._of: dict[int, int] = {}
+
+    def find(self, setting: Setting) -> int:
+        """Return the row of a problem, which is looked up if it is new."""
+        key = id(setting)
+        if key not in self._of:
+            self._of[key] = len(self.settings)
+            self.settings.append(setting)  # which also keeps its id from being used again
+            self._add(setting)
+        return self._of[key]
+
+    def _add(self, setting: Setting) -> None:
+        """Fill the next row of every array."""
+        kind, problem = kind_of(setting.problem), setting.problem
+        number = next((k for k, group in enumerate(self.groups) if group.kind == kind), None)
+        if number is None:
+            number, row = len(self.groups), 0
+            self.groups.append(Columns([problem], self.rules))
+        else:
+            row = self.groups[number].add(problem)
+        limits, shown = setting.columns.limits[0], setting.shown
+        values: dict[str, Any] = {
+            "group": number, "row": row, "layers": limits.layers, "all_devices": limits.devices,
+            "servers": limits.servers, "inside": limits.inside, "batch": limits.batch,
+            "unit": limits.unit, "least": limits.least,
+            "tp_possible": np.array([limits.tp, limits.shared]), "opening": limits.opening,
+            "longest": setting.longest, "work": shown.work, "speeds": shown.speeds,
+            "chain": shown.chain, "cluster": shown.cluster, "numbers": shown.numbers,
+        }  # fmt: skip
+        count = len(self.settings)
+        for name, value in values.items():
+            array = self.arrays.get(name)
+            if array is None or len(array) < count:
+                wider = np.zeros((max(2 * count, 16), *np.shape(value)), np.asarray(value).dtype)
+                if array is not None:
+                    wider[: len(array)] = array
+                self.arrays[name] = array = wider
+            array[count - 1] = value
+
+
+_CONSTANT = ("chain", "cluster", "numbers")
+_OF_PROBLEM = (
+    "group", "row", "layers", "all_devices", "servers", "inside", "batch", "unit", "least",
+    "tp_possible", "opening", "longest",
+)  # fmt: skip
+
+
 class HybridEpisodes:
     """n episodes; arrays have one column, or one row, for each.
 
     Attributes:
+        slots: the problems.
+        slot: (n,) row of each episode's problem there.
         turn: (n,) number of each episode's turn.
     """
 
+    group: np.ndarray
+    row: np.ndarray
+    layers: np.ndarray
+    all_devices: np.ndarray
+    servers: np.ndarray
+    inside: np.ndarray
+    batch: np.ndarray
+    unit: np.ndarray
+    least: np.ndarray
+    tp_possible: np.ndarray
+    opening: np.ndarray
+    longest: np.ndarray
+
     def __init__(self, count: int, rules: Rules) -> None:
         """Make arrays for ``count`` episodes; ``begin`` gives each its problem."""
-        self.count, self.rules, self.free = count, rules, rules.order == "free"
-        self._groups: list[Columns] = []
-        self._places: dict[int, tuple[int, int]] = {}  # setting's id -> group and row
-        self._settings: list[Setting | None] = [None] * count
-        self._held: list[Setting] = []  # settings that have a place, so that no id is used twice
-        for name in ("group", "row", "layers", "devices_left", "all_devices", "servers", "inside",
-                     "batch", "unit", "least", "turn", "choice", "micro_batch", "chunks", "per",
-                     "made", "first", "begun", "named", "samples", "micro_batches"):  # fmt: skip
-            setattr(self, name, np.ones(count, dtype=np.int64))
+        self.count, self.free, self.slots = count, rules.order == "free", Slots(rules)
+        self.slot = np.full(count, -1)
+        (self.turn, self.choice, self.micro_batch, self.chunks, self.per, self.made, self.first,
+         self.begun, self.named, self.samples, self.micro_batches) = np.zeros(
+            (11, count), dtype=np.int64)  # fmt: skip
         self.shared = np.zeros(count, dtype=np.bool_)
-        self.tp_possible = np.zeros((count, 2, len(TPS)), dtype=np.bool_)
-        self.opening = np.zeros((count, SIZES[GLOBAL]), dtype=np.bool_)
-        self.longest = np.zeros((count, SIZES[GLOBAL]), dtype=np.int64)
         self.ends, self.devices, self.tp, self.zero, self.mode = np.zeros(
             (5, SERVERS, count), dtype=np.int64
         )
         self.order = np.zeros((count, SERVERS), dtype=np.int64)
         self.taken = np.zeros((count, SERVERS), dtype=np.bool_)
-        self.work = np.zeros((count, 129))
-        self.speeds = np.ones((count, SERVERS))
         self.differ = False
         self._shown = {
             key: np.zeros((count, *shape), dtype=np.float32) for key, shape in SHAPES.items()
         }
-        self.turn: np.ndarray
         self._end = np.zeros((2, count))
 
-    def begin(self, index: int, setting: Setting) -> None:
-        """Give an episode its problem."""
-        if self._settings[index] is setting:
-            self._shown["cluster"][index, :, 3] = 0.0
-            return
-        self._settings[index] = setting
-        limits, shown = setting.columns.limits[0], setting.shown
-        self.group[index], self.row[index] = self._place(setting)  # type: ignore[attr-defined]
-        for name, value in (
-            ("layers", limits.layers), ("all_devices", limits.devices),
-            ("servers", limits.servers), ("inside", limits.inside), ("batch", limits.batch),
-            ("unit", limits.unit), ("least", limits.least),
-        ):  # fmt: skip
-            getattr(self, name)[index] = value
-        self.tp_possible[index] = limits.tp, limits.shared
-        self.opening[index] = limits.opening
-        self.longest[index] = setting.longest
-        self.work[index], self.speeds[index] = shown.work, shown.speeds
-        self.differ = self.differ or bool(setting.problem.cluster.speeds)
-        for key in ("chain", "cluster", "numbers"):
-            self._shown[key][index] = getattr(shown, key)
-
-    def _place(self, setting: Setting) -> tuple[int, int]:
-        """Return group and row of a problem; problems of one group are judged together."""
-        key = id(setting)
-        if key not in self._places:
-            kind = kind_of(setting.problem)
-            for number, group in enumerate(self._groups):
-                if group.kind == kind:
-                    self._places[key] = (number, group.add(setting.problem))
-                    break
-            else:
-                self._places[key] = (len(self._groups), 0)
-                self._groups.append(Columns([setting.problem], self.rules))
-            self._held.append(setting)
-        return self._places[key]
+    def begin(self, who: np.ndarray, slots: np.ndarray) -> None:
+        """Start episodes ``who``, (k,), on problems of ``slots``, (k,)."""
+        arrays = self.slots.arrays
+        changed = self.slot[who] != slots
+        if changed.any():
+            new, rows = who[changed], slots[changed]
+            self.slot[new] = rows
+            for name in _OF_PROBLEM:
+                if not hasattr(self, name):
+                    first = arrays[name][slots[0]]
+                    setattr(self, name, np.zeros((self.count, *first.shape), first.dtype))
+                getattr(self, name)[new] = arrays[name][rows]
+            for key in _CONSTANT:
+                self._shown[key][new] = arrays[key][rows]
+            self.differ = any(group.differ for group in self.slots.groups)
+        self._shown["cluster"][who, :, 3] = 0.0
+        self.restart(who)
 
     def restart(self, who: np.ndarray) -> None:
         """Forget the choices of episodes ``who``, (k,)."""
@@ -129,18 +176,15 @@ class HybridEpisodes:
 
     def game(self, index: int) -> Game:
         """Return one episode as a game with the same choices, without its mask."""
-        setting = self._settings[index]
-        assert setting is not None
-        game = Game(setting)
+        game = Game(self.slots.settings[self.slot[index]])
         episode = game.episode
-        done, stage = int(self.made[index]), int(self.made[index])  # type: ignore[attr-defined]
-        turn = int(self.turn[index])
+        done, turn = int(self.made[index]), int(self.turn[index])
         if turn == GLOBAL and not self.micro_batch[index]:
             return game
         choices = [int(self.choice[index])]
         limits, first, named = episode.limits, 0, 0
         per = int(self.per[index])
-        for k in range(min(stage + 1, SERVERS)):
+        for k in range(min(done + 1, SERVERS)):
             if k == done and turn == STAGE_LAYERS:
                 break
             end = int(self.ends[k, index])
@@ -260,28 +304,29 @@ class HybridEpisodes:
         end = first + devices
         begin, behind = first // inside, -(-end // inside)
         partial = (end - (behind - 1) * inside) / inside
-        slowest = np.ones(len(who))
+        slowest, slot = np.ones(len(who)), self.slot[who]
+        work, speeds = self.slots.arrays["work"], self.slots.arrays["speeds"]
         if self.free:
             widest = int((behind - begin).max())
             for step in range(widest):
                 at = np.minimum(begin + step, behind - 1)
                 server = self.order[who, at]
                 cluster[who, server, 3] = 1.0
-                speed = self.speeds[who, server]
+                speed = speeds[slot, server]
                 slowest = speed if step == 0 else np.minimum(slowest, speed)
             cluster[who, self.order[who, behind - 1], 3] = partial
         else:
             used = np.clip((end[:, None] - _SERVERS * inside[:, None]) / inside[:, None], 0, 1)
             cluster[who, :, 3] = used
             if self.differ:
-                within = (_SERVERS >= begin[:, None]) & (_SERVERS < behind[:, None])
-                slowest = np.where(within, self.speeds[who], np.inf).min(axis=1)
+                within = (begin[:, None] <= _SERVERS) & (behind[:, None] > _SERVERS)
+                slowest = np.where(within, speeds[slot], np.inf).min(axis=1)
         per, chunks = self.per[who], self.chunks[who]
         start = np.where(stage > 0, self.ends[stage - 1, who], 0)
         stop, share = self.ends[stage, who], np.zeros(len(who))
         for chunk in range(int(chunks.max()) if len(who) else 0):
             at = np.minimum(chunk * per, per * (chunks - 1))
-            part = self.work[who, at + stop] - self.work[who, at + start]
+            part = work[slot, at + stop] - work[slot, at + start]
             share = share + np.where(chunk < chunks, part, 0.0)
         load = share * total / (devices * slowest)
         stages[who, stage, 8], stages[who, stage, 9] = slowest, load / (1.0 + load)
@@ -294,13 +339,13 @@ class HybridEpisodes:
         if turn == STAGE_LAYERS:
             begin = np.where(stage > 0, self.ends[stage - 1, who], 0)
             longest = self._longest(who, stage)
-            legal = (_LAYERS >= begin[:, None]) & (_LAYERS < longest[:, None])
+            legal = (begin[:, None] <= _LAYERS) & (longest[:, None] > _LAYERS)
             legal[:, TO_THE_END] = (self.chunks[who] == 1) | (
                 (stage > 0) & (self.micro_batches[who] % (stage + 1) == 0)
             )
             return legal
         if turn == SERVER:
-            return ~self.taken[who] & (_SERVERS < self.servers[who][:, None])
+            return ~self.taken[who] & (self.servers[who][:, None] > _SERVERS)
         if turn == STAGE_DEVICES:
             left = self.all_devices[who] - self.first[who]
             sizes = np.empty((len(who), ALL_LEFT + 1), dtype=np.int64)
@@ -334,9 +379,9 @@ class HybridEpisodes:
         spans = (first // inside != (first + devices - 1) // inside)[:, :, None]
         size = devices[:, :, None]
         allowed = self.tp_possible[who, self.shared[who].astype(np.int64)][:, None]
-        allowed = allowed & (size % _TPS == 0) & ~(spans & (first[:, :, None] % _TPS > 0))
+        allowed = allowed & (size & _BELOW == 0) & ~(spans & (first[:, :, None] & _BELOW > 0))
         allowed &= (last | (left >= self.least[who][:, None]))[:, :, None]
-        replicas = np.maximum(size // _TPS, 1)
+        replicas = np.maximum(size >> _DOUBLED, 1)
         begun = (stage > 0)[:, None, None]
         samples = np.where(
             begun, self.samples[who][:, None, None],
@@ -358,8 +403,8 @@ class HybridEpisodes:
     def finish(self, who: np.ndarray) -> np.ndarray:
         """Judge complete plans, and return what they earn, (k,); see ``Game.value``."""
         values = np.empty(len(who))
-        groups = self.group[who]  # type: ignore[attr-defined]
-        for number, columns in enumerate(self._groups):
+        groups = self.group[who]
+        for number, columns in enumerate(self.slots.groups):
             which = np.flatnonzero(groups == number)
             if not which.size:
                 continue
@@ -370,7 +415,7 @@ class HybridEpisodes:
             ended = outcome(
                 columns,
                 Choices(
-                    rows=self.row[own],  # type: ignore[attr-defined]
+                    rows=self.row[own],
                     stages=made,
                     micro_batch=self.micro_batch[own],
                     chunks=self.chunks[own],
@@ -383,7 +428,7 @@ class HybridEpisodes:
                     servers=self.order[own] if self.free else None,
                 ),
             )
-            bound = columns.bound[self.row[own]]  # type: ignore[attr-defined]
+            bound = columns.bound[self.row[own]]
             values[which] = np.where(ended.excess > 0, -1.0, bound / ended.length)
             self._end[:, own] = ended.length, ended.excess
         return values
@@ -402,8 +447,10 @@ class HybridEpisodes:
     def _is_complete(self, who: np.ndarray) -> np.ndarray:
         """(k,) bool, whether the plans are complete."""
         made = self.made[who]
-        return (made > 0) & (self.ends[made - 1, who] == self.per[who]) & (
-            self.turn[who] == STAGE_LAYERS
+        return (
+            (made > 0)
+            & (self.ends[made - 1, who] == self.per[who])
+            & (self.turn[who] == STAGE_LAYERS)
         )
 
 
@@ -416,6 +463,3 @@ def _behind(micro_batches: Any, count: np.ndarray, left: np.ndarray) -> np.ndarr
         found[which] = next_divisors(number)[np.minimum(count[which] + 2, SERVERS + 1)]
     fewest = found - count - 1
     return np.where(fewest <= np.minimum(left, SERVERS - count - 1), fewest, LARGEST)
-
-
-__all__ = ["CHUNKS", "HybridEpisodes"]

@@ -14,7 +14,6 @@ from parenvs.envs.hybrid_plan import HybridPlanEnv
 from parenvs.envs.pipeline_plan_problems import seeds_of
 from parenvs.hybrid.turns.actions import ACTIONS, OFFSETS, SIZES, TURNS
 from parenvs.hybrid.turns.game import MASKS
-from parenvs.errors import ParenvsError
 from parenvs.plan import ILLEGAL, HybridPlan
 
 
@@ -43,6 +42,7 @@ class HybridPlanVectorEnv(BatchedEnv):
         keep_blocks(4 * n * 128 * 6)
         self._rngs = [np_random(None) for _ in range(n)]
         self.episodes = HybridEpisodes(n, self.env.rules)
+        self._slots: dict[int, int] = {}  # number of a drawn problem -> its slot
         self._exact = self.env.mask == MASKS[1]
         # The last column stands for all numbers that are not actions.
         self._legal = np.zeros((n, ACTIONS + 1), dtype=np.bool_)
@@ -90,18 +90,30 @@ class HybridPlanVectorEnv(BatchedEnv):
 
     def _begin(self, who: Any, setting: Any = None) -> None:
         """Start the episodes of ``who``, on a problem that is drawn or given."""
-        rows = np.arange(self.num_envs)[who]
-        for index in rows.tolist():
-            found = self.env.problems.draw(self._rngs[index][0]) if setting is None else setting
-            self.episodes.begin(index, found)
-        self.episodes.restart(rows)
+        rows, problems, slots = (
+            np.arange(self.num_envs)[who],
+            self.env.problems,
+            self.episodes.slots,
+        )
+        given = problems.fixed if setting is None else setting
+        if given is not None:
+            found = np.full(len(rows), slots.find(given))
+        else:
+            found = np.empty(len(rows), dtype=np.int64)
+            for place, index in enumerate(rows.tolist()):
+                number = int(self._rngs[index][0].integers(len(problems)))
+                slot = self._slots.get(number)
+                if slot is None:
+                    self._slots[number] = slot = slots.find(problems.numbered(number))
+                found[place] = slot
+        self.episodes.begin(rows, found)
         self._over = NOBODY if who is EVERY else without(self._over, who, self.num_envs)
 
     def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rewards, terminated = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
         columns = np.minimum(actions.view(np.uint64), np.uint64(ACTIONS)).view(np.int64)
         legal = self._legal.take(self._row + columns)
-        over, self._finished = self._over, NOBODY
+        over = self._over
         legal[over] = True
         wrong = np.flatnonzero(~legal)
         legal[over] = False
@@ -114,7 +126,6 @@ class HybridPlanVectorEnv(BatchedEnv):
                 done = self.episodes.act(turn, who, columns[who] - OFFSETS[turn])
                 if done.size:
                     rewards[done] = self.episodes.finish(done)
-                    self._finished = done
                     ended.append(done)
         now = np.concatenate(ended)
         self._over = np.concatenate([over, now])
@@ -158,6 +169,3 @@ class HybridPlanVectorEnv(BatchedEnv):
     def _last(self, who: np.ndarray) -> list[dict[str, Any]]:
         shown = self.episodes.observation(self._over)
         return [{key: part[index].copy() for key, part in shown.items()} for index in who.tolist()]
-
-
-__all__ = ["HybridPlanVectorEnv", "ParenvsError"]
