@@ -306,7 +306,7 @@ class Room:
             work = np.where(one > 0, np.maximum(work, working[:, kind + 1][lead]), work)
         left = self.columns.memory_limit[0] - need - work
         # No stage has a thousand billion in flight.
-        return np.where(left >= 0, left / np.maximum(grows, 1e-12 * left), -1.0)
+        return np.where(left >= 0, left / np.maximum(grows, 1e-12 * np.abs(left) + 1e-300), -1.0)
 
     def _most(self, place: int, counts: np.ndarray, configs: np.ndarray) -> np.ndarray:
         """The most that any ZeRO level and mode leave memory for, see ``_of_mode``."""

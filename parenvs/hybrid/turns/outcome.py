@@ -8,7 +8,7 @@ import numpy as np
 
 from parenvs.hybrid import formulas
 from parenvs.hybrid.stages import Stages
-from parenvs.hybrid.turns.actions import FEWEST, MODES
+from parenvs.hybrid.turns.actions import FEWEST, MODES, SERVERS
 from parenvs.hybrid.turns.columns import Chains, Columns
 from parenvs.hybrid.turns.episode import Episode
 
@@ -49,24 +49,27 @@ class Choices(NamedTuple):
     @classmethod
     def of(cls, episode: Episode, row: int = 0) -> Choices:
         """Return those of one complete episode."""
-        limits = episode.limits
         servers = None
         if episode.servers:
-            servers = np.zeros((1, 64), dtype=np.int64)
+            servers = np.zeros((1, SERVERS), dtype=np.int64)
             servers[0, : len(episode.servers)] = episode.servers
         columns = (episode.ends, episode.devices, episode.tp, episode.zero, episode.mode)
-        assert episode.is_over and limits
+        ends, devices, tp, zero, mode = np.array(columns)[:, :, None]
         row_of, stages, micro_batch, chunks = np.array(
             [[row], [len(episode.ends)], [episode.micro_batch], [episode.chunks]]
         )
         return cls(
-            row_of,
-            stages,
-            micro_batch,
-            chunks,
-            np.array([episode.shared]),
-            *(np.array(column)[:, None] for column in columns),
-            servers,
+            rows=row_of,
+            stages=stages,
+            micro_batch=micro_batch,
+            chunks=chunks,
+            shared=np.array([episode.shared]),
+            ends=ends,
+            devices=devices,
+            tp=tp,
+            zero=zero,
+            mode=mode,
+            servers=servers,
         )
 
 
@@ -149,22 +152,28 @@ def _recomputed(
     is_full, is_selective = choices.mode == _FULL, choices.mode == _SELECTIVE
     full, selective = np.where(is_full, size, 0), np.where(is_selective, size, 0)
     stages = stages._replace(full=stages.layers * is_full, selective=stages.layers * is_selective)
-    fewest, total = choices.mode == _FEWEST, formulas.memory(model, machine, stages).total
+    fewest, held = choices.mode == _FEWEST, formulas.memory(model, machine, stages)
     if fewest.any():
-        need = total - columns.memory_limit[choices.rows] * _FITS
+        need = held.total - columns.memory_limit[choices.rows] * _FITS
         lacking = fewest & (need > 0)
         if lacking.any():
-            own = _fewest(layout, stages, model, machine, need, size)
+            own = _fewest(layout, stages, model, machine, need, held.working, size)
             full = np.where(lacking, own[0], full)
             selective = np.where(lacking, own[1], selective)
             again = layout.first(full)
             stages = stages._replace(full=again, selective=layout.first(full + selective) - again)
-            total = formulas.memory(model, machine, stages).total
-    return stages, full, selective, total
+            held = formulas.memory(model, machine, stages)
+    return stages, full, selective, held.total
 
 
 def _fewest(
-    layout: _Layout, stages: Stages, model: Any, machine: Any, need: np.ndarray, size: np.ndarray
+    layout: _Layout,
+    stages: Stages,
+    model: Any,
+    machine: Any,
+    need: np.ndarray,
+    working: np.ndarray,
+    size: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(S, k) fewest layers to recompute in full, and selectively.
 
@@ -177,6 +186,7 @@ def _fewest(
         model: their chains.
         machine: their machines.
         need: (S, k) bytes over the limit.
+        working: (S, k) bytes of them that exist only while a layer runs.
         size: (S, k) layers of each stage.
     """
     flight = formulas.in_flight(
@@ -190,9 +200,10 @@ def _fewest(
     some = np.stack([none - part for none, part, _ in kept])  # (K, S, k) bytes saved by a layer
     whole = np.stack([none - least for none, _, least in kept])
     at_work = [
-        np.where(count > 0, modes[0], 0.0) for count, modes in zip(stages.layers, kept, strict=True)
+        np.where(count > 0, modes[0] + kind.working_bytes(machine, stages.split), 0.0)
+        for kind, count, modes in zip(model.kinds, stages.layers, kept, strict=True)
     ]
-    largest = np.max(at_work, axis=0)
+    largest = np.maximum(np.max(at_work, axis=0) - working, 0.0)  # beyond what runs anyway
 
     if len(kept) == 1:  # all layers are alike
         selective = _whole(need, flight * some[0], size)
