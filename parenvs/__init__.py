@@ -81,7 +81,7 @@ def __dir__() -> list[str]:
 
 for _id, _single, _many in (
     ("DataParallel-v0", "partition:DataParallelEnv", "partition_vector:DataParallelVectorEnv"),
-    ("HybridPlan-v0", "hybrid_plan:HybridPlanEnv", "hybrid_plan_vector:HybridPlanVectorEnv"),
+    ("HybridPlan-v0", "hybrid.single:HybridPlanEnv", "hybrid.batch:HybridPlanVectorEnv"),
     (
         "OperatorPartition-v0",
         "partition:OperatorPartitionEnv",

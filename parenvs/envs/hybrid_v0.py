@@ -19,7 +19,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("hybrid_v0 needs PettingZoo: pip install 'parenvs[envs]'") from error
 
-from parenvs.envs.hybrid_plan import OPTIONS, HybridPlanEnv
+from parenvs.envs.hybrid.single import OPTIONS, HybridPlanEnv
 from parenvs.errors import shown
 from parenvs.hybrid.turns.actions import (
     AGENT_OF,

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.utils.seeding import np_random
 
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
-from parenvs.envs.hybrid_episodes import HybridEpisodes
-from parenvs.envs.hybrid_plan import HybridPlanEnv
+from parenvs.envs.hybrid.episodes import HybridEpisodes
+from parenvs.envs.hybrid.single import HybridPlanEnv
 from parenvs.envs.pipeline_plan_problems import seeds_of
 from parenvs.hybrid.turns.actions import ACTIONS, OFFSETS, SIZES, TURNS
 from parenvs.hybrid.turns.game import MASKS

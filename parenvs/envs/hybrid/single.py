@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.envs.base import PlanEnv
-from parenvs.envs.hybrid_problems import POOL, HybridProblems
+from parenvs.envs.hybrid.problems import POOL, HybridProblems
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.report import HybridReport
