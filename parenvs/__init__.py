@@ -93,8 +93,9 @@ for _id, _single, _many in (
         "pipeline_plan_vector:PipelinePlanVectorEnv",
     ),
 ):
-    _register(
-        id=_id,
-        entry_point=f"parenvs.envs.{_single}",
-        vector_entry_point=f"parenvs.envs.{_many}",
-    )
+    for _name in (_id, f"parenvs/{_id}"):
+        _register(
+            id=_name,
+            entry_point=f"parenvs.envs.{_single}",
+            vector_entry_point=f"parenvs.envs.{_many}",
+        )
