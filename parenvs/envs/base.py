@@ -112,6 +112,11 @@ class PlanEnv(gym.Env[dict[str, Any], np.int64]):
         raise NotImplementedError
 
     @property
+    def draws(self) -> bool:
+        """Whether episodes can be of different problems without ``options`` of ``reset``."""
+        return False
+
+    @property
     def instance(self) -> str:
         """Name or path of the instance; plans carry it."""
         return str(self.problem.instance)

@@ -310,6 +310,11 @@ class PipelinePlanEnv(PlanEnv):
         return pipeline_so_far(self.plan(), self.problem)
 
     @property
+    def draws(self) -> bool:
+        """Whether problems are drawn, from the generators or from a set."""
+        return self._fixed is None
+
+    @property
     def episode_steps(self) -> int:
         """Steps of an episode without illegal actions; the largest number if problems are drawn."""
         return 2 * ((self.space.stages if self._fixed else STAGES) - 1)
