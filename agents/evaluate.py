@@ -15,8 +15,9 @@ from parenvs.agents.reference import reference
 from parenvs.errors import ParenvsError, shown
 from parenvs.plan import Plan
 
-Choose = Callable[[Any, np.ndarray, bool], int]
-"""Chooses an action for an observation and a mask, greedily if the third argument is true."""
+Choose = Callable[[Any, np.ndarray, bool], Any]
+"""Chooses an action for an observation and a mask, greedily if the third argument is true; models
+take batches of both, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,7 @@ def evaluate(
         raise ParenvsError(
             f"evaluate takes an environment of parenvs, made by gym.make, not {shown(env)}"
         )
-    choose = _chooser(model)
+    choose = chooser(model)
     if seed is not None and hasattr(model, "set_random_seed"):
         model.set_random_seed(seed)
     value = _play(env, choose, True, seed)
@@ -104,7 +105,7 @@ def evaluate(
     )
 
 
-def _chooser(model: Any) -> Choose:
+def chooser(model: Any) -> Choose:
     """Return a function that chooses actions by the model.
 
     Raises:
@@ -119,9 +120,9 @@ def _chooser(model: Any) -> Choose:
         return lambda observation, mask, greedy: int(model(observation, mask))
     masked = "action_masks" in inspect.signature(predict).parameters
 
-    def choose(observation: Any, mask: np.ndarray, greedy: bool) -> int:
+    def choose(observation: Any, mask: np.ndarray, greedy: bool) -> Any:
         masks = {"action_masks": mask} if masked else {}
-        return int(predict(observation, deterministic=greedy, **masks)[0])
+        return predict(observation, deterministic=greedy, **masks)[0]
 
     return choose
 
@@ -131,7 +132,7 @@ def _play(env: gym.Env[Any, Any], choose: Choose, greedy: bool, seed: int | None
     observation, info = env.reset(seed=seed)
     total, done = 0.0, False
     while not done:
-        action = choose(observation, info["action_mask"].astype(bool), greedy)
+        action = int(choose(observation, info["action_mask"].astype(bool), greedy))
         observation, reward, terminated, truncated, info = env.step(action)
         total += float(reward)
         done = terminated or truncated

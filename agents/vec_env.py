@@ -150,7 +150,7 @@ class NativeVecEnv(VecEnv):
         self._reset_options()
         self._returns[:] = 0.0
         self._steps[:] = 0
-        self.reset_infos = [{"action_mask": mask} for mask in infos["action_mask"]]
+        self.reset_infos = [info_of(infos, row) for row in range(self.num_envs)]
         return observation
 
     def step_async(self, actions: np.ndarray) -> None:
@@ -173,7 +173,7 @@ class NativeVecEnv(VecEnv):
             seconds = round(time.time() - self._begin, 6)
             for row in ended.tolist():
                 infos[row] = {
-                    "action_mask": batch_info["final_info"]["action_mask"][row],
+                    **info_of(batch_info["final_info"], row),
                     "TimeLimit.truncated": bool(truncated[row] and not terminated[row]),
                     "terminal_observation": batch_info["final_obs"][row],
                     "episode": {
@@ -182,7 +182,7 @@ class NativeVecEnv(VecEnv):
                         "t": seconds,
                     },
                 }
-                self.reset_infos[row] = {"action_mask": batch_info["action_mask"][row]}
+                self.reset_infos[row] = info_of(batch_info, row)
             self._returns[ended] = 0.0
             self._steps[ended] = 0
         return observation, (rewards / self.scale).astype(np.float32), dones, infos
@@ -285,6 +285,23 @@ class NativeVecEnv(VecEnv):
     def _render(self, rows: list[int]) -> list[Any]:
         pictures = self.batch.render()
         return [None if pictures is None else pictures[row] for row in rows]
+
+
+def info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
+    """The info of one environment of a batch.
+
+    Args:
+        infos: of the batch; each key has a mask under ``_key``.
+        row: index of the environment.
+    """
+    return {
+        key: values[row].item() if isinstance(values[row], np.generic) else values[row]
+        for key, values in infos.items()
+        if isinstance(values, np.ndarray)
+        and f"_{key}" in infos
+        and infos[f"_{key}"][row]
+        and not key.startswith("final_")
+    }
 
 
 class ScaledReward(gym.RewardWrapper[Any, Any]):

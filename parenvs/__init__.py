@@ -36,7 +36,9 @@ from parenvs.plan import BatchPlan, HybridPlan, HybridStage, PartitionPlan, Pipe
 
 if _TYPE_CHECKING:
     from parenvs.agents.evaluate import evaluate
+    from parenvs.agents.evaluate_set import evaluate_set
     from parenvs.agents.planners import solve
+    from parenvs.agents.train.learners import register_agent
 
 __all__ = [
     "BatchPlan",
@@ -57,15 +59,22 @@ __all__ = [
     "StageProfile",
     "TransformerShape",
     "evaluate",
+    "evaluate_set",
     "judge",
     "load_graph",
     "load_plan",
     "load_profile",
     "problem",
+    "register_agent",
     "solve",
 ]
 
-_LAZY = {"evaluate": "parenvs.agents.evaluate", "solve": "parenvs.agents.planners"}
+_LAZY = {
+    "evaluate": "parenvs.agents.evaluate",
+    "evaluate_set": "parenvs.agents.evaluate_set",
+    "register_agent": "parenvs.agents.train.learners",
+    "solve": "parenvs.agents.planners",
+}
 """Public names of modules that take their time to import."""
 
 
@@ -94,8 +103,9 @@ for _id, _single, _many in (
         "pipeline_plan_vector:PipelinePlanVectorEnv",
     ),
 ):
-    _register(
-        id=_id,
-        entry_point=f"parenvs.envs.{_single}",
-        vector_entry_point=f"parenvs.envs.{_many}",
-    )
+    for _name in (_id, f"parenvs/{_id}"):
+        _register(
+            id=_name,
+            entry_point=f"parenvs.envs.{_single}",
+            vector_entry_point=f"parenvs.envs.{_many}",
+        )

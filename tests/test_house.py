@@ -176,8 +176,8 @@ def test_house__tests_mirror_the_rooms():
 PUBLIC = (
     "BatchPlan", "Cluster", "Device", "Graph", "Hybrid", "HybridPlan", "HybridReport",
     "HybridStage", "ParenvsError", "PartitionPlan", "PartitionReport", "Partitioning", "Pipeline",
-    "PipelinePlan", "Report", "StageProfile", "TransformerShape", "evaluate", "judge",
-    "load_graph", "load_plan", "load_profile", "problem", "solve",
+    "PipelinePlan", "Report", "StageProfile", "TransformerShape", "evaluate", "evaluate_set",
+    "judge", "load_graph", "load_plan", "load_profile", "problem", "register_agent", "solve",
 )  # fmt: skip
 """Everything that ``import parenvs`` offers; the list stands in ``parenvs/__init__.py`` too."""
 

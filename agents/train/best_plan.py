@@ -39,6 +39,7 @@ class BestPlan(BaseCallback):
         scale: the number that the rewards were divided by.
 
     Attributes:
+        drawn: whether environments draw their problems, so that actions restore no plan.
         best_return: return of the best episode so far; minus infinity before the first ends.
         best_actions: its actions.
         best_steps: environment steps of the run when it ended.
@@ -53,6 +54,7 @@ class BestPlan(BaseCallback):
         self.target = target
         self.stop = stop
         self.scale = scale
+        self.drawn = False
         self.best_return = float("-inf")
         self.best_actions: list[int] = []
         self.best_steps = 0
@@ -114,6 +116,13 @@ class BestPlan(BaseCallback):
         if not len(self._running) == len(self._returns) == env.num_envs:
             found = f"{len(self._running)} episodes and {len(self._returns)} returns"
             raise ValueError(f"{found} for {env.num_envs} environments")
+        if self.drawn:  # the problems are gone, so new ones begin, which the run has not seen
+            env.seed(model.num_timesteps)
+            model._last_obs = env.reset()  # type: ignore[assignment]
+            model._last_episode_starts = np.ones(env.num_envs, dtype=bool)
+            self._running = [[] for _ in range(env.num_envs)]
+            self._returns = [0.0] * env.num_envs
+            return
         if isinstance(env, NativeVecEnv):
             model._last_obs = env.replay(self._running)
         else:

@@ -185,7 +185,7 @@ def _check_env(config: Config) -> None:
             f"field 'env_id': no environment {shown(config.env_id)}; known: {', '.join(known)}"
         )
     creator = load_env_creator(known[config.env_id])
-    taken = set(inspect.signature(creator).parameters) - {"problem"}
+    taken = set(inspect.signature(creator).parameters) - {"problem", "args", "kwargs"}
     _check_names(config.env_kwargs, taken, "field 'env_kwargs'")
 
 

@@ -5,22 +5,30 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import entry_points
+from types import MappingProxyType
 from typing import Any
 
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from parenvs.agents.names import STEPS
 from parenvs.agents.rainbow.algorithm import DEFAULTS, Rainbow
-from parenvs.errors import ParenvsError, did_you_mean
+from parenvs.errors import ParenvsError, did_you_mean, shown
 
 POLICY = "MultiInputPolicy"
-"""Policy of every learner; all environments of the suite have ``Dict`` observations."""
-PPO_ENVS = {"PipelineCut-v0": 64, "OperatorPartition-v0": 8, "DataParallel-v0": 8}
+"""Policy of learners; all environments of the suite have ``Dict`` observations."""
+PLUGINS = "parenvs.agents"
+"""Group of the entry points of packages that register agents."""
+PPO_ENVS = {
+    "PipelineCut-v0": 64, "OperatorPartition-v0": 8, "DataParallel-v0": 8, "PipelinePlan-v0": 64,
+}  # fmt: skip
 """Environments side by side, by environment id. On pipelines many short episodes in an update keep
 PPO from settling before it has seen enough cuts. On partitions an episode has hundreds of decisions
 that pay one by one, which many small updates learn."""
@@ -47,12 +55,22 @@ TUNED: dict[str, dict[str, Any]] = {
         "gamma": 1.0, "learning_rate": 1e-3,
         "exploration_fraction": 0.8, "exploration_final_eps": 0.1,
     },
+    # The buffer keeps two observations of 18 KB a step.
+    "PipelinePlan-v0": {
+        "gamma": 1.0, "learning_rate": 5e-4, "buffer_size": 20_000, "batch_size": 128,
+        "learning_starts": 2_000, "gradient_steps": 2, "target_update_interval": 1_000,
+        "exploration_fraction": 0.5, "exploration_final_eps": 0.05,
+    },
 }  # fmt: skip
 """What the preset ``tuned`` changes for an environment."""
 RAINBOW_ENVS: dict[str, dict[str, int]] = {
-    "paper": {"PipelineCut-v0": 1, "OperatorPartition-v0": 1, "DataParallel-v0": 1},
-    "tuned": {"PipelineCut-v0": 8, "OperatorPartition-v0": 8, "DataParallel-v0": 8},
-}
+    "paper": {
+        "PipelineCut-v0": 1, "OperatorPartition-v0": 1, "DataParallel-v0": 1, "PipelinePlan-v0": 1,
+    },
+    "tuned": {
+        "PipelineCut-v0": 8, "OperatorPartition-v0": 8, "DataParallel-v0": 8, "PipelinePlan-v0": 64,
+    },
+}  # fmt: skip
 """Environments side by side, by preset and environment id."""
 
 
@@ -68,6 +86,8 @@ class Learner:
         checkpoint_every: rollouts between two checkpoints.
         log_interval: rollouts (on-policy) or episodes (off-policy) between two lines of the log.
         budget: environment steps of a run of ``parenvs bench agents``.
+        policies: policy by environment id, for those that are not played with ``POLICY``; a class,
+            or a function without arguments that returns it.
     """
 
     algorithm: type[BaseAlgorithm]
@@ -76,6 +96,11 @@ class Learner:
     checkpoint_every: int
     log_interval: int
     budget: int = STEPS
+    policies: Mapping[str, Any] = field(default_factory=dict)
+
+    def side_by_side(self, env_id: str) -> int:
+        """Number of environments of an id that the agent plays at once."""
+        return self.envs.get(plain(env_id), 8)
 
     def make(
         self, env: VecEnv, env_id: str, episode_steps: int, seed: int, **overrides: Any
@@ -89,22 +114,78 @@ class Learner:
             seed: seed of everything random.
             **overrides: settings that replace the learner's own.
         """
-        options = {**self.settings(env_id, episode_steps), **overrides}
-        return self.algorithm(POLICY, env, seed=seed, **options)
+        name = plain(env_id)
+        policy = self.policies.get(name, POLICY)
+        if inspect.isfunction(policy):
+            policy = policy()
+        options = {**self.settings(name, episode_steps), **overrides}
+        return self.algorithm(policy, env, seed=seed, **options)
+
+
+def plain(env_id: str) -> str:
+    """The id of an environment without the namespace ``parenvs/``."""
+    return env_id.rpartition("/")[2]
 
 
 def learner_of(name: str) -> Learner:
-    """The learner of a name.
+    """The learner of a name: one of ``LEARNERS``, or one that an installed package registers.
+
+    A package has an entry point of the group ``parenvs.agents`` with the name, a function that
+    calls ``register_agent``.
 
     Raises:
         ParenvsError: the name is unknown.
     """
+    if name not in LEARNERS:
+        for entry in entry_points(group=PLUGINS, name=name):
+            entry.load()()
     if name not in LEARNERS:
         raise ParenvsError(
             f"unknown agent {name!r}{did_you_mean(name, LEARNERS)}; agents that train: "
             f"{', '.join(LEARNERS)}"
         )
     return LEARNERS[name]
+
+
+def register_agent(
+    name: str,
+    algorithm: type[BaseAlgorithm],
+    settings: Callable[[str, int], dict[str, Any]] | Mapping[str, Any] = MappingProxyType({}),
+    policy: Any = POLICY,
+    envs: int = 8,
+    checkpoint_every: int = 10,
+    log_interval: int = 1,
+    budget: int = STEPS,
+) -> None:
+    """Make an agent of one's own known to ``train``, ``parenvs evaluate`` and ``parenvs bench``.
+
+    Args:
+        name: its name; one that is taken is replaced only by the same algorithm.
+        algorithm: a class of Stable-Baselines3's interface.
+        settings: keyword arguments of ``algorithm``, or a function that gives them for the id of an
+            environment and the number of steps of an episode.
+        policy: first argument of ``algorithm``: a name or a class.
+        envs: number of environments side by side.
+        checkpoint_every: rollouts between two checkpoints.
+        log_interval: see ``learn`` of Stable-Baselines3.
+        budget: environment steps of a run of ``parenvs bench agents``.
+
+    Raises:
+        ParenvsError: the name is taken by another algorithm, or ``algorithm`` is no such class.
+    """
+    if not (isinstance(algorithm, type) and issubclass(algorithm, BaseAlgorithm)):
+        raise ParenvsError(
+            f"agent {name!r}: expected a subclass of Stable-Baselines3's BaseAlgorithm, not "
+            f"{shown(algorithm)}"
+        )
+    if name in LEARNERS and LEARNERS[name].algorithm is not algorithm:
+        raise ParenvsError(f"agent {name!r} is there already; choose another name")
+    fixed = settings if callable(settings) else (lambda env_id, episode_steps: dict(settings))
+    places = dict.fromkeys(PPO_ENVS, envs)
+    policies = dict.fromkeys(PPO_ENVS, policy)
+    LEARNERS[name] = Learner(
+        algorithm, places, fixed, checkpoint_every, log_interval, budget, policies
+    )
 
 
 def ppo_settings(env_id: str, episode_steps: int) -> dict[str, Any]:
@@ -127,6 +208,16 @@ def ppo_settings(env_id: str, episode_steps: int) -> dict[str, Any]:
             "learning_rate": 1e-3,
             "gae_lambda": 1.0,
             "ent_coef": 0.02,
+        }
+    if env_id == "PipelinePlan-v0":
+        return {
+            **common,
+            "n_steps": 32,
+            "batch_size": 512,
+            "n_epochs": 4,
+            "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
+            "gae_lambda": 1.0,
+            "ent_coef": 0.003,
         }
     return {
         **common,
@@ -175,11 +266,31 @@ def _rainbow(preset_name: str, budget: int) -> Learner:
         checkpoint_every=2000,
         log_interval=100,
         budget=budget,
+        policies={"PipelinePlan-v0": _chain_q_policy},
     )
 
 
+def _chain_policy() -> type:
+    from parenvs.agents.chain.policy import ChainPolicy
+
+    return ChainPolicy
+
+
+def _chain_q_policy() -> type:
+    from parenvs.agents.chain.policy import ChainQPolicy
+
+    return ChainQPolicy
+
+
 LEARNERS: dict[str, Learner] = {
-    "ppo": Learner(MaskablePPO, PPO_ENVS, ppo_settings, checkpoint_every=10, log_interval=1),
+    "ppo": Learner(
+        MaskablePPO,
+        PPO_ENVS,
+        ppo_settings,
+        checkpoint_every=10,
+        log_interval=1,
+        policies={"PipelinePlan-v0": _chain_policy},
+    ),
     "rainbow": _rainbow("tuned", STEPS),
     # The paper's way updates at every step of one environment, which takes ten times as long.
     "rainbow-paper": _rainbow("paper", 10_000),

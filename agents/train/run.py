@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import warnings
 import zipfile
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from tqdm import TqdmExperimentalWarning
 
 from parenvs.agents.rainbow.algorithm import Rainbow
+from parenvs.agents.set_evaluation import SetEvaluation, judged
 from parenvs.agents.train.best_plan import BestPlan
 from parenvs.agents.train.checkpoint import Checkpoints, load_checkpoint
 from parenvs.agents.train.config import (
@@ -37,6 +39,11 @@ from parenvs.files import locked, replacing, write_text
 from parenvs.plan import Plan
 
 CHECKPOINT, MODEL, RESULT, PLAN = "checkpoint.zip", "model.zip", "result.json", "plan.json"
+SCORES = "scores.json"
+"""File of the returns on ``JUDGED_ON``, in place of a plan where problems are drawn."""
+JUDGED_ON = "plan-validation"
+"""Set on which a policy is judged that was trained on drawn problems."""
+LOG = "log"
 
 
 @dataclass(frozen=True)
@@ -44,14 +51,18 @@ class TrainResult:
     """What a training run found.
 
     Attributes:
-        value: return of the best episode.
-        actions: the actions of the best episode.
+        value: return of the best episode; where problems are drawn, so that episodes do not
+            compare, the mean return of the trained policy's best actions on ``JUDGED_ON``.
+        actions: the actions of the best episode; none where problems are drawn.
         steps: number of environment steps done.
         best_steps: environment steps after which the best episode was found.
         target_steps: environment steps after which the target was reached, or None.
         target_seconds: processor seconds after which the target was reached, or None.
         episodes: number of complete episodes; each is one plan judged.
         seconds: processor seconds of training.
+        regret: where problems are drawn, the interquartile mean on ``JUDGED_ON``, see
+            ``SetEvaluation``; else None.
+        interval: its 95 % interval over the problems, or None.
     """
 
     value: float
@@ -62,6 +73,8 @@ class TrainResult:
     target_seconds: float | None
     episodes: int
     seconds: float
+    regret: float | None = None
+    interval: tuple[float, float] | None = None
 
 
 def train(
@@ -74,7 +87,11 @@ def train(
     checkpoint_every: int | None = None,
     callbacks: Sequence[BaseCallback] = (),
 ) -> tuple[TrainResult, BaseAlgorithm]:
-    """Train an agent on one instance.
+    """Train an agent on one instance, or on drawn problems.
+
+    A run on one instance keeps its best plan. One on drawn problems keeps the policy, and judges it
+    on ``JUDGED_ON``. A run that is interrupted before its first checkpoint leaves nothing behind; a
+    resumed run on drawn problems goes on with other problems than it would have drawn.
 
     Args:
         config: which agent is trained on which environment, and how long.
@@ -98,20 +115,33 @@ def train(
     tracker = BestPlan(target, stop_at_target)
     if folder is None:
         with one_thread():
-            model = _learned(config, tracker, progress, callbacks)
-            return _result(tracker, model), model
+            model, draws = _learned(config, tracker, progress, callbacks)
+            return _result(tracker, model, _judged(model, config) if draws else None), model
     place = Path(folder)
     with locked(place), one_thread():
+        fresh = not claimed(place)
         _claim(place, config, resume)
-        model = _learned(config, tracker, progress, callbacks, place, resume, checkpoint_every)
-        result = _result(tracker, model)
+        try:
+            model, draws = _learned(
+                config, tracker, progress, callbacks, place, resume, checkpoint_every
+            )
+        except KeyboardInterrupt:
+            if fresh and not (place / CHECKPOINT).exists():
+                (place / CONFIG).unlink()
+                shutil.rmtree(place / LOG, ignore_errors=True)
+            raise
+        scores = _judged(model, config) if draws else None
+        result = _result(tracker, model, scores)
         stored = io.BytesIO()
         model.save(stored)
         with zipfile.ZipFile(stored, "a") as archive:
             save_counters(archive, model)
         with replacing(place / MODEL) as stream:
             stream.write(stored.getvalue())
-        replay(config, result.actions).save(place / PLAN)
+        if scores is None:
+            replay(config, result.actions).save(place / PLAN)
+        else:
+            scores.save(place / SCORES)
         write_text(place / RESULT, json.dumps(asdict(result), indent=1) + "\n")
     return result, model
 
@@ -124,18 +154,19 @@ def _learned(
     place: Path | None = None,
     resume: bool = False,
     checkpoint_every: int | None = None,
-) -> Any:
-    """The trained agent; the arguments are those of ``train``."""
+) -> tuple[Any, bool]:
+    """The trained agent, and whether problems were drawn; the arguments are those of ``train``."""
     learner = learner_of(config.agent)
     env, model = _fresh(config)
     tracker.scale = env.get_attr("largest_return")[0]
+    tracker.drawn = draws = bool(env.get_attr("draws")[0])
     all_callbacks, random = [tracker, *callbacks], None
     if place is not None:
         if resume and (place / CHECKPOINT).exists():
             random = load_checkpoint(place / CHECKPOINT, model, tracker)
         # Loggers overwrite their files, so a resumed run logs into a folder of its own.
-        number = len(list((place / "log").glob("*")))
-        model.set_logger(configure(str(place / "log" / str(number)), ["csv", "tensorboard"]))
+        number = len(list((place / LOG).glob("*")))
+        model.set_logger(configure(str(place / LOG / str(number)), ["csv", "tensorboard"]))
         every = checkpoint_every or learner.checkpoint_every
         all_callbacks.append(Checkpoints(place / CHECKPOINT, tracker, every, random))
     remaining = config.steps - model.num_timesteps
@@ -150,20 +181,27 @@ def _learned(
                 progress_bar=progress,
             )
     env.close()
-    return model
+    return model, draws
 
 
-def _result(tracker: BestPlan, model: BaseAlgorithm) -> TrainResult:
-    """What the callback has seen of a run."""
+def _judged(model: BaseAlgorithm, config: Config) -> SetEvaluation:
+    """How the trained policy does on ``JUDGED_ON``, on the family that it was trained on."""
+    return judged(model, JUDGED_ON, config.env_kwargs.get("family"))
+
+
+def _result(tracker: BestPlan, model: BaseAlgorithm, scores: SetEvaluation | None) -> TrainResult:
+    """What the callback has seen of a run, and what the trained policy gives on a set, if any."""
     return TrainResult(
-        value=tracker.best_return,
-        actions=tracker.best_actions,
+        value=tracker.best_return if scores is None else float(scores.values.mean()),
+        actions=tracker.best_actions if scores is None else [],
         steps=model.num_timesteps,
         best_steps=tracker.best_steps,
         target_steps=tracker.target_steps,
         target_seconds=tracker.target_seconds,
         episodes=tracker.episodes,
         seconds=tracker.seconds,
+        regret=None if scores is None else scores.regret,
+        interval=None if scores is None else scores.interval,
     )
 
 
@@ -219,7 +257,7 @@ def load_model(folder: str | Path, trust: bool = False) -> BaseAlgorithm:
 def _fresh(config: Config, envs: int | None = None) -> tuple[VecEnv, Any]:
     """The environments of a run, as many as its agent takes or ``envs``, and an untrained agent."""
     learner = learner_of(config.agent)
-    count = envs or learner.envs.get(config.env_id, 8)
+    count = envs or learner.side_by_side(config.env_id)
     env = make_env(config.env_id, config.env_kwargs, config.seed, count)
     steps = env.get_attr("episode_steps")[0]
     return env, learner.make(env, config.env_id, steps, config.seed, **config.overrides)

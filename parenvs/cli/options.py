@@ -41,6 +41,8 @@ Batch = Annotated[
 ]
 Frozen = Annotated[list[str] | None, typer.Option(help="The same: weights that are not trained.")]
 _KNOWN = ", ".join(TASKS)
+DRAWN = "pipeline-plan"
+"""Task of ``train`` in ``PipelinePlan-v0``, by default on drawn problems."""
 ClusterText = Annotated[
     str | None,
     typer.Option(
@@ -78,7 +80,7 @@ def read_request(
     variables: Variables = None,
     batch: Batch = None,
     frozen: Frozen = None,
-    task: Annotated[str, typer.Option(help=f"What to plan: {_KNOWN}.")] = TASKS[0],
+    task: Annotated[str, typer.Option(help=f"What to plan: {_KNOWN}; train: {DRAWN}.")] = TASKS[0],
     cluster: ClusterText = None,
     devices: Devices = None,
     seed: Seed = 0,
@@ -263,12 +265,18 @@ def _gigabytes(text: str) -> float:
     return gigabytes * 1e9
 
 
-def with_request(command: Callable[..., None], choosing: bool = True) -> Callable[..., None]:
+def with_request(
+    command: Callable[..., None],
+    choosing: bool = True,
+    drawn: Callable[..., None] | None = None,
+) -> Callable[..., None]:
     """Give a command the options of ``read_request`` in place of its first two arguments.
 
     Args:
         command: takes what ``read_request`` returns, and its own options.
         choosing: see ``read_request``.
+        drawn: what the command does for ``--task pipeline-plan``, which needs no model: takes the
+            options that the command line gives, by name.
     """
     # Not get_type_hints: with a default of None, Python 3.10's hides Annotated in an Optional.
     names = {"Request": Any}
@@ -280,13 +288,26 @@ def with_request(command: Callable[..., None], choosing: bool = True) -> Callabl
 
     @functools.wraps(command)
     def wrapper(**options: Any) -> None:
+        if drawn is not None:
+            if options["task"] == DRAWN:
+                drawn(**{p.name: options[p.name] for p in parameters if _is_given(p, options)})
+                return
+            if options["instance"] is None:
+                raise ParenvsError(f"a model is needed, or --task {DRAWN}")
         request, model = read(**{p.name: options.pop(p.name) for p in shared_options})
         command(request, model, **options)
 
     parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*shared_options, *own)]
+    if drawn is not None:
+        parameters[0] = parameters[0].replace(default=None)
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper
+
+
+def _is_given(parameter: inspect.Parameter, options: dict[str, Any]) -> bool:
+    """Return whether the command line gives an option another value than its default."""
+    return bool(options[parameter.name] != parameter.default)
 
 
 def check_range(option: str, value: int, least: int) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from parenvs.agents.answer import PartitionAnswer
     from parenvs.agents.evaluate import Evaluation
     from parenvs.agents.exact.shapes import Choice
+    from parenvs.agents.set_evaluation import SetEvaluation
     from parenvs.agents.train.run import TrainResult
     from parenvs.leaderboard.check import CheckedEntry
 
@@ -282,13 +283,22 @@ def _partitions(rows: Sequence[tuple[PartitionAnswer, PartitionReport]]) -> Tabl
     return table
 
 
-def training(result: TrainResult, best: float, folder: Path) -> Table:
-    """The outcome of a training run."""
+def training(result: TrainResult, best: float | None, folder: Path) -> Table:
+    """The outcome of a training run; ``best`` is the optimum, None if it is not known."""
     table = empty(f"run {folder}", "what", "value")
-    rows = [
-        ("best return", f"{result.value:.6f}"),
-        ("exact optimum", f"{best:.6f}"),
-        ("gap", f"{100 * (best / result.value - 1):.3f} %" if result.value > 0 else "illegal"),
+    if result.interval is not None:
+        low, high = result.interval
+        rows = [
+            ("mean return on plan-validation", f"{result.value:.6f}"),
+            ("regret, interquartile mean", f"{result.regret:.6f}"),
+            ("95 % over the problems", f"{low:.6f} to {high:.6f}"),
+        ]
+    else:
+        rows = [("best return", f"{result.value:.6f}")]
+    if best is not None:
+        gap = f"{100 * (best / result.value - 1):.3f} %" if result.value > 0 else "illegal"
+        rows += [("exact optimum", f"{best:.6f}"), ("gap", gap)]
+    rows += [
         ("steps", f"{result.steps:,}"),
         ("episodes", f"{result.episodes:,}"),
         ("seconds", f"{result.seconds:.1f}"),
@@ -313,6 +323,35 @@ def evaluation(result: Evaluation) -> Table:
     ):
         table.add_row(name, f"{value:.6f}", f"{100 * value / best:.2f} %")
     table.add_row("spread of samples", f"{result.returns.std():.6f}", "")
+    return table
+
+
+def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) -> Table:
+    """How the runs of an agent do on a set of problems, beside those of another agent."""
+    several = [result] if other is None else [result, other]
+    names = ["value"] if other is None else ["value", "of the other agent"]
+    table = empty(f"{result.set_name}, {len(result.problems):,} problems", "what", *names)
+
+    shares = [one.profile() for one in several]
+    rows: list[tuple[str, list[str]]] = [
+        ("runs", [f"{len(x.values)}" for x in several]),
+        ("regret, interquartile mean", [f"{x.regret:.4f}" for x in several]),
+        *(
+            (f"95 % interval, {word}", [f"{x.interval[end]:.4f} over {x.over}" for x in several])
+            for word, end in (("from", 0), ("to", 1))
+        ),
+        ("optimal (within 0.1 %)", [f"{x.optimal:.1%}" for x in several]),
+        ("illegal", [f"{x.illegal:.1%}" for x in several]),
+        *(
+            (f"regret <= {threshold:g}", [f"{share[number]:.1%}" for share in shares])
+            for number, threshold in enumerate(result.thresholds)
+        ),
+    ]
+    for what, cells in rows:
+        table.add_row(what, *cells)
+    if other is not None:
+        share, (low, high) = result.improvement_over(other)
+        table.add_row("probability of improvement", f"{share:.1%}", f"{low:.1%} to {high:.1%}")
     return table
 
 

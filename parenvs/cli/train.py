@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +12,7 @@ import typer
 
 from parenvs.cli import tables
 from parenvs.cli.model import Model
-from parenvs.cli.options import Seed, check_range, with_request
+from parenvs.cli.options import DRAWN, Seed, check_range, with_request
 from parenvs.cli.report import out, say
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.files import locked
@@ -20,9 +22,13 @@ if TYPE_CHECKING:
     from parenvs.agents.planners import Request
 
 
+DRAWN_STEPS = 100_000
+"""Default environment steps of a training on drawn problems."""
+
+
 def add_training(app: typer.Typer) -> None:
     """Add the commands that train and evaluate agents."""
-    app.command()(with_request(train, choosing=False))
+    app.command()(with_request(train, choosing=False, drawn=train_drawn))
     app.command()(evaluate)
     app.command()(pretrain)
 
@@ -66,22 +72,101 @@ def train(
                 progress=True,
             )
         except KeyboardInterrupt:
-            raise ParenvsError(f"interrupted; continue with --resume --out {place}") from None
+            if model.kept and not trainer.claimed(place):
+                (place / "graph.npz").unlink()
+            raise _interrupted(trainer, place) from None
     out.print(tables.training(result, best, place))
 
 
+def train_drawn(
+    instance: str | None = None,
+    task: str = DRAWN,
+    agent: str = "ppo",
+    seed: int = 0,
+    steps: int = DRAWN_STEPS,
+    folder: Path | None = None,
+    resume: bool = False,
+    **others: Any,
+) -> None:
+    """Train an agent on drawn problems, on a set, or on one problem, of ``PipelinePlan-v0``.
+
+    Args:
+        instance: what the environment takes, or None: problems are generated.
+        task: ``"pipeline-plan"``.
+        agent: name of the agent.
+        seed: seed of everything random.
+        steps: environment steps.
+        folder: folder of the run (default: ``runs/...``).
+        resume: whether to continue the run in the folder.
+        **others: options of other tasks.
+
+    Raises:
+        ParenvsError: an option is one of other tasks, or training fails.
+    """
+    for name in others:
+        raise ParenvsError(f"--{name.replace('_', '-')} is not an option of --task {task}")
+    check_range("--steps", steps, 1)
+    check_range("--seed", seed, 0)
+    trainer = _trainer()
+    place = folder or Path("runs") / f"{Path(instance or 'drawn').stem}-{task}-{agent}-{seed}"
+    kwargs = {} if instance is None else {"instance": instance}
+    config = trainer.Config("PipelinePlan-v0", kwargs, agent=agent, seed=seed, steps=steps)
+    try:
+        result, _ = trainer.train(config, place, resume=resume, progress=True)
+    except KeyboardInterrupt:
+        raise _interrupted(trainer, place) from None
+    out.print(tables.training(result, None, place))
+
+
+def _interrupted(trainer: Any, place: Path) -> ParenvsError:
+    """Return the error of an interrupted training; a run that left nothing leaves no folder."""
+    if trainer.claimed(place):
+        return ParenvsError(f"interrupted; continue with --resume --out {place}")
+    with contextlib.suppress(OSError):  # something else is in it
+        place.rmdir()
+    return ParenvsError("interrupted before the first checkpoint; nothing is kept")
+
+
 def evaluate(
-    folder: Annotated[Path, typer.Argument(help="Folder of a training run.")],
-    episodes: Annotated[int, typer.Option(help="Sampled episodes.")] = 100,
+    folder: Annotated[
+        list[Path], typer.Argument(help="Folder of a training run; with --set several seeds.")
+    ],
+    episodes: Annotated[
+        int | None, typer.Option(help="Sampled episodes (default: 100; not with --set).")
+    ] = None,
     seed: Seed = 0,
+    set_: Annotated[
+        str | None,
+        typer.Option("--set", help="Play a set of problems: plan-test, plan-outside, ..."),
+    ] = None,
+    family: Annotated[
+        str | None, typer.Option(help="With --set: problems of this family only.")
+    ] = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(help="With --set: folders of another agent's runs, to compare; again."),
+    ] = None,
+    scores: Annotated[
+        Path | None, typer.Option("--out", help="With --set: write the returns to this .json.")
+    ] = None,
     trust: Annotated[
         bool, typer.Option(help="Let a run on a Python function run the function's file.")
     ] = False,
 ) -> None:
-    """Evaluate a trained agent with masks: greedy and sampled, against the exact optimum."""
-    check_range("--episodes", episodes, 1)
+    """Evaluate a trained agent with masks, against the exact optimum, or on a set of problems."""
+    if episodes is not None:
+        check_range("--episodes", episodes, 1)
     check_range("--seed", seed, 0)
     _trainer()
+    if set_ is not None:
+        if episodes is not None:
+            raise ParenvsError(
+                "--episodes is not an option of --set, which plays each problem once"
+            )
+        _evaluate_set(folder, set_, family, seed, against or [], scores, trust)
+        return
+    if len(folder) > 1 or against or family is not None or scores is not None:
+        raise ParenvsError("several runs, --family, --against and --out are options of --set")
     import gymnasium as gym
 
     from parenvs.agents.evaluate import evaluate as play
@@ -89,11 +174,51 @@ def evaluate(
     from parenvs.agents.train.run import load_model
     from parenvs.agents.vec_env import one_thread
 
-    config, model = load_config(folder), load_model(folder, trust)
+    config, model = load_config(folder[0]), load_model(folder[0], trust)
     with one_thread():
-        with building(folder):
+        with building(folder[0]):
             env = gym.make(config.env_id, **config.env_kwargs)
-        out.print(tables.evaluation(play(model, env, episodes, seed)))
+        if env.get_wrapper_attr("draws"):
+            raise ParenvsError(
+                f"{folder[0]}: trained on drawn problems, of which no single one can be judged; "
+                "add --set plan-test"
+            )
+        out.print(tables.evaluation(play(model, env, 100 if episodes is None else episodes, seed)))
+
+
+def _evaluate_set(
+    folders: Sequence[Path],
+    name: str,
+    family: str | None,
+    seed: int,
+    against: Sequence[Path],
+    scores: Path | None,
+    trust: bool,
+) -> None:
+    """Print how the agents of runs, all seeds of one, do on a set; see ``evaluate``."""
+    from parenvs.agents.evaluate_set import evaluate_set
+    from parenvs.agents.set_evaluation import ENV_ID
+    from parenvs.agents.train.config import load_config
+    from parenvs.agents.train.learners import plain
+    from parenvs.agents.train.run import load_model
+    from parenvs.agents.vec_env import one_thread
+
+    for run in (*folders, *against):
+        env_id = load_config(run).env_id
+        if plain(env_id) != ENV_ID:
+            raise ParenvsError(f"{run}: trained in {env_id}; {name} is a set of {ENV_ID}")
+    with one_thread():
+        ours, theirs = (
+            evaluate_set([load_model(run, trust) for run in runs], name, family, seed=seed)
+            if runs
+            else None
+            for runs in (folders, against)
+        )
+    assert ours is not None
+    out.print(tables.set_evaluation(ours, theirs))
+    if scores is not None:
+        ours.save(scores)
+        say(f"written: {scores}")
 
 
 def pretrain(

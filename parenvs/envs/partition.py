@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.cluster import choose_cluster
-from parenvs.envs.base import RENDER_MODES, PlanEnv
+from parenvs.envs.base import RENDER_MODES, PlanEnv, warn_infeasible, whole_number
+from parenvs.envs.loading import load_partitioning
 from parenvs.errors import ParenvsError
-from parenvs.instances import load_partitioning
+from parenvs.graph.graph import Graph
 from parenvs.partitioning.formulas import paper_reward
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.partitioning.space import OPEN, PARTITION, REPLICATE, STAKES, PartitionSpace
@@ -30,6 +30,7 @@ class PartitionEnv(PlanEnv):
         space: the questions, and the consequences and rewards of the answers.
         masked: whether the mask forbids answers that contradict earlier decisions; otherwise it
             forbids nothing.
+        memory: whether infos at the end of an episode have ``excess_bytes``.
         render_mode: ``"ansi"``, ``"rgb_array"`` or None.
     """
 
@@ -38,10 +39,15 @@ class PartitionEnv(PlanEnv):
         "render_fps": 4,
     }
 
-    def __init__(self, space: PartitionSpace, masked: bool, render_mode: str | None) -> None:
+    OPTIONS = ("instance", "devices", "cluster", "rules", "uneven", "reward", "problem")
+    OF_PROBLEM = ("problem", "space")
+
+    def __init__(
+        self, space: PartitionSpace, masked: bool, memory: bool, render_mode: str | None
+    ) -> None:
         """Set up the spaces."""
         super().__init__(render_mode)
-        self.space, self.masked = space, masked
+        self.space, self.masked, self.memory = space, masked, memory
         self.problem: Partitioning = space.problem
         self.action_space = spaces.Discrete(2)
         self.observation_space = spaces.Dict(
@@ -54,28 +60,29 @@ class PartitionEnv(PlanEnv):
         self._decisions = np.full(len(space.dimensions), OPEN, dtype=np.int8)
         self._known: list[int] = []
         self._position = 0
-        self._over = False
         self._start()
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start anew with nothing decided."""
-        super().reset(seed=seed)
-        self._start()
-        return self._observation(), self._info()
+        every_class = np.ones(len(self.problem.classes), dtype=bool)
+        least = self.problem.footprint.memory(every_class).peak - self.problem.memory_limit
+        if least > 0:
+            warn_infeasible(
+                f"{self.instance} on {self.problem.cluster}: the peak exceeds that of a device by "
+                f"{least:,.0f} bytes or more, whatever is partitioned"
+            )
 
     def step(
         self, action: int | np.int64
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Partition (1) or replicate (0) the dimension or class at stake."""
-        choice = int(action)
+        choice = whole_number(action)
         if self._over or choice not in (REPLICATE, PARTITION) or self._fixed() == 1 - choice:
-            self._over = True
+            self._over, self._outcome = True, {}
             reward = ILLEGAL
         else:
             reward = self._settle(choice) if self.space.linkage else self._decide(choice)
             self._over = self._position == len(self.space.questions)
+            if self._over:
+                figures = self._figures(np.array([self._known]))
+                self._outcome = {name: float(values[0]) for name, values in figures.items()}
         return self._observation(), reward, self._over, False, self._info()
 
     def action_masks(self) -> np.ndarray:
@@ -121,7 +128,18 @@ class PartitionEnv(PlanEnv):
             self._decisions[space.fixed] = REPLICATE
         self._known = [OPEN] * len(space.classes)
         self._position = 0
-        self._over = False
+        self._over, self._outcome = False, {}
+
+    def _figures(self, known: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what infos say of complete plans, (k,) each; ``known`` are (k, K) decisions."""
+        problem, chosen = self.problem, self.space.chosen(known)
+        # A product of matrices could round differently for other k.
+        saved_seconds = np.where(chosen, problem.gain_seconds, 0.0).sum(axis=-1)
+        figures = {"length_seconds": problem.replicate_seconds - saved_seconds}
+        if self.memory:
+            peaks = [problem.footprint.memory(one).peak for one in chosen]
+            figures["excess_bytes"] = np.array(peaks) - problem.memory_limit
+        return figures
 
     def _fixed(self) -> int:
         """Return the decision that earlier ones force on the class at stake, or ``OPEN``."""
@@ -177,9 +195,6 @@ class PartitionEnv(PlanEnv):
             "stake": self.space.stakes[self._position].copy(),
         }
 
-    def _info(self) -> dict[str, Any]:
-        return {"action_mask": self.action_masks().astype(np.int8)}
-
 
 class OperatorPartitionEnv(PartitionEnv):
     """Decide for each dimension of each trainable variable: partition it, or replicate it.
@@ -230,7 +245,8 @@ class OperatorPartitionEnv(PartitionEnv):
     When everything is decided, or at a conflict. No truncation.
 
     ## Arguments
-    * ``instance``: shipped name, or path of a graph.
+    * ``instance``: shipped name, path of a graph, or ``parenvs.Graph``, which makes a specification
+      that is not serialisable.
     * ``devices``: N (default 8: one server of V100); or ``cluster``: preset, short form, ``.json``
       path or object, see ``Cluster.parse``.
     * ``rules``: ``"shardy"``, or ``"automap"``, where a reduced dimension cannot be partitioned.
@@ -239,8 +255,17 @@ class OperatorPartitionEnv(PartitionEnv):
     * ``linkage``: False is the ablation: each step decides one dimension, nothing is inferred, and
       a decision that contradicts an earlier one is a conflict.
     * ``masked``: whether the mask forbids contradictions; it matters only without linkage.
+    * ``memory``: whether infos have ``excess_bytes``, which takes milliseconds an episode.
     * ``problem``: a ``parenvs.Partitioning`` of this task, in place of all the above but
-      ``linkage`` and ``masked``.
+      ``linkage``, ``masked`` and ``memory``.
+
+    All but ``linkage``, ``masked`` and ``memory`` are also keys of ``reset(options=...)``, for one
+    episode, if the spaces stay the same.
+
+    ## Infos
+    ``action_mask``; at a reset and at the end ``instance``; at the end of a complete plan
+    ``length_seconds`` of a training step, and with ``memory`` ``excess_bytes``, by which the peak
+    exceeds the memory of a device (<= 0: it fits; rewards do not depend on it).
 
     ## Version History
     * v0: first version.
@@ -248,7 +273,7 @@ class OperatorPartitionEnv(PartitionEnv):
 
     def __init__(
         self,
-        instance: str = "t5-base",
+        instance: str | Graph = "t5-base",
         devices: int | None = None,
         cluster: str | dict[str, Any] | None = None,
         rules: str = "shardy",
@@ -256,17 +281,17 @@ class OperatorPartitionEnv(PartitionEnv):
         reward: str = "paper",
         linkage: bool = True,
         masked: bool = False,
+        memory: bool = False,
         problem: Partitioning | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
         if problem is None:
-            chosen_cluster = choose_cluster(cluster, devices)
             problem = load_partitioning(
-                instance, chosen_cluster, rules, uneven, PartitionPlan.task, reward
+                instance, devices, cluster, rules, uneven, PartitionPlan.task, reward
             )
         space = PartitionSpace.of(_checked(problem, PartitionPlan), linkage)
-        super().__init__(space, masked, render_mode)
+        super().__init__(space, masked, memory, render_mode)
 
 
 class DataParallelEnv(PartitionEnv):
@@ -304,8 +329,9 @@ class DataParallelEnv(PartitionEnv):
     * ``instance``, ``devices``, ``cluster``, ``rules``, ``uneven``, ``reward``: as in
       ``OperatorPartition-v0``.
     * ``masked``: whether the mask forbids conflicts; if False, it forbids nothing.
+    * ``memory``, options of ``reset``, and infos: as in ``OperatorPartition-v0``.
     * ``problem``: a ``parenvs.Partitioning`` of this task, in place of all the above but
-      ``masked``.
+      ``masked`` and ``memory``.
 
     ## Version History
     * v0: first version.
@@ -313,24 +339,24 @@ class DataParallelEnv(PartitionEnv):
 
     def __init__(
         self,
-        instance: str = "t5-base",
+        instance: str | Graph = "t5-base",
         devices: int | None = None,
         cluster: str | dict[str, Any] | None = None,
         rules: str = "shardy",
         uneven: str = "pad",
         reward: str = "paper",
         masked: bool = True,
+        memory: bool = False,
         problem: Partitioning | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
         if problem is None:
-            chosen_cluster = choose_cluster(cluster, devices)
             problem = load_partitioning(
-                instance, chosen_cluster, rules, uneven, BatchPlan.task, reward
+                instance, devices, cluster, rules, uneven, BatchPlan.task, reward
             )
         space = PartitionSpace.of(_checked(problem, BatchPlan), linkage=False)
-        super().__init__(space, masked, render_mode)
+        super().__init__(space, masked, memory, render_mode)
 
 
 def _checked(problem: Partitioning, kind: type[PartitionPlan]) -> Partitioning:

@@ -46,13 +46,11 @@ class PartitionVectorEnv(BatchedEnv):
         self._other_bits = ~self._one  # bits that are 0 in every legal action
         self._start(EVERY)
 
-    def plan(self, index: int) -> PartitionPlan:
-        """Return the plan of environment ``index`` so far; undecided dimensions are replicated."""
+    def _plan_of(self, index: int) -> PartitionPlan:
         return self.fork(index).plan()
 
-    def render(self) -> Any:
-        """Render each environment as the single environment's ``render`` does."""
-        return tuple(self.fork(index).render() for index in range(self.num_envs))
+    def _picture(self, mode: str, index: int) -> Any:
+        return self.fork(index).render()
 
     def fork(self, index: int) -> PartitionEnv:
         """Return a single environment in the state of environment ``index``.
@@ -105,6 +103,15 @@ class PartitionVectorEnv(BatchedEnv):
 
     def _ended(self) -> np.ndarray:
         return self._over
+
+    def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
+        complete = self._position[who] == len(self.space.questions)
+        known = self._known[who[complete], : len(self.space.classes)]
+        figures = {}
+        for name, values in self.env._figures(known).items() if len(known) else ():
+            figures[name] = np.full(len(who), np.nan)
+            figures[name][complete] = values
+        return figures
 
     def _wrong(self, actions: np.ndarray) -> np.ndarray:
         """Return the indices of environments whose action is illegal, (k,) int64."""

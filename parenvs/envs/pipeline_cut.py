@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from parenvs import instances
 from parenvs.cluster import SYNC_METHODS
-from parenvs.envs.base import PlanEnv, pipeline_so_far
+from parenvs.envs.base import PlanEnv, pipeline_so_far, warn_infeasible, whole_number
+from parenvs.envs.loading import load_pipeline
 from parenvs.envs.pipeline_cut_kernel import NOTHING, SettledStages, kernel_of
+from parenvs.graph.graph import Graph
+from parenvs.instances import PIPELINE_OPTIONS
 from parenvs.pipeline import formulas
 from parenvs.pipeline.cuts import RADIUS, CutSpace
 from parenvs.pipeline.problem import Pipeline, Report
+from parenvs.pipeline.profile import StageProfile
 from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, TIED, PipelinePlan
 
 
@@ -56,7 +59,8 @@ class PipelineCutEnv(PlanEnv):
     After S-1 cuts or an illegal action. No truncation.
 
     ## Arguments
-    * ``instance``: shipped name, or path of a ``.csv`` profile or of a graph.
+    * ``instance``: shipped name, path of a ``.csv`` profile or of a graph, ``parenvs.Graph`` or
+      ``parenvs.StageProfile``; the last two make a specification that is not serialisable.
     * ``cluster``: preset, short form, ``.json`` path or object, see ``Cluster.parse``.
     * ``stages``: S (default: one stage a server).
     * ``micro_batch``, ``micro_batches``: samples in a micro-batch, micro-batches in a step.
@@ -68,12 +72,22 @@ class PipelineCutEnv(PlanEnv):
     * ``problem``: a ``parenvs.Pipeline``, in place of all the above but ``radius`` and
       ``candidates``.
 
+    Each is also a key of ``reset(options=...)``, for one episode, if the spaces stay the same.
+
+    ## Infos
+    ``action_mask``; at a reset and at the end ``instance``; at the end of a complete plan
+    ``length_seconds`` of a training step, and ``excess_bytes``, by which the fullest stage exceeds
+    the memory of a device (<= 0: it fits).
+
     ## Many at Once
     ``gym.make_vec("PipelineCut-v0", num_envs=1024)``, see ``PipelineCutVectorEnv``.
 
     ## Version History
     * v0: first version.
     """
+
+    OPTIONS = ("instance", "cluster", *PIPELINE_OPTIONS, "radius", "candidates", "problem")
+    OF_PROBLEM = ("problem", "space", "kernel")
 
     _chain: list[int]  # the kernel's index of the start, and the candidates cut so far
     _settled: SettledStages
@@ -84,7 +98,7 @@ class PipelineCutEnv(PlanEnv):
 
     def __init__(
         self,
-        instance: str = "t5-base",
+        instance: str | Graph | StageProfile = "t5-base",
         cluster: str | dict[str, Any] = "C",
         stages: int | None = None,
         micro_batch: int = MICRO_BATCH,
@@ -101,7 +115,7 @@ class PipelineCutEnv(PlanEnv):
         """Load the instance and find its candidates; see the class for the arguments."""
         super().__init__(render_mode)
         if problem is None:
-            problem = instances.problem(
+            problem = load_pipeline(
                 instance,
                 cluster,
                 stages=stages,
@@ -124,25 +138,23 @@ class PipelineCutEnv(PlanEnv):
             }
         )
         self.kernel = kernel_of(self.space)
+        least = self.kernel.least_excess()
+        if least > 0:
+            warn_infeasible(
+                f"{self.instance} on {problem.cluster}: the fullest stage exceeds that of a device "
+                f"by {least:,.0f} bytes or more, so every episode pays -1"
+            )
         self._counts = [np.int64(step) for step in range(cuts + 1)]
         # Copying an array takes less time than filling a new one.
         self._no_cuts = np.full(cuts, -1.0, dtype=np.float32)
         self._any_action = np.ones(count, dtype=np.int8)
         self._start()
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start anew with no cut."""
-        super().reset(seed=seed)
-        self._start()
-        return self._observation(), self._info()
-
     def step(
         self, action: int | np.int64
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Cut at a candidate."""
-        action = int(action)
+        action = whole_number(action)
         chain, kernel = self._chain, self.kernel
         reward = 0.0
         if self._begin <= action < self._end:
@@ -161,6 +173,7 @@ class PipelineCutEnv(PlanEnv):
                 else:
                     reward = ILLEGAL
                 self._finish()
+                self._outcome = {"length_seconds": length, "excess_bytes": excess_bytes}
         else:  # illegal, or the episode is over and nothing is legal
             reward = ILLEGAL
             self._finish()
@@ -190,6 +203,7 @@ class PipelineCutEnv(PlanEnv):
     def _start(self) -> None:
         """Start an episode with no cut."""
         kernel = self.kernel
+        self._outcome = {}
         self._chain = [kernel.start]
         self._settled = NOTHING
         self._cuts = self._no_cuts.copy()
@@ -199,7 +213,7 @@ class PipelineCutEnv(PlanEnv):
 
     def _finish(self) -> None:
         """End the episode; every further action is illegal."""
-        self._over = True
+        self._over, self._outcome = True, {}
         self._begin = self._end = 0
 
     def _observation(self) -> dict[str, Any]:
@@ -210,9 +224,10 @@ class PipelineCutEnv(PlanEnv):
         step = self._counts[len(self._chain) - 1]
         return {"features": features, "cuts": self._cuts.copy(), "step": step}
 
-    def _info(self) -> dict[str, Any]:
+    def _info(self, start: bool = False) -> dict[str, Any]:
         if self._over:
-            return {"action_mask": self._any_action.copy()}
+            mask = self._any_action.copy()
+            return {"action_mask": mask, "instance": self.instance, **self._outcome}
         mask = np.zeros(self.kernel.end, dtype=np.int8)
         mask[self._begin : self._end] = 1
-        return {"action_mask": mask}
+        return {"action_mask": mask, "instance": self.instance} if start else {"action_mask": mask}

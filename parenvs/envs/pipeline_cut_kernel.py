@@ -235,6 +235,19 @@ class CutKernel:
             before = last
         return prefix.core + prefix.tail, fullest - self._limit
 
+    def least_excess(self) -> float:
+        """``Pipeline.excess_bytes`` of the plan that needs least; minus infinity without tables."""
+        if not self.tabulated:
+            return -np.inf
+        fullest = np.zeros(1)  # of the best stages up to each cut of the window before
+        for step, last in enumerate(self._ahead):
+            cut = np.array([self.end]) if step == self.cuts else self._ahead[step + 1]
+            pair = last[:, None] * self.columns[step] + cut + self.bias[step]
+            legal = self.follower[last][:, None] <= cut
+            after = np.where(legal, np.maximum(fullest[:, None], self.figures[3][pair]), np.inf)
+            fullest = after.min(axis=0)
+        return float(fullest[0] - self._limit)
+
     # Many environments, arrays over them.
 
     def settle(

@@ -42,6 +42,7 @@ class PipelineCutVectorEnv(BatchedEnv):
         self._chains[0] = kernel.start
         self._cuts = np.empty((n, kernel.cuts), dtype=np.float32)
         self._made = np.empty(n, dtype=np.int64)
+        self._figures = np.full((2, n), np.nan)  # length and excess bytes of complete plans
         self._over = np.empty(n, dtype=np.bool_)
         # Legal are the candidates [begin, end) of each; none once its episode is over.
         self._begin, self._end = np.empty((2, n), dtype=np.int64)
@@ -51,8 +52,7 @@ class PipelineCutVectorEnv(BatchedEnv):
         self._common: int | None = None
         self._restart(EVERY)
 
-    def plan(self, index: int) -> PipelinePlan:
-        """The plan that environment ``index`` has built so far (the rest is its last stage)."""
+    def _plan_of(self, index: int) -> PipelinePlan:
         chosen = self._chains[1 : 1 + self._made[index], index]
         return self.problem.plan(*self.space.plan(chosen))
 
@@ -76,6 +76,10 @@ class PipelineCutVectorEnv(BatchedEnv):
         if self._common in (None, self.kernel.cuts):
             return self._over.nonzero()[0]
         return NOBODY
+
+    def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
+        length, excess_bytes = self._figures[:, who]
+        return {"length_seconds": length, "excess_bytes": excess_bytes}
 
     def _masks(self) -> np.ndarray:
         return self._legal().view(np.int8)
@@ -102,6 +106,7 @@ class PipelineCutVectorEnv(BatchedEnv):
         self._cuts[who] = -1.0
         self._made[who] = 0
         self._over[who] = False
+        self._figures[:, who] = np.nan
         self._begin[who] = max(kernel.after[kernel.start], kernel.low[0])
         self._end[who] = kernel.high[0]
         if who is EVERY:
@@ -143,6 +148,7 @@ class PipelineCutVectorEnv(BatchedEnv):
         self._made[who] = step + 1
         if step + 1 == kernel.cuts:
             length, excess_bytes = kernel.length_and_excess(chains[:, who])
+            self._figures[:, who] = length, excess_bytes
             values = formulas.value(length, kernel.bubble_free)
             rewards[who] = np.where(excess_bytes <= 0, values, ILLEGAL)
             self._finish(who)

@@ -14,11 +14,21 @@ from gymnasium import spaces
 from parenvs import instances
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.datasets import generators, instance_sets
-from parenvs.envs.base import PlanEnv, pipeline_so_far
-from parenvs.errors import ParenvsError, did_you_mean
+from parenvs.datasets.optima import optimum_of
+from parenvs.envs.base import (
+    PlanEnv,
+    check_options,
+    pipeline_so_far,
+    regret_of,
+    whole_number,
+)
+from parenvs.envs.loading import load_pipeline
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.graph.graph import Graph
 from parenvs.pipeline import formulas
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 from parenvs.pipeline.problem import Pipeline, Report, stages_on
+from parenvs.pipeline.profile import StageProfile
 from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, TIED, PipelinePlan
 
 MOST_MICRO_BATCHES = 64
@@ -33,6 +43,13 @@ RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
 """Values of the argument ``ranges``."""
 OPTIONS = ("instance", "cluster", *instances.PIPELINE_OPTIONS)
 """Keys of ``reset(options=...)``."""
+DEFAULTS: dict[str, Any] = {
+    "cluster": "C", "stages": None, "micro_batch": MICRO_BATCH, "micro_batches": MICRO_BATCHES,
+    "copies": COPIES, "recompute": RECOMPUTE[0], "sync": SYNC_METHODS[0], "tied": TIED[0],
+}  # fmt: skip
+"""Settings of named problems -> their defaults."""
+ORDERS = ("random", "sequential")
+"""Values of the argument ``order``."""
 
 
 def observe(space: PointSpace) -> dict[str, np.ndarray]:
@@ -133,11 +150,20 @@ class PipelinePlanEnv(PlanEnv):
       the instance of one episode.
     * ``cluster``, ``stages``, ``micro_batch``, ``micro_batches``, ``copies``, ``recompute``,
       ``sync``, ``tied``: settings of named instances and files, as in ``PipelineCut-v0``; they are
-      also keys of ``options``. Drawn problems and sets have settings of their own.
+      also keys of ``options``. Drawn problems and sets have settings of their own, for which these
+      are refused.
     * ``problem``: a ``parenvs.Pipeline``, in place of all the above.
-    * ``family``: generate problems of this family only.
+    * ``family``: problems of this family only.
+    * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order, each problem
+      once (``repeat`` times), and then again; a seed begins it anew.
     * ``ranges``: ``"inside"``, what agents train on, or ``"outside"``, larger problems.
     * ``repeat``: episodes of each drawn problem before the next is drawn (50 in the paper).
+
+    ## Infos
+    ``action_mask``; at a reset and at the end ``instance``; at the end of a plan ``length_seconds``
+    of a training step and ``excess_bytes``, by which the fullest stage exceeds the memory of a
+    device (<= 0: it fits); at the end on a problem of a shipped set ``optimum``, the largest
+    return, and ``regret``, the share of it that the return falls short of (1 for illegal actions).
 
     ## Many at Once
     ``gym.make_vec("PipelinePlan-v0", num_envs=64)``, see ``PipelinePlanVectorEnv``.
@@ -146,9 +172,11 @@ class PipelinePlanEnv(PlanEnv):
     * v0: first version.
     """
 
+    OPTIONS = OPTIONS
+
     def __init__(
         self,
-        instance: str | None = None,
+        instance: str | Graph | StageProfile | None = None,
         cluster: str | dict[str, Any] = "C",
         stages: int | None = None,
         micro_batch: int = MICRO_BATCH,
@@ -160,6 +188,7 @@ class PipelinePlanEnv(PlanEnv):
         family: str | None = None,
         ranges: str = "inside",
         repeat: int = 1,
+        order: str = "random",
         problem: Pipeline | None = None,
         render_mode: str | None = None,
     ) -> None:
@@ -174,7 +203,9 @@ class PipelinePlanEnv(PlanEnv):
             raise ParenvsError(f"ranges must be one of {', '.join(RANGES)}, not {ranges!r}")
         if not isinstance(repeat, int) or repeat < 1:
             raise ParenvsError(f"repeat must be >= 1, not {repeat!r}")
-        self.family, self.ranges, self.repeat = family, ranges, repeat
+        if order not in ORDERS:
+            raise ParenvsError(f"order must be one of {', '.join(ORDERS)}, not {shown(order)}")
+        self.family, self.ranges, self.repeat, self.order = family, ranges, repeat, order
         self._settings: dict[str, Any] = {
             "instance": instance,
             "cluster": cluster,
@@ -186,6 +217,7 @@ class PipelinePlanEnv(PlanEnv):
             "sync": sync,
             "tied": tied,
         }
+        self._check_arguments(problem)
         self._fixed: PointSpace | None = None
         self._points: list[int]
         self._units: list[int]
@@ -193,13 +225,14 @@ class PipelinePlanEnv(PlanEnv):
         self._legal: np.ndarray
         if problem is not None:
             self._fixed = PointSpace.build(problem)
-        elif instance is not None and instance not in instance_sets.SETS:
+        elif instance is not None and not is_set(instance):
             self._fixed = self._named(self._settings)
         self._left = 0  # episodes until the next problem is drawn
+        self._next = 0  # of the set, if ``order`` is sequential
         if self._fixed is not None:
             self._use(self._fixed)
         else:  # a problem to render before the first reset
-            self._use(self._drawn(np.random.default_rng(0)))
+            self._use(self._drawn(np.random.default_rng(0), 0))
         self.action_space = spaces.Discrete(POINTS + UNITS)
         self.observation_space = spaces.Dict(
             {
@@ -219,29 +252,32 @@ class PipelinePlanEnv(PlanEnv):
         Raises:
             ParenvsError: an option or the instance is unknown, or no plan fits the memory.
         """
-        super().reset(seed=seed)
         if seed is not None:
-            self._left = 0
-        if options:
-            self._use(self._space_of_options(options))
+            self._left = self._next = 0
+        return super().reset(seed=seed, options=options)
+
+    def _elsewhere(self, options: dict[str, Any]) -> PointSpace:
+        return self._space_of_options(options)
+
+    def _enter(self, other: PointSpace | None) -> None:
+        if other is not None:
+            self._use(other)
             self._left = 0
         elif self._fixed is not None:
             self._use(self._fixed)
         elif self._left:
             self._left -= 1
         else:
-            self._use(self._drawn(self.np_random))
-            self._left = self.repeat - 1
-        self._start()
-        return self._observation(), self._info()
+            self._use(self._drawn(self.np_random, self._next))
+            self._left, self._next = self.repeat - 1, self._next + 1
 
     def step(
         self, action: int | np.int64
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Choose a point or a unit."""
-        action, reward = int(action), 0.0
+        action, reward = whole_number(action), 0.0
         if self._over or not (0 <= action < POINTS + UNITS and self._legal[action]):
-            self._over, reward = True, ILLEGAL
+            self._over, reward, self._outcome = True, ILLEGAL, self._known_outcome(ILLEGAL)
         elif action < POINTS:
             self._points.append(action)
         else:
@@ -250,6 +286,11 @@ class PipelinePlanEnv(PlanEnv):
                 self._over = True
                 plans = self.space.plan(np.array(self._points[1:]), np.array(self._units[1:]))
                 reward = float(self.problem.values(*plans))
+                self._outcome = {
+                    "length_seconds": float(self.problem.length(*plans)),
+                    "excess_bytes": float(self.problem.excess_bytes(*plans)),
+                    **self._known_outcome(reward),
+                }
         self._legal = np.ones_like(self._legal) if self._over else self._mask()
         return self._observation(), reward, self._over, False, self._info()
 
@@ -267,6 +308,11 @@ class PipelinePlanEnv(PlanEnv):
 
     def _viewable(self) -> Report | Pipeline:
         return pipeline_so_far(self.plan(), self.problem)
+
+    @property
+    def draws(self) -> bool:
+        """Whether problems are drawn, from the generators or from a set."""
+        return self._fixed is None
 
     @property
     def episode_steps(self) -> int:
@@ -300,8 +346,12 @@ class PipelinePlanEnv(PlanEnv):
         constant = {key: value.copy() for key, value in self._constant.items()}
         return {**constant, "plan": plan, "step": np.int64(step)}
 
-    def _info(self) -> dict[str, Any]:
-        return {"action_mask": self._legal.astype(np.int8)}
+    def _known_outcome(self, value: float) -> dict[str, float]:
+        """Return the optimum and the regret of an episode that returned ``value``, if known."""
+        optimum = optimum_of(self.instance)
+        if optimum is None:
+            return {}
+        return {"optimum": optimum, "regret": float(regret_of(value, optimum))}
 
     def _use(self, space: PointSpace) -> None:
         """Start an episode of the problem of ``space``."""
@@ -311,18 +361,31 @@ class PipelinePlanEnv(PlanEnv):
 
     def _start(self) -> None:
         """Start an episode with nothing chosen; stage 0 starts at point 0 and unit 0."""
-        self._points, self._units, self._over = [0], [0], False
+        self._points, self._units, self._over, self._outcome = [0], [0], False, {}
         self._legal = self._mask()
 
-    def _drawn(self, rng: np.random.Generator) -> PointSpace:
-        """Draw a problem from the generators, or from the set that ``instance`` names."""
+    def _drawn(self, rng: np.random.Generator, number: int) -> PointSpace:
+        """Draw a problem from the generators, or from the set that ``instance`` names.
+
+        Args:
+            rng: generator of this environment.
+            number: number of the problem since the last seed, which ``order`` may go by.
+        """
         set_name = self._settings["instance"]
         if set_name is None:
             return generators.draw(rng, self.family, RANGES[self.ranges]).space
-        problems = instance_sets.load_set(set_name)
-        problem = problems[int(rng.integers(len(problems)))]
+        problems = self._set(set_name)
+        sequential = self.order == "sequential"
+        index = number % len(problems) if sequential else int(rng.integers(len(problems)))
         # The problem's own ``space`` would stay in memory as long as the cached set.
-        return PointSpace.build(problem.pipeline)
+        return PointSpace.build(problems[index].pipeline)
+
+    def _set(self, name: str) -> list[generators.DrawnProblem]:
+        """Return the problems of a set, those of the family alone if there is one."""
+        problems = instance_sets.load_set(name)
+        if self.family is None:
+            return problems
+        return [problem for problem in problems if problem.family == self.family]
 
     def _space_of_options(self, options: dict[str, Any]) -> PointSpace:
         """Load the problem that options of ``reset`` name.
@@ -330,23 +393,69 @@ class PipelinePlanEnv(PlanEnv):
         Raises:
             ParenvsError: an option or the instance is unknown, or no plan fits the memory.
         """
-        for key in options:
-            if key not in OPTIONS:
-                raise ParenvsError(
-                    f"options: unknown {key!r}{did_you_mean(key, OPTIONS)}; known: "
-                    f"{', '.join(OPTIONS)}"
-                )
+        check_options(options, self.OPTIONS)
         settings = {**self._settings, **options}
-        if settings["instance"] is None or settings["instance"] in instance_sets.SETS:
+        if settings["instance"] is None or is_set(settings["instance"]):
             raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
+        if is_set(settings["instance"], member=True):
+            self._check_member({key: options[key] for key in options if key != "instance"})
         return self._named(settings)
+
+    def _check_arguments(self, problem: Pipeline | None) -> None:
+        """Raise an error for arguments that would be ignored.
+
+        Raises:
+            ParenvsError: a setting is given for problems that have their own, or how to draw for a
+                problem that is fixed; an order is given where no set is played.
+        """
+        instance, signature = self._settings["instance"], self._settings
+        changed = {
+            name: signature[name]
+            for name, default in DEFAULTS.items()
+            if name in signature and signature[name] != default
+        }
+        fixed = problem is not None or (instance is not None and not is_set(instance))
+        if not fixed or (problem is None and is_set(instance, member=True)):
+            self._check_member(changed)
+        if problem is not None and (changed or instance is not None):
+            name = next(iter(changed), "instance")
+            raise ParenvsError(f"{name}: the argument problem has its own; leave out one of them")
+        drawing = {"family": self.family is not None, "repeat": self.repeat > 1}
+        drawing["ranges"] = self.ranges != "inside"
+        for name, given in drawing.items():
+            if given and (fixed or (name == "ranges" and instance is not None)):
+                raise ParenvsError(f"{name}: no problems are generated here; leave it out")
+        if self.order != ORDERS[0] and (fixed or instance is None):
+            raise ParenvsError(
+                f"order: {self.order!r} plays a set, like instance='plan-test'; leave it out"
+            )
+
+    def _check_member(self, changed: dict[str, Any]) -> None:
+        """Raise an error if settings are given for a problem that was drawn.
+
+        Raises:
+            ParenvsError: they are.
+        """
+        for name in changed:
+            raise ParenvsError(
+                f"{name}: drawn problems have settings of their own; leave it out, or name the "
+                "instance, graph or file that it is for"
+            )
 
     def _named(self, settings: dict[str, Any]) -> PointSpace:
         """Load a problem of a set, a shipped instance or a file, with the given settings."""
         instance = settings["instance"]
-        if instance.split("/")[0] in instance_sets.SETS:
+        if is_set(instance, member=True):
             return PointSpace.build(instance_sets.find(instance).pipeline)
         settings = {**settings, "cluster": Cluster.parse(settings["cluster"])}
         if settings["stages"] is None:
             settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
-        return PointSpace.build(instances.problem(**settings))
+        return PointSpace.build(load_pipeline(**settings))
+
+
+def is_set(instance: Any, member: bool = False) -> bool:
+    """Return whether an instance is the name of a shipped set, or of a member of one."""
+    if not isinstance(instance, str):
+        return False
+    name = instance.split("/")[0] if member else instance
+    return name in instance_sets.SETS

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
+from parenvs.datasets.optima import optimum_of
 from parenvs.envs.batched import EVERY
 from parenvs.envs.pipeline_plan import PipelinePlanEnv, observe
 from parenvs.pipeline.batch import PointBatch, PointTables
@@ -51,12 +52,14 @@ class Shared:
         tables: the dynamics of the problem.
         problem: what environments keep of the problem.
         constant: (1, ...) the arrays of ``observe``.
+        optimum: see ``known_optimum``.
     """
 
     def __init__(self, space: PointSpace) -> None:
         self.space, self.tables = space, PointTables(space)
         self.problem = _problem(space)
         self.constant = {key: value[None] for key, value in observe(space).items()}
+        self.optimum = known_optimum(space)
 
 
 class PlanProblems:
@@ -74,6 +77,7 @@ class PlanProblems:
         dynamics: masks and values; ``rows`` of its methods are indices of environments.
         constant: the arrays of ``observe``, (1, ...) if all environments share a problem, else
             (n, ...).
+        optimum: (n,) float64, largest return of each environment's problem, NaN if not known.
     """
 
     dynamics: PointTables | PointBatch
@@ -81,10 +85,12 @@ class PlanProblems:
     def __init__(self, env: PipelinePlanEnv, count: int) -> None:
         self.env, self.count = env, count
         self.stages = np.zeros(count, dtype=np.int64)
+        self.optimum = np.full(count, np.nan)
         self._home = Shared(env.space)
         self._share(self._home)
         self._away = np.zeros(count, dtype=np.bool_)  # whether the problem is one of ``options``
         self._left = np.zeros(count, dtype=np.int64)  # episodes until the next problem is drawn
+        self._next = np.arange(count)  # problems drawn by each, which ``order`` goes by
         self._seeds: list[int | None] = [None] * count
         self._generators: list[np.random.Generator | None] = [None] * count
 
@@ -102,6 +108,7 @@ class PlanProblems:
         for row in np.arange(self.count)[who].tolist() if seeds else ():
             if seeds[row] is not None:
                 self._seeds[row], self._generators[row], self._left[row] = seeds[row], None, 0
+                self._next[row] = row
         if optional_space is None:
             self.advance(who)
         else:
@@ -130,8 +137,10 @@ class PlanProblems:
         if self.env._fixed is None:
             rows = np.arange(self.count)[who]
             for row in rows[self._left[rows] == 0].tolist():
-                self._put(np.array([row]), self.env._drawn(self.generator(row)))
+                number = int(self._next[row])
+                self._put(np.array([row]), self.env._drawn(self.generator(row), number))
                 self._left[row] = self.env.repeat
+                self._next[row] += self.count
             self._left[rows] -= 1
         elif who is EVERY:
             if self._shared is not self._home:
@@ -142,6 +151,12 @@ class PlanProblems:
             if returning.size:
                 self._put(returning, self._home.space)
                 self._away[returning] = False
+
+    def bubble_free(self, rows: np.ndarray) -> np.ndarray:
+        """Return the bubble-free seconds of the problems of environments ``rows``, (k,) float64."""
+        if isinstance(self.dynamics, PointTables):
+            return self.dynamics.batch.bubble_free[np.zeros_like(rows)]
+        return self.dynamics.bubble_free[rows]
 
     def observed(self, copy: bool) -> dict[str, np.ndarray]:
         """Return the arrays of ``observe`` for all environments, (n, ...).
@@ -177,6 +192,7 @@ class PlanProblems:
         self.constant = shared.constant
         self.of = [shared.problem] * self.count
         self.stages[:] = shared.space.stages
+        self.optimum[:] = shared.optimum
 
     def _put(self, rows: np.ndarray, space: PointSpace) -> None:
         """Give environments ``rows`` the problem of ``space``."""
@@ -190,6 +206,7 @@ class PlanProblems:
         for key, value in constant.items():
             self.constant[key][rows] = value
         self.stages[rows] = space.stages
+        self.optimum[rows] = known_optimum(space)
         for row in rows.tolist():
             self.of[row] = problem
 
@@ -220,6 +237,12 @@ def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | 
         if env_seed is not None and (not isinstance(env_seed, int) or env_seed < 0):
             np_random(env_seed)  # raises an error
     return list(seed)
+
+
+def known_optimum(space: PointSpace) -> float:
+    """Return the largest return of a problem of a shipped set, NaN for any other problem."""
+    optimum = optimum_of(space.pipeline.instance)
+    return np.nan if optimum is None else optimum
 
 
 def _problem(space: PointSpace) -> PlacedProblem:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.envs.base import pipeline_so_far, rendered
+from parenvs.envs.base import pipeline_so_far, regret_of, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
 from parenvs.envs.pipeline_plan import PipelinePlanEnv
 from parenvs.envs.pipeline_plan_problems import PlanProblems
@@ -47,6 +47,7 @@ class PipelinePlanVectorEnv(BatchedEnv):
         self._points, self._units = np.zeros((2, STAGES, n), dtype=np.int64)
         self._plan = np.empty((n, 2, STAGES - 1), dtype=np.float32)
         self._made = np.empty(n, dtype=np.int64)
+        self._figures = np.full((2, n), np.nan)  # length and excess bytes of complete plans
         # The last column stands for all numbers that are not actions.
         self._legal = np.zeros((n, ACTIONS + 1), dtype=np.bool_)
         self._row = np.arange(n) * (ACTIONS + 1)
@@ -56,8 +57,7 @@ class PipelinePlanVectorEnv(BatchedEnv):
         self._begin(EVERY)
         self._look()
 
-    def plan(self, index: int) -> PipelinePlan:
-        """Return the plan of environment ``index`` so far; the rest is its last stage."""
+    def _plan_of(self, index: int) -> PipelinePlan:
         problem, cuts = self.problems.of[index], slice(1, 1 + int(self._made[index]) // 2)
         pivots = problem.pivots[self._points[cuts, index]]
         devices = problem.devices[self._units[cuts, index]]
@@ -105,6 +105,21 @@ class PipelinePlanVectorEnv(BatchedEnv):
     def _ended(self) -> np.ndarray:
         return self._over
 
+    def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
+        length, excess_bytes = self._figures[:, who]
+        outcomes = {"length_seconds": length, "excess_bytes": excess_bytes}
+        optimum = self.problems.optimum[who]
+        if (optimum == optimum).any():  # not NaN
+            value = np.where(length == length, self.problems.bubble_free(who) / length, ILLEGAL)
+            outcomes.update(optimum=optimum, regret=regret_of(value, optimum))
+        return outcomes
+
+    def _instances(self, who: np.ndarray) -> Sequence[str]:
+        return [self.problems.of[row].instance for row in who.tolist()]
+
+    def _attribute(self, name: str, index: int) -> Any:
+        return getattr(self.problems.of[index], name)
+
     def _masks(self) -> np.ndarray:
         return self._legal[:, :ACTIONS].copy().view(np.int8)
 
@@ -116,6 +131,7 @@ class PipelinePlanVectorEnv(BatchedEnv):
         """Start the episodes of ``who`` with nothing chosen."""
         self._plan[who] = -1.0
         self._made[who] = 0
+        self._figures[:, who] = np.nan
         if who is EVERY:
             self._over, self._common = NOBODY, 0
         else:
@@ -189,7 +205,9 @@ class PipelinePlanVectorEnv(BatchedEnv):
         rows = ended if who is EVERY else who[ended]
         columns = EVERY if len(rows) == self.num_envs else rows
         cuts, first_units = self._points[1:, columns].T, self._units[1:, columns].T
-        rewards[rows] = self.problems.dynamics.values(cuts, first_units, rows)
+        lengths, excess_bytes, values = self.problems.dynamics.figures(cuts, first_units, rows)
+        self._figures[0, rows], self._figures[1, rows] = lengths, excess_bytes
+        rewards[rows] = values
         return rows
 
     def _look(self) -> None:

@@ -113,9 +113,15 @@ def _build(problem: Partitioning, linkage: bool) -> PartitionSpace:
     fixed = ~wide | problem.classes.blocked[label]
     if fixed.all():
         what = {"inputs": "batch input"}.get(problem.scope, "variable")
+        why = ""
+        if problem.rules == "automap":
+            why = (
+                ": automap forbids to partition a dimension that an instruction reduces, as the "
+                "loss and the gradients reduce that of the batch; rules='shardy' allows it"
+            )
         raise InfeasibleError(
             f"{graph.name}: no dimension of any {what} can be partitioned (rules="
-            f"{problem.rules}, uneven={problem.uneven}); parenvs explain tells why"
+            f"{problem.rules}, uneven={problem.uneven}){why}; parenvs explain tells more"
         )
     order = np.argsort(-np.where(wide, weights[label], -np.inf), kind="stable")
     # Stable: dimensions of one class, and classes of one worth, stay in the order of their paths.

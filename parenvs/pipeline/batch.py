@@ -205,6 +205,20 @@ class PointBatch:
         rows = self._rows(rows)
         return formulas.value(self._seconds(cuts, units, rows), self.bubble_free[rows])
 
+    def figures(
+        self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return seconds of a step, excess bytes and 1/L of plans that fit, (k,) float64 each.
+
+        Excess bytes are those by which the fullest stage exceeds the memory of a device. NumPy
+        only; arguments are those of ``lengths``.
+        """
+        rows = self._rows(rows)
+        points, unit_ends = self._all_boundaries(cuts, units, rows)
+        seconds = step_seconds(self, points, unit_ends, rows)
+        excess = excess_bytes(self, points, unit_ends, rows)
+        return seconds, excess, np.asarray(formulas.value(seconds, self.bubble_free[rows]))
+
     def _rows(self, rows: Array | None) -> Array:
         """Return the problem of each episode, (k,) int64."""
         return counting(self.stages, len(self)) if rows is None else rows
@@ -226,7 +240,11 @@ class PointBatch:
         return formulas.recomputed_bytes(largest, self.crossing.take(start), flight)
 
     def _seconds(self, cuts: Array, units: Array, rows: Array) -> Array:
-        """Return the seconds of a step of plans, (k,); arguments are those of ``lengths``.
+        """Return the seconds of a step of plans, (k,); arguments are those of ``lengths``."""
+        return step_seconds(self, *self._all_boundaries(cuts, units, rows), rows)
+
+    def _all_boundaries(self, cuts: Array, units: Array, rows: Array) -> tuple[Array, Array]:
+        """Return the boundaries of stages as ``step_seconds`` takes them, (9, k) each.
 
         All plans get 8 stages: those beyond the last stage of a problem are empty.
         """
@@ -235,7 +253,7 @@ class PointBatch:
         is_beyond = stage >= self.stages[rows] - 1
         points = _boundaries(where(is_beyond, self.points[rows], cuts.T), self.points[rows])
         unit_ends = _boundaries(where(is_beyond, self.units[rows], units.T), self.units[rows])
-        return step_seconds(self, points + rows * BOUNDARIES, unit_ends + rows * CUTS, rows)
+        return points + rows * BOUNDARIES, unit_ends + rows * CUTS
 
 
 def step_seconds(batch: PointBatch, points: Array, units: Array, rows: Array | int) -> Array:
@@ -262,6 +280,35 @@ def step_seconds(batch: PointBatch, points: Array, units: Array, rows: Array | i
         link_bandwidth=group_bandwidth(first_server[:-2] == last_server[2:], intra, inter),
     )
     return formulas.length(seconds, batch.micro_batches[rows])
+
+
+def excess_bytes(
+    batch: PointBatch, points: np.ndarray, units: np.ndarray, rows: np.ndarray | int
+) -> np.ndarray:
+    """Return the bytes by which the fullest stage of k plans exceeds the memory, (k,).
+
+    Arguments are those of ``step_seconds``, as NumPy arrays.
+    """
+    stages, count = len(points) - 1, points.shape[1]
+    # The end of an empty stage is its start, so it is given the entry at its start.
+    spans = np.empty((count, 2 * stages), dtype=np.int64)
+    spans[:, ::2] = points[:-1].T
+    spans[:, 1::2] = np.maximum(points[1:], points[:-1] + 1).T
+    plan = np.arange(count)
+    spans += ((plan - rows) * BOUNDARIES)[:, None]
+    inside = np.append(batch.inside[plan * 0 + rows].ravel(), 0.0)
+    largest = np.maximum.reduceat(inside, spans.ravel())[::2].reshape(count, stages).T
+    filled = points[1:] > points[:-1]
+    # A plan has S stages; the number from each to the last, itself included, is in flight.
+    left = np.asarray(batch.stages)[rows] - np.arange(stages)[:, None]
+    devices = batch.devices.take(units)
+    weights = formulas.weight_bytes(
+        batch.parameters.take(points[1:]) - batch.parameters.take(points[:-1]), batch.copies[rows]
+    )
+    flight = formulas.in_flight(np.maximum(left, 1), batch.micro_batches[rows])
+    activations = formulas.recomputed_bytes(largest, batch.crossing.take(points[:-1]), flight)
+    needed = formulas.stage_bytes(weights, activations, at_least(devices[1:] - devices[:-1], 1.0))
+    return np.where(filled, needed, 0.0).max(axis=0) - batch.limit[rows]
 
 
 def _boundaries(inner: Array, last: Array) -> Array:
@@ -385,9 +432,16 @@ class PointTables:
         self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray | None = None
     ) -> np.ndarray:
         """Return 1/L of plans that fit the memory; see ``PointBatch.values``."""
+        return self.figures(cuts, units)[2]
+
+    def figures(
+        self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return seconds, excess bytes and 1/L of plans; see ``PointBatch.figures``."""
         batch, cut_count = self.batch, self.stages - 1
         points, unit_ends = np.zeros((2, self.stages + 1, len(cuts)), dtype=np.int64)
         points[1:-1], points[-1] = cuts.T[:cut_count], batch.points[0]
         unit_ends[1:-1], unit_ends[-1] = units.T[:cut_count], batch.units[0]
         seconds = step_seconds(batch, points, unit_ends, 0)
-        return np.asarray(formulas.value(seconds, batch.bubble_free[0]))
+        excess = excess_bytes(batch, points, unit_ends, 0)
+        return seconds, excess, np.asarray(formulas.value(seconds, batch.bubble_free[0]))

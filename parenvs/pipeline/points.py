@@ -182,35 +182,71 @@ def units(pipeline: Pipeline, most: int = UNITS) -> np.ndarray:
     return np.append(np.arange(0, cluster.devices, unit_size), cluster.devices)
 
 
-def least_devices(pipeline: Pipeline, pivots: np.ndarray, left: int) -> np.ndarray:
-    """Return the fewest devices on which a stage of the points [i, j) fits, (m+1, m+1) float64.
+class Stages:
+    """All stages [i, j) of points that hold a variable, and how many devices each needs.
 
-    The entry is infinite if the stage does not fit on any number of devices, if j <= i, or if the
-    stage holds no variable.
+    What does not depend on the number of stages behind is computed once.
 
     Args:
         pipeline: the problem.
         pivots: (m+1,) boundaries of the points.
-        left: stages from this one to the last, itself included.
     """
-    i, j = np.triu_indices(len(pivots), 1)
-    variables = pipeline.variable_sum[pivots]
-    has_variable = np.flatnonzero(variables[j] > variables[i])
-    i, j = i[has_variable], j[has_variable]
-    weights, activations = pipeline.memory_parts(pivots[i], pivots[j], np.full_like(i, left))
-    limit = pipeline.memory_limit
-    spare = limit - weights
-    group = np.full(len(i), np.inf)
-    np.divide(activations, spare, out=group, where=spare > 0)
-    group = np.clip(np.ceil(group), 1.0, pipeline.cluster.devices + 1.0)
-    # The quotient may be off by one, by rounding; the judge's formula decides, to the last bit.
-    fewer = np.maximum(group - 1.0, 1.0)
-    group = np.where(formulas.stage_bytes(weights, activations, fewer) <= limit, fewer, group)
-    fits = formulas.stage_bytes(weights, activations, group) <= limit
-    group = np.where(fits, group, group + 1.0)
-    result = np.full((len(pivots), len(pivots)), np.inf)
-    result[i, j] = np.where(group <= pipeline.cluster.devices, group, np.inf)
-    return result
+
+    def __init__(self, pipeline: Pipeline, pivots: np.ndarray) -> None:
+        """Find the stages and the bytes of their weights and cuts."""
+        self.pipeline, self.count = pipeline, len(pivots)
+        i, j = np.triu_indices(self.count, 1)
+        variables = pipeline.variable_sum[pivots]
+        has_variable = variables[j] > variables[i]
+        self.first, self.end = i[has_variable], j[has_variable]
+        first, end = pivots[self.first], pivots[self.end]
+        self.weights = pipeline.weight_bytes(first, end)
+        if pipeline.recompute == "none":
+            self.held = (pipeline.resident_sum[end] - pipeline.resident_sum[first],)
+        else:
+            self.held = (pipeline.largest_cut(first, end), pipeline.cut_before[first])
+        self.whole = int(np.searchsorted(self.first, 1))  # stages that start the chain come first
+
+    def fewest(self, left: int) -> np.ndarray:
+        """Return the fewest devices on which a stage fits, (m+1, m+1) float64.
+
+        The entry is infinite if the stage does not fit on any number of devices, if j <= i, or if
+        the stage holds no variable.
+
+        Args:
+            left: stages from this one to the last, itself included.
+        """
+        result = np.full((self.count, self.count), np.inf)
+        result[self.first, self.end] = self._fewest(left, slice(None))
+        return result
+
+    def fewest_of(self, left: int, chosen: slice | np.ndarray) -> np.ndarray:
+        """Return ``fewest`` of some stages, (k,); ``chosen`` are indices of ``first``."""
+        return self._fewest(left, chosen)
+
+    def _fewest(self, left: int, chosen: slice | np.ndarray) -> np.ndarray:
+        pipeline, limit = self.pipeline, self.pipeline.memory_limit
+        weights, held = self.weights[chosen], [values[chosen] for values in self.held]
+        flight = formulas.in_flight(np.array(left), pipeline.micro_batches)
+        if pipeline.recompute == "none":
+            activations = formulas.kept_bytes(held[0], flight)
+        else:
+            activations = formulas.recomputed_bytes(held[0], held[1], flight)
+        spare = limit - weights
+        group = np.full(len(weights), np.inf)
+        np.divide(activations, spare, out=group, where=spare > 0)
+        most = pipeline.cluster.devices
+        group = np.clip(np.ceil(group), 1.0, most + 1.0)
+        # The quotient may be off by one, by rounding; the judge's formula decides, to the last bit.
+        fewer = np.maximum(group - 1.0, 1.0)
+        group = np.where(formulas.stage_bytes(weights, activations, fewer) <= limit, fewer, group)
+        group += formulas.stage_bytes(weights, activations, group) > limit
+        return np.where(group <= most, group, np.inf)
+
+
+def least_devices(pipeline: Pipeline, pivots: np.ndarray, left: int) -> np.ndarray:
+    """Return the fewest devices on which a stage of the points [i, j) fits; see ``Stages``."""
+    return Stages(pipeline, pivots).fewest(left)
 
 
 def _latest(pipeline: Pipeline, stages: int, pivots: np.ndarray, devices: np.ndarray) -> np.ndarray:
@@ -224,12 +260,19 @@ def _latest(pipeline: Pipeline, stages: int, pivots: np.ndarray, devices: np.nda
     last_unit = np.full(m + 1, -1)  # from which the k-1 stages from each point on can run
     last_unit[m] = len(devices) - 1
     latest[0, m, m] = len(devices) - 1
+    # The last unit that starts at device d or before, for every d.
+    unit_of = np.searchsorted(devices, np.arange(devices[-1] + 1), side="right") - 1
+    every = Stages(pipeline, pivots)
     for k in range(1, stages + 1):
-        end_device = np.where(last_unit >= 0, devices[last_unit], -1)
-        first_device = end_device - least_devices(pipeline, pivots, k)
+        # Only a stage before a point from which the others can run is of use; the first stage of
+        # all starts the chain.
+        chosen = np.flatnonzero(last_unit[every.end] >= 0)
         if k == stages:
-            first_device[1:] = -np.inf  # the first stage starts the chain
-        first_unit = np.searchsorted(devices, first_device.ravel(), side="right") - 1
-        latest[k] = first_unit.reshape(first_device.shape)
+            chosen = chosen[: np.searchsorted(chosen, every.whole)]
+        first, end = every.first[chosen], every.end[chosen]
+        first_device = devices[last_unit[end]] - every.fewest_of(k, chosen)
+        found = np.flatnonzero(first_device >= 0)
+        first, end = first[found], end[found]
+        latest[k, first, end] = unit_of[first_device[found].astype(np.int64)]
         last_unit = latest[k].max(axis=1).astype(np.int64)
     return latest

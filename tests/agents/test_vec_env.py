@@ -280,17 +280,17 @@ def test_seeds_and_options(monkeypatch):
     monkeypatch.setattr(native.batch, "reset", spy)
     native.reset()
     native.reset()
-    native.set_options({"some": 1})
+    native.set_options({"micro_batches": 7})
     native.seed(9)
     native.reset()
     native.reset()
     assert asked == [
         {"seed": [3, 4, 5], "options": None},
         {"seed": None, "options": None},
-        {"seed": [9, 10, 11], "options": {"some": 1}},
+        {"seed": [9, 10, 11], "options": {"micro_batches": 7}},
         {"seed": None, "options": None},
     ]
-    native.set_options([{}, {}, {"some": 1}])
+    native.set_options([{}, {}, {"micro_batches": 7}])
     with pytest.raises(ValueError, match="same options"):
         native.reset()
     one, other = pair(SETTINGS[0], 3)

@@ -1,0 +1,235 @@
+"""Evaluations on sets: what a policy returns on each problem, and the statistics of that."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+
+from parenvs.agents.evaluate import chooser
+from parenvs.agents.statistics import (
+    bootstrap_interval,
+    interquartile_mean,
+    performance_profile,
+    probability_of_improvement,
+)
+from parenvs.datasets.instance_sets import load_set
+from parenvs.datasets.optima import optimum_of
+from parenvs.envs.base import regret_of
+from parenvs.errors import ParenvsError, one_line
+from parenvs.files import write_text
+from parenvs.judging import OPTIMAL
+
+ENV_ID = "PipelinePlan-v0"
+TIERS = {
+    "sanity": ("DataParallel-v0", "OperatorPartition-v0, reward='paper'", "cuts in two stages"),
+    "single-instance search": ("PipelineCut-v0", "OperatorPartition-v0, reward='step_time'"),
+    "generalisation": ("plan-test", "plan-outside"),
+}
+"""Tier -> what an agent is measured on, from what a constant solves to unseen problems."""
+THRESHOLDS = (0.0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Regrets at which performance profiles are printed."""
+BATCH = 64
+"""Episodes side by side."""
+
+
+@dataclass(frozen=True, eq=False)
+class SetEvaluation:
+    """Returns of r runs of an agent on the k problems of a set, in the order of the set.
+
+    Attributes:
+        set_name: name of the set.
+        problems: names of the problems.
+        values: (r, k) float64, return of each episode; -1 for an illegal plan.
+        optima: (k,) float64, the largest returns, proven.
+        thresholds: regrets at which performance profiles are printed.
+    """
+
+    set_name: str
+    problems: tuple[str, ...]
+    values: np.ndarray
+    optima: np.ndarray
+
+    thresholds: ClassVar[tuple[float, ...]] = THRESHOLDS
+
+    @cached_property
+    def regrets(self) -> np.ndarray:
+        """(r, k) shares of the optimum that the returns fall short of; 1 for an illegal plan."""
+        return np.maximum(regret_of(self.values, self.optima), 0.0)
+
+    @property
+    def families(self) -> np.ndarray:
+        """(k,) family of each problem."""
+        return np.array([name.split("/")[-1].rpartition("-")[0] for name in self.problems])
+
+    @property
+    def regret(self) -> float:
+        """Interquartile mean of the regrets."""
+        return interquartile_mean(self.regrets)
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of ``regret``, see ``bootstrap_interval``; problems by family."""
+        return bootstrap_interval(interquartile_mean, self.regrets, strata=self.families)
+
+    @property
+    def over(self) -> str:
+        """What ``interval`` is the spread over: ``"runs"`` or ``"problems"``."""
+        return "runs" if len(self.values) > 1 else "problems"
+
+    @property
+    def optimal(self) -> float:
+        """Share of the plans whose cost is within 0.1 % of the optimum."""
+        return float((self.regrets <= OPTIMAL).mean())
+
+    @property
+    def illegal(self) -> float:
+        """Share of the episodes that ended with an illegal action or plan."""
+        return float((self.values <= 0).mean())
+
+    def profile(self, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
+        """Return the share of episodes whose regret is at most each threshold, (t,)."""
+        return performance_profile(self.regrets, thresholds)
+
+    def improvement_over(self, other: SetEvaluation) -> tuple[float, tuple[float, float]]:
+        """Return how likely this agent's regret is smaller than another's, and its interval.
+
+        Raises:
+            ParenvsError: the other agent was evaluated on other problems.
+        """
+        if self.problems != other.problems:
+            raise ParenvsError(f"evaluated on {self.set_name} and on {other.set_name}: not alike")
+        scores = self.regrets, other.regrets
+        found = probability_of_improvement(*scores)
+        return found, bootstrap_interval(probability_of_improvement, *scores, strata=self.families)
+
+    def __str__(self) -> str:
+        """Return the figures in a few lines."""
+        low, high = self.interval
+        runs = f"{len(self.values)} run{'s' if len(self.values) > 1 else ''}"
+        shares = ", ".join(
+            f"{share:.1%} <= {threshold:g}"
+            for threshold, share in zip(THRESHOLDS, self.profile(), strict=True)
+        )
+        return "\n".join(
+            [
+                f"{self.set_name}: {runs} of {len(self.problems):,} problems, regret "
+                f"{self.regret:.4f} (interquartile mean, 95 % interval {low:.4f} to {high:.4f} "
+                f"over {self.over}), mean {self.regrets.mean():.4f}",
+                f"  optimal {self.optimal:.1%}, illegal {self.illegal:.1%}",
+                f"  regret: {shares}",
+            ]
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write names and returns as JSON; optima are those of the set."""
+        content = {
+            "set": self.set_name, "problems": self.problems, "values": self.values.tolist(),
+            "regret": self.regret, "interval": self.interval, "interval_over": self.over,
+        }  # fmt: skip
+        write_text(Path(path), json.dumps(content) + "\n")
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> SetEvaluation:
+        """Read what ``save`` wrote.
+
+        Raises:
+            ParenvsError: the file is missing, damaged, or of problems that are not shipped.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            problems = tuple(str(name) for name in content["problems"])
+            values = np.array(content["values"], dtype=np.float64)
+            if values.ndim != 2 or values.shape[1] != len(problems) or not values.size:
+                raise ValueError(f"field 'values' has the shape {values.shape}")
+            return SetEvaluation(str(content["set"]), problems, values, optima_of(problems))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ParenvsError(
+                f"{os.fspath(path)}: not an evaluation ({one_line(error)})"
+            ) from None
+
+
+def play_set(
+    policy: Any, name: str, family: str | None, count: int, greedy: bool = True
+) -> list[float]:
+    """Return the returns of a policy on the first ``count`` problems of a set.
+
+    Args:
+        policy: what ``parenvs.evaluate`` takes.
+        name: name of the set.
+        family: problems of this family only.
+        count: number of problems.
+        greedy: whether a model plays its best action; otherwise it samples.
+    """
+    choose = _batch_chooser(policy, greedy)
+    batch = min(BATCH, count)
+    # Environment i plays the problems i, i + batch, ... of a set in its order.
+    env: Any = gym.make_vec(
+        ENV_ID,
+        num_envs=batch,
+        vectorization_mode="vector_entry_point",
+        instance=name,
+        family=family,
+        order="sequential",
+        autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
+    )
+    observation, infos = env.reset(seed=0)
+    number, totals, values = np.arange(batch), np.zeros(batch), np.full(count, np.nan)
+    while (number < count).any():
+        actions = choose(observation, infos["action_mask"].astype(bool))
+        observation, rewards, terminated, _, infos = env.step(actions)
+        totals += rewards
+        ended = np.flatnonzero(terminated)
+        counted = ended[number[ended] < count]
+        values[number[counted]] = totals[counted]
+        number[ended] += batch
+        totals[ended] = 0.0
+    env.close()
+    return values.tolist()
+
+
+def judged(policy: Any, name: str, family: str | None = None) -> SetEvaluation:
+    """Return how the best actions of a policy do on a set, or on a family of it."""
+    problems = names_of(name, family)
+    values = play_set(policy, name, family, len(problems))
+    return SetEvaluation(name, problems, np.array([values]), optima_of(problems))
+
+
+def names_of(name: str, family: str | None = None) -> tuple[str, ...]:
+    """Return the names of the problems of a set, or of a family of it, in their order."""
+    return tuple(x.name for x in load_set(name) if family in (None, x.family))
+
+
+def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.ndarray], np.ndarray]:
+    """Return a function that chooses actions (n,) for batched observations and masks (n, a)."""
+    choose = chooser(policy)
+    if hasattr(policy, "predict"):
+        return lambda seen, masks: np.asarray(choose(seen, masks, greedy))
+
+    def each(seen: dict[str, Any], masks: np.ndarray) -> np.ndarray:
+        rows = range(len(masks))
+        return np.array(
+            [choose({k: v[row] for k, v in seen.items()}, masks[row], greedy) for row in rows]
+        )
+
+    return each
+
+
+def optima_of(problems: Sequence[str]) -> np.ndarray:
+    """Return the optimum of each problem, (k,).
+
+    Raises:
+        ValueError: one is no problem of a shipped set.
+    """
+    optima = [optimum_of(name) for name in problems]
+    for name, optimum in zip(problems, optima, strict=True):
+        if optimum is None:
+            raise ValueError(f"{name!r} is no problem of a shipped set")
+    return np.array(optima, dtype=np.float64)

@@ -1,0 +1,92 @@
+"""Statistics of agents over runs and problems, after Agarwal et al., arXiv 2108.13264.
+
+Scores are matrices (r, k): r runs of an agent, which differ in their seeds, on k problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy.stats import rankdata
+
+REPEATS = 2000
+"""Bootstrap samples of an interval."""
+LEVEL = 0.95
+"""Share of the bootstrap distribution that lies in an interval."""
+
+
+def interquartile_mean(scores: np.ndarray) -> float:
+    """Return the mean of the middle half of all scores, of every run and problem (section 4.3)."""
+    ordered = np.sort(scores, axis=None)
+    outside = ordered.size // 4
+    return float(ordered[outside : ordered.size - outside].mean())
+
+
+def performance_profile(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
+    """Return the share of scores that are at most each threshold, (t,) (section 4.2).
+
+    Args:
+        scores: (r, k), of which small ones are good, as regrets.
+        thresholds: (t,).
+    """
+    ordered = np.sort(scores, axis=None)
+    return np.searchsorted(ordered, thresholds, side="right") / ordered.size
+
+
+def probability_of_improvement(scores: np.ndarray, others: np.ndarray) -> float:
+    """Return how likely a run of one agent has a smaller score than a run of another.
+
+    It is the mean over problems of the share of pairs of runs in which the score is smaller; ties
+    count a half (section 4.3, the Mann-Whitney statistic).
+
+    Args:
+        scores: (r, k), of which small ones are good.
+        others: (s, k), of the other agent on the same problems.
+    """
+    runs, rivals = len(scores), len(others)
+    ranks = rankdata(np.concatenate([-others, -scores]), axis=0)[rivals:]
+    wins = ranks.sum(axis=0) - runs * (runs + 1) / 2
+    return float(wins.mean() / (runs * rivals))
+
+
+def bootstrap_interval(
+    statistic: Callable[..., float],
+    *scores: np.ndarray,
+    strata: np.ndarray | None = None,
+    repeats: int = REPEATS,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Return the 95 % interval of a statistic by a stratified bootstrap.
+
+    With several runs each problem is a stratum, of which runs are drawn with replacement, so the
+    interval tells the spread over runs (section 4.1). One run tells nothing of other runs: then
+    problems are drawn, within ``strata``, and the interval tells the spread over problems.
+
+    Args:
+        statistic: a function of the matrices ``scores``.
+        *scores: (r, k) each, of one agent; k is the same.
+        strata: (k,) kind of each problem (default: all are one kind).
+        repeats: number of samples.
+        seed: seed of the samples.
+    """
+    rng = np.random.default_rng(seed)
+    problems = scores[0].shape[1]
+    groups = [np.arange(problems)]
+    if strata is not None:
+        groups = [np.flatnonzero(strata == kind) for kind in np.unique(strata)]
+    values = np.empty(repeats)
+    for turn in range(repeats):
+        if all(len(one) > 1 for one in scores):
+            drawn = [
+                np.take_along_axis(one, rng.integers(len(one), size=one.shape), axis=0)
+                for one in scores
+            ]
+        else:
+            chosen = np.concatenate(
+                [group[rng.integers(len(group), size=len(group))] for group in groups]
+            )
+            drawn = [one[:, chosen] for one in scores]
+        values[turn] = statistic(*drawn)
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)

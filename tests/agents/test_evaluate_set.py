@@ -1,0 +1,153 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from interrupt import Interrupt
+from sb3_contrib import MaskablePPO
+from stable_baselines3 import DQN
+
+import parenvs
+from parenvs.agents.evaluate_set import evaluate_set
+from parenvs.agents.set_evaluation import SetEvaluation
+from parenvs.agents.train import Config, train
+from parenvs.agents.train.learners import LEARNERS
+from parenvs.cli.app import app
+from parenvs.datasets.instance_sets import load_set
+from parenvs.errors import ParenvsError
+
+
+def last(_, mask):
+    """The last legal action."""
+    return np.flatnonzero(mask)[-1]
+
+
+def test_evaluate_set__as_single_environments():
+    """The returns of each problem, by itself, in the order of the set."""
+    found = evaluate_set(last, "plan-outside", first=70)
+    problems = load_set("plan-outside")[:70]
+    assert found.problems == tuple(problem.name for problem in problems)
+    env = gym.make("PipelinePlan-v0", instance="plan-outside")
+    for k in (0, 3, 63, 64, 69):
+        _, info = env.reset(options={"instance": problems[k].name})
+        done = False
+        while not done:
+            _, reward, done, _, info = env.step(last(None, info["action_mask"]))
+        assert (found.values[0, k], found.optima[k]) == (reward, info["optimum"])
+        assert found.regrets[0, k] == info["regret"]
+    assert found.over == "problems"
+    assert found.interval[0] < found.regret < found.interval[1]
+
+
+def test_evaluate_set__planners_and_runs(tmp_path):
+    """The exact planner has no regret, and it is better than another with certainty."""
+    best = evaluate_set(["exact-points", "exact-points"], "plan-test", "cnn", first=12)
+    other = evaluate_set([last, "even"], "plan-test", "cnn", first=12)
+    assert best.values.shape == other.values.shape == (2, 12)
+    assert best.regrets.max() <= 1e-12
+    assert (best.optimal, best.illegal, best.over) == (1.0, 0.0, "runs")
+    assert best.improvement_over(other)[0] > 0.9 > 0.1 > other.improvement_over(best)[0]
+    assert "2 runs of 12 problems" in str(best)
+    other.save(tmp_path / "scores.json")
+    again = SetEvaluation.load(tmp_path / "scores.json")
+    assert np.array_equal(again.values, other.values)
+    assert (again.problems, again.regret) == (other.problems, other.regret)
+    (tmp_path / "scores.json").write_text(
+        '{"set": "plan-test", "problems": ["x"], "values": [[1]]}'
+    )
+    with pytest.raises(ParenvsError, match=r"scores\.json: not an evaluation \('x' is no problem"):
+        SetEvaluation.load(tmp_path / "scores.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((last, "plan-tset"), "unknown set 'plan-tset' .did you mean 'plan-test'"),
+        ((last, "plan-test", "cnm"), "plan-test has no problem of family 'cnm'"),
+        ((3,), "a model needs predict"),
+        (("nobody", "plan-test", "cnn", True, 0, 1), "unknown agent 'nobody'"),
+    ],
+)
+def test_evaluate_set__errors(arguments, words):
+    with pytest.raises(ParenvsError, match=words):
+        evaluate_set(*arguments)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on drawn problems, interrupted and resumed: (folder, result, model)."""
+    folder = tmp_path_factory.mktemp("runs") / "drawn"
+    config = Config("parenvs/PipelinePlan-v0", {"family": "cnn"}, steps=4096)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, folder, callbacks=[Interrupt(3000)])
+    return folder, *train(config, folder, resume=True)
+
+
+def test_evaluate_set__training_on_drawn_problems(run):
+    """The policy is kept and judged on a set; there is no plan."""
+    folder, result, model = run
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json", "log", "checkpoint.zip", "model.zip", "result.json", "scores.json",
+    }  # fmt: skip
+    scores = SetEvaluation.load(folder / "scores.json")
+    assert (result.actions, result.steps) == ([], 4096)
+    assert (result.value, result.regret) == (scores.values.mean(), scores.regret)
+    assert result.interval == scores.interval
+    assert {name.split("-")[-2] for name in scores.problems} == {"validation/cnn"}
+    assert type(model.policy).__name__ == "ChainPolicy"
+
+
+def test_evaluate_set__interrupted_early_leaves_nothing(tmp_path):
+    folder = tmp_path / "run"
+    config = Config("PipelineCut-v0", {"instance": "vgg-19"}, steps=10_000)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, folder, callbacks=[Interrupt(100)])
+    assert not folder.exists()
+
+
+def test_evaluate_set__command(run, capsys, tmp_path):
+    folder, _, model = run
+    scores = tmp_path / "scores.json"
+
+    def call(*arguments):
+        app(list(map(str, arguments)), standalone_mode=False)
+        return capsys.readouterr().out
+
+    said = call(
+        "evaluate", folder, "--set", "plan-outside", "--family", "cnn",
+        "--against", folder, "--out", scores,
+    )  # fmt: skip
+    assert "probability of improvement" in said
+    assert "50.0%" in said
+    found = SetEvaluation.load(scores)
+    assert np.array_equal(found.values, evaluate_set(model, "plan-outside", "cnn").values)
+    assert f"{found.regret:.4f}" in said
+    for arguments, words in (
+        (("evaluate", folder), "add --set plan-test"),
+        (("evaluate", folder, folder), "options of --set"),
+        (("evaluate", folder, "--set", "plan-test", "--episodes", 3), "plays each problem once"),
+        (("train",), "a model is needed, or --task pipeline-plan"),
+        (("train", "--task", "pipeline-plan", "--cluster", "B"), "--cluster is not an option"),
+    ):
+        with pytest.raises(ParenvsError, match=words):
+            call(*arguments)
+
+
+class Mine(MaskablePPO):
+    """An agent of one's own."""
+
+
+def test_evaluate_set__agents_of_ones_own(tmp_path):
+    with pytest.raises(ParenvsError, match="unknown agent 'mine'"):
+        train(Config("PipelineCut-v0", {"instance": "vgg-19"}, "mine", steps=64), tmp_path)
+    settings = {"n_steps": 16, "batch_size": 32, "n_epochs": 1, "device": "cpu"}
+    parenvs.register_agent("mine", Mine, settings, envs=4)
+    try:
+        config = Config("PipelineCut-v0", {"instance": "vgg-19"}, "mine", steps=64)
+        result, model = train(config, tmp_path)
+        assert (type(model), model.n_envs, result.steps) == (Mine, 4, 64)
+        app(["evaluate", str(tmp_path), "--episodes", "2"], standalone_mode=False)
+        with pytest.raises(ParenvsError, match="agent 'mine' is there already"):
+            parenvs.register_agent("mine", DQN)
+        with pytest.raises(ParenvsError, match="expected a subclass of Stable-Baselines3"):
+            parenvs.register_agent("other", object)
+    finally:
+        del LEARNERS["mine"]
