@@ -358,7 +358,8 @@ def _reduction(
         scattered = links.all_gather(u * parameters, group, stride)
         gathered = links.all_gather(machine.width * parameters, group, stride)
         seconds = np.where(stages.zero == 0, reduced, scattered + gathered)
-        total = total + np.where(stages.zero >= 3, 0.0, seconds)
+        # Nothing is exchanged where there is nothing to sum, nor with ZeRO 3 at the end of a step.
+        total = total + np.where((stages.zero >= 3) | (parameters == 0), 0.0, seconds)
     layers = stages.layers.sum(axis=0)
     return total, exposed_seconds(total, layers, backward, stages.gradient_overlap)
 

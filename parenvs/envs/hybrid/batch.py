@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
+from parenvs.envs.base import rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
 from parenvs.envs.hybrid.episodes import HybridEpisodes
 from parenvs.envs.hybrid.single import HybridPlanEnv
@@ -35,6 +36,7 @@ class HybridPlanVectorEnv(BatchedEnv):
     """
 
     single = HybridPlanEnv
+    own = ("instance", "problem")
     env: HybridPlanEnv
 
     def _set_up(self) -> None:
@@ -42,6 +44,7 @@ class HybridPlanVectorEnv(BatchedEnv):
         keep_blocks(4 * n * 128 * 6)
         self._rngs = [np_random(None) for _ in range(n)]
         self.episodes = HybridEpisodes(n, self.env.rules)
+        self._played = [0] * n  # problems of each environment since its seed
         self._slots: dict[int, int] = {}  # number of a drawn problem -> its slot
         self._exact = self.env.mask == MASKS[1]
         # The last column stands for all numbers that are not actions.
@@ -51,8 +54,7 @@ class HybridPlanVectorEnv(BatchedEnv):
         self._begin(EVERY)
         self._look()
 
-    def plan(self, index: int) -> HybridPlan:
-        """Return the plan of environment ``index`` so far, see ``HybridPlanEnv.plan``."""
+    def _plan_of(self, index: int) -> HybridPlan:
         plan = self.episodes.game(index).finished().plan()
         assert plan is not None
         return plan
@@ -68,8 +70,6 @@ class HybridPlanVectorEnv(BatchedEnv):
         return tuple(seed for _, seed in self._rngs)
 
     def _picture(self, mode: str, index: int) -> Any:
-        from parenvs.envs.base import rendered
-
         game = self.episodes.game(index)
         if not game.episode.ends:
             return rendered(mode, game.setting.problem)
@@ -78,10 +78,11 @@ class HybridPlanVectorEnv(BatchedEnv):
     def _reset(
         self, who: Any, seed: int | Sequence[int | None] | None, options: dict[str, Any]
     ) -> None:
-        setting = self.env._of_options(options) if options else None
+        setting = self.env._elsewhere(options) if options else None
         for index, own in enumerate(seeds_of(seed, self.num_envs)):
             if own is not None:
                 self._rngs[index] = np_random(own)
+                self._played[index] = 0
         self._begin(who, setting)
         self._look()
 
@@ -97,11 +98,14 @@ class HybridPlanVectorEnv(BatchedEnv):
         )
         given = problems.fixed if setting is None else setting
         if given is not None:
+            for index in rows.tolist() if setting is None else ():
+                self._played[index] += 1
             found = np.full(len(rows), slots.find(given))
         else:
             found = np.empty(len(rows), dtype=np.int64)
             for place, index in enumerate(rows.tolist()):
-                number = int(self._rngs[index][0].integers(len(problems)))
+                number = problems.number(self._rngs[index][0], self._played[index])
+                self._played[index] += 1
                 slot = self._slots.get(number)
                 if slot is None:
                     self._slots[number] = slot = slots.find(problems.numbered(number))
@@ -136,6 +140,17 @@ class HybridPlanVectorEnv(BatchedEnv):
 
     def _ended(self) -> np.ndarray:
         return self._over
+
+    def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
+        length, excess = self.episodes.ended(who)
+        return {"length_seconds": length, "excess_bytes": excess}
+
+    def _instances(self, who: np.ndarray) -> list[str]:
+        return [self.episodes.setting(index).problem.instance for index in who.tolist()]
+
+    def _attribute(self, name: str, index: int) -> Any:
+        problem = self.episodes.setting(index).problem
+        return problem.instance if name == "instance" else problem
 
     def _masks(self) -> np.ndarray:
         return self._legal[:, :ACTIONS].copy().view(np.int8)

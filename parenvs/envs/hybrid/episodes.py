@@ -162,11 +162,20 @@ class HybridEpisodes:
         self._shown["cluster"][who, :, 3] = 0.0
         self.restart(who)
 
+    def setting(self, index: int) -> Setting:
+        """Return an episode's problem."""
+        return self.slots.settings[self.slot[index]]
+
+    def ended(self, who: np.ndarray) -> np.ndarray:
+        """(2, k) seconds of a step and bytes over the limit of complete plans, NaN of others."""
+        return self._end[:, who]
+
     def restart(self, who: np.ndarray) -> None:
         """Forget the choices of episodes ``who``, (k,)."""
         for name in ("turn", "made", "first", "begun", "named", "samples", "micro_batches"):
             getattr(self, name)[who] = 0
         self.chunks[who], self.micro_batch[who] = 1, 0
+        self._end[:, who] = np.nan
         self.shared[who] = False
         self.taken[who] = False
         self._shown["stages"][who] = 0.0
@@ -176,7 +185,7 @@ class HybridEpisodes:
 
     def game(self, index: int) -> Game:
         """Return one episode as a game with the same choices, without its mask."""
-        game = Game(self.slots.settings[self.slot[index]])
+        game = Game(self.setting(index))
         episode = game.episode
         done, turn = int(self.made[index]), int(self.turn[index])
         if turn == GLOBAL and not self.micro_batch[index]:

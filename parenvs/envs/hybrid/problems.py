@@ -54,6 +54,7 @@ class HybridProblems:
     Attributes:
         source: a generator or a set that is drawn from, or empty.
         fixed: the only problem, or None.
+        sequential: whether problems are played in their order.
         pool: number of the generator's seeds that are drawn.
     """
 
@@ -63,6 +64,7 @@ class HybridProblems:
         instance: Any = None,
         cluster: Any = None,
         pool: int = POOL,
+        sequential: bool = False,
         problem: Hybrid | None = None,
         **options: Any,
     ) -> None:
@@ -71,7 +73,7 @@ class HybridProblems:
         Raises:
             ParenvsError: an argument is impossible, or goes with no other.
         """
-        self.rules, self.source, self.pool = rules, "", pool
+        self.rules, self.source, self.pool, self.sequential = rules, "", pool, sequential
         self.fixed: Setting | None = None
         if type(pool) is not int or not 1 <= pool <= 2**31:
             raise ParenvsError(f"pool must be a whole number from 1, not {shown(pool)}")
@@ -101,11 +103,20 @@ class HybridProblems:
             cluster = Cluster.parse(cluster)
         return Setting(instances.problem(instance, cluster, task="hybrid", **options), self.rules)
 
-    def draw(self, rng: np.random.Generator) -> Setting:
-        """Return the fixed problem, or draw one."""
+    def draw(self, rng: np.random.Generator, played: int) -> Setting:
+        """Return the fixed problem, or draw one.
+
+        Args:
+            rng: generator of the environment.
+            played: problems since the last seed, by which a set is played in its order.
+        """
         if self.fixed is not None:
             return self.fixed
-        return self.numbered(int(rng.integers(len(self))))
+        return self.numbered(self.number(rng, played))
+
+    def number(self, rng: np.random.Generator, played: int) -> int:
+        """Draw the number of a problem of the source; arguments as of ``draw``."""
+        return played % len(self) if self.sequential else int(rng.integers(len(self)))
 
     def numbered(self, number: int) -> Setting:
         """Return a problem of the source by its number."""

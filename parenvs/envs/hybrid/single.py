@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.envs.base import PlanEnv
+from parenvs.envs.base import PlanEnv, check_options, whole_number
 from parenvs.envs.hybrid.problems import POOL, HybridProblems
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.hybrid.problem import Hybrid
@@ -98,7 +98,14 @@ class HybridPlanEnv(PlanEnv):
     * ``most_chunks``: 1, 2, 4 or 8. Hetero problems have ``order="free"``, ``stage_devices=0`` and
       ``most_chunks=1`` unless something else is given.
     * ``pool``: problems of a generator that are drawn, ``hybrid/0`` to ``hybrid/4095``.
+    * ``sequential``: play a set, or a generator's pool, in its order, again and again; a seed
+      begins it anew.
     * ``problem``: a ``parenvs.Hybrid``, in place of instance and settings.
+
+    ## Infos
+    ``action_mask``; at a reset and at the end ``instance``; at the end of a plan ``length_seconds``
+    of a training step and ``excess_bytes``, by which the fullest device exceeds its limit (<= 0: it
+    fits).
 
     ## Many at Once
     ``gym.make_vec("HybridPlan-v0", num_envs=64)``, see ``HybridPlanVectorEnv``.
@@ -107,6 +114,7 @@ class HybridPlanEnv(PlanEnv):
     * v0: first version.
     """
 
+    OPTIONS = OPTIONS
     problem: Hybrid
 
     def __init__(
@@ -121,6 +129,7 @@ class HybridPlanEnv(PlanEnv):
         stage_devices: int | None = None,
         most_chunks: int | None = None,
         pool: int = POOL,
+        sequential: bool = False,
         problem: Hybrid | None = None,
         render_mode: str | None = None,
     ) -> None:
@@ -136,9 +145,17 @@ class HybridPlanEnv(PlanEnv):
         self._settings = {"batch": batch, "stack": stack, "precision": precision}
         given = {key: value for key, value in self._settings.items() if value is not None}
         self.problems = HybridProblems(
-            self.rules, instance, cluster, pool=pool, problem=problem, **given
+            self.rules,
+            instance,
+            cluster,
+            pool=pool,
+            sequential=sequential,
+            problem=problem,
+            **given,
         )
-        self._use(self.problems.draw(np.random.default_rng(0)))
+        self._next = 0  # number of the next problem, if they are played in their order
+        self._enter(self.problems.draw(np.random.default_rng(0), 0))
+        self._start()
         self.action_space = spaces.Discrete(ACTIONS)
         self.observation_space = spaces.Dict(
             {key: spaces.Box(0.0, 1.0, shape, np.float32) for key, shape in SHAPES.items()}
@@ -152,28 +169,26 @@ class HybridPlanEnv(PlanEnv):
         Raises:
             ParenvsError: an option or the instance is unknown.
         """
-        super().reset(seed=seed)
-        self._use(self._of_options(options) if options else self.problems.draw(self.np_random))
-        return self.game.board.observation(), {
-            "action_mask": self.game.action_mask().view(np.int8), "instance": self.instance
-        }  # fmt: skip
+        if seed is not None:
+            self._next = 0
+        return super().reset(seed=seed, options=options)
 
     def step(
         self, action: int | np.int64
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Take a turn."""
         game = self.game
-        turn = game.episode.turn
-        reward = 0.0
-        info: dict[str, Any] = {}
-        if not game.act(int(action) - OFFSETS[turn]):
-            reward = ILLEGAL
+        choice, reward = whole_number(action) - OFFSETS[game.episode.turn], 0.0
+        if not game.act(choice):
+            reward, self._outcome = ILLEGAL, {}
         elif game.result is not None:
             reward = game.value
-            info["length_seconds"] = float(game.result.length[0])
-            info["excess_bytes"] = float(game.result.excess[0])
-        info["action_mask"] = game.action_mask().view(np.int8)
-        return game.board.observation(), reward, game.is_over, False, info
+            self._outcome = {
+                "length_seconds": float(game.result.length[0]),
+                "excess_bytes": float(game.result.excess[0]),
+            }
+        self._over = game.is_over
+        return self._observation(), reward, self._over, False, self._info()
 
     def action_masks(self) -> np.ndarray:
         """Return the legal actions, (261,) bool; all are true once the episode is over."""
@@ -200,26 +215,33 @@ class HybridPlanEnv(PlanEnv):
         """An upper bound of the return; learners scale returns by it."""
         return 1.0
 
-    def _of_options(self, options: dict[str, Any]) -> Setting:
+    @property
+    def draws(self) -> bool:
+        """Whether problems are drawn, from a generator or a set."""
+        return self.problems.fixed is None
+
+    def _elsewhere(self, options: dict[str, Any]) -> Setting:
         """Return the problem that the options of a reset name."""
-        for key in options:
-            if key not in OPTIONS:
-                raise ParenvsError(
-                    f"reset: unknown option {shown(key)}{did_you_mean(key, OPTIONS)}; known: "
-                    f"{', '.join(OPTIONS)}"
-                )
+        check_options(options, self.OPTIONS)
         if "instance" not in options:
-            raise ParenvsError("reset: give the option 'instance' with its settings")
-        rest = {**self._settings, **options}
-        instance = rest.pop("instance")
+            raise ParenvsError("options: give 'instance' with its settings")
+        given = {**self._settings, **options}
         return self.problems.named(
-            instance, **{key: value for key, value in rest.items() if value is not None}
+            given.pop("instance"), **{key: x for key, x in given.items() if x is not None}
         )
 
-    def _use(self, setting: Setting) -> None:
-        """Start an episode on a problem."""
-        self.problem = setting.problem
-        self.game = Game(setting, self.mask)
+    def _enter(self, other: Setting | None) -> None:
+        if other is None:
+            other = self.problems.draw(self.np_random, self._next)
+            self._next += 1
+        self._setting, self.problem = other, other.problem
+
+    def _start(self) -> None:
+        self.game = Game(self._setting, self.mask)
+        self._over, self._outcome = False, {}
+
+    def _observation(self) -> dict[str, Any]:
+        return self.game.board.observation()
 
 
 def rules_of(

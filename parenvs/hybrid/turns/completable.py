@@ -203,7 +203,7 @@ class Completable:
             zero=np.array([[ZEROS[zero] for zero, _ in pairs]]),
             mode=np.array([[mode for _, mode in pairs]]),
         )
-        return bool((outcome(self.columns, choices).excess == 0).any())
+        return bool((outcome(self.columns, choices).excess <= 0).any())
 
     def _room(self, shared: Shared) -> Room:
         """Return the tables for what all stages share."""

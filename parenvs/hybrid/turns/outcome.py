@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
 
     Attributes:
         length: (k,) seconds of a step.
-        excess: (k,) bytes over the limit on the fullest device, at least 0.
+        excess: (k,) bytes over the limit on the fullest device; at most 0 if the plan fits.
         full: (S, k) layers recomputed in full.
         selective: (S, k) layers of which the attention is recomputed.
     """
@@ -98,7 +98,7 @@ def outcome(columns: Columns, choices: Choices) -> Outcome:
     stages, full, selective, size = _recomputed(columns, choices, layout, stages, model, machine)
     step = formulas.step(model, columns.cluster, machine, stages)
     excess = size.max(axis=0) - columns.memory_limit[choices.rows]
-    return Outcome(step.length, np.maximum(excess, 0.0), full, selective)
+    return Outcome(step.length, excess, full, selective)
 
 
 class _Layout:

@@ -46,7 +46,7 @@ def test_completable__leaves_the_beginnings_of_plans_that_fit_and_no_others(name
     columns = Columns([toy(gigabytes, *cluster, **shape)], rules)
     asked = Completable(columns)
     leaves = list(every(Episode(columns.limits[0]), kept))
-    fits = outcome(columns, stacked([episode for _, episode in leaves])).excess == 0
+    fits = outcome(columns, stacked([episode for _, episode in leaves])).excess <= 0
     assert 0 < fits.sum() < len(fits)
     beginnings = {
         taken[:k]
