@@ -45,14 +45,24 @@ def shapes() -> dict[str, TransformerShape]:
     return {row["name"]: TransformerShape.from_json(row) for row in rows}
 
 
-@lru_cache(maxsize=1)
 def hetero_sets() -> dict[str, tuple[Hybrid, ...]]:
     """Read the shipped sets of hetero problems: set -> its problems, called ``SET/FAMILY-NUMBER``.
 
     Raises:
         ParenvsError: the file is damaged.
     """
-    path = data_folder() / "hetero.json"
+    return _sets("hetero.json", "hetero_sets")
+
+
+def problem_sets() -> dict[str, tuple[Hybrid, ...]]:
+    """Read all shipped sets of hybrid problems, hetero ones among them; see ``hetero_sets``."""
+    return {**_sets("hybrid.json", "hybrid_sets"), **hetero_sets()}
+
+
+@lru_cache(maxsize=2)
+def _sets(file: str, maker: str) -> dict[str, tuple[Hybrid, ...]]:
+    """Read a file of sets, which a module of ``parenvs.datasets`` made."""
+    path = data_folder() / file
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return {
@@ -70,13 +80,8 @@ def hetero_sets() -> dict[str, tuple[Hybrid, ...]]:
         }
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ParenvsError(
-            f"{path}: damaged ({error}); make it anew with python -m parenvs.datasets.hetero_sets"
+            f"{path}: damaged ({error}); make it anew with python -m parenvs.datasets.{maker}"
         ) from None
-
-
-def problem_sets() -> dict[str, tuple[Hybrid, ...]]:
-    """Return the shipped sets of hybrid problems: set -> its problems."""
-    return hetero_sets()
 
 
 def load_hetero(instance: str | os.PathLike[str]) -> Hybrid | None:
@@ -95,8 +100,8 @@ def load_hetero(instance: str | os.PathLike[str]) -> Hybrid | None:
         return drawn(place, int(number))
     if place == drawing.TIER and number.isascii() and number.isdigit() and len(number) < 20:
         return drawing.drawn(int(number))
-    if place.startswith("hetero-") and place in hetero_sets():
-        problems = {problem.instance: problem for problem in hetero_sets()[place]}
+    if place.startswith((f"{drawing.TIER}-", "hetero-")) and place in problem_sets():
+        problems = {problem.instance: problem for problem in problem_sets()[place]}
         if text not in problems:
             raise UnknownInstanceError(
                 f"unknown problem {text!r}; {place} holds {len(problems)}: {', '.join(problems)}"

@@ -4,7 +4,7 @@ A problem is called ``hybrid/SEED`` and is the same wherever and whenever it is 
 from the ranges of models that were trained and published (docs/hybrid-envs.md): 8 to 96 layers,
 widths from 1,024 to 12,288, 2 to 32 servers of eight A100 or H100 with network cards of 12.5 to
 50 GB/s. A problem is kept if some plan of equal stages that recomputes everything fits, and if its
-weights and states do not fit eight devices without being shared.
+weights and states take at least a tenth of a server's memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STACK = "nemo-2024"
 """Software of all drawn problems; it knows its share of the peak on both devices."""
 STATE_BYTES = 18.0
 """Bytes of a parameter's weight, gradient, master copy and moments where nothing is shared."""
-_EASY = 0.5  # of a device's memory: states below it need no plan
+_EASY = 0.1  # of a server's memory: states below it need no plan
 _TRIES = 1000
 
 
