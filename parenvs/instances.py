@@ -336,13 +336,12 @@ def _load_hybrid(
         cluster = hetero.cluster if cluster is None else cluster
         batch = hetero.batch if batch is None else batch
         stack = hetero.stack if stack is None and hetero.cluster == cluster else stack
-    cluster = "C" if cluster is None else cluster
+    parsed_cluster = Cluster.parse("C" if cluster is None else cluster)
+    model = load_model(instance, **reading)
     if batch is None:
         raise ParenvsError(
             f"task {HybridPlan.task} needs batch, the number of samples of a step; give batch=1024"
         )
-    parsed_cluster = Cluster.parse(cluster)
-    model = load_model(instance, **reading)
     chosen_stack = default_stack(parsed_cluster) if stack is None else Stack.parse(stack)
     return Hybrid(
         model, parsed_cluster, batch, chosen_stack, precision or "", instance=os.fspath(instance)

@@ -92,14 +92,12 @@ def load_hetero(instance: str | os.PathLike[str]) -> Hybrid | None:
     """
     text = os.fspath(instance)
     place, _, number = text.partition("/")
-    if place in TIERS:
+    if place in TIERS or (place == drawing.TIER and number):
         if not (number.isascii() and number.isdigit() and len(number) < 20):
             raise UnknownInstanceError(
                 f"instance {text!r}: give a seed, like {place}/7, or a set, like {place}-test"
             )
-        return drawn(place, int(number))
-    if place == drawing.TIER and number.isascii() and number.isdigit() and len(number) < 20:
-        return drawing.drawn(int(number))
+        return drawing.drawn(int(number)) if place == drawing.TIER else drawn(place, int(number))
     if place.startswith((f"{drawing.TIER}-", "hetero-")) and place in problem_sets():
         problems = {problem.instance: problem for problem in problem_sets()[place]}
         if text not in problems:
