@@ -79,6 +79,7 @@ class Game:
         setting: the problem.
         episode: the choices.
         taken: the choices, one after the other.
+        turns: the turn of each.
         is_over: whether the plan is complete, or a choice was illegal.
         result: what a complete episode ended in.
     """
@@ -89,6 +90,7 @@ class Game:
         self.episode = Episode(setting.columns.limits[0])
         self.board = Board(setting.shown, self.episode)
         self.taken: list[int] = []
+        self.turns: list[int] = []
         self.is_over = False
         self.result: Outcome | None = None
         self._look()
@@ -106,6 +108,7 @@ class Game:
             self.is_over = True
             return False
         self.taken.append(choice)
+        self.turns.append(turn)
         self.episode.act(choice)
         self.board.update(turn)
         if self.episode.is_over:
