@@ -1,0 +1,270 @@
+"""Agents and planners on ``HybridPlan-v0``: how near they come to the best plan known.
+
+    python benchmarks/hybrid_envs.py                        # planners, then five seeds of PPO, the page
+    python benchmarks/hybrid_envs.py --only planners        # or ppo, or page
+
+Every row is written to ``results/hybrid_envs.jsonl`` as soon as it is there; a run that was stopped
+goes on where it was. Trained policies are kept in ``build/hybrid_envs``. PPO is trained on problems
+that the generator draws, never on those of a test set.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from common import parser, percent, progress, publish, table
+
+from parenvs.agents.exact.hybrid import exact_hybrid, exact_uniform
+from parenvs.agents.heuristics.episodes import local_search, random_play
+from parenvs.agents.heuristics.hybrid import megatron
+from parenvs.agents.statistics import bootstrap_interval, interquartile_mean
+from parenvs.envs.hybrid.single import rules_of
+from parenvs.errors import InfeasibleError
+from parenvs.hybrid.problem import Hybrid
+from parenvs.shipped import problem_sets
+
+SETS = {"hybrid-test": 30, "hybrid-outside": 15, "hetero-8-test": 16, "hetero-32-test": 16}
+"""Set -> its first problems, on which everything is measured."""
+TRAINED_ON = {"hybrid": ("hybrid-test", "hybrid-outside"),
+              "hetero-8": ("hetero-8-test",), "hetero-32": ("hetero-32-test",)}  # fmt: skip
+"""Generator -> the sets on which policies trained on it are measured."""
+STEPS = {"hybrid": 400_000, "hetero-8": 400_000, "hetero-32": 1_000_000}
+"""Environment steps of a training."""
+POOL, ENVS, SEEDS = 1024, 64, 5
+SAMPLES = 60
+"""Plans that sampling agents and small searches judge."""
+LIMIT = 60.0
+"""Wall seconds of the exact search of a problem."""
+BUILD = Path("build/hybrid_envs")
+
+
+def planners(problem: Hybrid, set_name: str) -> Iterator[tuple[str, Any]]:
+    """Yield planners of a problem by name; those of the hetero sets keep to their rules."""
+    rules = rules_of(set_name, None, None, None, None)
+    for name, plays, mask in (
+        ("random", 1, "legal"),
+        ("random, completable", 1, "completable"),
+        (f"random, completable, best of {SAMPLES}", SAMPLES, "completable"),
+    ):
+        yield (
+            name,
+            lambda plays=plays, mask=mask: random_play(
+                problem, np.random.default_rng(0), plays, mask, rules
+            ),
+        )
+    for count in (SAMPLES, 600):
+        yield (
+            f"local search, {count} plans",
+            lambda count=count: local_search(problem, np.random.default_rng(0), count, rules),
+        )
+    if set_name.startswith("hybrid"):
+        yield "Megatron's rule", lambda: megatron(problem)
+        yield "all uniform plans", lambda: exact_uniform(problem)
+        yield "exact, a minute", lambda: exact_hybrid(problem, time_limit=LIMIT)
+
+
+class Rows:
+    """Rows of a file, by set, method, seed and problem; each is written when it is added."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rows = path, []  # type: ignore[var-annotated]
+        if path.exists():
+            self.rows = [json.loads(line) for line in path.read_text().splitlines()]
+        self.known = {self._key(row) for row in self.rows}
+
+    @staticmethod
+    def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+        return row["set"], row["method"], row["seed"], row["problem"]
+
+    def add(self, **row: Any) -> None:
+        """Add a row."""
+        self.rows.append(row)
+        self.known.add(self._key(row))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+
+    def has(self, *key: Any) -> bool:
+        """Whether there is a row of a set, method, seed and problem."""
+        return key in self.known
+
+
+def run_planners(rows: Rows) -> None:
+    """Plan every problem by every planner."""
+    for set_name, count in SETS.items():
+        for problem in problem_sets()[set_name][:count]:
+            for name, plan in planners(problem, set_name):
+                if rows.has(set_name, name, 0, problem.instance):
+                    continue
+                begin, length, proven = time.process_time(), None, False
+                try:
+                    answer = plan()
+                    assert answer.report.legal
+                    length, proven = answer.length, bool(answer.proven)
+                except InfeasibleError:
+                    pass
+                rows.add(set=set_name, method=name, seed=0, problem=problem.instance, length=length,
+                         proven=proven, seconds=time.process_time() - begin)  # fmt: skip
+            progress(problem.instance)
+
+
+def trained(generator: str, seed: int) -> tuple[Any, float]:
+    """Return a policy trained on a generator's problems, and the processor seconds it took."""
+    import torch
+    from sb3_contrib import MaskablePPO
+    from stable_baselines3.common.utils import LinearSchedule
+
+    from parenvs.agents.hybrid.policy import HybridPolicy
+    from parenvs.agents.vec_env import make_env
+
+    torch.set_num_threads(1)
+    path, took = BUILD / f"{generator}-{seed}.zip", BUILD / f"{generator}-{seed}.json"
+    if path.exists():
+        return MaskablePPO.load(path, device="cpu"), json.loads(took.read_text())
+    env = make_env("HybridPlan-v0", {"instance": generator, "pool": POOL}, 1000 * seed, ENVS)
+    model = MaskablePPO(
+        HybridPolicy, env, n_steps=64, batch_size=1024, n_epochs=4, gamma=1.0, gae_lambda=0.95,
+        ent_coef=0.01, learning_rate=LinearSchedule(1e-3, 1e-4, 1.0), seed=seed, device="cpu",
+    )  # fmt: skip
+    begin = time.process_time()
+    model.learn(STEPS[generator])
+    seconds = time.process_time() - begin
+    BUILD.mkdir(parents=True, exist_ok=True)
+    model.save(path)
+    took.write_text(json.dumps(seconds))
+    return model, seconds
+
+
+def run_ppo(rows: Rows, seeds: int) -> None:
+    """Train policies, and let them plan every problem: their best actions, and by sampling."""
+    for seed in range(seeds):
+        for generator, sets in TRAINED_ON.items():
+            names = {"PPO": 1, f"PPO, best of {SAMPLES}": SAMPLES}
+            open_ = [
+                (set_name, problem)
+                for set_name in sets
+                for problem in problem_sets()[set_name][: SETS[set_name]]
+                if not all(rows.has(set_name, name, seed, problem.instance) for name in names)
+            ]
+            if not open_:
+                continue
+            model, seconds = trained(generator, seed)
+            progress(f"{generator}, seed {seed}: trained in {seconds:.0f} s")
+            model.set_random_seed(seed)
+            for set_name, problem in open_:
+                for name, count in names.items():
+                    begin, length = time.process_time(), played(model, set_name, problem, count)
+                    rows.add(set=set_name, method=name, seed=seed, problem=problem.instance,
+                             length=length, proven=False, seconds=time.process_time() - begin,
+                             training=seconds)  # fmt: skip
+
+
+def played(model: Any, set_name: str, problem: Hybrid, count: int) -> float | None:
+    """Return the seconds of a step of the best of some plans of a policy, None if none fits.
+
+    Args:
+        model: the policy.
+        set_name: set of the problem, which decides the rules.
+        problem: the problem.
+        count: number of plans; one is made of the best actions, several are sampled.
+    """
+    env: Any = gym.make_vec(
+        "HybridPlan-v0", num_envs=count, vectorization_mode="vector_entry_point",
+        instance=problem.instance, autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP,
+    )  # fmt: skip
+    observation, infos = env.reset(seed=0)
+    best, done = np.full(count, np.inf), np.zeros(count, dtype=bool)
+    while not done.all():
+        masks = infos["action_mask"].astype(bool)
+        actions, _ = model.predict(observation, action_masks=masks, deterministic=count == 1)
+        observation, rewards, ended, _, infos = env.step(actions)
+        new = ended & ~done
+        fits = new & (rewards > 0)
+        if fits.any():
+            best[fits] = infos["length_seconds"][fits]
+        done |= ended
+    return float(best.min()) if np.isfinite(best.min()) else None
+
+
+def page(rows: Rows, out: Path) -> None:
+    """Write the page of all rows."""
+    best: dict[str, float] = {}
+    for row in rows.rows:
+        if row["length"] is not None:
+            best[row["problem"]] = min(best.get(row["problem"], np.inf), row["length"])
+    hetero = out / "hetero.json"
+    bounds: dict[str, float] = {}
+    if hetero.exists():
+        for row in json.loads(hetero.read_text())["data"].get("whole", []):
+            bounds[row["instance"]] = row["bound"]
+            best[row["instance"]] = min(best.get(row["instance"], np.inf), row["best"])
+    sections = [
+        "Share of the best plan's speed that a plan has, 0 if it does not fit: the best known of a "
+        "problem over a method's seconds of a step. Interquartile mean over problems and seeds, "
+        "with the 95 % interval of a stratified bootstrap (over seeds where there are several, "
+        "else over problems). The best known is the fastest of all methods of this page, and of "
+        "`hetero.md`. `no plan`: share of the problems without a plan that fits. `seconds`: of "
+        "processor time for a problem, median; training apart."
+    ]
+    for set_name in SETS:
+        scores: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+        seconds: dict[str, list[float]] = defaultdict(list)
+        proven: dict[str, int] = defaultdict(int)
+        training: dict[str, list[float]] = defaultdict(list)
+        for row in rows.rows:
+            if row["set"] != set_name:
+                continue
+            length = row["length"]
+            share = 0.0 if length is None else best[row["problem"]] / length
+            scores[row["method"]][row["seed"]][row["problem"]] = share
+            seconds[row["method"]].append(row["seconds"])
+            proven[row["method"]] += bool(row["proven"])
+            if "training" in row:
+                training[row["method"]].append(row["training"])
+        lines = []
+        for method, by_seed in scores.items():
+            names = sorted(set.intersection(*(set(found) for found in by_seed.values())))
+            matrix = np.array([[found[name] for name in names] for found in by_seed.values()])
+            low, high = bootstrap_interval(interquartile_mean, matrix)
+            lines.append([
+                method, len(matrix), len(names), f"{interquartile_mean(matrix):.3f}",
+                f"{low:.3f} to {high:.3f}", f"{matrix.mean():.3f}", percent((matrix == 0).mean(), 0),
+                proven[method] or "", f"{np.median(seconds[method]):.2f}",
+                f"{np.median(training[method]):,.0f}" if training[method] else "",
+            ])  # fmt: skip
+        if lines:
+            head = ["method", "seeds", "problems", "share", "95 % interval", "mean", "no plan",
+                    "proven", "seconds", "training, s"]  # fmt: skip
+            sections += [f"## {set_name}", table(head, lines)]
+            known = [bounds[name] / best[name] for name in bounds if name.startswith(set_name)]
+            if known:
+                sections.append(
+                    f"The best known plans are within {percent(1 - min(known), 1)} of a certified "
+                    f"bound, {percent(1 - float(np.median(known)), 1)} in the median."
+                )
+    publish("hybrid_envs", sections, None, out)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = parser(__doc__)
+    options.add_argument("--only", choices=["planners", "ppo", "page"], help="a part of it")
+    options.add_argument("--seeds", type=int, default=SEEDS, help="trainings of each agent")
+    arguments = options.parse_args()
+    rows = Rows(arguments.out / "hybrid_envs.jsonl")
+    if arguments.only in (None, "planners"):
+        run_planners(rows)
+    if arguments.only in (None, "ppo"):
+        run_ppo(rows, arguments.seeds)
+    page(rows, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
