@@ -1,6 +1,6 @@
 """Agents and planners on ``HybridPlan-v0``: how near they come to the best plan known.
 
-    python benchmarks/hybrid_envs.py                        # planners, then five seeds of PPO, the page
+    python benchmarks/hybrid_envs.py                        # planners, PPO, the page
     python benchmarks/hybrid_envs.py --only planners        # or ppo, or page
 
 Every row is written to ``results/hybrid_envs.jsonl`` as soon as it is there; a run that was stopped
@@ -235,7 +235,8 @@ def page(rows: Rows, out: Path) -> None:
             low, high = bootstrap_interval(interquartile_mean, matrix)
             lines.append([
                 method, len(matrix), len(names), f"{interquartile_mean(matrix):.3f}",
-                f"{low:.3f} to {high:.3f}", f"{matrix.mean():.3f}", percent((matrix == 0).mean(), 0),
+                f"{low:.3f} to {high:.3f}", f"{matrix.mean():.3f}",
+                percent((matrix == 0).mean(), 0),
                 proven[method] or "", f"{np.median(seconds[method]):.2f}",
                 f"{np.median(training[method]):,.0f}" if training[method] else "",
             ])  # fmt: skip
