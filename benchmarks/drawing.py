@@ -90,13 +90,16 @@ def main() -> None:
                     rows.append([*row, f"{median(found[way]):,.0f}", f"{max(found[way]):,.0f}"])
                     data.append({"way": way, "envs": size, "copy": copy, "steps": found[way]})
     drawn, built = drawing_milliseconds(300)
-    sections = [
-        f"Every episode has a new problem (`repeat=1`). A pool holds {WINDOW:,} problems, which "
-        f"took {written:.0f} processor seconds to write, once; a problem alone takes {drawn:.2f} ms "
-        f"to draw, {built:.2f} ms of it for its legal starts. Medians and best of {options.repeats} "
+    words = (
+        f"Every episode has a new problem (`repeat=1`). A pool holds {WINDOW:,} problems, which took "
+        f"{written:.0f} processor seconds to write, once. A problem alone takes {drawn:.2f} ms to "
+        f"draw, {built:.2f} ms of it for its legal starts. Medians and best of {options.repeats} "
         "turns, in processor seconds of `step` on one core; refilled pools have another process "
-        f"that makes the next problems. Asked of a pool at 1,024 environments without copies: "
-        f"{TARGET:,} steps a second.",
+        "that makes the next problems. Asked of a pool at 1,024 environments without copies: "
+        f"{TARGET:,} steps a second."
+    )
+    sections = [
+        words,
         table(["problems", "environments", "copy", "steps/s", "best turn"], rows, left=1),
     ]
     publish("drawing", sections, {"written": written, "milliseconds": [drawn, built], "runs": data},
