@@ -43,8 +43,8 @@ class PipelinePlanVectorEnv(BatchedEnv):
     Args:
         num_envs: n.
         *args: arguments of ``BatchedEnv``.
-        pool: with ``draw=2`` a folder in which the first problems lie, 1 to 2 GB that are mapped into
-            memory; they are written once, which takes a minute. None keeps all in memory.
+        pool: with ``draw=2`` a folder in which the first problems lie, 1 to 2 GB that are mapped
+            into memory; they are written once, which takes a minute. None keeps all in memory.
         refill: with ``draw=2`` whether another process makes the problems that come next; they are
             the same with and without.
         **kwargs: arguments of ``BatchedEnv`` and of the single environment.
