@@ -92,8 +92,8 @@ def main() -> None:
     drawn, built = drawing_milliseconds(300)
     words = (
         f"Every episode has a new problem (`repeat=1`). A pool holds {WINDOW:,} problems, "
-        f"which took {written:.0f} processor seconds to write, once. A problem alone takes {drawn:.2f} ms to "
-        f"draw, {built:.2f} ms of it for its legal starts. Medians and best of {options.repeats} "
+        f"which took {written:.0f} processor seconds to write, once. A problem alone takes "
+        f"{drawn:.2f} ms to draw, {built:.2f} ms of it for its legal starts. Medians and best of {options.repeats} "
         "turns, in processor seconds of `step` on one core; refilled pools have another process "
         "that makes the next problems. Asked of a pool at 1,024 environments without copies: "
         f"{TARGET:,} steps a second."
