@@ -91,11 +91,11 @@ def main() -> None:
                     data.append({"way": way, "envs": size, "copy": copy, "steps": found[way]})
     drawn, built = drawing_milliseconds(300)
     words = (
-        f"Every episode has a new problem (`repeat=1`). A pool holds {WINDOW:,} problems, "
-        f"which took {written:.0f} processor seconds to write, once. A problem alone takes "
-        f"{drawn:.2f} ms to draw, {built:.2f} ms of it for its legal starts. Medians and best of {options.repeats} "
-        "turns, in processor seconds of `step` on one core; refilled pools have another process "
-        "that makes the next problems. Asked of a pool at 1,024 environments without copies: "
+        f"Every episode has a new problem (`repeat=1`). A pool holds {WINDOW:,} problems, written "
+        f"once in {written:.0f} processor seconds. A problem alone takes {drawn:.2f} ms to draw, "
+        f"{built:.2f} ms of it for its legal starts. Medians and best of {options.repeats} turns, "
+        "in processor seconds of `step` on one core; refilled pools have another process that "
+        "makes the next problems. Asked of a pool at 1,024 environments without copies: "
         f"{TARGET:,} steps a second."
     )
     sections = [
