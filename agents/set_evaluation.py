@@ -28,12 +28,6 @@ from parenvs.files import write_text
 from parenvs.judging import OPTIMAL
 
 ENV_ID = "PipelinePlan-v0"
-TIERS = {
-    "sanity": ("DataParallel-v0", "OperatorPartition-v0, reward='paper'", "cuts in two stages"),
-    "single-instance search": ("PipelineCut-v0", "OperatorPartition-v0, reward='step_time'"),
-    "generalisation": ("plan-test", "plan-outside"),
-}
-"""Tier -> what an agent is measured on, from what a constant solves to unseen problems."""
 THRESHOLDS = (0.0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Regrets at which performance profiles are printed."""
 BATCH = 64

@@ -166,7 +166,10 @@ OUTSIDE = Ranges(pivots=(MIN_PIVOTS, 1024), devices=(4, 512), stages=(2, 8), wit
 
 
 def draw(
-    rng: np.random.Generator, family: str | None = None, ranges: Ranges = INSIDE
+    rng: np.random.Generator,
+    family: str | None = None,
+    ranges: Ranges = INSIDE,
+    name: str | None = None,
 ) -> DrawnProblem:
     """Draw a problem for which some plan fits the memory.
 
@@ -176,6 +179,7 @@ def draw(
         rng: random generator; it is the only source of chance.
         family: a key of ``FAMILIES``, or None: then the family is drawn too, uniform.
         ranges: ranges to draw from.
+        name: name of the chain (default: ``generated/`` and its family).
 
     Raises:
         ParenvsError: the family is unknown, or (almost) no problem in the ranges fits the memory.
@@ -188,7 +192,7 @@ def draw(
             f"known: {', '.join(FAMILIES)}"
         )
     for _ in range(TRIES):
-        problem = _attempt(rng, family, ranges)
+        problem = _attempt(rng, family, ranges, name or f"generated/{family}")
         try:
             problem.space  # noqa: B018
         except InfeasibleError:
@@ -245,7 +249,7 @@ def generated_cluster(
     return Cluster(servers, devices_per_server, device, intra_bw, inter_bw)
 
 
-def _attempt(rng: np.random.Generator, family: str, ranges: Ranges) -> DrawnProblem:
+def _attempt(rng: np.random.Generator, family: str, ranges: Ranges, name: str) -> DrawnProblem:
     """Draw a problem, whether it fits the memory or not."""
     cluster, stages = _cluster_and_stages(rng, ranges)
     micro_batches = _log_integer(rng, *ranges.micro_batches)
@@ -265,7 +269,7 @@ def _attempt(rng: np.random.Generator, family: str, ranges: Ranges) -> DrawnProb
         cut=significant(relative.cut * (median_cut_bytes / _median_cut(relative.cut))),
         parameters=significant(relative.parameters * (weight_bytes / relative.parameters.sum())),
     )
-    return generated(family, f"generated/{family}", arrays, cluster, micro_batches, stages)
+    return generated(family, name, arrays, cluster, micro_batches, stages)
 
 
 def _cluster_and_stages(rng: np.random.Generator, ranges: Ranges) -> tuple[Cluster, int]:

@@ -127,6 +127,13 @@ def plain(env_id: str) -> str:
     return env_id.rpartition("/")[2]
 
 
+def find_plugin(name: str) -> None:
+    """Let the installed package that has an agent of this name, if there is one, register it."""
+    if name and name not in LEARNERS:
+        for entry in entry_points(group=PLUGINS, name=name):
+            entry.load()()
+
+
 def learner_of(name: str) -> Learner:
     """The learner of a name: one of ``LEARNERS``, or one that an installed package registers.
 
@@ -136,9 +143,7 @@ def learner_of(name: str) -> Learner:
     Raises:
         ParenvsError: the name is unknown.
     """
-    if name not in LEARNERS:
-        for entry in entry_points(group=PLUGINS, name=name):
-            entry.load()()
+    find_plugin(name)
     if name not in LEARNERS:
         raise ParenvsError(
             f"unknown agent {name!r}{did_you_mean(name, LEARNERS)}; agents that train: "

@@ -63,7 +63,7 @@ def agents(
         if value is not None:
             check_range(option, value, 1)
     with need_extra("agents", "training"):
-        from parenvs.agents.train.learners import LEARNERS
+        from parenvs.agents.train.learners import LEARNERS, find_plugin
         from parenvs.bench import agents as bench
         from parenvs.bench import curves
         from parenvs.bench.problems import CLUSTERS, solve_problems
@@ -72,6 +72,8 @@ def agents(
     from parenvs.instances import PAPER, names
 
     shipped = names()
+    for name in agents.split(","):
+        find_plugin(name.strip())
     chosen = _several("--agents", agents, list(LEARNERS))
     wanted = _several("--tasks", tasks, TASKS)
     graphs = _several("--instances", instances or ",".join(PAPER), shipped)

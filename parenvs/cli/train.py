@@ -109,7 +109,7 @@ def train_drawn(
     check_range("--seed", seed, 0)
     trainer = _trainer()
     place = folder or Path("runs") / f"{Path(instance or 'drawn').stem}-{task}-{agent}-{seed}"
-    kwargs = {} if instance is None else {"instance": instance}
+    kwargs: dict[str, Any] = {"draw": 2} if instance is None else {"instance": instance}
     config = trainer.Config("PipelinePlan-v0", kwargs, agent=agent, seed=seed, steps=steps)
     try:
         result, _ = trainer.train(config, place, resume=resume, progress=True)

@@ -43,6 +43,10 @@ class BatchedEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
     single environments of class ``single``, one for each, which is as slow as they are, unless the
     subclass overrides ``_reset``.
 
+    ``gym.make_vec`` refuses ``wrappers`` and ``vector_kwargs`` for native batches: arguments of
+    this class are given as plain keywords, and wrappers of single environments need
+    ``vectorization_mode="sync"``.
+
     Args:
         num_envs: n.
         autoreset_mode: when an ended episode starts again: in the next step, whose action is

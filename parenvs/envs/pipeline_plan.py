@@ -22,6 +22,8 @@ from parenvs.envs.base import (
     regret_of,
     whole_number,
 )
+from parenvs.envs.drawn import sequence
+from parenvs.envs.drawn.sequence import RANGES
 from parenvs.envs.loading import load_pipeline
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.graph.graph import Graph
@@ -39,8 +41,6 @@ NUMBERS = (
     "stages", "micro_batches", "units", "devices", "memory", "backward", "link", "recompute",
 )  # fmt: skip
 """Names of the observation's ``numbers``."""
-RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
-"""Values of the argument ``ranges``."""
 OPTIONS = ("instance", "cluster", *instances.PIPELINE_OPTIONS)
 """Keys of ``reset(options=...)``."""
 DEFAULTS: dict[str, Any] = {
@@ -48,6 +48,8 @@ DEFAULTS: dict[str, Any] = {
     "copies": COPIES, "recompute": RECOMPUTE[0], "sync": SYNC_METHODS[0], "tied": TIED[0],
 }  # fmt: skip
 """Settings of named problems -> their defaults."""
+DRAWS = (1, sequence.VERSION)
+"""Values of the argument ``draw``."""
 ORDERS = ("random", "sequential")
 """Values of the argument ``order``."""
 
@@ -158,6 +160,10 @@ class PipelinePlanEnv(PlanEnv):
       once (``repeat`` times), and then again; a seed begins it anew.
     * ``ranges``: ``"inside"``, what agents train on, or ``"outside"``, larger problems.
     * ``repeat``: episodes of each drawn problem before the next is drawn (50 in the paper).
+    * ``draw``: how problems are generated: 1 draws each from the environment's generator; 2 takes
+      the numbered problems of ``parenvs.envs.drawn.sequence``, of the same distribution. The k-th
+      problem of a seed is always the same, and a native batch keeps problems in a pool, so that a
+      reset is a look-up.
 
     ## Infos
     ``action_mask``; at a reset and at the end ``instance``; at the end of a plan ``length_seconds``
@@ -189,6 +195,7 @@ class PipelinePlanEnv(PlanEnv):
         ranges: str = "inside",
         repeat: int = 1,
         order: str = "random",
+        draw: int = 1,
         problem: Pipeline | None = None,
         render_mode: str | None = None,
     ) -> None:
@@ -205,7 +212,12 @@ class PipelinePlanEnv(PlanEnv):
             raise ParenvsError(f"repeat must be >= 1, not {repeat!r}")
         if order not in ORDERS:
             raise ParenvsError(f"order must be one of {', '.join(ORDERS)}, not {shown(order)}")
+        if draw not in DRAWS:
+            raise ParenvsError(
+                f"draw must be one of {', '.join(map(str, DRAWS))}, not {shown(draw)}"
+            )
         self.family, self.ranges, self.repeat, self.order = family, ranges, repeat, order
+        self.draw = draw
         self._settings: dict[str, Any] = {
             "instance": instance,
             "cluster": cluster,
@@ -232,7 +244,7 @@ class PipelinePlanEnv(PlanEnv):
         if self._fixed is not None:
             self._use(self._fixed)
         else:  # a problem to render before the first reset
-            self._use(self._drawn(np.random.default_rng(0), 0))
+            self._use(self._drawn(np.random.default_rng(0), 0, 0))
         self.action_space = spaces.Discrete(POINTS + UNITS)
         self.observation_space = spaces.Dict(
             {
@@ -268,7 +280,7 @@ class PipelinePlanEnv(PlanEnv):
         elif self._left:
             self._left -= 1
         else:
-            self._use(self._drawn(self.np_random, self._next))
+            self._use(self._drawn(self.np_random, self._next, self.np_random_seed))
             self._left, self._next = self.repeat - 1, self._next + 1
 
     def step(
@@ -364,14 +376,17 @@ class PipelinePlanEnv(PlanEnv):
         self._points, self._units, self._over, self._outcome = [0], [0], False, {}
         self._legal = self._mask()
 
-    def _drawn(self, rng: np.random.Generator, number: int) -> PointSpace:
+    def _drawn(self, rng: np.random.Generator, number: int, seed: int) -> PointSpace:
         """Draw a problem from the generators, or from the set that ``instance`` names.
 
         Args:
             rng: generator of this environment.
             number: number of the problem since the last seed, which ``order`` may go by.
+            seed: that seed, which ``draw`` may go by.
         """
         set_name = self._settings["instance"]
+        if set_name is None and self.draw == sequence.VERSION:
+            return self.space_of(int(sequence.number_of([seed], [number])[0]))
         if set_name is None:
             return generators.draw(rng, self.family, RANGES[self.ranges]).space
         problems = self._set(set_name)
@@ -379,6 +394,10 @@ class PipelinePlanEnv(PlanEnv):
         index = number % len(problems) if sequential else int(rng.integers(len(problems)))
         # The problem's own ``space`` would stay in memory as long as the cached set.
         return PointSpace.build(problems[index].pipeline)
+
+    def space_of(self, number: int) -> PointSpace:
+        """Draw the problem of a number, see ``parenvs.envs.drawn.sequence``."""
+        return sequence.problem_of(number, self.family, self.ranges).space
 
     def _set(self, name: str) -> list[generators.DrawnProblem]:
         """Return the problems of a set, those of the family alone if there is one."""
@@ -421,9 +440,9 @@ class PipelinePlanEnv(PlanEnv):
             name = next(iter(changed), "instance")
             raise ParenvsError(f"{name}: the argument problem has its own; leave out one of them")
         drawing = {"family": self.family is not None, "repeat": self.repeat > 1}
-        drawing["ranges"] = self.ranges != "inside"
+        drawing["ranges"], drawing["draw"] = self.ranges != "inside", self.draw != DRAWS[0]
         for name, given in drawing.items():
-            if given and (fixed or (name == "ranges" and instance is not None)):
+            if given and (fixed or (name in ("ranges", "draw") and instance is not None)):
                 raise ParenvsError(f"{name}: no problems are generated here; leave it out")
         if self.order != ORDERS[0] and (fixed or instance is None):
             raise ParenvsError(

@@ -108,11 +108,15 @@ class PlanProblems:
         for row in np.arange(self.count)[who].tolist() if seeds else ():
             if seeds[row] is not None:
                 self._seeds[row], self._generators[row], self._left[row] = seeds[row], None, 0
-                self._next[row] = row
+                self._restart_sequence(row)
         if optional_space is None:
             self.advance(who)
         else:
             self._lend(who, optional_space)
+
+    def _restart_sequence(self, row: int) -> None:
+        """Begin the sequence of an environment's new seed."""
+        self._next[row] = row
 
     def generator(self, row: int) -> np.random.Generator:
         """Return the generator of environment ``row``; without a seed it gets a random one.
@@ -138,7 +142,9 @@ class PlanProblems:
             rows = np.arange(self.count)[who]
             for row in rows[self._left[rows] == 0].tolist():
                 number = int(self._next[row])
-                self._put(np.array([row]), self.env._drawn(self.generator(row), number))
+                generator, seed = self.generator(row), self._seeds[row]
+                assert seed is not None
+                self._put(np.array([row]), self.env._drawn(generator, number, seed))
                 self._left[row] = self.env.repeat
                 self._next[row] += self.count
             self._left[rows] -= 1
@@ -157,6 +163,10 @@ class PlanProblems:
         if isinstance(self.dynamics, PointTables):
             return self.dynamics.batch.bubble_free[np.zeros_like(rows)]
         return self.dynamics.bubble_free[rows]
+
+    def instances(self, rows: np.ndarray) -> list[str]:
+        """Return the instance of each of environments ``rows``."""
+        return [self.of[row].instance for row in rows.tolist()]
 
     def observed(self, copy: bool) -> dict[str, np.ndarray]:
         """Return the arrays of ``observe`` for all environments, (n, ...).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,11 @@ import numpy as np
 
 from parenvs.envs.base import pipeline_so_far, regret_of, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
+from parenvs.envs.drawn.pooled import PooledProblems
+from parenvs.envs.drawn.sequence import VERSION
 from parenvs.envs.pipeline_plan import PipelinePlanEnv
 from parenvs.envs.pipeline_plan_problems import PlanProblems
+from parenvs.errors import ParenvsError
 from parenvs.pipeline.points import POINTS, STAGES, UNITS
 from parenvs.plan import ILLEGAL, PipelinePlan
 
@@ -32,6 +36,19 @@ class PipelinePlanVectorEnv(BatchedEnv):
     until the next call; if all environments share a problem, the views repeat one row. All other
     arrays are fresh.
 
+    With ``draw=2`` problems are numbered, and all environments look them up in one pool. Each is
+    made when it is first drawn; a step that only looks up takes no longer than with a fixed
+    problem, see ``benchmarks/results/drawing.md``.
+
+    Args:
+        num_envs: n.
+        *args: arguments of ``BatchedEnv``.
+        pool: with ``draw=2`` a folder in which the first problems lie, 1 to 2 GB that are mapped
+            into memory; they are written once, which takes a minute. None keeps all in memory.
+        refill: with ``draw=2`` whether another process makes the problems that come next; they are
+            the same with and without.
+        **kwargs: arguments of ``BatchedEnv`` and of the single environment.
+
     Attributes:
         problems: the problem of each environment.
     """
@@ -39,10 +56,27 @@ class PipelinePlanVectorEnv(BatchedEnv):
     single = PipelinePlanEnv
     env: PipelinePlanEnv
 
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *args: Any,
+        pool: str | os.PathLike[str] | None = None,
+        refill: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Make the environments; see the class."""
+        self.pool_folder, self.refill = pool, refill
+        if (pool is not None or refill) and kwargs.get("draw", 1) != VERSION:
+            raise ParenvsError(f"pool, refill: need draw={VERSION}, whose problems are numbered")
+        super().__init__(num_envs, *args, **kwargs)
+
     def _set_up(self) -> None:
         n = self.num_envs
         keep_blocks(16 * n * UNITS * UNITS)
-        self.problems = PlanProblems(self.env, n)
+        if self.env.draw == VERSION:
+            self.problems: PlanProblems = PooledProblems(self.env, n, self.pool_folder, self.refill)
+        else:
+            self.problems = PlanProblems(self.env, n)
         # Row k is the start of stage k in every environment.
         self._points, self._units = np.zeros((2, STAGES, n), dtype=np.int64)
         self._plan = np.empty((n, 2, STAGES - 1), dtype=np.float32)
@@ -56,6 +90,11 @@ class PipelinePlanVectorEnv(BatchedEnv):
         self._common: int | None = None
         self._begin(EVERY)
         self._look()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End the process that refills the pool, if there is one."""
+        if isinstance(self.problems, PooledProblems):
+            self.problems.close()
 
     def _plan_of(self, index: int) -> PipelinePlan:
         problem, cuts = self.problems.of[index], slice(1, 1 + int(self._made[index]) // 2)
@@ -115,7 +154,7 @@ class PipelinePlanVectorEnv(BatchedEnv):
         return outcomes
 
     def _instances(self, who: np.ndarray) -> Sequence[str]:
-        return [self.problems.of[row].instance for row in who.tolist()]
+        return self.problems.instances(who)
 
     def _attribute(self, name: str, index: int) -> Any:
         return getattr(self.problems.of[index], name)

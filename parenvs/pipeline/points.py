@@ -201,6 +201,7 @@ class Stages:
         self.first, self.end = i[has_variable], j[has_variable]
         first, end = pivots[self.first], pivots[self.end]
         self.weights = pipeline.weight_bytes(first, end)
+        self.held: tuple[np.ndarray, ...]
         if pipeline.recompute == "none":
             self.held = (pipeline.resident_sum[end] - pipeline.resident_sum[first],)
         else:

@@ -8,7 +8,7 @@ from stable_baselines3 import DQN
 import parenvs
 from parenvs.agents.evaluate_set import evaluate_set
 from parenvs.agents.set_evaluation import SetEvaluation
-from parenvs.agents.train import Config, train
+from parenvs.agents.train import Config, learners, train
 from parenvs.agents.train.learners import LEARNERS
 from parenvs.cli.app import app
 from parenvs.datasets.instance_sets import load_set
@@ -129,6 +129,61 @@ def test_evaluate_set__command(run, capsys, tmp_path):
     ):
         with pytest.raises(ParenvsError, match=words):
             call(*arguments)
+
+
+def test_evaluate_set__train_command(monkeypatch, tmp_path):
+    """The task needs no model: problems are drawn, by number."""
+    asked = []
+
+    def stop(config, folder, **kwargs):
+        asked.append((config, folder))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("parenvs.agents.train.run.train", stop)
+    for arguments in ([], ["plan-validation"]):
+        command = ["train", *arguments, "--task", "pipeline-plan", "--seed", "3", "--steps", "70"]
+        with pytest.raises(ParenvsError, match="interrupted before the first checkpoint; nothing"):
+            app([*command, "--out", str(tmp_path / "run")], standalone_mode=False)
+    configs = [config for config, _ in asked]
+    assert [config.env_kwargs for config in configs] == [
+        {"draw": 2},
+        {"instance": "plan-validation"},
+    ]
+    assert {(c.env_id, c.agent, c.seed, c.steps) for c in configs} == {
+        ("PipelinePlan-v0", "ppo", 3, 70)
+    }
+    assert asked[0][1] == tmp_path / "run"
+
+
+def test_evaluate_set__optima_are_those_of_the_planner(monkeypatch, tmp_path):
+    """The committed command proves what ships, for a few problems of each set."""
+    from parenvs.agents import optima
+    from parenvs.datasets.optima import optimum_of
+
+    for name in ("plan-validation", "plan-test", "plan-outside"):
+        few = load_set(name)[5:7]
+        monkeypatch.setattr(optima, "load_set", lambda _, few=few: few)
+        assert optima.optima_of(name) == [optimum_of(problem.name) for problem in few]
+
+
+class Plugin:
+    """An entry point of an installed package."""
+
+    def load(self):
+        return lambda: parenvs.register_agent("mine", Mine, {"device": "cpu"})
+
+
+def test_evaluate_set__agents_of_packages(monkeypatch):
+    def found(group, name):
+        return [Plugin()] if (group, name) == ("parenvs.agents", "mine") else []
+
+    monkeypatch.setattr(learners, "entry_points", found)
+    try:
+        assert learners.learner_of("mine").algorithm is Mine
+        with pytest.raises(ParenvsError, match="unknown agent 'yours'"):
+            learners.learner_of("yours")
+    finally:
+        LEARNERS.pop("mine", None)
 
 
 class Mine(MaskablePPO):

@@ -1,0 +1,110 @@
+"""Steps per second of ``PipelinePlan-v0`` with a new problem in every episode, by way of drawing.
+
+Random legal actions, on one core, in processor seconds of ``step`` alone. The ways take turns, so
+what else runs on the machine slows all of them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from statistics import median
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from common import parser, progress, publish, table
+
+import parenvs  # noqa: F401  # registers the environments
+from parenvs.datasets import generators
+from parenvs.envs.drawn.pool import WINDOW
+from parenvs.pipeline.points import PointSpace
+
+WAYS: dict[str, dict[str, Any]] = {
+    "one fixed problem": {"instance": "plan-test/cnn-003"},
+    "draw=1": {},
+    "draw=2, problems made when drawn": {"draw": 2},
+    "draw=2, pool": {"draw": 2, "pool": True},
+    "draw=2, pool, refilled": {"draw": 2, "pool": True, "refill": True},
+}
+"""Way of drawing -> arguments; ``pool`` becomes a folder."""
+TARGET = 300_000
+"""Steps per second that are asked of a pool at 1,024 environments with ``copy=False``."""
+
+
+def speed(env: Any, masks: np.ndarray, seconds: float, rng: np.random.Generator) -> Any:
+    """Return steps per processor second, and the masks after them."""
+    luck = rng.random((8, *masks.shape), dtype=np.float32)
+    spent, steps = 0.0, 0
+    while spent < seconds:
+        actions = (luck[steps % 8] * masks).argmax(axis=1)
+        begin = time.process_time()
+        infos = env.step(actions)[4]
+        spent += time.process_time() - begin
+        masks, steps = infos["action_mask"], steps + 1
+    return steps * len(masks) / spent, masks
+
+
+def drawing_milliseconds(count: int) -> tuple[float, float]:
+    """Return the processor milliseconds in which a problem is drawn, and its tables are made."""
+    rng = np.random.default_rng(0)
+    begin = time.process_time()
+    pipelines = [generators.draw(rng).pipeline for _ in range(count)]
+    drawn = time.process_time()
+    for pipeline in pipelines:
+        PointSpace.build(pipeline)
+    return (drawn - begin) / count * 1e3, (time.process_time() - drawn) / count * 1e3
+
+
+def main() -> None:
+    """Measure, print and write."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--sizes", type=int, nargs="+", default=[64, 1024])
+    arguments.add_argument("--seconds", type=float, default=1.0, help="of a way in a turn")
+    arguments.add_argument("--repeats", type=int, default=5, help="turns")
+    options = arguments.parse_args()
+    rows, data = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.process_time()
+        gym.make_vec("PipelinePlan-v0", num_envs=1, draw=2, pool=folder).close()
+        written = time.process_time() - begin
+        progress(f"{WINDOW:,} problems written in {written:.0f} processor seconds")
+        for size in options.sizes:
+            for copy in (False, True):
+                envs: dict[str, Any] = {}
+                for way, kwargs in WAYS.items():
+                    settings = {**kwargs, "pool": folder} if "pool" in kwargs else kwargs
+                    env = gym.make_vec("PipelinePlan-v0", num_envs=size, copy=copy, **settings)
+                    envs[way] = env, env.reset(seed=0)[1]["action_mask"]
+                found: dict[str, list[float]] = {way: [] for way in WAYS}
+                rng = np.random.default_rng(0)
+                for turn in range(options.repeats):
+                    for way, (env, masks) in envs.items():
+                        steps, masks = speed(env, masks, options.seconds, rng)
+                        envs[way] = env, masks
+                        found[way].append(steps)
+                    progress(f"{size} environments, copy={copy}: turn {turn + 1}")
+                for way, (env, _) in envs.items():
+                    env.close()
+                    row = [way, f"{size:,}", "yes" if copy else "no"]
+                    rows.append([*row, f"{median(found[way]):,.0f}", f"{max(found[way]):,.0f}"])
+                    data.append({"way": way, "envs": size, "copy": copy, "steps": found[way]})
+    drawn, built = drawing_milliseconds(300)
+    words = (
+        f"Every episode has a new problem (`repeat=1`). A pool holds {WINDOW:,} problems, written "
+        f"once in {written:.0f} processor seconds. A problem alone takes {drawn:.2f} ms to draw, "
+        f"{built:.2f} ms of it for its legal starts. Medians and best of {options.repeats} turns, "
+        "in processor seconds of `step` on one core; refilled pools have another process that "
+        "makes the next problems. Asked of a pool at 1,024 environments without copies: "
+        f"{TARGET:,} steps a second."
+    )
+    sections = [
+        words,
+        table(["problems", "environments", "copy", "steps/s", "best turn"], rows, left=1),
+    ]
+    publish("drawing", sections, {"written": written, "milliseconds": [drawn, built], "runs": data},
+            options.out)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
