@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from parenvs.agents.answer import HybridAnswer
-from parenvs.agents.exact.hetero.labels import ServerLabels
+from parenvs.agents.exact.hetero.labels import Chosen, ServerLabels
 from parenvs.agents.exact.hetero.solve import (
     Bounded,
     Orders,
@@ -137,8 +137,27 @@ def _rounded_up(
     rounded = ServerTables(orders.problem, setting, fast, longest, orders.limits)
     counts = np.array([len(group) for group in groups])
     search = ServerLabels(rounded, np.searchsorted(rounded.speeds, fast), counts, relaxed=True)
-    proven, _ = deepened(search, bounded.bound, orders.length, deadline)
+    proven, stages = deepened(search, bounded.bound, orders.length, deadline)
+    if stages is not None:
+        _judge(orders, tables, groups, stages)
     return proven, search.evaluations
+
+
+def _judge(
+    orders: Orders,
+    tables: ServerTables,
+    groups: list[np.ndarray],
+    stages: tuple[Chosen, ...],
+) -> None:
+    """Judge the plan of stages on types of servers, and its order completed anew."""
+    # Of a type, faster servers come first: a stage in front may take longer (bound 1).
+    plan = plan_of_types(tables, [group[::-1].tolist() for group in groups], stages)
+    setting, used = tables.setting, len(stages)
+    orders.judged += 1
+    length = orders.problem.length(plan)
+    if orders.problem.report(plan).legal:
+        orders.keep(plan, setting, length)
+    orders.judge(np.array([[*plan.servers[used:], *plan.servers[:used]]]), setting)
 
 
 def rounded_down(
@@ -172,11 +191,7 @@ def rounded_down(
     search = ServerLabels(rounded, np.searchsorted(rounded.speeds, slow), counts)
     _, stages = deepened(search, rounded.root_bound(), upper, deadline)
     if stages is not None:
-        plan = plan_of_types(tables, [group.tolist() for group in groups], stages)
-        orders.judged += 1
-        orders.keep(plan, setting, orders.problem.length(plan))
-        orders.judge(np.array([[*plan.servers[len(stages) :], *plan.servers[: len(stages)]]]),
-                     setting)  # fmt: skip
+        _judge(orders, tables, groups, stages)
     return search.evaluations
 
 

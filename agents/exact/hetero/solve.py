@@ -13,11 +13,12 @@ from parenvs.agents.exact.hetero.labels import Chosen, ServerLabels
 from parenvs.agents.exact.hetero.order import complete, plan_of
 from parenvs.agents.exact.hetero.tables import ONE_SERVER, ServerTables, check, settings
 from parenvs.agents.exact.hybrid.labels import SLACK, OutOfTimeError
+from parenvs.agents.exact.hybrid.solve import one_stage
 from parenvs.agents.exact.hybrid.tables import Setting
 from parenvs.errors import InfeasibleError
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.space import Constraints
-from parenvs.plan import HybridPlan
+from parenvs.plan import SENDS, HybridPlan
 
 AMONG = "1F1B plans of one server a stage"
 """Words for the plans over which the proofs of this folder hold."""
@@ -34,10 +35,12 @@ class Bounded:
     Attributes:
         setting: the setting.
         bound: seconds.
+        alone: seconds that plans of a single stage take at least.
     """
 
     setting: Setting
     bound: float
+    alone: float = np.inf
 
 
 def bounded_settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> list[Bounded]:
@@ -55,7 +58,7 @@ def bounded_settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> list[
     for setting in settings(problem, limits):
         tables = ServerTables(problem, setting, slowest, limits=limits)
         if tables.is_possible:
-            found.append(Bounded(setting, tables.root_bound()))
+            found.append(Bounded(setting, tables.root_bound(), tables.root_bound(1)))
     if not found:
         raise InfeasibleError(
             f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan of one "
@@ -96,6 +99,32 @@ class Orders:
         self.settings = bounded_settings(self.problem, self.limits)
         self._tables: dict[Setting, ServerTables] = {}
 
+    def alone(self) -> None:
+        """Judge the best plans of one stage, on the fastest server; mostly none comes close."""
+        fastest = by_speed(self.problem)
+        speed = float(speeds_of(self.problem).max())
+        cluster = self.problem.cluster
+        small = replace(self.problem, cluster=replace(cluster, servers=1, speeds=(speed,)))
+        for bounded in self.settings:
+            setting = bounded.setting
+            if bounded.alone >= self.length:
+                continue
+            one = replace(setting, devices=cluster.devices_per_server)
+            found = one_stage(small, one, self.limits, self.length)
+            self.judged += 1
+            if found is not None:
+                stage, software = found[0], setting.software
+                plan = self.problem.plan(
+                    [stage],
+                    setting.samples // (stage.devices // stage.tp),
+                    sequence_parallel=setting.sequence_parallel and stage.tp > 1,
+                    p2p=SENDS[0] if software.blocking else SENDS[1],
+                    gradient_bytes=software.gradient_bytes,
+                    gradient_overlap=software.gradient_overlap,
+                    servers=tuple(fastest),
+                )
+                self.keep(plan, setting, self.problem.length(plan))
+
     def tables(self, setting: Setting, longest: float = np.inf) -> ServerTables:
         """Return the costs in a setting; runs are left out that the best plan's length forbids.
 
@@ -118,6 +147,7 @@ class Orders:
         ``_FAR`` times as long as the bound are looked at only if there are no others.
         """
         tried = np.array(list(orders))
+        self.alone()
         for factor in (_FAR, np.inf):
             for bounded in self.settings:
                 if bounded.bound < self.length:
@@ -269,8 +299,3 @@ def plan_of_types(
     return plan_of(
         tables, servers, [stage.layers[0] for stage in stages], [stage.split for stage in stages]
     )
-
-
-def with_bound(answer: HybridAnswer, bound: float) -> HybridAnswer:
-    """Return an answer with a bound, proven if it reaches the length."""
-    return replace(answer, bound=bound, proven=bound >= answer.length * (1 - 1e-9))

@@ -21,8 +21,10 @@ from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.space import Constraints, software_of
 from parenvs.plan import HybridStage
 
-ONE_SERVER = Constraints(zero=(0, 1), chunks=1, context=1, expert=1)
+ONE_SERVER = Constraints(chunks=1, context=1, expert=1)
 """What plans of a hetero problem keep to beside stages of one server."""
+_UNKNOWN = ("pp", "devices", "pinned", "idle", "uneven")
+"""Constraints that the searches over the order of servers do not know."""
 
 
 class Costs(NamedTuple):
@@ -185,13 +187,17 @@ class ServerTables:
             found = np.maximum(found, held.max(axis=1, initial=0.0))
         return found
 
-    def root_bound(self) -> float:
+    def root_bound(self, most: int | None = None) -> float:
         """Lower bound of the seconds of a step of every plan of the setting (docs/hetero.md).
 
         ``M work / sum_j s_j q^j`` over the cluster's speeds, the fastest first, with the tables'
         own least work; it needs the slowest speed among the tables' alone.
+
+        Args:
+            most: stages, at most (default: as many as servers).
         """
-        m, speeds = self.setting.micro_batches, np.sort(self.problem.cluster.speeds)[::-1]
+        cluster, m = self.problem.cluster, self.setting.micro_batches
+        speeds = np.sort(cluster.speeds or (1.0,) * cluster.servers)[::-1][:most]
         turns = (1.0 - 1.0 / m) ** np.arange(len(speeds))
         return float(m * self.work[-1] / (speeds * turns).sum())
 
@@ -212,6 +218,28 @@ def check(problem: Hybrid) -> None:
             f"{problem.model.name}: planners of the order of servers do not know tied weights; "
             "take exact-hybrid"
         )
+
+
+def one_server(limits: Constraints | None) -> Constraints:
+    """Return constraints together with those of one server for each stage.
+
+    Raises:
+        ParenvsError: they hold something that planners of the order of servers do not know.
+    """
+    if limits is None:
+        return ONE_SERVER
+    for name in _UNKNOWN:
+        if getattr(limits, name) != getattr(ONE_SERVER, name):
+            raise ParenvsError(
+                f"planners of the order of servers do not know constraint {name}; leave it out, or "
+                "take exact-hybrid, which keeps the servers in order"
+            )
+    for name in ("chunks", "context", "expert"):
+        if getattr(limits, name) not in (None, 1):
+            raise ParenvsError(
+                f"planners of the order of servers have {name} 1; leave out {name}, or take another"
+            )
+    return replace(limits, chunks=1, context=1, expert=1)
 
 
 def settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> Iterator[Setting]:
