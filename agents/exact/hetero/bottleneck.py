@@ -8,6 +8,7 @@ Robert 2008); ``three_partition`` builds the instances of our proof in docs/hete
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -76,7 +77,7 @@ class Sets:
         order = np.argsort(size, kind="stable")
         starts = np.searchsorted(size[order], np.arange(size.max(initial=0) + 2))
         self._levels = []
-        for begin, end in zip(starts[1:-1], starts[2:], strict=True):
+        for begin, end in pairwise(starts[1:]):
             level = order[begin:end]
             parts = []
             for kind, (stride, digits) in enumerate(zip(strides[:-1], radix, strict=True)):

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.exact.hetero.tables import ServerTables
+from parenvs.agents.exact.hetero.tables import NEVER, ServerTables
 from parenvs.agents.exact.hybrid.front import pareto3
 from parenvs.agents.exact.hybrid.labels import SLACK, OutOfTimeError
 from parenvs.agents.exact.hybrid.tables import FIRST, INNER, LAST
@@ -111,7 +111,7 @@ class ServerLabels:
             OutOfTimeError: the deadline (``time.perf_counter()``) passed, or there are too many
                 labels.
         """
-        self.upper, self.deadline, self.stages = upper, deadline, None
+        self.upper, self.deadline, self.stages = min(upper, NEVER / 2), deadline, None
         n = len(self.tables.problem.model)
         self._holds = self.tables.most_work(upper / self.m)[self.fast]
         one = np.zeros(1)

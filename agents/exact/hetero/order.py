@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.exact.hetero.tables import ServerTables
+from parenvs.agents.exact.hetero.tables import NEVER, ServerTables
 from parenvs.agents.exact.hybrid.tables import FIRST, INNER, LAST
 from parenvs.pipeline.formulas import prepend_core
 from parenvs.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
@@ -20,7 +20,7 @@ class Completed(NamedTuple):
     """The best plans of orders.
 
     Attributes:
-        core: (B,) seconds; infinite where no plan fits.
+        core: (B,) seconds; at least ``NEVER`` where no plan fits.
         stages: (B,) of them; the last so many servers of the order are used.
         cuts: for each order, the first layer of each stage.
         splits: for each order, the number of each stage's split.
@@ -45,7 +45,7 @@ def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
     batch, servers = orders.shape
     model, m = tables.problem.model, tables.setting.micro_batches
     n, rows = len(model), np.arange(batch)
-    core = np.full((batch, n + 1), np.inf)
+    core = np.full((batch, n + 1), NEVER)
     core[:, n] = 0.0
     begin = np.arange(n + 1)
     sizes = tables.sizes
@@ -53,7 +53,7 @@ def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
     number = tables.number[begin[:, None], end]
     number = np.where(begin[:, None] + sizes <= n, number, -1)
     links = 2 * tables.link[:, :, None]
-    best, count = np.full(batch, np.inf), np.zeros(batch, dtype=np.int64)
+    best, count = np.full(batch, NEVER), np.zeros(batch, dtype=np.int64)
     chosen, firsts = [], []
     for k in range(1, servers + 1):
         speed = orders[:, servers - k]
@@ -75,7 +75,7 @@ def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
         behind = prepend_core(core[:, end][:, None], seconds[:, :, own], m)
         behind = prepend_core(behind, links, m)  # (B, C, n+1, w)
         if model.embedding is None:
-            behind[:, :, 0] = np.inf
+            behind[:, :, 0] = NEVER
         behind = behind.transpose(0, 2, 1, 3).reshape(batch, n + 1, -1)
         at = behind.argmin(axis=2)
         core = np.take_along_axis(behind, at[:, :, None], 2)[:, :, 0]
@@ -83,7 +83,7 @@ def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
     cuts, splits = [], []
     for row in range(batch):
         own_cuts, own_splits = [0], []
-        if np.isfinite(best[row]):
+        if best[row] < NEVER:
             k = int(count[row])
             split, layer = divmod(int(firsts[k - 1][row]), n + 1)
             own_splits.append(split)
@@ -111,13 +111,14 @@ def plan_of(
     """
     problem, setting = tables.problem, tables.setting
     ends, count = [*cuts[1:], len(problem.model)], len(cuts)
+    own = problem.cluster.speeds or (1.0,) * problem.cluster.servers
     stages: list[HybridStage] = []
     for place, (server, first, end, split) in enumerate(
         zip(servers, cuts, ends, splits, strict=True)
     ):
         left = count - place
         which = FIRST if place == 0 else LAST if left == 1 else INNER
-        speed = int(np.searchsorted(tables.speeds, problem.cluster.speeds[server]))
+        speed = int(np.searchsorted(tables.speeds, own[server]))
         stages.append(tables.stage(which, left, speed, split, (first, end)))
     unused = [server for server in range(problem.cluster.servers) if server not in set(servers)]
     software = setting.software

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.exact.hetero.labels import Chosen, ServerLabels
 from parenvs.agents.exact.hetero.order import complete, plan_of
-from parenvs.agents.exact.hetero.tables import ONE_SERVER, ServerTables, check, settings
+from parenvs.agents.exact.hetero.tables import NEVER, ONE_SERVER, ServerTables, check, settings
 from parenvs.agents.exact.hybrid.labels import SLACK, OutOfTimeError
 from parenvs.agents.exact.hybrid.solve import one_stage
 from parenvs.agents.exact.hybrid.tables import Setting
@@ -147,12 +148,12 @@ class Orders:
         ``_FAR`` times as long as the bound are looked at only if there are no others.
         """
         tried = np.array(list(orders))
-        self.alone()
         for factor in (_FAR, np.inf):
             for bounded in self.settings:
                 if bounded.bound < self.length:
                     self.tables(bounded.setting, factor * bounded.bound)
                     self.judge(tried, bounded.setting)
+            self.alone()
             if self.best is not None:
                 break
             self._tables.clear()
@@ -170,7 +171,7 @@ class Orders:
         lengths = np.full(len(orders), np.inf)
         for row, order in enumerate(orders.tolist()):
             self.judged += 1
-            if not np.isfinite(found.core[row]):
+            if found.core[row] >= NEVER:
                 continue
             servers = order[len(order) - int(found.stages[row]) :]
             plan = plan_of(tables, servers, found.cuts[row], found.splits[row])
@@ -183,7 +184,7 @@ class Orders:
         if length < self.length * (1 - SLACK):
             self.best, self.setting, self.length = plan, setting, length
 
-    def answer(self, method: str, begin: float, **more: object) -> HybridAnswer:
+    def answer(self, method: str, begin: float, **more: Any) -> HybridAnswer:
         """Return the best plan as an answer.
 
         Args:
@@ -199,11 +200,11 @@ class Orders:
                 f"{self.problem.instance} on {self.problem.cluster}, batch {self.problem.batch}: "
                 "no plan of one server for each stage was found that fits the memory"
             )
-        values = {"among": AMONG, "evaluations": self.judged, **more}
+        values: dict[str, Any] = {"among": AMONG, "evaluations": self.judged, **more}
         seconds = time.perf_counter() - begin
         return HybridAnswer(
             self.problem, self.best, self.length, method=method, seconds=seconds, **values
-        )  # type: ignore[arg-type]
+        )
 
 
 def by_speed(problem: Hybrid, descending: bool = True) -> list[int]:

@@ -23,6 +23,8 @@ from parenvs.plan import HybridStage
 
 ONE_SERVER = Constraints(chunks=1, context=1, expert=1)
 """What plans of a hetero problem keep to beside stages of one server."""
+NEVER = 1e200
+"""Seconds of a stage that does not fit."""
 _UNKNOWN = ("pp", "devices", "pinned", "idle", "uneven")
 """Constraints that the searches over the order of servers do not know."""
 
@@ -31,7 +33,7 @@ class Costs(NamedTuple):
     """Costs of stages, (U, C, Q + 1) each: by speed, split and class of runs; the last has none.
 
     Attributes:
-        seconds: forward and backward pass of a micro-batch; infinite where a stage does not fit.
+        seconds: forward and backward pass of a micro-batch; ``NEVER`` where a stage does not fit.
         hiding: backward pass of a micro-batch.
         exposed: what the stage's last backward pass leaves of its gradients' collectives.
         update: optimiser.
@@ -147,9 +149,10 @@ class ServerTables:
             size = np.maximum(self.stages.size, 1)
             overlap = self.setting.software.gradient_overlap
             least = reduction / size if overlap else reduction
-            columns = (*asked, least)
+            seconds = np.minimum(asked.seconds, NEVER)  # no 0 x infinity with one micro-batch
+            columns = (seconds, *asked[1:], least)
             self._memo[key] = Costs(
-                *(self._arranged(x, np.inf if i == 0 else 0.0) for i, x in enumerate(columns))
+                *(self._arranged(x, NEVER if i == 0 else 0.0) for i, x in enumerate(columns))
             )
         return self._memo[key]
 
@@ -183,7 +186,7 @@ class ServerTables:
         found = np.zeros(len(self.speeds))
         for place in (FIRST, INNER):
             seconds = self.costs(place, 1).seconds.min(axis=1)[:, :-1]
-            held = np.where(seconds <= longest, self.class_work, 0.0)
+            held = np.where(seconds <= min(longest, NEVER / 2), self.class_work, 0.0)
             found = np.maximum(found, held.max(axis=1, initial=0.0))
         return found
 
