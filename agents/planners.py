@@ -17,6 +17,7 @@ from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_full, exact_pruned
 from parenvs.agents.exact.points import exact_points
 from parenvs.agents.exact.shapes import Choice, exact_shape
+from parenvs.agents.hetero import SERVER_PLANNERS
 from parenvs.agents.heuristics import hybrid as hybrid_heuristics
 from parenvs.agents.heuristics import partition as partition_heuristics
 from parenvs.agents.heuristics.beam import beam
@@ -449,6 +450,12 @@ def _trained_partition(agent: str, request: PartitionRequest) -> PartitionAnswer
     )
 
 
+def _servers(name: str, request: HybridRequest) -> HybridAnswer:
+    return SERVER_PLANNERS[name](
+        request.problem, request.constraints, request.seed, request.time_limit
+    )
+
+
 PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], PipelineAnswer]] = {
     "exact": _exact_pipeline,
     "exact-full": lambda r: exact_full(r.problem, time_limit=r.time_limit),
@@ -498,11 +505,13 @@ HYBRID_PLANNERS: dict[str, Callable[[HybridRequest], HybridAnswer]] = {
     "random": lambda r: hybrid_heuristics.random_plan(
         r.problem, np.random.default_rng(r.seed), r.constraints
     ),
+    **{name: partial(_servers, name) for name in SERVER_PLANNERS},
 }
 """Planners of hybrid plans by name.
 
 ``uniform`` judges all uniform plans, ``exact-hybrid`` searches plans of one chunk whose stages
 differ, ``exact`` both. ``megatron`` is a rule of thumb; four have one kind of parallelism only.
+Those of ``SERVER_PLANNERS`` choose the order of the servers, too, one for each stage.
 """
 PipelineRequest.planners = PIPELINE_PLANNERS
 HybridRequest.planners = HYBRID_PLANNERS

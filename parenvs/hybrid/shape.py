@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
 from typing import Any
 
 from parenvs.errors import UnknownInstanceError, did_you_mean, shown
@@ -132,7 +131,7 @@ class TransformerShape:
         text = json.dumps(numbers, sort_keys=True).encode()
         return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
-    @cached_property
+    @property
     def kinds(self) -> tuple[TransformerShape, ...]:
         """Shapes all of whose blocks are equal, one for each kind of block: dense ones first.
 

@@ -75,6 +75,8 @@ class Uniform:
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return the seconds and bytes of all plans, whether they fit the cluster or not.
 
+        A stage is as fast as its slowest server; servers stand in the order of the cluster.
+
         Returns:
             Of ``Step`` the figures without a stage axis, and of ``Memory`` those of the fullest
             stage, by name; (N,) each.
@@ -85,6 +87,9 @@ class Uniform:
         for count in np.unique(self.pp):
             which = np.flatnonzero(self.pp == count)
             stages = uniform_stages(model, self.take(which), int(count))
+            if cluster.speeds:
+                group = self.devices[which] // count
+                stages = stages._replace(speed=_slowest(cluster, stages.device, group))
             step = formulas.step(model, cluster, machine, stages)
             held = formulas.memory(model, machine, stages)
             fullest = held.total.argmax(axis=0)
@@ -158,6 +163,23 @@ def uniform_stages(
         gradient_bytes=plans.gradient_bytes,
         gradient_overlap=plans.gradient_overlap,
     )
+
+
+def _slowest(cluster: Cluster, first: np.ndarray, devices: np.ndarray) -> np.ndarray:
+    """(S, N) speed of the slowest server of each stage; of plans too large, of those there are.
+
+    Args:
+        cluster: the devices.
+        first: (S, N) first device of each stage.
+        devices: (N,) devices of each stage.
+    """
+    inside, count = cluster.devices_per_server, cluster.servers
+    slowest = np.ones((count, count + 1))
+    for server in range(count):
+        slowest[server, server + 1 :] = np.minimum.accumulate(cluster.speeds[server:])
+    start = np.minimum(first // inside, count - 1)
+    end = np.clip(-(-(first + devices) // inside), start + 1, count)
+    return np.asarray(slowest[start, end])
 
 
 def even_bounds(layers: int, pieces: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement, permutations, product
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,35 @@ def drawn_problem(rng: np.random.Generator) -> Hybrid:
     return Hybrid(model, cluster, int(rng.choice([4, 6, 8])), stack, "fp16")
 
 
+def drawn_hetero(rng: np.random.Generator, most: int = 4) -> Hybrid:
+    """Draw a problem of at most 5 layers on 2 to ``most`` servers of different speed."""
+    drawn = drawn_problem(rng)
+    servers = int(rng.integers(2, most + 1))
+    layers = int(rng.integers(servers, 6))
+    kinds = len(drawn.model.kinds)
+    model = replace(
+        drawn.model,
+        kind_of=tuple(int(x) for x in rng.integers(kinds, size=layers)),
+        crossing=tuple(rng.uniform(1e6, 1e8, size=layers - 1)),
+        tied_parameters=0.0,
+    )
+    speeds = tuple(np.round(rng.uniform(0.5, 1.0, servers), 1).tolist())
+    cluster = replace(drawn.cluster, servers=servers, devices_per_server=2, speeds=speeds)
+    stack = STACKS[str(rng.choice(["nemo-2024", "llama-2024", "megascale-2024"]))]
+    return Hybrid(model, cluster, drawn.batch, stack, "fp16")
+
+
+def best_of_orders(problem: Hybrid) -> float:
+    """Seconds of the fastest plan of one server a stage, over all orders of all servers."""
+    best, cluster = np.inf, problem.cluster
+    limits = Constraints(stage_devices=cluster.devices_per_server)
+    for count in range(1, cluster.servers + 1):
+        for order in permutations(cluster.speeds, count):
+            part = replace(cluster, servers=count, speeds=order)
+            best = min(best, best_of_free_stages(replace(problem, cluster=part), limits))
+    return best
+
+
 def best_of_free_stages(problem: Hybrid, limits: Constraints, every_count: bool = False) -> float:
     """Seconds of the fastest plan of free stages that fits; infinite if none does.
 
@@ -133,7 +162,7 @@ def _rows(
     for starts in combinations_with_replacement(range(1, devices), count - 1):
         firsts = (0, *starts, devices)
         sizes = np.diff(firsts)
-        if (sizes < 1).any():
+        if (sizes < 1).any() or (limits.stage_devices and (sizes != limits.stage_devices).any()):
             continue
         places = zip(firsts, sizes.tolist(), strict=False)
         if not all(

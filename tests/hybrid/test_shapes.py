@@ -1,8 +1,14 @@
-"""Names with a graph and a shape: both are the same model."""
+"""Shapes: names that have a graph, too, are the same model; blocks that alternate."""
+
+from dataclasses import replace
 
 import pytest
 
+from parenvs.errors import UnknownInstanceError
 from parenvs.graph.graph import Role
+from parenvs.hybrid.layers import Split
+from parenvs.hybrid.model import HybridModel
+from parenvs.hybrid.shape import TransformerShape
 from parenvs.instances import load_graph, names, shapes
 
 BOTH = sorted(set(names()) & set(shapes()))
@@ -24,3 +30,68 @@ def test_shapes__as_many_parameters_and_flops_as_the_graph(name):
     parameters = graph.tensor_bytes[variables].sum() / 4  # fp32 master weights
     assert parameters == pytest.approx(shape.parameters, rel=1e-4)
     assert 1 <= graph.total_flops / shape.flops(graph.batch_size) < 1.05
+
+
+def alternating(**numbers):
+    return TransformerShape(
+        "alternating", 7, 512, 8, 256, 4096, gated=True, dropout=False, bias=False, tied=False,
+        feed_forward=1024, **{"experts": 4, "active": 2, **numbers},
+    )  # fmt: skip
+
+
+def test_shapes__blocks_alternate_between_dense_and_experts():
+    """Parameters and FLOPs are sums over blocks of two shapes that have one kind each."""
+    shape = alternating(experts_every=3, dense_feed_forward=2048)
+    dense, expert = shape.kinds
+    assert shape.kind_of == (0, 0, 1, 0, 0, 1, 0)
+    assert (dense.experts, dense.feed_forward, expert.experts, expert.feed_forward) == (
+        1, 2048, 4, 1024
+    )  # fmt: skip
+    ends = shape.hidden * (2 * shape.vocabulary + 1)
+    blocks = 5 * sum(dense.block_parameters) + 2 * sum(expert.block_parameters)
+    assert shape.parameters == blocks + ends
+    for count in (lambda x: x.flops(3), lambda x: x.flops(3, True), lambda x: x.token_flops(3)):
+        one, seven = count(replace(dense, layers=1)), count(replace(dense, layers=7))
+        head = one - (seven - one) / 6
+        own = 5 * (seven - head) / 7 + 2 * (count(alternating()) - head) / 7 + head
+        assert count(shape) == pytest.approx(own, rel=1e-12)
+
+
+def test_shapes__a_chain_of_blocks_that_alternate():
+    model = HybridModel.of_shape(alternating(experts_every=2, dense_feed_forward=2048))
+    assert model.kind_of == (0, 1, 0, 1, 0, 1, 0) and len(model.kinds) == 2
+    split = Split(1, 1.0)
+    assert [sum(kind.parameters(split)) for kind in model.kinds] == [
+        sum(kind.block_parameters) for kind in model.shape.kinds
+    ]
+    odd = HybridModel.of_shape(alternating(experts_every=2, dense_feed_forward=2049))
+    assert "dense_feed_forward 2049" in odd.reasons_against_tp(2)
+
+
+def test_shapes__equal_blocks_keep_their_fingerprint():
+    """What alternates is part of a fingerprint only where something alternates."""
+    assert alternating().fingerprint == alternating(experts_every=1).fingerprint
+    found = {alternating(experts_every=n, dense_feed_forward=f).fingerprint
+             for n, f in ((1, 0), (2, 0), (3, 0), (2, 2048))}  # fmt: skip
+    assert len(found) == 4
+    assert shapes()["mixtral-8x7b"].fingerprint.startswith(
+        "sha256:6ca470487459d097accab891b44780c5"
+    )
+
+
+def test_shapes__as_json_and_back():
+    for shape in (*shapes().values(), alternating(experts_every=2, dense_feed_forward=2048)):
+        assert TransformerShape.from_json(shape.to_json()) == shape
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"experts": 1, "active": 1, "experts_every": 2}, "need experts"),
+        ({"dense_feed_forward": 2048}, "needs experts_every"),
+        ({"experts_every": 0}, "experts_every must be a whole number from 1"),
+    ],
+)
+def test_shapes__blocks_that_cannot_alternate(numbers, words):
+    with pytest.raises(UnknownInstanceError, match=words):
+        alternating(**numbers)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import parenvs
+from parenvs import Cluster
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.hybrid.space import Constraints, UniformSpace, uniform_plans
 from parenvs.hybrid.space.objectives import Objective, near_best, robustness
@@ -163,3 +164,27 @@ def test_pareto__no_plan_beats_one_on_the_front(small):
     for k in front:
         assert not ((small.length < small.length[k]) & (total <= total[k])).any()
     assert small.map()["pareto"].sum() == len(front)
+
+
+def test_uniform_space__stages_are_as_fast_as_their_slowest_server():
+    """Every uniform plan on unequal servers costs what its plan file costs."""
+    cluster = replace(Cluster.parse("4x8:h100"), speeds=(0.7, 1.0, 0.9, 0.6))
+    problem = replace(
+        parenvs.problem("llama3-8b", "4x8:h100", task="hybrid", batch=64), cluster=cluster
+    )
+    space = UniformSpace.build(problem, Constraints(micro_batch=1, sequence_parallel=False))
+    assert {1, 2, 4, 8} <= set(space.plans.pp.tolist())
+    for k in range(0, len(space), max(len(space) // 60, 1)):
+        assert space.length[k] == pytest.approx(problem.length(space.plan(k)), rel=1e-12)
+    equal = UniformSpace.build(
+        replace(problem, cluster=replace(cluster, speeds=())),
+        Constraints(micro_batch=1, sequence_parallel=False),
+    )
+    assert (space.length > equal.length).all()
+
+
+def test_uniform_plans__stages_of_one_server():
+    problem = parenvs.problem("llama3-8b", "4x8:h100", task="hybrid", batch=64)
+    plans = uniform_plans(problem, Constraints(stage_devices=8))
+    assert plans.size and (plans.tp * plans.dp * plans.context == 8).all()
+    assert set(plans.pp.tolist()) == {4}

@@ -1,12 +1,13 @@
 """Text and pictures of hybrid plans show what the judge says, and nothing else."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import parenvs
-from parenvs import viewer
+from parenvs import Cluster, HybridStage, viewer
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.shape import TransformerShape
@@ -148,3 +149,20 @@ def test_explain__what_does_not_fit_says_what_is_missing():
     (alone,) = (x for x in alternatives(report, space_of(report), ("tp",)) if x.value == 1)
     assert alone.missing_bytes > 0
     assert "does not fit" in explanation.explanation_text(report, [alone])
+
+
+def test_figure__unequal_servers_stand_in_order_with_their_speeds():
+    cluster = Cluster.parse("3x8:a100")
+    cluster = replace(cluster, speeds=(0.5, 1.0, 0.75))
+    problem = Hybrid(HybridModel.of_shape(SHAPE), cluster, 64, "megascale-2024")
+    stages = [HybridStage(((0, 3),), 8, tp=8), HybridStage(((3, 8),), 8, tp=8)]
+    report = problem.report(problem.plan(stages, servers=(2, 1, 0), p2p="overlapped"))
+    assert report.legal, report.reasons
+    with style():
+        drawn = figure.draw(report)
+    words = [x.get_text() for axes in drawn.axes for x in axes.texts]
+    assert [x for x in words if x.startswith("server ")] == ["server 2: 0.75", "server 1: 1"]
+    assert any("1 more servers are unused" in x for x in words)
+    (cells,) = [c for axes in drawn.axes for c in axes.collections if c.get_gid() == "devices"]
+    heights = [float(np.ptp(path.vertices[:, 1])) for path in cells.get_paths()]
+    assert heights[0] == pytest.approx(0.75 * heights[8])

@@ -307,6 +307,9 @@ class HybridLabels:
             else:
                 core = prepend_core(part.core, 2 * (sent + hop), m)
                 key = np.zeros_like(link)
+                # Gradients' way to the stages in front hides collectives, too.
+                least = self.tables.least_hiding[part.layer]
+                part = part._replace(tail=np.maximum(part.tail - (sent + hop), least))
             part = part._replace(core=core, front=np.full_like(link, front), link=key)
             front_seconds = self.tables.device_seconds[part.layer] / part.device
             least = self._least(core, part.tail, part.update, front_seconds)

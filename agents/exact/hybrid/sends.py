@@ -51,18 +51,18 @@ class Fronts:
         for near in (0, 1):
             before = np.repeat(first, count)
             behind = np.tile(np.arange(count), len(first))
-            sent, hop = _send(problem, setting, configs, before, behind, bool(near))
+            sent, hop = send_between(problem, setting, configs, before, behind, bool(near))
             links[:, :, near], hops[:, :, near] = sent.reshape(shape[:2]), hop.reshape(shape[:2])
         both = np.stack([links.reshape(-1), hops.reshape(-1)])
         values, link = np.unique(both, axis=1, return_inverse=True)
         own = np.arange(count)
         near = setting.devices <= problem.cluster.devices_per_server
-        around = _send(problem, setting, configs, own, own, near)[1]
+        around = send_between(problem, setting, configs, own, own, near)[1]
         link = np.asarray(link).reshape(shape)
         return cls(pairs[0], number, link, values[0], values[1], around)
 
 
-def _send(
+def send_between(
     problem: Hybrid,
     setting: Setting,
     configs: Configurations,
@@ -70,7 +70,19 @@ def _send(
     behind: np.ndarray,
     near: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of sends between pairs of configurations, for each element, and once."""
+    """Return the seconds of sends between pairs of configurations: for each element, and once.
+
+    Args:
+        problem: the problem.
+        setting: what all stages share.
+        configs: the configurations.
+        before: (l,) numbers of those of the stages in front.
+        behind: (l,) numbers of those behind.
+        near: whether both stages of a pair are in one server.
+
+    Returns:
+        (l,) seconds for each element per sample of a whole micro-batch, and (l,) seconds once.
+    """
     pairs = np.stack([before, behind])
     tp, dp = configs.tp[pairs], configs.dp[pairs]
     zeros = np.zeros(pairs.shape)

@@ -107,6 +107,7 @@ def configurations(
     """
     rows = []
     counts = [setting.devices] if single else groups(problem, setting.devices - 1)
+    counts = [count for count in counts if limits.stage_devices in (None, count)]
     speeds = sorted(set(problem.cluster.speeds)) or [1.0]
     for group in counts:
         for tp in limits.tensor_ranks(problem):
@@ -136,6 +137,7 @@ class StageTables:
         configs: (C,) the configurations.
         classes: (n+1, n+1) int64, class of the layers [i, j).
         size: (Q,) layers of each class.
+        runs: (Q, 2) the first run of each class, half-open.
         tied: (C,) seconds in which first and last stage sum the gradients of shared weights.
     """
 
@@ -155,8 +157,8 @@ class StageTables:
         self.configs = configurations(problem, setting, limits, single)
         model = problem.model
         self._chain = np.array(model.kind_of, dtype=np.int64)
-        self.classes, self._first = _classes(model.kind_of)
-        runs = np.diff(model.kinds_before[self._first], axis=1)[:, 0].T  # (K, Q)
+        self.classes, self.runs = _classes(model.kind_of)
+        runs = np.diff(model.kinds_before[self.runs], axis=1)[:, 0].T  # (K, Q)
         self.size = runs.sum(axis=0).astype(np.int64)
         self._memo: dict[tuple[int, int, float], StageCosts] = {}
         if len(self.configs.tp):
@@ -283,6 +285,15 @@ class StageTables:
         least = by_kind.min(axis=0)[self._chain] if len(by_kind) else np.zeros(len(self._chain))
         return np.append(0.0, least.cumsum())
 
+    @property
+    def shortest(self) -> np.ndarray:
+        """(Q,) least seconds of a stage of each class, sends left out, nothing recomputed."""
+        return np.asarray(self._busy.min(axis=(0, 1)))
+
+    def reduction(self, place: int) -> np.ndarray:
+        """(C, Q) seconds of the gradients' collectives of stages in a place."""
+        return np.asarray(self._reduction[place])
+
     def forget(self) -> None:
         """Forget the costs that were asked for, as they are for one incumbent."""
         self._memo.clear()
@@ -377,7 +388,7 @@ class StageTables:
         row = np.repeat(np.arange(len(config)), count)
         whole = np.arange(count.sum()) - starts[row]
         c, q, layers = config[row], number[row], size[row]
-        first = self._first[q, 0]
+        first = self.runs[q, 0]
         saved = _before(self._saved_full), _before(self._saved_selective)
         seconds = _before(self._again_full), _before(self._again_selective)
         working = np.where(

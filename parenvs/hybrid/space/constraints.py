@@ -13,7 +13,8 @@ LONG = 32_768
 MOST_CONTEXT = 16
 """Most ranks that share the tokens of a long sample, unless ``context`` is pinned."""
 _PINS = (
-    "tp", "pp", "dp", "micro_batch", "chunks", "context", "expert", "most_micro_batch", "devices"
+    "tp", "pp", "dp", "micro_batch", "chunks", "context", "expert", "most_micro_batch", "devices",
+    "stage_devices",
 )  # fmt: skip
 
 
@@ -64,6 +65,7 @@ class Constraints:
         devices: number of devices in use (None: all of them).
         idle: whether plans may leave servers free.
         uneven: whether uniform plans may deal out layers that do not divide.
+        stage_devices: devices of every stage.
         pinned: (first layer, end, devices or None) of layers that are a stage of their own; only
             plans that are not uniform keep to it.
     """
@@ -82,6 +84,7 @@ class Constraints:
     devices: int | None = None
     idle: bool = False
     uneven: bool = False
+    stage_devices: int | None = None
     pinned: tuple[tuple[int, int, int | None], ...] = ()
 
     def __post_init__(self) -> None:

@@ -63,8 +63,11 @@ def _rows(problem: Hybrid, limits: Constraints) -> Iterator[tuple[Any, ...]]:
         for context in limits.contexts(problem):
             for tp in limits.tensor_ranks(problem):
                 groups, rest = divmod(devices, tp * context)
+                whole = limits.stage_devices
                 for pp in () if rest else divisors(groups):
                     if pp > layers + ends or limits.pp not in (None, pp):
+                        continue
+                    if whole is not None and devices != pp * whole:
                         continue
                     for tail in _of_mesh(problem, limits, tp, pp, groups // pp, context):
                         yield (tp, pp, groups // pp, *tail)

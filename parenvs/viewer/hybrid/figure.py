@@ -74,7 +74,11 @@ def draw(report: HybridReport | Hybrid) -> Figure:
 
 
 def _draw_devices(page: Page, top: float, report: HybridReport) -> None:
-    """Draw a cell for each device: colour by stage, shade by replica, number by tp rank."""
+    """Draw a cell for each device: colour by stage, shade by replica, number by tp rank.
+
+    Where servers differ, a cell is as high as its server is fast, under the server's own number and
+    speed; servers stand in the plan's order.
+    """
     from matplotlib.collections import PolyCollection
 
     cluster, plan = report.cluster, report.plan
@@ -88,6 +92,9 @@ def _draw_devices(page: Page, top: float, report: HybridReport) -> None:
     colours: list[str] = []
     per_inch = width / (columns * (inside + 0.6))
     font = min(8.5, 72 * min(per_inch, _UPPER / rows) * 0.42)
+    order = plan.servers or tuple(range(cluster.servers))
+    speeds = [cluster.speeds[server] for server in order] if cluster.speeds else []
+    font = font * 0.8 if speeds else font
     for number, stage in enumerate(report.stages):
         base = stage_colour(number)
         ranks = stage.tp * plan.context
@@ -99,22 +106,30 @@ def _draw_devices(page: Page, top: float, report: HybridReport) -> None:
             x, y = column * (inside + 0.6) + place, row
             replica, rank = divmod(device - stage.device_first, ranks)
             colour = mix(base, "#FFFFFF", 0.35 * (replica % 2))
-            cells.append(_box(x + 0.04, x + 0.96, y + 0.12, y + 0.88))
+            low = y + 0.88
+            high = low - (0.58 * speeds[server] / max(speeds) if speeds else 0.76)
+            cells.append(_box(x + 0.04, x + 0.96, high, low))
             colours.append(colour)
             if font >= 4.5:
                 words = f"{replica}·{rank}" if stage.dp > 1 and ranks > 1 else f"{replica or rank}"
                 if text_inches(words, font) < 0.95 * per_inch:
                     axes.text(
-                        x + 0.5, y + 0.5, words, size=font, color=ink_on(colour), ha="center",
-                        va="center",
+                        x + 0.5, (low + high) / 2, words, size=font, color=ink_on(colour),
+                        ha="center", va="center",
                     )  # fmt: skip
     axes.add_collection(PolyCollection(cells, facecolors=colours, linewidths=0, gid="devices"))
-    _server_names(axes, plan.servers, servers, rows, columns, inside, per_inch)
+    if speeds:
+        _server_speeds(axes, order, speeds, servers, columns, inside, per_inch)
+    else:
+        _server_names(axes, plan.servers, servers, rows, columns, inside, per_inch)
     words = f"{plural(servers, 'server')} of {plural(inside, 'device')}: colour is the stage"
     words += ", a shade one replica" if any(stage.dp > 1 for stage in report.stages) else ""
     words += ", numbers replica·rank"
+    words += ", height the server's speed" if speeds else ""
     if -(-report.devices_used // inside) > servers:
         words += f" (the first {servers} of {cluster.servers} servers)"
+    elif speeds and servers < cluster.servers:
+        words += f" ({cluster.servers - servers} more servers are unused)"
     _caption(axes, words)
 
 
@@ -150,6 +165,31 @@ def _server_names(
             xycoords=("axes fraction", "data"), textcoords="offset points", size=8, color=QUIET,
             ha="right", va="center", annotation_clip=False,
         )  # fmt: skip
+
+
+def _server_speeds(
+    axes: Axes,
+    order: tuple[int, ...],
+    speeds: list[float],
+    servers: int,
+    columns: int,
+    inside: int,
+    per_inch: float,
+) -> None:
+    """Write the number and the speed of each server above its devices, as far as there is room."""
+    rows = -(-servers // columns)
+    font = min(8.0, 72 * _UPPER / rows * 0.26)
+    for place, (server, speed) in enumerate(zip(order, speeds, strict=True)):
+        if place >= servers or font < 3.5:
+            return
+        row, column = divmod(place, columns)
+        words = f"server {server}: {speed:.3g}"
+        if text_inches(words, font) > inside * per_inch:
+            words = f"{server}: {speed:.2g}"
+        if text_inches(words, font) < 1.05 * inside * per_inch:
+            axes.text(
+                column * (inside + 0.6), row + 0.27, words, size=font, color=QUIET, va="bottom"
+            )
 
 
 def _draw_memory(page: Page, top: float, report: HybridReport) -> None:

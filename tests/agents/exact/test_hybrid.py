@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-from drawn_hybrids import best_of_free_stages, drawn_problem
+from drawn_hybrids import DrawnLayer, best_of_free_stages, drawn_problem
 
 import parenvs
+from parenvs import Cluster, Device, Hybrid
 from parenvs.agents.exact.hybrid import exact, exact_hybrid, exact_uniform
 from parenvs.agents.exact.hybrid.front import pareto3
 from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.space import Constraints, UniformSpace
 from parenvs.hybrid.space.objectives import Objective
 
@@ -111,6 +113,18 @@ def test_exact_hybrid__seventy_billion_on_128_devices(problem):
     uniform, free = exact_uniform(big, limits), exact_hybrid(big, limits)
     assert free.proven and free.report.legal
     assert free.length < uniform.length
+
+
+def test_exact_hybrid__overlapped_sends_hide_gradients_of_stages_behind():
+    """What is left of the second stage's gradients counts less the send to the first."""
+    kept = (1e3, 1e3, 1e3)
+    kinds = [DrawnLayer(0.5, 1.0, 0.0, 0.0, size, kept, 0.0) for size in (1e6, 2e9)]
+    model = HybridModel("tail", "sha256:tail", tuple(kinds), (0, 1), (1e8,))
+    cluster = Cluster(2, 2, Device("drawn", 1e14, 1e13, 1e12), 2e9, 2e9)
+    problem = Hybrid(model, cluster, 4, "llama-2024", "fp16")
+    answer = exact_hybrid(problem, Constraints(pp=2, tp=1, stage_devices=2))
+    assert problem.step(answer.plan).tail > 1
+    assert answer.length == pytest.approx(problem.length(answer.plan), rel=1e-12)
 
 
 def test_pareto3__is_the_front():

@@ -1,0 +1,1 @@
+"""Exact methods and certified bounds for stages of one server each, in any order of the servers."""

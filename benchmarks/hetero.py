@@ -1,0 +1,261 @@
+"""Planners of unequal servers in any order, beside certified bounds: tiers of 8 to 64 servers.
+
+Every row is written as soon as it is there; a run that was stopped goes on where it was. Problems
+of a set are taken one after the other, each in all tiers, so that a stopped run is a smaller one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import parser, percent, progress, publish, table
+from drawn_hybrids import best_of_orders, drawn_hetero
+
+from parenvs.agents.exact.hetero import bottleneck
+from parenvs.agents.exact.hetero.sandwich import lower_bound, sandwich
+from parenvs.agents.exact.hetero.solve import Orders, subset_search
+from parenvs.agents.heuristics.hetero import random_orders, sorted_orders, swap_search
+from parenvs.datasets.hetero_sets import hetero_set
+from parenvs.errors import InfeasibleError
+
+TIERS = (8, 16, 32, 64)
+EXACT = 16
+"""Servers up to which the subset program runs."""
+STATES = 20_000
+"""Sets of servers by type in the sandwich."""
+LIMIT = 60.0
+"""Wall seconds of each search with a limit."""
+PURE = ((20, 8), (40, 16), (80, 32), (128, 64))
+"""Layers and servers of the pure bottleneck problem."""
+TYPES = {8: 8, 16: 8, 32: 8, 64: 4}
+"""Servers -> types of its sandwich."""
+
+
+def timed(run: Callable[[], Any]) -> tuple[Any, float]:
+    """Return a result and its processor seconds."""
+    begin = time.process_time()
+    return run(), time.process_time() - begin
+
+
+def whole(servers: int, number: int) -> dict[str, Any]:
+    """Plan a problem of a test set by every planner."""
+    problem = hetero_set(f"hetero-{servers}-test")[number]
+    row: dict[str, Any] = {"servers": servers, "instance": problem.instance}
+    orders = Orders(problem)
+    row["mean"] = orders.settings[0].bound
+    for name, run in (
+        ("sorted", lambda: sorted_orders(problem)),
+        ("random 100", lambda: random_orders(problem, np.random.default_rng(0), None, 100)),
+        ("random 800", lambda: random_orders(problem, np.random.default_rng(0), None, 800)),
+        ("swap 100", lambda: swap_search(problem, np.random.default_rng(0), None, 100)),
+        ("swap 800", lambda: swap_search(problem, np.random.default_rng(0), None, 800)),
+    ):
+        answer, seconds = timed(run)
+        assert answer.report.legal, answer.report.reasons
+        row[name], row[f"{name} seconds"] = answer.length, seconds
+        orders.keep(answer.plan, _setting_of(orders, answer.plan), answer.length)
+    around, seconds = timed(lambda: sandwich(problem, states=STATES, time_limit=LIMIT))
+    row["sandwich"], row["sandwich seconds"] = around.length, seconds
+    # The bound again, from the best plan known: it cannot be worse.
+    orders.keep(around.plan, _setting_of(orders, around.plan), around.length)
+    deadline = time.perf_counter() + LIMIT
+    (bound, _), seconds = timed(lambda: lower_bound(orders, states=STATES, deadline=deadline))
+    row["bound"], row["bound seconds"] = max(bound, around.bound), seconds
+    if servers <= EXACT:
+        answer, seconds = timed(lambda: subset_search(problem, time_limit=5 * LIMIT, orders=orders))
+        row["exact"], row["exact seconds"] = answer.length, seconds
+        row["proven"] = answer.proven
+        row["bound"] = max(row["bound"], answer.bound)
+    row["best"] = orders.length
+    return row
+
+
+def _setting_of(orders: Orders, plan: Any) -> Any:
+    """The setting of a plan among those of a problem."""
+    stage = plan.stages[0]
+    samples = plan.micro_batch * (stage.devices // stage.tp)
+    return next(
+        bounded.setting
+        for bounded in orders.settings
+        if bounded.setting.samples == samples
+        and bounded.setting.sequence_parallel == plan.sequence_parallel
+    )
+
+
+def pure(layers: int, servers: int, seed: int) -> dict[str, Any]:
+    """The bottleneck alone: weights of dense and expert blocks by turns, speeds U(0.6, 1)."""
+    rng = np.random.default_rng([servers, seed])
+    weights = np.where(np.arange(layers) % 2, rng.uniform(1.2, 2.0), 1.0)
+    weights = weights * rng.uniform(0.9, 1.1, layers)
+    speeds = rng.uniform(0.6, 1.0, servers)
+    bound = bottleneck.mean_bound(weights, speeds)
+    found: dict[str, Any] = {"servers": servers, "layers": layers, "seed": seed, "mean": bound}
+    around, found["sandwich seconds"] = timed(
+        lambda: bottleneck.rounded_bottleneck(weights, speeds, TYPES[servers])
+    )
+    found["lower"], found["upper"] = around
+    drawn = [bottleneck.in_order(weights, rng.permutation(speeds)) for _ in range(60)]
+    found["random"] = float(np.mean(drawn))
+    sorted_ones = np.sort(speeds), np.sort(speeds)[::-1]
+    found["sorted"] = min(bottleneck.in_order(weights, order) for order in sorted_ones)
+    current = min(sorted_ones, key=lambda order: bottleneck.in_order(weights, order)).copy()
+    best = found["sorted"]
+    for count in range(2, 800):
+        pair = rng.choice(servers, 2, replace=False)
+        other = current.copy()
+        other[pair] = other[pair[::-1]]
+        length = bottleneck.in_order(weights, other)
+        if length <= best:
+            current, best = other, length
+        if count == 99:
+            found["swap 100"] = best
+    found["swap 800"] = best
+    if servers <= EXACT:
+        found["exact"], found["exact seconds"] = timed(
+            lambda: bottleneck.subset_bottleneck(weights, speeds)
+        )
+    return found
+
+
+def integer(seed: int) -> dict[str, Any]:
+    """The integer program beside the subset program, on 3 to 10 servers."""
+    rng = np.random.default_rng(seed)
+    servers = 3 + seed % 8
+    weights, speeds = rng.uniform(0.5, 2.0, servers + 2), rng.uniform(0.6, 1.0, servers)
+    best, own = timed(lambda: bottleneck.subset_bottleneck(weights, speeds))
+    found, seconds = timed(lambda: bottleneck.milp_bottleneck(weights, speeds, 5 * LIMIT))
+    return {"servers": servers, "subset": best, "milp": found, "seconds": own,
+            "milp seconds": seconds}  # fmt: skip
+
+
+def brute(seed: int) -> dict[str, Any]:
+    """The subset program beside every plan of a small drawn problem."""
+    problem = drawn_hetero(np.random.default_rng(seed))
+    best = best_of_orders(problem)
+    try:
+        answer = subset_search(problem)
+        around = sandwich(problem, most_types=2)
+    except InfeasibleError:
+        return {"seed": seed, "equal": best == np.inf, "inside": True, "feasible": False}
+    return {
+        "seed": seed,
+        "equal": bool(abs(answer.length - best) <= 1e-9 * best) and answer.proven,
+        "inside": bool(around.bound <= best * (1 + 1e-9) <= around.length * (1 + 2e-9)),
+        "feasible": True,
+    }
+
+
+def rows_of(
+    path: Path, kind: str, jobs: Iterable[tuple[Any, ...]], run: Callable[..., Any]
+) -> list:
+    """Return the rows of jobs, from the file or from a run that is written there."""
+    done = {}
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            done[row["kind"], tuple(row["job"])] = row["row"]
+    found = []
+    for job in jobs:
+        if (kind, job) not in done:
+            progress(f"{kind} {job}")
+            row = run(*job)
+            line = json.dumps({"kind": kind, "job": job, "row": row})
+            with path.open("a", encoding="utf-8") as stream:
+                stream.write(line + "\n")
+            done[kind, job] = row
+        found.append(done[kind, job])
+    return found
+
+
+METHODS = ("sorted", "random 100", "random 800", "swap 100", "swap 800", "sandwich", "exact")
+
+
+def tier_lines(rows: list[dict[str, Any]], spread: bool) -> list[list[Any]]:
+    """Mean excess of every method over the certified bound, by tier."""
+    lines = []
+    for servers in TIERS:
+        own = [r for r in rows if r["servers"] == servers and ("spread" in r["instance"]) == spread]
+        if not own:
+            continue
+        line: list[Any] = [servers, len(own)]
+        line.append(percent(float(np.mean([r["bound"] / r["mean"] - 1 for r in own]))))
+        for name in METHODS:
+            known = [r[name] / r["bound"] - 1 for r in own if name in r]
+            line.append(percent(float(np.mean(known))) if known else "")
+        line.append(percent(float(np.mean([r["best"] / r["bound"] - 1 for r in own]))))
+        line.append(percent(max(r["best"] / r["bound"] - 1 for r in own)))
+        lines.append(line)
+    return lines
+
+
+def main() -> None:
+    """Write the tables."""
+    options = parser(__doc__)
+    options.add_argument("--problems", type=int, default=8, help="of each test set")
+    options.add_argument("--tiers", type=int, nargs="*", default=list(TIERS))
+    options.add_argument("--seeds", type=int, default=3, help="pure bottleneck problems")
+    options.add_argument("--programs", type=int, default=20, help="integer programs")
+    options.add_argument("--brute", type=int, default=24, help="problems with every plan judged")
+    args = options.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / "hetero.jsonl"
+    chains = rows_of(path, "pure", [(*size, s) for s in range(args.seeds) for size in PURE], pure)
+    jobs = [(servers, number) for number in range(args.problems) for servers in args.tiers]
+    rows = rows_of(path, "whole", jobs, whole)
+    programs = rows_of(path, "integer", [(seed,) for seed in range(args.programs)], integer)
+    small = rows_of(path, "brute", [(seed,) for seed in range(args.brute)], brute)
+    head = ["servers", "problems", "bound over work / speed", *METHODS, "best known", "worst"]
+    seconds = []
+    for servers in args.tiers:
+        own = [r for r in rows if r["servers"] == servers]
+        names = ("sorted", "random 800", "swap 800", "sandwich", "bound", "exact")
+        cells = [[r[f"{name} seconds"] for r in own if f"{name} seconds" in r] for name in names]
+        seconds.append([servers, *(f"{np.mean(cell):.1f}" if cell else "" for cell in cells)])
+    ratios = []
+    for layers, servers in PURE:
+        own = [r for r in chains if r["servers"] == servers]
+        line: list[Any] = [layers, servers]
+        for name in ("lower", "exact", "upper", "swap 100", "swap 800", "sorted", "random"):
+            known = [r[name] / r["mean"] for r in own if name in r]
+            line.append(f"{np.mean(known):.3f}" if known else "")
+        ratios.append([*line, f"{np.mean([r['sandwich seconds'] for r in own]):.1f}"])
+    solved = [r for r in programs if r["milp"] == r["milp"] and r["milp"] is not None]
+    equal = sum(abs(r["milp"] - r["subset"]) <= 1e-6 * r["subset"] for r in solved)
+    proven = [r for r in rows if r.get("proven")]
+    sections = [
+        "Seconds of a step over the certified bound, mean over the test problems. `bound over work "
+        "/ speed`: the certified bound over M work / sum of s_j q^j (docs/hetero.md, bound 1). "
+        "`random`, `swap`: best plan after so many judged plans. `best known`: of all methods; "
+        "`worst`: its largest excess. `exact` ran with up to "
+        f"{EXACT} servers, and proved {len(proven)} of "
+        f"{sum('exact' in r for r in rows)}.",
+        "Every server has a speed of its own (U(0.6, 1)):",
+        table(head, tier_lines(rows, True)),
+        "Generations and stragglers:",
+        table(head, tier_lines(rows, False)),
+        "Processor seconds, mean:",
+        table(["servers", "sorted", "random 800", "swap 800", "sandwich", "bound", "exact"],
+              seconds),
+        "The bottleneck alone, over work / speed (mean of "
+        f"{args.seeds} drawn chains; dense and expert blocks by turns, weights vary by 10 %):",
+        table(["layers", "servers", "lower", "exact", "feasible", "swap 100", "swap 800", "sorted",
+               "random, mean of 60", "seconds of the sandwich"], ratios),
+        f"Integer program (HiGHS) beside the subset program, 3 to 10 servers: {equal} of "
+        f"{len(programs)} equal, {len(programs) - len(solved)} not solved in "
+        f"{5 * LIMIT:.0f} s; seconds {sum(r['milp seconds'] for r in programs):.1f} against "
+        f"{sum(r['seconds'] for r in programs):.1f}.",
+        f"Every order, cut and split of {len(small)} small problems of 2 to 4 servers: "
+        f"{sum(r['equal'] for r in small)} equal the subset program, "
+        f"{sum(r['inside'] for r in small)} lie inside the sandwich of 2 types, "
+        f"{sum(not r['feasible'] for r in small)} have no plan that fits.",
+    ]  # fmt: skip
+    publish("hetero", sections, [], args.out)
+
+
+if __name__ == "__main__":
+    main()
