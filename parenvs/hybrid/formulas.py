@@ -58,6 +58,7 @@ class Stages(NamedTuple):
         blocking: (...) bool, whether the devices wait for their sends.
         gradient_bytes: (...) u, bytes of a gradient.
         gradient_overlap: (...) bool, whether gradients are summed during the last backward pass.
+        attended: (...) tokens of its own document, see ``Split``; None: samples are not packed.
     """
 
     layers: np.ndarray
@@ -82,12 +83,14 @@ class Stages(NamedTuple):
     blocking: Figure
     gradient_bytes: Figure
     gradient_overlap: Figure
+    attended: Figure = None
 
     @property
     def split(self) -> Split:
         """How each stage splits a layer."""
+        samples = self.samples / self.dp
         return Split(
-            self.tp, self.samples / self.dp, self.context, self.sequence_parallel, self.expert
+            self.tp, samples, self.context, self.sequence_parallel, self.expert, self.attended
         )
 
     @property
