@@ -25,6 +25,8 @@ from parenvs.ordering.packing import PackedStep, squares_of
 from parenvs.ordering.problem import Ordering
 from parenvs.shipped import shapes
 
+POOL_SEED = 1976
+"""Seed of the pools that environments draw from; the sets have another."""
 SHORTEST = 16
 """Tokens of the shortest document."""
 TAIL = 1.0
