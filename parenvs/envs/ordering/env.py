@@ -25,6 +25,8 @@ from parenvs.plan import ILLEGAL, OrderPlan
 
 ROWS = MICRO_BATCHES + 1
 """Rows of a problem's tables; the last stands for no micro-batch."""
+NONE = MICRO_BATCHES * STAGES
+"""Where that row begins."""
 
 
 class Play:
@@ -33,7 +35,8 @@ class Play:
     Attributes:
         tables: the problem of each episode.
         frontier: (n, 16) float64 seconds, see ``parenvs.ordering.formulas``.
-        order: (n, 79) int64, 15 rows of none and then the micro-batch at each position.
+        offset: (n, 94) int64, 16 times the micro-batch at each position, with 15 positions of none
+            (micro-batch 64) in front and behind.
         placed: (n,) int64, positions that are filled.
         position: (n, 64) float32, position / 64 of each micro-batch, -1 if it has none.
         legal: (n, 65) bool, micro-batches that have no position; the last column is no action.
@@ -47,11 +50,12 @@ class Play:
         self.bound, self.unit = np.ones(count), np.ones(count)
         self.size = np.zeros(count, dtype=np.int64)
         self.frontier = np.zeros((count, STAGES))
-        self.order = np.full((count, STAGES - 1 + MICRO_BATCHES), MICRO_BATCHES, dtype=np.int64)
+        self.offset = np.full((count, MICRO_BATCHES + 2 * STAGES - 2), NONE, dtype=np.int64)
         self.placed = np.zeros(count, dtype=np.int64)
         self.position = np.full((count, MICRO_BATCHES), -1.0, dtype=np.float32)
         self.legal = np.zeros((count, ROWS), dtype=np.bool_)
         self._first = np.arange(count) * ROWS
+        self._cell = self._first[:, None] * STAGES + np.arange(STAGES)
         self._columns = np.arange(STAGES)
 
     def put(self, row: int, tables: OrderTables) -> None:
@@ -66,7 +70,7 @@ class Play:
     def start(self, who: Any) -> None:
         """Start the episodes of ``who`` with nothing placed."""
         self.frontier[who] = 0.0
-        self.order[who] = MICRO_BATCHES
+        self.offset[who] = NONE
         self.placed[who] = 0
         self.position[who] = -1.0
         self.legal[who] = np.arange(ROWS) < self.size[who][..., None]
@@ -77,16 +81,22 @@ class Play:
         Returns:
             The episodes whose order is complete now, (j,) int64.
         """
-        turn, first = self.placed[rows], self._first[rows]
-        self.order[rows, turn + STAGES - 1] = chosen
+        turn = self.placed[rows]
+        self.offset[rows, turn + STAGES - 1] = chosen * STAGES
         self.position[rows, chosen] = turn * (1 / MICRO_BATCHES)
         self.legal[rows, chosen] = False
         self.placed[rows] = turn + 1
-        frontier, at = self.frontier[rows], first + chosen
+        is_all = len(rows) == len(self.placed)
+        frontier = self.frontier if is_all else self.frontier[rows]
+        at = self._first[rows] + chosen
         reached = formulas.forward_turn(
             frontier, self.before.take(at, axis=0), self.through.take(at, axis=0)
         )
-        self.frontier[rows] = self._back(rows, turn, reached, frontier)
+        after = self._back(rows, turn, reached, frontier)
+        if is_all:
+            self.frontier = after
+        else:
+            self.frontier[rows] = after
         return rows[turn + 1 == self.size[rows]]
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
@@ -100,14 +110,16 @@ class Play:
         self, rows: np.ndarray, turn: np.ndarray, reached: np.ndarray, frontier: np.ndarray
     ) -> np.ndarray:
         """Do the backward passes of a turn."""
-        # Stage s passes position turn - w_s; w_s falls by one a column. Behind the last position
-        # the row of none follows, for which the order is as long as the turns need.
-        index = turn[:, None] + self._columns
-        inside = index < self.order.shape[1]
-        passing = self.order[rows[:, None], np.minimum(index, self.order.shape[1] - 1)]
-        passing = np.where(inside, passing, MICRO_BATCHES)
-        at = (self._first[rows][:, None] + passing) * STAGES + self._columns
-        return formulas.backward_turn(reached, frontier, self.backward.take(at), WAIT[turn])
+        # Stage s passes position turn - w_s, and w_s falls by one a column.
+        is_all, first = len(rows) == len(self.placed), int(turn[0])
+        wait = WAIT[first]
+        if (turn == first).all():
+            passing = self.offset[:, first : first + STAGES]
+            passing = passing if is_all else passing[rows]
+        else:
+            passing, wait = self.offset[rows[:, None], turn[:, None] + self._columns], WAIT[turn]
+        cells = passing + (self._cell if is_all else self._cell[rows])
+        return formulas.backward_turn(reached, frontier, self.backward.take(cells), wait)
 
     def observation(self, rows: Any) -> dict[str, np.ndarray]:
         """Return the arrays of the observation that change, (k, ...)."""
@@ -309,7 +321,7 @@ class MicroBatchOrderEnv(PlanEnv):
 
 def plan_of(play: Play, row: int) -> OrderPlan:
     """Return the order of an episode so far; the other micro-batches follow by number."""
-    placed = play.order[row, STAGES - 1 :][: int(play.placed[row])]
+    placed = play.offset[row, STAGES - 1 :][: int(play.placed[row])] // STAGES
     rest = np.flatnonzero(play.legal[row, :MICRO_BATCHES])
     return play.tables[row].problem.plan(np.concatenate([placed, rest]))
 

@@ -56,6 +56,11 @@ class OrderTables(NamedTuple):
     observed: np.ndarray
     numbers: np.ndarray
 
+    @property
+    def instance(self) -> str:
+        """Name or path of the instance."""
+        return self.problem.instance
+
     @classmethod
     def of(cls, problem: Ordering) -> OrderTables:
         """Make the arrays of a problem.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.utils.seeding import np_random
@@ -11,10 +11,20 @@ from gymnasium.utils.seeding import np_random
 from parenvs.envs.base import rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks
 from parenvs.envs.ordering.env import MicroBatchOrderEnv, Play, plan_of, viewable
-from parenvs.envs.ordering.tables import MICRO_BATCHES, STAGES
+from parenvs.envs.ordering.tables import MICRO_BATCHES, STAGES, OrderTables
 from parenvs.envs.pipeline_plan_problems import seeds_of
 from parenvs.ordering.problem import Ordering
 from parenvs.plan import ILLEGAL, OrderPlan
+
+
+class Problems(NamedTuple):
+    """The problems of the environments of a batch.
+
+    Attributes:
+        of: (n) the problem of each.
+    """
+
+    of: list[OrderTables]
 
 
 class MicroBatchOrderVectorEnv(BatchedEnv):
@@ -32,9 +42,14 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
     single = MicroBatchOrderEnv
     env: MicroBatchOrderEnv
 
+    @property
+    def problems(self) -> Problems:
+        """The problem of each environment."""
+        return Problems(self._play_of.tables)
+
     def _set_up(self) -> None:
         n = self.num_envs
-        keep_blocks(8 * n * MICRO_BATCHES * STAGES)
+        keep_blocks(24 * n * MICRO_BATCHES * STAGES)
         self._play_of = Play(n)
         self._rows = np.arange(n)
         self._over = np.zeros(n, dtype=np.bool_)
