@@ -74,6 +74,7 @@ def local_search(
     judged: int,
     rng: np.random.Generator,
     start: np.ndarray | None = None,
+    width: int = 1,
 ) -> OrderAnswer:
     """Return the order of a search by swaps and insertions.
 
@@ -85,21 +86,33 @@ def local_search(
         judged: orders that it judges, the first included.
         rng: draws the moves.
         start: (M,) the first order (default: the pyramid).
+        width: moves that are judged together, of which the best may be kept.
     """
     begin = time.perf_counter()
     order = by_rule(problem, "pyramid").order if start is None else np.asarray(start)
-    length, count = float(problem.length(order)), problem.micro_batches
-    for _ in range(judged - 1 if count > 1 else 0):
-        one, other = rng.choice(count, 2, replace=False)
-        tried = order.copy()
-        if rng.random() < 0.5:
-            tried[[one, other]] = order[[other, one]]
-        else:
-            tried = np.insert(np.delete(order, one), other, order[one])
-        found = float(problem.length(tried))
-        if found <= length:
-            order, length = tried, found
+    length, left = float(problem.length(order)), judged - 1
+    while left > 0 and problem.micro_batches > 1:
+        tried = np.array([_moved(order, rng) for _ in range(min(width, left))])
+        left -= len(tried)
+        found = problem.length(tried)
+        best = int(np.argmin(found))
+        if found[best] <= length:
+            order, length = tried[best], float(found[best])
     return _answer(problem, order, "swap", judged, begin)
+
+
+def _moved(order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return an order with two positions swapped, or with one micro-batch elsewhere."""
+    one, other = rng.integers(len(order)), rng.integers(len(order) - 1)
+    other += other >= one
+    tried = order.copy()
+    if rng.random() < 0.5:
+        tried[[one, other]] = order[[other, one]]
+    elif one < other:
+        tried[one:other], tried[other] = order[one + 1 : other + 1], order[one]
+    else:
+        tried[other + 1 : one + 1], tried[other] = order[other:one], order[one]
+    return tried
 
 
 def _answer(

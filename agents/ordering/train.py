@@ -2,9 +2,9 @@
 
     python -m parenvs.agents.ordering.train --tier p8-m16 --seed 0 --steps 300000 --out order.zip
 
-The agent sees problems of the generator only. Its reward at the end of an episode is by how much the
-step is shorter than that of the pyramid (``parenvs.agents.heuristics.ordering``), so that problems
-of different bounds count alike.
+The agent sees problems of the generator only. Its reward at the end of an episode is by how much
+the step is shorter than that of the pyramid (``parenvs.agents.heuristics.ordering``), so that
+problems of different bounds count alike.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def sample(
     with one_thread(), torch.no_grad():
         for position in range(problem.micro_batches):
             tensors = {key: torch.from_numpy(np.array(value)) for key, value in observation.items()}
-            ratings = policy.extract_features(tensors)[:, :MICRO_BATCHES].numpy()  # type: ignore[union-attr]
+            ratings = policy.extract_features(tensors)[:, :MICRO_BATCHES].numpy()
             noise = rng.gumbel(size=ratings.shape)
             noise[0] = 0.0
             legal = batch.action_masks()

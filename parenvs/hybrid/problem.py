@@ -291,7 +291,8 @@ class Hybrid:
         figures["attended"] = np.asarray(attended, dtype=float)
         step = formulas.step(self.model, self.cluster, self.machine, Stages(**figures))
         ones = np.ones((len(plan.stages), len(figures["attended"])))
-        return tuple(ones * seconds for seconds in _passes(step))  # type: ignore[return-value]
+        forward, backward = _passes(step)
+        return ones * forward, ones * backward
 
     def report(self, plan: HybridPlan) -> HybridReport:
         """Judge a plan on this problem."""

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import DuplicateFieldError, no_duplicates, write_text
 from parenvs.hybrid.shape import TransformerShape
@@ -43,7 +45,7 @@ def read_problem(
     if not set(_SECONDS) & set(content):
         return Ordering.of_step(_step(content, shapes, where), instance or where)
     _check_keys(content, {"schema", *_SECONDS}, where)
-    arrays = [_matrix(content, key, where) for key in _SECONDS]
+    arrays = [np.array(_matrix(content, key, where), dtype=float) for key in _SECONDS]
     try:
         return Ordering(arrays[0], arrays[1], instance or where)
     except ParenvsError as error:

@@ -20,8 +20,8 @@ from parenvs.ordering.problem import Ordering
 
 WIDTH = 256
 """Nodes that are expanded together, always the most promising of the deepest."""
-START = 2000
-"""Orders that the local search judges before the search begins, if there is a time limit or not."""
+START = 1024
+"""Orders that the local search judges before the search begins."""
 CLOSE = 1e-12
 """A node is left out if its bound is at most this share below the best length."""
 
@@ -119,7 +119,7 @@ def exact_order(problem: Ordering, time_limit: float | None = None, seed: int = 
         ``relaxed_bound`` if it is higher.
     """
     begin = time.perf_counter()
-    first = local_search(problem, START, np.random.default_rng(seed), neh(problem).order)
+    first = local_search(problem, START, np.random.default_rng(seed), neh(problem).order, 16)
     best, length, judged = first.order, first.length, first.evaluations
     spare = None if time_limit is None else time_limit / 4
     floor = relaxed_bound(problem, spare).bound

@@ -104,7 +104,7 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         names = np.full(self.num_envs, None, dtype=object)
         restarted = np.zeros(self.num_envs, dtype=np.bool_)
         restarted[who] = True
-        for row in np.flatnonzero(restarted):
+        for row in np.flatnonzero(restarted).tolist():
             names[row] = self.problem(row).instance
         return observation, {**infos, "instance": names, "_instance": restarted}
 
