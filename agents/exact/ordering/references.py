@@ -5,7 +5,8 @@
 
 Problems of at most ``FEW`` micro-batches are solved by ``exact_order``; of others the bound is
 ``path_bound`` (``relaxed_bound`` is seldom higher, and takes seconds), and the order is the best of
-two long local searches, from the pyramid and from NEH. Each row is written when it is known, so an interruption loses one problem.
+two long local searches, from the pyramid and from NEH. Each row is written when it is known, so an
+interruption loses one problem.
 """
 
 from __future__ import annotations
