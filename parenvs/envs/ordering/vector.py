@@ -53,7 +53,9 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         self._play_of = Play(n)
         self._rows = np.arange(n)
         self._over = np.zeros(n, dtype=np.bool_)
-        self._lengths = np.full(n, np.nan)
+        # Episodes that began, and that ended with a complete order, since the last infos.
+        self._began, self._complete = np.zeros((2, n), dtype=np.bool_)
+        self._lengths = np.zeros(n)
         self._seeds: list[int | None] = [None] * n
         self._generators: list[np.random.Generator | None] = [None] * n
         first = self.env._play.tables[0]
@@ -90,24 +92,6 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
             self._generators[row] = generator
         return generator
 
-    def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """See ``BatchedEnv.reset``; ``infos["instance"]`` are the names of the problems."""
-        who = self._rows
-        if options and "reset_mask" in options and isinstance(options["reset_mask"], np.ndarray):
-            who = options["reset_mask"]
-        observation, infos = super().reset(seed=seed, options=options)
-        names = np.full(self.num_envs, None, dtype=object)
-        restarted = np.zeros(self.num_envs, dtype=np.bool_)
-        restarted[who] = True
-        for row in np.flatnonzero(restarted).tolist():
-            names[row] = self.problem(row).instance
-        return observation, {**infos, "instance": names, "_instance": restarted}
-
     def _reset(
         self, who: Any, seed: int | Sequence[int | None] | None, options: dict[str, Any]
     ) -> None:
@@ -139,8 +123,8 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
     def _begin(self, who: Any) -> None:
         """Start the episodes of ``who`` with nothing placed."""
         self._play_of.start(who)
-        self._over[who] = False
-        self._lengths[who] = np.nan
+        self._over[who] = self._complete[who] = False
+        self._began[who] = True
 
     def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         play, over = self._play_of, self._ended()
@@ -158,7 +142,7 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         if complete.size:
             self._lengths[complete] = lengths = play.lengths(complete)
             rewards[complete], terminated[complete] = play.bound[complete] / lengths, True
-            self._over[complete] = True
+            self._over[complete] = self._complete[complete] = True
         if over.size:
             self._restart(over)
         return rewards, terminated
@@ -174,19 +158,28 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
 
     def _infos(self) -> dict[str, Any]:
         infos = super()._infos()
-        known = ~np.isnan(self._lengths)
-        if known.any():
-            infos["length_seconds"] = np.where(known, self._lengths, 0.0)
-            infos["_length_seconds"] = known
+        if self._began.any():
+            names = np.full(self.num_envs, None, dtype=object)
+            for row in np.flatnonzero(self._began).tolist():
+                names[row] = self.problem(row).instance
+            infos.update(instance=names, _instance=self._began.copy())
+            self._began[:] = False
+        infos.update(self._ended_lengths())
         return infos
 
     def _final_infos(self, who: np.ndarray, over: np.ndarray) -> dict[str, Any]:
         infos = super()._final_infos(who, over)
-        known = over & ~np.isnan(self._lengths)
-        if known.any():
-            lengths = np.where(known, self._lengths, 0.0)
-            infos["final_info"].update(length_seconds=lengths, _length_seconds=known)
+        infos["final_info"].update(self._ended_lengths())
         return infos
+
+    def _ended_lengths(self) -> dict[str, np.ndarray]:
+        """Return the lengths of the steps of episodes that just ended, as infos; each once."""
+        complete = self._complete.copy()
+        self._complete[:] = False
+        if not complete.any():
+            return {}
+        lengths = np.where(complete, self._lengths, 0.0)
+        return {"length_seconds": lengths, "_length_seconds": complete}
 
     def _observation(self) -> dict[str, Any]:
         forward, backward = self._play_of.observed
