@@ -23,6 +23,8 @@ OWN = 10
 """Numbers that describe a micro-batch."""
 COMMON = 3 * STAGES + len(NUMBERS) + 5
 """Numbers that all micro-batches have in common."""
+DESCRIBED = ("own", "common", "left")
+"""Names of what ``describe`` returns."""
 WIDTH = 48
 """Width of the layers."""
 
@@ -94,8 +96,11 @@ def describe(observation: TensorDict) -> tuple[torch.Tensor, torch.Tensor, torch
 class OrderExtractor(BaseFeaturesExtractor):
     """Features of (b, 64 + 2 width): a rating of each micro-batch, and what the value is made of.
 
+    Observations may be described already, as ``DESCRIBED`` names the parts, so that learning does
+    not describe each of them again in every epoch.
+
     Args:
-        observation_space: observation space of ``MicroBatchOrder-v0``.
+        observation_space: that of ``MicroBatchOrder-v0``, or of ``DESCRIBED``.
         width: of the layers.
     """
 
@@ -109,7 +114,10 @@ class OrderExtractor(BaseFeaturesExtractor):
 
     def forward(self, observation: TensorDict) -> torch.Tensor:
         """Return the features."""
-        own, common, left = describe(observation)
+        if "own" in observation:
+            own, common, left = (observation[key] for key in DESCRIBED)
+        else:
+            own, common, left = describe(observation)
         shared = self.common(common)
         hidden = (self.own(own) + shared[:, None]).relu()
         mean = _mean(hidden, left)

@@ -12,20 +12,23 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from parenvs.agents.answer import OrderAnswer
-from parenvs.agents.heuristics.ordering import by_rule
-from parenvs.agents.ordering.policy import OrderPolicy
+from parenvs.agents.heuristics.ordering import by_rule, local_search
+from parenvs.agents.ordering.policy import COMMON, DESCRIBED, OWN, OrderPolicy, describe
 from parenvs.agents.vec_env import NativeVecEnv, one_thread
 from parenvs.datasets.orders import tier_of
 from parenvs.envs.ordering.tables import MICRO_BATCHES
@@ -41,16 +44,27 @@ SCALE = 20.0
 
 
 class RelativeVecEnv(NativeVecEnv):
-    """Pays ``20 (L_pyramid / L - 1)`` at the end of an episode in place of 1/L."""
+    """Pays ``20 (L_pyramid / L - 1)`` at the end of an episode in place of 1/L.
+
+    Observations are described (``parenvs.agents.ordering.policy.describe``).
+
+    Args:
+        batch: the environments, all of one tier.
+    """
 
     def __init__(self, batch: MicroBatchOrderVectorEnv) -> None:
         super().__init__(batch)
+        size = batch.env.episode_steps
+        shapes = {"own": (size, OWN), "common": (COMMON,), "left": (size,)}
+        self.observation_space = spaces.Dict(
+            {key: spaces.Box(-np.inf, np.inf, shape, np.float32) for key, shape in shapes.items()}
+        )
         self._values: dict[str, float] = {}
         self._base = np.ones(batch.num_envs)
 
     def reset(self) -> Any:
         """See ``NativeVecEnv.reset``."""
-        observation = super().reset()
+        observation = described(super().reset())
         self._look(np.arange(self.num_envs))
         return observation
 
@@ -61,7 +75,9 @@ class RelativeVecEnv(NativeVecEnv):
         if ended.size:
             rewards[ended] = SCALE * (rewards[ended] / self._base[ended] - 1)
             self._look(ended)
-        return observation, rewards, dones, infos
+        for row in ended.tolist():  # agents ask for it where an episode is cut off, as none is
+            del infos[row]["terminal_observation"]
+        return described(observation), rewards, dones, infos
 
     def _look(self, rows: np.ndarray) -> None:
         """Look up the pyramid's value for the problems of environments."""
@@ -73,10 +89,24 @@ class RelativeVecEnv(NativeVecEnv):
             self._base[row] = self._values[problem.instance]
 
 
+def described(observation: Any) -> dict[str, np.ndarray]:
+    """Return a batch of observations as ``DESCRIBED`` names the parts."""
+    with torch.no_grad():
+        parts = describe({key: tensor(value) for key, value in observation.items()})
+    return {key: part.numpy() for key, part in zip(DESCRIBED, parts, strict=True)}
+
+
+def tensor(values: np.ndarray) -> torch.Tensor:
+    """Return an array as a tensor, which may share its memory and is never written to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(values)
+
+
 def ppo_settings(micro_batches: int) -> dict[str, Any]:
     """Keyword arguments of MaskablePPO; a rollout is an episode of each environment."""
     return {
-        "n_steps": micro_batches, "batch_size": 512, "n_epochs": 3, "gamma": 1.0,
+        "n_steps": micro_batches, "batch_size": 1024, "n_epochs": 3, "gamma": 1.0,
         "gae_lambda": 0.97, "learning_rate": LinearSchedule(1.5e-3, 2e-4, 1.0),
         "ent_coef": 0.002, "clip_range": 0.2, "device": "cpu",
     }  # fmt: skip
@@ -125,7 +155,7 @@ def sample(
     policy = cast(OrderPolicy, agent.policy)
     with one_thread(), torch.no_grad():
         for position in range(problem.micro_batches):
-            tensors = {key: torch.from_numpy(np.array(value)) for key, value in observation.items()}
+            tensors = {key: tensor(value) for key, value in observation.items()}
             ratings = policy.extract_features(tensors)[:, :MICRO_BATCHES].numpy()
             noise = rng.gumbel(size=ratings.shape)
             noise[0] = 0.0
@@ -138,6 +168,21 @@ def sample(
         problem, orders[best], float(found[best]), method="ppo", evaluations=judged,
         bound=problem.bound_seconds, seconds=time.perf_counter() - begin,
     )  # fmt: skip
+
+
+def sample_and_search(
+    agent: MaskablePPO, problem: Ordering, judged: int, rng: np.random.Generator
+) -> OrderAnswer:
+    """Return the best of ``judged`` orders: a tenth sampled, the others by search from the best.
+
+    The arguments are those of ``sample``; the search is that of the planner ``swap``.
+    """
+    begin = time.perf_counter()
+    first = sample(agent, problem, max(judged // 10, 1), rng)
+    left = judged - first.evaluations + 1  # the search counts its start, which is judged already
+    answer = local_search(problem, left, rng, first.order)
+    seconds = time.perf_counter() - begin
+    return replace(answer, method="ppo-swap", evaluations=judged, seconds=seconds)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
