@@ -11,8 +11,7 @@ import numpy as np
 
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.report import HybridReport
-from parenvs.ordering.problem import Ordering
-from parenvs.ordering.report import OrderReport
+from parenvs.ordering.problem import Ordering, OrderReport
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.plan import HybridPlan, OrderPlan, PartitionPlan, PipelinePlan

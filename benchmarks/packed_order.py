@@ -118,8 +118,10 @@ def exact(rows: Rows, tier: str) -> None:
     progress(f"{tier}: exact")
 
 
-def ppo(rows: Rows, tier: str, seeds: int, steps: int) -> None:
-    """Train an agent for each seed, and sample orders from it."""
+def ppo(rows: Rows, tier: str, seeds: int, steps: int, agents: Path) -> None:
+    """Train an agent for each seed, or load it from a folder, and sample orders from it."""
+    from sb3_contrib import MaskablePPO
+
     from parenvs.agents.ordering.train import sample, sample_and_search, train
 
     named = list(problems(tier))
@@ -127,9 +129,17 @@ def ppo(rows: Rows, tier: str, seeds: int, steps: int) -> None:
         done = [rows.key({"problem": n, "method": "ppo-swap-600", "seed": seed}) for n, _ in named]
         if set(done) <= set(rows.rows):
             continue
-        begin = time.process_time()
-        agent = train(tier, seed, steps)
-        spent = time.process_time() - begin
+        place = agents / f"{tier}-{steps}-{seed}.zip"
+        cost = place.with_suffix(".json")
+        if cost.exists():
+            agent, spent = MaskablePPO.load(place, device="cpu"), json.loads(cost.read_text())
+        else:
+            begin = time.process_time()
+            agent = train(tier, seed, steps)
+            spent = time.process_time() - begin
+            agent.save(place)
+            cost.write_text(json.dumps(spent))
+            progress(f"{tier}: ppo, seed {seed}, {spent:.0f} s of processor time")
         for name, problem in named:
             for judged in (1, *BUDGETS):
                 row = {"tier": tier, "problem": name, "method": f"ppo-{judged}", "seed": seed}
@@ -141,7 +151,7 @@ def ppo(rows: Rows, tier: str, seeds: int, steps: int) -> None:
                 rng = np.random.default_rng([seed, judged, 1])
                 plan = partial(timed, partial(sample_and_search, agent, problem, judged, rng))
                 rows.add({**row, "steps": steps, "trained": spent}, plan)
-        progress(f"{tier}: ppo, seed {seed}, {spent:.0f} s of processor time")
+        progress(f"{tier}: ppo, seed {seed} judged")
 
 
 def speed(rows: Rows, tier: str) -> None:
@@ -242,9 +252,9 @@ def report(rows: Rows, tiers: list[str]) -> list[str]:
         sections.append(f"Mean gap to {words}, over the 20 problems of each tier of `{SET}`:")
         sections.append(table(["method", *tiers], lines))
     sections.append(
-        "`NAME-n` judges n orders. `swap` searches from `pyramid` by swaps and insertions; `ppo-1` "
-        "is the greedy order, `ppo-n` the best of it and n - 1 drawn ones; `ppo-swap-n` draws n / 10 "
-        "and searches from the best of them as `swap` does. PPO: interquartile mean "
+        "`NAME-n` judges n orders. `swap` searches from `pyramid` by swaps and insertions; "
+        "`ppo-1` is the greedy order, `ppo-n` the best of it and n - 1 drawn ones; `ppo-swap-n` "
+        "draws n / 10 and searches from the best of them as `swap` does. PPO: interquartile mean "
         "over seeds of the mean over problems, with a 95 % bootstrap interval over seeds."
     )
     lines = []
@@ -298,6 +308,7 @@ def main() -> None:
     options.add_argument("--only", nargs="*", default=list(PARTS), choices=PARTS)
     options.add_argument("--seeds", type=int, default=5)
     options.add_argument("--steps", type=int, default=300_000)
+    options.add_argument("--agents", type=Path, default=Path("runs/packed-order"))
     args = options.parse_args()
     rows = Rows(args.out / "packed_order.jsonl")
     for part in args.only:
@@ -307,7 +318,7 @@ def main() -> None:
             elif part == "exact":
                 exact(rows, tier)
             elif part == "ppo":
-                ppo(rows, tier, args.seeds, args.steps)
+                ppo(rows, tier, args.seeds, args.steps, args.agents)
             else:
                 speed(rows, tier)
     publish("packed_order", report(rows, list(TIERS)), None, args.out)

@@ -14,8 +14,7 @@ from parenvs.hybrid.report import HybridReport
 from parenvs.hybrid.shape import TransformerShape
 from parenvs.hybrid.stack import Stack
 from parenvs.instances import forward_of, load_graph, load_model, load_ordering, load_profile
-from parenvs.ordering.problem import Ordering
-from parenvs.ordering.report import OrderReport
+from parenvs.ordering.problem import Ordering, OrderReport
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.pipeline.profile import StageProfile

@@ -156,7 +156,7 @@ def sample(
     with one_thread(), torch.no_grad():
         for position in range(problem.micro_batches):
             tensors = {key: tensor(value) for key, value in observation.items()}
-            ratings = policy.extract_features(tensors)[:, :MICRO_BATCHES].numpy()
+            ratings = policy.features_extractor(tensors)[:, :MICRO_BATCHES].numpy()
             noise = rng.gumbel(size=ratings.shape)
             noise[0] = 0.0
             legal = batch.action_masks()

@@ -15,7 +15,7 @@ from parenvs.errors import InfeasibleError, printable
 from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.instances import manifest
-from parenvs.ordering.report import OrderReport
+from parenvs.ordering.problem import OrderReport
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.cuts import CutSpace
 from parenvs.pipeline.problem import Pipeline

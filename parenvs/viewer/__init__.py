@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from parenvs.hybrid.problem import Hybrid
     from parenvs.hybrid.report import HybridReport
-    from parenvs.ordering.problem import Ordering
-    from parenvs.ordering.report import OrderReport
+    from parenvs.ordering.problem import Ordering, OrderReport
     from parenvs.partitioning.problem import Partitioning, PartitionReport
     from parenvs.pipeline.problem import Pipeline, Report
 
@@ -133,8 +132,7 @@ def _is_order(
     viewable: Viewable, undecided: Collection[str] | None
 ) -> TypeGuard[OrderReport | Ordering]:
     """Whether it is of an order of micro-batches."""
-    from parenvs.ordering.problem import Ordering
-    from parenvs.ordering.report import OrderReport
+    from parenvs.ordering.problem import Ordering, OrderReport
 
     if isinstance(viewable, (OrderReport, Ordering)) and undecided is not None:
         raise ValueError("undecided: only variables of partitions can be undecided")

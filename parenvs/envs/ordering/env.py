@@ -19,8 +19,7 @@ from parenvs.envs.ordering.tables import (
     named,
 )
 from parenvs.ordering import formulas
-from parenvs.ordering.problem import Ordering
-from parenvs.ordering.report import OrderReport
+from parenvs.ordering.problem import Ordering, OrderReport
 from parenvs.plan import ILLEGAL, OrderPlan
 
 ROWS = MICRO_BATCHES + 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parenvs.ordering.report import OrderReport
+from parenvs.ordering.problem import OrderReport
 from parenvs.viewer.ordering.text import title, verdict
 from parenvs.viewer.page import (
     HEIGHT,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parenvs.errors import printable
-from parenvs.ordering.report import OrderReport
+from parenvs.ordering.problem import OrderReport
 from parenvs.viewer.words import SEPARATOR, clip, duration, plural, reason_lines
 
 if TYPE_CHECKING:
