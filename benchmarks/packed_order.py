@@ -35,7 +35,7 @@ BUDGETS = (60, 600)
 """Judged orders of searches."""
 EXACT = 2
 """Problems of each tier that the exact method gets."""
-LIMIT = 15.0
+LIMIT = 6.0
 """Its processor seconds for each."""
 SAMPLES = 1000
 """Bootstrap samples of the interval."""

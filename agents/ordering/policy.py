@@ -167,7 +167,7 @@ class OrderPolicy(MaskableMultiInputActorCriticPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)  # the heads that it makes are replaced
-        self.action_net: nn.Module = _Ratings()  # type: ignore[assignment]
+        self.action_net: nn.Module = _Ratings()
         self.value_net: nn.Module = _Value(WIDTH)  # type: ignore[assignment]
         self.optimizer = self.optimizer_class(
             self.parameters(),
