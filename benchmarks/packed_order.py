@@ -2,7 +2,7 @@
 
     python benchmarks/packed_order.py                       # heuristics, then exact, then PPO
     python benchmarks/packed_order.py --only heuristics     # of these parts
-    python benchmarks/packed_order.py --tiers p8-m16 --only ppo --seeds 5 --steps 300000
+    python benchmarks/packed_order.py --tiers p8-m16 --only ppo --seeds 0 1 2 --steps 400000
 
 Rows go to ``packed_order.jsonl`` as they are known; what is there already is not done again. Gaps
 are to the bound of ``order-references.json``, a certified lower bound, and to the best known order.
@@ -29,7 +29,9 @@ from parenvs.envs.ordering.vector import MicroBatchOrderVectorEnv
 from parenvs.ordering.problem import Ordering
 from parenvs.shipped import load_ordering, ordering_steps
 
-PARTS = ("heuristics", "exact", "ppo", "speed")
+PARTS = ("heuristics", "exact", "ppo", "transfer", "speed")
+TAUGHT = "p8-m32"
+"""Tier whose agents order the micro-batches of the others, too."""
 SET = "order-test"
 BUDGETS = (60, 600)
 """Judged orders of searches."""
@@ -119,14 +121,14 @@ def exact(rows: Rows, tier: str) -> None:
     progress(f"{tier}: exact")
 
 
-def ppo(rows: Rows, tier: str, seeds: int, steps: int, agents: Path) -> None:
+def ppo(rows: Rows, tier: str, seeds: list[int], steps: int, agents: Path) -> None:
     """Train an agent for each seed, or load it from a folder, and sample orders from it."""
     from sb3_contrib import MaskablePPO
 
     from parenvs.agents.ordering.train import sample, sample_and_search, train
 
     named = list(problems(tier))
-    for seed in range(seeds):
+    for seed in seeds:
         done = [rows.key({"problem": n, "method": "ppo-swap-600", "seed": seed}) for n, _ in named]
         if set(done) <= set(rows.rows):
             continue
@@ -153,6 +155,25 @@ def ppo(rows: Rows, tier: str, seeds: int, steps: int, agents: Path) -> None:
                 plan = partial(timed, partial(sample_and_search, agent, problem, judged, rng))
                 rows.add({**row, "steps": steps, "trained": spent}, plan)
         progress(f"{tier}: ppo, seed {seed} judged")
+
+
+def transfer(rows: Rows, tier: str, seeds: list[int], steps: int, agents: Path) -> None:
+    """Sample orders of the other tiers from the agents of one."""
+    from sb3_contrib import MaskablePPO
+
+    from parenvs.agents.ordering.train import sample
+
+    for seed in seeds:
+        place = agents / f"{TAUGHT}-{steps}-{seed}.zip"
+        if tier == TAUGHT or not place.exists():
+            continue
+        agent = MaskablePPO.load(place, device="cpu")
+        for name, problem in problems(tier):
+            for judged in (1, BUDGETS[0]):
+                row = {"tier": tier, "problem": name, "method": f"taught-{judged}", "seed": seed}
+                rng = np.random.default_rng([seed, judged])
+                rows.add(row, partial(timed, partial(sample, agent, problem, judged, rng)))
+        progress(f"{tier}: orders of the agent of {TAUGHT}, seed {seed}")
 
 
 def speed(rows: Rows, tier: str) -> None:
@@ -223,6 +244,7 @@ def best_lengths(rows: list[Row]) -> dict[str, float]:
 METHODS = (
     "random-1", "as-drawn", "random-60", "random-600", "ascending", "descending", "pyramid", "neh",
     "swap-60", "swap-600", "ppo-1", "ppo-60", "ppo-600", "ppo-swap-60", "ppo-swap-600",
+    "taught-1", "taught-60",
 )  # fmt: skip
 
 
@@ -240,11 +262,14 @@ def report(rows: Rows, tiers: list[str]) -> list[str]:
                     cells.append("")
                     continue
                 share = gaps(found, key)
-                if not method.startswith("ppo"):
+                if not method.startswith(("ppo", "taught")):
                     cells.append(percent(float(share.mean())))
                     continue
                 seeds = np.array([row["seed"] for row in found])
                 means = np.array([share[seeds == seed].mean() for seed in np.unique(seeds)])
+                if len(means) == 1:
+                    cells.append(f"{percent(float(means[0]))} (1 seed)")
+                    continue
                 low, high = interval(means)
                 cells.append(
                     f"{percent(interquartile_mean(means))} ({percent(low)} to {percent(high)})"
@@ -255,8 +280,9 @@ def report(rows: Rows, tiers: list[str]) -> list[str]:
     sections.append(
         "`NAME-n` judges n orders. `swap` searches from `pyramid` by swaps and insertions; "
         "`ppo-1` is the greedy order, `ppo-n` the best of it and n - 1 drawn ones; `ppo-swap-n` "
-        "draws n / 10 and searches from the best of them as `swap` does. PPO: interquartile mean "
-        "over seeds of the mean over problems, with a 95 % bootstrap interval over seeds."
+        "draws n / 10 and searches from the best of them as `swap` does; `taught-n` is `ppo-n` of "
+        f"the agents that were trained on {TAUGHT} only. Agents: interquartile mean over seeds of "
+        "the mean over problems, with a 95 % bootstrap interval over seeds."
     )
     lines = []
     for tier in tiers:
@@ -308,8 +334,8 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--tiers", nargs="+", default=list(TIERS), choices=list(TIERS))
     options.add_argument("--only", nargs="*", default=list(PARTS), choices=PARTS)
-    options.add_argument("--seeds", type=int, default=5)
-    options.add_argument("--steps", type=int, default=300_000)
+    options.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
+    options.add_argument("--steps", type=int, default=400_000)
     options.add_argument("--agents", type=Path, default=Path("runs/packed-order"))
     args = options.parse_args()
     rows = Rows(args.out / "packed_order.jsonl")
@@ -321,6 +347,8 @@ def main() -> None:
                 exact(rows, tier)
             elif part == "ppo":
                 ppo(rows, tier, args.seeds, args.steps, args.agents)
+            elif part == "transfer":
+                transfer(rows, tier, args.seeds, args.steps, args.agents)
             else:
                 speed(rows, tier)
     publish("packed_order", report(rows, list(TIERS)), None, args.out)
