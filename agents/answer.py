@@ -11,9 +11,10 @@ import numpy as np
 
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.report import HybridReport
+from parenvs.ordering.problem import Ordering, OrderReport
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.problem import Pipeline, Report
-from parenvs.plan import HybridPlan, PartitionPlan, PipelinePlan
+from parenvs.plan import HybridPlan, OrderPlan, PartitionPlan, PipelinePlan
 
 SEARCHED = {"exact-pruned": "pruned candidates", "exact-points": "128 points and 64 units"}
 """Planners whose search space is a part of all plans -> that part; their proofs are for it."""
@@ -159,3 +160,28 @@ class HybridAnswer(Answer):
     def claim(self) -> str:
         """See ``Answer.claim``."""
         return f"{self.status} among {self.among}" if self.proven and self.among else self.status
+
+
+@dataclass(frozen=True, eq=False)
+class OrderAnswer(Answer):
+    """An order of micro-batches.
+
+    Attributes:
+        problem: the problem.
+        order: (M,) int64, the micro-batch at each position.
+        length: seconds of the step, ``Ordering.length``.
+    """
+
+    problem: Ordering
+    order: np.ndarray
+    length: float
+
+    @property
+    def plan(self) -> OrderPlan:
+        """The plan, which can be saved."""
+        return self.problem.plan(self.order)
+
+    @cached_property
+    def report(self) -> OrderReport:
+        """The judge's report on the plan."""
+        return self.problem.report(self.plan)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from parenvs.agents.answer import Answer, HybridAnswer, PartitionAnswer, PipelineAnswer
+from parenvs.agents.answer import (
+    Answer,
+    HybridAnswer,
+    PartitionAnswer,
+    PipelineAnswer,
+)
 from parenvs.agents.exact.hybrid import exact, exact_hybrid, exact_uniform
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.exact.pipeline import exact_full, exact_pruned
@@ -23,123 +26,22 @@ from parenvs.agents.heuristics import partition as partition_heuristics
 from parenvs.agents.heuristics.beam import beam
 from parenvs.agents.heuristics.pipedream import pipedream
 from parenvs.agents.heuristics.pipeline import even_cut, random_search
-from parenvs.agents.names import ANY_STAGES, ENVIRONMENTS, REFINED, STEPS, TRAINED
+from parenvs.agents.names import ANY_STAGES, ENVIRONMENTS, REFINED, TRAINED
+from parenvs.agents.order_planners import OrderRequest
 from parenvs.agents.pretrained.planner import pretrained
-from parenvs.agents.reference import optimum, target
+from parenvs.agents.request import SECONDS, Request
 from parenvs.cluster import Cluster
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.space import Constraints, UniformSpace
 from parenvs.hybrid.space.objectives import Objective
+from parenvs.ordering.problem import Ordering
 from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import PartitionSpace
 from parenvs.pipeline.cuts import RADIUS, CutSpace, check_candidates
 from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline
 from parenvs.plan import HybridPlan
-
-SECONDS = 20.0
-"""Default time limit of each search of the planner ``exact`` for pipelines."""
-
-
-@dataclass(frozen=True)
-class Request(ABC):
-    """A problem, and the limits within which a planner solves it.
-
-    Attributes:
-        problem: the problem to plan.
-        seed: seed of planners that draw numbers.
-        steps: environment steps of planners that learn; random search judges one plan per episode
-            that these steps make.
-        progress: whether planners that learn show a progress bar.
-    """
-
-    problem: Any
-    seed: int = field(default=0, kw_only=True)
-    steps: int = field(default=STEPS, kw_only=True)
-    progress: bool = field(default=False, kw_only=True)
-
-    planners: ClassVar[Mapping[str, Callable[[Any], Answer]]]
-    """Every planner of the task by name; each takes the request and gives an answer."""
-
-    @property
-    @abstractmethod
-    def env_id(self) -> str:
-        """Id of the environment in which agents train for the task."""
-
-    @property
-    @abstractmethod
-    def env_kwargs(self) -> dict[str, Any]:
-        """The problem as arguments of the environment in JSON types, if it was loaded by name."""
-
-    @property
-    def object_kwargs(self) -> dict[str, Any]:
-        """The problem as arguments of the environment: the object itself, whatever its name."""
-        return {"problem": self.problem}
-
-    @property
-    @abstractmethod
-    def space(self) -> Any:
-        """The search space of that environment."""
-
-    @property
-    @abstractmethod
-    def compared(self) -> tuple[str, ...]:
-        """Planners that ``parenvs compare`` runs."""
-
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """Words for a folder's name that tell this problem from others of the instance."""
-
-    def settled(self, agents: Sequence[str]) -> tuple[Request, Choice | None]:
-        """Return the request with everything chosen that a planner takes as given.
-
-        Args:
-            agents: the planners that will take it.
-
-        Returns:
-            The request, and how the shape of a pipeline was chosen, or None if nothing was open.
-        """
-        return self, None
-
-    def optimum(self) -> float:
-        """Return the return of the best episode of the environment, proven."""
-        return optimum(self.space)
-
-    def target(self, best: float) -> float:
-        """Return the least return of episodes that count as optimal; the optimum is ``best``."""
-        return target(str(self.env_kwargs.get("reward", "1/L")), best)
-
-    def run(self, agent: str) -> Answer:
-        """Return the answer of the planner ``agent``, with its wall time.
-
-        Raises:
-            ParenvsError: the planner is unknown, or no plan exists.
-        """
-        self.check(agent)
-        begin = time.perf_counter()
-        answer = self.planners[agent](self)
-        return replace(answer, method=agent, seconds=time.perf_counter() - begin)
-
-    def check(self, agent: str) -> None:
-        """Raise a ParenvsError if the planner ``agent`` is unknown."""
-        if agent not in self.planners:
-            raise ParenvsError(
-                f"unknown agent {agent!r}{did_you_mean(agent, self.planners)}; "
-                f"known: {', '.join(self.planners)}"
-            )
-
-    def train(self, agent: str) -> Any:
-        """Train an agent on the problem and return the result.
-
-        Raises:
-            ParenvsError: the extra ``agents`` is not installed.
-        """
-        with need_extra("agents", f"agent {agent!r}"):
-            from parenvs.agents.train.run import Config, train
-        config = Config(self.env_id, self.object_kwargs, agent, self.seed, self.steps)
-        return train(config, progress=self.progress)[0]
 
 
 @dataclass(frozen=True)
@@ -340,14 +242,15 @@ class HybridRequest(Request):
         return f"{cluster.name or f'{cluster.devices}-devices'}-batch-{self.problem.batch}"
 
 
-def request_of(problem: Pipeline | Partitioning | Hybrid, **options: Any) -> Request:
+def request_of(problem: Pipeline | Partitioning | Hybrid | Ordering, **options: Any) -> Request:
     """Make the request of a problem.
 
     Args:
         problem: the problem to plan.
         **options: ``seed``, ``steps``, ``progress``; for pipelines ``radius``, ``candidates`` and
             ``time_limit`` (and ``clusters``, for commands); for partitions ``memory_limit``; for
-            hybrid plans ``constraints``, ``objective``, ``price`` and ``time_limit``.
+            hybrid plans ``constraints``, ``objective``, ``price`` and ``time_limit``; for orders
+            ``time_limit``.
 
     Raises:
         ParenvsError: ``problem`` is no problem, or the task does not have an option.
@@ -359,6 +262,8 @@ def request_of(problem: Pipeline | Partitioning | Hybrid, **options: Any) -> Req
         kind = PartitionRequest
     elif isinstance(problem, Hybrid):
         kind = HybridRequest
+    elif isinstance(problem, Ordering):
+        kind = OrderRequest
     else:
         raise ParenvsError(
             f"solve takes a problem, not {shown(problem)}; make one with parenvs.problem(name), "
@@ -375,7 +280,7 @@ def request_of(problem: Pipeline | Partitioning | Hybrid, **options: Any) -> Req
 
 
 def solve(
-    problem: Pipeline | Partitioning | Hybrid, agent: str = "exact", **options: Any
+    problem: Pipeline | Partitioning | Hybrid | Ordering, agent: str = "exact", **options: Any
 ) -> Answer:
     """Plan a problem of any task with any planner.
 

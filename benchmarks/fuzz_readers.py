@@ -23,8 +23,12 @@ from parenvs.graph.formats.text import parse
 from parenvs.instances import load_graph, load_partitioning, load_profile
 from parenvs.leaderboard.check import check
 from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.plan import ILLEGAL, PartitionPlan, Plan
+from parenvs.ordering.problem import Ordering
+from parenvs.plan import ILLEGAL, OrderPlan, PartitionPlan, Plan
+from parenvs.shipped import load_ordering, ordering_steps
 
+ORDER = "order-test/p4-m8-000"
+"""A problem of ordering micro-batches."""
 SMALL = """\
 HloModule small
 
@@ -316,7 +320,7 @@ def check_partitioning(problem: Partitioning) -> None:
 def check_verdict(plan: Plan, problem: Any) -> None:
     """Check that the judge gives a plan a finite value, and -1 exactly if it is illegal."""
     report = judge(plan, problem)
-    value = report.value if isinstance(problem, Pipeline) else report.value()
+    value = report.value if isinstance(problem, (Pipeline, Ordering)) else report.value()
     must(math.isfinite(value), f"a plan's value is {value}")
     must(report.legal or value == ILLEGAL, f"an illegal plan's value is {value}")
     if report.legal and isinstance(problem, Pipeline):
@@ -349,7 +353,7 @@ def check_plan(plan: Plan) -> None:
         plan.save(path)
         must(load_plan(path) == plan, "another plan from its own file")
     with refusable():
-        check_verdict(plan, _problem_of(type(plan), plan.cluster))
+        check_verdict(plan, _problem_of(type(plan), getattr(plan, "cluster", None)))
 
 
 @cache
@@ -357,8 +361,10 @@ def _forward() -> Graph:
     return load_graph("vgg-19", "forward")
 
 
-def _problem_of(kind: type[Plan], cluster: Cluster) -> Any:
+def _problem_of(kind: type[Plan], cluster: Any) -> Any:
     """Return a problem of a plan's task on a cluster."""
+    if issubclass(kind, OrderPlan):
+        return load_ordering(ORDER)
     if issubclass(kind, PartitionPlan):
         if cluster.devices > 64:
             raise ParenvsError("a cluster that is larger than needed here")
@@ -424,6 +430,20 @@ def entries() -> list[bytes]:
     return made
 
 
+def orderings() -> list[bytes]:
+    """Return a problem of ordering micro-batches in both forms."""
+    problem = load_ordering(ORDER)
+    step = {"schema": 1, **ordering_steps(ORDER.split("/")[0])[ORDER.split("/")[1]].to_json()}
+    arrays = {"forward": problem.forward.tolist(), "backward": problem.backward.tolist()}
+    return [json.dumps(content).encode() for content in (step, {"schema": 1, **arrays})]
+
+
+def check_ordering(problem: Ordering) -> None:
+    """Check the bound and an order of a problem."""
+    must(0 < problem.bound_seconds < math.inf, f"a bound is {problem.bound_seconds}")
+    check_verdict(problem.plan(range(problem.micro_batches)), problem)
+
+
 def plans() -> list[bytes]:
     """Return a plan of each task."""
     pipeline = Pipeline(load_profile("vgg-19", "2x2:v100"), Cluster.parse("2x2:v100"))
@@ -434,6 +454,7 @@ def plans() -> list[bytes]:
         chosen = np.zeros(len(problem.counts()), dtype=bool)
         chosen[problem.decidable()[:2]] = True
         made.append(problem.plan(chosen).to_json())
+    made.append(load_ordering(ORDER).plan(range(8)).to_json())
     return [json.dumps(plan).encode() for plan in made]
 
 
@@ -468,6 +489,7 @@ READERS: dict[str, Reader] = {
         check_profile,
     ),
     "plan": Reader(".json", 8, plans, load_plan, check_plan),
+    "ordering": Reader(".json", 8, orderings, load_ordering, check_ordering),
     "entry": Reader(".json", 8, entries, load_entry, check_entry),
     "set": Reader(
         ".npz",

@@ -96,6 +96,11 @@ for _id, _single, _many in (
         "partition:OperatorPartitionEnv",
         "partition_vector:OperatorPartitionVectorEnv",
     ),
+    (
+        "MicroBatchOrder-v0",
+        "ordering.env:MicroBatchOrderEnv",
+        "ordering.vector:MicroBatchOrderVectorEnv",
+    ),
     ("PipelineCut-v0", "pipeline_cut:PipelineCutEnv", "pipeline_cut_vector:PipelineCutVectorEnv"),
     (
         "PipelinePlan-v0",

@@ -26,6 +26,7 @@ from parenvs.plan import (
     PLANS,
     TIED,
     HybridPlan,
+    OrderPlan,
     PartitionPlan,
     PipelinePlan,
 )
@@ -33,6 +34,7 @@ from parenvs.shipped import (
     PAPER,
     data_folder,
     load_hetero,
+    load_ordering,
     load_shape,
     manifest,
     names,
@@ -41,7 +43,7 @@ from parenvs.shipped import (
 
 TASKS = tuple(PLANS)
 """Tasks that plans solve: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``,
-``"hybrid"``."""
+``"hybrid"``, ``"packed-order"``."""
 PURE_TASKS = (PipelinePlan.task, *PARTITION_PLANS)
 """Those that plan one axis, for which there are environments."""
 KINDS = ("train", "forward")
@@ -84,11 +86,13 @@ def problem(
 
     Args:
         instance: shipped name, or path of a graph or of a ``.csv`` profile; of hybrid plans also
-            the name of a shape or the path of a ``.json`` file of one, see ``load_shape``; or a
-            hetero problem (``"hetero-32-test/spread-000"``), which has a cluster, batch and stack.
+            the name of a shape or the path of a ``.json`` file of one, see ``load_shape``, or a
+            drawn problem (``"hybrid/7"``, ``"hetero-32-test/spread-000"``), which has a cluster,
+            batch and stack; of orders see ``load_ordering``.
         cluster: preset, short form, ``.json`` path or object, see ``Cluster.parse`` (default:
             ``"C"`` for pipelines and hybrid plans, one server of 8 V100 for partitions).
-        task: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"`` or ``"hybrid"``.
+        task: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``, ``"hybrid"`` or
+            ``"packed-order"``.
         precision: in which the products of the graph run, ``"fp32"`` for example (default: that of
             their elements; fp32 runs as TF32 where the device has it; of hybrid plans: the fastest
             of 16 bits, else of 32).
@@ -98,10 +102,10 @@ def problem(
             cluster), ``rules``, ``uneven`` and ``reward``; for both ``variables``, ``batch``,
             ``frozen`` and ``arguments``, see ``load_graph``; for hybrid plans ``batch`` (samples of
             a step, which has no default), ``stack`` and ``precision``, see ``Hybrid``, and of what
-            ``load_graph`` takes ``variables``, ``frozen`` and ``arguments``.
+            ``load_graph`` takes ``variables``, ``frozen`` and ``arguments``; orders have none.
 
     Returns:
-        A ``Pipeline``, a ``Partitioning`` or a ``Hybrid``.
+        A ``Pipeline``, a ``Partitioning``, a ``Hybrid`` or an ``Ordering``.
 
     Raises:
         UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
@@ -116,12 +120,17 @@ def problem(
             f"unknown task {shown(task)}{did_you_mean(str(task), TASKS)}; known: {', '.join(TASKS)}"
         )
     known = options_of(task)
+    if task == OrderPlan.task:
+        settings = {"cluster": cluster, "precision": precision}
+        options.update({name: value for name, value in settings.items() if value is not None})
     for name in options:
         if name not in known:
             raise ParenvsError(
                 f"{name!r} is not an option of task {task}{did_you_mean(name, known)}; "
-                f"known: {', '.join(known)}"
+                f"known: {', '.join(known) or 'none, the instance says all'}"
             )
+    if task == OrderPlan.task:
+        return load_ordering(instance)
     if task == PipelinePlan.task:
         chosen_cluster = Cluster.parse("C" if cluster is None else cluster)
     elif task == HybridPlan.task:
@@ -137,6 +146,8 @@ def problem(
 
 def options_of(task: str) -> tuple[str, ...]:
     """Return the names of the options that ``problem`` takes for a task."""
+    if task == OrderPlan.task:
+        return ()
     kinds = {PipelinePlan.task: PIPELINE_OPTIONS, HybridPlan.task: HYBRID_OPTIONS}
     names = (*kinds.get(task, PARTITION_OPTIONS), *READING, "arguments")
     return tuple(dict.fromkeys(names))

@@ -13,11 +13,12 @@ from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.report import HybridReport
 from parenvs.hybrid.shape import TransformerShape
 from parenvs.hybrid.stack import Stack
-from parenvs.instances import forward_of, load_graph, load_model, load_profile
+from parenvs.instances import forward_of, load_graph, load_model, load_ordering, load_profile
+from parenvs.ordering.problem import Ordering, OrderReport
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import HybridPlan, PartitionPlan, PipelinePlan, load_plan
+from parenvs.plan import HybridPlan, OrderPlan, PartitionPlan, PipelinePlan, load_plan
 
 OPTIMAL = 1e-3
 """A plan reaches the optimum if its cost is within this share of the exact one."""
@@ -51,6 +52,12 @@ def judge(
 
 @overload
 def judge(
+    plan: OrderPlan, target: Ordering | None = None, cluster: str | Cluster | None = None
+) -> OrderReport: ...
+
+
+@overload
+def judge(
     plan: str | os.PathLike[str], target: Any = None, cluster: str | Cluster | None = None
 ) -> Any: ...
 
@@ -67,7 +74,7 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
 
     Returns:
         ``Report`` for pipelines, ``PartitionReport`` for partitions, ``HybridReport`` for hybrid
-        plans.
+        plans, ``OrderReport`` for orders of micro-batches.
 
     Raises:
         PlanError: the plan's file, or its stack, is none.
@@ -81,6 +88,8 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
         return _judge_pipeline(plan, target, cluster)
     if isinstance(plan, HybridPlan):
         return _judge_hybrid(plan, target, cluster)
+    if isinstance(plan, OrderPlan):
+        return _judge_order(plan, target, cluster)
     if not isinstance(plan, PartitionPlan):
         raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
     if isinstance(target, Partitioning):
@@ -151,4 +160,16 @@ def _judge_hybrid(plan: HybridPlan, target: Any, cluster: Any) -> HybridReport:
         problem = Hybrid(target, judged_cluster, plan.batch, stack, plan.precision, plan.instance)
     except ClusterError as error:
         raise PlanError(f"field 'precision': {error}") from None
+    return problem.report(plan)
+
+
+def _judge_order(plan: OrderPlan, target: Any, cluster: Any) -> OrderReport:
+    """Judge an order of micro-batches; see ``judge``."""
+    if cluster is not None:
+        raise ParenvsError(f"a plan of task {plan.task} has the cluster of its problem")
+    problem = load_ordering(plan.instance) if target is None else target
+    if not isinstance(problem, Ordering):
+        raise ParenvsError(
+            f"a plan of task {plan.task} is judged on an Ordering, not on {shown(target)}"
+        )
     return problem.report(plan)

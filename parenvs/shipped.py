@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.cluster import Cluster
-from parenvs.errors import ParenvsError, UnknownInstanceError
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
 from parenvs.files import DuplicateFieldError, no_duplicates
 from parenvs.hybrid import drawing
 from parenvs.hybrid.hetero import TIERS, drawn
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.shape import TransformerShape
+from parenvs.ordering.files import read_problem, read_set
+from parenvs.ordering.packing import PackedStep
+from parenvs.ordering.problem import Ordering
 
 PAPER = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
 """Shipped instances of Auto-MAP's paper (arXiv 2007.04069), which the leaderboard plans."""
+
+ORDER_SETS = ("order-validation", "order-test", "order-outside")
+"""Shipped sets of problems of task ``"packed-order"``; ``SET/NAME`` is one of a set."""
 
 
 def data_folder() -> Path:
@@ -134,3 +140,53 @@ def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
         reason = getattr(error, "strerror", None) or str(error) or "nested too deeply"
         raise UnknownInstanceError(f"{text}: not a JSON file ({reason})") from None
     return TransformerShape.from_json(content, text)
+
+
+def load_ordering(instance: str | os.PathLike[str]) -> Ordering:
+    """Load a problem of ordering micro-batches.
+
+    Args:
+        instance: a problem of a shipped set, ``"order-test/p8-m32-003"``, or the path of a
+            ``.json`` file of a problem or of a set, ``"FILE.json"`` or ``"FILE.json/NAME"``.
+
+    Raises:
+        UnknownInstanceError: there is no such set, problem or file.
+        ParenvsError: the file is wrong; the line names the file and the field.
+    """
+    text = os.fspath(instance)
+    name, _, member = text.rpartition("/")
+    if text.endswith(".json"):
+        if not Path(text).exists():
+            raise UnknownInstanceError(f"instance {text!r}: no such file")
+        return read_problem(text, shapes(), text)
+    if name not in ORDER_SETS and not name.endswith(".json"):
+        hint = did_you_mean(text.split("/")[0], ORDER_SETS)
+        raise UnknownInstanceError(
+            f"unknown instance {text!r}{hint}; give SET/NAME "
+            f"of the sets {', '.join(ORDER_SETS)}, or the path of a .json file of a problem"
+        )
+    steps = ordering_steps(name)
+    if member not in steps:
+        ends = f", from {min(steps)} to {max(steps)}" if steps else ""
+        raise UnknownInstanceError(
+            f"unknown problem {text!r}{did_you_mean(member, steps)}; {name} holds "
+            f"{len(steps)}{ends}"
+        )
+    return Ordering.of_step(steps[member], text)
+
+
+def ordering_steps(name: str) -> dict[str, PackedStep]:
+    """Read the packed steps of a shipped set, or of a ``.json`` file of a set, by their names.
+
+    Raises:
+        ParenvsError: there is no such file, or it is wrong.
+    """
+    if name in ORDER_SETS:
+        return _shipped_steps(name)
+    return read_set(name, shapes())
+
+
+@lru_cache(maxsize=len(ORDER_SETS))
+def _shipped_steps(name: str) -> dict[str, PackedStep]:
+    """Read a shipped set of ordering problems once."""
+    return read_set(data_folder() / f"{name}.json", shapes())

@@ -23,6 +23,7 @@ LAYERS = (
     ("graph",),
     ("pipeline", "partitioning"),
     ("hybrid",),
+    ("ordering",),
     ("shipped",),
     ("instances",),
     ("judging", "datasets"),

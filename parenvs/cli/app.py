@@ -90,8 +90,9 @@ def _main(
 @app.command("list")
 def list_() -> None:
     """List shipped instances, clusters, environments and agents."""
+    from parenvs.agents.order_planners import ORDER_PLANNERS
     from parenvs.agents.planners import HYBRID_PLANNERS, PARTITION_PLANNERS, PIPELINE_PLANNERS
-    from parenvs.instances import shapes
+    from parenvs.shipped import ORDER_SETS, shapes
 
     out.print(tables.instances())
     out.print(tables.clusters())
@@ -100,6 +101,8 @@ def list_() -> None:
     say("agents of partitions: " + ", ".join(PARTITION_PLANNERS))
     say("shapes of hybrid plans: " + ", ".join(shapes()))
     say("agents of hybrid plans: " + ", ".join(HYBRID_PLANNERS))
+    say("sets of orders: " + ", ".join(ORDER_SETS) + " (order-test/p8-m16-000, ...)")
+    say("agents of orders: " + ", ".join(ORDER_PLANNERS))
 
 
 def _environments() -> list[str]:
@@ -304,7 +307,8 @@ def _judged(file: Path, model: Model) -> Any:
     """Judge a plan file on the model, or on its own instance if the model names none."""
     from parenvs.instances import load_graph, load_model, load_profile
     from parenvs.judging import judge
-    from parenvs.plan import HybridPlan, PipelinePlan, load_plan
+    from parenvs.plan import HybridPlan, OrderPlan, PipelinePlan, load_plan
+    from parenvs.shipped import load_ordering
 
     judged_plan: Any = load_plan(file)
     if not (model.instance or model.options):
@@ -320,6 +324,10 @@ def _judged(file: Path, model: Model) -> Any:
         return judge(judged_plan, load_profile(instance, cluster, micro_batch, **model.options))
     if isinstance(judged_plan, HybridPlan):
         return judge(judged_plan, load_model(instance, **model.options))
+    if isinstance(judged_plan, OrderPlan):
+        for name in model.options:
+            raise ParenvsError(f"--{name} is not an option of plans of task {judged_plan.task}")
+        return judge(judged_plan, load_ordering(instance))
     return judge(judged_plan, load_graph(instance, **model.options))
 
 

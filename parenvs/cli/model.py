@@ -24,6 +24,7 @@ from parenvs.plan import (
     MICRO_BATCH,
     MICRO_BATCHES,
     HybridPlan,
+    OrderPlan,
     PartitionPlan,
     PipelinePlan,
 )
@@ -73,7 +74,7 @@ class Model:
     @property
     def kept(self) -> bool:
         """Whether its graph is written beside a plan, as its name alone would not give it."""
-        if self.is_shape:
+        if self.is_shape or self.task == OrderPlan.task:
             return False
         given = {key: value for key, value in self.options.items() if key in READING}
         return reads_anew(self.instance, **given)

@@ -17,7 +17,7 @@ from parenvs.cli.model import Model, reading
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
 from parenvs.instances import PURE_TASKS as TASKS
-from parenvs.plan import HybridPlan, PipelinePlan
+from parenvs.plan import HybridPlan, OrderPlan, PipelinePlan
 
 if TYPE_CHECKING:
     from parenvs.agents.planners import Request
@@ -164,6 +164,23 @@ def read_request(
         most_micro_batch=most_micro_batch, pinned=pin, idle=idle or None,
     )  # fmt: skip
     goal = given(objective=objective, price=price)
+    if task == OrderPlan.task:
+        refused = given(
+            args=arguments, variables=variables, batch=batch, frozen=frozen, cluster=cluster,
+            devices=devices, stages=stages, devices_used=devices_used, micro_batch=micro_batch,
+            micro_batches=micro_batches, copies=copies, recompute=recompute, sync=sync, tied=tied,
+            radius=radius, candidates=candidates, rules=rules, uneven=uneven, reward=reward,
+            precision=precision, stack=stack, memory_limit=memory_limit, **hybrid_options, **goal,
+        )  # fmt: skip
+        for name in refused:
+            raise ParenvsError(f"{_option(name)} is not an option of --task {task}")
+        if not choosing:
+            raise ParenvsError(
+                f"task {task} trains on many problems: python -m parenvs.agents.ordering.train"
+            )
+        limits = given(time_limit=time_limit)
+        found = problem(instance, task=task)
+        return request_of(found, seed=seed, steps=steps, **limits), Model(instance, task=task)
     if task == HybridPlan.task and not choosing:
         raise ParenvsError(f"task {task} has no environment to train in; plan it with parenvs plan")
     if task == HybridPlan.task:

@@ -15,6 +15,7 @@ from parenvs.errors import InfeasibleError, printable
 from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.instances import manifest
+from parenvs.ordering.problem import OrderReport
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.cuts import CutSpace
 from parenvs.pipeline.problem import Pipeline
@@ -214,6 +215,8 @@ def comparison(rows: Sequence[tuple[Any, Any]]) -> Table:
     """Several plans of one problem side by side."""
     if isinstance(rows[0][1], PartitionReport):
         return _partitions(rows)
+    if isinstance(rows[0][1], OrderReport):
+        return _orders(rows)
     pipeline = rows[0][1].pipeline
     cluster = pipeline.cluster
     table = empty(
@@ -243,6 +246,28 @@ def comparison(rows: Sequence[tuple[Any, Any]]) -> Table:
             over,
             " ".join(map(str, report.plan.device_cuts)),
             answer.claim,
+            f"{answer.seconds:.2f}",
+        )
+    return table
+
+
+def _orders(rows: Sequence[tuple[Any, OrderReport]]) -> Table:
+    problem = rows[0][1].problem
+    table = empty(
+        f"{problem.instance}: {problem.micro_batches} micro-batches on {problem.stages} stages",
+        "agent", "step (s)", "value", "over best", "over bound", "proof", "judged", "found in (s)",
+    )  # fmt: skip
+    best = min(report.length_seconds for _, report in rows)
+    bound = max(answer.bound for answer, _ in rows)
+    for answer, report in rows:
+        table.add_row(
+            answer.method,
+            f"{report.length_seconds:.4f}",
+            f"{report.value:.4f}",
+            f"{report.length_seconds / best - 1:.2%}",
+            f"{report.length_seconds / bound - 1:.2%}",
+            answer.claim,
+            f"{answer.evaluations:,}",
             f"{answer.seconds:.2f}",
         )
     return table

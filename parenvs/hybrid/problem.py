@@ -265,15 +265,34 @@ class Hybrid:
                 chunks=1,
             )
             step = formulas.step(model, self.cluster, self.machine, stages)
-            waits = (step.sends + step.gathers) / 2
-            behind = step.exchange - step.forward_exchange
-            seconds.forward[:, which] = step.forward + step.forward_exchange + waits
-            seconds.backward[:, which] = step.backward + step.recomputed + behind + waits
+            seconds.forward[:, which], seconds.backward[:, which] = _passes(step)
             if plan.p2p == SENDS[1] and len(plan.stages) > 1:
                 seconds.transfer[:, which] = formulas.transfer_seconds(
                     self.cluster, self.machine, stages, crossing[:, which]
                 )
         return seconds
+
+    def micro_batch_seconds(
+        self, plan: HybridPlan, attended: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the seconds of micro-batches that are packed of documents, forward and backward.
+
+        Args:
+            plan: a well-formed plan of one chunk a stage, whose sends block.
+            attended: (M,) tokens of its own document, as a mean over the tokens of a micro-batch.
+
+        Returns:
+            Two arrays (S, M), the sends of a stage half in each.
+        """
+        figures = {
+            name: value[..., None] if isinstance(value, np.ndarray) else value
+            for name, value in self.stages(plan)._asdict().items()
+        }
+        figures["attended"] = np.asarray(attended, dtype=float)
+        step = formulas.step(self.model, self.cluster, self.machine, Stages(**figures))
+        ones = np.ones((len(plan.stages), len(figures["attended"])))
+        forward, backward = _passes(step)
+        return ones * forward, ones * backward
 
     def report(self, plan: HybridPlan) -> HybridReport:
         """Judge a plan on this problem."""
@@ -370,3 +389,11 @@ class Hybrid:
         on[0, 0] *= 2
         back[-1, -1] *= 2
         return on, back
+
+
+def _passes(step: Step) -> tuple[np.ndarray, np.ndarray]:
+    """(S, ...) seconds of the forward and the backward pass of a stage, half its sends in each."""
+    waits = (step.sends + step.gathers) / 2
+    behind = step.exchange - step.forward_exchange
+    forward = step.forward + step.forward_exchange + waits
+    return forward, step.backward + step.recomputed + behind + waits

@@ -39,6 +39,7 @@ class Stages(NamedTuple):
         blocking: (...) bool, whether the devices wait for their sends.
         gradient_bytes: (...) u, bytes of a gradient.
         gradient_overlap: (...) bool, whether gradients are summed during the last backward pass.
+        attended: (...) tokens of its own document, see ``Split``; None: samples are not packed.
         count: (P,) stages of each of P plans, at most S; what stands behind them holds nothing
             (None: all have S).
     """
@@ -65,6 +66,7 @@ class Stages(NamedTuple):
     blocking: Figure
     gradient_bytes: Figure
     gradient_overlap: Figure
+    attended: Figure = None
     count: Figure = None
 
     @property
@@ -94,8 +96,9 @@ class Stages(NamedTuple):
     @property
     def split(self) -> Split:
         """How each stage splits a layer."""
+        samples = self.samples / self.dp
         return Split(
-            self.tp, self.samples / self.dp, self.context, self.sequence_parallel, self.expert
+            self.tp, samples, self.context, self.sequence_parallel, self.expert, self.attended
         )
 
     @property

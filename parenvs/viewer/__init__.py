@@ -22,10 +22,20 @@ if TYPE_CHECKING:
 
     from parenvs.hybrid.problem import Hybrid
     from parenvs.hybrid.report import HybridReport
+    from parenvs.ordering.problem import Ordering, OrderReport
     from parenvs.partitioning.problem import Partitioning, PartitionReport
     from parenvs.pipeline.problem import Pipeline, Report
 
-    Viewable: TypeAlias = Report | Pipeline | PartitionReport | Partitioning | HybridReport | Hybrid
+    Viewable: TypeAlias = (
+        Report
+        | Pipeline
+        | PartitionReport
+        | Partitioning
+        | HybridReport
+        | Hybrid
+        | OrderReport
+        | Ordering
+    )
 
 __all__ = ["ending", "figure", "rgb_array", "save", "text"]
 
@@ -46,6 +56,10 @@ def text(viewable: Viewable, colour: bool = False, undecided: Collection[str] | 
         from parenvs.viewer.hybrid import text as hybrid_text
 
         return hybrid_text.text(viewable, colour)
+    if _is_order(viewable, undecided):
+        from parenvs.viewer.ordering import text as order_text
+
+        return order_text.text(viewable, colour)
     of_pipeline, problem, report = _taken_apart(viewable, undecided)
     if of_pipeline:
         from parenvs.viewer import pipeline_text
@@ -88,6 +102,10 @@ def _draw(viewable: Viewable, undecided: Collection[str] | None) -> Figure:
         from parenvs.viewer.hybrid import figure as hybrid_figure
 
         return hybrid_figure.draw(viewable)
+    if _is_order(viewable, undecided):
+        from parenvs.viewer.ordering import figure as order_figure
+
+        return order_figure.draw(viewable)
     of_pipeline, problem, report = _taken_apart(viewable, undecided)
     if of_pipeline:
         from parenvs.viewer import pipeline_figure
@@ -108,6 +126,17 @@ def _is_hybrid(
     if isinstance(viewable, (HybridReport, Hybrid)) and undecided is not None:
         raise ValueError("undecided: only variables of partitions can be undecided")
     return isinstance(viewable, (HybridReport, Hybrid))
+
+
+def _is_order(
+    viewable: Viewable, undecided: Collection[str] | None
+) -> TypeGuard[OrderReport | Ordering]:
+    """Whether it is of an order of micro-batches."""
+    from parenvs.ordering.problem import Ordering, OrderReport
+
+    if isinstance(viewable, (OrderReport, Ordering)) and undecided is not None:
+        raise ValueError("undecided: only variables of partitions can be undecided")
+    return isinstance(viewable, (OrderReport, Ordering))
 
 
 def _taken_apart(viewable: Viewable, undecided: Collection[str] | None) -> tuple[bool, Any, Any]:

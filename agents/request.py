@@ -1,0 +1,118 @@
+"""Requests that planners answer: a problem, and the limits within which it is solved."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from parenvs.agents.answer import Answer
+from parenvs.agents.exact.shapes import Choice
+from parenvs.agents.names import STEPS
+from parenvs.agents.reference import optimum, target
+from parenvs.errors import ParenvsError, did_you_mean, need_extra
+
+SECONDS = 20.0
+"""Default time limit of exact searches."""
+
+
+@dataclass(frozen=True)
+class Request(ABC):
+    """A problem, and the limits within which a planner solves it.
+
+    Attributes:
+        problem: the problem to plan.
+        seed: seed of planners that draw numbers.
+        steps: environment steps of planners that learn; random search judges one plan per episode
+            that these steps make.
+        progress: whether planners that learn show a progress bar.
+    """
+
+    problem: Any
+    seed: int = field(default=0, kw_only=True)
+    steps: int = field(default=STEPS, kw_only=True)
+    progress: bool = field(default=False, kw_only=True)
+
+    planners: ClassVar[Mapping[str, Callable[[Any], Answer]]]
+    """Every planner of the task by name; each takes the request and gives an answer."""
+
+    @property
+    @abstractmethod
+    def env_id(self) -> str:
+        """Id of the environment in which agents train for the task."""
+
+    @property
+    @abstractmethod
+    def env_kwargs(self) -> dict[str, Any]:
+        """The problem as arguments of the environment in JSON types, if it was loaded by name."""
+
+    @property
+    def object_kwargs(self) -> dict[str, Any]:
+        """The problem as arguments of the environment: the object itself, whatever its name."""
+        return {"problem": self.problem}
+
+    @property
+    @abstractmethod
+    def space(self) -> Any:
+        """The search space of that environment."""
+
+    @property
+    @abstractmethod
+    def compared(self) -> tuple[str, ...]:
+        """Planners that ``parenvs compare`` runs."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Words for a folder's name that tell this problem from others of the instance."""
+
+    def settled(self, agents: Sequence[str]) -> tuple[Request, Choice | None]:
+        """Return the request with everything chosen that a planner takes as given.
+
+        Args:
+            agents: the planners that will take it.
+
+        Returns:
+            The request, and how the shape of a pipeline was chosen, or None if nothing was open.
+        """
+        return self, None
+
+    def optimum(self) -> float:
+        """Return the return of the best episode of the environment, proven."""
+        return optimum(self.space)
+
+    def target(self, best: float) -> float:
+        """Return the least return of episodes that count as optimal; the optimum is ``best``."""
+        return target(str(self.env_kwargs.get("reward", "1/L")), best)
+
+    def run(self, agent: str) -> Answer:
+        """Return the answer of the planner ``agent``, with its wall time.
+
+        Raises:
+            ParenvsError: the planner is unknown, or no plan exists.
+        """
+        self.check(agent)
+        begin = time.perf_counter()
+        answer = self.planners[agent](self)
+        return replace(answer, method=agent, seconds=time.perf_counter() - begin)
+
+    def check(self, agent: str) -> None:
+        """Raise a ParenvsError if the planner ``agent`` is unknown."""
+        if agent not in self.planners:
+            raise ParenvsError(
+                f"unknown agent {agent!r}{did_you_mean(agent, self.planners)}; "
+                f"known: {', '.join(self.planners)}"
+            )
+
+    def train(self, agent: str) -> Any:
+        """Train an agent on the problem and return the result.
+
+        Raises:
+            ParenvsError: the extra ``agents`` is not installed.
+        """
+        with need_extra("agents", f"agent {agent!r}"):
+            from parenvs.agents.train.run import Config, train
+        config = Config(self.env_id, self.object_kwargs, agent, self.seed, self.steps)
+        return train(config, progress=self.progress)[0]

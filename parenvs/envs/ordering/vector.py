@@ -1,0 +1,204 @@
+"""Vector environment of ``MicroBatchOrder-v0``: ``gym.make_vec("MicroBatchOrder-v0", ...)``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.utils.seeding import np_random
+
+from parenvs.envs.base import rendered
+from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks
+from parenvs.envs.ordering.env import MicroBatchOrderEnv, Play, plan_of, viewable
+from parenvs.envs.ordering.tables import MICRO_BATCHES, STAGES, OrderTables
+from parenvs.envs.pipeline_plan_problems import seeds_of
+from parenvs.ordering.problem import Ordering
+from parenvs.plan import ILLEGAL, OrderPlan
+
+
+class Problems(NamedTuple):
+    """The problems of the environments of a batch.
+
+    Attributes:
+        of: (n) the problem of each.
+    """
+
+    of: list[OrderTables]
+
+
+class MicroBatchOrderVectorEnv(BatchedEnv):
+    """n episodes at once, each as in the single environment, to the last bit; see ``BatchedEnv``.
+
+    Observations are ``forward`` and ``backward`` (n, 64, 16), ``position`` (n, 64), ``frontier``
+    (n, 16) and ``numbers`` (n, 5) float32, masks (n, 64). Environment i has a generator of its own,
+    seeded with ``seed + i``, so drawn problems equal those of ``SyncVectorEnv``. Drawing one takes
+    as long as thousands of steps: give ``pool``.
+
+    ``copy=False`` hands out ``forward`` and ``backward`` as read-only views that hold until the
+    next call. All other arrays are fresh.
+    """
+
+    single = MicroBatchOrderEnv
+    env: MicroBatchOrderEnv
+
+    @property
+    def problems(self) -> Problems:
+        """The problem of each environment."""
+        return Problems(self._play_of.tables)
+
+    def _set_up(self) -> None:
+        n = self.num_envs
+        keep_blocks(24 * n * MICRO_BATCHES * STAGES)
+        self._play_of = Play(n)
+        self._rows = np.arange(n)
+        self._over = np.zeros(n, dtype=np.bool_)
+        # Episodes that began, and that ended with a complete order, since the last infos.
+        self._began, self._complete = np.zeros((2, n), dtype=np.bool_)
+        self._lengths = np.zeros(n)
+        self._seeds: list[int | None] = [None] * n
+        self._generators: list[np.random.Generator | None] = [None] * n
+        first = self.env._play.tables[0]
+        self._play_of.tables = [first] * n
+        for row in range(n):
+            self._play_of.put(row, first)
+        self._begin(EVERY)
+
+    def problem(self, index: int) -> Ordering:
+        """Return the problem of environment ``index``."""
+        return self._play_of.tables[index].problem
+
+    def plan(self, index: int) -> OrderPlan:
+        """Return the order of environment ``index`` so far; the others follow by number."""
+        return plan_of(self._play_of, index)
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """The generator of each environment, as in ``SyncVectorEnv``."""
+        return tuple(map(self._generator, range(self.num_envs)))
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seed of each environment's generator."""
+        for row in range(self.num_envs):
+            self._generator(row)
+        return tuple(int(seed) for seed in self._seeds if seed is not None)
+
+    def _generator(self, row: int) -> np.random.Generator:
+        """Return the generator of an environment; without a seed it gets a random one."""
+        generator = self._generators[row]
+        if generator is None:
+            generator, self._seeds[row] = np_random(self._seeds[row])
+            self._generators[row] = generator
+        return generator
+
+    def _reset(
+        self, who: Any, seed: int | Sequence[int | None] | None, options: dict[str, Any]
+    ) -> None:
+        seeds = seeds_of(seed, self.num_envs)
+        rows = self._rows[who]
+        tables = self.env.next_tables(np.random.default_rng(0), options) if options else None
+        for row in rows.tolist() if seeds else ():
+            if seeds[row] is not None:
+                self._seeds[row], self._generators[row] = seeds[row], None
+        if tables is None:
+            self._restart(who)
+            return
+        for row in rows.tolist():
+            self._put(row, tables)
+        self._begin(who)
+
+    def _restart(self, who: Any) -> None:
+        fixed = self.env.fixed
+        for row in self._rows[who].tolist():
+            self._put(row, fixed or self.env.source.draw(self._generator(row)))
+        self._begin(who)
+
+    def _put(self, row: int, tables: Any) -> None:
+        """Give an environment a problem, unless it has it already."""
+        if self._play_of.tables[row] is not tables:
+            self._play_of.tables[row] = tables
+            self._play_of.put(row, tables)
+
+    def _begin(self, who: Any) -> None:
+        """Start the episodes of ``who`` with nothing placed."""
+        self._play_of.start(who)
+        self._over[who] = self._complete[who] = False
+        self._began[who] = True
+
+    def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        play, over = self._play_of, self._ended()
+        rewards, terminated = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
+        # As unsigned integers, negative numbers are large; numbers that are no action become 64.
+        columns = np.minimum(actions.view(np.uint64), np.uint64(MICRO_BATCHES)).view(np.int64)
+        legal = play.legal[self._rows, columns]
+        rows = self._rows
+        if over.size or not legal.all():
+            wrong = ~legal & ~self._over
+            rewards[wrong], terminated[wrong] = ILLEGAL, True
+            rows = np.flatnonzero(legal & ~self._over)
+            self._over |= wrong
+        complete = play.place(rows, columns[rows]) if rows.size else NOBODY
+        if complete.size:
+            self._lengths[complete] = lengths = play.lengths(complete)
+            rewards[complete], terminated[complete] = play.bound[complete] / lengths, True
+            self._over[complete] = self._complete[complete] = True
+        if over.size:
+            self._restart(over)
+        return rewards, terminated
+
+    def _ended(self) -> np.ndarray:
+        return np.flatnonzero(self._over)
+
+    def _masks(self) -> np.ndarray:
+        masks = self._play_of.legal[:, :MICRO_BATCHES].copy()
+        if self._over.any():
+            masks[self._over] = True
+        return masks.view(np.int8)
+
+    def _infos(self) -> dict[str, Any]:
+        infos = super()._infos()
+        if self._began.any():
+            names = np.full(self.num_envs, None, dtype=object)
+            for row in np.flatnonzero(self._began).tolist():
+                names[row] = self.problem(row).instance
+            infos.update(instance=names, _instance=self._began.copy())
+            self._began[:] = False
+        infos.update(self._ended_lengths())
+        return infos
+
+    def _final_infos(self, who: np.ndarray, over: np.ndarray) -> dict[str, Any]:
+        infos = super()._final_infos(who, over)
+        infos["final_info"].update(self._ended_lengths())
+        return infos
+
+    def _ended_lengths(self) -> dict[str, np.ndarray]:
+        """Return the lengths of the steps of episodes that just ended, as infos; each once."""
+        complete = self._complete.copy()
+        self._complete[:] = False
+        if not complete.any():
+            return {}
+        lengths = np.where(complete, self._lengths, 0.0)
+        return {"length_seconds": lengths, "_length_seconds": complete}
+
+    def _observation(self) -> dict[str, Any]:
+        forward, backward = self._play_of.observed
+        if self.copy:
+            forward, backward = forward.copy(), backward.copy()
+        else:
+            forward, backward = forward.view(), backward.view()
+            forward.flags.writeable = backward.flags.writeable = False
+        return {
+            "forward": forward,
+            "backward": backward,
+            **self._play_of.observation(slice(None)),
+        }
+
+    def _last(self, who: np.ndarray) -> list[dict[str, Any]]:
+        play = self._play_of
+        batched = {"forward": play.observed[0, who], "backward": play.observed[1, who]}
+        batched.update(play.observation(who))
+        return [{key: value[k] for key, value in batched.items()} for k in range(len(who))]
+
+    def _picture(self, mode: str, index: int) -> Any:
+        return rendered(mode, viewable(self._play_of, index))
