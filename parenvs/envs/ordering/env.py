@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.envs.base import PlanEnv
+from parenvs.envs.base import PlanEnv, check_options, whole_number
 from parenvs.envs.ordering.tables import (
     MICRO_BATCHES,
     NUMBERS,
@@ -15,7 +15,6 @@ from parenvs.envs.ordering.tables import (
     WAIT,
     OrderTables,
     Source,
-    check_options,
     named,
 )
 from parenvs.ordering import formulas
@@ -177,8 +176,8 @@ class MicroBatchOrderEnv(PlanEnv):
     After M choices or an illegal action. No truncation.
 
     ## Info
-    ``action_mask``; after ``reset`` also ``instance``, the problem's name; after the last choice
-    ``length_seconds``.
+    ``action_mask``; at a reset and at the end ``instance``, the problem's name; after the last
+    choice ``length_seconds``.
 
     ## Arguments
     * ``tier``: ``"p4-m8"``, ``"p8-m16"``, ``"p8-m32"``, ``"p16-m32"`` or ``"p16-m64"``: stages and
@@ -199,6 +198,8 @@ class MicroBatchOrderEnv(PlanEnv):
     * v0: first version.
     """
 
+    OPTIONS = ("instance",)
+
     def __init__(
         self,
         tier: str = "p8-m16",
@@ -217,8 +218,6 @@ class MicroBatchOrderEnv(PlanEnv):
         elif self.source.is_fixed:
             self.fixed = named(instance)
         self._play, self._row = Play(1), np.zeros(1, dtype=np.int64)
-        self._over = False
-        self._length: float | None = None
         # A problem to render before the first reset.
         self._use(self.fixed or self.source.draw(np.random.default_rng(0)))
         self.action_space = spaces.Discrete(MICRO_BATCHES)
@@ -232,46 +231,37 @@ class MicroBatchOrderEnv(PlanEnv):
             }
         )
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start anew, with the next problem or the one that ``options`` name.
+    @property
+    def draws(self) -> bool:
+        """Whether problems are drawn, from the generator or from a set."""
+        return self.fixed is None
 
-        Raises:
-            ParenvsError: an option or the instance is unknown.
-        """
-        super().reset(seed=seed)
-        self._use(self.next_tables(self.np_random, options))
-        return self._observation(), {**self._info(), "instance": self.instance}
-
-    def next_tables(
-        self, rng: np.random.Generator, options: dict[str, Any] | None = None
-    ) -> OrderTables:
+    def next_tables(self, rng: np.random.Generator) -> OrderTables:
         """Return the problem of the next episode.
 
         Args:
             rng: the generator of the environment; a fixed problem draws no numbers.
-            options: of the reset.
-
-        Raises:
-            ParenvsError: an option or the instance is unknown.
         """
-        if options:
-            check_options(options)
-            return named(options["instance"])
         return self.fixed or self.source.draw(rng)
+
+    def _elsewhere(self, options: dict[str, Any]) -> OrderTables:
+        check_options(options, self.OPTIONS)
+        return named(options["instance"])
+
+    def _enter(self, other: OrderTables | None) -> None:
+        self._use(other or self.next_tables(self.np_random))
 
     def step(
         self, action: int | np.int64
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Place a micro-batch."""
-        action, reward = int(action), 0.0
+        action, reward = whole_number(action), 0.0
         if self._over or not (0 <= action < MICRO_BATCHES and self._play.legal[0, action]):
             self._over, reward = True, ILLEGAL
         elif len(self._play.place(self._row, np.array([action]))):
             self._over = True
-            self._length = float(self._play.lengths(self._row)[0])
-            reward = self.problem.bound_seconds / self._length
+            length = float(self._play.lengths(self._row)[0])
+            reward, self._outcome = self.problem.bound_seconds / length, {"length_seconds": length}
         return self._observation(), reward, self._over, False, self._info()
 
     def action_masks(self) -> np.ndarray:
@@ -303,19 +293,16 @@ class MicroBatchOrderEnv(PlanEnv):
         forward, backward = play.observed[:, 0].copy()
         return {"forward": forward, "backward": backward, **changing}
 
-    def _info(self) -> dict[str, Any]:
-        info: dict[str, Any] = {"action_mask": self.action_masks().view(np.int8)}
-        if self._length is not None:
-            info["length_seconds"] = self._length
-        return info
-
     def _use(self, tables: OrderTables) -> None:
         """Start an episode of a problem."""
         self.problem = tables.problem
         self._play.tables[:] = [tables]
         self._play.put(0, tables)
+        self._start()
+
+    def _start(self) -> None:
         self._play.start(self._row)
-        self._over, self._length = False, None
+        self._over, self._outcome = False, {}
 
 
 def plan_of(play: Play, row: int) -> OrderPlan:

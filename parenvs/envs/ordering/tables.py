@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.datasets import orders
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
+from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.ordering import formulas
 from parenvs.ordering.problem import Ordering
 from parenvs.shipped import ORDER_SETS, load_ordering, ordering_steps
@@ -178,12 +178,3 @@ def named(name: object) -> OrderTables:
     if name.split("/")[0] in ORDER_SETS:
         return _of_set(name)
     return OrderTables.of(load_ordering(name))
-
-
-def check_options(options: dict[str, object]) -> None:
-    """Raise a ParenvsError for options of a reset other than ``instance``."""
-    for key in options:
-        if key != "instance":
-            raise ParenvsError(
-                f"options: unknown {key!r}{did_you_mean(key, ['instance'])}; known: instance"
-            )

@@ -40,6 +40,7 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
     """
 
     single = MicroBatchOrderEnv
+    own = ("instance", "problem")
     env: MicroBatchOrderEnv
 
     @property
@@ -53,8 +54,7 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         self._play_of = Play(n)
         self._rows = np.arange(n)
         self._over = np.zeros(n, dtype=np.bool_)
-        # Episodes that began, and that ended with a complete order, since the last infos.
-        self._began, self._complete = np.zeros((2, n), dtype=np.bool_)
+        self._complete = np.zeros(n, dtype=np.bool_)  # episodes that ended with a whole order
         self._lengths = np.zeros(n)
         self._seeds: list[int | None] = [None] * n
         self._generators: list[np.random.Generator | None] = [None] * n
@@ -68,8 +68,7 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         """Return the problem of environment ``index``."""
         return self._play_of.tables[index].problem
 
-    def plan(self, index: int) -> OrderPlan:
-        """Return the order of environment ``index`` so far; the others follow by number."""
+    def _plan_of(self, index: int) -> OrderPlan:
         return plan_of(self._play_of, index)
 
     @property  # type: ignore[misc]
@@ -97,7 +96,7 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
     ) -> None:
         seeds = seeds_of(seed, self.num_envs)
         rows = self._rows[who]
-        tables = self.env.next_tables(np.random.default_rng(0), options) if options else None
+        tables = self.env._elsewhere(options) if options else None
         for row in rows.tolist() if seeds else ():
             if seeds[row] is not None:
                 self._seeds[row], self._generators[row] = seeds[row], None
@@ -105,16 +104,16 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
             self._restart(who)
             return
         for row in rows.tolist():
-            self._put(row, tables)
+            self._give(row, tables)
         self._begin(who)
 
     def _restart(self, who: Any) -> None:
         fixed = self.env.fixed
         for row in self._rows[who].tolist():
-            self._put(row, fixed or self.env.source.draw(self._generator(row)))
+            self._give(row, fixed or self.env.source.draw(self._generator(row)))
         self._begin(who)
 
-    def _put(self, row: int, tables: Any) -> None:
+    def _give(self, row: int, tables: Any) -> None:
         """Give an environment a problem, unless it has it already."""
         if self._play_of.tables[row] is not tables:
             self._play_of.tables[row] = tables
@@ -124,7 +123,6 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         """Start the episodes of ``who`` with nothing placed."""
         self._play_of.start(who)
         self._over[who] = self._complete[who] = False
-        self._began[who] = True
 
     def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         play, over = self._play_of, self._ended()
@@ -156,30 +154,15 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
             masks[self._over] = True
         return masks.view(np.int8)
 
-    def _infos(self) -> dict[str, Any]:
-        infos = super()._infos()
-        if self._began.any():
-            names = np.full(self.num_envs, None, dtype=object)
-            for row in np.flatnonzero(self._began).tolist():
-                names[row] = self.problem(row).instance
-            infos.update(instance=names, _instance=self._began.copy())
-            self._began[:] = False
-        infos.update(self._ended_lengths())
-        return infos
+    def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
+        return {"length_seconds": np.where(self._complete[who], self._lengths[who], np.nan)}
 
-    def _final_infos(self, who: np.ndarray, over: np.ndarray) -> dict[str, Any]:
-        infos = super()._final_infos(who, over)
-        infos["final_info"].update(self._ended_lengths())
-        return infos
+    def _instances(self, who: np.ndarray) -> list[str]:
+        return [self.problem(index).instance for index in who.tolist()]
 
-    def _ended_lengths(self) -> dict[str, np.ndarray]:
-        """Return the lengths of the steps of episodes that just ended, as infos; each once."""
-        complete = self._complete.copy()
-        self._complete[:] = False
-        if not complete.any():
-            return {}
-        lengths = np.where(complete, self._lengths, 0.0)
-        return {"length_seconds": lengths, "_length_seconds": complete}
+    def _attribute(self, name: str, index: int) -> Any:
+        problem = self.problem(index)
+        return problem.instance if name == "instance" else problem
 
     def _observation(self) -> dict[str, Any]:
         forward, backward = self._play_of.observed
