@@ -44,7 +44,8 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
     split, ones = stages.split, np.ones_like(stages.replicas, dtype=float)
     kinds = [_seconds(kind, machine, split, ones, stages.speed) for kind in model.kinds]
     of_stage = _summed(kinds, stages.layers)
-    first = _summed(kinds, stages.first_chunk)
+    whole = stages.first_chunk is stages.layers  # as where no plan has several chunks
+    first = of_stage if whole else _summed(kinds, stages.first_chunk)
     again = _again(kinds, machine, stages.full, stages.selective)
     share_first = stages.first_chunk.sum(axis=0) / np.maximum(stages.layers.sum(axis=0), 1)
     ends = _ends(model, machine, stages, ones)
@@ -108,8 +109,10 @@ def memory(model: HybridModel, machine: Machine, stages: Stages, early: bool = F
         by = [np.where(stages.zero >= level, 1 / own, 1.0) for level in (3, 2, 1)]
         by_expert = [np.where(stages.zero >= level, 1 / dealt, 1.0) for level in (3, 2, 1)]
         sums = [dense * a + experts * b for a, b in zip(by, by_expert, strict=True)]
-        largest = _largest_layer(model, stages)
-        gathered = np.where(stages.zero >= 3, 2 * largest * width, 0.0)
+        gathered: Figure = 0.0
+        if np.any(stages.zero >= 3):
+            largest = _largest_layer(model, stages)
+            gathered = np.where(stages.zero >= 3, 2 * largest * width, 0.0)
         weights, gradients, optimizer = width * sums[0] + gathered, u * sums[1], states * sums[2]
     chunks_in_flight = in_flight(
         len(stages.tp), stages.micro_batches, stages.chunks, early, stages.count
@@ -164,13 +167,14 @@ def _seconds(
 ) -> LayerSeconds:
     """Return a layer's seconds as (S, ...) arrays; slower servers compute longer."""
     seconds = layer.seconds(machine, split)
-    return LayerSeconds(
-        seconds.forward * ones / speed,
-        seconds.backward * ones / speed,
-        seconds.forward_exchange * ones,
-        seconds.backward_exchange * ones,
-        seconds.attention * ones / speed,
-        seconds.last * ones / speed,
+    wide = LayerSeconds(*(part * ones for part in seconds))
+    if np.all(speed == 1):
+        return wide
+    return wide._replace(
+        forward=wide.forward / speed,
+        backward=wide.backward / speed,
+        attention=wide.attention / speed,
+        last=wide.last / speed,
     )
 
 
@@ -188,6 +192,8 @@ def _again(
 ) -> np.ndarray:
     """(S, ...) seconds in which a stage's backward pass recomputes."""
     total = np.zeros(full.shape[1:])
+    if not np.any(full) and not np.any(selective):
+        return total
     for kind, whole, attention in zip(kinds, full, selective, strict=True):
         repeated = kind.forward + kind.forward_exchange
         if machine.stack.early_stop:

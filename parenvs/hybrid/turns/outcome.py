@@ -252,7 +252,8 @@ def _stages(columns: Columns, choices: Choices, layout: _Layout) -> Stages:
         dp = np.where(real, dp, dp[0])
     first = choices.devices.cumsum(axis=0) - choices.devices
     size = layout.width * chunks
-    layers, of_first = layout.first(size), layout.of_chunk(size, 0)
+    layers = layout.first(size)
+    of_first = layers if layout.most == 1 else layout.of_chunk(size, 0)
     crossing = columns.crossing[choices.rows]
     on, back = np.zeros(dp.shape), np.zeros(dp.shape)
     for chunk in range(layout.most):
@@ -272,7 +273,9 @@ def _stages(columns: Columns, choices: Choices, layout: _Layout) -> Stages:
         selective=0.0 * layers,
         on=on,
         back=back,
-        first=of_first.sum(axis=0) / np.maximum(size, 1),
+        first=of_first.sum(axis=0) / np.maximum(size, 1)
+        if layout.most > 1
+        else np.ones(size.shape),
         links=links,
         tp=choices.tp,
         dp=dp,
