@@ -440,48 +440,48 @@ def plans() -> list[bytes]:
 READERS: dict[str, Reader] = {
     "pb": Reader(
         ".pb",
-        18,
+        14,
         lambda: [parse(text).SerializeToString() for text in (SMALL, WIDE, LAYERS)],
         Graph.from_hlo,
         check_graph,
     ),
     "txt": Reader(
         ".txt",
-        16,
+        13,
         lambda: [text.encode() for text in (SMALL, WIDE, LAYERS)],
         Graph.from_hlo,
         check_graph,
     ),
-    "mlir": Reader(".mlir", 8, lambda: [STABLEHLO.encode()], Graph.from_hlo, check_graph),
+    "mlir": Reader(".mlir", 6, lambda: [STABLEHLO.encode()], Graph.from_hlo, check_graph),
     "npz": Reader(
         ".npz",
-        18,
+        14,
         lambda: [_file(graph.save, ".npz") for graph in graphs()],
         Graph.load,
         check_graph,
     ),
     "csv": Reader(
         ".csv",
-        8,
+        5,
         lambda: [CSV.encode(), _file(load_profile("vgg-19", "1x2:v100").to_csv, ".csv")],
         lambda path: load_profile(path, "1x2:v100"),
         check_profile,
     ),
-    "plan": Reader(".json", 8, plans, load_plan, check_plan),
-    "entry": Reader(".json", 8, entries, load_entry, check_entry),
+    "plan": Reader(".json", 6, plans, load_plan, check_plan),
+    "entry": Reader(".json", 5, entries, load_entry, check_entry),
     "set": Reader(
         ".npz",
-        8,
+        5,
         lambda: [_file(lambda path: save_set(path, load_set("plan-validation")[:3]), ".npz")],
         load_set,
         check_set,
     ),
     "cluster": Reader(
         ".json",
-        8,
+        5,
         lambda: [json.dumps(cluster).encode() for cluster in CLUSTERS],
         lambda path: Cluster.parse(str(path)),
         check_cluster,
     ),
 }
-"""Name -> reader. Their weights sum to 100."""
+"""Name -> reader. With those of ``fuzz_hybrid.py`` and ``fuzz_runs.py`` weights sum to 100."""

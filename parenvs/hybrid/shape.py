@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from parenvs.errors import UnknownInstanceError, did_you_mean, shown
@@ -64,11 +64,9 @@ class TransformerShape:
     def __post_init__(self) -> None:
         """Fill in defaults and raise errors for numbers that no model has."""
         fill = object.__setattr__
-        fill(self, "kv_heads", self.kv_heads or self.heads)
-        fill(self, "feed_forward", self.feed_forward or 4 * self.hidden)
         for item in fields(self):
             value = getattr(self, item.name)
-            least = 0 if item.name in ("head_width", "positions") else 1
+            least = 1 if item.default is MISSING or item.default else 0
             most = MOST_LAYERS if item.name == "layers" else MOST
             if item.type == "int" and not (type(value) is int and least <= value <= most):
                 raise UnknownInstanceError(
@@ -89,6 +87,8 @@ class TransformerShape:
                     f"shape {shown(self.name)}: {item.name} must be true or false, not "
                     f"{shown(value)}"
                 )
+        fill(self, "kv_heads", self.kv_heads or self.heads)
+        fill(self, "feed_forward", self.feed_forward or 4 * self.hidden)
         if not self.head_width:
             if self.hidden % self.heads:
                 raise UnknownInstanceError(
