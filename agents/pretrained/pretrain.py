@@ -209,8 +209,7 @@ def _save(path: Path, trainer: Trainer, log: Log) -> None:
     """Write a checkpoint."""
     stored = io.BytesIO()
     content = {"points": log.points, "seconds": log.seconds, "recipe": asdict(log.recipe)}
-    content |= {"trainer": trainer.state(), "losses": log.losses}
-    torch.save(content, stored)
+    torch.save({"trainer": trainer.state(), "losses": log.losses, **content}, stored)
     with replacing(path) as stream:
         stream.write(stored.getvalue())
 

@@ -263,7 +263,7 @@ class _Reader:
         self.budget.enter(computation)
         taken = sum(node.opcode == "parameter" for node in computation.instructions)
         if given is not None and taken != len(given):
-            raise HloError(f"{computation.name!r} takes {taken} operands and is given {len(given)}")
+            raise HloError(f"{computation.name!r} takes {taken} operands, given {len(given)}")
         for node in by_id(computation):
             shapes[node.id] = node.shape
             operands = [values[i] for i in node.operand_ids]

@@ -106,7 +106,7 @@ BROKEN = [
     (lambda m: entry(m).instructions[2].ClearField("called_ids"), "broken or truncated module"),
     (
         lambda m: entry(m).instructions[2].ClearField("operand_ids"),
-        "takes 2 operands and is given 0",
+        "takes 2 operands, given 0",
     ),
     (change(f"{ENTRY}.1.id", 1), "'main' is empty or repeats an id"),
     (change("computations.0.instructions.0.parameter_number", 5), "a parameter of number 1; its 2"),

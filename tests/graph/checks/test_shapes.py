@@ -129,8 +129,8 @@ def test_shapes__good_and_bad(line):
         ("b = f32[] parameter(1)", "b = f32[] parameter(0)", "'sum' has a parameter of number 0"),
         ("y = f32[8,6] parameter(1)", "y = f32[8,6] parameter(9)", "'main' has a parameter of"),
         ("x = f32[4,8] parameter(0)", "x = f32[4,8] parameter(-1)", "of number -1; its 7 are to"),
-        ("call(z, z)", "call(z)", "'sum' takes 2 operands and is given 1"),
-        ("call(z, z)", "call(z, z, z)", "'sum' takes 2 operands and is given 3"),
+        ("call(z, z)", "call(z)", "'sum' takes 2 operands, given 1"),
+        ("call(z, z)", "call(z, z, z)", "'sum' takes 2 operands, given 3"),
     ],
 )
 def test_shapes__parameters_of_computations(old, new, words):
