@@ -159,7 +159,7 @@ def _work(name: str, originals: list[bytes], link: Connection, other: Connection
         while True:
             try:
                 path.write_bytes(link.recv_bytes())
-            except EOFError:
+            except (EOFError, ConnectionResetError):
                 return
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the peak
             before, begin = _status("VmRSS"), time.process_time()
