@@ -200,7 +200,7 @@ def least_devices(pipeline: Pipeline, pivots: np.ndarray, left: int) -> np.ndarr
     weights, activations = pipeline.memory_parts(pivots[i], pivots[j], np.full_like(i, left))
     limit = pipeline.memory_limit
     spare = limit - weights
-    group = np.full(len(i), np.inf)
+    group = np.where((spare == 0) & (activations == 0), 1.0, np.inf)
     np.divide(activations, spare, out=group, where=spare > 0)
     group = np.clip(np.ceil(group), 1.0, pipeline.cluster.devices + 1.0)
     # The quotient may be off by one, by rounding; the judge's formula decides, to the last bit.
