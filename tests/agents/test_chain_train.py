@@ -122,7 +122,7 @@ def test_ppo__improves_on_sixteen_problems():
         for steps in (0, 4096):
             if steps:
                 model.learn(steps)
-            found = np.concatenate([solved.ratios(drawing) for _ in range(10)])
+            found = np.concatenate([solved.ratios(drawing) for _ in range(5)])
             means.append(np.log(found).mean())
     assert means[1] < 0.8 * means[0]
 
