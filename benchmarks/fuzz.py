@@ -10,6 +10,7 @@ readers and writes ``results/fuzz.md``; a run that was stopped goes on where it 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import multiprocessing
 import os
@@ -29,9 +30,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads would reserve memory, and share the seconds
+import fuzz_readers
 from common import RESULTS, percent, progress, publish, table
+from fuzz_hybrid import HYBRID
 from fuzz_inputs import mutated
-from fuzz_readers import READERS, Reader, WrongAcceptanceError
+from fuzz_readers import Reader, WrongAcceptanceError
+from fuzz_runs import RUNS
 
 from parenvs.errors import ParenvsError
 
@@ -41,6 +45,10 @@ PATIENCE = 60.0
 """Seconds of the clock after which a process counts as one that hangs, whatever it does."""
 OUTCOMES = ("accepted", "refused", "traceback", "hang", "memory", "wrong")
 BAD = OUTCOMES[2:]
+READERS = {**fuzz_readers.READERS, **HYBRID, **RUNS}
+"""Name -> reader."""
+LARGE = ("jax", "sb3_contrib", "parenvs.agents.train.run")
+"""Modules that take seconds to import."""
 PART = 500
 """Inputs of a part of a run, which is what a run that was stopped does again."""
 _KILLERS = {signal.SIGPROF: "hang", signal.SIGKILL: "memory"}
@@ -96,7 +104,7 @@ class Tally:
 
 def form(text: str) -> str:
     """Return a refusal without the file, the names and the numbers in it."""
-    text = re.sub(r"^\S*mutated\.\w+: ", "", text)
+    text = re.sub(r"^\S*(mutated\.\w+|/run(/\w+\.\w+)?): ", "", text)
     text = re.sub(r"codec can't decode.*?(?=\)|$)", "codec can't decode", text)
     text = re.sub(r"^line \d+[^:]*: |^(field|array) '[^']*':? ", r"\1 ", text)
     text = re.sub(r"(dims is broken; build the file anew \(|instruction '[^']*': )", "", text)
@@ -151,7 +159,7 @@ def _work(name: str, originals: list[bytes], link: Connection, other: Connection
         while True:
             try:
                 path.write_bytes(link.recv_bytes())
-            except EOFError:
+            except (EOFError, ConnectionResetError):
                 return
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the peak
             before, begin = _status("VmRSS"), time.process_time()
@@ -268,6 +276,8 @@ def parts(
 def every(count: int, seed: int, keep: Path | None, folder: Path) -> dict[str, Tally]:
     """Divide ``count`` files among all readers; keep what is done, and go on from there."""
     folder.mkdir(parents=True, exist_ok=True)
+    for module in LARGE:  # once, for all processes that are forked
+        importlib.import_module(module)
     path = folder / f"fuzz-{count}-{seed}.jsonl"
     totals: dict[str, Tally] = {name: Tally() for name in READERS}
     done: dict[str, set[int]] = {name: set() for name in READERS}

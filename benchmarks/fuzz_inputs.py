@@ -296,6 +296,29 @@ def changed_array(data: bytes, draw: random.Random) -> bytes:
     return _packed(members)
 
 
+def changed_member(data: bytes, draw: random.Random) -> bytes:
+    """Change a member of an archive of which none is compressed, archives in it included."""
+    members = _unpacked(data)
+    name = draw.choice(list(members))
+    kind = draw.random()
+    if kind < 0.03:
+        del members[name]
+    elif kind < 0.06:
+        members[name] = members[draw.choice(list(members))]
+    elif name.endswith(".json"):
+        members[name] = changed_json(members[name], draw)
+    elif name.endswith(".npz"):
+        inner = draw.choice((changed_array, changed_array, changed_bytes))(members[name], draw)
+        members[name] = _packed(_unpacked(inner), zipfile.ZIP_STORED)
+    elif zipfile.is_zipfile(io.BytesIO(members[name])):
+        members[name] = changed_member(members[name], draw)
+    else:
+        members[name] = draw.choice((flipped, flipped, renumbered, swapped, cut))(
+            members[name], draw
+        )
+    return _packed(members, draw.choice((zipfile.ZIP_STORED,) * 19 + (zipfile.ZIP_DEFLATED,)))
+
+
 def _set_element(array: np.ndarray, draw: random.Random) -> None:
     """Give an element of an array another value, mostly one near it or one of the array."""
     place, kind = draw.randrange(len(array)), draw.random()
@@ -346,10 +369,10 @@ def _unpacked(data: bytes) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def _packed(members: dict[str, bytes]) -> bytes:
-    """Return an archive of members."""
+def _packed(members: dict[str, bytes], kind: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Return an archive of members, compressed or not."""
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with zipfile.ZipFile(out, "w", kind, compresslevel=1) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
     return out.getvalue()
@@ -366,5 +389,6 @@ _PARTS: dict[str, tuple[Change, ...]] = {
     ".npz": (changed_array, changed_array, changed_array, changed_bytes, resized_arrays),
     ".csv": (changed_cell,),
     ".json": (changed_json,),
+    ".zip": (changed_member,),
 }
 """Ending -> changes of the parts that such a file has."""

@@ -57,7 +57,12 @@ ROOMS = {
     "parenvs/partitioning/memory.py": "tests/partitioning/test_memory.py",
 }
 """Module -> its own tests, which are to notice mistakes in what runs at import."""
-TESTS = ("tests/pipeline", "tests/partitioning", "tests/agents/exact/test_points.py")
+TESTS = (
+    "tests/pipeline",
+    "tests/partitioning",
+    "tests/agents/exact/test_points.py",
+    "tests/hybrid/test_problem.py",
+)
 """Where the tests are that are to notice mistakes in functions."""
 MEMORY = 12 << 30
 """Bytes of addresses that a mutant may take."""

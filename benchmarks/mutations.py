@@ -24,6 +24,7 @@ FUNCTIONS |= {other: name for name, other in FUNCTIONS.items()}
 LOOP = "the first instruction is no loop: a loop has an operand, which stands before it"
 MADE = "every tensor is the result of an instruction, which is written over it"
 FIRST = "the first instruction reads nothing"
+START = "stages that end at the first device have none, as those that cannot run"
 PAIR = "one class makes no pair"
 EQUIVALENT = {
     ("parenvs/partitioning/formulas.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
@@ -70,6 +71,13 @@ EQUIVALENT = {
         "whole servers suffice",
     ("parenvs/pipeline/points.py", "pipeline.cluster.devices + 1.0",
      "pipeline.cluster.devices + 2.0"): "any more devices than there are count as infinitely many",
+    ("parenvs/pipeline/points.py", "np.clip(np.ceil(group), 1.0, pipeline.cluster.devices + 1.0)",
+     "np.clip(np.ceil(group), 2.0, pipeline.cluster.devices + 1.0)"):
+        "one device fewer is tried afterwards, and so one",
+    ("parenvs/pipeline/points.py", "last_unit >= 0", "last_unit >= 1"): START,
+    ("parenvs/pipeline/points.py", "np.where(last_unit >= 0, devices[last_unit], -1)",
+     "np.where(last_unit > 0, devices[last_unit], -1)"): START,
+    ("parenvs/pipeline/points.py", "-1", "-2"): "any number below 0 means never",
     ("parenvs/partitioning/rules.py", "max(map(len, slots.values()), default=0)",
      "max(map(len, slots.values()), default=1)"): "an instruction has a result",
     ("parenvs/partitioning/rules.py",

@@ -307,8 +307,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--changed", action="store_true", help="only problems whose costs changed")
     parser.add_argument("--out", type=Path, default=tasks_file(), help="default: %(default)s")
     options = parser.parse_args(None if arguments is None else list(arguments))
-    old = read_tasks(options.out) if options.out.exists() else None
     if options.check:
+        old = _known(options.out)
         if old is None:
             print(f"{COMMAND}: no file {options.out}", file=sys.stderr)
             return 2
@@ -324,11 +324,17 @@ def main(arguments: Iterable[str] | None = None) -> int:
         return 2
     try:
         with locked(options.out, beside=True):
-            _renew(old, options)
+            # Another process may have written it before this one had the lock.
+            _renew(_known(options.out), options)
     except ParenvsError as error:
         print(f"{COMMAND}: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _known(path: Path) -> TaskList | None:
+    """Read the list that there is, if there is one."""
+    return read_tasks(path) if path.exists() else None
 
 
 def _renew(old: TaskList | None, options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,9 @@ _TEMPORARY = re.compile(
     r"\.(?P<name>.+)\.parenvs-(?P<host>\w+)-(?P<pid>\d{1,7})-[0-9a-f]{8}\.(?P<kind>new|old)", re.S
 )
 _LOCK = ".lock"
+_IS_WINDOWS = os.name == "nt"
+_PAUSES = (0.01, 0.03, 0.1, 0.3, 0.6)
+"""Seconds between attempts to rename what another program has open."""
 _held: set[tuple[Path, int]] = set()
 """Locks of this process and the threads that hold them; a thread may take one again."""
 
@@ -52,7 +56,7 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(target)
+        _rename(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -87,7 +91,7 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
                 _sync(Path(root) / name)
             _sync_folder(Path(root))
         if not target.exists():
-            new.rename(target)
+            _rename(new, target)
         elif not _exchanged(new, target):
             _swap(new, target)
         _sync_folder(target.parent)
@@ -204,14 +208,40 @@ def _exchanged(one: Path, other: Path) -> bool:
     raise OSError(number, os.strerror(number), str(other))
 
 
+def _rename(old: Path, new: Path) -> None:
+    """Rename a file or folder, over a file if there is one.
+
+    Windows refuses that while a program has one of them open, which is often soon over.
+
+    Raises:
+        ParenvsError: it is not.
+    """
+    for seconds in (*_PAUSES, None):
+        try:
+            if old.is_dir():
+                old.rename(new)
+            else:
+                old.replace(new)
+            return
+        except PermissionError as error:
+            if not _IS_WINDOWS:
+                raise
+            if seconds is None:
+                raise ParenvsError(
+                    f"{new}: cannot be replaced, as a program has it open ({error.strerror}); "
+                    "close it and try again"
+                ) from None
+            time.sleep(seconds)
+
+
 def _swap(new: Path, target: Path) -> None:
     """Put ``new`` in the place of ``target`` by two renames; an error undoes the first."""
     old = _temporary(target.parent, target.name, "old")
-    target.rename(old)
+    _rename(target, old)
     try:
-        new.rename(target)
+        _rename(new, target)
     except BaseException:
-        old.rename(target)
+        _rename(old, target)
         raise
     shutil.rmtree(old, ignore_errors=True)
 

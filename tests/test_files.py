@@ -205,6 +205,34 @@ def test_files__folder_comes_back_if_it_cannot_be_replaced(tmp_path, monkeypatch
     assert (tmp_path / "site" / "page").exists()
 
 
+@pytest.mark.parametrize("refusals", [2, 99])
+def test_files__what_a_program_has_open(tmp_path, monkeypatch, refusals):
+    """Windows replaces no open file: it is tried again, and at last there is one line."""
+    path, real, tried = tmp_path / "plan.json", Path.replace, []
+    path.write_text("old")
+
+    def replace(old, new):
+        tried.append(new)
+        if len(tried) <= refusals:
+            raise PermissionError(13, "Permission denied", str(new))
+        return real(old, new)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(PermissionError):  # elsewhere that is about permissions
+        files.write_text(path, "new")
+    monkeypatch.setattr(files, "_IS_WINDOWS", True)
+    monkeypatch.setattr(files, "_PAUSES", (0.0,) * 5)
+    tried.clear()
+    if refusals > 5:
+        with pytest.raises(ParenvsError, match=r"plan\.json: .* a program has it open .*close it"):
+            files.write_text(path, "new")
+    else:
+        files.write_text(path, "new")
+    assert path.read_text() == ("old" if refusals > 5 else "new")
+    assert [one.name for one in tmp_path.iterdir()] == ["plan.json"]
+    assert len(tried) == min(refusals, 5) + 1
+
+
 def test_files__sync_of_what_nobody_may_write(tmp_path, monkeypatch):
     path = tmp_path / "page"
     path.touch()

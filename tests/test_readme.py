@@ -17,7 +17,18 @@ def blocks(page, language):
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
 
 
+SHORT = {
+    "gamma=1.0).learn(20_000)": "gamma=1.0, n_steps=128).learn(128)",
+    "steps=20_000": "steps=2_000",
+    "model.learn(200)": "model.learn(80)",
+}
+"""What trains in an example, and how long it trains here."""
 EXAMPLES = [(page.name, code) for page in PAGES for code in blocks(page, "python")]
+
+
+def test_readme__examples_are_shortened():
+    for written in SHORT:
+        assert sum(written in code for _, code in EXAMPLES) == 1
 
 
 @pytest.mark.parametrize(("page", "code"), EXAMPLES)
@@ -27,7 +38,8 @@ def test_readme__python_examples_run(page, code, tmp_path, monkeypatch):
     if any(x in code for x in ("sb3_contrib", "agents.train", "agents.rainbow")):
         pytest.importorskip("sb3_contrib")
     monkeypatch.chdir(tmp_path)
-    code = code.replace("learn(20_000)", "learn(4_000)")  # as written, but for minutes of training
+    for written, short in SHORT.items():  # as written, but for minutes of training
+        code = code.replace(written, short)
     exec(compile(code, page, "exec"), {"__name__": "__main__"})
 
 

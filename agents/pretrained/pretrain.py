@@ -62,6 +62,7 @@ class Log:
     Attributes:
         points: the evaluations so far.
         seconds: wall seconds of solving problems (``labels``) and of ``training``.
+        losses: of the steps since the last evaluation.
     """
 
     def __init__(self, recipe: Recipe, folder: Path, say: Say) -> None:
@@ -69,7 +70,7 @@ class Log:
         self.solved = validation()
         self.points: list[dict[str, float]] = []
         self.seconds = {"labels": 0.0, "training": 0.0}
-        self._losses: list[float] = []
+        self.losses: list[float] = []
 
     def look(self, trainer: Trainer, loss: float) -> None:
         """Note the loss of a step; ``LOOKS`` times a training, evaluate the network.
@@ -78,18 +79,18 @@ class Log:
             trainer: the trainer after the step.
             loss: the loss of the step.
         """
-        self._losses.append(loss)
+        self.losses.append(loss)
         step, steps = trainer.step, self.recipe.steps
         if step * LOOKS // steps == (step - 1) * LOOKS // steps:
             return
-        point: dict[str, float] = {"step": step, "loss": round(float(np.mean(self._losses)), 4)}
+        point: dict[str, float] = {"step": step, "loss": round(float(np.mean(self.losses)), 4)}
         for name, draws in (("greedy", 1), ("drawn", DRAWS)):
             over_optima = ratios(trainer.policy, self.solved, draws)
             point[f"{name}_mean"] = round(float(np.exp(np.log(over_optima).mean())), 5)
             for p in PERCENTILES:
                 point[f"{name}_p{p}"] = round(float(np.percentile(over_optima, p)), 5)
         self.points.append(point)
-        self._losses = []
+        self.losses = []
         self.say(
             f"step {step} of {steps}: loss {point['loss']}; above the optimum (median, 95 %): "
             f"{_percent(point, 'greedy')} best rated, {_percent(point, 'drawn')} of {DRAWS} plans"
@@ -173,6 +174,7 @@ def _pretrain(recipe: Recipe, place: Path, workers: int, say: Say) -> dict[str, 
             raise ParenvsError(f"{checkpoint} is of another recipe; train into another folder")
         trainer.restore(saved["trainer"])
         log.points, log.seconds = saved["points"], saved["seconds"]
+        log.losses = saved.get("losses", [])
     else:
         _save(checkpoint, trainer, log)
     begin, before = time.perf_counter(), log.seconds["labels"]
@@ -207,7 +209,7 @@ def _save(path: Path, trainer: Trainer, log: Log) -> None:
     """Write a checkpoint."""
     stored = io.BytesIO()
     content = {"points": log.points, "seconds": log.seconds, "recipe": asdict(log.recipe)}
-    torch.save({"trainer": trainer.state(), **content}, stored)
+    torch.save({"trainer": trainer.state(), "losses": log.losses, **content}, stored)
     with replacing(path) as stream:
         stream.write(stored.getvalue())
 

@@ -193,6 +193,12 @@ class RainbowBuffer(ReplayBuffer):
             **{name: array[: self.size()] for name, array in self._arrays().items()},
         }
 
+    @property
+    def most_bytes(self) -> int:
+        """Bytes that a file of ``state`` has at most, headers included."""
+        arrays = [array.nbytes for array in self._arrays().values()]
+        return sum(arrays) + 8 * (self.buffer_size * self.n_envs + 1) + 1024 * (len(arrays) + 2)
+
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what ``state`` of an equal buffer gave.
 

@@ -111,7 +111,7 @@ class BestPlan(BaseCallback):
             model: the agent, which is given their observations.
 
         Raises:
-            ValueError: the number of environments is another one.
+            ValueError: the number of environments is another one, or an episode has ended.
         """
         if not len(self._running) == len(self._returns) == env.num_envs:
             found = f"{len(self._running)} episodes and {len(self._returns)} returns"
@@ -123,6 +123,9 @@ class BestPlan(BaseCallback):
             self._running = [[] for _ in range(env.num_envs)]
             self._returns = [0.0] * env.num_envs
             return
+        longest, steps = max(map(len, self._running)), env.get_attr("episode_steps")[0]
+        if longest >= steps:
+            raise ValueError(f"an episode of {steps} steps is in the middle after {longest}")
         if isinstance(env, NativeVecEnv):
             model._last_obs = env.replay(self._running)
         else:

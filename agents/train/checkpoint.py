@@ -23,6 +23,7 @@ from parenvs.agents.train.best_plan import BestPlan
 from parenvs.agents.train.weights import load_counters, load_weights, read_member, save_agent
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import replacing
+from parenvs.graph.checks.npz import read_arrays
 
 STATE, REPLAY = "state.json", "replay.npz"
 FIRST_STEPS, FIRST_SECONDS = 1000, 60.0
@@ -110,10 +111,8 @@ def load_checkpoint(
             load_counters(archive, model)
             buffer = getattr(model, "replay_buffer", None)
             if isinstance(buffer, RainbowBuffer):
-                with np.load(
-                    io.BytesIO(read_member(archive, REPLAY)), allow_pickle=False
-                ) as arrays:
-                    buffer.restore(arrays)
+                replay = io.BytesIO(read_member(archive, REPLAY))
+                buffer.restore(read_arrays(replay, buffer.most_bytes))
         tracker.restore(state["tracker"])
         tracker.replay(model.env, model)
         _set_random_states(state["random"])

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from parenvs.graph import python_source
 
 CONFIG = "config.json"
 _LARGEST = 1 << 20  # bytes of a configuration
+_MOST_WEIGHTS = 1 << 22  # between layers, so that a network is made in seconds
 _COUNT = (int, 1, 10**9)
 _SHARE = (float, 0, 1)
 _POSITIVE = (float, 0, 10**6)
@@ -217,6 +219,12 @@ def _check_layers(where: str, value: Any) -> None:
         raise ParenvsError(f"field {where!r}: expected at most 16 widths, not {shown(widths)}")
     for width in widths:
         _check_number(where, width, (int, 1, 10**4))
+    weights = sum(one * other for one, other in pairwise(widths))
+    if weights > _MOST_WEIGHTS:
+        raise ParenvsError(
+            f"field {where!r}: its layers have {weights:,} weights between them, more than "
+            f"{_MOST_WEIGHTS:,}; give smaller widths"
+        )
 
 
 def _check_names(content: Mapping[str, Any], known: Any, where: str) -> None:

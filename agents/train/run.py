@@ -8,7 +8,7 @@ import shutil
 import warnings
 import zipfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ from parenvs.errors import ParenvsError, one_line
 from parenvs.files import locked, replacing, write_text
 from parenvs.plan import Plan
 
+_LEARNING, _KEPT = ("buffer_size", "n_steps"), 64
+"""Settings of how many steps an agent keeps while it learns, and how many where it does not."""
 CHECKPOINT, MODEL, RESULT, PLAN = "checkpoint.zip", "model.zip", "result.json", "plan.json"
 SCORES = "scores.json"
 """File of the returns on ``JUDGED_ON``, in place of a plan where problems are drawn."""
@@ -238,8 +240,11 @@ def load_model(folder: str | Path, trust: bool = False) -> BaseAlgorithm:
     path = Path(folder) / MODEL
     if not path.exists():
         raise ParenvsError(f"{folder}: no {MODEL} yet; finish the run with resume (--resume)")
+    # What learns needs memory that is not needed here.
+    less = {name: min(_KEPT, config.overrides.get(name, _KEPT)) for name in _LEARNING}
+    overrides = config.overrides | {k: v for k, v in less.items() if k in config.overrides}
     with building(folder):
-        _, model = _fresh(config, envs=1)
+        _, model = _fresh(replace(config, overrides=overrides), envs=1)
     try:
         with zipfile.ZipFile(path) as archive:
             load_weights(archive, model)

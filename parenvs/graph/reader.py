@@ -15,7 +15,14 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from parenvs.errors import HloError, one_line
-from parenvs.graph.checks.limits import Budget, check_cost, check_size, check_value, leaves
+from parenvs.graph.checks.limits import (
+    Budget,
+    check_computation,
+    check_cost,
+    check_size,
+    check_value,
+    leaves,
+)
 from parenvs.graph.checks.nesting import NESTED, Array, Inside, wrong_nesting
 from parenvs.graph.checks.shapes import check_shapes
 from parenvs.graph.flops import ELEMENTWISE, Call, bytes_of, flops_of, is_relabelling
@@ -174,9 +181,7 @@ class _Reader:
         self.where = where
         self.computations = {c.id: c for c in module.computations}
         for computation in module.computations:
-            count = len({node.id for node in computation.instructions})
-            if count < len(computation.instructions) or not count:
-                raise HloError(f"computation {computation.name!r} is empty or repeats an id")
+            check_computation(computation)
         if module.entry_computation_id not in self.computations:
             raise HloError("no entry computation; not an HLO module, or truncated")
         self.entry = self.computations[module.entry_computation_id]
@@ -256,6 +261,9 @@ class _Reader:
         shapes: dict[int, Any] = {}
         root = computation.root_id
         self.budget.enter(computation)
+        taken = sum(node.opcode == "parameter" for node in computation.instructions)
+        if given is not None and taken != len(given):
+            raise HloError(f"{computation.name!r} takes {taken} operands, given {len(given)}")
         for node in by_id(computation):
             shapes[node.id] = node.shape
             operands = [values[i] for i in node.operand_ids]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
 from parenvs.errors import UnknownInstanceError, did_you_mean, shown
@@ -14,8 +14,6 @@ MOST = 2**31 - 1
 """Largest number in a shape."""
 MOST_LAYERS = 10_000
 """Largest number of layers."""
-_FROM_ZERO = ("head_width", "positions", "dense_feed_forward")
-"""Numbers that may be 0."""
 _ALTERNATING = {"experts_every": 1, "dense_feed_forward": 0}
 """Fields of blocks that alternate; where all blocks are equal they are no part of fingerprints."""
 
@@ -74,11 +72,9 @@ class TransformerShape:
     def __post_init__(self) -> None:
         """Fill in defaults and raise errors for numbers that no model has."""
         fill = object.__setattr__
-        fill(self, "kv_heads", self.kv_heads or self.heads)
-        fill(self, "feed_forward", self.feed_forward or 4 * self.hidden)
         for item in fields(self):
             value = getattr(self, item.name)
-            least = 0 if item.name in _FROM_ZERO else 1
+            least = 1 if item.default is MISSING or item.default else 0
             most = MOST_LAYERS if item.name == "layers" else MOST
             if item.type == "int" and not (type(value) is int and least <= value <= most):
                 raise UnknownInstanceError(
@@ -99,6 +95,8 @@ class TransformerShape:
                     f"shape {shown(self.name)}: {item.name} must be true or false, not "
                     f"{shown(value)}"
                 )
+        fill(self, "kv_heads", self.kv_heads or self.heads)
+        fill(self, "feed_forward", self.feed_forward or 4 * self.hidden)
         if not self.head_width:
             if self.hidden % self.heads:
                 raise UnknownInstanceError(

@@ -19,6 +19,8 @@ MULTIPROCESSORS = {"v100": 80, "a100": 108, "h100": 132}
 """Streaming multiprocessors of a device, by name (NVIDIA's data sheets)."""
 TILE = 128
 """Rows and columns of a product that one multiprocessor makes at a time (CUTLASS's usual tile)."""
+LEAST_SHARE = 1e-6
+"""The smallest share of a peak or a bandwidth that a stack can have."""
 HALF = ("fp16", "bf16", "fp8")
 """Precisions in which weights and activations take 2 bytes, beside fp32 master weights."""
 
@@ -210,7 +212,7 @@ def _constant(key: str, value: Any) -> Any:
         return None
     if key == "matmul_share" or (key == "attention_share" and isinstance(value, dict)):
         shares = value if isinstance(value, dict) else {"other": value}
-        if shares and all(_is_number(share, above=0) for share in shares.values()):
+        if shares and all(map(_is_share, shares.values())):
             return tuple((str(device), float(share)) for device, share in shares.items())
         allowed = "a positive number, or an object of devices and such numbers"
     elif key in _SWITCHES:
@@ -222,9 +224,13 @@ def _constant(key: str, value: Any) -> Any:
             return value
         allowed = f"one of {', '.join(LINKS)}"
     elif key in _SHARES:
-        if _is_number(value, above=0):
+        if _is_share(value):
             return float(value)
         allowed = "a positive number"
+    elif key == "state_bytes":  # the weights themselves are among them
+        if _is_number(value) and value >= 1:
+            return float(value)
+        allowed = "a number from 1"
     else:
         most = key in ("tensor_overlap", "hidden")
         if _is_number(value) and not (most and value > 1):
@@ -233,11 +239,16 @@ def _constant(key: str, value: Any) -> Any:
     raise PlanError(f"stack: {key} must be {allowed}, not {shown(value)}")
 
 
-def _is_number(value: Any, above: float | None = None) -> bool:
-    """Return whether a value is a finite number from 0, or above one."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value < 1e30:
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a finite number from 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return bool(value >= 0 if above is None else value > above)
+    return bool(0 <= value < 1e30)
+
+
+def _is_share(value: Any) -> bool:
+    """Return whether a value is a share by which seconds can be divided."""
+    return _is_number(value) and value >= LEAST_SHARE
 
 
 class Machine(NamedTuple):

@@ -234,7 +234,7 @@ class Stages:
         else:
             activations = formulas.recomputed_bytes(held[0], held[1], flight)
         spare = limit - weights
-        group = np.full(len(weights), np.inf)
+        group = np.where((spare == 0) & (activations == 0), 1.0, np.inf)
         np.divide(activations, spare, out=group, where=spare > 0)
         most = pipeline.cluster.devices
         group = np.clip(np.ceil(group), 1.0, most + 1.0)

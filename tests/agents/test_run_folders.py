@@ -6,6 +6,7 @@ import json
 import pickle
 import random
 import shutil
+import time
 import zipfile
 
 import gymnasium as gym
@@ -136,6 +137,39 @@ def test_run_folders__compressed_members_are_refused(folder):
             call()
 
 
+def test_run_folders__checkpoints_that_ask_for_much(folder):
+    """Arrays that inflate, a header of 2^40 elements, and an episode of 10^6 steps."""
+    import numpy as np
+
+    path = folder / "checkpoint.zip"
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        state = json.loads(archive.read("state.json"))
+        with np.load(io.BytesIO(archive.read("replay.npz"))) as stored:
+            arrays = dict(stored)
+    state["tracker"]["_running"][0] = [0] * 10**6
+    large, tall = io.BytesIO(), io.BytesIO()
+    np.savez_compressed(large, **{**arrays, "actions": np.zeros(2**26, np.uint8)})
+    with zipfile.ZipFile(tall, "w") as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, array)
+            data = member.getvalue()
+            old, new = (f"({size}," for size in (len(array), 2**40))
+            archive.writestr(f"{name}.npy", data.replace(old.encode(), new.encode(), 1))
+    for changed, words in (
+        ({"replay.npz": large.getvalue()}, "unpacks to .* and may to at most"),
+        ({"replay.npz": tall.getvalue()}, "header tells .*1099511627776"),
+        ({"state.json": json.dumps(state)}, "in the middle after 1000000"),
+    ):
+        path.write_bytes(whole)
+        rewritten(path, **changed)
+        begin = time.process_time()
+        with pytest.raises(ParenvsError, match=rf"checkpoint\.zip: not a checkpoint \(.*{words}"):
+            train(CONFIG, folder, resume=True)
+        assert time.process_time() - begin < 5
+
+
 def test_run_folders__first_checkpoint_is_early(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(CONFIG, tmp_path, callbacks=[Interrupt(1016)])
@@ -179,6 +213,10 @@ def text_of(**changes):
             "expected .*net_arch",
         ),
         ({"overrides": {"policy_kwargs": {"net_arch": [0]}}}, "expected a whole number from 1"),
+        (
+            {"overrides": {"policy_kwargs": {"net_arch": [10_000, 10_000, 10_000]}}},
+            "200,000,000 weights between them, more than 4,194,304; give smaller widths",
+        ),
         ({"overrides": {"device": "x:9"}}, "expected auto, cpu, cuda"),
         ({"overrides": {"gamma": 1.5}}, "field 'overrides.gamma': expected a number from 0 to 1"),
         ({"overrides": {"gamma": float("nan")}}, "field 'overrides.gamma'"),
@@ -206,6 +244,15 @@ def test_run_folders__settings_come_back(tmp_path):
     # What SB3 alone wrote holds the weights, too.
     model.save(tmp_path / "model.zip")
     assert load_model(tmp_path).exploration_rate == model.exploration_rate
+
+
+def test_run_folders__an_agent_that_only_acts_keeps_no_steps(folder):
+    """A few bytes of settings ask for a replay of gigabytes, which acting does not need."""
+    content = json.loads((folder / "config.json").read_text())
+    content["overrides"]["buffer_size"] = 10**7
+    (folder / "config.json").write_text(json.dumps(content))
+    assert load_config(folder).overrides["buffer_size"] == 10**7
+    assert load_model(folder).replay_buffer.masks.nbytes < 10**6
 
 
 def test_run_folders__what_cannot_be_read_back_is_not_written(tmp_path):
@@ -264,7 +311,7 @@ def test_run_folders__mutated_configs(folder):
     """A hundred: the agent is loaded, or there is one line."""
     rng, refused = random.Random(0), 0
     whole = json.loads((folder / "config.json").read_text())
-    whole["env_kwargs"] |= {"stages": 3, "micro_batch": 8, "sync": "ring", "copies": 4.0}
+    whole["env_kwargs"] |= {"stages": 3, "micro_batch": 8, "sync": "parameter-server", "copies": 4}
     for _ in range(100):
         text = json.dumps(mutated(whole, rng))
         if rng.random() < 0.1:

@@ -329,6 +329,10 @@ def test_problem__settings():
         ({"matmul_share": {}}, "matmul_share must be a positive number, or an object"),
         ({"matmul_share": {"a100": "x"}}, "matmul_share must be a positive number, or an object"),
         ({"attention_share": math.nan}, "attention_share must be a positive number"),
+        ({"link_share": 5e-324}, "link_share must be a positive number, not 5e-324"),
+        ({"matmul_share": {"a100": 1e-9}}, "matmul_share must be a positive number, or an object"),
+        ({"state_bytes": 0.5}, "state_bytes must be a number from 1, not 0.5"),
+        ({"launch": 10**400}, "launch must be a number from 0"),
     ],
 )
 def test_stack__wrong_constants(constants, words):
@@ -375,6 +379,9 @@ def test_instances__shape_files(tmp_path):
     assert any(reason.startswith("fingerprint: ") for reason in report.reasons)
     for change, words in (
         ({"heads": 5}, "5 heads do not divide hidden 64; give head_width"),
+        ({"hidden": {}}, "hidden must be a whole number from 1 to 2147483647, not {}"),
+        ({"kv_heads": ""}, "kv_heads must be a whole number from 0"),
+        ({"feed_forward": False}, "feed_forward must be a whole number from 0"),
         ({"layers": 10**6}, "layers must be a whole number from 1 to 10000"),
         ({"layers": True}, "layers must be a whole number"),
         ({"gated": 1}, "gated must be true or false"),

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
+from parenvs.graph.chain import Reads
+from parenvs.pipeline.formulas import stage_bytes
 from parenvs.pipeline.points import (
     PointSpace,
     coarse_pivots,
@@ -64,6 +66,28 @@ def test_least_devices__decides_to_the_last_bit():
         check_least_devices(replace(pipeline, cluster=replace(cluster, device=device)), 1)
 
 
+@pytest.mark.parametrize(
+    ("weights", "activations", "limit"),
+    [
+        (2.130340242187113, 74.1574509616297, 7.07417030629576),  # 15 by the rounded quotient
+        (0.7437228007197543, 38.248855872753104, 3.293646525569961),
+        (5.0, 0.0, 5.0),  # nothing is left, and nothing is needed
+        (5.0, 1.0, 5.0),
+        (5.0, 0.0, 4.0),
+        (5.0, 0.5, 5.25),
+    ],
+)
+def test_least_devices__quotients_that_round(monkeypatch, weights, activations, limit):
+    """Bytes given outright: the judge's own formula says which number is the first that fits."""
+    parts = np.array([weights]), np.array([activations])
+    monkeypatch.setattr(Pipeline, "memory_parts", lambda *_: parts)
+    monkeypatch.setattr(Pipeline, "memory_limit", limit)
+    pipeline = Pipeline(even_chain(2), Cluster.parse("2x8:v100"))
+    fitting = (k for k in range(1, 17) if stage_bytes(weights, activations, k) <= limit)
+    found = least_devices(pipeline, np.array([0, 2]), 1)
+    assert found[0, 1] == next(fitting, math.inf)
+
+
 def test_distinct_pivots__are_the_last_of_each_run():
     """Pivots 1, 2, 3 cut alike, 4 alone, and 5 and 6 as the end of the chain does."""
     costs = [1, 0, 0, 1, 1, 0, 0]
@@ -78,10 +102,12 @@ def test_distinct_pivots__every_column_counts():
     zero, one = [0, 0, 0, 0], [1, 1, 1, 1]
     columns = {"forward": zero, "backward": zero, "cut_bytes": zero, "parameter_bytes": zero}
 
-    def distinct(recompute="full", resident=None, frozen=None, **changed):
+    def distinct(recompute="full", resident=None, frozen=None, tied=(), **changed):
         made = toys.chain(**{**columns, **changed}, resident_bytes=resident)
         made = replace(made, frozen_bytes=None if frozen is None else np.array(frozen, float))
-        pipeline = Pipeline(made, Cluster.parse("A"), recompute=recompute)
+        made = replace(made, tied=tied)
+        rule = "held" if tied else "once"
+        pipeline = Pipeline(made, Cluster.parse("A"), recompute=recompute, tied=rule)
         return distinct_pivots(pipeline).tolist()
 
     base = {"forward": [1, 0, 0, 1]}
@@ -94,6 +120,7 @@ def test_distinct_pivots__every_column_counts():
     assert distinct("none", **base, resident=[0, 0, 4, 0]) == [2, 3]
     assert distinct("full", **base, resident=[0, 0, 4, 0]) == [3]
     assert distinct("none", **base, resident=one) == [1, 2, 3]
+    assert distinct(**base, tied=(Reads((0, 2), 5.0, True),)) == [2, 3]
 
 
 def slow_coarse(pipeline, pivots, most):
@@ -124,6 +151,7 @@ def test_coarse_pivots__the_smallest_cut_of_each_bin(seed):
 
 def test_points__as_many_as_are_asked_for():
     """All pivots if they suffice, then the distinct ones, then the coarse ones."""
+    assert len(points(Pipeline(even_chain(400), Cluster.parse("A")))) - 1 == 128
     costs = np.repeat([1.0, 0.0], [6, 6])[np.argsort(np.arange(12) % 2, kind="stable").argsort()]
     pipeline = Pipeline(toys.chain(costs, costs, [2] * 11 + [0], costs), Cluster.parse("A"))
     distinct = distinct_pivots(pipeline)
@@ -147,6 +175,7 @@ def test_points__as_many_as_are_asked_for():
         ("8x16:v100", 64, range(0, 129, 16)),  # as many servers as a plan may have stages
         ("7x16:v100", 64, range(0, 113, 2)),  # parts of servers
         ("1x128:v100", 64, range(0, 129, 2)),
+        ("1x65:v100", 64, [*range(0, 65, 2), 65]),
         ("1x3:v100", 1, [0, 3]),
         ("4x4:v100", 3, [0, 8, 16]),
         ("4x4:v100", 4, [0, 4, 8, 12, 16]),

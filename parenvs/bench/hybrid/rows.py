@@ -8,8 +8,8 @@ trained where and what was measured; ``FIELDS`` lists what a row may say.
 from __future__ import annotations
 
 import json
-import math
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -21,8 +21,8 @@ from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import DuplicateFieldError, no_duplicates
 from parenvs.plan import RECOMPUTE_MODES
 
-MOST = 2**53
-"""Largest number in a row."""
+LEAST, MOST = 1e-12, 2**53
+"""Smallest and largest figure that a row can have measured; the largest count, too."""
 COUNTS = (
     "hidden", "layers", "heads", "kv_heads", "head_width", "ffn", "seq", "vocab", "experts",
     "active_experts", "tp", "pp", "dp", "cp", "ep", "gpus", "gpus_per_node", "batch",
@@ -208,13 +208,16 @@ def checked(content: Any, number: int) -> Row:
         if key in fields and not isinstance(fields[key], bool):
             raise row.error(f"{key} must be true or false, not {shown(fields[key])}")
     for key in MEASURED:
-        if key in fields and not (is_number(fields[key]) and 0 < fields[key] <= MOST):
-            raise row.error(f"{key} must be a positive number, not {shown(fields[key])}")
+        if key in fields and not (is_number(fields[key]) and LEAST <= fields[key] <= MOST):
+            raise row.error(
+                f"{key} must be a positive number, not {shown(fields[key])}; {LEAST:g} to {MOST:g} "
+                "can be counted with"
+            )
         if key in fields and key in SHARES and fields[key] > 1:
             raise row.error(f"{key} is a share of the peak, at most 1, not {shown(fields[key])}")
     if PERCENT in fields:
         _check_percent(row)
-    if "zero" in fields and fields["zero"] not in (0, 1, 2, 3):
+    if "zero" in fields and not (type(fields["zero"]) is int and 0 <= fields["zero"] <= 3):
         raise row.error(f"zero must be 0, 1, 2 or 3, not {shown(fields['zero'])}")
     for key, known in (("recompute", RECOMPUTE_MODES), ("precision", PRECISIONS)):
         if key in fields and fields[key] not in known:
@@ -270,11 +273,11 @@ def _check_percent(row: Row) -> None:
     if not isinstance(shares, dict) or not set(shares) <= set(SAVINGS):
         raise row.error(f"{PERCENT} must be an object of numbers by {', '.join(SAVINGS)}")
     for key, value in shares.items():
-        if not (is_number(value) and 0 < value <= 100):
+        if not (is_number(value) and LEAST <= value <= 100):
             raise row.error(f"{PERCENT}.{key} must be over 0 and at most 100, not {shown(value)}")
 
 
 def is_number(value: Any) -> bool:
     """Return whether a value of a JSON file is a finite number."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value)
+    return number and abs(value) <= sys.float_info.max

@@ -95,6 +95,27 @@ def check_cost(name: str, flops: float, moved: float) -> None:
             raise HloError(f"instruction {name!r} costs {value:.4g} {unit}, not 0 to {MOST_COST:g}")
 
 
+def check_computation(computation: Any) -> None:
+    """Check that a computation has instructions, and numbers for its parameters.
+
+    Args:
+        computation: the HloComputationProto.
+
+    Raises:
+        HloError: it is empty, an id stands twice, or the parameters are not numbered from 0.
+    """
+    nodes = computation.instructions
+    if not nodes or len({node.id for node in nodes}) < len(nodes):
+        raise HloError(f"computation {computation.name!r} is empty or repeats an id")
+    numbers = sorted(node.parameter_number for node in nodes if node.opcode == "parameter")
+    for place, number in enumerate(numbers):
+        if number != place:
+            raise HloError(
+                f"computation {computation.name!r} has a parameter of number {number}; its "
+                f"{len(numbers)} are to be numbered from 0, each once"
+            )
+
+
 def check_value(name: str, shape: Any, found: Sequence[tuple[int, ...]]) -> None:
     """Check that a tuple, or what is taken from one or returned, has the shape that is declared.
 

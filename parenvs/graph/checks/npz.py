@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -47,25 +47,29 @@ UNREADABLE = (
 Arrays = Mapping[str, np.ndarray]
 
 
-def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+def read_arrays(
+    path: str | os.PathLike[str] | BinaryIO, most: int | None = None
+) -> dict[str, np.ndarray]:
     """Read all arrays of a ``.npz`` that holds numbers only.
 
     Args:
-        path: the file.
+        path: the file, or a stream of it.
+        most: bytes that it may unpack to (default: ``MOST_BYTES``).
 
     Returns:
         Name -> array, read-only.
 
     Raises:
-        ValueError: it would unpack to more than ``MOST_BYTES``, or an array's header does not fit
+        ValueError: it would unpack to more than ``most``, or an array's header does not fit
             its bytes; the text names the array.
         Exception: one of ``UNREADABLE``: the file is damaged or no such file.
     """
+    most = MOST_BYTES if most is None else most
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         total = sum(member.file_size for member in members)
-        if total > MOST_BYTES:
-            raise ValueError(f"it unpacks to {total:,} bytes, and graphs to at most {MOST_BYTES:,}")
+        if total > most:
+            raise ValueError(f"it unpacks to {total:,} bytes, and may to at most {most:,}")
         arrays = {}
         for member in members:
             with archive.open(member) as stream:

@@ -37,14 +37,14 @@ def check_shapes(
         HloError: they do not fit; the text says what, without the instruction's name.
     """
     check = CHECKS.get(opcode)
-    if check is None:
+    if check is None and opcode not in _OPERANDS:
         return
     least, most = _OPERANDS.get(opcode, (1, math.inf))
     single = opcode not in _SEVERAL
     if not least <= len(operands) <= most or (single and len(results) != 1) or not results:
         raise HloError(f"{opcode} has {len(operands)} operands and {len(results)} results")
     try:
-        wrong = check(operands, results, fields)
+        wrong = check(operands, results, fields) if check else ""
     except (IndexError, KeyError, TypeError, ValueError, AttributeError):
         wrong = "its dimension numbers are missing or out of range"
     if wrong:
@@ -282,6 +282,8 @@ _OPERANDS: dict[str, tuple[int, float]] = {
     **dict.fromkeys(("batch-norm-inference", "batch-norm-grad"), (5, 5)),
     **dict.fromkeys(("iota", "partition-id", "replica-id"), (0, 0)),
     **dict.fromkeys(("opt-barrier", "optimization-barrier"), (0, math.inf)),
+    **dict.fromkeys(("constant", "parameter", "rng-get-and-update-state"), (0, 0)),
+    **dict.fromkeys(("bitcast", "domain"), (1, 1)),
     "dynamic-update-slice": (2, math.inf),
     "reduce": (2, math.inf),
     "reduce-window": (2, math.inf),
@@ -291,6 +293,7 @@ _OPERANDS: dict[str, tuple[int, float]] = {
 _SEVERAL = frozenset(
     {"sort", "reduce", "reduce-window", "scatter", "topk", "top-k", "rng-bit-generator"}
     | {"batch-norm-training", "batch-norm-grad", "opt-barrier", "optimization-barrier", "map"}
+    | {"constant", "parameter", "domain"}
 )
 """Opcodes of which the result may be a tuple."""
 CHECKS: dict[str, Check] = {

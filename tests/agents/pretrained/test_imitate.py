@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import kills
 import numpy as np
@@ -14,7 +15,7 @@ from parenvs.agents.pretrained.policy import PlanPolicy
 from parenvs.agents.vec_env import one_thread
 from parenvs.errors import ParenvsError
 
-QUICK = Recipe(parts=3, part=8, passes=4)
+QUICK = Recipe(parts=3, part=4, passes=4)
 
 
 def geometric_mean(policy, episodes):
@@ -122,23 +123,43 @@ def train(recipe, folder, **options):
     return log, lines
 
 
-def test_pretrain__the_same_with_any_number_of_workers(part, tmp_path, monkeypatch):
+def threads(workers, context):
+    """What solves problems in threads instead of processes, which import torch first."""
+    return ThreadPoolExecutor(workers)
+
+
+@pytest.fixture
+def short(part, monkeypatch):
+    """Runs look three times at problems that are solved already; one process does all."""
+    monkeypatch.setattr(pretrain, "ProcessPoolExecutor", threads)
     monkeypatch.setattr(pretrain, "validation", lambda: part)
     monkeypatch.setattr(pretrain, "LOOKS", 3)
-    logs = [train(QUICK, tmp_path / str(workers), workers=workers)[0] for workers in (1, 2)]
-    assert logs[0]["points"] == logs[1]["points"]
-    assert [point["step"] for point in logs[0]["points"]] == [4, 8, 12]
-    assert logs[0] == json.loads((tmp_path / "1" / "plan-policy.json").read_text())
-    assert Recipe(**logs[0]["recipe"]) == QUICK
-    assert sorted(x.name for x in (tmp_path / "1").iterdir()) == [
-        "plan-policy.json",
-        "plan-policy.npz",
-    ]
-    with np.load(tmp_path / "1" / "plan-policy.npz") as weights:
+
+
+@pytest.fixture(scope="module")
+def whole(part, tmp_path_factory):
+    """A run that nothing interrupts: its log, and its folder."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretrain, "ProcessPoolExecutor", threads)
+        patch.setattr(pretrain, "validation", lambda: part)
+        patch.setattr(pretrain, "LOOKS", 3)
+        return train(QUICK, folder)[0], folder
+
+
+def test_pretrain__the_same_with_any_number_of_workers(part, whole, short, tmp_path, monkeypatch):
+    log, folder = whole
+    monkeypatch.setattr(pretrain, "ProcessPoolExecutor", ProcessPoolExecutor)
+    assert train(QUICK, tmp_path, workers=2)[0]["points"] == log["points"]
+    assert [point["step"] for point in log["points"]] == [4, 8, 12]
+    assert log == json.loads((folder / "plan-policy.json").read_text())
+    assert Recipe(**log["recipe"]) == QUICK
+    assert sorted(x.name for x in folder.iterdir()) == ["plan-policy.json", "plan-policy.npz"]
+    with np.load(folder / "plan-policy.npz") as weights:
         policy = PlanPolicy(dict(weights))
     found = pretrain.ratios(policy, part, 4)
     assert (found >= 1 - 1e-9).all()
-    last = logs[0]["points"][-1]
+    last = log["points"][-1]
     greedy = policy.lengths(part.episodes) / part.lengths
     assert last["greedy_mean"] == pytest.approx(np.exp(np.log(greedy).mean()), abs=1e-5)
     assert np.allclose(pretrain.ratios(policy, part), greedy)
@@ -146,23 +167,21 @@ def test_pretrain__the_same_with_any_number_of_workers(part, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("stop", ["solving", "training"])
-def test_pretrain__goes_on_after_an_interruption(part, tmp_path, monkeypatch, stop):
-    monkeypatch.setattr(pretrain, "validation", lambda: part)
-    monkeypatch.setattr(pretrain, "LOOKS", 6)
-    whole, _ = train(QUICK, tmp_path / "whole")
+def test_pretrain__goes_on_after_an_interruption(whole, short, tmp_path, stop):
+    log, folder = whole
 
     def interrupted(line):
         if ("solved" in line) == (stop == "solving") and (stop == "solving" or "step 8 " in line):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pretrain.pretrain(QUICK, tmp_path / "parts", say=interrupted)
-    assert not (tmp_path / "parts" / "plan-policy.npz").exists()
+        pretrain.pretrain(QUICK, tmp_path, say=interrupted)
+    assert not (tmp_path / "plan-policy.npz").exists()
     with pytest.raises(ParenvsError, match=r"checkpoint\.pt is of another recipe"):
-        train(dataclasses.replace(QUICK, seed=1), tmp_path / "parts")
-    again, _ = train(QUICK, tmp_path / "parts")
-    assert again["points"] == whole["points"]
-    weights = [np.load(tmp_path / name / "plan-policy.npz") for name in ("whole", "parts")]
+        train(dataclasses.replace(QUICK, seed=1), tmp_path)
+    again, _ = train(QUICK, tmp_path)
+    assert again["points"] == log["points"]
+    weights = [np.load(place / "plan-policy.npz") for place in (folder, tmp_path)]
     for name in weights[0]:
         assert np.array_equal(weights[0][name], weights[1][name])
 

@@ -19,7 +19,8 @@ fuzz = pytest.importorskip("fuzz", reason="needs the limits of a POSIX system")
 def test_fuzz__short_run(tmp_path):
     """It is a process of its own, as it forks, and JAX has threads."""
     pytest.importorskip("jax")
-    command = [sys.executable, fuzz.__file__, "all", "450", "1", "--out", tmp_path]
+    pytest.importorskip("sb3_contrib")
+    command = [sys.executable, fuzz.__file__, "all", "300", "1", "--out", tmp_path]
     ended = subprocess.run(
         [*command, "--keep", tmp_path / "wrong"], capture_output=True, text=True, check=False
     )
@@ -30,8 +31,9 @@ def test_fuzz__short_run(tmp_path):
     for name, tally in readers.items():
         counts = tally["outcomes"]
         assert set(counts) == {"accepted", "refused"}, name
-        assert sum(counts.values()) == 450 * fuzz.READERS[name].weight // 100
-        assert len(tally["reasons"]) > 3, name  # not all at the first check
+        assert sum(counts.values()) == 300 * fuzz.READERS[name].weight // 100
+        if sum(counts.values()) > 10:
+            assert len(tally["reasons"]) > 3, name  # not all at the first check
     assert not list(tmp_path.glob("*.jsonl"))  # what a run that was stopped would go on from
 
 

@@ -184,7 +184,7 @@ def header(text):
 def test_npz__more_than_the_limit_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(npz, "MOST_BYTES", 10_000)
     path = packed(tmp_path / "mine.npz", head=bytes(6000), dims=bytes(6000))
-    assert "it unpacks to 12,000 bytes, and graphs to at most 10,000" in refused(path)
+    assert "it unpacks to 12,000 bytes, and may to at most 10,000" in refused(path)
 
 
 def test_npz__size_that_lies_is_not_unpacked(tmp_path):

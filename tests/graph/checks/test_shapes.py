@@ -17,6 +17,11 @@ sum {{
   b = f32[] parameter(1)
   ROOT c = f32[] add(a, b)
 }}
+less {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = pred[] compare(a, b), direction=LT
+}}
 ENTRY main {{
   x = f32[4,8] parameter(0)
   y = f32[8,6] parameter(1)
@@ -72,7 +77,24 @@ GOOD_AND_BAD = {
         ("(n, k)", "(n, n)", "features"),
         ("b01f_01io->b01f", "b01f_01oi->b01f", "features"),
         ("[2,7,7,6]", "[3,7,7,6]", "samples"),
+        ("[2,7,7,6]", "[2,7,8,6]", r"\[7, 8\] should be \[7, 7\]"),
+        ("size=3x3", "size=3x2", r"\[3, 3\] should be \[3, 2\]"),
+        ("size=3x3", "size=3x3 stride=2x1", r"\[7, 7\] should be \[4, 7\]"),
+        ("size=3x3", "size=3x3 pad=0_1x0_0", r"\[7, 7\] should be \[8, 7\]"),
     ],
+    "f32[4,8] sort(x), dimensions={1}, to_apply=less": [
+        ("{1}", "{2}", "out of range"),
+        ("f32[4,8]", "f32[8,4]", "should be"),
+        ("(x)", "(x, y)", "differ"),
+    ],
+    "c64[4,5] fft(x), fft_type=RFFT, fft_length={8}": [
+        ("{8}", "{4}", "lengths are"),
+        ("c64[4,5]", "c64[4,6]", "lengths are"),
+        ("c64[4,5]", "c64[3,5]", "leaves alone"),
+        ("{8}", "{}", "one to three positive"),
+    ],
+    "f32[4,8] bitcast(x)": [("(x)", "(x, x)", "2 operands")],
+    "u64[2] rng-get-and-update-state(), delta=1": [("()", "(x)", "1 operands")],
     f"f32[5,8] {GATHER}{{1,8}}": [
         ("{1,8}", "{1,9}", "do not fit"),
         ("start_index_map={0}", "start_index_map={2}", "indices"),
@@ -99,6 +121,24 @@ def test_shapes__good_and_bad(line):
         with pytest.raises(HloError, match=rf"^mine\.txt: instruction 'r': .*{words}") as caught:
             read(line.replace(old, new, 1))
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("b = f32[] parameter(1)", "b = f32[] parameter(0)", "'sum' has a parameter of number 0"),
+        ("y = f32[8,6] parameter(1)", "y = f32[8,6] parameter(9)", "'main' has a parameter of"),
+        ("x = f32[4,8] parameter(0)", "x = f32[4,8] parameter(-1)", "of number -1; its 7 are to"),
+        ("call(z, z)", "call(z)", "'sum' takes 2 operands, given 1"),
+        ("call(z, z)", "call(z, z, z)", "'sum' takes 2 operands, given 3"),
+    ],
+)
+def test_shapes__parameters_of_computations(old, new, words):
+    text = MODULE.format(line="f32[] call(z, z), to_apply=sum")
+    read_module(parse(text))
+    assert old in text
+    with pytest.raises(HloError, match=words):
+        read_module(parse(text.replace(old, new, 1)))
 
 
 def test_shapes__calls_that_double_are_stopped():
