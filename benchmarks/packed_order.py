@@ -152,7 +152,9 @@ def ppo(rows: Rows, tier: str, seeds: list[int], steps: int, agents: Path) -> No
         for method, way, judged in ways:
             for name, problem in named:
                 row = {"tier": tier, "problem": name, "method": method, "seed": seed}
-                rng = np.random.default_rng([seed, judged, way is sample_and_search])
+                rng = np.random.default_rng(
+                    [seed, judged, *([1] if way is sample_and_search else [])]
+                )
                 plan = partial(timed, partial(way, agent, problem, judged, rng))
                 rows.add({**row, "steps": steps, "trained": spent}, plan)
         progress(f"{tier}: ppo, seed {seed} judged")
