@@ -296,6 +296,12 @@ def report(rows: Rows, tiers: list[str]) -> list[str]:
     for tier in tiers:
         known = [order_references()[name] for name, _ in problems(tier)]
         left = np.mean([row["length"] / row["bound"] - 1 for row in known])
+        loose = np.mean(
+            [
+                row["length"] / problem.bound_seconds - 1
+                for row, (_, problem) in zip(known, problems(tier), strict=True)
+            ]
+        )
         proven = sum(row["proven"] for row in known)
         found = rows.of(tier, "exact")
         cells = [
@@ -303,14 +309,24 @@ def report(rows: Rows, tiers: list[str]) -> list[str]:
             percent(float(np.mean([row["length"] / row["bound"] - 1 for row in found]))),
             f"{np.mean([row['judged'] for row in found]):,.0f}",
         ] if found else ["", "", ""]  # fmt: skip
-        lines.append([tier, percent(float(left)), f"{proven} of {len(known)}", *cells])
+        shares = [percent(float(left)), percent(float(loose))]
+        lines.append([tier, *shares, f"{proven} of {len(known)}", *cells])
     sections.append(
-        "References (best known order over the bound), and the exact method in "
+        "References (best known order over the certified bound, and over the machine bound), and "
+        "the exact method in "
         f"{LIMIT:.0f} s of processor time:"
     )
     sections.append(
         table(
-            ["tier", "open", "proven", "exact proves", "its own gap", "nodes"],
+            [
+                "tier",
+                "open",
+                "over the machine bound",
+                "proven",
+                "exact proves",
+                "its own gap",
+                "nodes",
+            ],
             lines,
         )
     )
