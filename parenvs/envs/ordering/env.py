@@ -25,6 +25,8 @@ ROWS = MICRO_BATCHES + 1
 """Rows of a problem's tables; the last stands for no micro-batch."""
 NONE = MICRO_BATCHES * STAGES
 """Where that row begins."""
+KEPT = 1024
+"""Most problems of sets and pools whose seconds are kept."""
 
 
 class Play:
@@ -42,7 +44,10 @@ class Play:
 
     def __init__(self, count: int) -> None:
         self.tables: list[OrderTables] = []
+        # Seconds of the problems: a place of ROWS rows for each episode, and behind them one for
+        # each problem of a set or a pool, which is not copied at every reset then.
         self.before, self.through, self.backward = np.zeros((3, count * ROWS, STAGES))
+        self._places: dict[str, int] = {}
         self.observed = np.zeros((2, count, MICRO_BATCHES, STAGES), dtype=np.float32)
         self.numbers = np.zeros((count, len(NUMBERS)), dtype=np.float32)
         self.bound, self.unit = np.ones(count), np.ones(count)
@@ -53,17 +58,35 @@ class Play:
         self.position = np.full((count, MICRO_BATCHES), -1.0, dtype=np.float32)
         self.legal = np.zeros((count, ROWS), dtype=np.bool_)
         self._first = np.arange(count) * ROWS
-        self._cell = self._first[:, None] * STAGES + np.arange(STAGES)
         self._columns = np.arange(STAGES)
+        self._cell = self._first[:, None] * STAGES + self._columns
 
     def put(self, row: int, tables: OrderTables) -> None:
         """Give an episode another problem."""
-        rows = slice(row * ROWS, (row + 1) * ROWS)
-        self.before[rows], self.through[rows] = tables.before, tables.through
-        self.backward[rows] = tables.backward
+        first = self._place_of(row, tables) * ROWS
+        self._first[row] = first
+        self._cell[row] = first * STAGES + self._columns
         self.observed[:, row], self.numbers[row] = tables.observed, tables.numbers
         self.bound[row], self.unit[row] = tables.bound, tables.unit
         self.size[row] = tables.micro_batches
+
+    def _place_of(self, row: int, tables: OrderTables) -> int:
+        """Return the place of a problem's seconds; they are written there if they are not yet."""
+        place, count = self._places.get(tables.key), len(self.placed)
+        if place is not None:
+            return place
+        place = row
+        if tables.key and len(self._places) < KEPT:
+            place = count + len(self._places)
+            self._places[tables.key] = place
+            if len(self.before) < (place + 1) * ROWS:
+                more = np.zeros((max(len(self._places), 16) * ROWS, STAGES))
+                for name in ("before", "through", "backward"):
+                    setattr(self, name, np.concatenate([getattr(self, name), more]))
+        rows = slice(place * ROWS, (place + 1) * ROWS)
+        self.before[rows], self.through[rows] = tables.before, tables.through
+        self.backward[rows] = tables.backward
+        return place
 
     def start(self, who: Any) -> None:
         """Start the episodes of ``who`` with nothing placed."""

@@ -43,6 +43,7 @@ class OrderTables(NamedTuple):
         backward: (65, 16) float64.
         observed: (2, 64, 16) float32, forward and backward seconds over ``unit``.
         numbers: (5,) float32, constant part of the observation's ``numbers``.
+        key: names the problem if it is one of a set or a pool, else empty.
     """
 
     problem: Ordering
@@ -55,6 +56,7 @@ class OrderTables(NamedTuple):
     backward: np.ndarray
     observed: np.ndarray
     numbers: np.ndarray
+    key: str = ""
 
     @property
     def instance(self) -> str:
@@ -157,12 +159,13 @@ def pooled(tier: str, ranges: str, number: int) -> OrderTables:
     words = [list(orders.TIERS).index(tier), list(RANGES).index(ranges), number]
     rng = np.random.default_rng([orders.POOL_SEED, *words])
     name = f"pool-{ranges}/{tier}-{number}"
-    return OrderTables.of(orders.draw_ordering(rng, tier, RANGES[ranges], name))
+    drawn = orders.draw_ordering(rng, tier, RANGES[ranges], name)
+    return OrderTables.of(drawn)._replace(key=name)
 
 
 @lru_cache(maxsize=512)
 def _of_set(name: str) -> OrderTables:
-    return OrderTables.of(load_ordering(name))
+    return OrderTables.of(load_ordering(name))._replace(key=name)
 
 
 def named(name: object) -> OrderTables:
