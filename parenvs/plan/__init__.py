@@ -15,6 +15,7 @@ from parenvs.plan.hybrid import (
     HybridPlan,
     HybridStage,
 )
+from parenvs.plan.intra_op import IntraOpPlan
 from parenvs.plan.partition import RULE_SETS, UNEVEN, BatchPlan, PartitionPlan
 from parenvs.plan.pipeline import (
     COPIES,
@@ -46,6 +47,7 @@ __all__ = [
     "Bounded",
     "HybridPlan",
     "HybridStage",
+    "IntraOpPlan",
     "PartitionPlan",
     "PipelinePlan",
     "Plan",

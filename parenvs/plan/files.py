@@ -13,6 +13,7 @@ from parenvs.files import DuplicateFieldError, no_duplicates
 from parenvs.plan import fields
 from parenvs.plan.base import SCHEMA, Plan
 from parenvs.plan.hybrid import HybridPlan
+from parenvs.plan.intra_op import IntraOpPlan
 from parenvs.plan.partition import BatchPlan, PartitionPlan
 from parenvs.plan.pipeline import PipelinePlan
 
@@ -24,6 +25,7 @@ PLANS: dict[str, type[Plan]] = {
     PipelinePlan.task: PipelinePlan,
     **PARTITION_PLANS,
     HybridPlan.task: HybridPlan,
+    IntraOpPlan.task: IntraOpPlan,
 }
 """Task -> class of its plans, all tasks."""
 
