@@ -14,10 +14,12 @@ from parenvs.hybrid.report import HybridReport
 from parenvs.hybrid.shape import TransformerShape
 from parenvs.hybrid.stack import Stack
 from parenvs.instances import forward_of, load_graph, load_model, load_profile
+from parenvs.iopddl.problem import IntraOp, IntraOpReport
+from parenvs.iopddl.store import find
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import HybridPlan, PartitionPlan, PipelinePlan, load_plan
+from parenvs.plan import HybridPlan, IntraOpPlan, PartitionPlan, PipelinePlan, load_plan
 
 OPTIMAL = 1e-3
 """A plan reaches the optimum if its cost is within this share of the exact one."""
@@ -51,6 +53,12 @@ def judge(
 
 @overload
 def judge(
+    plan: IntraOpPlan, target: IntraOp | None = None, cluster: None = None
+) -> IntraOpReport: ...
+
+
+@overload
+def judge(
     plan: str | os.PathLike[str], target: Any = None, cluster: str | Cluster | None = None
 ) -> Any: ...
 
@@ -67,7 +75,7 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
 
     Returns:
         ``Report`` for pipelines, ``PartitionReport`` for partitions, ``HybridReport`` for hybrid
-        plans.
+        plans, ``IntraOpReport`` for strategies of IOPDDL problems.
 
     Raises:
         PlanError: the plan's file, or its stack, is none.
@@ -81,6 +89,8 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
         return _judge_pipeline(plan, target, cluster)
     if isinstance(plan, HybridPlan):
         return _judge_hybrid(plan, target, cluster)
+    if isinstance(plan, IntraOpPlan):
+        return _judge_intra_op(plan, target, cluster)
     if not isinstance(plan, PartitionPlan):
         raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
     if isinstance(target, Partitioning):
@@ -152,3 +162,17 @@ def _judge_hybrid(plan: HybridPlan, target: Any, cluster: Any) -> HybridReport:
     except ClusterError as error:
         raise PlanError(f"field 'precision': {error}") from None
     return problem.report(plan)
+
+
+def _judge_intra_op(plan: IntraOpPlan, target: Any, cluster: Any) -> IntraOpReport:
+    """Judge strategies of an IOPDDL problem; see ``judge``."""
+    if cluster is not None:
+        raise ParenvsError(f"a plan of task {plan.task} is for no cluster")
+    if target is None:
+        target = find(plan.instance)
+    if not isinstance(target, IntraOp):
+        raise ParenvsError(
+            f"a plan of task {plan.task} is judged on an IntraOp, not on {shown(target)}; read one "
+            "with parenvs.iopddl.load_iopddl(path)"
+        )
+    return target.report(plan)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parenvs.agents.iopddl.compiled import COMPILED
 from parenvs.agents.iopddl.core import Core, core_size, solve_core
 from parenvs.agents.iopddl.memory import empty_tree, place_node
 from parenvs.agents.iopddl.messages import Dual, priced_costs
@@ -24,12 +25,14 @@ _PROGRAM = 60_000
 """Pairs of a core that HiGHS is given as a whole."""
 _PART = 12_000
 """Pairs of a part that HiGHS solves anew."""
-_WARM = (0.03, 0.3, 3.0, 30.0)
+_WARM = (30.0, 0.03, 3.0, 0.3)
 """Temperatures to begin with, as shares of the plan's cost by node."""
 _COOLED = 300.0
 """Ratio of the first temperature to the last."""
 _LARGEST = (60, 400)
 """Most nodes of a tree that is moved."""
+_CLOSE = 2e-6
+"""Gap, as a share of the cost, that HiGHS's tolerances leave; then only few rounds follow."""
 _SAFE = 1e-9
 """Share of the bound by which sums in floats may be off."""
 
@@ -56,15 +59,19 @@ class Clock:
     Args:
         seconds: time limit; None: none.
         steps: limit of rounds; None: none.
+        processor: whether seconds are those of the process, for a machine that others use, too.
     """
 
-    def __init__(self, seconds: float | None, steps: int | None = None) -> None:
-        self.begin, self.seconds, self.steps, self.round = time.monotonic(), seconds, steps, 0
+    def __init__(
+        self, seconds: float | None, steps: int | None = None, processor: bool = False
+    ) -> None:
+        self.now = time.process_time if processor else time.monotonic
+        self.begin, self.seconds, self.steps, self.round = self.now(), seconds, steps, 0
 
     @property
     def spent(self) -> float:
         """Seconds since the beginning."""
-        return time.monotonic() - self.begin
+        return self.now() - self.begin
 
     @property
     def left(self) -> float:
@@ -126,8 +133,8 @@ class Search:
         self.widest = int(np.diff(self.model.offset).max())
         self.program: threading.Thread | None = None
         self.result: Core | None = None
-        self.length = 20 * len(self.reduced)
-        self.pace = 1e-3  # seconds of a move
+        self.length = (20 if COMPILED else 1) * len(self.reduced)
+        self.pace = 5e-5 if COMPILED else 5e-3  # seconds of a move
 
     # What is known
 
@@ -175,15 +182,17 @@ class Search:
     def run(self) -> None:
         """Search until the time is up, the best plan is proven, or the user interrupts."""
         try:
-            self.raise_bound(0.15, 600)
+            self.raise_bound(0.3, 2000 if COMPILED else 40)
             self.start_program()
             arms = [Arm(warm, large) for large in _LARGEST for warm in _WARM] + [Arm(0.0, 0)]
             turn = 0
-            while not self.clock.over and not self.proven:
+            close = 0  # rounds since only HiGHS's tolerance was between the plan and the bound
+            while not self.clock.over and not self.proven and close < 2 * len(arms):
                 self.clock.round += 1
                 self.collect()
+                close += self.cost - self.bound <= _CLOSE * abs(self.cost)
                 if self.chosen is None or turn % 6 == 5:
-                    self.raise_bound(0.05, 200)
+                    self.raise_bound(0.05, 200 if COMPILED else 20)
                 else:
                     self.try_arm(self.pick(arms))
                 turn += 1
@@ -194,7 +203,6 @@ class Search:
     def raise_bound(self, share: float, sweeps: int) -> None:
         """Move prices, and take plans that the messages lead to on the way."""
         until = self.clock.spent + share * self.clock.left
-        model, kept = self.model, self.dual.bound
         for turn in range(sweeps):
             if self.clock.left <= 0 or self.proven:
                 break
@@ -202,10 +210,9 @@ class Search:
                 break
             self.dual.step(self.cost)
             self.bound = max(self.bound, self.dual.bound)
-            if turn % 3 == 0 or self.chosen is None:
+            if turn % 8 == 0 or self.chosen is None:
                 self.decode()
             self.say("bound")
-        del model, kept
 
     def decode(self) -> None:
         """Make a plan from the messages and prices as they are."""
@@ -330,7 +337,7 @@ class Search:
         made, change, part = 0, 0.0, max(min(total // 10, int(0.5 / self.pace)), 1)
         first = self.cost
         while made < total and self.clock.left > 0:
-            moves, begin = min(part, total - made), time.monotonic()
+            moves, begin = min(part, total - made), self.clock.spent
             lead = max(0.0, first + change - self.cost)
             change += improve(
                 model, priced, tree, chosen, best, marks, space, back, self.rng, lead,
@@ -338,7 +345,7 @@ class Search:
             )  # fmt: skip
             made += moves
             self.offer(best)
-            self.pace = 0.5 * self.pace + 0.5 * (time.monotonic() - begin) / moves
+            self.pace = 0.5 * self.pace + 0.5 * (self.clock.spent - begin) / moves
             self.collect()
             self.say(f"trees at {arm.warm:g}")
             if self.proven:

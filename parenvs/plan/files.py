@@ -25,9 +25,10 @@ PLANS: dict[str, type[Plan]] = {
     PipelinePlan.task: PipelinePlan,
     **PARTITION_PLANS,
     HybridPlan.task: HybridPlan,
-    IntraOpPlan.task: IntraOpPlan,
 }
-"""Task -> class of its plans, all tasks."""
+"""Task -> class of its plans, all tasks of graphs, chains and shapes."""
+_READ: dict[str, type[Plan]] = {**PLANS, IntraOpPlan.task: IntraOpPlan}
+"""Task -> class of its plans, of all plan files."""
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -57,9 +58,9 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     if not fields.is_integer(schema) or schema != SCHEMA:
         raise PlanError(f"{where}: field 'schema' is {shown(schema)}; this version reads {SCHEMA}")
     task = content.get("task")
-    if not isinstance(task, str) or task not in PLANS:
-        raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {', '.join(PLANS)}")
-    return PLANS[task].from_json(content, where)
+    if not isinstance(task, str) or task not in _READ:
+        raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {', '.join(_READ)}")
+    return _READ[task].from_json(content, where)
 
 
 class _Constant(str):
