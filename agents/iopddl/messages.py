@@ -186,7 +186,9 @@ class Dual:
         value = sweep(model, self.costs, self.messages, self.work, self.marginals)
         value -= float(self.prices @ model.slack)
         if value > self.bound:
-            self.stale = 0 if value > self.bound + 1e-4 * abs(best - value) else self.stale + 1
+            gap = best - value if np.isfinite(best) else abs(value)
+            much = not np.isfinite(self.bound) or value > self.bound + 1e-4 * abs(gap)
+            self.stale = 0 if much else self.stale + 1
             self.bound, self.price = value, self.prices
             self.best_messages = self.messages.copy()
         else:

@@ -182,8 +182,9 @@ class Search:
     def run(self) -> None:
         """Search until the time is up, the best plan is proven, or the user interrupts."""
         try:
-            self.raise_bound(0.3, 2000 if COMPILED else 40)
+            self.raise_bound(0.03, 200 if COMPILED else 10)
             self.start_program()
+            self.raise_bound(0.3, 2000 if COMPILED else 40)
             arms = [Arm(warm, large) for large in _LARGEST for warm in _WARM] + [Arm(0.0, 0)]
             turn = 0
             close = 0  # rounds since only HiGHS's tolerance was between the plan and the bound
@@ -212,6 +213,7 @@ class Search:
             self.bound = max(self.bound, self.dual.bound)
             if turn % 8 == 0 or self.chosen is None:
                 self.decode()
+            self.collect()
             self.say("bound")
 
     def decode(self) -> None:
