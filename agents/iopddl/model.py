@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.iopddl.reduction import NEVER, Reduced
+from parenvs.iopddl.reduced import NEVER, Reduced
 
 
 class Arrays(NamedTuple):

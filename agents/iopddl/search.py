@@ -19,7 +19,7 @@ from parenvs.agents.iopddl.memory import empty_tree, place_node
 from parenvs.agents.iopddl.messages import Dual, priced_costs
 from parenvs.agents.iopddl.model import arrays_of
 from parenvs.agents.iopddl.trees import complete, improve, plan_cost
-from parenvs.iopddl.reduction import Reduced
+from parenvs.iopddl.reduced import Reduced
 
 _PROGRAM = 60_000
 """Pairs of a core that HiGHS is given as a whole."""
@@ -51,6 +51,10 @@ class Status(NamedTuple):
     cost: int | None
     bound: int | None
     work: str
+
+
+def silent(status: Status) -> None:
+    """Tell nobody."""
 
 
 class Clock:
@@ -118,7 +122,7 @@ class Search:
     reduced: Reduced
     clock: Clock
     seed: int = 0
-    tell: Callable[[Status], None] = lambda status: None
+    tell: Callable[[Status], None] = silent
     chosen: np.ndarray | None = None
     cost: float = np.inf
     bound: float = -np.inf
@@ -221,9 +225,7 @@ class Search:
         chosen = np.zeros(len(self.reduced), dtype=np.int64)
         allowed = np.ones(len(self.model.costs), dtype=np.int8)
         dual, tree = self.dual, self.empty.copy()
-        missed = complete(
-            self.model, dual.costs, dual.messages, tree, allowed, chosen, dual.work
-        )
+        missed = complete(self.model, dual.costs, dual.messages, tree, allowed, chosen, dual.work)
         if missed < 0:
             self.offer(chosen)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from parenvs.agents.answer import Answer
 from parenvs.agents.iopddl.compiled import COMPILED
-from parenvs.agents.iopddl.search import Clock, Search, Status
+from parenvs.agents.iopddl.search import Clock, Search, Status, silent
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.iopddl.problem import IntraOp, IntraOpReport
 from parenvs.iopddl.reduction import reduce
@@ -51,7 +51,7 @@ def solve_iopddl(
     seed: int = 0,
     steps: int | None = None,
     processor: bool = False,
-    tell: Callable[[Status], None] = lambda status: None,
+    tell: Callable[[Status], None] = silent,
 ) -> IntraOpAnswer:
     """Search for the cheapest legal plan, and prove how cheap a plan can be.
 
@@ -83,7 +83,9 @@ def solve_iopddl(
         f"and {len(reduced.ends):,} in {clock.spent:.1f} s",
     )
     if not COMPILED:
-        notes += ("numba is not installed, so that the search is slow: pip install 'parenvs[fast]'",)
+        notes += (
+            "numba is not installed, so that the search is slow: pip install 'parenvs[fast]'",
+        )
     if not len(reduced):
         chosen, bound, rounds = np.zeros(0, dtype=np.int64), reduced.constant, 0
     else:

@@ -211,7 +211,7 @@ def improve(
         drawn = rng.random()
         factor = 2.0 * left * drawn if rng.random() < 0.7 else 3.0 * drawn
         done = False
-        for attempt in range(3):
+        for _ in range(3):
             best_subtrees(m, priced, nodes, parents, marks, size, factor, widest, space, back)
             half = largest * widest
             root = m.offset[nodes[0] + 1] - m.offset[nodes[0]]

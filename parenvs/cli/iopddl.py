@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parenvs.cli.options import Json
-from parenvs.cli.report import Step, note, out, refuse_illegal, say, say_json, say_progress, say_text
+from parenvs.cli.report import (
+    Step,
+    note,
+    out,
+    refuse_illegal,
+    say,
+    say_json,
+    say_progress,
+    say_text,
+)
 from parenvs.errors import ParenvsError
 
 if TYPE_CHECKING:
@@ -41,7 +50,9 @@ def add(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -> None
     for path in files:
         problem, place, same = store.add(path)
         check = "the contest's file by its SHA-256" if same else "its SHA-256 is not listed"
-        say(f"{problem.name}: {len(problem):,} nodes, {len(problem.ends):,} edges; {check}; {place}")
+        say(
+            f"{problem.name}: {len(problem):,} nodes, {len(problem.ends):,} edges; {check}; {place}"
+        )
 
 
 def list_() -> None:
@@ -118,7 +129,7 @@ def solve(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Search for the cheapest plan, and prove how cheap one can be. Ctrl-C gives the best so far."""
+    """Search for the cheapest plan and a bound. Ctrl-C gives the best so far."""
     from parenvs.agents.iopddl import solve_iopddl
     from parenvs.agents.iopddl.solve import SECONDS
     from parenvs.iopddl import store

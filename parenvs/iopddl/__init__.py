@@ -2,7 +2,8 @@
 
 from parenvs.iopddl.files import load_iopddl, load_strategies, save_iopddl
 from parenvs.iopddl.problem import FORBIDDEN, IntraOp, IntraOpReport
-from parenvs.iopddl.reduction import Reduced, reduce
+from parenvs.iopddl.reduced import Reduced
+from parenvs.iopddl.reduction import reduce
 
 __all__ = [
     "FORBIDDEN",

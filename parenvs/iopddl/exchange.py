@@ -109,11 +109,11 @@ def _groups(
     held[footprint.parameters] = True
     groups: dict[tuple[int, int, tuple[int, ...]], np.ndarray] = {}
     for tensor in np.flatnonzero((held | footprint.transient) & (footprint.bytes > 0)).tolist():
-        lo, hi = (0, steps) if held[tensor] else (footprint.first[tensor], footprint.last[tensor] + 1)
-        labels = footprint.label[graph.dim_offset[tensor] : graph.dim_offset[tensor + 1]].tolist()
-        own = tuple(
-            sorted({x for x in labels if x in node_of and footprint.share[x] < 1})
+        lo, hi = (
+            (0, steps) if held[tensor] else (footprint.first[tensor], footprint.last[tensor] + 1)
         )
+        labels = footprint.label[graph.dim_offset[tensor] : graph.dim_offset[tensor + 1]].tolist()
+        own = tuple(sorted({x for x in labels if x in node_of and footprint.share[x] < 1}))
         size = float(footprint.bytes[tensor])
         sizes = [size] + [size * float(footprint.share[x]) ** labels.count(x) for x in own]
         key = (int(lo), int(hi), own)

@@ -13,7 +13,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def to_json(problem: IntraOp) -> dict[str, Any]:
 
     def split(values: np.ndarray, offset: np.ndarray) -> list[list[int]]:
         flat, at = values.tolist(), offset.tolist()
-        return [flat[begin:end] for begin, end in zip(at[:-1], at[1:], strict=True)]
+        return [flat[begin:end] for begin, end in pairwise(at)]
 
     return {
         "problem": {

@@ -1,6 +1,6 @@
 """Small IOPDDL problems drawn at random, and their optima by brute force."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def draw(seed, nodes=6, most=3, edges=8, forbidden=0.2, slack=None):
             table[rng.random(table.shape) < forbidden] = FORBIDDEN
         tables.append(table.ravel())
     usages = rng.integers(0, 8, offset[-1])
-    most_used = sum(int(usages[a:b].max()) for a, b in zip(offset[:-1], offset[1:], strict=True))
+    most_used = sum(int(usages[a:b].max()) for a, b in pairwise(offset))
     limit = int(rng.integers(0, most_used + 1)) if slack is None else int(slack * most_used)
     return IntraOp(
         name=f"drawn-{seed}",

@@ -2,7 +2,6 @@
 
 import copy
 import gzip
-import json
 
 import numpy as np
 import pytest
@@ -118,7 +117,7 @@ def test_load__refuses_damage(tmp_path, data, message):
     path.write_bytes(data)
     with pytest.raises(ParenvsError, match=message):
         load_iopddl(path)
-    with pytest.raises(ParenvsError, match="nothing.json: cannot be read"):
+    with pytest.raises(ParenvsError, match=r"nothing\.json: cannot be read"):
         load_iopddl(tmp_path / "nothing.json")
 
 

@@ -8,7 +8,8 @@ from drawn_intra_op import draw, optimum
 
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.iopddl.problem import FORBIDDEN, IntraOp
-from parenvs.iopddl.reduction import NEVER, reduce
+from parenvs.iopddl.reduced import NEVER
+from parenvs.iopddl.reduction import reduce
 
 
 def choices(reduced):

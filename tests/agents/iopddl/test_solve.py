@@ -81,7 +81,7 @@ def test_search__an_interrupt_leaves_the_best_plan_so_far():
 
 
 def test_sweep__bound_and_marginals_hold():
-    """No plan within the limit costs less than the bound, with a strategy than the bound with it."""
+    """No plan costs less than the bound; with a strategy, than the bound with it."""
     checked = raised = 0
     for _, reduced, best in drawn():
         model, dual = arrays_of(reduced), Dual(arrays_of(reduced))
