@@ -59,6 +59,6 @@ def test_iopddl__bad_input_is_one_line_and_status_2(run, tmp_path):
 
 def test_iopddl__export_and_back(run):
     assert run("export", "vgg-19", "--out", "vgg.json.gz")[0] == 0
-    assert run("solve", "vgg.json.gz", "--steps", 5, "--out", "plan.json")[0] == 0
+    assert run("solve", "vgg.json.gz", "--steps", 1, "--out", "plan.json")[0] == 0
     status, out, _ = run("export", "vgg-19", "--answer", "plan.json", "--out", "partition.json")
     assert status == 0 and "partition of 0.42915 s a step" in out

@@ -42,7 +42,7 @@ def test_exchange__optimum_is_that_of_exact_partition(vgg, share):
     """Less memory than the fastest partition takes makes the step four times as long."""
     limit = share * exact_partition(vgg).report.memory.peak + 1e4  # bytes are rounded up
     exchange = Exchange.of(vgg, limit)
-    answer = solve_iopddl(exchange.problem, None, steps=20)
+    answer = solve_iopddl(exchange.problem, None, steps=1)
     exact = exact_partition(vgg, limit)
     assert answer.report.legal and answer.report.gap < 1e-5
     chosen = exchange.chosen(answer.plan)
