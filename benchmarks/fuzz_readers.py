@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import common
 import numpy as np
+from drawn_intra_op import draw
 
 from parenvs import Graph, ParenvsError, Partitioning, Pipeline, StageProfile, judge, load_plan
 from parenvs.cluster import Cluster
@@ -21,6 +22,9 @@ from parenvs.datasets.generators import DrawnProblem
 from parenvs.datasets.instance_sets import load_set, save_set
 from parenvs.graph.formats.text import parse
 from parenvs.instances import load_graph, load_partitioning, load_profile
+from parenvs.iopddl import IntraOp, load_iopddl, reduce, save_iopddl
+from parenvs.iopddl.files import to_json
+from parenvs.iopddl.reduced import NEVER
 from parenvs.leaderboard.check import check
 from parenvs.leaderboard.entry import Entry, load_entry
 from parenvs.ordering.problem import Ordering
@@ -398,6 +402,21 @@ def check_cluster(cluster: Cluster) -> None:
         check_pipeline(Pipeline(StageProfile.from_graph(_forward(), cluster.device), cluster, 2))
 
 
+def check_iopddl(problem: IntraOp) -> None:
+    """Check that a problem outlives its file, and that what is left of it costs what it says."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "again.json.gz"
+        save_iopddl(problem, path)
+        must(load_iopddl(path).fingerprint == problem.fingerprint, "another one from its own file")
+    report = problem.report(problem.plan(problem.sizes - 1))
+    must(report.cost is not None and report.cost >= 0, "no cost of a plan")
+    with refusable():
+        reduced = reduce(problem)
+        chosen = np.zeros(len(reduced), dtype=np.int64)
+        cost = reduced.cost(chosen)
+        must(cost >= NEVER or problem.cost(reduced.lift(chosen)) == cost, "lifted at another cost")
+
+
 def _file(write: Callable[[Path], Any], suffix: str) -> bytes:
     """Return the content of a file that a function writes."""
     with tempfile.TemporaryDirectory() as folder:
@@ -504,6 +523,13 @@ READERS: dict[str, Reader] = {
         lambda: [json.dumps(cluster).encode() for cluster in CLUSTERS],
         lambda path: Cluster.parse(str(path)),
         check_cluster,
+    ),
+    "iopddl": Reader(
+        ".json",
+        8,
+        lambda: [json.dumps(to_json(draw(seed))).encode() for seed in range(3)],
+        load_iopddl,
+        check_iopddl,
     ),
 }
 """Name -> reader. With those of ``fuzz_hybrid.py`` and ``fuzz_runs.py`` weights sum to 100."""

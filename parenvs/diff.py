@@ -24,7 +24,7 @@ from parenvs.judging import ROUNDING
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline import formulas
 from parenvs.pipeline.problem import Pipeline, Report
-from parenvs.plan import HybridPlan, OrderPlan, PipelinePlan, Plan
+from parenvs.plan import HybridPlan, IntraOpPlan, OrderPlan, PipelinePlan, Plan
 
 MOST_MOVES = 14
 """Cuts that stand elsewhere, at most, for their seconds to be attributed (2**14 mixed plans)."""
@@ -228,7 +228,7 @@ def require_same_problem(a: Plan, b: Plan, names: tuple[str, str] = ("a", "b")) 
         ParenvsError: they are not; the message names the field.
     """
     for plan, name in zip((a, b), names, strict=True):
-        if isinstance(plan, (HybridPlan, OrderPlan)):
+        if isinstance(plan, (HybridPlan, IntraOpPlan, OrderPlan)):
             raise ParenvsError(f"{name}: plans of task {plan.task} are not compared yet")
     of_pipelines = isinstance(a, PipelinePlan)
     if of_pipelines != isinstance(b, PipelinePlan):

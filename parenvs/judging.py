@@ -14,11 +14,20 @@ from parenvs.hybrid.report import HybridReport
 from parenvs.hybrid.shape import TransformerShape
 from parenvs.hybrid.stack import Stack
 from parenvs.instances import forward_of, load_graph, load_model, load_ordering, load_profile
+from parenvs.iopddl.problem import IntraOp, IntraOpReport
+from parenvs.iopddl.store import find
 from parenvs.ordering.problem import Ordering, OrderReport
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import HybridPlan, OrderPlan, PartitionPlan, PipelinePlan, load_plan
+from parenvs.plan import (
+    HybridPlan,
+    IntraOpPlan,
+    OrderPlan,
+    PartitionPlan,
+    PipelinePlan,
+    load_plan,
+)
 
 OPTIMAL = 1e-3
 """A plan reaches the optimum if its cost is within this share of the exact one."""
@@ -58,6 +67,12 @@ def judge(
 
 @overload
 def judge(
+    plan: IntraOpPlan, target: IntraOp | None = None, cluster: None = None
+) -> IntraOpReport: ...
+
+
+@overload
+def judge(
     plan: str | os.PathLike[str], target: Any = None, cluster: str | Cluster | None = None
 ) -> Any: ...
 
@@ -74,7 +89,8 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
 
     Returns:
         ``Report`` for pipelines, ``PartitionReport`` for partitions, ``HybridReport`` for hybrid
-        plans, ``OrderReport`` for orders of micro-batches.
+        plans, ``OrderReport`` for orders of micro-batches, ``IntraOpReport`` for strategies of
+        IOPDDL problems.
 
     Raises:
         PlanError: the plan's file, or its stack, is none.
@@ -90,6 +106,8 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
         return _judge_hybrid(plan, target, cluster)
     if isinstance(plan, OrderPlan):
         return _judge_order(plan, target, cluster)
+    if isinstance(plan, IntraOpPlan):
+        return _judge_intra_op(plan, target, cluster)
     if not isinstance(plan, PartitionPlan):
         raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
     if isinstance(target, Partitioning):
@@ -173,3 +191,17 @@ def _judge_order(plan: OrderPlan, target: Any, cluster: Any) -> OrderReport:
             f"a plan of task {plan.task} is judged on an Ordering, not on {shown(target)}"
         )
     return problem.report(plan)
+
+
+def _judge_intra_op(plan: IntraOpPlan, target: Any, cluster: Any) -> IntraOpReport:
+    """Judge strategies of an IOPDDL problem; see ``judge``."""
+    if cluster is not None:
+        raise ParenvsError(f"a plan of task {plan.task} is for no cluster")
+    if target is None:
+        target = find(plan.instance)
+    if not isinstance(target, IntraOp):
+        raise ParenvsError(
+            f"a plan of task {plan.task} is judged on an IntraOp, not on {shown(target)}; read one "
+            "with parenvs.iopddl.load_iopddl(path)"
+        )
+    return target.report(plan)

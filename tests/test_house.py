@@ -22,7 +22,7 @@ LAYERS = (
     ("plan",),
     ("graph",),
     ("pipeline", "partitioning"),
-    ("hybrid",),
+    ("hybrid", "iopddl"),
     ("ordering",),
     ("shipped",),
     ("instances",),

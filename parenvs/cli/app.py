@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from parenvs import __version__
 from parenvs.cli import tables
 from parenvs.cli.bench import add_bench
+from parenvs.cli.iopddl import add_iopddl
 from parenvs.cli.leaderboard import add_leaderboard
 from parenvs.cli.model import Model, reading
 from parenvs.cli.options import (
@@ -307,10 +308,12 @@ def _judged(file: Path, model: Model) -> Any:
     """Judge a plan file on the model, or on its own instance if the model names none."""
     from parenvs.instances import load_graph, load_model, load_profile
     from parenvs.judging import judge
-    from parenvs.plan import HybridPlan, OrderPlan, PipelinePlan, load_plan
+    from parenvs.plan import HybridPlan, IntraOpPlan, OrderPlan, PipelinePlan, load_plan
     from parenvs.shipped import load_ordering
 
     judged_plan: Any = load_plan(file)
+    if isinstance(judged_plan, IntraOpPlan):
+        raise ParenvsError(f"{file}: a plan of strategies; parenvs iopddl judge {file} judges it")
     if not (model.instance or model.options):
         try:
             return judge(judged_plan)
@@ -335,6 +338,7 @@ add_planning(app)
 add_training(app)
 add_bench(app)
 add_leaderboard(app)
+add_iopddl(app)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from parenvs.plan.hybrid import (
     HybridPlan,
     HybridStage,
 )
+from parenvs.plan.intra_op import IntraOpPlan
 from parenvs.plan.order import OrderPlan
 from parenvs.plan.partition import RULE_SETS, UNEVEN, BatchPlan, PartitionPlan
 from parenvs.plan.pipeline import (
@@ -47,6 +48,7 @@ __all__ = [
     "Bounded",
     "HybridPlan",
     "HybridStage",
+    "IntraOpPlan",
     "OrderPlan",
     "PartitionPlan",
     "PipelinePlan",

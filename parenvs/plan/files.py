@@ -13,6 +13,7 @@ from parenvs.files import DuplicateFieldError, no_duplicates
 from parenvs.plan import fields
 from parenvs.plan.base import SCHEMA, Plan
 from parenvs.plan.hybrid import HybridPlan
+from parenvs.plan.intra_op import IntraOpPlan
 from parenvs.plan.order import OrderPlan
 from parenvs.plan.partition import BatchPlan, PartitionPlan
 from parenvs.plan.pipeline import PipelinePlan
@@ -27,7 +28,9 @@ PLANS: dict[str, type[Plan]] = {
     HybridPlan.task: HybridPlan,
     OrderPlan.task: OrderPlan,
 }
-"""Task -> class of its plans, all tasks."""
+"""Task -> class of its plans, all tasks of graphs, chains and shapes."""
+_READ: dict[str, type[Plan]] = {**PLANS, IntraOpPlan.task: IntraOpPlan}
+"""Task -> class of its plans, of all plan files."""
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -57,9 +60,9 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     if not fields.is_integer(schema) or schema != SCHEMA:
         raise PlanError(f"{where}: field 'schema' is {shown(schema)}; this version reads {SCHEMA}")
     task = content.get("task")
-    if not isinstance(task, str) or task not in PLANS:
-        raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {', '.join(PLANS)}")
-    return PLANS[task].from_json(content, where)
+    if not isinstance(task, str) or task not in _READ:
+        raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {', '.join(_READ)}")
+    return _READ[task].from_json(content, where)
 
 
 class _Constant(str):

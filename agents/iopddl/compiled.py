@@ -1,0 +1,27 @@
+"""Compiles functions of loops over arrays where numba is installed (extra ``fast``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+try:
+    import numba
+except ImportError:  # the loops run as Python, a hundred times slower
+    numba = None
+
+COMPILED = numba is not None
+"""Whether loops are compiled."""
+
+F = TypeVar("F", bound=Callable)
+
+
+def compiled(function: F) -> F:
+    """Compile a function of arrays and numbers, which then runs without the interpreter's lock.
+
+    What is compiled is kept on the disk for the next process, where the package's folder, or
+    ``NUMBA_CACHE_DIR``, can be written to.
+    """
+    if numba is None:
+        return function
+    return numba.njit(cache=True, nogil=True)(function)

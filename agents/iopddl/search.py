@@ -1,0 +1,356 @@
+"""The search for plans of a reduced problem: bound, plans and proofs side by side until time is up.
+
+Nothing here knows a problem's name: what is done follows from sizes, times and what came of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from parenvs.agents.iopddl.compiled import COMPILED
+from parenvs.agents.iopddl.core import Core, core_size, solve_core
+from parenvs.agents.iopddl.memory import empty_tree, place_node
+from parenvs.agents.iopddl.messages import Dual, priced_costs
+from parenvs.agents.iopddl.model import arrays_of
+from parenvs.agents.iopddl.trees import complete, improve, plan_cost
+from parenvs.iopddl.reduced import Reduced
+
+_PROGRAM = 60_000
+"""Pairs of a core that HiGHS is given as a whole."""
+_PART = 12_000
+"""Pairs of a part that HiGHS solves anew."""
+_WARM = (30.0, 0.03, 3.0, 0.3)
+"""Temperatures to begin with, as shares of the plan's cost by node."""
+_COOLED = 300.0
+"""Ratio of the first temperature to the last."""
+_LARGEST = (60, 400)
+"""Most nodes of a tree that is moved."""
+_CLOSE = 2e-6
+"""Gap, as a share of the cost, that HiGHS's tolerances leave; then only few rounds follow."""
+_SAFE = 1e-9
+"""Share of the bound by which sums in floats may be off."""
+
+
+class Status(NamedTuple):
+    """How far a search is.
+
+    Attributes:
+        seconds: since it began.
+        cost: of the best plan, or None.
+        bound: proven lower bound, or None.
+        work: what it does.
+    """
+
+    seconds: float
+    cost: int | None
+    bound: int | None
+    work: str
+
+
+def silent(status: Status) -> None:
+    """Tell nobody."""
+
+
+class Clock:
+    """The time, and the rounds, that a search has.
+
+    Args:
+        seconds: time limit; None: none.
+        steps: limit of rounds; None: none.
+        processor: whether seconds are those of the process, for a machine that others use, too.
+    """
+
+    def __init__(
+        self, seconds: float | None, steps: int | None = None, processor: bool = False
+    ) -> None:
+        self.now = time.process_time if processor else time.monotonic
+        self.begin, self.seconds, self.steps, self.round = self.now(), seconds, steps, 0
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the beginning."""
+        return self.now() - self.begin
+
+    @property
+    def left(self) -> float:
+        """Seconds left; infinite without a limit."""
+        return np.inf if self.seconds is None else self.seconds - self.spent
+
+    @property
+    def over(self) -> bool:
+        """Whether time or rounds are used up."""
+        return self.left <= 0 or (self.steps is not None and self.round >= self.steps)
+
+
+@dataclass
+class Arm:
+    """A way to search, and what came of it.
+
+    Attributes:
+        warm: first temperature, as a share of the cost by node; 0: a part by HiGHS.
+        largest: most nodes of a tree.
+        score: decayed gains by second, as shares of the cost.
+        tried: times that it was tried.
+    """
+
+    warm: float
+    largest: int
+    score: float = 0.0
+    tried: int = 0
+
+
+@dataclass(eq=False)
+class Search:
+    """A search on one reduced problem of at least one node.
+
+    Attributes:
+        reduced: the problem.
+        clock: time and rounds.
+        seed: seed of what is drawn.
+        tell: told how far the search is, about once a second.
+        chosen: best choice so far, or None.
+        cost: its cost without the constant.
+        bound: proven lower bound, without the constant.
+    """
+
+    reduced: Reduced
+    clock: Clock
+    seed: int = 0
+    tell: Callable[[Status], None] = silent
+    chosen: np.ndarray | None = None
+    cost: float = np.inf
+    bound: float = -np.inf
+    _told: float = field(default=-1.0, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make the arrays of the problem."""
+        self.model = arrays_of(self.reduced)
+        self.dual = Dual(self.model)
+        self.rng = np.random.default_rng(self.seed)
+        self.empty = empty_tree(self.model)
+        self.widest = int(np.diff(self.model.offset).max())
+        self.program: threading.Thread | None = None
+        self.result: Core | None = None
+        self.length = (20 if COMPILED else 1) * len(self.reduced)
+        self.pace = 5e-5 if COMPILED else 5e-3  # seconds of a move
+
+    # What is known
+
+    @property
+    def proven(self) -> bool:
+        """Whether no plan is cheaper than the best one."""
+        return self.chosen is not None and self.whole_bound() >= round(self.cost)
+
+    def whole_bound(self) -> int:
+        """The bound as a whole number, as costs are; rounding errors taken off before."""
+        if not np.isfinite(self.bound):
+            return -(10**30)
+        return int(np.ceil(self.bound - _SAFE * max(abs(self.bound), self.model_scale) - 1e-6))
+
+    @property
+    def model_scale(self) -> float:
+        """Size of the numbers that are summed to a bound."""
+        return 0.0 if self.chosen is None else abs(self.cost)
+
+    def offer(self, chosen: np.ndarray) -> bool:
+        """Take a choice if it is legal and cheaper; whether it was."""
+        cost = plan_cost(self.model, chosen)
+        if not cost < self.cost or not self.reduced.legal(chosen):
+            return False
+        self.chosen, self.cost = chosen.copy(), cost
+        return True
+
+    def say(self, work: str, force: bool = False) -> None:
+        """Tell how far the search is, if that was not told within a second."""
+        if not force and self.clock.spent - self._told < 1.0:
+            return
+        self._told = self.clock.spent
+        constant = self.reduced.constant
+        self.tell(
+            Status(
+                self.clock.spent,
+                None if self.chosen is None else round(self.cost) + constant,
+                None if not np.isfinite(self.bound) else self.whole_bound() + constant,
+                work,
+            )
+        )
+
+    # The course of a search
+
+    def run(self) -> None:
+        """Search until the time is up, the best plan is proven, or the user interrupts."""
+        try:
+            self.raise_bound(0.03, 200 if COMPILED else 10)
+            self.start_program()
+            self.raise_bound(0.3, 2000 if COMPILED else 40)
+            arms = [Arm(warm, large) for large in _LARGEST for warm in _WARM] + [Arm(0.0, 0)]
+            turn = 0
+            close = 0  # rounds since only HiGHS's tolerance was between the plan and the bound
+            while not self.clock.over and not self.proven and close < 2 * len(arms):
+                self.clock.round += 1
+                self.collect()
+                close += self.cost - self.bound <= _CLOSE * abs(self.cost)
+                if self.chosen is None or turn % 6 == 5:
+                    self.raise_bound(0.05, 200 if COMPILED else 20)
+                else:
+                    self.try_arm(self.pick(arms))
+                turn += 1
+            self.collect()
+        except KeyboardInterrupt:
+            pass
+
+    def raise_bound(self, share: float, sweeps: int) -> None:
+        """Move prices, and take plans that the messages lead to on the way."""
+        until = self.clock.spent + share * self.clock.left
+        for turn in range(sweeps):
+            if self.clock.left <= 0 or self.proven:
+                break
+            if self.clock.seconds is not None and self.clock.spent > until and turn:
+                break
+            self.dual.step(self.cost)
+            self.bound = max(self.bound, self.dual.bound)
+            if turn % 8 == 0 or self.chosen is None:
+                self.decode()
+            self.collect()
+            self.say("bound")
+
+    def decode(self) -> None:
+        """Make a plan from the messages and prices as they are."""
+        chosen = np.zeros(len(self.reduced), dtype=np.int64)
+        allowed = np.ones(len(self.model.costs), dtype=np.int8)
+        dual, tree = self.dual, self.empty.copy()
+        missed = complete(self.model, dual.costs, dual.messages, tree, allowed, chosen, dual.work)
+        if missed < 0:
+            self.offer(chosen)
+
+    # HiGHS
+
+    def start_program(self) -> None:
+        """Give HiGHS the core that can hold something better, if it is small, in a thread."""
+        if self.proven or self.clock.left <= 1:
+            return
+        kept = np.ones(len(self.model.costs), dtype=bool)
+        self.program_base = self.bound
+        if self.chosen is not None:
+            base, marginals = self.dual.settle()
+            kept = base + marginals <= self.cost + _SAFE * abs(self.cost) + 1.0
+            kept[self.model.offset[:-1] + self.chosen] = True
+        if core_size(self.model, kept) > _PROGRAM:
+            return
+        price, seconds = self.dual.price.copy(), self.clock.left
+
+        def solve() -> None:
+            self.result = solve_core(
+                self.model, kept, price, seconds if np.isfinite(seconds) else 1e6
+            )
+
+        self.program = threading.Thread(target=solve, daemon=True)
+        self.program.start()
+        if self.clock.seconds is None:
+            self.program.join()
+
+    def collect(self) -> None:
+        """Take what HiGHS has found."""
+        if self.program is None or self.program.is_alive() or self.result is None:
+            return
+        result, self.result, self.program = self.result, None, None
+        if result.chosen is not None:
+            self.offer(result.chosen)
+        if result.bound is not None:  # what is outside of the core costs no less than the best plan
+            self.bound = max(self.bound, min(result.bound, self.cost))
+        elif result.proven:
+            self.bound = max(self.bound, self.cost)
+
+    def solve_part(self) -> None:
+        """Solve a connected part of the plan anew by HiGHS, the rest as it is."""
+        assert self.chosen is not None
+        model, count = self.model, len(self.reduced)
+        kept = np.zeros(len(model.costs), dtype=bool)
+        kept[model.offset[:-1] + self.chosen] = True
+        _, marginals = self.dual.settle(2)
+        depth = float(self.rng.choice([0.5, 0.8, 1.0]))
+        waiting = [int(self.rng.integers(count))]
+        seen = set(waiting)
+        while waiting:
+            node = waiting.pop(int(self.rng.integers(len(waiting))))
+            begin, end = int(model.offset[node]), int(model.offset[node + 1])
+            before = kept[begin:end].copy()
+            top = np.quantile(marginals[begin:end], depth)
+            kept[begin:end] |= marginals[begin:end] <= top
+            if core_size(model, kept) > _PART + count:
+                kept[begin:end] = before
+                break
+            for other in model.neighbour[model.start[node] : model.start[node + 1]].tolist():
+                if other not in seen:
+                    seen.add(other)
+                    waiting.append(other)
+        limit = min(self.clock.left, max(2.0, 0.05 * self.clock.left), 20.0)
+        result = solve_core(model, kept, self.dual.price, limit)
+        if result.chosen is not None:
+            self.offer(result.chosen)
+
+    # Moves over trees
+
+    def pick(self, arms: list[Arm]) -> Arm:
+        """An arm that was not tried yet, the best one, or any."""
+        if self.clock.seconds is None:
+            return arms[self.clock.round % len(arms)]
+        fresh = [arm for arm in arms if not arm.tried]
+        if fresh:
+            return fresh[0]
+        if self.rng.random() < 0.3:
+            return arms[int(self.rng.integers(len(arms)))]
+        return max(arms, key=lambda arm: arm.score)
+
+    def try_arm(self, arm: Arm) -> None:
+        """Search in one way, and note what came of it."""
+        begin, before = self.clock.spent, self.cost
+        if arm.warm:
+            self.anneal(arm)
+        elif self.program is None:
+            self.solve_part()
+        gain = (before - self.cost) / max(abs(before), 1.0)
+        arm.score = 0.5 * arm.score + gain / max(self.clock.spent - begin, 1e-3)
+        arm.tried += 1
+
+    def anneal(self, arm: Arm) -> None:
+        """Move over trees from the best plan, from warm to cold."""
+        assert self.chosen is not None
+        model, dual = self.model, self.dual
+        priced = np.empty(len(model.costs))
+        priced_costs(model, dual.sums(dual.price), priced)
+        priced -= model.costs
+        chosen, best = self.chosen.copy(), self.chosen.copy()
+        tree = self.empty.copy()
+        for node in range(len(chosen)):
+            place_node(model, tree, node, chosen[node], 1)
+        largest = min(arm.largest, len(chosen))
+        marks = np.zeros(len(chosen), dtype=np.int64)
+        space = np.zeros(2 * largest * self.widest)
+        back = np.zeros(2 * largest * self.widest, dtype=np.int64)
+        warm = arm.warm * max(abs(self.cost), 1.0) / len(chosen)
+        total = self.length * (1 + arm.tried)
+        if np.isfinite(self.clock.left):
+            total = max(int(min(total, 0.25 * self.clock.left / self.pace)), 50)
+        made, change, part = 0, 0.0, max(min(total // 10, int(0.5 / self.pace)), 1)
+        first = self.cost
+        while made < total and self.clock.left > 0:
+            moves, begin = min(part, total - made), self.clock.spent
+            lead = max(0.0, first + change - self.cost)
+            change += improve(
+                model, priced, tree, chosen, best, marks, space, back, self.rng, lead,
+                made, moves, total, largest, warm, warm / _COOLED, 1.0,
+            )  # fmt: skip
+            made += moves
+            self.offer(best)
+            self.pace = 0.5 * self.pace + 0.5 * (self.clock.spent - begin) / moves
+            self.collect()
+            self.say(f"trees at {arm.warm:g}")
+            if self.proven:
+                return

@@ -1,0 +1,114 @@
+"""``solve_iopddl``: a plan of an IOPDDL problem and a bound, within a time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from parenvs.agents.answer import Answer
+from parenvs.agents.iopddl.compiled import COMPILED
+from parenvs.agents.iopddl.search import Clock, Search, Status, silent
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.iopddl.problem import IntraOp, IntraOpReport
+from parenvs.iopddl.reduction import reduce
+from parenvs.plan import IntraOpPlan
+
+SECONDS = 60.0
+"""Default time limit."""
+
+
+@dataclass(frozen=True, eq=False)
+class IntraOpAnswer(Answer):
+    """Strategies of an IOPDDL problem.
+
+    Attributes:
+        problem: the problem.
+        strategies: (n,) strategy of each node.
+        cost: exact cost of them.
+    """
+
+    problem: IntraOp
+    strategies: np.ndarray
+    cost: int
+
+    @cached_property
+    def plan(self) -> IntraOpPlan:
+        """The plan, which can be saved."""
+        return self.problem.plan(self.strategies)
+
+    @cached_property
+    def report(self) -> IntraOpReport:
+        """The judge's report on the plan, with the bound that was proved."""
+        return self.problem.report(self.plan).certified(self)
+
+
+def solve_iopddl(
+    problem: IntraOp,
+    seconds: float | None = SECONDS,
+    seed: int = 0,
+    steps: int | None = None,
+    processor: bool = False,
+    tell: Callable[[Status], None] = silent,
+) -> IntraOpAnswer:
+    """Search for the cheapest legal plan, and prove how cheap a plan can be.
+
+    The problem is reduced first; what is done with the rest follows from its size and from what
+    came of each way to search. An interrupt (Ctrl-C) ends the search with the best plan so far.
+
+    Args:
+        problem: the problem.
+        seconds: time limit, reduction included; None: ``steps`` end the search.
+        seed: seed of the search.
+        steps: limit of rounds. Without ``seconds`` the same plan comes out every time.
+        processor: whether seconds are those of the process, on a machine that others use, too.
+        tell: told about once a second how far the search is.
+
+    Raises:
+        InfeasibleError: no plan keeps the limit without a forbidden cost, or none was found.
+        ParenvsError: neither seconds nor steps are given, or the costs are too large.
+    """
+    if seconds is None and steps is None:
+        raise ParenvsError("the search needs an end: give seconds or steps")
+    if (seconds is not None and not seconds > 0) or (steps is not None and steps < 1):
+        raise ParenvsError(f"seconds and steps must be positive, not {seconds} and {steps}")
+    clock = Clock(seconds, steps, processor)
+    tell(Status(0.0, None, None, "reduction"))
+    half = np.inf if seconds is None else 0.5 * seconds
+    reduced = reduce(problem, lambda: clock.spent > half)
+    notes = (
+        f"reduced from {len(problem):,} nodes and {len(problem.ends):,} edges to {len(reduced):,} "
+        f"and {len(reduced.ends):,} in {clock.spent:.1f} s",
+    )
+    if not COMPILED:
+        notes += (
+            "numba is not installed, so that the search is slow: pip install 'parenvs[fast]'",
+        )
+    if not len(reduced):
+        chosen, bound, rounds = np.zeros(0, dtype=np.int64), reduced.constant, 0
+    else:
+        search = Search(reduced, clock, seed, tell)
+        search.run()
+        search.say("end", force=True)
+        if search.chosen is None:
+            raise InfeasibleError(
+                f"{problem.name}: no legal plan was found in {clock.spent:.0f} s; give it more "
+                "time (there may be none)"
+            )
+        chosen, rounds = search.chosen, clock.round
+        bound = search.whole_bound() + reduced.constant
+    strategies = reduced.lift(chosen)
+    cost = problem.cost(strategies)
+    return IntraOpAnswer(
+        method="iopddl",
+        proven=bound >= cost,
+        bound=float(bound),
+        evaluations=rounds,
+        seconds=clock.spent,
+        notes=notes,
+        problem=problem,
+        strategies=strategies,
+        cost=cost,
+    )

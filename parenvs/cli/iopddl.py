@@ -1,0 +1,242 @@
+"""The commands ``parenvs iopddl add|list|show|solve|judge|export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from parenvs.cli.options import Json
+from parenvs.cli.report import (
+    Step,
+    note,
+    out,
+    refuse_illegal,
+    say,
+    say_json,
+    say_progress,
+    say_text,
+)
+from parenvs.errors import ParenvsError
+
+if TYPE_CHECKING:
+    from parenvs.agents.iopddl.search import Status
+
+Problem = Annotated[
+    str, typer.Argument(metavar="FILE", help="A problem's .json or .json.gz, or an added name.")
+]
+
+
+def add_iopddl(app: typer.Typer) -> None:
+    """Add the commands on problems of the contest's format."""
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="Intra-operator parallelism: problems in the format of the ASPLOS 2025 contest.",
+    )
+    group.command()(add)
+    group.command("list")(list_)
+    group.command()(show)
+    group.command()(solve)
+    group.command()(judge)
+    group.command()(export)
+    app.add_typer(group, name="iopddl")
+
+
+def add(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -> None:
+    """Check files of problems and keep copies, so that their names are enough."""
+    from parenvs.iopddl import store
+
+    for path in files:
+        problem, place, same = store.add(path)
+        check = "the contest's file by its SHA-256" if same else "its SHA-256 is not listed"
+        say(
+            f"{problem.name}: {len(problem):,} nodes, {len(problem.ends):,} edges; {check}; {place}"
+        )
+
+
+def list_() -> None:
+    """List the added problems, with what is known of the contest's."""
+    from parenvs.cli.tables import empty
+    from parenvs.iopddl import contest, store
+
+    table = empty("added IOPDDL problems", "name", "model", "limit (s)", "best of the contest",
+                  "best known", "bound known")  # fmt: skip
+    for name in store.names():
+        of = contest.known(name)
+        row = [f"{x:,}" if isinstance(x, int) else x for x in of] if of else [""] * 5
+        table.add_row(name, *row)
+    out.print(table)
+    say(f"folder: {store.folder()}")
+
+
+def show(target: Problem, as_json: Json = False, reduced: Annotated[
+    bool, typer.Option("--reduced", help="Reduce it, and show what is left.")
+] = False) -> None:  # fmt: skip
+    """Show a problem's sizes; what is left of it after the exact reduction."""
+    from parenvs.iopddl import contest, reduce, store
+
+    problem = store.find(target)
+    sizes = problem.sizes
+    content = {
+        "name": problem.name,
+        "fingerprint": problem.fingerprint,
+        "nodes": len(problem),
+        "edges": len(problem.ends),
+        "strategies": int(sizes.sum()),
+        "most_strategies": int(sizes.max(initial=0)),
+        "edge_costs": len(problem.edge_costs),
+        "usage_limit": problem.limit,
+    }
+    of = contest.known(problem.name)
+    if of is not None:
+        content |= {"contest": of._asdict()}
+    if reduced:
+        with Step("reducing"):
+            small = reduce(problem)
+        content |= {
+            "reduced": {
+                "nodes": len(small),
+                "edges": len(small.ends),
+                "strategies": len(small.costs),
+                "edge_costs": len(small.edge_costs),
+                "usage_terms": len(small.term_node),
+                "times": len(small.slack),
+            }
+        }
+    if as_json:
+        say_json(content)
+        return
+    for key, value in content.items():
+        inner = value.items() if isinstance(value, dict) else [("", value)]
+        for name, number in inner:
+            words = f"{key} {name}".strip().replace("_", " ")
+            say(f"{words}: {number:,}" if isinstance(number, int) else f"{words}: {number}")
+
+
+def solve(
+    target: Problem,
+    seconds: Annotated[
+        float | None, typer.Option(help="Time limit (default: 60, without --steps).")
+    ] = None,
+    path: Annotated[Path | None, typer.Option("--out", help="Write the plan to this file.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    steps: Annotated[
+        int | None, typer.Option(help="Rounds of the search; the same plan every time.")
+    ] = None,
+    processor: Annotated[
+        bool, typer.Option("--processor", help="Count the seconds of the process.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Search for the cheapest plan and a bound. Ctrl-C gives the best so far."""
+    from parenvs.agents.iopddl import solve_iopddl
+    from parenvs.agents.iopddl.solve import SECONDS
+    from parenvs.iopddl import store
+
+    if seconds is None and steps is None:
+        seconds = SECONDS
+    if seconds is not None and not 0 < seconds < float("inf"):
+        raise ParenvsError(f"--seconds must be a number above 0, not {seconds:g}")
+    if steps is not None and steps < 1:
+        raise ParenvsError(f"--steps must be a whole number from 1, not {steps}")
+    if seed < 0:
+        raise ParenvsError(f"--seed must be a whole number from 0, not {seed}")
+    if path is not None and path.suffix != ".json":
+        raise ParenvsError(f"--out must be a .json file, not {path}")
+    problem = store.find(target)
+    answer = solve_iopddl(problem, seconds, seed, steps, processor, _Progress())
+    report = answer.report
+    if path is not None:
+        report.plan.save(path)
+    if as_json:
+        say_json({**report.to_json(), "proven": answer.proven, "seconds": answer.seconds})
+    else:
+        say_text(str(report))
+        say(f"{answer.claim}; {answer.evaluations:,} rounds; {answer.seconds:.1f} s")
+        if path is not None:
+            say(f"plan written to {path}")
+    for words in answer.notes:
+        note(words)
+
+
+def judge(
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="A plan file, or a list of strategies.")
+    ],
+    target: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="The problem (default: the plan's own).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a plan in exact integers, as the contest does. Exit status 2 if it is illegal."""
+    from parenvs.iopddl import load_strategies, store
+    from parenvs.plan import IntraOpPlan, load_plan
+
+    if target is None:
+        loaded = load_plan(plan)
+        if not isinstance(loaded, IntraOpPlan):
+            raise ParenvsError(f"{plan}: a plan of task {loaded.task}; parenvs judge judges it")
+        target = loaded.instance
+    problem = store.find(target)
+    report = problem.report(load_strategies(plan, problem))
+    if as_json:
+        say_json(report.to_json())
+    else:
+        say_text(str(report))
+    refuse_illegal(report, f"{plan}: illegal")
+
+
+def export(
+    instance: Annotated[str, typer.Argument(help="A graph: a shipped name, or a file.")],
+    path: Annotated[Path, typer.Option("--out", help="The .json or .json.gz to write.")],
+    cluster: Annotated[str, typer.Option(help="Its devices.")] = "A",
+    answer: Annotated[
+        Path | None,
+        typer.Option(help="A plan of such a file: write the partition that it means instead."),
+    ] = None,
+) -> None:
+    """Write the memory-limited partitioning of a graph as a problem of the contest's format.
+
+    Costs are nanoseconds of a step, usages bytes of a device. With --answer a solution of the
+    problem is read back and written as a partition plan.
+    """
+    from parenvs.instances import load_partitioning
+    from parenvs.iopddl import load_strategies, save_iopddl
+    from parenvs.iopddl.exchange import Exchange
+
+    suffixes = (".json",) if answer else (".json", ".json.gz")
+    if not path.name.endswith(suffixes):
+        raise ParenvsError(f"--out must end with {' or '.join(suffixes)}, not {path}")
+    partitioning = load_partitioning(instance, cluster, reward="step_time")
+    exchange = Exchange.of(partitioning)
+    if answer is None:
+        save_iopddl(exchange.problem, path)
+        nodes, edges = len(exchange.problem), len(exchange.problem.ends)
+        say(f"problem of {nodes:,} nodes and {edges:,} edges written to {path}")
+        return
+    chosen = exchange.chosen(load_strategies(answer, exchange.problem))
+    plan = partitioning.plan(chosen)
+    report = partitioning.report(plan)
+    refuse_illegal(report, f"{answer}: illegal")
+    plan.save(path)
+    say(f"partition of {report.step_seconds:.6g} s a step written to {path}")
+
+
+class _Progress:
+    """Shows how far a search is on standard error, on a terminal every second."""
+
+    def __init__(self) -> None:
+        import sys
+
+        self.every = 1.0 if sys.stderr.isatty() else 10.0
+        self.last = 0.0
+
+    def __call__(self, status: Status) -> None:
+        """Show the status if it is time."""
+        if status.seconds - self.last < self.every:
+            return
+        self.last = status.seconds
+        cost = "no plan yet" if status.cost is None else f"cost {status.cost:,}"
+        bound = "" if status.bound is None else f", bound {status.bound:,}"
+        say_progress(f"{status.seconds:7.1f} s: {cost}{bound} ({status.work})")
