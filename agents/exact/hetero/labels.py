@@ -33,8 +33,8 @@ from parenvs.agents.exact.hybrid.tables import FIRST, INNER, LAST
 from parenvs.pipeline.formulas import prepend_core, prepend_tail
 
 _BLOCK = 40_000  # labels that are extended at once
-MOST_LABELS = 8_000_000
-"""Labels of one number of stages above which a search gives up."""
+MOST_LABELS = 12_000_000
+"""Labels above which a search gives up: about 2 GB."""
 
 
 class Chosen(NamedTuple):
@@ -161,6 +161,7 @@ class ServerLabels:
     def _extend(self, k: int, labels: _Labels) -> _Labels:
         """Put a stage that is not the first in front of all labels, and keep the fronts."""
         parts: list[_Labels] = []
+        kept_before = sum(len(layer.core) for layer in self._layers)
         for kind in range(len(self.counts)):
             used = labels.code // self.strides[kind] % self.radix[kind]
             rows = np.flatnonzero(used < self.counts[kind])
@@ -168,7 +169,7 @@ class ServerLabels:
                 if time.perf_counter() > self.deadline:
                     raise OutOfTimeError
                 parts += self._stage(k, kind, rows[begin : begin + _BLOCK], labels)
-            if sum(len(part.core) for part in parts) > MOST_LABELS:
+            if kept_before + sum(len(part.core) for part in parts) > MOST_LABELS:
                 raise OutOfTimeError
         if not parts:
             return labels.take(np.zeros(0, dtype=np.int64))

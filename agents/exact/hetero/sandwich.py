@@ -29,8 +29,10 @@ from parenvs.hybrid.space import Constraints
 
 MOST_TYPES = 8
 """Types of servers, at most."""
-MOST_STATES = 60_000
+MOST_STATES = 20_000
 """Sets of servers by type, at most."""
+SECONDS = 60.0
+"""Seconds of each search of the planner, by default."""
 _WEIGHT = 0.3  # of speed that is rounded away where no run more fits
 
 
@@ -210,7 +212,7 @@ def sandwich(
         limits: the constraints.
         most_types: types of servers, at most.
         states: sets of servers by type, at most.
-        time_limit: seconds for each of both searches.
+        time_limit: seconds for each of both searches (default: ``SECONDS``).
         orders: plans judged before.
 
     Raises:
@@ -220,7 +222,7 @@ def sandwich(
     state = orders or Orders(problem, limits)
     if orders is None:
         state.start([by_speed(problem), by_speed(problem, False)])
-    labels, limit = 0, np.inf if time_limit is None else time_limit
+    labels, limit = 0, SECONDS if time_limit is None else time_limit
     if state.best is not None:
         labels = rounded_down(state, most_types, states, time.perf_counter() + limit)
     bound, more = lower_bound(state, most_types, states, time.perf_counter() + limit)

@@ -152,14 +152,15 @@ def drawn_chain(rng, servers, layers):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_bottleneck__subsets_equal_every_order_and_the_integer_program(seed):
-    """``benchmarks/hetero.py`` has the integer program with 10 servers, too."""
+def test_bottleneck__subsets_equal_the_integer_program_and_every_order(seed):
+    """Up to 10 servers; every order of up to 5."""
     rng = np.random.default_rng(seed)
-    servers = int(rng.integers(2, 6))
-    weights, speeds = drawn_chain(rng, servers, int(rng.integers(servers, 9)))
+    servers = 2 + seed % 9
+    weights, speeds = drawn_chain(rng, servers, servers + 2)
     best = bottleneck.subset_bottleneck(weights, speeds)
-    every = min(bottleneck.in_order(weights, np.array(order)) for order in permutations(speeds))
-    assert best == pytest.approx(every, rel=1e-12)
+    if servers <= 5:
+        every = min(bottleneck.in_order(weights, np.array(order)) for order in permutations(speeds))
+        assert best == pytest.approx(every, rel=1e-12)
     assert bottleneck.milp_bottleneck(weights, speeds) == pytest.approx(best, rel=1e-6)
     around = bottleneck.rounded_bottleneck(weights, speeds, 2)
     assert around.lower <= best * (1 + 1e-12) and best <= around.upper * (1 + 1e-12)
