@@ -178,8 +178,10 @@ def _problem(content: Any, where: str) -> IntraOp:
     nodes = _object(inner["nodes"], "nodes", ("intervals", "costs", "usages"))
     edges = _object(inner["edges"], "edges", ("nodes", "costs"))
     name = inner["name"]
-    if not isinstance(name, str) or not 0 < len(name) <= 4096:
-        raise _Refused(f"problem.name must be a text of 1 to 4,096 characters, not {shown(name)}")
+    if not isinstance(name, str) or not 0 < len(name) <= 4096 or not name.isprintable():
+        raise _Refused(
+            f"problem.name must be a printable text of 1 to 4,096 characters, not {shown(name)}"
+        )
     limit = inner.get("usage_limit")
     if "usage_limit" in inner and (type(limit) is not int or not 0 <= limit <= LARGEST):
         raise _Refused(f"problem.usage_limit must be a whole number from 0, not {shown(limit)}")

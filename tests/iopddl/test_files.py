@@ -62,7 +62,7 @@ def changed(change):
 BROKEN = {
     "problem has no field 'nodes'": lambda p: p.pop("nodes"),
     "problem has the unknown field 'more'": lambda p: p.update(more=1),
-    r"problem.name must be a text": lambda p: p.update(name=""),
+    r"problem.name must be a printable text": lambda p: p.update(name="a\nb"),
     r"problem.usage_limit must be a whole number from 0, not True": lambda p: p.update(
         usage_limit=True
     ),
