@@ -11,7 +11,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
@@ -267,8 +267,8 @@ def _pairs(content: Any, what: str) -> np.ndarray:
     return values.reshape(-1, 2)
 
 
-def _first(wrong: Iterable[Any], what: str, text: str) -> None:
+def _first(wrong: np.ndarray, what: str, text: str) -> None:
     """Refuse the first entry that is wrong."""
-    (places,) = np.nonzero(np.asarray(wrong))
+    (places,) = np.nonzero(wrong)
     if len(places):
         raise _Refused(f"{what}[{places[0]}] {text}")
