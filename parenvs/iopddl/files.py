@@ -203,7 +203,9 @@ def _problem(content: Any, where: str) -> IntraOp:
         raise _Refused(
             f"edges.nodes and edges.costs have {len(ends):,} and {len(edge_offset) - 1:,} entries"
         )
-    _first((ends >= count).any(1), "edges.nodes", f"names a node that is not below {count:,}")
+    _first(
+        np.any(ends >= count, axis=1), "edges.nodes", f"names a node that is not below {count:,}"
+    )
     pairs = sizes[ends[:, 0]] * sizes[ends[:, 1]]
     _first(
         pairs != np.diff(edge_offset), "edges.costs",

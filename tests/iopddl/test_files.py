@@ -12,8 +12,8 @@ from intra_op_files import FOLDER, SMALL, needs_files, written
 
 from parenvs.errors import ParenvsError, PlanError
 from parenvs.iopddl import load_iopddl, load_strategies, save_iopddl
-from parenvs.iopddl.contest import KNOWN, SHA256, check_file, known
 from parenvs.iopddl.files import to_json
+from parenvs.iopddl.known import KNOWN, SHA256, check_file, known
 
 
 def test_load__reads_what_is_written(tmp_path):
