@@ -19,7 +19,7 @@ from common import ROOT, parser, percent, progress, publish, table
 from parenvs.agents.iopddl import solve_iopddl
 from parenvs.agents.iopddl.compiled import COMPILED
 from parenvs.iopddl import load_iopddl
-from parenvs.iopddl.contest import known
+from parenvs.iopddl.known import known
 
 FOLDER = Path(os.environ.get("PARENVS_IOPDDL", ROOT.parent / "shared" / "iopddl"))
 

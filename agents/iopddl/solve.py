@@ -78,7 +78,7 @@ def solve_iopddl(
     tell(Status(0.0, None, None, "reduction"))
     half = np.inf if seconds is None else 0.5 * seconds
     reduced = reduce(problem, lambda: clock.spent > half)
-    notes = (
+    notes: tuple[str, ...] = (
         f"reduced from {len(problem):,} nodes and {len(problem.ends):,} edges to {len(reduced):,} "
         f"and {len(reduced.ends):,} in {clock.spent:.1f} s",
     )

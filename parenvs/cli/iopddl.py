@@ -58,12 +58,12 @@ def add(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -> None
 def list_() -> None:
     """List the added problems, with what is known of the contest's."""
     from parenvs.cli.tables import empty
-    from parenvs.iopddl import contest, store
+    from parenvs.iopddl import known, store
 
     table = empty("added IOPDDL problems", "name", "model", "limit (s)", "best of the contest",
                   "best known", "bound known")  # fmt: skip
     for name in store.names():
-        of = contest.known(name)
+        of = known.known(name)
         row = [f"{x:,}" if isinstance(x, int) else x for x in of] if of else [""] * 5
         table.add_row(name, *row)
     out.print(table)
@@ -74,7 +74,7 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
     bool, typer.Option("--reduced", help="Reduce it, and show what is left.")
 ] = False) -> None:  # fmt: skip
     """Show a problem's sizes; what is left of it after the exact reduction."""
-    from parenvs.iopddl import contest, reduce, store
+    from parenvs.iopddl import known, reduce, store
 
     problem = store.find(target)
     sizes = problem.sizes
@@ -88,7 +88,7 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
         "edge_costs": len(problem.edge_costs),
         "usage_limit": problem.limit,
     }
-    of = contest.known(problem.name)
+    of = known.known(problem.name)
     if of is not None:
         content |= {"contest": of._asdict()}
     if reduced:

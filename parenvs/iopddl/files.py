@@ -11,7 +11,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
@@ -178,8 +178,10 @@ def _problem(content: Any, where: str) -> IntraOp:
     nodes = _object(inner["nodes"], "nodes", ("intervals", "costs", "usages"))
     edges = _object(inner["edges"], "edges", ("nodes", "costs"))
     name = inner["name"]
-    if not isinstance(name, str) or not 0 < len(name) <= 4096:
-        raise _Refused(f"problem.name must be a text of 1 to 4,096 characters, not {shown(name)}")
+    if not isinstance(name, str) or not 0 < len(name) <= 4096 or not name.isprintable():
+        raise _Refused(
+            f"problem.name must be a printable text of 1 to 4,096 characters, not {shown(name)}"
+        )
     limit = inner.get("usage_limit")
     if "usage_limit" in inner and (type(limit) is not int or not 0 <= limit <= LARGEST):
         raise _Refused(f"problem.usage_limit must be a whole number from 0, not {shown(limit)}")
@@ -201,7 +203,9 @@ def _problem(content: Any, where: str) -> IntraOp:
         raise _Refused(
             f"edges.nodes and edges.costs have {len(ends):,} and {len(edge_offset) - 1:,} entries"
         )
-    _first((ends >= count).any(1), "edges.nodes", f"names a node that is not below {count:,}")
+    _first(
+        np.any(ends >= count, axis=1), "edges.nodes", f"names a node that is not below {count:,}"
+    )
     pairs = sizes[ends[:, 0]] * sizes[ends[:, 1]]
     _first(
         pairs != np.diff(edge_offset), "edges.costs",
@@ -265,8 +269,8 @@ def _pairs(content: Any, what: str) -> np.ndarray:
     return values.reshape(-1, 2)
 
 
-def _first(wrong: Iterable[Any], what: str, text: str) -> None:
+def _first(wrong: np.ndarray, what: str, text: str) -> None:
     """Refuse the first entry that is wrong."""
-    (places,) = np.nonzero(np.asarray(wrong))
+    (places,) = np.nonzero(wrong)
     if len(places):
         raise _Refused(f"{what}[{places[0]}] {text}")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
 from parenvs.files import replacing
-from parenvs.iopddl.contest import check_file
 from parenvs.iopddl.files import load_iopddl
+from parenvs.iopddl.known import check_file
 from parenvs.iopddl.problem import IntraOp
 
 SUFFIXES = (".json.gz", ".json")

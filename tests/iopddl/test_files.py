@@ -12,8 +12,8 @@ from intra_op_files import FOLDER, SMALL, needs_files, written
 
 from parenvs.errors import ParenvsError, PlanError
 from parenvs.iopddl import load_iopddl, load_strategies, save_iopddl
-from parenvs.iopddl.contest import KNOWN, SHA256, check_file, known
 from parenvs.iopddl.files import to_json
+from parenvs.iopddl.known import KNOWN, SHA256, check_file, known
 
 
 def test_load__reads_what_is_written(tmp_path):
@@ -62,7 +62,7 @@ def changed(change):
 BROKEN = {
     "problem has no field 'nodes'": lambda p: p.pop("nodes"),
     "problem has the unknown field 'more'": lambda p: p.update(more=1),
-    r"problem.name must be a text": lambda p: p.update(name=""),
+    r"problem.name must be a printable text": lambda p: p.update(name="a\nb"),
     r"problem.usage_limit must be a whole number from 0, not True": lambda p: p.update(
         usage_limit=True
     ),

@@ -19,7 +19,7 @@ from parenvs.agents.iopddl.search import Clock, Search
 from parenvs.agents.iopddl.trees import improve, plan_cost
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.iopddl import load_iopddl, reduce
-from parenvs.iopddl.contest import known
+from parenvs.iopddl.known import known
 
 
 @cache
