@@ -186,7 +186,7 @@ def _check_env(config: Config) -> None:
         )
     creator = load_env_creator(known[config.env_id])
     # Of a class some versions of Python give the signature of ``__new__``.
-    maker: Any = creator.__init__ if isinstance(creator, type) else creator
+    maker: Any = vars(creator)["__init__"] if isinstance(creator, type) else creator
     taken = set(inspect.signature(maker).parameters) - {"self", "problem"}
     _check_names(config.env_kwargs, taken, "field 'env_kwargs'")
 
