@@ -187,7 +187,9 @@ def _check_env(config: Config) -> None:
             f"field 'env_id': no environment {shown(config.env_id)}; known: {', '.join(known)}"
         )
     creator = load_env_creator(known[config.env_id])
-    taken = set(inspect.signature(creator).parameters) - {"problem", "args", "kwargs"}
+    # Of a class some versions of Python give the signature of ``__new__``.
+    maker: Any = vars(creator)["__init__"] if isinstance(creator, type) else creator
+    taken = set(inspect.signature(maker).parameters) - {"self", "problem"}
     _check_names(config.env_kwargs, taken, "field 'env_kwargs'")
 
 

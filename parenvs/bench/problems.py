@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -152,4 +153,8 @@ def _problem(task: str, setting: str, kwargs: dict[str, Any]) -> BenchProblem:
 
 def _space(task: str, kwargs: dict[str, Any]) -> CutSpace | PartitionSpace:
     """The search space of a task's environment."""
-    return gym.make(TASKS[task], **kwargs).get_wrapper_attr("space")
+    with warnings.catch_warnings():
+        # Solving a pipeline that fits nowhere raises an error; no reward of a partition depends on
+        # memory.
+        warnings.filterwarnings("ignore", message="no plan fits the memory")
+        return gym.make(TASKS[task], **kwargs).get_wrapper_attr("space")

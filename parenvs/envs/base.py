@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -247,7 +248,7 @@ def warn_infeasible(words: str) -> None:
     Args:
         words: the problem, and by how much it exceeds the memory.
     """
-    gym.logger.warn(f"no plan fits the memory: {words}")
+    warnings.warn(f"no plan fits the memory: {words}", stacklevel=3)
 
 
 def rendered(mode: str, viewable: Viewable, undecided: Collection[str] | None = None) -> Any:

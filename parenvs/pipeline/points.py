@@ -9,6 +9,7 @@ choice is legal here exactly if a plan within the memory can still be completed 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -62,14 +63,22 @@ class PointSpace:
                 f"has at most {STAGES}, and one for each of {len(devices) - 1} units of devices"
             )
         pivots = points(pipeline, most)
-        latest = _latest(pipeline, stages, pivots, devices)
+        every = Stages(pipeline, pivots)
+        latest = _latest(every, stages, devices)
         if latest[stages, 0].max() < 0:
             raise InfeasibleError(
                 f"{pipeline.profile.name} on {pipeline.cluster}: no plan of {stages} stages over "
                 f"{len(pivots) - 1} points fits the memory of {pipeline.memory_limit:,.0f} bytes; "
                 "try more devices, another number of stages or a smaller micro-batch"
             )
-        return cls(pipeline, pivots, devices, latest)
+        space = cls(pipeline, pivots, devices, latest)
+        vars(space)["runs"] = every  # the value of the cached property
+        return space
+
+    @cached_property
+    def runs(self) -> Stages:
+        """All runs of points that can be a stage."""
+        return Stages(self.pipeline, self.pivots)
 
     @property
     def stages(self) -> int:
@@ -250,20 +259,19 @@ def least_devices(pipeline: Pipeline, pivots: np.ndarray, left: int) -> np.ndarr
     return Stages(pipeline, pivots).fewest(left)
 
 
-def _latest(pipeline: Pipeline, stages: int, pivots: np.ndarray, devices: np.ndarray) -> np.ndarray:
+def _latest(every: Stages, stages: int, devices: np.ndarray) -> np.ndarray:
     """Compute ``PointSpace.latest`` from the last stage to the first.
 
     More devices never hurt, so a stage of the points [i, j) may start on any unit up to the last
     one that leaves it enough devices before the latest start of the stages from point j on.
     """
-    m = len(pivots) - 1
+    m = every.count - 1
     latest = np.full((stages + 1, m + 1, m + 1), -1, dtype=np.int16)
     last_unit = np.full(m + 1, -1)  # from which the k-1 stages from each point on can run
     last_unit[m] = len(devices) - 1
     latest[0, m, m] = len(devices) - 1
     # The last unit that starts at device d or before, for every d.
     unit_of = np.searchsorted(devices, np.arange(devices[-1] + 1), side="right") - 1
-    every = Stages(pipeline, pivots)
     for k in range(1, stages + 1):
         # Only a stage before a point from which the others can run is of use; the first stage of
         # all starts the chain.

@@ -19,7 +19,7 @@ from parenvs.envs.drawn.sequence import VERSION, WINDOW
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import locked, replacing_folder
 from parenvs.pipeline.batch import SPANS, PointBatch
-from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace, Stages
+from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 
 CAPACITY = 12_288
 """Slots of a pool: a window, and room for environments that are ahead of others."""
@@ -315,14 +315,17 @@ def _tables(space: PointSpace) -> tuple[np.ndarray, np.ndarray]:
     count = 1 + (stages - 2) * (m + 1)
     reach = np.full((count, POINTS), -1, dtype=np.int8)
     fewest = np.full((count, POINTS), UNITS, dtype=np.uint8)
-    every = Stages(space.pipeline, space.pivots)
+    every = space.runs
     size = space.devices[1] - space.devices[0]
     inner = np.flatnonzero(every.end < m)
     for left in range(2, stages + 1):
         chosen = inner if left < stages else inner[: np.searchsorted(inner, every.whole)]
+        last_unit = space.latest[left, every.first[chosen], every.end[chosen]]
+        legal = last_unit >= 0
+        chosen = chosen[legal]
         first, end = every.first[chosen], every.end[chosen]
         row = 0 if left == stages else (left - 2) * (m + 1) + first + 1
-        reach[row, end] = space.latest[left, first, end]
+        reach[row, end] = last_unit[legal]
         units = np.ceil(every.fewest_of(left, chosen) / size)
         fewest[row, end] = np.minimum(units, UNITS)
     return reach, fewest

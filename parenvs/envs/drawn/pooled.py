@@ -86,7 +86,7 @@ class PooledProblems(PlanProblems):
             numbers = sequence.number_of(self._words[drawing], self._turn[drawing])
             self._take(drawing, numbers)
             if self._refill is not None:
-                self._refill.look(int(self._turn.max()))
+                self._refill.look(int(self._turn.max()) // sequence.PACE)
             self._turn[drawing] += 1
             self._left[drawing] = self.env.repeat
         self._left[rows] -= 1
@@ -183,17 +183,17 @@ class Refill:
         self._pending: tuple[int, Future[dict[str, np.ndarray]]] | None = None
         self._made = sequence.WINDOW  # numbers below are in the pool, or are made when drawn
 
-    def look(self, turn: int) -> None:
+    def look(self, first: int) -> None:
         """Take what is made, and have more made, if the window has come near it.
 
         Args:
-            turn: number of problems that the foremost environment has drawn.
+            first: number of the first problem in the window of the foremost environment.
         """
         if self._pending is not None and self._pending[1].done():
-            first, future = self._pending
+            begin, future = self._pending
             self._pending = None
-            self.pool.put_rows(np.arange(first, first + PART), future.result())
-        if self._pending is None and self._made < turn + sequence.WINDOW + AHEAD:
+            self.pool.put_rows(np.arange(begin, begin + PART), future.result())
+        if self._pending is None and self._made < first + sequence.WINDOW + AHEAD:
             if self._workers is None:
                 self._workers = ProcessPoolExecutor(1, get_context("spawn"))
             job = self._workers.submit(made_rows, *self._arguments, self._made, PART)

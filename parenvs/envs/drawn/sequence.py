@@ -2,10 +2,11 @@
 
 Generated problems are numbered without end. Problem j is drawn from a generator that is seeded with
 the version, the ranges, the family and j, so it can be made alone, whatever was made before. The
-k-th problem (from 0) that an environment with the seed s draws has a number from k to
-k + ``WINDOW`` - 1, which a hash of s and k chooses. So environments draw from a window of the same
-problems, which moves by one problem with every draw: n environments play each problem about n times
-while it lies in the window, which is why their problems can be kept in a ``ProblemPool``.
+k-th problem (from 0) that an environment with the seed s draws is one of the ``WINDOW`` problems
+from number k / ``PACE`` on, rounded down; a hash of s and k chooses. So environments draw from a
+window of the same problems, which moves by one problem when each has drawn ``PACE``: n environments
+play each problem about ``PACE`` n times while it lies in the window, which is why their problems
+can be kept in a ``ProblemPool``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ VERSION = 2
 """Version of the draw: a problem's number, and what it is drawn from, change only with it."""
 WINDOW = 10_000
 """Problems that environments draw from at a time."""
+PACE = 4
+"""Draws of an environment in which the window moves by one problem."""
 RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
 """Values of the argument ``ranges``."""
 _WORD = (1 << 64) - 1
@@ -39,7 +42,7 @@ def number_of(seeds: np.ndarray | Sequence[int], turns: np.ndarray | Sequence[in
     else:
         words = np.array([int(seed) & _WORD for seed in seeds], dtype=np.uint64)
     mixed = _mixed(_mixed(words) + turns.astype(np.uint64))
-    return turns + (mixed % np.uint64(WINDOW)).astype(np.int64)
+    return turns // PACE + (mixed % np.uint64(WINDOW)).astype(np.int64)
 
 
 def problem_of(number: int, family: str | None, ranges: str) -> DrawnProblem:
