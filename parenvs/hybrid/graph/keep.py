@@ -175,10 +175,9 @@ def _minimum_cut(
         if not sources:
             edges.append((start, 2 * node, unlimited))
     edges += [(2 * node + 1, end, unlimited) for node in wanted]
-    rows, columns, limits = np.array(edges).T
-    capacity = coo_array(
-        (limits.astype(np.int32), (rows, columns)), shape=(end + 1, end + 1)
-    ).tocsr()
+    # SciPy before 1.12 finds flows over indices of 32 bits alone.
+    rows, columns, limits = np.array(edges).astype(np.int32).T
+    capacity = coo_array((limits, (rows, columns)), shape=(end + 1, end + 1)).tocsr()
     residual = capacity - maximum_flow(capacity, start, end).flow
     residual.data[residual.data < 0] = 0
     residual.eliminate_zeros()

@@ -30,7 +30,7 @@ def test_fuzz__short_run(tmp_path):
     assert list(readers) == list(fuzz.READERS)
     for name, tally in readers.items():
         counts = tally["outcomes"]
-        assert set(counts) == {"accepted", "refused"}, name
+        assert set(counts) <= {"accepted", "refused"}, name
         assert sum(counts.values()) == 300 * fuzz.READERS[name].weight // 100
         if sum(counts.values()) > 10:
             assert len(tally["reasons"]) > 3, name  # not all at the first check
@@ -44,7 +44,7 @@ def test_fuzz__goes_on_where_it_was(tmp_path, monkeypatch):
     line = json.dumps({**done, "outcomes": {"accepted": 3}, "reasons": {}})
     (tmp_path / "fuzz-100-1.jsonl").write_text(f"{line}\n")
     tally = fuzz.every(100, 1, None, tmp_path)["cluster"]
-    assert (tally.outcomes.total(), tally.seconds) == (8, 9.0)
+    assert (tally.outcomes.total(), tally.seconds) == (5, 9.0)
 
 
 def test_fuzz__same_seed_same_files():
