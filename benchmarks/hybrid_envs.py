@@ -21,10 +21,10 @@ import gymnasium as gym
 import numpy as np
 from common import parser, percent, progress, publish, table
 
+from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.agents.exact.hybrid import exact_hybrid, exact_uniform
 from parenvs.agents.heuristics.episodes import local_search, random_play
 from parenvs.agents.heuristics.hybrid import megatron
-from parenvs.agents.statistics import bootstrap_interval, interquartile_mean
 from parenvs.envs.hybrid.single import rules_of
 from parenvs.errors import InfeasibleError
 from parenvs.hybrid.problem import Hybrid

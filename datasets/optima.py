@@ -1,6 +1,7 @@
 """Optima of the shipped sets of problems, stored as data, so that environments can tell regret.
 
-``python -m parenvs.agents.optima`` proves them and writes the file; nothing here solves a problem.
+``python -m parenvs.agents.evaluation.optima`` proves them and writes the file; nothing here solves
+a problem.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from parenvs.instances import data_folder
 
 FILE = "plan-optima.json"
 """File beside the sets: set -> checksum of the set's file, and the optimum of each problem."""
-COMMAND = "python -m parenvs.agents.optima"
+COMMAND = "python -m parenvs.agents.evaluation.optima"
 
 
 def optimum_of(name: str) -> float | None:

@@ -35,8 +35,8 @@ from parenvs.pipeline.profile import StageProfile
 from parenvs.plan import BatchPlan, HybridPlan, HybridStage, PartitionPlan, PipelinePlan, load_plan
 
 if _TYPE_CHECKING:
-    from parenvs.agents.evaluate import evaluate
-    from parenvs.agents.evaluate_set import evaluate_set
+    from parenvs.agents.evaluation.evaluate import evaluate
+    from parenvs.agents.evaluation.evaluate_set import evaluate_set
     from parenvs.agents.planners import solve
     from parenvs.agents.train.learners import register_agent
 
@@ -70,8 +70,8 @@ __all__ = [
 ]
 
 _LAZY = {
-    "evaluate": "parenvs.agents.evaluate",
-    "evaluate_set": "parenvs.agents.evaluate_set",
+    "evaluate": "parenvs.agents.evaluation.evaluate",
+    "evaluate_set": "parenvs.agents.evaluation.evaluate_set",
     "register_agent": "parenvs.agents.train.learners",
     "solve": "parenvs.agents.planners",
 }
@@ -89,23 +89,27 @@ def __dir__() -> list[str]:
 
 
 for _id, _single, _many in (
-    ("DataParallel-v0", "partition:DataParallelEnv", "partition_vector:DataParallelVectorEnv"),
+    (
+        "DataParallel-v0",
+        "partition.single:DataParallelEnv",
+        "partition.batch:DataParallelVectorEnv",
+    ),
     ("HybridPlan-v0", "hybrid.single:HybridPlanEnv", "hybrid.batch:HybridPlanVectorEnv"),
     (
         "OperatorPartition-v0",
-        "partition:OperatorPartitionEnv",
-        "partition_vector:OperatorPartitionVectorEnv",
+        "partition.single:OperatorPartitionEnv",
+        "partition.batch:OperatorPartitionVectorEnv",
     ),
     (
         "MicroBatchOrder-v0",
-        "ordering.env:MicroBatchOrderEnv",
-        "ordering.vector:MicroBatchOrderVectorEnv",
+        "ordering.single:MicroBatchOrderEnv",
+        "ordering.batch:MicroBatchOrderVectorEnv",
     ),
-    ("PipelineCut-v0", "pipeline_cut:PipelineCutEnv", "pipeline_cut_vector:PipelineCutVectorEnv"),
+    ("PipelineCut-v0", "pipeline.cut:PipelineCutEnv", "pipeline.cut_batch:PipelineCutVectorEnv"),
     (
         "PipelinePlan-v0",
-        "pipeline_plan:PipelinePlanEnv",
-        "pipeline_plan_vector:PipelinePlanVectorEnv",
+        "pipeline.plan:PipelinePlanEnv",
+        "pipeline.plan_batch:PipelinePlanVectorEnv",
     ),
 ):
     for _name in (_id, f"parenvs/{_id}"):

@@ -40,7 +40,7 @@ def test_package__wheel_holds_only_parenvs(wheel):
     needed = {
         "parenvs/py.typed",
         "parenvs/cli/app.py",
-        "parenvs/envs/pipeline_cut.py",
+        "parenvs/envs/pipeline/cut.py",
         "parenvs/agents/exact/pipeline.py",
         "parenvs/datasets/build.py",
         "parenvs/datasets/data/manifest.json",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from parenvs.envs.pipeline_plan import OCTAVES
+from parenvs.envs.pipeline.plan import OCTAVES
 from parenvs.pipeline.points import POINTS, STAGES, UNITS
 
 LEVELS = np.array(

@@ -16,7 +16,7 @@ import numpy as np
 from parenvs.agents.pretrained.features import point_features, unit_features
 from parenvs.agents.pretrained.outlook import outlook
 from parenvs.agents.pretrained.situation import Situation
-from parenvs.envs.pipeline_plan import observe
+from parenvs.envs.pipeline.plan import observe
 from parenvs.pipeline.batch import PointBatch
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 

@@ -11,7 +11,7 @@ from typing import Any
 from array_api_compat import array_namespace, device
 
 from parenvs.cluster import sync_bytes
-from parenvs.envs.pipeline_plan import MOST_MICRO_BATCHES, OCTAVES
+from parenvs.envs.pipeline.plan import MOST_MICRO_BATCHES, OCTAVES
 from parenvs.pipeline import formulas
 from parenvs.pipeline.points import POINTS, STAGES, UNITS
 

@@ -19,8 +19,8 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 from tqdm import TqdmExperimentalWarning
 
+from parenvs.agents.evaluation.set_evaluation import SetEvaluation, judged
 from parenvs.agents.rainbow.algorithm import Rainbow
-from parenvs.agents.set_evaluation import SetEvaluation, judged
 from parenvs.agents.train.best_plan import BestPlan
 from parenvs.agents.train.checkpoint import Checkpoints, load_checkpoint
 from parenvs.agents.train.config import (

@@ -25,9 +25,9 @@ from parenvs.viewer.words import duration, size
 
 if TYPE_CHECKING:
     from parenvs.agents.answer import PartitionAnswer
-    from parenvs.agents.evaluate import Evaluation
+    from parenvs.agents.evaluation.evaluate import Evaluation
+    from parenvs.agents.evaluation.set_evaluation import SetEvaluation
     from parenvs.agents.exact.shapes import Choice
-    from parenvs.agents.set_evaluation import SetEvaluation
     from parenvs.agents.train.run import TrainResult
     from parenvs.leaderboard.check import CheckedEntry
 

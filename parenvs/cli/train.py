@@ -169,7 +169,7 @@ def evaluate(
         raise ParenvsError("several runs, --family, --against and --out are options of --set")
     import gymnasium as gym
 
-    from parenvs.agents.evaluate import evaluate as play
+    from parenvs.agents.evaluation.evaluate import evaluate as play
     from parenvs.agents.train.config import building, load_config
     from parenvs.agents.train.run import load_model
     from parenvs.agents.vec_env import one_thread
@@ -196,8 +196,8 @@ def _evaluate_set(
     trust: bool,
 ) -> None:
     """Print how the agents of runs, all seeds of one, do on a set; see ``evaluate``."""
-    from parenvs.agents.evaluate_set import evaluate_set
-    from parenvs.agents.set_evaluation import ENV_ID
+    from parenvs.agents.evaluation.evaluate_set import evaluate_set
+    from parenvs.agents.evaluation.set_evaluation import ENV_ID
     from parenvs.agents.train.config import load_config
     from parenvs.agents.train.learners import plain
     from parenvs.agents.train.run import load_model

@@ -19,7 +19,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs import load_plan, load_profile
 from parenvs.agents import names
-from parenvs.agents.evaluate import evaluate
+from parenvs.agents.evaluation.evaluate import evaluate
 from parenvs.agents.names import TRAINED
 from parenvs.agents.train import learners as ppo
 from parenvs.agents.train.best_plan import BestPlan

@@ -10,7 +10,7 @@ import torch
 from interrupt import Interrupt, untimed
 
 from parenvs import judge, load_graph
-from parenvs.agents.evaluate import evaluate
+from parenvs.agents.evaluation.evaluate import evaluate
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.train.config import Config
 from parenvs.agents.train.run import load_model, replay, train

@@ -352,8 +352,8 @@ def test_make_env__batches_of_the_suite_only():
     assert not has_batch(CUT, {"max_episode_steps": 2})
     assert not has_batch("CartPole-v1", {})
     assert not has_batch("Nothing-v0", {})
-    entry = "parenvs.envs.pipeline_cut:PipelineCutEnv"
-    batch = "parenvs.envs.pipeline_cut_vector:PipelineCutVectorEnv"
+    entry = "parenvs.envs.pipeline.cut:PipelineCutEnv"
+    batch = "parenvs.envs.pipeline.cut_batch:PipelineCutVectorEnv"
     limited = gym.wrappers.TransformReward.wrapper_spec(func=abs)
     try:
         gym.register("Own-v0", entry, kwargs=SETTINGS[0][1])

@@ -10,9 +10,9 @@ from batches import MODES, assert_same, both, deface, drawn, forks, modes, named
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
-from parenvs.envs.partition_vector import DataParallelVectorEnv, OperatorPartitionVectorEnv
-from parenvs.envs.pipeline_cut_vector import PipelineCutVectorEnv
-from parenvs.envs.pipeline_plan_vector import PipelinePlanVectorEnv
+from parenvs.envs.partition.batch import DataParallelVectorEnv, OperatorPartitionVectorEnv
+from parenvs.envs.pipeline.cut_batch import PipelineCutVectorEnv
+from parenvs.envs.pipeline.plan_batch import PipelinePlanVectorEnv
 from parenvs.errors import ParenvsError
 
 VGG = {"instance": "vgg-19"}

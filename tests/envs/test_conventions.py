@@ -11,9 +11,9 @@ from batches import assert_same, both, drawn, modes
 import parenvs
 from parenvs.datasets import instance_sets, optima
 from parenvs.datasets.optima import optimum_of
-from parenvs.envs.partition_vector import DataParallelVectorEnv, OperatorPartitionVectorEnv
-from parenvs.envs.pipeline_cut_vector import PipelineCutVectorEnv
-from parenvs.envs.pipeline_plan_vector import PipelinePlanVectorEnv
+from parenvs.envs.partition.batch import DataParallelVectorEnv, OperatorPartitionVectorEnv
+from parenvs.envs.pipeline.cut_batch import PipelineCutVectorEnv
+from parenvs.envs.pipeline.plan_batch import PipelinePlanVectorEnv
 from parenvs.errors import ParenvsError
 from parenvs.wrappers import MaskInObservation
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from parenvs.envs.drawn import sequence
 from parenvs.envs.drawn.pool import CAPACITY, EMPTY, PoolDynamics, ProblemPool, rows_of, write_pool
-from parenvs.envs.pipeline_plan import PipelinePlanEnv, observe
-from parenvs.envs.pipeline_plan_problems import PlacedProblem, PlanProblems, known_optimum
+from parenvs.envs.pipeline.plan import PipelinePlanEnv, observe
+from parenvs.envs.pipeline.plan_problems import PlacedProblem, PlanProblems, known_optimum
 from parenvs.pipeline.points import PointSpace
 
 PART = 32

@@ -12,7 +12,7 @@ from parenvs.envs.base import rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
 from parenvs.envs.hybrid.episodes import HybridEpisodes
 from parenvs.envs.hybrid.single import HybridPlanEnv
-from parenvs.envs.pipeline_plan_problems import seeds_of
+from parenvs.envs.pipeline.plan_problems import seeds_of
 from parenvs.hybrid.turns.actions import ACTIONS, OFFSETS, SIZES, TURNS
 from parenvs.hybrid.turns.game import MASKS
 from parenvs.plan import ILLEGAL, HybridPlan

@@ -10,7 +10,7 @@ from parenvs.agents.heuristics.ordering import by_rule
 from parenvs.agents.ordering import train as training
 from parenvs.agents.ordering.policy import DESCRIBED, OrderExtractor, describe
 from parenvs.agents.ordering.train import RelativeVecEnv, sample, sample_and_search, train
-from parenvs.envs.ordering.vector import MicroBatchOrderVectorEnv
+from parenvs.envs.ordering.batch import MicroBatchOrderVectorEnv
 from parenvs.ordering.problem import Ordering
 
 TIER = "p4-m8"

@@ -13,8 +13,8 @@ from parenvs.datasets.generators import ratios
 from parenvs.envs.drawn import pool as pools
 from parenvs.envs.drawn import sequence
 from parenvs.envs.drawn.sequence import number_of, problem_of
-from parenvs.envs.pipeline_plan import PipelinePlanEnv
-from parenvs.envs.pipeline_plan_vector import PipelinePlanVectorEnv
+from parenvs.envs.pipeline.plan import PipelinePlanEnv
+from parenvs.envs.pipeline.plan_batch import PipelinePlanVectorEnv
 from parenvs.errors import ParenvsError
 
 FIXED = [7055, 2495, 4141, 4158, 2032, 2032]

@@ -13,8 +13,8 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 from parenvs import judge
-from parenvs.envs.ordering.env import MicroBatchOrderEnv
-from parenvs.envs.ordering.vector import MicroBatchOrderVectorEnv
+from parenvs.envs.ordering.batch import MicroBatchOrderVectorEnv
+from parenvs.envs.ordering.single import MicroBatchOrderEnv
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.ordering.problem import Ordering
 from parenvs.shipped import load_ordering

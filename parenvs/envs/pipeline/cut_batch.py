@@ -9,8 +9,8 @@ from gymnasium.vector import AutoresetMode
 
 from parenvs.envs.base import pipeline_so_far, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks
-from parenvs.envs.pipeline_cut import PipelineCutEnv
-from parenvs.envs.pipeline_cut_kernel import MOST_BYTES_VECTOR, kernel_of
+from parenvs.envs.pipeline.cut import PipelineCutEnv
+from parenvs.envs.pipeline.cut_kernel import MOST_BYTES_VECTOR, kernel_of
 from parenvs.pipeline import formulas
 from parenvs.plan import ILLEGAL, PipelinePlan
 

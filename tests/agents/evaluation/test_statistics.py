@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, trim_mean
 
-from parenvs.agents.statistics import (
+from parenvs.agents.evaluation.statistics import (
     bootstrap_interval,
     interquartile_mean,
     performance_profile,

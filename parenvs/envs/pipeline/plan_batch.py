@@ -12,8 +12,8 @@ from parenvs.envs.base import pipeline_so_far, regret_of, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
 from parenvs.envs.drawn.pooled import PooledProblems
 from parenvs.envs.drawn.sequence import VERSION
-from parenvs.envs.pipeline_plan import PipelinePlanEnv
-from parenvs.envs.pipeline_plan_problems import PlanProblems
+from parenvs.envs.pipeline.plan import PipelinePlanEnv
+from parenvs.envs.pipeline.plan_problems import PlanProblems
 from parenvs.errors import ParenvsError
 from parenvs.pipeline.points import POINTS, STAGES, UNITS
 from parenvs.plan import ILLEGAL, PipelinePlan

@@ -6,8 +6,8 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3 import DQN
 
 import parenvs
-from parenvs.agents.evaluate_set import evaluate_set
-from parenvs.agents.set_evaluation import SetEvaluation
+from parenvs.agents.evaluation.evaluate_set import evaluate_set
+from parenvs.agents.evaluation.set_evaluation import SetEvaluation
 from parenvs.agents.train import Config, learners, train
 from parenvs.agents.train.learners import LEARNERS
 from parenvs.cli.app import app

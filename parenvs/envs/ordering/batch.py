@@ -10,9 +10,9 @@ from gymnasium.utils.seeding import np_random
 
 from parenvs.envs.base import rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks
-from parenvs.envs.ordering.env import MicroBatchOrderEnv, Play, plan_of, viewable
+from parenvs.envs.ordering.single import MicroBatchOrderEnv, Play, plan_of, viewable
 from parenvs.envs.ordering.tables import MICRO_BATCHES, STAGES, OrderTables
-from parenvs.envs.pipeline_plan_problems import seeds_of
+from parenvs.envs.pipeline.plan_problems import seeds_of
 from parenvs.ordering.problem import Ordering
 from parenvs.plan import ILLEGAL, OrderPlan
 

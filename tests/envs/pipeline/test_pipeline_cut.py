@@ -16,7 +16,7 @@ from second_writing import slow_features
 from parenvs import judge, load_profile
 from parenvs.agents.exact.pipeline import exact_full, exact_pruned
 from parenvs.cluster import PRESETS, Cluster
-from parenvs.envs.pipeline_cut import PipelineCutEnv
+from parenvs.envs.pipeline.cut import PipelineCutEnv
 from parenvs.errors import ParenvsError
 from parenvs.instances import PAPER
 from parenvs.wrappers import MaskInObservation

@@ -1,6 +1,6 @@
 """Proves the optima of the shipped sets of problems and writes them beside the sets.
 
-python -m parenvs.agents.optima
+python -m parenvs.agents.evaluation.optima
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from second_writing import slow_features
 
 from parenvs import judge
-from parenvs.envs.pipeline_cut import PipelineCutEnv
-from parenvs.envs.pipeline_cut_kernel import NOTHING, CutKernel, kernel_of
-from parenvs.envs.pipeline_cut_vector import PipelineCutVectorEnv
+from parenvs.envs.pipeline.cut import PipelineCutEnv
+from parenvs.envs.pipeline.cut_batch import PipelineCutVectorEnv
+from parenvs.envs.pipeline.cut_kernel import NOTHING, CutKernel, kernel_of
 from parenvs.errors import InfeasibleError
 from parenvs.pipeline.cuts import CutSpace
 
@@ -71,13 +71,13 @@ def test_vector__equals_single_ones(kwargs, mode):
 
 @modes
 def test_vector__equals_single_ones_without_tables(mode, monkeypatch):
-    monkeypatch.setattr("parenvs.envs.pipeline_cut_kernel.MOST_OPENINGS", 0)
+    monkeypatch.setattr("parenvs.envs.pipeline.cut_kernel.MOST_OPENINGS", 0)
     monkeypatch.setattr(
-        "parenvs.envs.pipeline_cut_kernel.BLOCK", 50
+        "parenvs.envs.pipeline.cut_kernel.BLOCK", 50
     )  # several blocks of environments
-    monkeypatch.setattr("parenvs.envs.pipeline_cut.kernel_of", lambda space: CutKernel(space, 0))
+    monkeypatch.setattr("parenvs.envs.pipeline.cut.kernel_of", lambda space: CutKernel(space, 0))
     monkeypatch.setattr(
-        "parenvs.envs.pipeline_cut_vector.kernel_of", lambda space, _: CutKernel(space, 0)
+        "parenvs.envs.pipeline.cut_batch.kernel_of", lambda space, _: CutKernel(space, 0)
     )
     for kwargs in PROBLEMS[1], PROBLEMS[4]:
         batched, single = both(kwargs, 8, mode)

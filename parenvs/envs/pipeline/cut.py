@@ -10,7 +10,7 @@ from gymnasium import spaces
 from parenvs.cluster import SYNC_METHODS
 from parenvs.envs.base import PlanEnv, pipeline_so_far, warn_infeasible, whole_number
 from parenvs.envs.loading import load_pipeline
-from parenvs.envs.pipeline_cut_kernel import NOTHING, SettledStages, kernel_of
+from parenvs.envs.pipeline.cut_kernel import NOTHING, SettledStages, kernel_of
 from parenvs.graph.graph import Graph
 from parenvs.instances import PIPELINE_OPTIONS
 from parenvs.pipeline import formulas

@@ -10,7 +10,7 @@ from gymnasium.utils.seeding import np_random
 
 from parenvs.datasets.optima import optimum_of
 from parenvs.envs.batched import EVERY
-from parenvs.envs.pipeline_plan import PipelinePlanEnv, observe
+from parenvs.envs.pipeline.plan import PipelinePlanEnv, observe
 from parenvs.pipeline.batch import PointBatch, PointTables
 from parenvs.pipeline.points import PointSpace
 from parenvs.pipeline.problem import Pipeline

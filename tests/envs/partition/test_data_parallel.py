@@ -16,7 +16,7 @@ from partition_play import by_mask, equal, iter_of, mask_of
 
 from parenvs import BatchPlan, judge
 from parenvs.agents.exact.partition import exact_partition
-from parenvs.envs.partition import DataParallelEnv
+from parenvs.envs.partition.single import DataParallelEnv
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.wrappers import MaskInObservation
 

@@ -16,7 +16,7 @@ from partition_play import by_mask, equal, iter_of, mask_of, play
 from parenvs import judge
 from parenvs.agents.exact.partition import exact_partition
 from parenvs.cluster import Cluster
-from parenvs.envs.partition import OperatorPartitionEnv
+from parenvs.envs.partition.single import OperatorPartitionEnv
 from parenvs.errors import ParenvsError
 from parenvs.wrappers import MaskInObservation
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-from parenvs.agents.evaluate import chooser
-from parenvs.agents.statistics import (
+from parenvs.agents.evaluation.evaluate import chooser
+from parenvs.agents.evaluation.statistics import (
     bootstrap_interval,
     interquartile_mean,
     performance_profile,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, without
-from parenvs.envs.partition import DataParallelEnv, OperatorPartitionEnv, PartitionEnv
+from parenvs.envs.partition.single import DataParallelEnv, OperatorPartitionEnv, PartitionEnv
 from parenvs.partitioning.space import OPEN
 from parenvs.partitioning.transitions import transitions_of
 from parenvs.plan import ILLEGAL, PartitionPlan

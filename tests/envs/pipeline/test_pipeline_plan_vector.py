@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from parenvs import Cluster, Pipeline, judge
-from parenvs.envs.pipeline_plan_vector import PipelinePlanVectorEnv
+from parenvs.envs.pipeline.plan_batch import PipelinePlanVectorEnv
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.pipeline.batch import PointBatch, PointTables
 from parenvs.pipeline.points import PointSpace

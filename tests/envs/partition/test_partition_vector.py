@@ -12,7 +12,7 @@ from batches import MODES, assert_same, modes
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from parenvs.envs.partition_vector import DataParallelVectorEnv, OperatorPartitionVectorEnv
+from parenvs.envs.partition.batch import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.errors import ParenvsError
 from parenvs.partitioning import transitions
 from parenvs.partitioning.transitions import Changes, transitions_of

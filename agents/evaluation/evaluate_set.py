@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.agents.evaluation.set_evaluation import SetEvaluation, names_of, optima_of, play_set
 from parenvs.agents.planners import solve
-from parenvs.agents.set_evaluation import SetEvaluation, names_of, optima_of, play_set
 from parenvs.datasets.instance_sets import SETS, find
 from parenvs.errors import ParenvsError, did_you_mean
 

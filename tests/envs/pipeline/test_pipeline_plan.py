@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from parenvs import judge, load_profile
 from parenvs.cluster import Cluster
 from parenvs.datasets import instance_sets
-from parenvs.envs.pipeline_plan import PipelinePlanEnv
+from parenvs.envs.pipeline.plan import PipelinePlanEnv
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.pipeline.problem import Pipeline
 from parenvs.wrappers import MaskInObservation

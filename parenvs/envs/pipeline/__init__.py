@@ -1,0 +1,1 @@
+"""``PipelineCut-v0`` and ``PipelinePlan-v0``, single and in batches."""
