@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -327,7 +328,9 @@ def _random_pipeline(request: PipelineRequest) -> PipelineAnswer:
 
 
 def _trained_pipeline(agent: str, request: PipelineRequest) -> PipelineAnswer:
-    result = request.train(agent)
+    with warnings.catch_warnings():  # what the environment warns of is said by the error below
+        warnings.filterwarnings("ignore", "no plan fits the memory")
+        result = request.train(agent)
     if result.value < 0:
         exact_pruned(request.space)  # raises if no plan fits, with the bytes that are missing
         raise ParenvsError(f"{agent} found no plan within memory; give it more --steps")

@@ -447,8 +447,10 @@ def test_train__as_on_single_environments(setting, agent, tmp_path, monkeypatch)
     if agent == "ppo":
         # Updates that end in the middle of episodes.
         options = {"n_steps": 16, "batch_size": 64, "n_epochs": 2}
-        update = 16 * (64 if setting[0] == CUT else 8)
+        update = 16 * (64 if setting[0] in (CUT, PLAN) else 8)
         steps, stop = int(steps * update), int(stop * update)
+    elif setting[0] == PLAN:  # 64 environments side by side
+        steps, stop = 8 * steps, 8 * stop
     config = Config(*setting, agent=agent, seed=1, steps=steps, overrides=options)
     make, found = trainer.make_env, []
 

@@ -93,10 +93,10 @@ def test_sets__unknown_and_damaged(tmp_path, monkeypatch):
         drawn("hetero", 0)
     (tmp_path / FILE).write_text('{"sets": {"hetero-8-test": [{}]}}', encoding="utf-8")
     monkeypatch.setattr(shipped, "data_folder", lambda: tmp_path)
-    shipped.hetero_sets.cache_clear()
+    shipped._sets.cache_clear()
     with pytest.raises(ParenvsError, match="make it anew with python -m"):
         shipped.hetero_sets()
-    shipped.hetero_sets.cache_clear()
+    shipped._sets.cache_clear()
 
 
 def test_main__negative_seed(capsys):

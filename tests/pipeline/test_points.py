@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.chain import Reads
+from parenvs.pipeline import formulas
 from parenvs.pipeline.formulas import stage_bytes
 from parenvs.pipeline.points import (
     PointSpace,
@@ -79,8 +80,9 @@ def test_least_devices__decides_to_the_last_bit():
 )
 def test_least_devices__quotients_that_round(monkeypatch, weights, activations, limit):
     """Bytes given outright: the judge's own formula says which number is the first that fits."""
-    parts = np.array([weights]), np.array([activations])
-    monkeypatch.setattr(Pipeline, "memory_parts", lambda *_: parts)
+    monkeypatch.setattr(Pipeline, "weight_bytes", lambda *_: np.array([weights]))
+    for name in ("kept_bytes", "recomputed_bytes"):
+        monkeypatch.setattr(formulas, name, lambda *_: np.array([activations]))
     monkeypatch.setattr(Pipeline, "memory_limit", limit)
     pipeline = Pipeline(even_chain(2), Cluster.parse("2x8:v100"))
     fitting = (k for k in range(1, 17) if stage_bytes(weights, activations, k) <= limit)

@@ -157,7 +157,7 @@ def test_evaluate_set__train_command(monkeypatch, tmp_path):
 
 def test_evaluate_set__optima_are_those_of_the_planner(monkeypatch, tmp_path):
     """The committed command proves what ships, for a few problems of each set."""
-    from parenvs.agents import optima
+    from parenvs.agents.evaluation import optima
     from parenvs.datasets.optima import optimum_of
 
     for name in ("plan-validation", "plan-test", "plan-outside"):
