@@ -78,8 +78,14 @@ def test_train__finds_the_batch_dimension():
     assert replay(config, result.actions).partition == {"images": 0, "labels": 0}
 
 
-@pytest.mark.parametrize("agent", ["rainbow", "rainbow-paper"])
-@pytest.mark.parametrize("env_id", ["OperatorPartition-v0", "PipelineCut-v0"])
+@pytest.mark.parametrize(
+    ("agent", "env_id"),
+    [
+        ("rainbow", "OperatorPartition-v0"),
+        ("rainbow", "PipelineCut-v0"),
+        ("rainbow-paper", "OperatorPartition-v0"),
+    ],
+)
 def test_train__rainbow_resumes_exactly(tmp_path, agent, env_id):
     """Replay, priorities and the middle of episodes come back with the checkpoint."""
     kwargs = KWARGS if env_id != "PipelineCut-v0" else {"instance": "vgg-19", "cluster": "B"}
