@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,22 +85,46 @@ def row_of(problem: Hybrid) -> dict[str, Any]:
 
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=SEED, help=f"default: {SEED}")
+    return write_sets(COMMAND, SEED, FILE, set_names(), make_set, arguments)
+
+
+def write_sets(
+    command: str,
+    seed: int,
+    file: str,
+    names: Sequence[str],
+    make: Callable[[str, int], list[Hybrid]],
+    arguments: Iterable[str] | None = None,
+) -> int:
+    """Make sets of hybrid problems, as the command line says, and write them to one file.
+
+    Args:
+        command: name of the command, for its messages.
+        seed: the seed by default.
+        file: name of the file.
+        names: the sets.
+        make: makes the problems of a set from its name and the seed.
+        arguments: of the command line (default: those of the process).
+
+    Returns:
+        The exit status.
+    """
+    parser = argparse.ArgumentParser(prog=command, description="Make the sets of a file anew.")
+    parser.add_argument("--seed", type=int, default=seed, help=f"default: {seed}")
     parser.add_argument("--out", type=Path, default=data_folder(), help="folder of the file")
     options = parser.parse_args(None if arguments is None else list(arguments))
     if options.seed < 0:
-        print(f"{COMMAND}: --seed < 0", file=sys.stderr)
+        print(f"{command}: --seed < 0", file=sys.stderr)
         return 2
     lines = []
-    for name in set_names():
-        rows = ",\n".join(json.dumps(row_of(problem)) for problem in make_set(name, options.seed))
+    for name in names:
+        rows = ",\n".join(json.dumps(row_of(problem)) for problem in make(name, options.seed))
         lines.append(f'"{name}": [\n{rows}\n]')
-    path = options.out / FILE
+    path = options.out / file
     text = f'{{"schema": 1, "seed": {options.seed}, "sets": {{\n' + ",\n".join(lines) + "\n}}\n"
     with replacing(path) as stream:
         stream.write(text.encode())
-    print(f"{path}: {len(set_names())} sets, {path.stat().st_size:,} bytes")
+    print(f"{path}: {len(names)} sets, {path.stat().st_size:,} bytes")
     return 0
 
 

@@ -9,20 +9,15 @@ Problems are called ``SET/FAMILY-NUMBER``.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 
-from parenvs.datasets.hetero_sets import row_of
-from parenvs.files import replacing
+from parenvs.datasets.hetero_sets import write_sets
 from parenvs.hybrid.drawing import INSIDE, OUTSIDE, Ranges, family_of, make
 from parenvs.hybrid.problem import Hybrid
-from parenvs.shipped import data_folder
 
 COMMAND = "python -m parenvs.datasets.hybrid_sets"
 SEED = 1104
@@ -56,23 +51,7 @@ def make_set(name: str, seed: int) -> list[Hybrid]:
 
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=SEED, help=f"default: {SEED}")
-    parser.add_argument("--out", type=Path, default=data_folder(), help="folder of the file")
-    options = parser.parse_args(None if arguments is None else list(arguments))
-    if options.seed < 0:
-        print(f"{COMMAND}: --seed < 0", file=sys.stderr)
-        return 2
-    lines = []
-    for name in SETS:
-        rows = ",\n".join(json.dumps(row_of(problem)) for problem in make_set(name, options.seed))
-        lines.append(f'"{name}": [\n{rows}\n]')
-    path = options.out / FILE
-    text = f'{{"schema": 1, "seed": {options.seed}, "sets": {{\n' + ",\n".join(lines) + "\n}}\n"
-    with replacing(path) as stream:
-        stream.write(text.encode())
-    print(f"{path}: {len(SETS)} sets, {path.stat().st_size:,} bytes")
-    return 0
+    return write_sets(COMMAND, SEED, FILE, list(SETS), make_set, arguments)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,6 @@ class HybridPlanVectorEnv(BatchedEnv):
                 self._rngs[index] = np_random(own)
                 self._played[index] = 0
         self._begin(who, setting)
-        self._look()
 
     def _restart(self, who: Any) -> None:
         self._begin(who)

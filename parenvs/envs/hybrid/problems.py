@@ -21,10 +21,10 @@ GENERATORS = (drawing.TIER, *TIERS)
 """Names of generators; their problems are called ``NAME/SEED``."""
 HETERO = "hetero"
 """Value of ``cluster`` that stands for the generator ``hetero-32``."""
-POOL = 4096
+POOL = 2048
 """Seeds of a generator that are drawn by default."""
-KEPT = 2048
-"""Problems whose look-up tables are kept; each takes about 40 kB."""
+KEPT = 4096
+"""Problems whose look-up tables are kept; a larger ``pool`` makes them again and again."""
 
 _kept: OrderedDict[tuple[str, Rules], Setting] = OrderedDict()
 

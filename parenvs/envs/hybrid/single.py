@@ -97,7 +97,7 @@ class HybridPlanEnv(PlanEnv):
     * ``stage_devices``: devices of every stage; None lets plans choose, 0 means a whole server.
     * ``most_chunks``: 1, 2, 4 or 8. Hetero problems have ``order="free"``, ``stage_devices=0`` and
       ``most_chunks=1`` unless something else is given.
-    * ``pool``: problems of a generator that are drawn, ``hybrid/0`` to ``hybrid/4095``.
+    * ``pool``: problems of a generator that are drawn, ``hybrid/0`` to ``hybrid/2047``.
     * ``sequential``: play a set, or a generator's pool, in its order, again and again; a seed
       begins it anew.
     * ``problem``: a ``parenvs.Hybrid``, in place of instance and settings.
