@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
-from parenvs.envs.base import rendered
+from parenvs.envs.base import regret_of, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks
 from parenvs.envs.ordering.single import MicroBatchOrderEnv, Play, plan_of, viewable
 from parenvs.envs.ordering.tables import MICRO_BATCHES, STAGES, OrderTables
@@ -56,6 +56,7 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         self._over = np.zeros(n, dtype=np.bool_)
         self._complete = np.zeros(n, dtype=np.bool_)  # episodes that ended with a whole order
         self._lengths = np.zeros(n)
+        self._next = np.arange(n)  # of the set, if ``order`` is sequential
         self._seeds: list[int | None] = [None] * n
         self._generators: list[np.random.Generator | None] = [None] * n
         first = self.env._play.tables[0]
@@ -100,6 +101,7 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         for row in rows.tolist() if seeds else ():
             if seeds[row] is not None:
                 self._seeds[row], self._generators[row] = seeds[row], None
+                self._next[row] = row
         if tables is None:
             self._restart(who)
             return
@@ -110,7 +112,9 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
     def _restart(self, who: Any) -> None:
         fixed = self.env.fixed
         for row in self._rows[who].tolist():
-            self._give(row, fixed or self.env.source.draw(self._generator(row)))
+            tables = fixed or self.env.source.draw(self._generator(row), int(self._next[row]))
+            self._give(row, tables)
+        self._next[who] += self.num_envs
         self._begin(who)
 
     def _give(self, row: int, tables: Any) -> None:
@@ -155,7 +159,13 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         return masks.view(np.int8)
 
     def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
-        return {"length_seconds": np.where(self._complete[who], self._lengths[who], np.nan)}
+        lengths = np.where(self._complete[who], self._lengths[who], np.nan)
+        outcomes, play = {"length_seconds": lengths}, self._play_of
+        optimum = np.array([play.tables[row].optimum for row in who.tolist()])
+        if (optimum == optimum).any():  # not NaN
+            values = np.where(self._complete[who], play.bound[who] / lengths, ILLEGAL)
+            outcomes.update(optimum=optimum, regret=regret_of(values, optimum))
+        return outcomes
 
     def _instances(self, who: np.ndarray) -> list[str]:
         return [self.problem(index).instance for index in who.tolist()]
