@@ -4,16 +4,14 @@ A set belongs to an environment, which plays it with ``instance=SET, order="sequ
 returns on it are measured against is data, that other modules prove and write:
 
 * ``plan-*``: proven optima (``parenvs.datasets.optima``);
-* ``hybrid-*``, ``hetero-*`` and ``order-*``: rows of ``hybrid-references.json`` and
-  ``order-references.json``, name -> ``length`` of the best plan known, ``bound`` below which no
-  plan lies, both in seconds, whether it is ``proven``, and the ``fingerprint`` of the problem.
+* ``hybrid-*``, ``hetero-*`` and ``order-*``: the best plan known and a bound that no plan beats
+  (``parenvs.datasets.references``). Where they meet, or the row says so, the plan is an optimum.
 
 Without a row there is still the unit of the returns, which no plan beats: they are at most 1.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,9 +19,17 @@ from typing import Any, NamedTuple
 
 from parenvs.datasets import instance_sets
 from parenvs.datasets.optima import optimum_of
+from parenvs.datasets.references import HETERO, HYBRID, ORDERS, references
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
-from parenvs.instances import data_folder
-from parenvs.shipped import ORDER_SETS, load_hetero, load_ordering, ordering_steps, problem_sets
+from parenvs.hybrid.problem import Hybrid
+from parenvs.shipped import (
+    ORDER_SETS,
+    data_folder,
+    load_hetero,
+    load_ordering,
+    ordering_steps,
+    problem_sets,
+)
 
 
 class Reference(NamedTuple):
@@ -40,6 +46,8 @@ class Reference(NamedTuple):
     kind: str
 
 
+SAME = 1e-9
+"""Share by which a proven length and its bound may differ by rounding."""
 KINDS = ("optimum", "best known", "bound")
 """Kinds of references."""
 
@@ -50,7 +58,7 @@ class _Kind(NamedTuple):
     Attributes:
         env_id: id of the environment.
         argument: its argument that leaves the problems of one family.
-        file: of the rows of references; empty for optima of their own file.
+        file: of the references; empty for optima of their own file.
         names: gives the names of the problems of a set.
         load: gives the problem of a name.
     """
@@ -68,11 +76,12 @@ _PLAN = _Kind(
     lambda name: instance_sets.find(name).pipeline,
 )  # fmt: skip
 _HYBRID = _Kind(
-    "HybridPlan-v0", "family", "hybrid-references.json",
+    "HybridPlan-v0", "family", HYBRID,
     lambda name: [problem.instance for problem in problem_sets()[name]], load_hetero,
 )  # fmt: skip
+_HETERO = _HYBRID._replace(file=HETERO)
 _ORDER = _Kind(
-    "MicroBatchOrder-v0", "tier", "order-references.json",
+    "MicroBatchOrder-v0", "tier", ORDERS,
     lambda name: [f"{name}/{member}" for member in ordering_steps(name)], load_ordering,
 )  # fmt: skip
 
@@ -128,22 +137,21 @@ class ProblemSet:
             optimum = optimum_of(name)
             assert optimum is not None
             return Reference(optimum, optimum, KINDS[0])
-        row = _rows(self._kind.file).get(name)
+        row = references(self._kind.file).get(name)
         if row is None:
             return Reference(1.0, 1.0, KINDS[2])
         problem = self.load(name)
-        own = getattr(problem, "fingerprint", None)
+        own = problem.model.fingerprint if isinstance(problem, Hybrid) else problem.fingerprint
         path = data_folder() / self._kind.file
         try:
-            if own is not None and row["fingerprint"] != own:
+            if row["fingerprint"] != own:
                 raise ParenvsError(f"{path}: {name}: of another problem; make the file anew")
             bound = min(problem.bound_seconds / float(row["bound"]), 1.0)
-            if row["length"] is None:
-                return Reference(bound, bound, KINDS[2])
             value = problem.bound_seconds / float(row["length"])
-            return Reference(value, max(bound, value), KINDS[0 if row["proven"] else 1])
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise ParenvsError(f"{path}: {name}: {one_line(error)}; make the file anew") from None
+        proven = bool(row.get("proven")) or value >= bound * (1 - SAME)
+        return Reference(value, max(bound, value), KINDS[0 if proven else 1])
 
 
 @lru_cache(maxsize=1)
@@ -164,7 +172,9 @@ def set_of(name: str) -> ProblemSet:
             f"unknown set {shown(name)}{did_you_mean(str(name), set_names())}; known: "
             f"{', '.join(set_names())}"
         )
-    kind = _PLAN if name in instance_sets.SETS else _ORDER if name in ORDER_SETS else _HYBRID
+    kind = _HETERO if name.startswith("hetero-") else _HYBRID
+    if name in instance_sets.SETS or name in ORDER_SETS:
+        kind = _ORDER if name in ORDER_SETS else _PLAN
     return ProblemSet(name, tuple(kind.names(name)), kind)
 
 
@@ -187,20 +197,3 @@ def proven_optimum(problem: str) -> float | None:
     """Return the largest return on a problem of a shipped set, if it is proven."""
     reference = known_reference(problem)
     return reference.value if reference is not None and reference.kind == KINDS[0] else None
-
-
-@lru_cache(maxsize=4)
-def _rows(file: str) -> dict[str, dict[str, Any]]:
-    """Read a file of references; a file that is not there has no rows.
-
-    Raises:
-        ParenvsError: the file is damaged.
-    """
-    path = data_folder() / file
-    if not path.exists():
-        return {}
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): dict(row) for name, row in rows.items()}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise ParenvsError(f"{path}: not a file of references ({one_line(error)})") from None

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.datasets.sets import proven_optimum
-from parenvs.envs.base import PLAYED, PlanEnv, check_options, outcome_of, whole_number
+from parenvs.envs.base import PLAYED, PlanEnv, check_options, outcome_of, warn_infeasible, whole_number
 from parenvs.envs.hybrid.problems import POOL, HybridProblems
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.hybrid.problem import Hybrid
@@ -80,7 +80,8 @@ class HybridPlanEnv(PlanEnv):
     illegal action pays -1 and ends the episode.
 
     ## Starting State
-    Nothing is chosen; the problem is one that ``reset`` draws, or the one that arguments name.
+    Nothing is chosen; the problem is one that ``reset`` draws, or the one that arguments name. If
+    no plan of that one fits the memory, the constructor warns.
 
     ## Episode End
     When a stage reaches the end of the chain, or after an illegal action. No truncation.
@@ -160,6 +161,9 @@ class HybridPlanEnv(PlanEnv):
             problem=problem,
             **given,
         )
+        fixed = self.problems.fixed
+        if fixed is not None and not fixed.completable.has_plan:
+            warn_infeasible(f"{fixed.problem.instance} on {fixed.problem.cluster}")
         self._next = 0  # number of the next problem, if they are played in their order
         self._enter(self.problems.draw(np.random.default_rng(0), 0))
         self._start()
