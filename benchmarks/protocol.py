@@ -266,10 +266,20 @@ def framed(axes: Axes, words: str) -> None:
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_xscale("log")
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
     axes.set_xlabel(words, color=QUIET)
     axes.tick_params(color=QUIET, labelcolor=QUIET, labelsize=8.5)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+
+
+def short(value: float) -> str:
+    """Return a power of ten in few letters."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
 
 
 def colour(agent: str) -> str:

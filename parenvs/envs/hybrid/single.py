@@ -8,7 +8,14 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.datasets.sets import proven_optimum
-from parenvs.envs.base import PLAYED, PlanEnv, check_options, outcome_of, warn_infeasible, whole_number
+from parenvs.envs.base import (
+    PLAYED,
+    PlanEnv,
+    check_options,
+    outcome_of,
+    warn_infeasible,
+    whole_number,
+)
 from parenvs.envs.hybrid.problems import POOL, HybridProblems
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.hybrid.problem import Hybrid
