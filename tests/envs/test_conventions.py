@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import toys
 from batches import assert_same, both, drawn, modes
+from sb3_contrib import MaskablePPO
 
 import parenvs
 from parenvs.datasets import instance_sets, optima
@@ -275,6 +276,16 @@ def test_conventions__make_vec_of_drawn_problems(env_id):
     assert_same(native.reset(seed=3)[0], observation)
     with pytest.raises(ParenvsError, match=r'max_episode_steps: .* vectorization_mode="sync"'):
         gym.make_vec(env_id, num_envs=2, max_episode_steps=1)
+
+
+@pytest.mark.parametrize("env_id", ["HybridPlan-v0", "MicroBatchOrder-v0", "PipelinePlan-v0"])
+def test_conventions__policies_of_stable_baselines(env_id):
+    """The policy for ``Dict`` observations takes all parts, whatever their names."""
+    env = gym.make(env_id)
+    agent = MaskablePPO("MultiInputPolicy", env, n_steps=8, batch_size=8, n_epochs=1, device="cpu")
+    observation, info = env.reset(seed=0)
+    action, _ = agent.predict(observation, action_masks=info["action_mask"].astype(bool))
+    assert info["action_mask"][action]
 
 
 @ids

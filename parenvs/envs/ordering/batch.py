@@ -11,7 +11,7 @@ from gymnasium.utils.seeding import np_random
 from parenvs.envs.base import regret_of, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks
 from parenvs.envs.ordering.single import MicroBatchOrderEnv, Play, plan_of, viewable
-from parenvs.envs.ordering.tables import MICRO_BATCHES, STAGES, OrderTables
+from parenvs.envs.ordering.tables import MICRO_BATCHES, SECONDS, STAGES, OrderTables
 from parenvs.envs.pipeline.plan_problems import seeds_of
 from parenvs.ordering.problem import Ordering
 from parenvs.plan import ILLEGAL, OrderPlan
@@ -30,13 +30,12 @@ class Problems(NamedTuple):
 class MicroBatchOrderVectorEnv(BatchedEnv):
     """n episodes at once, each as in the single environment, to the last bit; see ``BatchedEnv``.
 
-    Observations are ``forward`` and ``backward`` (n, 64, 16), ``position`` (n, 64), ``frontier``
-    (n, 16) and ``numbers`` (n, 5) float32, masks (n, 64). Environment i has a generator of its own,
-    seeded with ``seed + i``, so drawn problems equal those of ``SyncVectorEnv``. Drawing one takes
+    Observations are ``forward_seconds`` and ``backward_seconds`` (n, 64, 16), ``position`` (n, 64),
+    ``frontier`` (n, 16) and ``numbers`` (n, 5) float32, masks (n, 64). Environment i has a generator
+    of its own, seeded with ``seed + i``, so drawn problems equal those of ``SyncVectorEnv``. Drawing one takes
     as long as thousands of steps: give ``pool``.
 
-    ``copy=False`` hands out ``forward`` and ``backward`` as read-only views that hold until the
-    next call. All other arrays are fresh.
+    ``copy=False`` hands out both seconds as read-only views that hold until the next call. All other arrays are fresh.
     """
 
     single = MicroBatchOrderEnv
@@ -182,14 +181,13 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
             forward, backward = forward.view(), backward.view()
             forward.flags.writeable = backward.flags.writeable = False
         return {
-            "forward": forward,
-            "backward": backward,
+            **dict(zip(SECONDS, (forward, backward), strict=True)),
             **self._play_of.observation(slice(None)),
         }
 
     def _last(self, who: np.ndarray) -> list[dict[str, Any]]:
         play = self._play_of
-        batched = {"forward": play.observed[0, who], "backward": play.observed[1, who]}
+        batched = dict(zip(SECONDS, play.observed[:, who], strict=True))
         batched.update(play.observation(who))
         return [{key: value[k] for key, value in batched.items()} for k in range(len(who))]
 

@@ -11,6 +11,7 @@ from parenvs.envs.base import PLAYED, PlanEnv, check_options, outcome_of, whole_
 from parenvs.envs.ordering.tables import (
     MICRO_BATCHES,
     NUMBERS,
+    SECONDS,
     STAGES,
     WAIT,
     OrderTables,
@@ -178,7 +179,7 @@ class MicroBatchOrderEnv(PlanEnv):
     ``Dict``, float32. Stages are the last columns: with fewer than 16 stages the columns in front
     are 0, as are rows beyond the last micro-batch.
 
-    * ``forward``, ``backward``: (64, 16) in [0, 1], seconds of each micro-batch on each stage,
+    * ``forward_seconds``, ``backward_seconds``: (64, 16) in [0, 1], of each micro-batch on each stage,
       divided by those of the longest pass.
     * ``position``: (64,) in [-1, 1], position / 64 of each micro-batch, -1 if it has none.
     * ``frontier``: (16,) in [0, 1], when each stage has done what the micro-batches placed so far
@@ -253,8 +254,7 @@ class MicroBatchOrderEnv(PlanEnv):
         self.action_space = spaces.Discrete(MICRO_BATCHES)
         self.observation_space = spaces.Dict(
             {
-                "forward": spaces.Box(0.0, 1.0, (MICRO_BATCHES, STAGES), np.float32),
-                "backward": spaces.Box(0.0, 1.0, (MICRO_BATCHES, STAGES), np.float32),
+                **dict.fromkeys(SECONDS, spaces.Box(0.0, 1.0, (MICRO_BATCHES, STAGES), np.float32)),
                 "position": spaces.Box(-1.0, 1.0, (MICRO_BATCHES,), np.float32),
                 "frontier": spaces.Box(0.0, 1.0, (STAGES,), np.float32),
                 "numbers": spaces.Box(0.0, 1.0, (len(NUMBERS),), np.float32),
@@ -330,8 +330,8 @@ class MicroBatchOrderEnv(PlanEnv):
     def _observation(self) -> dict[str, Any]:
         play = self._play
         changing = {key: value[0] for key, value in play.observation(self._row).items()}
-        forward, backward = play.observed[:, 0].copy()
-        return {"forward": forward, "backward": backward, **changing}
+        seconds = zip(SECONDS, play.observed[:, 0].copy(), strict=True)
+        return {**dict(seconds), **changing}
 
     def _use(self, tables: OrderTables) -> None:
         """Start an episode of a problem."""

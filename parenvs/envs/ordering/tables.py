@@ -25,6 +25,8 @@ STAGES, MICRO_BATCHES = 16, 64
 """Most stages and micro-batches of a problem."""
 NUMBERS = ("stages", "micro_batches", "placed", "bound", "elapsed")
 """Names of the observation's ``numbers``."""
+SECONDS = ("forward_seconds", "backward_seconds")
+"""Names of the observation's seconds; a network of torch cannot have a part called forward."""
 RANGES = {"inside": orders.INSIDE, "outside": orders.OUTSIDE}
 """Values of the argument ``ranges``."""
 WAIT = formulas.warming(STAGES, MICRO_BATCHES + STAGES)
