@@ -228,7 +228,7 @@ def picture(groups: dict[str, list[dict[str, Any]]]) -> Figure:
     with style():
         figure = blank_figure(4.2)
         left, middle, right = (
-            figure.add_axes((x / WIDTH, 0.16, (WIDTH / 3 - 0.75) / WIDTH, 0.66))
+            figure.add_axes((x / WIDTH, 0.14, (WIDTH / 3 - 0.75) / WIDTH, 0.76))
             for x in (0.6, 0.6 + WIDTH / 3, 0.6 + 2 * WIDTH / 3)
         )
         curves(left, {k: v for k, v in groups.items() if k.startswith("ppo")})
@@ -284,7 +284,7 @@ def short(value: float) -> str:
 
 def colour(agent: str) -> str:
     """Return the colour of an agent."""
-    return stage_colour(AGENTS.index(agent))
+    return QUIET if agent == "random" else stage_colour(AGENTS.index(agent) - 1)
 
 
 def main() -> None:

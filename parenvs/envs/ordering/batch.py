@@ -31,11 +31,13 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
     """n episodes at once, each as in the single environment, to the last bit; see ``BatchedEnv``.
 
     Observations are ``forward_seconds`` and ``backward_seconds`` (n, 64, 16), ``position`` (n, 64),
-    ``frontier`` (n, 16) and ``numbers`` (n, 5) float32, masks (n, 64). Environment i has a generator
-    of its own, seeded with ``seed + i``, so drawn problems equal those of ``SyncVectorEnv``. Drawing one takes
-    as long as thousands of steps: give ``pool``.
+    ``frontier`` (n, 16) and ``numbers`` (n, 5) float32, masks (n, 64). Environment i has its own
+    generator, seeded with ``seed + i``, so drawn problems equal those of ``SyncVectorEnv``. Drawing
+    one takes as long as thousands of steps: give ``pool``. With ``order="sequential"`` environment
+    i plays the problems i, i + n, and so on, of the set.
 
-    ``copy=False`` hands out both seconds as read-only views that hold until the next call. All other arrays are fresh.
+    ``copy=False`` hands out both seconds as read-only views that hold until the next call. All
+    other arrays are fresh.
     """
 
     single = MicroBatchOrderEnv

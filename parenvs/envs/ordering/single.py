@@ -179,8 +179,8 @@ class MicroBatchOrderEnv(PlanEnv):
     ``Dict``, float32. Stages are the last columns: with fewer than 16 stages the columns in front
     are 0, as are rows beyond the last micro-batch.
 
-    * ``forward_seconds``, ``backward_seconds``: (64, 16) in [0, 1], of each micro-batch on each stage,
-      divided by those of the longest pass.
+    * ``forward_seconds``, ``backward_seconds``: (64, 16) in [0, 1], of each micro-batch on each
+      stage, divided by those of the longest pass.
     * ``position``: (64,) in [-1, 1], position / 64 of each micro-batch, -1 if it has none.
     * ``frontier``: (16,) in [0, 1], when each stage has done what the micro-batches placed so far
       let it do, less the earliest of them, divided by 32 longest passes. Together with
