@@ -1,11 +1,12 @@
 """Reinforcement-learning libraries on two environments: lines of glue, and steps a second.
 
     python benchmarks/clients.py
-    python benchmarks/clients.py --python tianshou=/venvs/tianshou/bin/python --only tianshou
+    python benchmarks/clients.py --only tianshou
 
-A client runs in a process of its own, by this Python or by the one that ``--python`` names, as the
-libraries want versions of Gymnasium and others that exclude each other. One whose package is not
-there is named on the page. Rows are kept in ``clients.jsonl``; ``--only`` measures these again.
+A client runs in a process of its own, by the Python of the virtual environment of its name in
+``build/clients`` if there is one (``python -m venv build/clients/tianshou``), else by this one, as
+the libraries want versions of Gymnasium and others that exclude each other. One whose package is
+not there is named on the page. Rows are kept in ``clients.jsonl``; ``--only`` measures these again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from common import parser, progress, publish, table
 from parenvs.bench.runs import append, read
 
 HERE = Path(__file__).parent / "clients"
+VENVS = Path("build/clients")
 CLIENTS = {
     "native": ("sb3-contrib on the native batch", "MaskablePPO, 64 environments"),
     "sb3": ("sb3-contrib", "MaskablePPO, 8 environments"),
@@ -54,9 +56,8 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--steps", type=int, default=4096, help="environment steps of a client")
     options.add_argument("--only", nargs="+", default=[], choices=list(CLIENTS))
-    options.add_argument("--python", nargs="+", default=[], metavar="CLIENT=PATH")
+    options.add_argument("--venvs", type=Path, default=VENVS, help="folder of environments")
     chosen = options.parse_args()
-    pythons = dict(pair.split("=", 1) for pair in chosen.python)
     chosen.out.mkdir(parents=True, exist_ok=True)
     path = chosen.out / "clients.jsonl"
     rows = partial(read, path, lambda record: (record["client"], record["env"]))
@@ -64,7 +65,8 @@ def main() -> None:
     for client in chosen.only or CLIENTS:
         for env_id in ENVS:
             if chosen.only or (client, env_id) not in done:
-                python = pythons.get(client, sys.executable)
+                own = chosen.venvs / client / "bin" / "python"
+                python = str(own.absolute()) if own.exists() else sys.executable
                 append(path, record := measured(client, env_id, python, chosen.steps))
                 progress(json.dumps(record))
     lines, left_out = [], []
@@ -82,8 +84,8 @@ def main() -> None:
         "Each client trains (Minari records) with its own defaults for networks, on problems drawn "
         "anew (`draw=2`; hybrid problems from a pool of 64). `glue`: lines that are there because "
         "the environment is of this suite, in `benchmarks/clients/`. Steps a second of processor "
-        "time, training, drawing and all included, on one core; they tell what a client costs, not "
-        "how well it learns.",
+        "time on one core, of a short training in which making environments, problems and networks "
+        "counts; they tell what a client costs, not how well it learns.",
         table(["client", "version", "what", "environment", "glue", "masks", "steps", "steps/s"],
               lines, left=4),
     ]  # fmt: skip
