@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parenvs.envs.hybrid.problems import HETERO
+from parenvs.hybrid.turns.rules import ORDERS
 
 RULES = ("mask", "server_order", "stage_devices", "most_chunks")
 """Arguments of ``HybridPlan-v0`` that decide what a policy may choose, whatever the problem."""
@@ -32,4 +33,7 @@ def validation_set(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[str, str
 
 def rules_of(env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a run's environment that it has on every set, too."""
-    return {name: env_kwargs[name] for name in RULES if name in env_kwargs}
+    found = {name: env_kwargs[name] for name in RULES if name in env_kwargs}
+    if env_kwargs.get("order") in ORDERS:
+        found["server_order"] = env_kwargs["order"]
+    return found

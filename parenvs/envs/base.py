@@ -216,18 +216,17 @@ def check_options(options: dict[str, Any], known: Collection[str]) -> None:
             )
 
 
-def is_sequential(order: str, of: str = "") -> bool:
+def is_sequential(order: str) -> bool:
     """Return whether problems are played one after the other.
 
     Args:
         order: the argument ``order`` of an environment.
-        of: what the argument has nothing to do with, in words, for the error.
 
     Raises:
         ParenvsError: it is none of ``PLAYED``.
     """
     if order not in PLAYED:
-        raise ParenvsError(f"order must be one of {', '.join(PLAYED)}, not {shown(order)}{of}")
+        raise ParenvsError(f"order must be one of {', '.join(PLAYED)}, not {shown(order)}")
     return order == PLAYED[1]
 
 

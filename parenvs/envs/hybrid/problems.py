@@ -18,15 +18,13 @@ from parenvs.hybrid.hetero import TIERS
 from parenvs.hybrid.hetero.drawing import family_of as hetero_family_of
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.turns.game import Setting
-from parenvs.hybrid.turns.rules import ORDERS, Rules
+from parenvs.hybrid.turns.rules import Rules
 from parenvs.shipped import problem_sets
 
 GENERATORS = (drawing.TIER, *TIERS)
 """Names of generators; their problems are called ``NAME/SEED``."""
 HETERO = "hetero"
 """Value of ``cluster`` that stands for the generator ``hetero-32``."""
-SERVER_ORDER = "server_order"
-"""Argument that says whether plans choose the order of servers."""
 POOL = 2048
 """Seeds of a generator that are drawn by default."""
 KEPT = 4096
@@ -81,9 +79,7 @@ class HybridProblems:
             ParenvsError: an argument is impossible, or goes with no other.
         """
         self.rules, self.source = rules, ""
-        self.sequential = is_sequential(
-            order, f"; {SERVER_ORDER} says who orders servers" if order in ORDERS else ""
-        )
+        self.sequential = is_sequential(order)
         self.numbers: Sequence[int] = range(1)
         self.fixed: Setting | None = None
         if type(pool) is not int or not 1 <= pool <= 2**31:

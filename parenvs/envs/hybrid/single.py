@@ -110,7 +110,8 @@ class HybridPlanEnv(PlanEnv):
     * ``family``: problems of a set or a generator of this family only.
     * ``order``: ``"random"``, or ``"sequential"``, which plays a set, or a generator's pool, in its
       order, each problem once, and then again; a seed begins it anew. In a batch of n environment i
-      plays the problems i, i + n, and so on.
+      plays the problems i, i + n, and so on. ``"fixed"`` and ``"free"`` are short for
+      ``server_order``, with problems at random.
     * ``problem``: a ``parenvs.Hybrid``, in place of instance and settings.
 
     ## Infos
@@ -155,6 +156,7 @@ class HybridPlanEnv(PlanEnv):
                 f"{did_you_mean(str(mask), MASKS)}"
             )
         self.mask = mask
+        order, server_order = orders_of(order, server_order)
         self.rules = rules_of(instance, cluster, server_order, stage_devices, most_chunks)
         self._settings = {"batch": batch, "stack": stack, "precision": precision}
         given = {key: value for key, value in self._settings.items() if value is not None}
@@ -261,6 +263,19 @@ class HybridPlanEnv(PlanEnv):
 
     def _observation(self) -> dict[str, Any]:
         return self.game.board.observation()
+
+
+def orders_of(order: str, server_order: str | None) -> tuple[str, str | None]:
+    """Return who plays when, and who orders servers, of arguments of which the first may say both.
+
+    Raises:
+        ParenvsError: the two contradict each other.
+    """
+    if order not in ORDERS:
+        return order, server_order
+    if server_order not in (None, order):
+        raise ParenvsError(f"order {order!r} means server_order, which is {shown(server_order)}")
+    return PLAYED[0], order
 
 
 def rules_of(

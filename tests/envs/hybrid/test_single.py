@@ -172,7 +172,8 @@ def test_options__play_one_episode_of_another_problem():
     [
         ({"mask": "all"}, "mask must be one of legal, completable, not 'all'"),
         ({"server_order": "any"}, "server_order must be one of fixed, free, not 'any'"),
-        ({"order": "free"}, "order must be one of random, sequential, not 'free'; server_order"),
+        ({"order": "any"}, "order must be one of random, sequential, not 'any'"),
+        ({"order": "free", "server_order": "fixed"}, "'free' means server_order, which is 'fixed'"),
         ({"order": "sequential", "instance": "hybrid/7"}, "order: one problem is played"),
         ({"family": "gpt", "instance": "hybrid/7"}, "family: one problem is played"),
         ({"family": "gtp"}, "family: hybrid has no 'gtp' .did you mean 'gpt'"),
@@ -188,6 +189,14 @@ def test_options__play_one_episode_of_another_problem():
 def test_arguments__are_refused_by_name(arguments, message):
     with pytest.raises(ParenvsError, match=message):
         gym.make("HybridPlan-v0", **arguments)
+
+
+def test_arguments__order_of_servers():
+    """``order="free"`` alone is short for ``server_order``, as nothing else can be meant."""
+    for given in ({"order": "free"}, {"server_order": "free"}):
+        env = gym.make("HybridPlan-v0", cluster="hetero", **given).unwrapped
+        assert (env.rules.order, env.problems.sequential) == ("free", False)
+        assert env.problems.source == "hetero-32"
 
 
 def test_problem__of_ones_own_and_pickled():
