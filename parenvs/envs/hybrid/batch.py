@@ -145,7 +145,7 @@ class HybridPlanVectorEnv(BatchedEnv):
         return {"length_seconds": length, "excess_bytes": excess}
 
     def _instances(self, who: np.ndarray) -> list[str]:
-        return [self.episodes.setting(index).problem.instance for index in who.tolist()]
+        return self.episodes.names(who)
 
     def _attribute(self, name: str, index: int) -> Any:
         problem = self.episodes.setting(index).problem
