@@ -162,7 +162,7 @@ def _recomputed(
             selective = np.where(lacking, own[1], selective)
             again = layout.first(full)
             stages = stages._replace(full=again, selective=layout.first(full + selective) - again)
-            held = formulas.memory(model, machine, stages)
+            held = formulas.memory(model, machine, stages, states=held)
     return stages, full, selective, held.total
 
 
