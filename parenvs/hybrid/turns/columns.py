@@ -18,7 +18,7 @@ from parenvs.hybrid.layers import Figure, Layer, LayerSeconds, Split
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.space import software_of
 from parenvs.hybrid.stack import Machine
-from parenvs.hybrid.turns.actions import LAYERS, SERVERS, TPS
+from parenvs.hybrid.turns.actions import CHUNKS, LAYERS, SERVERS, TPS
 from parenvs.hybrid.turns.rules import Rules, TurnLimits
 from parenvs.plan import RECOMPUTE_MODES
 
@@ -138,6 +138,8 @@ class Columns:
         tied: (P,) parameters that embedding and head share.
         kinds_before: (P, 129, K) layers of each kind before each boundary.
         crossing: (P, 129) elements per sample that cross each boundary, 0 at the ends.
+        crossing_all: (P, 4, 129) those that cross the boundaries at one place of every piece of the
+            chain together, for each of ``CHUNKS``.
         speeds: (P, 64) speed of each server, 1 beyond the cluster.
         differ: whether any speed is not 1.
         memory_limit: (P,) bytes.
@@ -169,10 +171,10 @@ class Columns:
         self.held = np.zeros((count, len(TPS), kinds + 2, 2))
         self.kinds_before = np.zeros((count, LAYERS + 1, kinds))
         self.crossing = np.zeros((count, LAYERS + 1))
+        self.crossing_all = np.zeros((count, len(CHUNKS), LAYERS + 1))
         self.speeds = np.ones((count, SERVERS))
         self.tied, self.memory_limit, self.bound = np.zeros((3, count))
-        self._rates = {name: np.zeros(count) for name in _RATES}
-        self._links = {name: np.zeros(count) for name in _LINKS}
+        self._rates = np.zeros((len(_RATES) + len(_LINKS), count))
 
     def add(self, problem: Hybrid) -> int:
         """Add a problem, and return its row; arrays are made twice as large when they are full."""
@@ -207,6 +209,11 @@ class Columns:
         self.kinds_before[row, n + 1 :] = self.kinds_before[row, n]
         self.crossing[row] = 0.0
         self.crossing[row, : n + 1] = model.crossing_after
+        self.crossing_all[row] = 0.0
+        for number, chunks in enumerate(CHUNKS):
+            if n % chunks == 0:
+                at = np.arange(chunks)[:, None] * (n // chunks) + np.arange(n // chunks + 1)
+                self.crossing_all[row, number, : at.shape[1]] = self.crossing[row, at].sum(axis=0)
         speeds = problem.cluster.speeds
         self.speeds[row] = 1.0
         self.speeds[row, : len(speeds)] = speeds
@@ -214,18 +221,18 @@ class Columns:
         self.layers[row], self.batch[row] = n, problem.batch
         self.tied[row], self.memory_limit[row] = model.tied_parameters, problem.memory_limit
         self.bound[row] = problem.bound_seconds
-        for name in _RATES:
-            self._rates[name][row] = getattr(problem.machine, name) or 0.0
-        for name in _LINKS:
-            self._links[name][row] = getattr(problem.machine.links, name)
+        machine = problem.machine
+        rates = [getattr(machine, name) or 0.0 for name in _RATES]
+        self._rates[:, row] = rates + [getattr(machine.links, name) for name in _LINKS]
 
     def machine(self, rows: np.ndarray) -> Machine:
         """Return the machines of the problems ``rows``, (k,), as one of arrays."""
         first = self.problems[0].machine
         if len(self.problems) == 1:
             return first
-        links = replace(first.links, **{key: x[rows] for key, x in self._links.items()})
-        rates = {key: x[rows] for key, x in self._rates.items()}
+        figures = self._rates[:, rows]
+        links = replace(first.links, **dict(zip(_LINKS, figures[len(_RATES) :], strict=True)))
+        rates: dict[str, Any] = dict(zip(_RATES, figures, strict=False))
         if first.attention_flops is None:
             rates["attention_flops"] = None
         return first._replace(links=links, **rates)

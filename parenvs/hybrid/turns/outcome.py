@@ -9,7 +9,7 @@ import numpy as np
 from parenvs.hybrid import formulas
 from parenvs.hybrid.stages import Stages
 from parenvs.hybrid.turns.actions import FEWEST, MODES, SERVERS
-from parenvs.hybrid.turns.columns import Chains, Columns
+from parenvs.hybrid.turns.columns import Chains, Columns, exponent
 from parenvs.hybrid.turns.episode import Episode
 
 _FEWEST, _SELECTIVE, _FULL = (MODES.index(name) for name in (FEWEST, "selective", "full"))
@@ -254,17 +254,16 @@ def _stages(columns: Columns, choices: Choices, layout: _Layout) -> Stages:
     size = layout.width * chunks
     layers = layout.first(size)
     of_first = layers if layout.most == 1 else layout.of_chunk(size, 0)
-    crossing = columns.crossing[choices.rows]
-    on, back = np.zeros(dp.shape), np.zeros(dp.shape)
-    for chunk in range(layout.most):
-        begin = np.minimum(chunk * layout.per, layout.per * (chunks - 1))
-        used = real & (chunk < chunks)
-        on += np.where(used, crossing[plan, begin + layout.end], 0.0)
-        back += np.where(used, crossing[plan, begin + layout.begin], 0.0)
+    rows, kind = choices.rows, exponent(chunks)
+    on = columns.crossing_all[rows, kind, layout.end]
+    back = columns.crossing_all[rows, kind, layout.begin]
+    if not single:
+        on *= real
+        back *= real
     links = on[:-1].copy()
     last = (count - 1, plan)
-    on[0] += crossing[plan, layout.end[0]]
-    back[last] += crossing[plan, layout.per * (chunks - 1) + layout.begin[last]]
+    on[0] += columns.crossing[rows, layout.end[0]]
+    back[last] += columns.crossing[rows, layout.per * (chunks - 1) + layout.begin[last]]
     software = columns.software
     return Stages(
         layers=layers,
