@@ -101,14 +101,14 @@ class HybridPlanVectorEnv(BatchedEnv):
                 self._played[index] += 1
             found = np.full(len(rows), slots.find(given))
         else:
-            found = np.empty(len(rows), dtype=np.int64)
-            for place, index in enumerate(rows.tolist()):
-                number = problems.number(self._rngs[index][0], self._played[index])
-                self._played[index] += 1
-                slot = self._slots.get(number)
-                if slot is None:
-                    self._slots[number] = slot = slots.find(problems.numbered(number))
-                found[place] = slot
+            rngs, played, known, numbers = self._rngs, self._played, self._slots, []
+            for index in rows.tolist():
+                number = problems.number(rngs[index][0], played[index])
+                played[index] += 1
+                numbers.append(number)
+                if number not in known:
+                    known[number] = slots.find(problems.numbered(number))
+            found = np.array([known[number] for number in numbers])
         self.episodes.begin(rows, found)
         self._over = NOBODY if who is EVERY else without(self._over, who, self.num_envs)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.envs.hybrid.slots import DOUBLINGS, Slots, bits_of
+from parenvs.envs.hybrid.slots import CONSTANTS, DOUBLINGS, Slots, bits_of
 from parenvs.hybrid.turns.actions import (
     ALL_LEFT,
     DATA,
@@ -47,14 +47,11 @@ _DIVIDING = bits_of((_REPLICAS >= 0) & (_REPLICAS <= _EVERY[:, None, None]))
 _LAYERS = np.arange(SIZES[STAGE_LAYERS], dtype=np.int16)
 _SERVERS = np.arange(SERVERS)
 _TURN = np.eye(len(TURNS) + 1, len(TURNS), dtype=np.float32)  # the last row is no turn
+_PROGRESS = np.array([0, 0, 0, 0, 0, 1, 1, 0], dtype=np.float32)
 _LATER = np.arange(SIZES[DATA]) < 2 * len(MODES)
 
 
 _CONSTANT = ("chain", "cluster", "numbers")
-_OF_PROBLEM = (
-    "group", "row", "layers", "all_devices", "servers", "inside", "batch", "unit", "least",
-    "possible", "alone", "halvings", "opening", "longest",
-)  # fmt: skip
 
 
 class HybridEpisodes:
@@ -66,28 +63,16 @@ class HybridEpisodes:
         turn: (n,) number of each episode's turn.
     """
 
-    group: np.ndarray
-    row: np.ndarray
-    layers: np.ndarray
-    all_devices: np.ndarray
-    servers: np.ndarray
-    inside: np.ndarray
-    batch: np.ndarray
-    unit: np.ndarray
-    least: np.ndarray
-    possible: np.ndarray
-    alone: np.ndarray
-    halvings: np.ndarray
-    opening: np.ndarray
-    longest: np.ndarray
-
     def __init__(self, count: int, rules: Rules) -> None:
         """Make arrays for ``count`` episodes; ``begin`` gives each its problem."""
         self.count, self.free, self.slots = count, rules.order == "free", Slots(rules)
         self.slot = np.full(count, -1)
-        (self.turn, self.choice, self.micro_batch, self.chunks, self.per, self.made, self.first,
-         self.begun, self.named, self.samples, self.micro_batches, self.doublings) = np.zeros(
-            (12, count), dtype=np.int64)  # fmt: skip
+        self._constants = np.zeros((CONSTANTS, count), dtype=np.int64)
+        (self.group, self.row, self.layers, self.all_devices, self.servers, self.inside,
+         self.batch, self.unit, self.least, self.halvings) = self._constants  # fmt: skip
+        self._state = np.zeros((12, count), dtype=np.int64)
+        (self.turn, self.made, self.first, self.begun, self.named, self.micro_batch, self.samples,
+         self.micro_batches, self.doublings, self.choice, self.per, self.chunks) = self._state
         self._offered = np.zeros((count, ALL_LEFT + 1), dtype=np.uint8)
         self._ranks = np.zeros(count, dtype=np.uint8)
         self.shared = np.zeros(count, dtype=np.bool_)
@@ -109,13 +94,9 @@ class HybridEpisodes:
         if changed.any():
             new, rows = who[changed], slots[changed]
             self.slot[new] = rows
-            for name in _OF_PROBLEM:
-                if not hasattr(self, name):
-                    first = arrays[name][slots[0]]
-                    setattr(self, name, np.zeros((self.count, *first.shape), first.dtype))
-                getattr(self, name)[new] = arrays[name][rows]
+            self._constants[:, new] = arrays["constants"][rows].T
             for key in _CONSTANT:
-                self._shown[key][new] = arrays[key][rows]
+                self._shown[key][new] = arrays[key].take(rows, axis=0)
             self.differ = any(group.differ for group in self.slots.groups)
         self._shown["cluster"][who, :, 3] = 0.0
         self.restart(who)
@@ -135,16 +116,12 @@ class HybridEpisodes:
 
     def restart(self, who: np.ndarray) -> None:
         """Forget the choices of episodes ``who``, (k,)."""
-        for name in ("turn", "made", "first", "begun", "named", "samples", "micro_batches"):
-            getattr(self, name)[who] = 0
-        self.chunks[who], self.micro_batch[who] = 1, 0
+        self._state[:, who], self.chunks[who] = 0, 1
         self._end[:, who] = np.nan
         self.shared[who] = False
         self.taken[who] = False
         self._shown["stages"][who] = 0.0
-        progress = self._shown["progress"]
-        progress[who] = 0.0
-        progress[who, 5:7] = 1.0
+        self._shown["progress"][who] = _PROGRESS
 
     def game(self, index: int) -> Game:
         """Return one episode as a game with the same choices, without its mask."""
@@ -307,7 +284,7 @@ class HybridEpisodes:
     def legal(self, turn: int, who: np.ndarray) -> np.ndarray:
         """Return which choices of one turn are legal, (k, size of the turn) bool."""
         if turn == GLOBAL:
-            return self.opening[who]
+            return self.slots.arrays["opening"].take(self.slot[who], axis=0)
         stage = self.made[who]
         if turn == STAGE_LAYERS:
             begin = np.where(stage > 0, self.ends[stage - 1, who], 0)
@@ -337,7 +314,8 @@ class HybridEpisodes:
             behind, count = self._behind(who[several], stage[several]), stage[several]
             possible = behind <= np.minimum(left[several], SERVERS - 1 - count)
             longest[several] = np.where(possible, per[several] - behind, 0)
-        return np.where(stage == 0, self.longest[who, self.choice[who]], longest)
+        first = self.slots.arrays["longest"][self.slot[who], self.choice[who]]
+        return np.where(stage == 0, first, longest)
 
     def _behind(self, who: np.ndarray, stage: np.ndarray) -> np.ndarray:
         """(k,) how many stages must follow one where micro-batches go in rounds, see ``behind``."""
@@ -354,11 +332,15 @@ class HybridEpisodes:
         allowed = self._allowed(who, stage, doublings)
         # Behind the first stage samples are a power of two, and what divides them, too.
         rest = np.where(left & (left - 1) == 0, allowed[:, ALL_LEFT], 0)
-        alone = self.alone[who, np.where(stage > 0, 0, self.doublings[who])]
-        alone &= self.possible[who, self.shared[who].view(np.int8)]
+        exact = np.where(stage > 0, 0, self.doublings[who])
+        alone = self.slots.arrays["alone"][self.slot[who], exact] & self._possible(who)
         rest = np.where(stage > 0, rest, alone)
         allowed[:, ALL_LEFT] = np.where(self.ends[stage, who] == self.per[who], rest, 0)
         return allowed
+
+    def _possible(self, who: np.ndarray) -> np.ndarray:
+        """(k,) bits of the tp that the models' matrices can be divided by."""
+        return self.slots.arrays["possible"][self.slot[who], self.shared[who].view(np.int8)]
 
     def _allowed(self, who: np.ndarray, stage: np.ndarray, doublings: np.ndarray) -> np.ndarray:
         """(k, m) bits of the tp that stages may have on two to the power of (k, m) devices."""
@@ -374,7 +356,7 @@ class HybridEpisodes:
             most[later] = np.where(possible, left[later] - behind * least[later], 0)
         most_replicas = np.where(stage > 0, exact, self.halvings[who] - exact)
         bits = _DIVIDING[most_replicas[:, None], doublings]
-        bits &= self.possible[who, self.shared[who].view(np.int8)][:, None]
+        bits &= self._possible(who)[:, None]
         spans = sizes > (inside - (first & (inside - 1)))[:, None]
         bits &= np.where(spans, _ALIGNED.take(first & (TPS[-1] - 1))[:, None], bits)
         bits *= sizes <= most[:, None]

@@ -18,6 +18,10 @@ NEVER = 255
 """Stands for more stages than any plan has."""
 
 
+CONSTANTS = 10
+"""Whole numbers of a problem: see the attributes of ``HybridEpisodes``."""
+
+
 class Slots:
     """What is looked up of the problems of a batch, a row for each problem.
 
@@ -53,12 +57,11 @@ class Slots:
         else:
             row = self.groups[number].add(problem)
         limits, shown = setting.columns.limits[0], setting.shown
+        constants = (number, row, limits.layers, limits.devices, limits.servers, limits.inside,
+                     limits.batch, limits.unit, limits.least, _halvings(limits.batch))  # fmt: skip
         values: dict[str, Any] = {
-            "group": number, "row": row, "layers": limits.layers, "all_devices": limits.devices,
-            "servers": limits.servers, "inside": limits.inside, "batch": limits.batch,
-            "unit": limits.unit, "least": limits.least,
-            "name": problem.instance, "possible": bits_of([limits.tp, limits.shared]),
-            "alone": _alone(limits), "halvings": _halvings(limits.batch),
+            "constants": np.array(constants), "name": problem.instance,
+            "possible": bits_of([limits.tp, limits.shared]), "alone": _alone(limits),
             "rounds": _rounds(limits.batch), "opening": limits.opening,
             "longest": setting.longest, "work": shown.work, "speeds": shown.speeds,
             "chain": shown.chain, "cluster": shown.cluster, "numbers": shown.numbers,
