@@ -189,5 +189,8 @@ class Links:
         if self.rule == "node":
             whole = self.devices_per_server * self.nic_bw
             bandwidth = np.where(same_server, self.intra_bw, whole) / ranks
-        hop = np.where(same_server, self.hop_in, self.hop_out)
-        return size / (self.send_share * bandwidth) + hop
+        return size / (self.send_share * bandwidth) + self.hop(same_server)
+
+    def hop(self, same_server: Array) -> Array:
+        """Return the seconds of latency of a send."""
+        return np.where(same_server, self.hop_in, self.hop_out)

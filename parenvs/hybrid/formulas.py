@@ -32,7 +32,13 @@ Figure = Any
 """A number or an array of numbers, one for each plan."""
 
 
-def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages) -> Step:
+def step(
+    model: HybridModel,
+    cluster: Cluster,
+    machine: Machine,
+    stages: Stages,
+    held: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Step:
     """Return the seconds of training steps.
 
     Args:
@@ -40,6 +46,7 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
         cluster: the devices.
         machine: what the stack makes of them.
         stages: the plans.
+        held: their ``parameters`` (default: they are computed).
     """
     split, speed = stages.split, None if np.all(stages.speed == 1) else stages.speed
     shape = np.shape(stages.replicas)
@@ -68,7 +75,7 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
         *_resources(before + busy, busy, chunk, links, stages), stages.micro_batches
     ) + gather_start.max(axis=0)
     hiding = backward + again + of_stage.backward_exchange
-    held = _parameters(model, stages)
+    held = parameters(model, stages) if held is None else held
     reduction, exposed = _reduction(held, machine, stages, hiding)
     ahead = hiding.cumsum(axis=0) - hiding
     ahead[1:] += links.cumsum(axis=0) / 2  # gradients' way to the stages in front
@@ -88,6 +95,7 @@ def memory(
     machine: Machine,
     stages: Stages,
     early: bool = False,
+    held: tuple[np.ndarray, np.ndarray] | None = None,
     states: Memory | None = None,
 ) -> Memory:
     """Return the bytes on a device of every stage (arXiv 2205.05198, section 4).
@@ -97,10 +105,15 @@ def memory(
         machine: what the stack makes of the devices.
         stages: the plans.
         early: whether stages start as many forward passes as the pure pipeline task does.
+        held: their ``parameters`` (default: they are computed).
         states: of the same plans that recompute other layers, which does not change weights,
             gradients and optimiser (default: they are computed).
     """
-    held = _states(model, machine, stages) if states is None else states[:3]
+    if states is None:
+        held = parameters(model, stages) if held is None else held
+        of_states = _states(model, machine, stages, held)
+    else:
+        of_states = states[:3]
     split, shape = stages.split, np.shape(stages.replicas)
     flight = in_flight(len(stages.tp), stages.micro_batches, stages.chunks, early, stages.count)
     plain = stages.layers - stages.full - stages.selective
@@ -121,18 +134,20 @@ def memory(
         activations[last] += _wide(model.head.saved_bytes(machine, split, "none"), shape)[last]
         running = _wide(model.head.working_bytes(machine, split), shape)[last]
         working[last] = np.maximum(working[last], running)
-    parts = (*held, activations, working)
+    parts = (*of_states, activations, working)
     return Memory(*parts, total=sum(parts))
 
 
-def _states(model: HybridModel, machine: Machine, stages: Stages) -> tuple[np.ndarray, ...]:
+def _states(
+    model: HybridModel, machine: Machine, stages: Stages, held: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, ...]:
     """(S, ...) bytes of weights, of gradients, and of the optimiser.
 
     A parameter takes the bytes of weight and gradient, and 12 of fp32 master weight and two
     moments at half precision, 8 of moments at full. ZeRO 1 shares the last among the replicas, 2
     the gradients, 3 the weights, of which two layers are gathered at a time.
     """
-    dense, experts = _parameters(model, stages)
+    dense, experts = held
     width, zero, stack = machine.width, stages.zero, machine.stack
     if stack.state_bytes is not None:
         weights = width * (dense + experts)
@@ -297,7 +312,7 @@ def _seconds_per_element(
     scattered = stages.sequence_parallel | np.bool_(machine.stack.scatter_gather)
     ranks = replicas * np.where(scattered, stages.tp, 1) * ones
     fewest = np.minimum(ranks, stages.behind(ranks))
-    hop = links.send(0.0, single) * ones
+    hop = _wide(links.hop(single), ones.shape)
     seconds = (links.send(machine.width, single, fewest) - hop) / fewest
     gathering = scattered & ~np.asarray(stages.sequence_parallel)
     received = stages.behind(stages.tp * np.ones_like(replicas))
@@ -325,8 +340,8 @@ def _resources(
     return interleaved(passed_stages, passed_links), interleaved(busy, links)
 
 
-def _parameters(model: HybridModel, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
-    """(S, ...) parameters on a device: those all replicas hold, and experts'."""
+def parameters(model: HybridModel, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
+    """Return the parameters on a device, (S, ...): those all replicas hold, and experts'."""
     split = stages.split
     ones = np.ones_like(stages.replicas, dtype=float)
     dense, experts = model.parameters_of(stages.layers, split)
@@ -381,16 +396,16 @@ def _reduction(
     groups = ((dense, stages.replicas, stages.stride),
               (experts, dealt, stages.stride * stages.expert))  # fmt: skip
     total: np.ndarray = np.zeros_like(dense)
-    for parameters, group, stride in groups:
-        if not np.any(parameters):
+    for own, group, stride in groups:
+        if not np.any(own):
             continue
         ring = machine.links.ring(group, stride)
-        scattered = ring.all_gather(u * parameters)
-        gathered = ring.all_gather(machine.width * parameters)
+        scattered = ring.all_gather(u * own)
+        gathered = ring.all_gather(machine.width * own)
         # A ring sums arrays in the time in which it scatters and gathers them.
         seconds = scattered + np.where(stages.zero == 0, scattered, gathered)
         # Nothing is exchanged where there is nothing to sum, nor with ZeRO 3 at the end of a step.
-        total = total + np.where((stages.zero >= 3) | (parameters == 0), 0.0, seconds)
+        total = total + np.where((stages.zero >= 3) | (own == 0), 0.0, seconds)
     layers = stages.layers.sum(axis=0)
     return total, exposed_seconds(total, layers, backward, stages.gradient_overlap)
 

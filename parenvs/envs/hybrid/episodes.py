@@ -76,9 +76,8 @@ class HybridEpisodes:
         self._offered = np.zeros((count, ALL_LEFT + 1), dtype=np.uint8)
         self._ranks = np.zeros(count, dtype=np.uint8)
         self.shared = np.zeros(count, dtype=np.bool_)
-        self.ends, self.devices, self.tp, self.zero, self.mode = np.zeros(
-            (5, SERVERS, count), dtype=np.int64
-        )
+        self._stages = np.zeros((5, SERVERS, count), dtype=np.int64)
+        self.ends, self.devices, self.tp, self.zero, self.mode = self._stages
         self.order = np.zeros((count, SERVERS), dtype=np.int64)
         self.taken = np.zeros((count, SERVERS), dtype=np.bool_)
         self.differ = False
@@ -382,19 +381,18 @@ class HybridEpisodes:
             made = self.made[own]
             most = int(made.max())
             real = np.arange(most)[:, None] < made
+            stages = self._stages[:, :most, own] * real
+            stages[0] += self.per[own] * ~real
+            stages[2] += ~real
             ended = outcome(
                 columns,
                 Choices(
-                    rows=self.row[own],
-                    stages=made,
-                    micro_batch=self.micro_batch[own],
-                    chunks=self.chunks[own],
-                    shared=self.shared[own],
-                    ends=np.where(real, self.ends[:most, own], self.per[own]),
-                    devices=np.where(real, self.devices[:most, own], 0),
-                    tp=np.where(real, self.tp[:most, own], 1),
-                    zero=np.where(real, self.zero[:most, own], 0),
-                    mode=np.where(real, self.mode[:most, own], 0),
+                    self.row[own],
+                    made,
+                    self.micro_batch[own],
+                    self.chunks[own],
+                    self.shared[own],
+                    *stages,
                     servers=self.order[own] if self.free else None,
                 ),
             )

@@ -95,8 +95,11 @@ def outcome(columns: Columns, choices: Choices) -> Outcome:
     stages = _stages(columns, choices, layout)
     model: Any = Chains(columns, choices.rows, stages.split)
     machine = columns.machine(choices.rows)
-    stages, full, selective, size = _recomputed(columns, choices, layout, stages, model, machine)
-    step = formulas.step(model, columns.cluster, machine, stages)
+    held = formulas.parameters(model, stages)
+    stages, full, selective, size = _recomputed(
+        columns, choices, layout, stages, model, machine, held
+    )
+    step = formulas.step(model, columns.cluster, machine, stages, held)
     excess = size.max(axis=0) - columns.memory_limit[choices.rows]
     return Outcome(step.length, excess, full, selective)
 
@@ -141,6 +144,7 @@ def _recomputed(
     stages: Stages,
     model: Any,
     machine: Any,
+    parameters: tuple[np.ndarray, np.ndarray],
 ) -> tuple[Stages, np.ndarray, np.ndarray, np.ndarray]:
     """Say what the stages recompute.
 
@@ -152,7 +156,8 @@ def _recomputed(
     is_full, is_selective = choices.mode == _FULL, choices.mode == _SELECTIVE
     full, selective = np.where(is_full, size, 0), np.where(is_selective, size, 0)
     stages = stages._replace(full=stages.layers * is_full, selective=stages.layers * is_selective)
-    fewest, held = choices.mode == _FEWEST, formulas.memory(model, machine, stages)
+    fewest = choices.mode == _FEWEST
+    held = formulas.memory(model, machine, stages, held=parameters)
     if fewest.any():
         need = held.total - columns.memory_limit[choices.rows] * _FITS
         lacking = fewest & (need > 0)
