@@ -153,7 +153,8 @@ def _states(
         weights = width * (dense + experts)
         return weights, (stack.state_bytes - 1) * weights, 0.0 * weights
     shared = [zero >= level for level in (3, 2, 1)]
-    sums = [np.where(those, 1 / stages.replicas, 1.0) * dense for those in shared]
+    part = 1 / stages.replicas
+    sums = [np.where(those, part, 1.0) * dense for those in shared]
     if np.any(experts):
         dealt = np.maximum(stages.replicas / stages.expert, 1)
         parts = [np.where(those, 1 / dealt, 1.0) * experts for those in shared]
@@ -305,18 +306,20 @@ def _seconds_per_element(
 
     Both are (S, ...); the last stage sends to the first if there are several chunks.
     """
-    links, replicas, ones = machine.links, stages.replicas, np.ones(stages.layers.shape[1:])
+    links, replicas, shape = machine.links, stages.replicas, stages.layers.shape[1:]
     server = stages.device // cluster.devices_per_server
     last = (stages.device + stages.tp * replicas - 1) // cluster.devices_per_server
     single = np.maximum(last, stages.behind(last)) == np.minimum(server, stages.behind(server))
     scattered = stages.sequence_parallel | np.bool_(machine.stack.scatter_gather)
-    ranks = replicas * np.where(scattered, stages.tp, 1) * ones
+    ranks = _wide(replicas * np.where(scattered, stages.tp, 1), shape)
     fewest = np.minimum(ranks, stages.behind(ranks))
-    hop = _wide(links.hop(single), ones.shape)
+    hop = _wide(links.hop(single), shape)
     seconds = (links.send(machine.width, single, fewest) - hop) / fewest
     gathering = scattered & ~np.asarray(stages.sequence_parallel)
-    received = stages.behind(stages.tp * np.ones_like(replicas))
-    whole = machine.width / stages.behind(replicas * ones)
+    if not np.any(gathering):
+        return seconds, hop
+    received = stages.behind(stages.stride)
+    whole = machine.width / stages.behind(_wide(replicas, shape))
     ring = links.ring(received, 1)
     gather = ring.all_gather(whole) - ring.lap
     return seconds + np.where(gathering, gather, 0.0), hop + np.where(gathering, ring.lap, 0.0)
@@ -343,14 +346,13 @@ def _resources(
 def parameters(model: HybridModel, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
     """Return the parameters on a device, (S, ...): those all replicas hold, and experts'."""
     split = stages.split
-    ones = np.ones_like(stages.replicas, dtype=float)
-    dense, experts = model.parameters_of(stages.layers, split)
-    dense, experts = dense * ones, experts * ones
+    shape = np.shape(stages.replicas)
+    dense, experts = (_wide(part, shape) for part in model.parameters_of(stages.layers, split))
     if model.embedding is not None:
-        dense[0] += _wide(model.embedding.parameters(split)[0], ones.shape)[0]
+        dense[0] += _wide(model.embedding.parameters(split)[0], shape)[0]
     if model.head is not None:
         last = stages.last
-        dense[last] += _wide(model.head.parameters(split)[0], ones.shape)[last]
+        dense[last] += _wide(model.head.parameters(split)[0], shape)[last]
     if not np.all(stages.several):
         dense[0] -= np.where(stages.several, 0.0, model.tied_parameters / stages.tp[0])
     return dense, experts

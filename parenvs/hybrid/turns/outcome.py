@@ -197,15 +197,15 @@ def _fewest(
     flight = formulas.in_flight(
         len(stages.tp), stages.micro_batches, stages.chunks, count=stages.count
     )
-    flight = flight / stages.chunks
+    flight, split = flight / stages.chunks, stages.split
     kept = [
-        [kind.saved_bytes(machine, stages.split, mode) for mode in ("none", "selective", "full")]
+        [kind.saved_bytes(machine, split, mode) for mode in ("none", "selective", "full")]
         for kind in model.kinds
     ]
     some = np.stack([none - part for none, part, _ in kept])  # (K, S, k) bytes saved by a layer
     whole = np.stack([none - least for none, _, least in kept])
     at_work = [
-        np.where(count > 0, modes[0] + kind.working_bytes(machine, stages.split), 0.0)
+        np.where(count > 0, modes[0] + kind.working_bytes(machine, split), 0.0)
         for kind, count, modes in zip(model.kinds, stages.layers, kept, strict=True)
     ]
     largest = np.maximum(np.max(at_work, axis=0) - working, 0.0)  # beyond what runs anyway
