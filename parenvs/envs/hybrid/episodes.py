@@ -5,8 +5,6 @@ It does what ``Episode``, ``Board`` and ``Game`` of ``parenvs.hybrid.turns`` do 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from parenvs.envs.hybrid.slots import CONSTANTS, DOUBLINGS, Slots, bits_of
@@ -42,7 +40,7 @@ _CHOSEN = (np.arange(1 << len(TPS))[:, None] >> _HALVED & 1).astype(np.bool_)
 _ALIGNED = bits_of(np.arange(TPS[-1])[:, None] & (_TPS - 1) == 0)
 """(8,) bits of the tp whose groups can begin at a device, by its number modulo 8."""
 _REPLICAS = _EVERY[:, None] - _HALVED
-_DIVIDING = bits_of((_REPLICAS >= 0) & (_REPLICAS <= _EVERY[:, None, None]))
+_DIVIDING = bits_of((_REPLICAS >= 0) & (_EVERY[:, None, None] >= _REPLICAS))
 """(32, 32) bits of the tp that make 2^i or fewer replicas of 2^j devices."""
 _LAYERS = np.arange(SIZES[STAGE_LAYERS], dtype=np.int16)
 _SERVERS = np.arange(SERVERS)
@@ -71,8 +69,20 @@ class HybridEpisodes:
         (self.group, self.row, self.layers, self.all_devices, self.servers, self.inside,
          self.batch, self.unit, self.least, self.halvings) = self._constants  # fmt: skip
         self._state = np.zeros((12, count), dtype=np.int64)
-        (self.turn, self.made, self.first, self.begun, self.named, self.micro_batch, self.samples,
-         self.micro_batches, self.doublings, self.choice, self.per, self.chunks) = self._state
+        (
+            self.turn,
+            self.made,
+            self.first,
+            self.begun,
+            self.named,
+            self.micro_batch,
+            self.samples,
+            self.micro_batches,
+            self.doublings,
+            self.choice,
+            self.per,
+            self.chunks,
+        ) = self._state
         self._offered = np.zeros((count, ALL_LEFT + 1), dtype=np.uint8)
         self._ranks = np.zeros(count, dtype=np.uint8)
         self.shared = np.zeros(count, dtype=np.bool_)
@@ -393,7 +403,7 @@ class HybridEpisodes:
                     self.chunks[own],
                     self.shared[own],
                     *stages,
-                    servers=self.order[own] if self.free else None,
+                    self.order[own] if self.free else None,
                 ),
             )
             bound = columns.bound[self.row[own]]

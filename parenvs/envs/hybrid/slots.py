@@ -11,7 +11,6 @@ from parenvs.hybrid.turns.columns import Columns, kind_of
 from parenvs.hybrid.turns.game import Setting
 from parenvs.hybrid.turns.rules import Rules, TurnLimits, next_divisors
 
-
 DOUBLINGS = 32
 """Batches and samples are below 2 to this."""
 NEVER = 255
@@ -70,7 +69,7 @@ class Slots:
         for name, value in values.items():
             array = self.arrays.get(name)
             if array is None or len(array) < count:
-                kind = object if isinstance(value, str) else np.asarray(value).dtype
+                kind = np.dtype(object) if isinstance(value, str) else np.asarray(value).dtype
                 wider = np.zeros((max(2 * count, 16), *np.shape(value)), kind)
                 if array is not None:
                     wider[: len(array)] = array
