@@ -135,12 +135,12 @@ def memory(
         running = _wide(model.head.working_bytes(machine, split), shape)[last]
         working[last] = np.maximum(working[last], running)
     parts = (*of_states, activations, working)
-    return Memory(*parts, sum(parts))
+    return Memory(*parts, total=sum(parts))
 
 
 def _states(
     model: HybridModel, machine: Machine, stages: Stages, held: tuple[np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, ...]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(S, ...) bytes of weights, of gradients, and of the optimiser.
 
     A parameter takes the bytes of weight and gradient, and 12 of fp32 master weight and two

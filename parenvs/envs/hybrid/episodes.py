@@ -391,19 +391,21 @@ class HybridEpisodes:
             made = self.made[own]
             most = int(made.max())
             real = np.arange(most)[:, None] < made
-            stages = self._stages[:, :most, own] * real
-            stages[0] += self.per[own] * ~real
-            stages[2] += ~real
+            ends, devices, tp, zero, mode = self._stages[:, :most, own] * real
             ended = outcome(
                 columns,
                 Choices(
-                    self.row[own],
-                    made,
-                    self.micro_batch[own],
-                    self.chunks[own],
-                    self.shared[own],
-                    *stages,
-                    self.order[own] if self.free else None,
+                    rows=self.row[own],
+                    stages=made,
+                    micro_batch=self.micro_batch[own],
+                    chunks=self.chunks[own],
+                    shared=self.shared[own],
+                    ends=ends + self.per[own] * ~real,
+                    devices=devices,
+                    tp=tp + ~real,
+                    zero=zero,
+                    mode=mode,
+                    servers=self.order[own] if self.free else None,
                 ),
             )
             bound = columns.bound[self.row[own]]

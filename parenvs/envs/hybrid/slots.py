@@ -69,8 +69,8 @@ class Slots:
         for name, value in values.items():
             array = self.arrays.get(name)
             if array is None or len(array) < count:
-                kind = np.dtype(object) if isinstance(value, str) else np.asarray(value).dtype
-                wider = np.zeros((max(2 * count, 16), *np.shape(value)), kind)
+                dtype = object if isinstance(value, str) else np.asarray(value).dtype
+                wider = np.zeros((max(2 * count, 16), *np.shape(value)), dtype)
                 if array is not None:
                     wider[: len(array)] = array
                 self.arrays[name] = array = wider
