@@ -135,7 +135,7 @@ def memory(
         running = _wide(model.head.working_bytes(machine, split), shape)[last]
         working[last] = np.maximum(working[last], running)
     parts = (*of_states, activations, working)
-    return Memory(*parts, total=sum(parts))
+    return Memory(*parts, total=sum(parts[1:], parts[0]))
 
 
 def _states(
