@@ -117,7 +117,7 @@ def lessons(
         known[name] = [] if game is None else game.taken
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as new:
-            Path(new).write_text(json.dumps(known))
+            new.write(json.dumps(known).encode())
         report(f"{name}: " + ("no lesson" if game is None else f"{game.value:.3f}"))
     names = (f"{generator}/{number}" for number in range(count))
     return [Lesson(name, tuple(known[name])) for name in names]
@@ -132,9 +132,7 @@ def _read(file: Path) -> dict[str, list[int]]:
         assert isinstance(known, dict)
         assert all(isinstance(x, int) for choices in known.values() for x in choices)
     except (OSError, ValueError, TypeError, AssertionError):
-        raise ParenvsError(
-            f"{file}: not a file of lessons; remove it, and it is made anew"
-        ) from None
+        raise ParenvsError(f"{file}: no lessons; remove it, and they are made anew") from None
     return known
 
 

@@ -189,6 +189,7 @@ class HybridPolicy(MaskableMultiInputActorCriticPolicy):
     """
 
     extractor: type[BaseFeaturesExtractor] = HybridExtractor
+    features_extractor: HybridExtractor | AgentsExtractor
 
     def __init__(self, *args: Any, **options: Any) -> None:
         own = {"features_extractor_class": self.extractor, "net_arch": []}
