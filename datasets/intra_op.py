@@ -193,7 +193,7 @@ def _mesh(rng: np.random.Generator, ranges: Ranges, name: str) -> IntraOp | None
     for tensor in tensors:
         dims = slice(*graph.dim_offset[tensor : tensor + 2])
         whole = dict(zip(footprint.label[dims].tolist(), graph.dims[dims].tolist(), strict=True))
-        mine = [x for x in product([-1, *whole], repeat=2) if _divides(whole, *x, axes)]
+        mine = [x for x in product([-1, *whole], repeat=2) if _divides(whole, x[0], x[1], axes)]
         splits.append(mine[: STRATEGIES["mesh"]])
         share = np.array([float(axes[0]) ** -(a >= 0) * float(axes[1]) ** -(b >= 0)
                           for a, b in splits[-1]])  # fmt: skip
@@ -260,7 +260,8 @@ def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> IntraOp | N
     lives = np.clip(whole.intervals[nodes], first, last) - first
     lives[whole.intervals[nodes, 0] == whole.intervals[nodes, 1]] = 0
     typical = float(np.median(whole.costs[whole.costs > 0])) if (whole.costs > 0).any() else 1e3
-    costs, usages = [], []
+    costs: list[list[int]] = []
+    usages: list[list[int]] = []
     for node in nodes.tolist():
         at = slice(*whole.offset[node : node + 2])
         own = whole.costs[at].astype(float)

@@ -221,6 +221,10 @@ class IntraOpShardingEnv(PlanEnv):
         """Return the plan so far; nodes that are not decided take what uses little."""
         return self._play.plan(0)
 
+    def greedy_action(self) -> int:
+        """Return the legal action that the observation, with its advice, rates best."""
+        return int(self._play.greedy(self._row)[0])
+
     @property
     def episode_steps(self) -> int:
         """Most steps of an episode of the problem at hand."""

@@ -36,7 +36,8 @@ class Block:
 
     def __init__(self, board: Board, root: int) -> None:
         self.board = board
-        self.nodes, self.order = [root], [(0, ())]
+        self.nodes = [root]
+        self.order: list[tuple[int, tuple[int, ...]]] = [(0, ())]
         seen, waiting, refused = {root}, deque([root]), 0
         while waiting and len(self.nodes) < LARGEST and refused < _REFUSED:
             node = waiting.popleft()
@@ -142,12 +143,13 @@ class Block:
             costs + np.where(prices[:, None] > 0, prices[:, None] * np.minimum(share, 1.0), 0.0)
             for costs, share in zip(own, shares, strict=True)
         ]
+        factors: list[tuple[tuple[int, ...], np.ndarray]]
         factors = [((at,), costs) for at, costs in enumerate(total)]
         factors += [(scope, table[None]) for scope, table in self.tables]
         back = []
         for at, others in self.order:
             scope = (*others, at)
-            whole = sum(_spread(x, scope) for x in factors if at in x[0])
+            whole = np.asarray(sum(_spread(x, scope) for x in factors if at in x[0]))
             factors = [x for x in factors if at not in x[0]]
             factors.append((others, whole.min(axis=-1)))
             back.append((at, others, whole.argmin(axis=-1)))

@@ -133,7 +133,8 @@ class _State:
             touched[moved] = True
             self.changed |= self.parts.around(touched)
         self.open[root] = False
-        self.gain[root] = self.last = _depth((before - self.cost) / self.board.unit)
+        self.last = float(_depth((before - self.cost) / self.board.unit))
+        self.gain[root] = self.last
 
     def _measure(self, nodes: range | list[int]) -> None:
         board = self.board

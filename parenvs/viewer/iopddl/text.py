@@ -19,8 +19,8 @@ def title(problem: IntraOp) -> str:
 def verdict(report: IntraOpReport | IntraOp) -> list[str]:
     """The parts of the verdict."""
     if isinstance(report, IntraOp):
-        limit = "no limit" if report.limit is None else f"limit {report.limit:,}"
-        return ["no strategies yet", limit]
+        allowed = "no limit" if report.limit is None else f"limit {report.limit:,}"
+        return ["no strategies yet", allowed]
     if report.cost is None or report.peak is None:
         return ["MALFORMED"]
     limit = report.problem.limit

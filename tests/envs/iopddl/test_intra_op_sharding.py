@@ -194,7 +194,7 @@ def test_env__advice():
         assert observation["actions"][:, 4].any() == (advice == "prices")
         total, over = 0.0, False
         while not over:
-            action = int(env._play.greedy(ROW)[0])
+            action = env.greedy_action()
             _, reward, over, *_ = env.step(action)
             total += reward
         worth[advice] = total
