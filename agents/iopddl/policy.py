@@ -16,6 +16,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.type_aliases import Schedule, TensorDict
 from torch import nn
 
+from parenvs.iopddl.turns import construct
 from parenvs.iopddl.turns.construct import DEEPEST
 
 WIDTH = 64
@@ -31,7 +32,7 @@ class ActionExtractor(BaseFeaturesExtractor):
         observation_space: of ``IntraOpSharding-v0``.
         width: of the layers.
         guide: column of ``actions`` that the greedy rule goes by; ratings begin with it, so that
-            learning begins near that rule. None: they begin alike.
+            learning begins near that rule (default: that without advice, in the construct form).
     """
 
     def __init__(
@@ -40,10 +41,13 @@ class ActionExtractor(BaseFeaturesExtractor):
         rows, numbers = (observation_space[key].shape or (0,) for key in ("actions", "numbers"))
         self.actions = rows[0]
         super().__init__(observation_space, self.actions + 2 * width)
+        if guide is None and rows[1] == len(construct.ROWS):
+            guide = construct.ROWS.index(construct.GUIDES["none"])
+        self.guide = guide
+        self.trust = nn.Parameter(torch.tensor(_TRUST))
         self.own, self.common = nn.Linear(2 * rows[1], width), nn.Linear(numbers[0], width)
         self.inner, self.others = nn.Linear(width, width), nn.Linear(2 * width, width)
-        self.rate, self.guide = nn.Linear(width, 1), guide
-        self.trust = nn.Parameter(torch.tensor(_TRUST))
+        self.rate = nn.Linear(width, 1)
         nn.init.normal_(self.rate.weight, std=0.01)
         nn.init.zeros_(self.rate.bias)
 

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 from sb3_contrib import MaskablePPO
-from stable_baselines3.common.utils import LinearSchedule
 
 from parenvs.agents.iopddl.policy import IntraOpPolicy
 from parenvs.agents.iopddl.solve import IntraOpAnswer
+from parenvs.agents.train import learners
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.envs.iopddl.batch import IntraOpShardingVectorEnv
 from parenvs.envs.iopddl.single import FORMS
@@ -28,7 +28,7 @@ from parenvs.iopddl.turns import construct
 from parenvs.iopddl.turns.board import Board
 
 ENV = "IntraOpSharding-v0"
-ENVS = 64
+ENVS = learners.PPO_ENVS[ENV]
 """Environments side by side."""
 POOL = 256
 """Different problems of a training."""
@@ -36,13 +36,11 @@ POOL = 256
 
 def ppo_settings(form: str = "construct", advice: str = "none") -> dict[str, Any]:
     """Keyword arguments of MaskablePPO for a form of the environment and its advice."""
-    guide = construct.ROWS.index(construct.GUIDES[advice]) if form == "construct" else None
-    return {
-        "policy_kwargs": {"features_extractor_kwargs": {"guide": guide}},
-        "n_steps": 128 if form == "construct" else 32, "batch_size": 1024, "n_epochs": 4,
-        "gamma": 1.0, "gae_lambda": 0.95, "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
-        "ent_coef": 0.003, "clip_range": 0.2, "device": "cpu",
-    }  # fmt: skip
+    settings = learners.ppo_settings(ENV, 0)
+    if form == "improve":
+        return {**settings, "n_steps": 32}
+    guide = construct.ROWS.index(construct.GUIDES[advice])
+    return {**settings, "policy_kwargs": {"features_extractor_kwargs": {"guide": guide}}}
 
 
 def train(
