@@ -153,7 +153,7 @@ def run_speed(rows: Rows) -> None:
                 progress(str(rows.rows[-1]))
 
 
-def speed(kwargs: dict[str, Any], count: int, seconds: float = 4.0) -> float:
+def speed(kwargs: dict[str, Any], count: int, seconds: float = 2.0) -> float:
     """Return the steps of all environments by second of processor time, resets included."""
     env: Any = gym.make_vec(ENV, num_envs=count, **kwargs) if count > 1 else gym.make(ENV, **kwargs)
     inner, rng = env.unwrapped, np.random.default_rng(0)

@@ -45,7 +45,7 @@ def ppo_settings(form: str = "construct", advice: str = "none") -> dict[str, Any
 
 def train(
     env_kwargs: dict[str, Any], seed: int, steps: int, start: MaskablePPO | None = None,
-    envs: int = ENVS, progress: bool = False,
+    envs: int = ENVS, progress: bool = False, **overrides: Any,
 ) -> MaskablePPO:  # fmt: skip
     """Train an agent.
 
@@ -57,13 +57,14 @@ def train(
         start: an agent of the same spaces, whose weights are taken at first.
         envs: environments side by side.
         progress: whether to show a progress bar.
+        **overrides: settings of MaskablePPO that replace those of ``ppo_settings``.
     """
     fixed = "instance" in env_kwargs or "problem" in env_kwargs
     kwargs = {**({} if fixed else {"pool": POOL}), **env_kwargs}
     env = make_env(ENV, kwargs, 10_000 * seed, envs)
     with one_thread():
         settings = ppo_settings(**{k: env_kwargs[k] for k in ("form", "advice") if k in env_kwargs})
-        agent = MaskablePPO(IntraOpPolicy, env, seed=seed, **settings)
+        agent = MaskablePPO(IntraOpPolicy, env, seed=seed, **{**settings, **overrides})
         if start is not None:
             agent.policy.load_state_dict(start.policy.state_dict())
         agent.learn(steps, progress_bar=progress)
