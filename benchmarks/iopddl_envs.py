@@ -75,12 +75,13 @@ def contest(letters: str = "".join(CONTEST)) -> Iterator[tuple[str, Board]]:
             progress(f"{letter} is left out: it is not in {store.folder()}")
 
 
-def tested() -> Iterator[tuple[str, str]]:
-    """Yield the group and the name of every problem that agents plan."""
+def tested(most: int) -> Iterator[tuple[str, str]]:
+    """Yield the group and the name of problems that agents plan, at most ``most`` of a group."""
     for name in SETS:
         for member in set_names(name):
-            if name != "intra-op-validation":
-                yield f"{name}, {member.split('/')[1].split('-')[0]}", member
+            family, _, number = member.split("/")[1].partition("-")
+            if name != "intra-op-validation" and int(number) < most:
+                yield f"{name}, {family}", member
     for letter, _ in contest():
         yield letter, letter
 
@@ -141,6 +142,8 @@ def run_speed(rows: Rows) -> None:
         ("classes", {"instance": "intra-op-test/classes-000"}),
     ]
     cases += [(letter, {"instance": letter}) for letter, _ in contest("BGV")]
+    for number in range(16):
+        numbered("mesh", number, "inside")  # drawn once, whoever plays them
     for name, kwargs in cases:
         for form in ("construct", "improve"):
             for count in (1, 16, 64, 256):
@@ -178,11 +181,11 @@ def speed(kwargs: dict[str, Any], count: int, seconds: float = 2.0) -> float:
 # Planners and agents
 
 
-def run_solver(rows: Rows, seconds: float) -> None:
+def run_solver(rows: Rows, most: int, seconds: float) -> None:
     """Bound every problem by the solver."""
     from parenvs.agents.iopddl import solve_iopddl
 
-    for group, name in tested():
+    for group, name in tested(most):
         if not rows.has(part="plan", problem=name, method="solver"):
             answer = solve_iopddl(named(name).problem, seconds, processor=True)
             rows.add(part="plan", group=group, problem=name, method="solver", seed=0,
@@ -190,7 +193,7 @@ def run_solver(rows: Rows, seconds: float) -> None:
             progress(f"{name}: {answer.cost:,}, bound {answer.bound:,.0f}")
 
 
-def run_rules(rows: Rows) -> None:
+def run_rules(rows: Rows, most: int) -> None:
     """Plan every problem by the rules that do not learn."""
     from parenvs.agents.iopddl.train import greedy
 
@@ -202,7 +205,7 @@ def run_rules(rows: Rows) -> None:
     methods[f"random, best of {SAMPLES}"] = lambda board: random_plan(board, 0, SAMPLES)
     methods["improving, greedy"] = lambda board: greedy(board, form="improve").cost
     methods["improving, random"] = lambda board: random_improving(board)
-    for group, name in tested():
+    for group, name in tested(most):
         for method, run in methods.items():
             if rows.has(part="plan", problem=name, method=method):
                 continue
@@ -235,7 +238,7 @@ def random_improving(board: Board) -> int:
     return int(info["cost"])
 
 
-def run_learned(rows: Rows, seeds: int, share: float) -> None:
+def run_learned(rows: Rows, most: int, seeds: int, share: float, match: str) -> None:
     """Train policies, and let them plan."""
     from parenvs.agents.iopddl.train import plan
 
@@ -249,11 +252,13 @@ def run_learned(rows: Rows, seeds: int, share: float) -> None:
     for seed in range(seeds):
         for method, place, kwargs in agents:
             label = f"{method}, {place}"
-            mine = [(g, n) for g, n in tested() if place in ("drawn", n)]
+            if match not in label:
+                continue
+            mine = [(g, n) for g, n in tested(most) if place in ("drawn", n)]
             counts = {label: 1} if kwargs else {label: 1, f"{label}, best of {SAMPLES}": SAMPLES}
             names = [
                 (g, n) for g, n in mine
-                if not all(rows.has(part="plan", problem=n, method=m, seed=seed) for m in counts)
+                if not all(rows.has(problem=n, method=m, seed=seed, share=share) for m in counts)
             ]  # fmt: skip
             if not names:
                 continue
@@ -346,6 +351,8 @@ def page(rows: Rows, out: Path) -> None:
         for method in dict.fromkeys(row["method"] for row in plans):
             mine = [x for x in plans if (x["group"], x["method"]) == (group, method)]
             mine = [x for x in mine if x["problem"] in bound and x["problem"] in base]
+            longest = max((x.get("share", 1.0) for x in mine), default=1.0)
+            mine = [x for x in mine if x.get("share", 1.0) == longest]
             if not mine:
                 continue
             gaps: dict[int, list[float]] = defaultdict(list)
@@ -377,14 +384,16 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=SEEDS, help="trainings of each agent")
     options.add_argument("--share", type=float, default=1.0, help="of the steps of a training")
     options.add_argument("--episodes", type=int, default=EPISODES, help="to count dead ends in")
+    options.add_argument("--problems", type=int, default=1000, help="most of a group")
+    options.add_argument("--match", default="", help="train only agents whose label has this text")
     given = options.parse_args()
     rows = Rows(given.out / "iopddl_envs.jsonl")
     parts: dict[str, Callable[[], None]] = {
         "dead": lambda: run_dead(rows, given.episodes),
         "speed": lambda: run_speed(rows),
-        "solver": lambda: run_solver(rows, given.seconds),
-        "rules": lambda: run_rules(rows),
-        "learned": lambda: run_learned(rows, given.seeds, given.share),
+        "solver": lambda: run_solver(rows, given.problems, given.seconds),
+        "rules": lambda: run_rules(rows, given.problems),
+        "learned": lambda: run_learned(rows, given.problems, given.seeds, given.share, given.match),
     }
     for name, run in parts.items():
         if given.only in (None, name):
