@@ -7,15 +7,13 @@ any number of strategies, and problems of any size.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from gymnasium import spaces
-from sb3_contrib.common.maskable.policies import MaskableMultiInputActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from stable_baselines3.common.type_aliases import Schedule, TensorDict
+from stable_baselines3.common.type_aliases import TensorDict
 from torch import nn
 
+from parenvs.agents.rating import RatingPolicy
 from parenvs.iopddl.turns import construct
 from parenvs.iopddl.turns.construct import DEEPEST
 
@@ -43,7 +41,7 @@ class ActionExtractor(BaseFeaturesExtractor):
         super().__init__(observation_space, self.actions + 2 * width)
         if guide is None and rows[1] == len(construct.ROWS):
             guide = construct.ROWS.index(construct.GUIDES["none"])
-        self.guide = guide
+        self.guide, self.width = guide, width
         self.trust = nn.Parameter(torch.tensor(_TRUST))
         self.own, self.common = nn.Linear(2 * rows[1], width), nn.Linear(numbers[0], width)
         self.inner, self.others = nn.Linear(width, width), nn.Linear(2 * width, width)
@@ -74,52 +72,8 @@ def _pooled(hidden: torch.Tensor, legal: torch.Tensor) -> tuple[torch.Tensor, to
     return (hidden * legal).sum(dim=1) / count, (hidden * legal).amax(dim=1)
 
 
-class _Ratings(nn.Module):
-    """Takes the ratings out of the features."""
+class IntraOpPolicy(RatingPolicy):
+    """``MaskablePPO(IntraOpPolicy, env)`` for ``IntraOpSharding-v0``; see ``RatingPolicy``."""
 
-    def __init__(self, actions: int) -> None:
-        super().__init__()
-        self.actions = actions
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """(b, actions)."""
-        return features[:, : self.actions]
-
-
-class _Value(nn.Module):
-    """Rates the whole by one hidden layer."""
-
-    def __init__(self, actions: int, width: int) -> None:
-        super().__init__()
-        self.actions = actions
-        self.layers = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """(b, 1)."""
-        return self.layers(features[:, self.actions :])
-
-
-class IntraOpPolicy(MaskableMultiInputActorCriticPolicy):
-    """``MaskablePPO(IntraOpPolicy, env)`` for ``IntraOpSharding-v0``.
-
-    Args:
-        *args: arguments of sb3-contrib's ``MaskableMultiInputActorCriticPolicy``.
-        **options: further arguments of it.
-    """
-
+    extractor = ActionExtractor
     features_extractor: ActionExtractor
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        own = {"features_extractor_class": ActionExtractor, "net_arch": []}
-        super().__init__(*args, **{"ortho_init": False, **options, **own})
-
-    def _build(self, lr_schedule: Schedule) -> None:
-        super()._build(lr_schedule)  # the heads that it makes are replaced
-        actions = self.features_extractor.actions
-        self.action_net: nn.Module = _Ratings(actions)
-        self.value_net: nn.Module = _Value(actions, WIDTH)  # type: ignore[assignment]
-        self.optimizer = self.optimizer_class(
-            self.parameters(),
-            lr=lr_schedule(1),  # type: ignore[call-arg]
-            **self.optimizer_kwargs,
-        )
