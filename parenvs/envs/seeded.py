@@ -53,10 +53,14 @@ class SeededBatch(BatchedEnv):
         for row in rows.tolist() if seeds else ():
             if seeds[row] is not None:
                 self._seeds[row], self._generators[row] = seeds[row], None
+                self._reseeded(row)
         if other is None:
             self._restart(who)
         else:
             self._lend(who, other)
+
+    def _reseeded(self, row: int) -> None:
+        """Follow a new seed of an environment; by default there is nothing else to do."""
 
     def _lend(self, who: Any, other: Any) -> None:
         """Start an episode of each of ``who`` of the problem that ``_elsewhere`` returned."""
