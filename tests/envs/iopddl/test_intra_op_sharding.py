@@ -49,8 +49,6 @@ def boards(count, free=None, **sizes):
 FREE = {"forbidden": 0.0}
 SMALL = draw(45, nodes=14, edges=34, forbidden=0.15, most=4)
 """A problem of which the reduction leaves 7 nodes, not free."""
-TRAP = draw(124, edges=8, most=4)
-"""A problem whose greedy plan costs 63, and its best one 52."""
 
 
 def play(env, rng, **reset):
@@ -190,7 +188,7 @@ def test_env__advice():
         assert advise(board, "prices").bound <= optimum(board.problem) + 1e-6
     worth = {}
     for advice in ("none", "messages", "prices"):
-        env = make(problem=TRAP, reduction=False, advice=advice)
+        env = make(instance="intra-op-test/mesh-001", advice=advice)
         observation, _ = env.reset()
         assert observation["actions"][:, 3].any() == (advice != "none")
         assert observation["actions"][:, 4].any() == (advice == "prices")
