@@ -169,9 +169,14 @@ class TaskProblem(ABC):
         return Cluster.parse(self.settings["cluster"])
 
     @property
+    def has_cluster(self) -> bool:
+        """Whether its devices are known as a cluster."""
+        return "cluster" in self.settings
+
+    @property
     def place(self) -> str:
         """Instance and devices, in words."""
-        return f"{self.instance} on {self.cluster}" if "cluster" in self.settings else self.instance
+        return f"{self.instance} on {self.cluster}" if self.has_cluster else self.instance
 
     @cached_property
     def target(self) -> Any:

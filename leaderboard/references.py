@@ -41,10 +41,8 @@ VERSION = 1
 
 
 def problems(task: str, instances: Sequence[str] | None = None) -> Iterator[TaskProblem]:
-    """Yield the problems of a task, on some instances or all of them, without references."""
-    for problem in KINDS[task].problems():
-        if instances is None or problem.instance in instances:
-            yield problem
+    """Return the problems of a task, on some instances or all of them, without references."""
+    return KINDS[task].problems(instances)
 
 
 def solved(problem: TaskProblem, seconds: float = SECONDS) -> TaskProblem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,6 +15,8 @@ SECONDS = 60.0
 """Time limit of a search that need not end by itself."""
 PROVEN, ONE = "until proven", "one plan a problem"
 """Search budgets."""
+Instances = Collection[str] | None
+"""Names of graphs and problems, or None for all of them."""
 Planner = Callable[[Any], Plan]
 """Makes a plan of a ``TaskProblem``, or raises ``InfeasibleError``."""
 
@@ -106,7 +108,7 @@ class TaskKind:
         cost: the cost of a plan, in words.
         trivial: the trivial plan, in words.
         problem: class of its problems.
-        problems: yields the problems without references.
+        problems: yields the problems without references, those of some instances (None: of all).
         agents: the project's agents that enter it, with descriptions.
         planner: makes a planner of an agent's name, a seed and steps.
         reward: ``"paper"`` or ``"step_time"`` for partitions.
@@ -118,7 +120,7 @@ class TaskKind:
     cost: str
     trivial: str
     problem: type[TaskProblem]
-    problems: Callable[[], Iterator[TaskProblem]]
+    problems: Callable[[Instances], Iterator[TaskProblem]]
     agents: Mapping[str, Description]
     planner: Callable[[str, int, int], Planner]
     reward: str = ""

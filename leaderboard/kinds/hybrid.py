@@ -32,12 +32,13 @@ from parenvs.leaderboard.kinds.base import (
     PROVEN,
     SECONDS,
     Description,
+    Instances,
     Planner,
     TaskKind,
 )
 from parenvs.leaderboard.problem import UNKNOWN, Reference, TaskProblem, reference_of_row
 from parenvs.plan import SCHEDULES, SENDS, HybridPlan, Plan
-from parenvs.shipped import hetero_sets, load_hetero, problem_sets
+from parenvs.shipped import load_hetero, problem_sets
 
 MOST_MICRO_BATCH = 16
 """Samples of a micro-batch in one replica of a plan of task ``hetero``, at most."""
@@ -71,9 +72,9 @@ class HybridProblem(TaskProblem):
         return self.target.cluster
 
     @property
-    def place(self) -> str:
-        """Instance and devices, in words."""
-        return f"{self.instance} on {self.cluster}"
+    def has_cluster(self) -> bool:
+        """Whether its devices are known as a cluster: that of the set's problem."""
+        return True
 
     def load(self) -> Hybrid:
         """See ``TaskProblem.load``."""
@@ -141,20 +142,20 @@ class HeteroProblem(HybridProblem):
         return [words for holds, words in rules if not holds]
 
 
-def problems(task: str) -> Iterator[HybridProblem]:
+def problems(task: str, instances: Instances = None) -> Iterator[HybridProblem]:
     """Yield the problems of a task, without references."""
+    kind: type[HybridProblem] = HybridProblem
+    sets, first = TIERS_OF_HYBRID, len(FAMILIES) * OF_FAMILY  # families take turns in a set
     if task == "hetero":
-        for tier in TIERS:
-            for hybrid in hetero_sets()[f"{tier}-test"][:FIRST]:
-                yield _problem(HeteroProblem, hybrid, tier)
-        return
-    for tier, set_name in TIERS_OF_HYBRID.items():
-        first = len(FAMILIES) * OF_FAMILY  # families take turns in a set
+        kind, sets, first = HeteroProblem, {tier: f"{tier}-test" for tier in TIERS}, FIRST
+    for tier, set_name in sets.items():
         for hybrid in problem_sets()[set_name][:first]:
-            yield _problem(HybridProblem, hybrid, tier)
+            if instances is None or hybrid.instance in instances:
+                yield _problem(kind, hybrid, tier)
 
 
 def _problem(kind: type[HybridProblem], hybrid: Hybrid, tier: str) -> HybridProblem:
+    """Make a problem without reference."""
     settings = {
         "tier": tier,
         "servers": hybrid.cluster.servers,
@@ -165,9 +166,9 @@ def _problem(kind: type[HybridProblem], hybrid: Hybrid, tier: str) -> HybridProb
     return kind(name, HybridPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0)
 
 
-JUDGED, EPISODES = 600, 8
+JUDGED, EPISODES = 600, 4
 """Plans that the local search of hybrid plans judges, and random episodes with masks."""
-SWAPS = 800
+SWAPS = 200
 """Plans that searches over orders of servers judge."""
 _HYBRID_AGENTS = {
     "megatron": Description(
@@ -214,11 +215,6 @@ _HETERO_AGENTS = {
         "",
         f"{SWAPS} judged plans a problem",
         True,
-    ),
-    "sandwich": Description(
-        "Speeds rounded down to few types, then exact over types.",
-        "",
-        f"two searches of at most {SECONDS:.0f} s a problem",
     ),
     "exact": Description(
         f"Dynamic programming over sets of servers, up to {EXACT} of them; no plan with more.",

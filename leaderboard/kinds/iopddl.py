@@ -24,6 +24,7 @@ from parenvs.leaderboard.kinds.base import (
     PROVEN,
     Description,
     Figure,
+    Instances,
     Planner,
     TaskKind,
 )
@@ -101,7 +102,7 @@ class IntraOpProblem(TaskProblem):
     def load(self) -> IntraOp:
         """See ``TaskProblem.load``."""
         if self.added:
-            return store.find(self.instance)
+            return replace(store.find(self.instance), instance=self.instance)
         settings = self.settings
         return _limited(settings["graph"], settings["cluster"], settings["limit"], self.instance)
 
@@ -177,7 +178,7 @@ def _limited(graph: str, cluster: str, limit: int, name: str) -> IntraOp:
     return replace(_export(graph, cluster).problem, limit=limit, name=name, instance=name)
 
 
-def problems() -> Iterator[IntraOpProblem]:
+def problems(instances: Instances = None) -> Iterator[IntraOpProblem]:
     """Yield the problems without references; those of the contest need no file here."""
     for export in _EXPORTS:
         for limit in export.limits:
@@ -188,6 +189,8 @@ def problems() -> Iterator[IntraOpProblem]:
                 "limit": limit * 10**6,
             }
             name = f"{export.graph}-{export.label}-{limit}MB"
+            if instances is not None and name not in instances:
+                continue
             target = _limited(export.graph, export.cluster, settings["limit"], name)
             yield IntraOpProblem(
                 name, IntraOpPlan.task, "", name, target.fingerprint, settings, UNKNOWN, 0.0
@@ -195,7 +198,10 @@ def problems() -> Iterator[IntraOpProblem]:
     for letter, fingerprint in _FINGERPRINTS.items():
         row, name = known.KNOWN[letter], f"{_PREFIX}{letter}"
         settings = {"tier": CONTEST, "model": row.model, "seconds": row.seconds}
-        yield IntraOpProblem(name, IntraOpPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0)
+        if instances is None or name in instances:
+            yield IntraOpProblem(
+                name, IntraOpPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0
+            )
 
 
 def _contest(pairs: list[tuple[TaskProblem, float | None]]) -> list[tuple[str, float | None]]:

@@ -18,6 +18,7 @@ from parenvs.leaderboard.kinds.base import (
     CERTIFIED,
     ONE,
     Description,
+    Instances,
     Planner,
     TaskKind,
 )
@@ -78,11 +79,13 @@ class OrderProblem(TaskProblem):
         return f"{self.instance}, {sizes}"
 
 
-def problems() -> Iterator[OrderProblem]:
+def problems(instances: Instances = None) -> Iterator[OrderProblem]:
     """Yield the problems without references."""
     for tier, sizes in TIERS.items():
         for number in range(FIRST):
             name = f"{SET}/{tier}-{number:03d}"
+            if instances is not None and name not in instances:
+                continue
             settings = {
                 "tier": tier, "stages": sizes.stages, "micro_batches": sizes.micro_batches
             }  # fmt: skip

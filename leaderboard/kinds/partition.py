@@ -16,6 +16,7 @@ from parenvs.leaderboard.kinds.base import (
     PROVEN,
     TRAINED_AGENTS,
     Description,
+    Instances,
     Planner,
     TaskKind,
 )
@@ -141,10 +142,10 @@ _PARTITION_SHAPES: dict[str, tuple[_PartitionShape, ...]] = {
 """Name of a partition task -> its shapes."""
 
 
-def problems(task: str) -> Iterator[PartitionProblem]:
+def problems(task: str, instances: Instances = None) -> Iterator[PartitionProblem]:
     """Yield the problems of a task, without references."""
     kind, reward, problem = _KINDS[task]
-    for instance in PAPER:
+    for instance in (x for x in PAPER if instances is None or x in instances):
         fingerprint = load_graph(instance).fingerprint
         for mesh in _PARTITION_SHAPES[task]:
             cluster = mesh.cluster or "1x8:v100"

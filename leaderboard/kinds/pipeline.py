@@ -18,6 +18,7 @@ from parenvs.leaderboard.kinds.base import (
     SECONDS,
     TRAINED_AGENTS,
     Description,
+    Instances,
     Planner,
     TaskKind,
 )
@@ -137,9 +138,9 @@ _PIPELINE_SHAPES: dict[str, tuple[_PipelineShape, ...]] = {
 """Name of a pipeline task -> its shapes."""
 
 
-def problems(task: str) -> Iterator[PipelineProblem]:
+def problems(task: str, instances: Instances = None) -> Iterator[PipelineProblem]:
     """Yield the problems of a task, without references."""
-    for instance in PAPER:
+    for instance in (x for x in PAPER if instances is None or x in instances):
         fingerprint = load_graph(instance, "forward").fingerprint
         for shape in _PIPELINE_SHAPES[task]:
             settings: dict[str, Any] = {

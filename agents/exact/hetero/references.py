@@ -27,7 +27,7 @@ from parenvs.hybrid.hetero import TIERS
 from parenvs.hybrid.problem import Hybrid
 from parenvs.shipped import hetero_sets
 
-FIRST = 4
+FIRST = 3
 """Problems of each test set whose references are made by default: the first ones."""
 EVALUATIONS, SEEDS = 800, (0, 1)
 """Plans that each swap search judges, and the seeds of the searches."""

@@ -16,8 +16,9 @@ from parenvs.agents.exact.hybrid.solve import exact
 from parenvs.agents.exact.references import SAME, ReferenceFile, run
 from parenvs.datasets.hybrid_sets import SETS
 from parenvs.datasets.references import HYBRID, Row
-from parenvs.errors import UnknownInstanceError
+from parenvs.errors import InfeasibleError, UnknownInstanceError
 from parenvs.hybrid.problem import Hybrid
+from parenvs.hybrid.space import Constraints, UniformSpace
 from parenvs.plan import HybridPlan
 from parenvs.shipped import load_hetero, problem_sets
 
@@ -101,7 +102,12 @@ def row_of(
 
 
 def _make(problem: Hybrid) -> Row:
-    answer = exact(problem, time_limit=SECONDS)
+    # Where no uniform plan deals layers out evenly, the search needs another one to beat.
+    try:
+        uneven = not UniformSpace.build(problem).fits.any()
+    except InfeasibleError:
+        uneven = True
+    answer = exact(problem, Constraints(uneven=uneven), time_limit=SECONDS)
     among = answer.among if answer.proven else ""
     bound = min(problem.kernel_bound_seconds, answer.length)
     return row_of(problem, answer.plan, answer.length, bound, among, answer.method)
