@@ -12,7 +12,7 @@ from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.exact.hetero.references import EXACT, FIRST
 from parenvs.agents.exact.hetero.references import HETERO_REFERENCES as HETERO_FILE
 from parenvs.agents.exact.hybrid.references import HYBRID_REFERENCES as HYBRID_FILE
-from parenvs.agents.exact.hybrid.references import plan_of_row
+from parenvs.agents.exact.hybrid.references import exact_or_uneven, plan_of_row
 from parenvs.agents.heuristics.episodes import local_search, random_play
 from parenvs.agents.heuristics.hetero import random_orders, swap_search
 from parenvs.agents.planners import solve
@@ -225,6 +225,7 @@ _HETERO_AGENTS = {
 }
 _Maker = Callable[[Hybrid, int], HybridAnswer]
 _MAKERS: dict[tuple[str, str], _Maker] = {
+    ("hybrid", "exact"): lambda problem, seed: exact_or_uneven(problem, SECONDS),
     ("hybrid", "random"): lambda problem, seed: random_play(
         problem, np.random.default_rng(seed), EPISODES, "completable"
     ),
@@ -253,7 +254,8 @@ def planner(task: str, agent: str, seed: int, steps: int) -> Planner:
             return _MAKERS[task, agent](target, seed).plan
         if (task, agent) == ("hetero", "exact") and target.cluster.servers > EXACT:
             raise InfeasibleError(f"{target.cluster.servers} servers are too many")
-        options: dict[str, Any] = {"time_limit": SECONDS, "seed": seed}
+        limit = None if task == "hetero" else SECONDS
+        options: dict[str, Any] = {"time_limit": limit, "seed": seed}
         return solve(target, _NAMES.get((task, agent), agent), **options).plan
 
     return plan
