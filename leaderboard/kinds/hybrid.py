@@ -11,6 +11,7 @@ import numpy as np
 from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.exact.hetero.references import EXACT, FIRST
 from parenvs.agents.exact.hetero.references import HETERO_REFERENCES as HETERO_FILE
+from parenvs.agents.exact.hetero.solve import Orders, by_speed, subset_search
 from parenvs.agents.exact.hybrid.references import HYBRID_REFERENCES as HYBRID_FILE
 from parenvs.agents.exact.hybrid.references import exact_or_uneven, plan_of_row
 from parenvs.agents.heuristics.episodes import local_search, random_play
@@ -217,12 +218,30 @@ _HETERO_AGENTS = {
         True,
     ),
     "exact": Description(
-        f"Dynamic programming over sets of servers, up to {EXACT} of them; no plan with more.",
+        f"Dynamic programming over sets of servers, from some swaps on; up to {EXACT} servers.",
         "",
         PROVEN,
     ),
     "best-known": BEST_KNOWN,
 }
+
+
+def _subset(problem: Hybrid, seed: int) -> HybridAnswer:
+    """Return the optimum over orders, cuts and splits, searched from the plan of some swaps on.
+
+    Raises:
+        InfeasibleError: there are too many servers.
+    """
+    if problem.cluster.servers > EXACT:
+        raise InfeasibleError(f"{problem.cluster.servers} servers are too many; at most {EXACT}")
+    orders = Orders(problem)
+    orders.start([by_speed(problem), by_speed(problem, False)])
+    swapped = swap_search(problem, np.random.default_rng(seed), None, SWAPS)
+    if orders.setting is not None:
+        orders.keep(swapped.plan, orders.setting, swapped.length)
+    return subset_search(problem, orders=orders)
+
+
 _Maker = Callable[[Hybrid, int], HybridAnswer]
 _MAKERS: dict[tuple[str, str], _Maker] = {
     ("hybrid", "exact"): lambda problem, seed: exact_or_uneven(problem, SECONDS),
@@ -235,11 +254,12 @@ _MAKERS: dict[tuple[str, str], _Maker] = {
     ("hetero", "random"): lambda problem, seed: random_orders(
         problem, np.random.default_rng(seed), None, SWAPS
     ),
+    ("hetero", "exact"): _subset,
     ("hetero", "swap"): lambda problem, seed: swap_search(
         problem, np.random.default_rng(seed), None, SWAPS
     ),
 }
-_NAMES = {("hetero", "sorted"): "sorted-servers", ("hetero", "exact"): "subset-dp"}
+_NAMES = {("hetero", "sorted"): "sorted-servers"}
 """Task and agent -> the planner that makes it, where the two differ."""
 
 
@@ -252,11 +272,8 @@ def planner(task: str, agent: str, seed: int, steps: int) -> Planner:
             return plan_of_row(target, references(problem.file.file)[problem.instance])
         if (task, agent) in _MAKERS:
             return _MAKERS[task, agent](target, seed).plan
-        if (task, agent) == ("hetero", "exact") and target.cluster.servers > EXACT:
-            raise InfeasibleError(f"{target.cluster.servers} servers are too many")
-        limit = None if task == "hetero" else SECONDS
-        options: dict[str, Any] = {"time_limit": limit, "seed": seed}
-        return solve(target, _NAMES.get((task, agent), agent), **options).plan
+        name = _NAMES.get((task, agent), agent)
+        return solve(target, name, time_limit=SECONDS, seed=seed).plan
 
     return plan
 
