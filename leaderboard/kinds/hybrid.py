@@ -14,7 +14,7 @@ from parenvs.agents.exact.hetero.references import HETERO_REFERENCES as HETERO_F
 from parenvs.agents.exact.hetero.solve import Orders, by_speed, subset_search
 from parenvs.agents.exact.hybrid.references import HYBRID_REFERENCES as HYBRID_FILE
 from parenvs.agents.exact.hybrid.references import exact_or_uneven, plan_of_row
-from parenvs.agents.heuristics.episodes import local_search, random_play
+from parenvs.agents.heuristics.episodes import local_search
 from parenvs.agents.heuristics.hetero import random_orders, swap_search
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
@@ -167,8 +167,8 @@ def _problem(kind: type[HybridProblem], hybrid: Hybrid, tier: str) -> HybridProb
     return kind(name, HybridPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0)
 
 
-JUDGED, EPISODES = 600, 4
-"""Plans that the local search of hybrid plans judges, and random episodes with masks."""
+JUDGED = 600
+"""Plans that the local search of hybrid plans judges."""
 SWAPS = 200
 """Plans that searches over orders of servers judge."""
 _HYBRID_AGENTS = {
@@ -181,10 +181,7 @@ _HYBRID_AGENTS = {
         "All plans of equal stages, judged together; the shortest.", "", "all uniform plans"
     ),
     "random": Description(
-        "The best of random episodes of HybridPlan-v0 whose masks leave what still fits.",
-        "",
-        f"{EPISODES} judged plans a problem",
-        True,
+        "One of the uniform plans that fit, each as likely as any other.", "", ONE, True
     ),
     "local-search": Description(
         "Changes of one choice of an episode of HybridPlan-v0, kept if no worse.",
@@ -245,9 +242,6 @@ def _subset(problem: Hybrid, seed: int) -> HybridAnswer:
 _Maker = Callable[[Hybrid, int], HybridAnswer]
 _MAKERS: dict[tuple[str, str], _Maker] = {
     ("hybrid", "exact"): lambda problem, seed: exact_or_uneven(problem, SECONDS),
-    ("hybrid", "random"): lambda problem, seed: random_play(
-        problem, np.random.default_rng(seed), EPISODES, "completable"
-    ),
     ("hybrid", "local-search"): lambda problem, seed: local_search(
         problem, np.random.default_rng(seed), JUDGED
     ),
