@@ -23,7 +23,7 @@ SUBMISSIONS = Path(__file__).parents[2] / "leaderboard" / "submissions"
 NAMES = (
     "data-parallel/random", "data-parallel/replicate", "operator-partition-paper/expert",
     "operator-partition-step-time/data-parallel", "pipeline-cut/even", "pipeline-cut/exact-full",
-    "hybrid/megatron", "hetero/best-known", "packed-order/neh", "iopddl/partition-milp",
+    "hybrid/best-known", "hetero/best-known", "packed-order/neh", "iopddl/partition-milp",
 )  # fmt: skip
 PROBLEM_COUNTS = {
     "operator-partition-paper": 3,
@@ -181,8 +181,8 @@ def test_site__plans_are_drawn(files, known):
 
 
 def test_site__plans_of_other_kinds_are_told(files, known):
-    text = files["entries/hybrid/megatron.html"]
-    assert "Stages of hybrid-test/llama-000: " in text and "sequence parallel" in text
+    text = files["entries/hybrid/best-known.html"]
+    assert "Stages of hybrid-test/gpt-000: " in text and "sequence parallel" in text
     text = files["entries/hetero/best-known.html"]
     assert "Stages of hetero-8-test/spread-000: " in text and "; servers " in text
     drawn = Page(files["entries/packed-order/neh.html"])
