@@ -1,0 +1,141 @@
+"""Vector environment of ``ElasticPlan-v0``: ``gym.make_vec("ElasticPlan-v0", ...)``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.utils.seeding import np_random
+
+from parenvs.elastic.library import MOST_PLANS
+from parenvs.elastic.run import Run
+from parenvs.envs.base import rendered
+from parenvs.envs.batched import BatchedEnv, keep_blocks
+from parenvs.envs.elastic.play import Play
+from parenvs.envs.elastic.single import ElasticPlanEnv
+from parenvs.envs.pipeline.plan_problems import seeds_of
+from parenvs.plan import ILLEGAL
+
+
+class ElasticPlanVectorEnv(BatchedEnv):
+    """n episodes at once, each as in the single environment, to the last bit; see ``BatchedEnv``.
+
+    Observations are ``plans`` (n, 64, 6), ``change`` (n, 64, 3) and ``numbers`` (n, 16) float32,
+    masks (n, 64). Environment i has a generator of its own, seeded with ``seed + i``.
+
+    ``copy=False`` hands out ``plans`` as a read-only view that holds until the next call. All
+    other arrays are fresh.
+    """
+
+    single = ElasticPlanEnv
+    own = ("instance", "problem")
+    env: ElasticPlanEnv
+
+    def _set_up(self) -> None:
+        n = self.num_envs
+        keep_blocks(4 * n * MOST_PLANS * 6)
+        self._play_of = Play(n, self.env.home.tables)
+        self._rows = np.arange(n)
+        self._over = np.zeros(n, dtype=np.bool_)
+        self._complete = np.zeros(n, dtype=np.bool_)
+        self._seeds: list[int | None] = [None] * n
+        self._generators: list[np.random.Generator | None] = [None] * n
+        self._plans = np.zeros((n, MOST_PLANS, 6), dtype=np.float32)
+        number, drawn = self.env.home.draw(np.random.default_rng(0))
+        self._begin(self._rows, [number] * n, [drawn] * n)
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """The generator of each environment, as in ``SyncVectorEnv``."""
+        return tuple(map(self._generator, range(self.num_envs)))
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seed of each environment's generator."""
+        for row in range(self.num_envs):
+            self._generator(row)
+        return tuple(int(seed) for seed in self._seeds if seed is not None)
+
+    def _generator(self, row: int) -> np.random.Generator:
+        """Return the generator of an environment; without a seed it gets a random one."""
+        generator = self._generators[row]
+        if generator is None:
+            generator, self._seeds[row] = np_random(self._seeds[row])
+            self._generators[row] = generator
+        return generator
+
+    def _reset(
+        self, who: Any, seed: int | Sequence[int | None] | None, options: dict[str, Any]
+    ) -> None:
+        seeds = seeds_of(seed, self.num_envs)
+        for row in self._rows[who].tolist() if seeds else ():
+            if seeds[row] is not None:
+                self._seeds[row], self._generators[row] = seeds[row], None
+        super()._reset(who, None, options)
+
+    def _restart(self, who: Any) -> None:
+        rows = self._rows[who]
+        drawn = [self.env.home.draw(self._generator(row)) for row in rows.tolist()]
+        self._begin(rows, [number for number, _ in drawn], [numbers for _, numbers in drawn])
+
+    def _begin(self, rows: np.ndarray, problems: list[int], drawn: list[Any]) -> None:
+        """Start the episodes of ``rows``."""
+        self._play_of.start(rows, problems, drawn)
+        self._plans[rows] = self._play_of.tables.plans[self._play_of.row[rows]]
+        self._over[rows] = self._complete[rows] = False
+
+    def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        play, over = self._play_of, self._ended()
+        rewards, terminated = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
+        legal = play.legal(actions)
+        rows = self._rows
+        if over.size or not legal.all():
+            wrong = ~legal & ~self._over
+            rewards[wrong], terminated[wrong] = ILLEGAL, True
+            rows = np.flatnonzero(legal & ~self._over)
+            self._over |= wrong
+        if rows.size:
+            rewards[rows], complete = play.step(rows, actions[rows])
+            if complete.any():
+                ended = rows[complete]
+                terminated[ended] = self._over[ended] = self._complete[ended] = True
+        if over.size:
+            self._restart(over)
+        return rewards, terminated
+
+    def _ended(self) -> np.ndarray:
+        return np.flatnonzero(self._over)
+
+    def _masks(self) -> np.ndarray:
+        masks = self._play_of.masks()
+        if self._over.any():
+            masks[self._over] = 1
+        return masks
+
+    def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
+        complete = self._complete[who]
+        figures = {"samples": self._play_of.total[who], "share": self._play_of.shares(who)}
+        return {key: np.where(complete, value, np.nan) for key, value in figures.items()}
+
+    def _instances(self, who: np.ndarray) -> list[str]:
+        return [self._attribute("instance", index) for index in who.tolist()]
+
+    def _attribute(self, name: str, index: int) -> Any:
+        problem = self._play_of.tables.problems[self._play_of.problem[index]]
+        return problem.instance if name == "instance" else problem
+
+    def _observation(self) -> dict[str, Any]:
+        plans = self._plans.copy() if self.copy else self._plans.view()
+        plans.flags.writeable = self.copy
+        return {"plans": plans, **self._play_of.observation(self._rows)}
+
+    def _last(self, who: np.ndarray) -> list[dict[str, Any]]:
+        batched = {"plans": self._plans[who], **self._play_of.observation(who)}
+        return [{key: value[k] for key, value in batched.items()} for k in range(len(who))]
+
+    def _picture(self, mode: str, index: int) -> Any:
+        return rendered(mode, self._plan_of(index))  # type: ignore[arg-type]
+
+    def _plan_of(self, index: int) -> Run:
+        return self._play_of.run(index)
