@@ -212,6 +212,32 @@ class Library:
         return cls(name, state, costs or Costs(), devices, chosen(best.items(), devices))
 
 
+def happened(
+    lost: np.ndarray,
+    used: np.ndarray,
+    needed: np.ndarray,
+    replicas: np.ndarray,
+    borders: np.ndarray,
+) -> np.ndarray:
+    """Return what happened to plans, see ``EVENTS``, (k,) int64.
+
+    Args:
+        lost: (k, N+1) how many of the m oldest nodes left, by m.
+        used: (k,) nodes of each plan that trained.
+        needed: (k,) the same with its spares.
+        replicas: (k,) nodes that hold the same part of the state.
+        borders: (k, G+1) first node of each group of these, see ``Library.borders``.
+    """
+    row = np.arange(len(lost))
+    count = lost[row, used].astype(np.int64)
+    ready = lost[row, np.minimum(needed, lost.shape[1] - 1)] <= needed - used
+    event = np.where(ready, READY + count, np.minimum(count, LOST))
+    groups = np.diff(np.take_along_axis(lost, borders, axis=1), axis=1)
+    event[(groups == replicas[:, None]).any(axis=1)] = GONE
+    event[count == 0] = 0
+    return event
+
+
 def replica_nodes(degrees: Degrees, devices: int) -> int | None:
     """Return on how many nodes each part of the state lies; None if that differs by part."""
     tensor, pipeline, data = degrees

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.elastic.course import Course
-from parenvs.elastic.library import GONE, LOST, READY, Library
+from parenvs.elastic.library import GONE, Library, happened
 from parenvs.elastic.markov import Markov, courses
 from parenvs.elastic.trace import MOST_INTERVALS, Trace
 from parenvs.errors import InfeasibleError, ParenvsError, shown
@@ -162,31 +162,28 @@ class Elastic:
         """(K,) bool, plans that so many nodes are enough for."""
         return np.asarray(self.library.needed <= nodes)
 
-    def event(self, plan: int, lost: np.ndarray) -> int:
-        """Return what happens to a plan.
+    def events(self, lost: np.ndarray) -> np.ndarray:
+        """Return what happens to each plan, (K,) int64.
 
         Args:
-            plan: its number.
             lost: (N+1,) of the course.
         """
         library = self.library
-        used, replicas = int(library.used[plan]), int(library.replicas[plan])
-        count = int(lost[used])
-        if count == 0:
-            return 0
-        groups = np.diff(lost[library.borders[plan]].astype(int))
-        if (groups == replicas).any():
-            return GONE
-        spares = int(library.spares[plan])
-        is_ready = int(lost[min(used + spares, len(lost) - 1)]) <= spares
-        return READY + count if is_ready else min(count, LOST)
+        fits = np.flatnonzero(library.needed < len(lost))
+        result = np.zeros(len(library), dtype=np.int64)
+        if not lost[-1]:
+            return result
+        columns = (library.used, library.needed, library.replicas, library.borders)
+        each = np.broadcast_to(lost, (len(fits), len(lost)))
+        result[fits] = happened(each, *(column[fits] for column in columns))
+        return result
 
     def after(self, moment: Moment, plan: int, course: Course) -> Moment:
         """Return the moment after a choice."""
         stays = plan == moment.plan != 0 and moment.event == 0
         since = (moment.since + 1) % self.library.costs.every if stays else 0
         t = moment.interval + 1
-        return Moment(t, int(course.nodes[t]), plan, self.event(plan, course.lost[t]), since)
+        return Moment(t, int(course.nodes[t]), plan, int(self.events(course.lost[t])[plan]), since)
 
     def draw(self, rng: np.random.Generator) -> np.ndarray | None:
         """Draw the numbers that decide a course, or None if nothing is random."""

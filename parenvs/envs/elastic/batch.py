@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy as copying
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from parenvs.elastic.library import MOST_PLANS
 from parenvs.elastic.run import Run
 from parenvs.envs.base import rendered
 from parenvs.envs.batched import BatchedEnv, keep_blocks
+from parenvs.envs.batches import Guest
 from parenvs.envs.elastic.play import Play
 from parenvs.envs.elastic.single import ElasticPlanEnv
 from parenvs.envs.pipeline.plan_problems import seeds_of
@@ -72,10 +74,23 @@ class ElasticPlanVectorEnv(BatchedEnv):
         for row in self._rows[who].tolist() if seeds else ():
             if seeds[row] is not None:
                 self._seeds[row], self._generators[row] = seeds[row], None
-        super()._reset(who, None, options)
+        guests = {}
+        for row in self._rows[who].tolist() if options else ():
+            env = copying.copy(self.env)
+            env._np_random = self._generator(row)
+            guests[row] = Guest(env, *env.reset(options=options))
+        for row in self._rows[who].tolist():
+            self._guests.pop(row, None)
+        self._guests.update(guests)
+        self._restart(who)
 
     def _restart(self, who: Any) -> None:
         rows = self._rows[who]
+        if self._guests:  # while a guest plays, nothing is drawn for its environment
+            is_idle = np.array([r in self._guests and not self._guests[r].over for r in rows])
+            self._play_of.rewind(rows[is_idle])
+            self._over[rows[is_idle]] = False
+            rows = rows[~is_idle]
         drawn = [self.env.home.draw(self._generator(row)) for row in rows.tolist()]
         self._begin(rows, [number for number, _ in drawn], [numbers for _, numbers in drawn])
 

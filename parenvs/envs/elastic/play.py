@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from parenvs.elastic.course import Course
-from parenvs.elastic.library import GONE, LOST, MOST_PLANS, READY
+from parenvs.elastic.library import GONE, LOST, MOST_PLANS, READY, happened
 from parenvs.elastic.markov import Markov, courses
 from parenvs.elastic.run import Run, replay
 from parenvs.elastic.trace import MOST_NODES
-from parenvs.envs.elastic.tables import Tables, what_happened
+from parenvs.envs.elastic.tables import Tables
 
 NUMBERS = (
     "nodes", "joined", "left", "used", "spares", "idle", "rate", "lost", "ready", "gone", "since",
@@ -76,6 +76,10 @@ class Play:
         self.length[who] = [tables.problems[i].intervals for i in problems]
         if not self.is_shared:
             self._lay(who, problems, drawn)
+        self.rewind(who)
+
+    def rewind(self, who: Any) -> None:
+        """Start episodes ``who`` again, on the same courses."""
         for array in (self.interval, self.plan, self.event, self.since, self.quiet):
             array[who] = 0
         for sums in (self.total, self.leaving, self.joining):
@@ -134,7 +138,9 @@ class Play:
             hit = lost[np.arange(len(some)), self.tables.used[row, plan]].nonzero()[0]
             if hit.size:
                 some = some[hit]
-                self.event[some] = what_happened(self.tables, row[hit], plan[hit], lost[hit])
+                tables, row, plan = self.tables, row[hit], plan[hit]
+                columns = (tables.used, tables.held, tables.replicas, tables.borders)
+                self.event[some] = happened(lost[hit], *(column[row, plan] for column in columns))
 
     def masks(self) -> np.ndarray:
         """Return the legal plans, (n, 64) int8; the nodes are enough for them."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.elastic.library import GONE, LOST, MOST_PLANS, MOST_SPARES, READY, Library
+from parenvs.elastic.library import MOST_PLANS, MOST_SPARES, Library
 from parenvs.elastic.problem import SECONDS, Elastic
 from parenvs.elastic.trace import MOST_NODES
 from parenvs.errors import ParenvsError
@@ -189,26 +189,3 @@ def _of_set(name: str, model: str | None) -> Tables:
         known = sorted({row.model for row in rows.values()})
         raise ParenvsError(f"model: {name} has none of {model!r}; known: {', '.join(known)}")
     return Tables.of([load_elastic(f"{name}/{x}") for x in names])
-
-
-def what_happened(
-    tables: Tables, row: np.ndarray, plan: np.ndarray, lost: np.ndarray
-) -> np.ndarray:
-    """Return what happened to plans that lost nodes in use; see ``Elastic.event``.
-
-    Args:
-        tables: the problems.
-        row: (k,) rows of the tables.
-        plan: (k,) plans in force.
-        lost: (k, N+1) of the courses.
-    """
-    held = tables.held[row, plan]
-    columns = np.arange(len(row))
-    count = lost[columns, tables.used[row, plan]].astype(np.int64)
-    groups = np.diff(np.take_along_axis(lost, tables.borders[row, plan], axis=1), axis=1)
-    spares = held - tables.used[row, plan]
-    ready = lost[columns, held] <= spares
-    event = np.where(ready, READY + count, np.minimum(count, LOST))
-    event[(groups == tables.replicas[row, plan][:, None]).any(axis=1)] = GONE
-    return event
-
