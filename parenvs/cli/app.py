@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from parenvs import __version__
 from parenvs.cli import tables
 from parenvs.cli.bench import add_bench
+from parenvs.cli.elastic import add_elastic
 from parenvs.cli.iopddl import add_iopddl
 from parenvs.cli.leaderboard import add_leaderboard
 from parenvs.cli.model import Model, reading
@@ -338,6 +339,7 @@ add_planning(app)
 add_training(app)
 add_bench(app)
 add_leaderboard(app)
+add_elastic(app)
 add_iopddl(app)
 
 
