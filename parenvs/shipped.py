@@ -251,7 +251,9 @@ def load_library(
             f"cost model, or one of {', '.join(MEASURED)}"
         )
     if batch is not None:
-        raise ParenvsError(f"batch: the steps of {model} were measured with their own; leave it out")
+        raise ParenvsError(
+            f"batch: the steps of {model} were measured with their own; leave it out"
+        )
     path = data_folder() / "measured" / f"{model}.json"
     content = {**json.loads(path.read_text(encoding="utf-8")), "model": model}
     return Library.measured(content, State.of(chain))

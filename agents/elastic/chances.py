@@ -65,7 +65,9 @@ def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:
     """
     most = chain.nodes
     result = np.zeros((most + 1, len(library), EVENTS, most + 1))
-    sizes = list(zip(library.used.tolist(), library.spares.tolist(), library.replicas.tolist()))
+    sizes = list(
+        zip(library.used.tolist(), library.spares.tolist(), library.replicas.tolist(), strict=True)
+    )
     for likely, leave in chain.modes(phase):
         for n in range(most + 1):
             come = binom.pmf(np.arange(most - n + 1), most - n, chain.join[phase])

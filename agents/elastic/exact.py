@@ -51,7 +51,9 @@ class Optimal:
             ParenvsError: the problem is another one.
         """
         if problem.name != self.problem.name:
-            raise ParenvsError(f"the optimal policy of {self.problem.name} is none of {problem.name}")
+            raise ParenvsError(
+                f"the optimal policy of {self.problem.name} is none of {problem.name}"
+            )
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
         """See ``Policy``."""

@@ -203,4 +203,3 @@ RULES: dict[str, Callable[[], Policy]] = {
     rule.name: rule for rule in (KeepDegrees, Fastest, Myopic, Hysteresis)
 } | {"look-ahead": LookAhead}
 """Rules by name."""
-

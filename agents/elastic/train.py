@@ -1,6 +1,6 @@
 """Trains MaskablePPO on chains of ``elastic-train``, and plays what it has learnt.
 
-    python -m parenvs.agents.elastic.train --seed 0 --steps 2000000 --out elastic-ppo.zip
+    python -m parenvs.agents.elastic.train --seed 0 --steps 1000000 --out elastic-ppo.zip
 
 The agent sees courses of the training set only. The network sees each candidate beside the numbers
 of the job and a summary of all candidates, and scores them one by one, so that the policy does not
@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -36,15 +37,15 @@ from parenvs.shipped import ELASTIC_SETS
 
 ENVS = 128
 """Environments side by side."""
-STEPS = 2_000_000
+STEPS = 1_000_000
 """Environment steps of a training by default."""
 _OWN = len(PLAN_COLUMNS) + len(CHANGE_COLUMNS) + 1
-_WIDTH = 64
+_WIDTH = 32
 _REWARD = 240.0  # an interval of the ideal pays about 1
 
 
 class Scores(BaseFeaturesExtractor):
-    """Features of candidates (64 x 32), each beside the job's numbers, and a summary of all.
+    """Features of candidates (64 x 16), each beside the job's numbers, and a summary of all.
 
     Args:
         space: of the observations.
@@ -52,12 +53,12 @@ class Scores(BaseFeaturesExtractor):
         common: features of the job.
     """
 
-    def __init__(self, space: spaces.Dict, own: int = 32, common: int = 32) -> None:
+    def __init__(self, space: spaces.Dict, own: int = 16, common: int = 32) -> None:
         count = space["plans"].shape[0]  # type: ignore[index]
         super().__init__(space, count * own + own + common)
         self.count, self.own, self.common = count, own, common
         self.each = nn.Sequential(
-            nn.Linear(_OWN + len(NUMBERS), _WIDTH), nn.Tanh(), nn.Linear(_WIDTH, own), nn.Tanh()
+            nn.Linear(_OWN + len(NUMBERS), _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, own), nn.ReLU()
         )
         self.job = nn.Sequential(nn.Linear(len(NUMBERS), common), nn.Tanh())
 
@@ -82,12 +83,12 @@ class Heads(nn.Module):
         self.count, self.own = count, own
         self.latent_dim_pi, self.latent_dim_vf = count, _WIDTH
         self.score = nn.Sequential(
-            nn.Linear(2 * own + common, _WIDTH), nn.Tanh(), nn.Linear(_WIDTH, 1)
+            nn.Linear(2 * own + common, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 1)
         )
         self.worth = nn.Sequential(nn.Linear(own + common, _WIDTH), nn.Tanh())
 
     def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return scores (b, 64), and what the value is read from, (b, 64)."""
+        """Return scores (b, 64), and what the value is read from."""
         return self.forward_actor(features), self.forward_critic(features)
 
     def forward_actor(self, features: torch.Tensor) -> torch.Tensor:
@@ -106,7 +107,7 @@ class ElasticPolicy(MaskableActorCriticPolicy):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Make the networks; arguments as of the base."""
-        super().__init__(*args, features_extractor_class=Scores, **kwargs)
+        super().__init__(*args, **{**kwargs, "features_extractor_class": Scores})
 
     def _build_mlp_extractor(self) -> None:
         extractor: Any = self.features_extractor
@@ -154,7 +155,7 @@ def train(
     env.seed(seed)
     agent = MaskablePPO(
         ElasticPolicy, env, learning_rate=LinearSchedule(5e-4, 5e-5, 1.0), n_steps=60,
-        batch_size=1920, n_epochs=4, gamma=0.99, gae_lambda=0.95, ent_coef=0.003, seed=seed,
+        batch_size=1920, n_epochs=3, gamma=0.99, gae_lambda=0.95, ent_coef=0.003, seed=seed,
         device="cpu",
     )  # fmt: skip
     with one_thread():
@@ -204,7 +205,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     sys.stdout.write(f"{ELASTIC_SETS[1]}: mean return {found['value'].mean():.4f}\n")
     if options.out is not None:
         with replacing(options.out) as stream:
-            agent.save(stream)
+            agent.save(cast(BufferedIOBase, stream))
     return 0
 
 

@@ -87,6 +87,12 @@ class Library:
         """(K,) nodes that are kept as spares."""
         return np.array([0, *(plan.spares for plan in self.candidates)], dtype=np.int64)
 
+    @cached_property
+    def sizes(self) -> list[tuple[int, int, int]]:
+        """(used, spares, replicas) of each plan."""
+        columns = (self.used.tolist(), self.spares.tolist(), self.replicas.tolist())
+        return list(zip(*columns, strict=True))
+
     @property
     def needed(self) -> np.ndarray:
         """(K,) nodes that must be there."""

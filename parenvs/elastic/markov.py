@@ -176,7 +176,8 @@ def courses(chains: Sequence[Markov], uniform: np.ndarray) -> Course:
     ranks = np.arange(width - 1)
     for first in range(0, count, _ROWS):
         rows = slice(first, first + _ROWS)
-        leave, join, severity = (np.stack(x) for x in zip(*map(rates.get, chains[rows])))  # type: ignore[arg-type]
+        columns = zip(*(rates[chain] for chain in chains[rows]), strict=True)
+        leave, join, severity = (np.stack(column) for column in columns)
         bulk = np.array([chain.bulk for chain in chains[rows]], dtype=np.float32)
         leave = np.where(uniform[rows, :, 0] < bulk[:, None], severity, leave)
         now = nodes[rows, 0]

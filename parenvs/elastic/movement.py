@@ -144,11 +144,9 @@ def move(
         return _fetched(state, old, new, way, devices)
     grid = math.lcm(old.tensor, new.tensor)
     size = atom_bytes(state, grid)
-    layouts = [Layout.of(state, degrees, grid, devices) for degrees in (old, new)]
-    on = layouts[0].on(hosts)
-    if fixed_hosts:
-        place = np.arange(layouts[1].hosts)
-    return minimal(size, on, *layouts, place=place if fixed_hosts else None, exact=exact)
+    before, after = (Layout.of(state, degrees, grid, devices) for degrees in (old, new))
+    place = np.arange(after.hosts) if fixed_hosts else None
+    return minimal(size, before.on(hosts), before, after, place, exact)
 
 
 class Layout(NamedTuple):
@@ -214,7 +212,7 @@ def minimal(
         place: hosts of the new ranks (default: chosen).
         exact: see ``move``.
     """
-    had = on.any(axis=1)
+    had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
     if exact and place is None:
         place, egress = least_placement(had, new.asked, size)
     elif place is None:
@@ -341,7 +339,7 @@ def _program(
     used = holder.any(axis=1) & need.any(axis=1) & (amount > 0)
     holder, need, amount = holder[used], need[used], amount[used]
     atoms, taken = len(amount), hosts * fulls
-    sends = [(h, a) for a in range(atoms) for h in np.flatnonzero(holder[a])]
+    sends = [(h, a) for a in range(atoms) for h in np.flatnonzero(holder[a]).tolist()]
     width = taken + len(sends) + 1
     rows = np.zeros((fulls + hosts + atoms + hosts, width))
     low, high = np.zeros(len(rows)), np.zeros(len(rows))
@@ -353,7 +351,7 @@ def _program(
     high[fulls : fulls + hosts] = 1
     base = fulls + hosts
     for a in range(atoms):  # what is missing is sent
-        for h in np.flatnonzero(~holder[a]):
+        for h in np.flatnonzero(~holder[a]).tolist():
             rows[base + a, h * fulls : (h + 1) * fulls] = -amount[a] * need[a]
     high[base : base + atoms] = np.inf
     for column, (h, a) in enumerate(sends, taken):

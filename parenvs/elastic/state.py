@@ -56,7 +56,7 @@ class State:
 
         What divides is what a rank of two has less than a rank of one (``Layer.parameters``).
         """
-        ends = [layer for layer in (model.embedding, model.head)]
+        ends = (model.embedding, model.head)
         kinds = [_divided(kind) for kind in model.kinds]
         chain = [kinds[kind] for kind in model.kind_of]
         first, last = (_divided(layer) if layer is not None else (0.0, 0.0) for layer in ends)

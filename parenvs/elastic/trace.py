@@ -160,7 +160,7 @@ def _named(where: str, rows: list[tuple[int, list[str]]], width: int) -> tuple[l
         # A departure after a join of the same second is an event of its own.
         if not events or events[-1][0] != seconds or (kind == "remove" and events[-1][2]):
             events.append((seconds, [], []))
-        events[-1][2 if kind == "add" else 1].append(node)
+        (events[-1][2] if kind == "add" else events[-1][1]).append(node)
         (present.add if kind == "add" else present.remove)(node)
         most = max(most, _bounded(place, len(present)))
     return [(second, tuple(out), tuple(come)) for second, out, come in events], most

@@ -91,6 +91,8 @@ class ElasticPlanVectorEnv(BatchedEnv):
             self._play_of.rewind(rows[is_idle])
             self._over[rows[is_idle]] = False
             rows = rows[~is_idle]
+            if not rows.size:
+                return
         drawn = [self.env.home.draw(self._generator(row)) for row in rows.tolist()]
         self._begin(rows, [number for number, _ in drawn], [numbers for _, numbers in drawn])
 
@@ -150,7 +152,7 @@ class ElasticPlanVectorEnv(BatchedEnv):
         return [{key: value[k] for key, value in batched.items()} for k in range(len(who))]
 
     def _picture(self, mode: str, index: int) -> Any:
-        return rendered(mode, self._plan_of(index))  # type: ignore[arg-type]
+        return rendered(mode, self._plan_of(index))
 
     def _plan_of(self, index: int) -> Run:
         return self._play_of.run(index)

@@ -52,17 +52,15 @@ class Play:
         self.length = np.full(count, self.size)
         self.is_shared = not any(problem.is_random for problem in tables.problems)
         held = 1 if self.is_shared else count
-        counts = np.zeros((3, held, self.size), dtype=np.int16)
+        counts, joined, left = np.zeros((3, held, self.size), dtype=np.int16)
         lost = np.zeros((held, self.size, nodes + 1), dtype=np.int8)
-        self.course = Course(*counts, lost)
+        self.course = Course(counts, joined, left, lost)
         self._own = np.zeros(count, dtype=np.int64) if self.is_shared else np.arange(count)
         if self.is_shared:
             self._put(0, tables.problems[0].course())
         self.nodes, self.joined, self.left = np.zeros((3, count), dtype=np.int64)
 
-    def start(
-        self, who: Any, problems: Sequence[int], drawn: Sequence[np.ndarray | None]
-    ) -> None:
+    def start(self, who: Any, problems: Sequence[int], drawn: Sequence[np.ndarray | None]) -> None:
         """Start episodes.
 
         Args:
@@ -199,9 +197,7 @@ class Play:
         course = Course(*(part[: problem.intervals] for part in course))
         return replay(problem, course, self.chosen[index, : self.interval[index]])
 
-    def _lay(
-        self, who: Any, problems: Sequence[int], drawn: Sequence[np.ndarray | None]
-    ) -> None:
+    def _lay(self, who: Any, problems: Sequence[int], drawn: Sequence[np.ndarray | None]) -> None:
         """Lay out the courses of episodes that start."""
         own = self._own[who].tolist()
         chains = [self.tables.problems[i].source for i in problems]

@@ -18,7 +18,9 @@ from parenvs.shipped import ELASTIC_SETS
 
 
 class ElasticPlanEnv(PlanEnv):
-    """## Description
+    """Choose a plan again and again while nodes leave and come.
+
+    ## Description
     A job trains on nodes that leave and come: spot machines, or shares of a cluster. At every
     interval (a minute) a plan is chosen for the nodes that are there: tensor, pipeline and data
     degrees, and nodes kept as spares. A change costs seconds, as the state of the model has to be

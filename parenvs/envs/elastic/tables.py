@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -102,7 +102,8 @@ def _stack(arrays: Sequence[np.ndarray], *shape: int) -> np.ndarray:
     front = first.shape[: first.ndim - len(shape)]
     result = np.zeros((len(arrays), *front, *shape), dtype=first.dtype)
     for i, array in enumerate(arrays):
-        result[(i, *(slice(length) for length in array.shape))] = array
+        place: Any = (i, *(slice(length) for length in array.shape))
+        result[place] = array
     return result
 
 
