@@ -65,14 +65,11 @@ def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:
     """
     most = chain.nodes
     result = np.zeros((most + 1, len(library), EVENTS, most + 1))
-    sizes = list(
-        zip(library.used.tolist(), library.spares.tolist(), library.replicas.tolist(), strict=True)
-    )
     for likely, leave in chain.modes(phase):
         for n in range(most + 1):
             come = binom.pmf(np.arange(most - n + 1), most - n, chain.join[phase])
             done: dict[tuple[int, int, int], np.ndarray] = {}
-            for k, (used, spares, replicas) in enumerate(sizes):
+            for k, (used, spares, replicas) in enumerate(library.sizes):
                 held = used + spares
                 if held > n:
                     continue

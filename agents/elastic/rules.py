@@ -120,6 +120,7 @@ class LookAhead:
         self.problem = problem
         self.left, self.joined, self.there = np.zeros((3, WINDOW))
         self.cache: dict[tuple[float, tuple[int, ...]], np.ndarray] = {}
+        self.chances: dict[float, np.ndarray] = {}
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
         """See ``Policy``."""
@@ -158,10 +159,11 @@ class LookAhead:
 
     def _chances(self, leave: float) -> np.ndarray:
         """Return the probabilities of what happens to each plan, (EVENTS, K)."""
-        library = self.problem.library
-        columns = (library.used.tolist(), library.spares.tolist(), library.replicas.tolist())
-        rows = [plan_chances(*sizes, leave).sum(axis=1) for sizes in zip(*columns, strict=True)]
-        return np.array(rows).T
+        if leave not in self.chances:
+            sizes = self.problem.library.sizes
+            rows = [plan_chances(*size, leave).sum(axis=1) for size in sizes]
+            self.chances[leave] = np.array(rows).T
+        return self.chances[leave]
 
 
 class Given:
