@@ -135,27 +135,25 @@ class PaidVecEnv(NativeVecEnv):
 def train(
     seed: int = 0,
     steps: int = STEPS,
-    instance: str = ELASTIC_SETS[0],
-    model: str | None = None,
+    envs: int = ENVS,
     callback: BaseCallback | None = None,
+    **problem: Any,
 ) -> MaskablePPO:
     """Train an agent on drawn courses.
 
     Args:
         seed: of everything random.
         steps: environment steps.
-        instance: see ``ElasticPlanEnv``.
-        model: see ``ElasticPlanEnv``.
+        envs: environments side by side.
         callback: of SB3.
+        **problem: arguments of ``ElasticPlanEnv`` (default: ``elastic-train``).
     """
-    batch = ElasticPlanVectorEnv(
-        ENVS, autoreset_mode=AutoresetMode.SAME_STEP, instance=instance, model=model
-    )
+    batch = ElasticPlanVectorEnv(envs, autoreset_mode=AutoresetMode.SAME_STEP, **problem)
     env = PaidVecEnv(batch)
     env.seed(seed)
     agent = MaskablePPO(
         ElasticPolicy, env, learning_rate=LinearSchedule(5e-4, 5e-5, 1.0), n_steps=60,
-        batch_size=1920, n_epochs=3, gamma=0.99, gae_lambda=0.95, ent_coef=0.003, seed=seed,
+        batch_size=15 * envs, n_epochs=3, gamma=0.99, gae_lambda=0.95, ent_coef=0.003, seed=seed,
         device="cpu",
     )  # fmt: skip
     with one_thread():
@@ -200,7 +198,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--model", default=None)
     parser.add_argument("--out", type=Path, default=None, help="the agent, a .zip")
     options = parser.parse_args(None if arguments is None else list(arguments))
-    agent = train(options.seed, options.steps, options.instance, options.model)
+    problem = {"instance": options.instance, "model": options.model}
+    agent = train(options.seed, options.steps, **problem)
     found = returns(agent, range(64), instance=ELASTIC_SETS[1], model=options.model)
     sys.stdout.write(f"{ELASTIC_SETS[1]}: mean return {found['value'].mean():.4f}\n")
     if options.out is not None:

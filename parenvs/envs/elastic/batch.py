@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.utils.seeding import np_random
 
 from parenvs.elastic.library import MOST_PLANS
 from parenvs.elastic.run import Run
 from parenvs.envs.base import rendered
-from parenvs.envs.batched import BatchedEnv, keep_blocks
+from parenvs.envs.batched import keep_blocks
 from parenvs.envs.batches import Guest
 from parenvs.envs.elastic.play import Play
 from parenvs.envs.elastic.single import ElasticPlanEnv
-from parenvs.envs.pipeline.plan_problems import seeds_of
-from parenvs.plan import ILLEGAL
+from parenvs.envs.seeded import SeededBatch
 
 
-class ElasticPlanVectorEnv(BatchedEnv):
+class ElasticPlanVectorEnv(SeededBatch):
     """n episodes at once, each as in the single environment, to the last bit; see ``BatchedEnv``.
 
     Observations are ``plans`` (n, 64, 6), ``change`` (n, 64, 3) and ``numbers`` (n, 16) float32,
@@ -38,42 +36,18 @@ class ElasticPlanVectorEnv(BatchedEnv):
         n = self.num_envs
         keep_blocks(4 * n * MOST_PLANS * 6)
         self._play_of = Play(n, self.env.home.tables)
-        self._rows = np.arange(n)
-        self._over = np.zeros(n, dtype=np.bool_)
+        self._set_up_generators()
         self._complete = np.zeros(n, dtype=np.bool_)
-        self._seeds: list[int | None] = [None] * n
-        self._generators: list[np.random.Generator | None] = [None] * n
         self._plans = np.zeros((n, MOST_PLANS, 6), dtype=np.float32)
         number, drawn = self.env.home.draw(np.random.default_rng(0))
         self._begin(self._rows, [number] * n, [drawn] * n)
 
-    @property  # type: ignore[misc]
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """The generator of each environment, as in ``SyncVectorEnv``."""
-        return tuple(map(self._generator, range(self.num_envs)))
-
-    @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The seed of each environment's generator."""
-        for row in range(self.num_envs):
-            self._generator(row)
-        return tuple(int(seed) for seed in self._seeds if seed is not None)
-
-    def _generator(self, row: int) -> np.random.Generator:
-        """Return the generator of an environment; without a seed it gets a random one."""
-        generator = self._generators[row]
-        if generator is None:
-            generator, self._seeds[row] = np_random(self._seeds[row])
-            self._generators[row] = generator
-        return generator
-
     def _reset(
         self, who: Any, seed: int | Sequence[int | None] | None, options: dict[str, Any]
     ) -> None:
-        seeds = seeds_of(seed, self.num_envs)
-        for row in self._rows[who].tolist() if seeds else ():
-            if seeds[row] is not None:
-                self._seeds[row], self._generators[row] = seeds[row], None
+        if options:
+            self.env._elsewhere(options)  # what is refused changes nothing
+        self._reseed(who, seed)
         guests = {}
         for row in self._rows[who].tolist() if options else ():
             env = copying.copy(self.env)
@@ -106,12 +80,7 @@ class ElasticPlanVectorEnv(BatchedEnv):
         play, over = self._play_of, self._ended()
         rewards, terminated = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.bool_)
         legal = play.legal(actions)
-        rows = self._rows
-        if over.size or not legal.all():
-            wrong = ~legal & ~self._over
-            rewards[wrong], terminated[wrong] = ILLEGAL, True
-            rows = np.flatnonzero(legal & ~self._over)
-            self._over |= wrong
+        rows = self._going_on(legal, rewards, terminated)
         if rows.size:
             rewards[rows], complete = play.step(rows, actions[rows])
             if complete.any():
@@ -120,9 +89,6 @@ class ElasticPlanVectorEnv(BatchedEnv):
         if over.size:
             self._restart(over)
         return rewards, terminated
-
-    def _ended(self) -> np.ndarray:
-        return np.flatnonzero(self._over)
 
     def _masks(self) -> np.ndarray:
         masks = self._play_of.masks()
