@@ -6,10 +6,9 @@ from functools import lru_cache
 from math import comb
 
 import numpy as np
-from scipy.stats import binom
 
 from parenvs.elastic.library import EVENTS, GONE, LOST, READY, Library
-from parenvs.elastic.markov import Markov
+from parenvs.elastic.markov import Markov, binomial
 
 
 @lru_cache(maxsize=4096)
@@ -40,8 +39,8 @@ def plan_chances(used: int, spares: int, replicas: int, leave: float) -> np.ndar
         leave: probability that a node leaves.
     """
     result = np.zeros((EVENTS, used + spares + 1))
-    mine = binom.pmf(np.arange(used + 1), used, leave)
-    others = binom.pmf(np.arange(spares + 1), spares, leave)
+    mine = binomial(used, leave)
+    others = binomial(spares, leave)
     whole = intact(used // replicas, replicas) if used else (1.0,)
     for a, likely in enumerate(mine.tolist()):
         for b, also in enumerate(others.tolist()):
@@ -67,7 +66,7 @@ def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:
     result = np.zeros((most + 1, len(library), EVENTS, most + 1))
     for likely, leave in chain.modes(phase):
         for n in range(most + 1):
-            come = binom.pmf(np.arange(most - n + 1), most - n, chain.join[phase])
+            come = binomial(most - n, chain.join[phase])
             done: dict[tuple[int, int, int], np.ndarray] = {}
             for k, (used, spares, replicas) in enumerate(library.sizes):
                 held = used + spares
@@ -75,7 +74,7 @@ def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:
                     continue
                 if (used, spares, replicas) not in done:
                     chances = plan_chances(used, spares, replicas, leave)
-                    stay = binom.pmf(np.arange(n - held + 1), n - held, 1.0 - leave)
+                    stay = binomial(n - held, 1.0 - leave)
                     others = np.convolve(stay, come)
                     left = chances[:, ::-1]  # by nodes of the plan that stay
                     rows = np.zeros((EVENTS, most + 1))

@@ -10,6 +10,9 @@ import numpy as np
 
 from parenvs.elastic.movement import EGRESS_BYTES, FIXED_SECONDS, SLICED_BYTES, Degrees, Movement
 
+CHECKPOINT_BYTES = 23e9
+"""Bytes of the state of GPT-1.5B, to which the seconds of checkpoints apply."""
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -70,6 +73,15 @@ class Costs:
         """
         moved = self.load if movement is None else movement.seconds(0.0, self.egress, self.sliced)
         return _at(self.restart, nodes) + moved
+
+    @classmethod
+    def of_state(cls, size: float) -> Costs:
+        """Return the default costs, with checkpoints of so many bytes.
+
+        They are written and read at the rate of the defaults, which are of GPT-1.5B.
+        """
+        seconds = size / CHECKPOINT_BYTES
+        return cls(save=cls.save * seconds, load=cls.load * seconds)
 
     @classmethod
     def of_parcae(cls, build: dict[str, Any]) -> Costs:

@@ -192,7 +192,7 @@ class Library:
 
         Args:
             problem: model, cluster, batch and stack; its servers are the nodes.
-            costs: of changes (default: ``Costs()``).
+            costs: of changes (default: ``Costs.of_state``).
         """
         cluster, devices = problem.cluster, problem.cluster.devices_per_server
         found: list[tuple[Degrees, float]] = []
@@ -214,8 +214,9 @@ class Library:
         for degrees, speed in found:
             best[degrees] = max(best.get(degrees, 0.0), speed)
         state = State.of(problem.model)
-        name = f"{problem.instance}-{cluster}"
-        return cls(name, state, costs or Costs(), devices, chosen(best.items(), devices))
+        name = f"{problem.instance} on {cluster}"
+        costs = costs or Costs.of_state(state.bytes)
+        return cls(name, state, costs, devices, chosen(best.items(), devices))
 
 
 def happened(

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
+from math import comb
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom
 
 from parenvs.elastic.course import Course
 from parenvs.elastic.trace import MOST_INTERVALS, MOST_NODES
@@ -198,7 +198,14 @@ def _moves(nodes: int, leave: float, join: float) -> np.ndarray:
     """(N+1, N+1) probabilities of the next number of nodes, by the number now."""
     result = np.zeros((nodes + 1, nodes + 1))
     for now in range(nodes + 1):
-        stay = binom.pmf(np.arange(now + 1), now, 1.0 - leave)
-        come = binom.pmf(np.arange(nodes - now + 1), nodes - now, join)
+        stay, come = binomial(now, 1.0 - leave), binomial(nodes - now, join)
         result[now] = np.convolve(stay, come)
     return result
+
+
+@lru_cache(maxsize=4096)
+def binomial(count: int, chance: float) -> np.ndarray:
+    """Return the probabilities of 0 to ``count`` of so many nodes, (count + 1,)."""
+    each = np.arange(count + 1)
+    ways = np.array([comb(count, i) for i in range(count + 1)], dtype=float)
+    return np.asarray(ways * chance**each * (1.0 - chance) ** each[::-1])

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, milp
 
 from parenvs.elastic.state import State, shards
 from parenvs.errors import ParenvsError, shown
@@ -297,6 +296,8 @@ def fewest_bytes(had: np.ndarray, asked: np.ndarray, size: np.ndarray) -> np.nda
         asked: (J, A) how many ranks of each host-full of new ranks need an atom.
         size: (A,) bytes.
     """
+    from scipy.optimize import linear_sum_assignment
+
     resident = (had * size.astype(np.float32)) @ asked.T
     host, full = linear_sum_assignment(resident, maximize=True)
     return np.asarray(host[np.argsort(full)])
@@ -331,6 +332,8 @@ def _program(
     Atoms with the same holders that are needed alike are one. Variables: x[h, j], whether
     host h takes host-full j; y[h, a], bytes of atom a that host h sends; z, the most.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     hosts, fulls = len(had), len(asked)
     columns = np.concatenate([had, asked]).T
     kinds, inverse = np.unique(columns, axis=0, return_inverse=True)

@@ -123,6 +123,7 @@ def test_problem__candidates_of_the_cost_model():
     library = Library.modelled(hybrid)
     assert library.used.max() <= 4
     assert (library.rate[1:] > 0).all()
+    assert library.costs.load == pytest.approx(7 * library.state.bytes / 23e9)
     by_nodes = [library.rate[library.used == n].max() for n in (1, 2, 4)]
     assert by_nodes == sorted(by_nodes)
     for k, plan in enumerate(library.candidates, 1):
