@@ -152,8 +152,8 @@ def train(
     env = PaidVecEnv(batch)
     env.seed(seed)
     agent = MaskablePPO(
-        ElasticPolicy, env, learning_rate=LinearSchedule(5e-4, 5e-5, 1.0), n_steps=60,
-        batch_size=15 * envs, n_epochs=3, gamma=0.99, gae_lambda=0.95, ent_coef=0.003, seed=seed,
+        ElasticPolicy, env, learning_rate=LinearSchedule(5e-4, 5e-5, 1.0), n_steps=32,
+        batch_size=8 * envs, n_epochs=4, gamma=0.99, gae_lambda=0.95, ent_coef=0.003, seed=seed,
         device="cpu",
     )  # fmt: skip
     with one_thread():
