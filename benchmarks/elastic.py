@@ -220,8 +220,8 @@ def set_rows(rows: Rows) -> None:
         runs["optimal"] = lambda c, p=problem, o=best: follow(p, c, o)
         runs["hindsight"] = lambda c, p=problem: hindsight(p, c)
         for name, make in runs.items():
-            rows.add({"problem": problem.name, "method": name, "seed": 0},
-                     lambda m=make, each=courses: averaged([summary(m(c)) for c in each]))  # fmt: skip
+            row = {"problem": problem.name, "method": name, "seed": 0}
+            rows.add(row, lambda m=make, each=courses: averaged([summary(m(c)) for c in each]))
         progress(f"{problem.name}: expected {best.value:.4f}")
 
 

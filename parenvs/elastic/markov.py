@@ -22,7 +22,6 @@ from parenvs.errors import ParenvsError, did_you_mean, shown
 
 FAMILIES = ("independent", "bulk", "daynight", "growth")
 """Names of the families."""
-_ROWS = 256  # courses that are worked out at a time
 
 
 @dataclass(frozen=True)
@@ -173,23 +172,20 @@ def courses(chains: Sequence[Markov], uniform: np.ndarray) -> Course:
     nodes[:, 0] = joined[:, 0] = [chain.start for chain in chains]
     left[:, 0] = 0
     rates = {chain: chain.rates(intervals) for chain in set(chains)}
-    ranks = np.arange(width - 1)
-    for first in range(0, count, _ROWS):
-        rows = slice(first, first + _ROWS)
-        columns = zip(*(rates[chain] for chain in chains[rows]), strict=True)
-        leave, join, severity = (np.stack(column) for column in columns)
-        bulk = np.array([chain.bulk for chain in chains[rows]], dtype=np.float32)
-        leave = np.where(uniform[rows, :, 0] < bulk[:, None], severity, leave)
-        now = nodes[rows, 0]
-        for t in range(1, intervals):
-            there = ranks < now[:, None]
-            happens = uniform[rows, t, 1:] < np.where(there, leave[:, t, None], join[:, t, None])
-            out = (happens & there).cumsum(axis=1, dtype=np.int8)
-            lost[rows, t, 1:] = out
-            left[rows, t] = out[:, -1]
-            joined[rows, t] = (happens & ~there).sum(axis=1)
-            now = now - left[rows, t] + joined[rows, t]
-            nodes[rows, t] = now
+    columns = zip(*(rates[chain] for chain in chains), strict=True)
+    leave, join, severity = (np.stack(column) for column in columns)
+    bulk = np.array([chain.bulk for chain in chains], dtype=np.float32)
+    leave = np.where(uniform[:, :, 0] < bulk[:, None], severity, leave)
+    ranks, now = np.arange(width - 1), nodes[:, 0]
+    for t in range(1, intervals):
+        there = ranks < now[:, None]
+        happens = uniform[:, t, 1:] < np.where(there, leave[:, t, None], join[:, t, None])
+        out = (happens & there).cumsum(axis=1, dtype=np.int8)
+        lost[:, t, 1:] = out
+        left[:, t] = out[:, -1]
+        joined[:, t] = np.count_nonzero(happens, axis=1) - left[:, t]
+        now = now - left[:, t] + joined[:, t]
+        nodes[:, t] = now
     return Course(nodes, joined, left, lost)
 
 

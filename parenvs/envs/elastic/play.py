@@ -21,6 +21,7 @@ NUMBERS = (
 """Names of the observation's ``numbers``."""
 QUIET = 60
 """Intervals since the last event beyond which they are not told apart."""
+_BLOCK = 256  # courses that are laid out at a time
 KEEP = 0.95
 """Weight of the past in the means of departures and joins."""
 
@@ -205,14 +206,16 @@ class Play:
             for place, number, numbers in zip(own, problems, drawn, strict=True):
                 self._put(place, self.tables.problems[number].course(numbers))
             return
-        width = self.course.lost.shape[2]
-        block = np.ones((len(own), self.size, width), dtype=np.float32)
-        for i, numbers in enumerate(drawn):
-            assert numbers is not None
-            block[i, : len(numbers), : numbers.shape[1]] = numbers
-        made = courses(chains, block)  # type: ignore[arg-type]
-        for mine, new in zip(self.course, made, strict=True):
-            mine[own] = new
+        block = np.empty((_BLOCK, self.size, self.course.lost.shape[2]), dtype=np.float32)
+        for first in range(0, len(own), _BLOCK):
+            some = slice(first, first + _BLOCK)
+            for mine, numbers in zip(block, drawn[some], strict=False):
+                assert numbers is not None
+                mine[:, numbers.shape[1] :] = mine[len(numbers) :] = 1.0
+                mine[: len(numbers), : numbers.shape[1]] = numbers
+            made = courses(chains[some], block[: len(own[some])])  # type: ignore[arg-type]
+            for mine, new in zip(self.course, made, strict=True):
+                mine[own[some]] = new
 
     def _put(self, place: int, course: Course) -> None:
         """Write one course into the arrays."""
