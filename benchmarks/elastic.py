@@ -190,9 +190,9 @@ def trace_sections(rows: Rows) -> list[str]:
                 [method, f"{mean(rows, name, method, 'samples'):,.0f}",
                  percent(mean(rows, name, method, "share_of_ideal")),
                  percent(mean(rows, name, method, "samples") / best),
-                 *(f"{mean(rows, name, method, key):.0f}"
+                 *(_whole(mean(rows, name, method, key))
                    for key in ("changes", "stops", "state_lost")),
-                 f"{mean(rows, name, method, 'change_seconds') / 60:.0f}"]
+                 _whole(mean(rows, name, method, "change_seconds") / 60)]
                 for method in sorted(methods, key=lambda m: mean(rows, name, m, "samples"))
             ]  # fmt: skip
             head = ["policy", "samples", "of the ideal", "of hindsight", "changes", "stops",
@@ -259,6 +259,10 @@ def set_sections(rows: Rows) -> list[str]:
         "problems or seeds, worst problem.",
         table(["policy", "gap", "interval", "over", "worst"], gaps, (0, 3)),
     ]
+
+
+def _whole(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.0f}"
 
 
 def _four(value: float) -> str:
