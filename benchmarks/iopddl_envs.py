@@ -22,7 +22,7 @@ import gymnasium as gym
 import numpy as np
 from common import parser, percent, progress, publish, table
 
-from parenvs.datasets.intra_op import SETS, set_names
+from parenvs.datasets.drawing.intra_op import SETS, set_names
 from parenvs.envs.iopddl.problems import named, numbered
 from parenvs.errors import ParenvsError
 from parenvs.iopddl import store

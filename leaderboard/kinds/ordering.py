@@ -11,7 +11,7 @@ from parenvs.agents.answer import OrderAnswer
 from parenvs.agents.exact.ordering import exact_order
 from parenvs.agents.exact.ordering.references import FEW, JUDGED, ORDER_REFERENCES
 from parenvs.agents.heuristics import ordering as heuristics
-from parenvs.datasets.orders import TIERS
+from parenvs.datasets.drawing.orders import TIERS
 from parenvs.datasets.references import ORDERS, references
 from parenvs.leaderboard.kinds.base import (
     BEST_KNOWN,

@@ -1,8 +1,16 @@
 import numpy as np
 import pytest
 
-from parenvs.datasets import intra_op
-from parenvs.datasets.intra_op import NODES, RANGES, SETS, STRATEGIES, drawn, of_set, set_names
+from parenvs.datasets.drawing import intra_op
+from parenvs.datasets.drawing.intra_op import (
+    NODES,
+    RANGES,
+    SETS,
+    STRATEGIES,
+    drawn,
+    of_set,
+    set_names,
+)
 from parenvs.errors import ParenvsError
 from parenvs.iopddl.turns.construct import board_of
 

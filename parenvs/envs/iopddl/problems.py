@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from parenvs.datasets.intra_op import RANGES, SETS, check_family, drawn, of_set, set_names
+from parenvs.datasets.drawing.intra_op import RANGES, SETS, check_family, drawn, of_set, set_names
 from parenvs.errors import ParenvsError, shown
 from parenvs.iopddl import store
 from parenvs.iopddl.turns.board import Board

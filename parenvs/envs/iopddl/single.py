@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.datasets.intra_op import NODES, STRATEGIES
+from parenvs.datasets.drawing.intra_op import NODES, STRATEGIES
 from parenvs.envs.base import PlanEnv, check_options, whole_number
 from parenvs.envs.iopddl.problems import Source, named
 from parenvs.errors import InfeasibleError, ParenvsError, shown
@@ -88,7 +88,7 @@ class IntraOpShardingEnv(PlanEnv):
     ## Arguments
     * ``form``: ``"construct"`` or ``"improve"``.
     * ``family``: ``"mesh"`` or ``"classes"``, of problems that are drawn
-      (``parenvs.datasets.intra_op``).
+      (``parenvs.datasets.drawing.intra_op``).
     * ``instance``: None draws new problems; the name of a set (``"intra-op-validation"``,
       ``"intra-op-test"``, ``"intra-op-outside"``) draws from its problems of the family; the name
       of one (``"intra-op-test/mesh-003"``), of an added file (``parenvs iopddl add``; its last

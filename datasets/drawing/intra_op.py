@@ -1,7 +1,7 @@
 """Draws IOPDDL problems from parts of the shipped graphs, with costs and limits at random.
 
-    python -m parenvs.datasets.intra_op                 # what is drawn, as a table
-    python -m parenvs.datasets.intra_op --sets          # write the list of the sets again
+    python -m parenvs.datasets.drawing.intra_op                 # what is drawn, as a table
+    python -m parenvs.datasets.drawing.intra_op --sets          # write the list of the sets again
 
 Two families of problems. ``mesh``: the nodes are tensors, in the order in which they are made; a
 strategy splits dimensions over the two axes of a mesh, an edge leads from what an instruction reads
@@ -40,7 +40,7 @@ from parenvs.iopddl.turns.construct import completed
 from parenvs.partitioning.problem import Partitioning
 from parenvs.shipped import data_folder
 
-COMMAND = "python -m parenvs.datasets.intra_op"
+COMMAND = "python -m parenvs.datasets.drawing.intra_op"
 SEED = 2025
 """Seed of all problems."""
 FILE = "intra-op-sets.json"
