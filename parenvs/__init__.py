@@ -96,6 +96,11 @@ for _id, _single, _many in (
     ),
     ("HybridPlan-v0", "hybrid.single:HybridPlanEnv", "hybrid.batch:HybridPlanVectorEnv"),
     (
+        "IntraOpSharding-v0",
+        "iopddl.single:IntraOpShardingEnv",
+        "iopddl.batch:IntraOpShardingVectorEnv",
+    ),
+    (
         "OperatorPartition-v0",
         "partition.single:OperatorPartitionEnv",
         "partition.batch:OperatorPartitionVectorEnv",

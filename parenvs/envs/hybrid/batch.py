@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
-from parenvs.envs.base import rendered
+from parenvs.datasets.sets import proven_optimum
+from parenvs.envs.base import regret_of, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
 from parenvs.envs.hybrid.episodes import HybridEpisodes
 from parenvs.envs.hybrid.single import HybridPlanEnv
@@ -101,14 +102,15 @@ class HybridPlanVectorEnv(BatchedEnv):
                 self._played[index] += 1
             found = np.full(len(rows), slots.find(given))
         else:
-            found = np.empty(len(rows), dtype=np.int64)
-            for place, index in enumerate(rows.tolist()):
-                number = problems.number(self._rngs[index][0], self._played[index])
-                self._played[index] += 1
-                slot = self._slots.get(number)
-                if slot is None:
-                    self._slots[number] = slot = slots.find(problems.numbered(number))
-                found[place] = slot
+            rngs, played, known, numbers = self._rngs, self._played, self._slots, []
+            for index in rows.tolist():
+                turn = played[index] * self.num_envs + index
+                number = problems.number(rngs[index][0], turn)
+                played[index] += 1
+                numbers.append(number)
+                if number not in known:
+                    known[number] = slots.find(problems.numbered(number))
+            found = np.array([known[number] for number in numbers])
         self.episodes.begin(rows, found)
         self._over = NOBODY if who is EVERY else without(self._over, who, self.num_envs)
 
@@ -142,10 +144,18 @@ class HybridPlanVectorEnv(BatchedEnv):
 
     def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
         length, excess = self.episodes.ended(who)
-        return {"length_seconds": length, "excess_bytes": excess}
+        outcomes = {"length_seconds": length, "excess_bytes": excess}
+        optima = [proven_optimum(name) for name in self.episodes.names(who)]
+        if any(optima):
+            problems = [self.episodes.setting(index).problem for index in who.tolist()]
+            optimum = np.array([np.nan if one is None else one for one in optima])
+            bound = np.array([problem.bound_seconds for problem in problems])
+            values = np.where(excess <= 0, bound / length, ILLEGAL)
+            outcomes.update(optimum=optimum, regret=regret_of(values, optimum))
+        return outcomes
 
     def _instances(self, who: np.ndarray) -> list[str]:
-        return [self.episodes.setting(index).problem.instance for index in who.tolist()]
+        return self.episodes.names(who)
 
     def _attribute(self, name: str, index: int) -> Any:
         problem = self.episodes.setting(index).problem
