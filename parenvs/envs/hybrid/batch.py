@@ -102,15 +102,15 @@ class HybridPlanVectorEnv(BatchedEnv):
                 self._played[index] += 1
             found = np.full(len(rows), slots.find(given))
         else:
-            found = np.empty(len(rows), dtype=np.int64)
-            for place, index in enumerate(rows.tolist()):
-                turn = self._played[index] * self.num_envs + index
-                number = problems.number(self._rngs[index][0], turn)
-                self._played[index] += 1
-                slot = self._slots.get(number)
-                if slot is None:
-                    self._slots[number] = slot = slots.find(problems.numbered(number))
-                found[place] = slot
+            rngs, played, known, numbers = self._rngs, self._played, self._slots, []
+            for index in rows.tolist():
+                turn = played[index] * self.num_envs + index
+                number = problems.number(rngs[index][0], turn)
+                played[index] += 1
+                numbers.append(number)
+                if number not in known:
+                    known[number] = slots.find(problems.numbered(number))
+            found = np.array([known[number] for number in numbers])
         self.episodes.begin(rows, found)
         self._over = NOBODY if who is EVERY else without(self._over, who, self.num_envs)
 
@@ -145,9 +145,9 @@ class HybridPlanVectorEnv(BatchedEnv):
     def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
         length, excess = self.episodes.ended(who)
         outcomes = {"length_seconds": length, "excess_bytes": excess}
-        problems = [self.episodes.setting(index).problem for index in who.tolist()]
-        optima = [proven_optimum(problem.instance) for problem in problems]
+        optima = [proven_optimum(name) for name in self.episodes.names(who)]
         if any(optima):
+            problems = [self.episodes.setting(index).problem for index in who.tolist()]
             optimum = np.array([np.nan if one is None else one for one in optima])
             bound = np.array([problem.bound_seconds for problem in problems])
             values = np.where(excess <= 0, bound / length, ILLEGAL)
@@ -155,7 +155,7 @@ class HybridPlanVectorEnv(BatchedEnv):
         return outcomes
 
     def _instances(self, who: np.ndarray) -> list[str]:
-        return [self.episodes.setting(index).problem.instance for index in who.tolist()]
+        return self.episodes.names(who)
 
     def _attribute(self, name: str, index: int) -> Any:
         problem = self.episodes.setting(index).problem

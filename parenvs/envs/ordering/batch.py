@@ -52,7 +52,6 @@ class MicroBatchOrderVectorEnv(SeededBatch):
         keep_blocks(24 * n * MICRO_BATCHES * STAGES)
         self._play_of = Play(n)
         self._set_up_seeds()
-        self._over = np.zeros(n, dtype=np.bool_)
         self._complete = np.zeros(n, dtype=np.bool_)  # episodes that ended with a whole order
         self._lengths = np.zeros(n)
         self._next = np.arange(n)  # of the set, if ``order`` is sequential
@@ -102,12 +101,7 @@ class MicroBatchOrderVectorEnv(SeededBatch):
         # As unsigned integers, negative numbers are large; numbers that are no action become 64.
         columns = np.minimum(actions.view(np.uint64), np.uint64(MICRO_BATCHES)).view(np.int64)
         legal = play.legal[self._rows, columns]
-        rows = self._rows
-        if over.size or not legal.all():
-            wrong = ~legal & ~self._over
-            rewards[wrong], terminated[wrong] = ILLEGAL, True
-            rows = np.flatnonzero(legal & ~self._over)
-            self._over |= wrong
+        rows = self._going_on(legal, rewards, terminated)
         complete = play.place(rows, columns[rows]) if rows.size else NOBODY
         if complete.size:
             self._lengths[complete] = lengths = play.lengths(complete)
@@ -116,9 +110,6 @@ class MicroBatchOrderVectorEnv(SeededBatch):
         if over.size:
             self._restart(over)
         return rewards, terminated
-
-    def _ended(self) -> np.ndarray:
-        return np.flatnonzero(self._over)
 
     def _masks(self) -> np.ndarray:
         masks = self._play_of.legal[:, :MICRO_BATCHES].copy()
