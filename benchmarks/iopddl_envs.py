@@ -373,7 +373,7 @@ def page(rows: Rows, out: Path) -> None:
             ])  # fmt: skip
         head = ["method", "seeds", "problems", "gap, median", "of the seeds", "geometric mean",
                 "beats greedy", "ties", "seconds", "training, s", "share"]  # fmt: skip
-        sections += [f"### {group}", table(head, lines)]
+        sections += [f"### {group}", table(head, lines)] if lines else []
     publish("iopddl_envs", sections, None, out)
 
 
