@@ -1,4 +1,4 @@
-"""One thread a worker, and the order of the tests: the longest first, so that no worker ends alone."""
+"""One thread a worker, and the longest tests first, so that no worker ends alone."""
 
 import os
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
-from parenvs.envs.base import rendered
+from parenvs.envs.base import regret_of, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
 from parenvs.envs.hybrid.episodes import HybridEpisodes
 from parenvs.envs.hybrid.single import HybridPlanEnv
@@ -103,7 +103,8 @@ class HybridPlanVectorEnv(BatchedEnv):
         else:
             rngs, played, known, numbers = self._rngs, self._played, self._slots, []
             for index in rows.tolist():
-                number = problems.number(rngs[index][0], played[index])
+                turn = played[index] * self.num_envs + index
+                number = problems.number(rngs[index][0], turn)
                 played[index] += 1
                 numbers.append(number)
                 if number not in known:
@@ -142,10 +143,16 @@ class HybridPlanVectorEnv(BatchedEnv):
 
     def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
         length, excess = self.episodes.ended(who)
-        return {"length_seconds": length, "excess_bytes": excess}
+        outcomes = {"length_seconds": length, "excess_bytes": excess}
+        optimum, bound = (self.episodes.of_problems(name, who) for name in ("optimum", "bound"))
+        if not np.isnan(optimum).all():
+            values = np.where(excess <= 0, bound / length, ILLEGAL)
+            outcomes.update(optimum=optimum, regret=regret_of(values, optimum))
+        return outcomes
 
     def _instances(self, who: np.ndarray) -> list[str]:
-        return self.episodes.names(who)
+        names: list[str] = self.episodes.of_problems("name", who).tolist()
+        return names
 
     def _attribute(self, name: str, index: int) -> Any:
         problem = self.episodes.setting(index).problem
