@@ -28,7 +28,7 @@ PLUGINS = "parenvs.agents"
 """Group of the entry points of packages that register agents."""
 PPO_ENVS = {
     "PipelineCut-v0": 64, "OperatorPartition-v0": 8, "DataParallel-v0": 8, "PipelinePlan-v0": 64,
-    "HybridPlan-v0": 64, "MicroBatchOrder-v0": 128,
+    "HybridPlan-v0": 64, "MicroBatchOrder-v0": 128, "IntraOpSharding-v0": 64,
 }  # fmt: skip
 """Environments side by side, by environment id. On pipelines many short episodes in an update keep
 PPO from settling before it has seen enough cuts. On partitions an episode has hundreds of decisions
@@ -227,6 +227,16 @@ def ppo_settings(env_id: str, episode_steps: int) -> dict[str, Any]:
             "gae_lambda": 1.0,
             "ent_coef": 0.003,
         }
+    if env_id == "IntraOpSharding-v0":
+        return {
+            **common,
+            "n_steps": 128,
+            "batch_size": 1024,
+            "n_epochs": 4,
+            "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
+            "gae_lambda": 0.95,
+            "ent_coef": 0.003,
+        }
     if env_id == "HybridPlan-v0":
         return {
             **common,
@@ -328,6 +338,12 @@ def _chain_q_policy() -> type:
     return ChainQPolicy
 
 
+def _intra_op_policy() -> type:
+    from parenvs.agents.iopddl.policy import IntraOpPolicy
+
+    return IntraOpPolicy
+
+
 LEARNERS: dict[str, Learner] = {
     "ppo": Learner(
         MaskablePPO,
@@ -339,6 +355,7 @@ LEARNERS: dict[str, Learner] = {
             "PipelinePlan-v0": _chain_policy,
             "HybridPlan-v0": _hybrid_policy,
             "MicroBatchOrder-v0": _order_policy,
+            "IntraOpSharding-v0": _intra_op_policy,
         },
     ),
     "rainbow": _rainbow("tuned", STEPS),
