@@ -304,7 +304,7 @@ def _rainbow(preset_name: str, budget: int) -> Learner:
         checkpoint_every=2000,
         log_interval=100,
         budget=budget,
-        policies={"PipelinePlan-v0": _chain_q_policy},
+        policies={"PipelinePlan-v0": _chain_q_policy, "HybridPlan-v0": _hybrid_q_policy},
     )
 
 
@@ -318,6 +318,12 @@ def _hybrid_policy() -> type:
     from parenvs.agents.hybrid.policy import HybridPolicy
 
     return HybridPolicy
+
+
+def _hybrid_q_policy() -> type:
+    from parenvs.agents.hybrid.policy import HybridQPolicy
+
+    return HybridQPolicy
 
 
 def _order_policy() -> type:

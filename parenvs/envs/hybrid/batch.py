@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
-from parenvs.datasets.sets import proven_optimum
 from parenvs.envs.base import regret_of, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
 from parenvs.envs.hybrid.episodes import HybridEpisodes
@@ -145,17 +144,15 @@ class HybridPlanVectorEnv(BatchedEnv):
     def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
         length, excess = self.episodes.ended(who)
         outcomes = {"length_seconds": length, "excess_bytes": excess}
-        optima = [proven_optimum(name) for name in self.episodes.names(who)]
-        if any(optima):
-            problems = [self.episodes.setting(index).problem for index in who.tolist()]
-            optimum = np.array([np.nan if one is None else one for one in optima])
-            bound = np.array([problem.bound_seconds for problem in problems])
+        optimum, bound = (self.episodes.of_problems(name, who) for name in ("optimum", "bound"))
+        if not np.isnan(optimum).all():
             values = np.where(excess <= 0, bound / length, ILLEGAL)
             outcomes.update(optimum=optimum, regret=regret_of(values, optimum))
         return outcomes
 
     def _instances(self, who: np.ndarray) -> list[str]:
-        return self.episodes.names(who)
+        names: list[str] = self.episodes.of_problems("name", who).tolist()
+        return names
 
     def _attribute(self, name: str, index: int) -> Any:
         problem = self.episodes.setting(index).problem

@@ -114,9 +114,9 @@ class HybridEpisodes:
         """Return an episode's problem."""
         return self.slots.settings[self.slot[index]]
 
-    def names(self, who: np.ndarray) -> list[str]:
-        """Return the names of episodes' problems."""
-        found: list[str] = self.slots.arrays["name"][self.slot[who]].tolist()
+    def of_problems(self, name: str, who: np.ndarray) -> np.ndarray:
+        """Return what is looked up of episodes' problems, one row for each; see ``Slots``."""
+        found: np.ndarray = self.slots.arrays[name][self.slot[who]]
         return found
 
     def ended(self, who: np.ndarray) -> np.ndarray:

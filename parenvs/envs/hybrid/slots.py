@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.datasets.sets import proven_optimum
 from parenvs.hybrid.turns.actions import MICRO_BATCHES, SERVERS, TPS
 from parenvs.hybrid.turns.columns import Columns, kind_of
 from parenvs.hybrid.turns.game import Setting
@@ -63,6 +64,7 @@ class Slots:
             "possible": bits_of([limits.tp, limits.shared]), "alone": _alone(limits),
             "rounds": _rounds(limits.batch), "opening": limits.opening,
             "longest": setting.longest, "work": shown.work, "speeds": shown.speeds,
+            "optimum": proven_optimum(problem.instance) or np.nan, "bound": problem.bound_seconds,
             "chain": shown.chain, "cluster": shown.cluster, "numbers": shown.numbers,
         }  # fmt: skip
         count = len(self.settings)
