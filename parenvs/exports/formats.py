@@ -1,0 +1,58 @@
+"""What plans are exported to, by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.exports.sharding import sharding_of
+from parenvs.plan import Plan
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A plan in the words of a framework.
+
+    Attributes:
+        text: of the file.
+        notes: what the plan says and the file cannot, and what had to be rounded, in sentences.
+    """
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+def exported(plan: Plan, to: str) -> Exported:
+    """Write a plan in the words of a framework.
+
+    Args:
+        plan: the plan.
+        to: one of ``FORMATS``.
+
+    Raises:
+        ParenvsError: an unknown framework, or one that cannot express the plan; the line names the
+            field of the plan that stands against it.
+    """
+    if to not in FORMATS:
+        raise ParenvsError(
+            f"--to {shown(to)} is unknown{did_you_mean(to, FORMATS)}; known: {', '.join(FORMATS)}"
+        )
+    return FORMATS[to](plan)
+
+
+def _jax(plan: Plan) -> Exported:
+    """The specs of inputs and outputs, as JSON."""
+    from parenvs.exports.jax import document
+
+    content = document(sharding_of(plan))
+    rows = {key: content.pop(key) for key in ("inputs", "outputs")}
+    text = json.dumps(content, indent=1).removesuffix("\n}")
+    for key, lines in rows.items():  # a line each
+        text += f',\n "{key}": [\n  ' + ",\n  ".join(map(json.dumps, lines)) + "\n ]"
+    return Exported(text + "\n}\n", tuple(content["notes"]))
+
+
+FORMATS: dict[str, Callable[[Plan], Exported]] = {"jax": _jax}
+"""Name -> writer."""
