@@ -269,7 +269,7 @@ def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
     seconds = time.perf_counter() - begin
     ranks = [len(spec) for key in ("inputs", "outputs") for spec in request[key]]
     kept = [*compiled.input_shardings[0], *compiled.output_shardings]
-    memory = compiled.memory_analysis()
+    memory: Any = compiled.memory_analysis()
     inside = memory.argument_size_in_bytes
     return {
         "seconds": seconds,
@@ -281,7 +281,7 @@ def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
             if not own.is_equivalent_to(other, rank)
         ],
         "collectives": {
-            kind: asdict(found) for kind, found in collectives_of(compiled.as_text()).items()
+            kind: asdict(found) for kind, found in collectives_of(compiled.as_text() or "").items()
         },
         "argument_bytes": inside,
         "peak_bytes": inside

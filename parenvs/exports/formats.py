@@ -47,11 +47,14 @@ def _jax(plan: Plan) -> Exported:
     from parenvs.exports.jax import document
 
     content = document(sharding_of(plan))
-    rows = {key: content.pop(key) for key in ("inputs", "outputs")}
-    text = json.dumps(content, indent=1).removesuffix("\n}")
-    for key, lines in rows.items():  # a line each
-        text += f',\n "{key}": [\n  ' + ",\n  ".join(map(json.dumps, lines)) + "\n ]"
-    return Exported(text + "\n}\n", tuple(content["notes"]))
+    lines = []
+    for key, value in content.items():
+        if key in ("inputs", "outputs"):  # a line for each
+            rows = ",\n  ".join(map(json.dumps, value))
+            lines.append(f' "{key}": [\n  {rows}\n ]')
+        else:
+            lines.append(f' "{key}": {json.dumps(value)}')
+    return Exported("{\n" + ",\n".join(lines) + "\n}\n", tuple(content["notes"]))
 
 
 FORMATS: dict[str, Callable[[Plan], Exported]] = {"jax": _jax}

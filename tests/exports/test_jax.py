@@ -142,7 +142,7 @@ def test_shardings__refuses_other_meshes_and_trees(graph):
     for given in (mesh(8), mesh(2, 2)):
         with pytest.raises(ParenvsError, match=r"for model 4 devices, the mesh is \("):
             shardings(plan, given, arguments(), graph)
-    params, momentum, batch = arguments()
+    params, momentum, _ = arguments()
     renamed = {**params, "bias": params["down_bias"]}
     del renamed["down_bias"]
     with pytest.raises(ParenvsError, match="the plan has no 'bias'; the tree has no 'down_bias'"):
