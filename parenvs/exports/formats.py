@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.exports.sharding import sharding_of
+from parenvs.exports.stages import stages_of
 from parenvs.plan import Plan
 
 
@@ -57,5 +58,36 @@ def _jax(plan: Plan) -> Exported:
     return Exported("{\n" + ",\n".join(lines) + "\n}\n", tuple(content["notes"]))
 
 
-FORMATS: dict[str, Callable[[Plan], Exported]] = {"jax": _jax}
+def _megatron(plan: Plan) -> Exported:
+    """Flags, as an array of a shell script."""
+    from parenvs.exports.launchers import megatron
+
+    planned = stages_of(plan)
+    lines, notes = megatron.flags(planned)
+    return Exported(megatron.text(planned, lines), tuple(notes))
+
+
+def _torchtitan(plan: Plan) -> Exported:
+    """Sections of a configuration, as TOML."""
+    from parenvs.exports.launchers import torchtitan
+
+    planned = stages_of(plan)
+    sections, notes = torchtitan.table(planned)
+    return Exported(torchtitan.text(planned, sections), tuple(notes))
+
+
+def _deepspeed(plan: Plan) -> Exported:
+    """The configuration, and arguments of ``PipelineModule``, as JSON."""
+    from parenvs.exports.launchers import deepspeed
+
+    content, notes = deepspeed.document(stages_of(plan))
+    return Exported(deepspeed.text(content), tuple(notes))
+
+
+FORMATS: dict[str, Callable[[Plan], Exported]] = {
+    "jax": _jax,
+    "megatron": _megatron,
+    "torchtitan": _torchtitan,
+    "deepspeed": _deepspeed,
+}
 """Name -> writer."""
