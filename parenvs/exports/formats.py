@@ -58,6 +58,14 @@ def _jax(plan: Plan) -> Exported:
     return Exported("{\n" + ",\n".join(lines) + "\n}\n", tuple(content["notes"]))
 
 
+def _torch(plan: Plan) -> Exported:
+    """Placements, styles and cuts by name, as JSON."""
+    from parenvs.exports.torch import torch_plan
+
+    made = torch_plan(plan)
+    return Exported(json.dumps(made.to_json(), indent=1) + "\n", made.notes)
+
+
 def _megatron(plan: Plan) -> Exported:
     """Flags, as an array of a shell script."""
     from parenvs.exports.launchers import megatron
@@ -86,6 +94,7 @@ def _deepspeed(plan: Plan) -> Exported:
 
 FORMATS: dict[str, Callable[[Plan], Exported]] = {
     "jax": _jax,
+    "torch": _torch,
     "megatron": _megatron,
     "torchtitan": _torchtitan,
     "deepspeed": _deepspeed,

@@ -92,7 +92,7 @@ class Sharding:
             whole = [
                 (size, -dimension)
                 for dimension, (size, axis) in enumerate(
-                    zip(self.graph.shape(tensor), self._by_class(tensor), strict=True)
+                    zip(self.graph.shape(tensor), self.spec_by_class(tensor), strict=True)
                 )
                 if axis is None and size % self.axes[0].size == 0
             ]
@@ -100,8 +100,8 @@ class Sharding:
                 shared[tensor] = -max(whole)[1]
         return shared
 
-    def _by_class(self, tensor: int) -> Spec:
-        """The axis that splits each dimension of a tensor by its class."""
+    def spec_by_class(self, tensor: int) -> Spec:
+        """Return the axis that splits each dimension of a tensor by its class, without ZeRO."""
         start, end = self.graph.dim_offset[tensor : tensor + 2].tolist()
         spec: list[str | None] = [None] * (end - start)
         for axis in self.axes:
@@ -112,7 +112,7 @@ class Sharding:
 
     def spec(self, tensor: int) -> Spec:
         """Return the axis that splits each dimension of a tensor, None where none does."""
-        spec = list(self._by_class(tensor))
+        spec = list(self.spec_by_class(tensor))
         source = self.taken_places.get(tensor, tensor)
         if source in self._shared and self.graph.shape(tensor) == self.graph.shape(source):
             spec[self._shared[source]] = self.axes[0].name
@@ -165,12 +165,13 @@ class Sharding:
             )
 
 
-def sharding_of(plan: Plan, graph: Graph | None = None) -> Sharding:
+def sharding_of(plan: Plan, graph: Graph | None = None, pipelines: bool = False) -> Sharding:
     """Return how a plan splits the training step that it was made for.
 
     Args:
         plan: a plan of operator partitioning or data parallelism, or a hybrid one of one stage.
         graph: the step's graph (default: the plan's instance).
+        pipelines: whether hybrid plans may have stages, whose meshes are all alike.
 
     Raises:
         InfeasibleError: the judge finds the plan illegal, or the batch cannot be split.
@@ -181,7 +182,7 @@ def sharding_of(plan: Plan, graph: Graph | None = None) -> Sharding:
             f"shardings take plans of partitions and hybrid plans, not of task {plan.task!r}"
         )
     if isinstance(plan, HybridPlan):
-        return _of_hybrid(plan, graph)
+        return _of_hybrid(plan, graph, pipelines)
     report = judge(plan, load_graph(plan.instance) if graph is None else graph)
     if not report.legal:
         raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
@@ -190,9 +191,9 @@ def sharding_of(plan: Plan, graph: Graph | None = None) -> Sharding:
     return Sharding(plan, report.problem.graph, report.problem.classes, (axis,))
 
 
-def _of_hybrid(plan: HybridPlan, graph: Graph | None) -> Sharding:
-    """The sharding of a hybrid plan of one stage."""
-    if len(plan.stages) > 1:
+def _of_hybrid(plan: HybridPlan, graph: Graph | None, pipelines: bool) -> Sharding:
+    """The sharding of a hybrid plan of one stage, or of the first of stages that are alike."""
+    if len(plan.stages) > 1 and not pipelines:
         raise ParenvsError(
             f"stages: JAX's shardings have no pipeline, and the plan has {len(plan.stages)} "
             "stages; plan with --stages 1, or export --to torch"
@@ -212,7 +213,7 @@ def _of_hybrid(plan: HybridPlan, graph: Graph | None) -> Sharding:
         )
     if not report.legal:
         raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
-    (stage,) = plan.stages
+    stage = plan.stages[0]
     written, classes = chain.program.graph, chain.splitting.classes
     replicas = stage.devices // stage.tp
     split = chain.splitting.class_shares(stage.tp) < 1
@@ -244,7 +245,7 @@ def _batch_classes(classes: DimensionClasses, graph: Graph) -> np.ndarray:
 
 def _notes(plan: HybridPlan, report: object) -> tuple[str, ...]:
     """What a hybrid plan says beyond the shardings of inputs and outputs."""
-    (stage,) = plan.stages
+    stage = plan.stages[0]
     notes = []
     micro_batches = report.micro_batches  # type: ignore[attr-defined]
     if micro_batches > 1:

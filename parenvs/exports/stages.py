@@ -10,11 +10,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.graph.graph import Graph
 from parenvs.hybrid.graph.program import Program
+from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.shape import TransformerShape
 from parenvs.instances import load_graph
 from parenvs.judging import judge
@@ -42,6 +45,7 @@ class PlannedStages:
         precision: of products; "" if the plan does not say.
         shape: the model's shape, if the plan is for one.
         bounds: (n+1,) of a pipeline plan: where its chain of pivots may be cut, with both ends.
+        target: what the judge judges it on; None for the plan's instance.
         notes: what was moved and what that costs, in sentences.
     """
 
@@ -58,6 +62,7 @@ class PlannedStages:
     precision: str = ""
     shape: TransformerShape | None = None
     bounds: tuple[int, ...] = ()
+    target: Any = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -129,7 +134,7 @@ class PlannedStages:
         if not isinstance(self.plan, HybridPlan):
             return note
         stages = tuple(replace(stage, recompute=(mode,) * stage.size) for stage in self.stages)
-        return f"{note}, {cost(self.plan, replace(self.plan, stages=stages))}"
+        return f"{note}, {cost(self.plan, replace(self.plan, stages=stages), self.target)}"
 
     def with_parts(self, parts: Sequence[tuple[int, int]], framework: str) -> PlannedStages:
         """Give each stage, of one chunk, other layers, and say what that costs."""
@@ -144,10 +149,11 @@ class PlannedStages:
         )
         note = f"stages: {framework} divides layers evenly; cuts moved by {', '.join(moved)} layers"
         if isinstance(self.plan, HybridPlan):
-            note += f", {cost(self.plan, replace(self.plan, stages=stages))}"
+            note += f", {cost(self.plan, replace(self.plan, stages=stages), self.target)}"
         elif isinstance(self.plan, PipelinePlan):
             cuts = tuple(self.bounds[first] for first, _ in parts[1:])
-            note += f", {cost(self.plan, replace(self.plan, cuts=cuts, cut_after=()))}"
+            moved_plan = replace(self.plan, cuts=cuts, cut_after=())
+            note += f", {cost(self.plan, moved_plan, self.target)}"
         return replace(self, stages=stages, notes=(*self.notes, note))
 
 
@@ -157,10 +163,18 @@ def _fitted(stage: HybridStage, size: int) -> tuple[str, ...]:
     return (*modes[:size], *(modes[-1:] * (size - len(modes)))) if set(modes) != {"none"} else ()
 
 
-def cost(plan: HybridPlan | PipelinePlan, rounded: HybridPlan | PipelinePlan) -> str:
-    """Return in words by how much a rounded plan is slower: ``1.2 % longer (3.4 s)``."""
-    report = judge(rounded)
-    seconds, old = report.length_seconds, judge(plan).length_seconds
+def cost(
+    plan: HybridPlan | PipelinePlan, rounded: HybridPlan | PipelinePlan, target: Any = None
+) -> str:
+    """Return in words by how much a rounded plan is slower: ``a step 1.2 % longer (3.4 s)``.
+
+    Args:
+        plan: as it was planned.
+        rounded: as it is run.
+        target: what both are judged on (default: the plan's instance).
+    """
+    report = judge(rounded, target)
+    seconds, old = report.length_seconds, judge(plan, target).length_seconds
     if not report.legal:
         return f"and the judge says: {report.reasons[0]}"
     change = seconds / old - 1
@@ -168,20 +182,25 @@ def cost(plan: HybridPlan | PipelinePlan, rounded: HybridPlan | PipelinePlan) ->
     return f"a step {abs(change):.2%} {words} ({duration(seconds)})"
 
 
-def stages_of(plan: Plan) -> PlannedStages:
+def stages_of(plan: Plan, graph: Graph | None = None) -> PlannedStages:
     """Return the stages of a hybrid or pipeline plan, of whole layers.
+
+    Args:
+        plan: the plan.
+        graph: the graph that it was made for (default: the plan's instance).
 
     Raises:
         InfeasibleError: the judge finds the plan illegal, or there are fewer layers than stages.
         ParenvsError: a plan of another task, or of a profile, which has no layers.
     """
     if isinstance(plan, PipelinePlan):
-        return _of_pipeline(plan)
+        return _of_pipeline(plan, graph)
     if not isinstance(plan, HybridPlan):
         raise ParenvsError(
             f"task: {plan.task} has no stages; export --to jax, or plan with --task hybrid"
         )
-    report = judge(plan)
+    target = None if graph is None else HybridModel.of_graph(graph)
+    report = judge(plan, target)
     if not report.legal:
         raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
     model = report.model
@@ -202,18 +221,20 @@ def stages_of(plan: Plan) -> PlannedStages:
         expert=plan.expert,
         precision=plan.precision,
         shape=model.shape,
+        target=target,
         notes=notes,
     )
 
 
-def _of_pipeline(plan: PipelinePlan) -> PlannedStages:
+def _of_pipeline(plan: PipelinePlan, graph: Graph | None) -> PlannedStages:
     """The stages of a pipeline plan, its cuts moved to borders between layers."""
     if plan.instance.endswith(".csv"):
         raise ParenvsError(f"instance: {plan.instance} is a profile, which has no layers by name")
-    report = judge(plan)
+    report = judge(plan, graph)
     if not report.legal:
         raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
-    program = Program.of(load_graph(plan.instance, "forward"), twice=True)
+    source = load_graph(plan.instance, "forward") if graph is None else graph
+    program = Program.of(source, twice=True)
     names, bounds = program.borders.names, program.borders.bounds
     if len(names) < len(plan.cuts) + 1:
         raise InfeasibleError(
@@ -229,7 +250,7 @@ def _of_pipeline(plan: PipelinePlan) -> PlannedStages:
                 f"of {names[k + 1]}"
             )
     if notes:
-        notes.append(f"with the cuts moved, {cost(plan, moved)}")
+        notes.append(f"with the cuts moved, {cost(plan, moved, graph)}")
     ends = [0, *(k + 1 for k in chosen), len(names)]
     devices = [0, *plan.device_cuts, plan.cluster.devices]
     mode = plan.recompute
@@ -253,6 +274,7 @@ def _of_pipeline(plan: PipelinePlan) -> PlannedStages:
         batch=plan.micro_batch * plan.micro_batches,
         micro_batch=plan.micro_batch // stages[0].devices,
         bounds=tuple(bounds.tolist()),
+        target=graph,
         notes=tuple(notes),
     )
 
