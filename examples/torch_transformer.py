@@ -11,6 +11,7 @@ losses of 20 steps are those of one device.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import socket
 from dataclasses import replace
@@ -91,34 +92,35 @@ def plans(processes: int) -> dict[str, Any]:
     words, targets = batch()
     graph = parenvs.Graph.from_torch(make()[0], words, loss=loss, targets=(targets,))
     cluster = f"1x{processes}:v100"
-    found: dict[str, Any] = {}
 
-    def hybrid(stages: tuple[tuple[int, int], ...], tp: int, zero: int = 0) -> parenvs.HybridPlan:
+    def partition(task: str, **options: str) -> Any:
+        problem = graph.partitioning(cluster, task=task, uneven="forbid", **options)
+        return torch_plan(parenvs.solve(problem, "exact").plan, graph)
+
+    def hybrid(stages: tuple[tuple[int, int], ...], tp: int, zero: int = 0) -> Any:
         own = processes // len(stages)
-        return parenvs.HybridPlan(
+        plan = parenvs.HybridPlan(
             graph.name, graph.fingerprint, parenvs.Cluster.parse(cluster), "roofline", "fp32",
-            batch=BATCH, micro_batch=2 * tp // own,
+            batch=BATCH, micro_batch=BATCH // 2 * tp // own,  # two micro-batches
             stages=tuple(parenvs.HybridStage((part,), own, tp=tp, zero=zero) for part in stages),
         )  # fmt: skip
+        return torch_plan(plan, graph)
 
+    whole, uneven = ((0, LAYERS),), ((0, 1), (1, LAYERS))
     if processes == 2:
-        for name, task, options in (
-            ("operator", "operator-partition", {"rules": "automap"}),
-            ("data", "data-parallel", {"reward": "step_time"}),
-        ):
-            problem = graph.partitioning(cluster, task=task, uneven="forbid", **options)
-            found[name] = torch_plan(parenvs.solve(problem, "exact").plan, graph)
-        found["tensor"] = torch_plan(hybrid(((0, LAYERS),), 2), graph)
-        found["ZeRO 3"] = torch_plan(hybrid(((0, LAYERS),), 1, zero=3), graph)
-        pipeline = torch_plan(hybrid(((0, 1), (1, LAYERS)), 1), graph)
-        found["pipeline"] = pipeline
-        found["GPipe"] = replace(pipeline, schedule="GPipe")
-    else:
-        uneven = ((0, 1), (1, LAYERS))
-        found["pipeline x data"] = torch_plan(hybrid(uneven, 1), graph)
-        found["pipeline x tensor"] = torch_plan(hybrid(uneven, 2), graph)
-        found["pipeline x ZeRO 1"] = torch_plan(hybrid(uneven, 1, zero=1), graph)
-    return found
+        return {
+            "operator": partition("operator-partition", rules="automap"),
+            "data": partition("data-parallel", reward="step_time"),
+            "tensor": hybrid(whole, 2),
+            "ZeRO 3": hybrid(whole, 1, zero=3),
+            "pipeline": hybrid(uneven, 1),
+            "GPipe": replace(hybrid(uneven, 1), schedule="GPipe"),
+        }
+    return {
+        "pipeline x data": hybrid(uneven, 1),
+        "pipeline x tensor": hybrid(uneven, 2),
+        "pipeline x ZeRO 1": hybrid(uneven, 1, zero=1),
+    }
 
 
 def losses(plan: Any = None) -> list[float]:
@@ -169,17 +171,25 @@ def train(rank: int, processes: int, port: int, found: dict[str, Any]) -> None:
     torch.distributed.destroy_process_group()
 
 
-def main() -> None:
-    """Plan, and start the processes; if one of them ends, all of them do."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--processes", type=int, choices=(2, 4), default=2)
-    processes = parser.parse_args().processes
+def start(processes: int, found: dict[str, Any]) -> None:
+    """Train under plans on local processes; if one of them ends with an error, all of them do."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    given = (processes, port, plans(processes))
-    torch.multiprocessing.spawn(train, given, nprocs=processes)
+    # The server imports once, and every process is a copy of it.
+    multiprocessing.set_forkserver_preload(["parenvs.exports.parallel", "torch._dynamo"])
+    torch.multiprocessing.start_processes(
+        train, (processes, port, found), processes, start_method="forkserver"
+    )
+
+
+def main() -> None:
+    """Plan and train."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--processes", type=int, choices=(2, 4), default=2)
+    processes = parser.parse_args().processes
+    start(processes, plans(processes))
 
 
 if __name__ == "__main__":

@@ -152,7 +152,9 @@ class Parallel:
             *(inputs if first else ()),
             **({"target": target, "losses": losses} if last else {}),
         )
-        value = torch.tensor(float(sum(x.detach() for x in losses)) / plan.micro_batches if last else 0.0)
+        value = torch.tensor(
+            float(sum(x.detach() for x in losses)) / plan.micro_batches if last else 0.0
+        )
         group = self.mesh[PIPE].get_group()
         dist.all_reduce(value, group=group)
         scale = plan.data if DATA in self._axes else 1
