@@ -95,7 +95,12 @@ def t5_losses() -> list[dict[str, Any]]:
 
     def first() -> Any:
         params = jax.tree.map(
-            lambda x: random.normal(scale=0.05, size=x.shape).astype(x.dtype), shapes[0]
+            lambda x: (
+                np.ones(x.shape, x.dtype)  # scales of norms, and biases
+                if len(x.shape) == 1
+                else random.normal(scale=x.shape[0] ** -0.5, size=x.shape).astype(x.dtype)
+            ),
+            shapes[0],
         )
         state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes[1])
         words = {key: random.integers(0, 64, x.shape, np.int32) for key, x in shapes[2].items()}
@@ -132,7 +137,9 @@ def t5_losses() -> list[dict[str, Any]]:
     for kind, plan in plans.items():
         sizes = (DEVICES // TP, TP) if kind == "2 x 4" else (DEVICES,)
         mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(sizes), ("a", "b")[: len(sizes)])
-        losses = curve(shardings(plan, mesh, start, graph))
+        own = shardings(plan, mesh, start, graph)
+        assert any(not x.is_fully_replicated for x in jax.tree.leaves(own)), kind
+        losses = curve(own)
         worst = max(abs(a / b - 1) for a, b in zip(losses, single, strict=True))
         rows.append({"run": "T5 of the shipped code, 2 + 2 layers", "plan": kind, "worst": worst})
         rows[-1] |= {"first": single[0], "last": losses[-1]}
