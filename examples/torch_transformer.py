@@ -110,6 +110,7 @@ def plans(processes: int) -> dict[str, Any]:
     if processes == 2:
         return {
             "operator": partition("operator-partition", rules="automap"),
+            "operator, Shardy's rules": partition("operator-partition"),
             "data": partition("data-parallel", reward="step_time"),
             "tensor": hybrid(whole, 2),
             "ZeRO 3": hybrid(whole, 1, zero=3),
@@ -123,8 +124,12 @@ def plans(processes: int) -> dict[str, Any]:
     }
 
 
-def losses(plan: Any = None) -> list[float]:
-    """Train, on one device or as a plan says, and return the loss of each step."""
+def losses(plan: Any = None) -> tuple[list[float], dict[str, int]]:
+    """Train, on one device or as a plan says.
+
+    Returns:
+        The loss of each step, and the collectives of one more by kind, without stages.
+    """
     from parenvs.exports.parallel import Parallel
 
     model, _ = make()
@@ -145,7 +150,9 @@ def losses(plan: Any = None) -> list[float]:
         else:
             curve.append(parallel.step(words, targets))
         optimiser.step()
-    return curve
+    if plan is None or plan.pipe > 1:  # PyTorch cannot watch the parts of a pipeline
+        return curve, {}
+    return curve, parallel.collectives(words, targets)
 
 
 def train(rank: int, processes: int, port: int, found: dict[str, Any]) -> None:
@@ -158,15 +165,18 @@ def train(rank: int, processes: int, port: int, found: dict[str, Any]) -> None:
         world_size=processes,
         rank=rank,
     )
-    single = losses()
+    single, _ = losses()
     if rank == 0:
         print(f"one device: loss {single[0]:.4f} -> {single[-1]:.4f}", flush=True)
     for name, plan in found.items():
-        curve = losses(plan)
+        curve, counts = losses(plan)
         worst = max(abs(a / b - 1) for a, b in zip(curve, single, strict=True))
         if rank == 0:
+            kinds = (
+                ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no collective"
+            )
             words = f"loss -> {curve[-1]:.4f}, relative difference at most {worst:.1e}"
-            print(f"{name}: {plan.words}, {words}", flush=True)
+            print("; ".join(filter(None, (f"{name}: {plan.words}", kinds, words))), flush=True)
         assert worst < 1e-4, name
     torch.distributed.destroy_process_group()
 

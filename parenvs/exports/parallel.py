@@ -20,6 +20,7 @@ from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -121,6 +122,22 @@ class Parallel:
             if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
         return value
+
+    def collectives(self, *batch: torch.Tensor) -> dict[str, int]:
+        """Run a step as ``step`` does, and return how many collectives of each kind it takes.
+
+        Those of DTensors and ``fully_shard`` are counted, in this process; the sum of the loss is
+        not.
+
+        Raises:
+            ParenvsError: the plan has stages, whose traced parts PyTorch cannot watch.
+        """
+        if self.plan.pipe > 1:
+            raise ParenvsError("stages: PyTorch cannot count the collectives of traced stages")
+        with CommDebugMode() as counted:
+            self.step(*batch)
+        counts = {str(kind).split(".")[-1]: n for kind, n in counted.get_comm_counts().items()}
+        return {kind.removesuffix("_into_tensor"): n for kind, n in counts.items() if n}
 
     def _whole(self, batch: tuple[torch.Tensor, ...]) -> float:
         """A step without stages, micro-batch by micro-batch."""

@@ -15,7 +15,7 @@ from parenvs.exports.sharding import DATA, MODEL, Sharding, sharding_of
 from parenvs.exports.stages import PlannedStages, stages_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.instances import load_graph
-from parenvs.plan import HybridPlan, PipelinePlan, Plan
+from parenvs.plan import HybridPlan, PartitionPlan, Plan
 from parenvs.shipped import load_shape
 
 WRITTEN_FOR = {"torch": "2.13"}
@@ -111,14 +111,21 @@ def torch_plan(plan: Plan, graph: Graph | None = None) -> TorchPlan:
                 "(parenvs plan FILE.py:MODULE --task hybrid)"
             )
         graph = load_graph(plan.instance)
-    if not isinstance(plan, HybridPlan | PipelinePlan):
+    if isinstance(plan, PartitionPlan):
         sharding = sharding_of(plan, graph)
         sharding.check_even()
         (axis,) = sharding.axes
+        told = list(sharding.notes)
+        if axis.name == MODEL and plan.rules == "shardy":
+            told.append(
+                "rules: DTensor gathers what it has no rule to split, which the judge does not "
+                "price; Parallel.collectives counts it, and plans with --rules automap need none"
+            )
         data, model = (axis.size, 1) if axis.name == DATA else (1, axis.size)
         return TorchPlan(
             plan.instance, plan.task, 1, data, model,
-            *_splits(sharding), batch=sharding.graph.batch_size, notes=sharding.notes,
+            *_splits(sharding), batch=sharding.graph.batch_size,
+            notes=tuple(told),
         )  # fmt: skip
     planned = stages_of(plan, graph)
     if planned.schedule not in SCHEDULES:
