@@ -33,7 +33,7 @@ class OrderRequest(Request):
     def env_id(self) -> str:
         """Id of the environment in which agents train for the task."""
         raise ParenvsError(
-            "no agent trains on one order; python -m parenvs.agents.ordering.train trains on many"
+            "no planner trains on one order; parenvs train --task packed-order trains on many"
         )
 
     @property

@@ -219,7 +219,9 @@ class HybridRequest(Request):
     @property
     def env_id(self) -> str:
         """There is no environment in which agents train for the task."""
-        raise ParenvsError(f"task {HybridPlan.task} has no environment; choose another agent")
+        raise ParenvsError(
+            f"task {HybridPlan.task} trains on drawn problems: parenvs train --task hybrid"
+        )
 
     @property
     def env_kwargs(self) -> dict[str, Any]:

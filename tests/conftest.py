@@ -1,4 +1,8 @@
-"""The order of the tests: what takes longest comes first, so that no worker ends alone."""
+"""One thread a worker, and the longest tests first, so that no worker ends alone."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers with threads each get in each other's way
 
 LONGEST = ("test_readme__python_examples_run[README.md", "test_bench_speed__quick", "test_pretrain")
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from parenvs.agents.evaluation.set_evaluation import SetEvaluation, names_of, optima_of, play_set
+from parenvs.agents.evaluation.set_evaluation import SetEvaluation, play_set, references_of
 from parenvs.agents.planners import solve
-from parenvs.datasets.instance_sets import SETS, find
-from parenvs.errors import ParenvsError, did_you_mean
+from parenvs.datasets.sets import set_of
+from parenvs.errors import InfeasibleError
+from parenvs.plan import ILLEGAL
 
 
 def evaluate_set(
@@ -19,17 +22,21 @@ def evaluate_set(
     greedy: bool = True,
     seed: int = 0,
     first: int | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> SetEvaluation:
     """Play each problem of a shipped set once, in the order of the set, with masks.
 
     Args:
         policies: a policy, or a list of the policies of several runs. A policy is what
             ``parenvs.evaluate`` takes, or the name of a planner, which solves each problem.
-        name: ``"plan-validation"``, ``"plan-test"`` or ``"plan-outside"``.
-        family: problems of this family only.
+        name: of the set: ``"plan-test"``, ``"hybrid-test"``, ``"hetero-8-test"``,
+            ``"order-test"``, ... (``parenvs.datasets.sets``).
+        family: problems of this family only (of orders: of this tier).
         greedy: whether models play their best action; otherwise they sample.
         seed: seed of models that sample.
         first: number of problems, the first of the set (default: all).
+        settings: further arguments of the environment, like ``{"mask": "completable"}``; planners
+            do not take them.
 
     Raises:
         ParenvsError: the set or the family is unknown, or a policy is none.
@@ -39,21 +46,24 @@ def evaluate_set(
     >>> 0 < evaluation.interval[0] < evaluation.regret < 1
     True
     """
-    if name not in SETS:
-        raise ParenvsError(
-            f"unknown set {name!r}{did_you_mean(name, SETS)}; known: {', '.join(SETS)}"
-        )
-    problems = names_of(name, family)[:first]
-    if not problems:
-        raise ParenvsError(f"{name} has no problem of family {family!r}")
+    played = set_of(name)
+    problems = played.of(family)[:first]
     several = policies if isinstance(policies, (list, tuple)) else [policies]
     values = []
     for policy in several:
         if isinstance(policy, str):
-            answers = [solve(find(problem).pipeline, policy) for problem in problems]
-            values.append([float(answer.report.value) for answer in answers])
+            values.append([_planned(played.load(problem), policy) for problem in problems])
             continue
         if hasattr(policy, "set_random_seed"):
             policy.set_random_seed(seed)
-        values.append(play_set(policy, name, family, len(problems), greedy))
-    return SetEvaluation(name, problems, np.array(values, dtype=np.float64), optima_of(problems))
+        values.append(play_set(policy, name, family, len(problems), greedy, settings))
+    references = references_of(name, problems)
+    return SetEvaluation(name, problems, np.array(values, dtype=np.float64), references)
+
+
+def _planned(problem: Any, planner: str) -> float:
+    """Return what a planner's plan earns; -1 if it finds none."""
+    try:
+        return float(solve(problem, planner).report.value)
+    except InfeasibleError:
+        return float(ILLEGAL)

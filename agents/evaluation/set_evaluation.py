@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -20,16 +21,15 @@ from parenvs.agents.evaluation.statistics import (
     performance_profile,
     probability_of_improvement,
 )
-from parenvs.datasets.instance_sets import load_set
-from parenvs.datasets.optima import optimum_of
+from parenvs.datasets.sets import KINDS, Reference, family_named, set_of
 from parenvs.envs.base import regret_of
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import write_text
 from parenvs.judging import OPTIMAL
 
-ENV_ID = "PipelinePlan-v0"
 THRESHOLDS = (0.0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Regrets at which performance profiles are printed."""
+_WORDS = ("optima", "best known plans", "certified bounds")
 BATCH = 64
 """Episodes side by side."""
 
@@ -42,26 +42,61 @@ class SetEvaluation:
         set_name: name of the set.
         problems: names of the problems.
         values: (r, k) float64, return of each episode; -1 for an illegal plan.
-        optima: (k,) float64, the largest returns, proven.
+        references: what the returns on each problem are measured against.
         thresholds: regrets at which performance profiles are printed.
     """
 
     set_name: str
     problems: tuple[str, ...]
     values: np.ndarray
-    optima: np.ndarray
+    references: tuple[Reference, ...]
 
     thresholds: ClassVar[tuple[float, ...]] = THRESHOLDS
 
+    @property
+    def optima(self) -> np.ndarray:
+        """(k,) returns that regrets are measured to.
+
+        Of optima where they are proven, else of the best plans known, else certified bounds;
+        ``reference`` says which.
+        """
+        return np.array([one.value for one in self.references])
+
     @cached_property
     def regrets(self) -> np.ndarray:
-        """(r, k) shares of the optimum that the returns fall short of; 1 for an illegal plan."""
+        """(r, k) shares of ``optima`` that the returns fall short of; 1 for an illegal plan.
+
+        A plan that is better than the best known has none.
+        """
         return np.maximum(regret_of(self.values, self.optima), 0.0)
+
+    @property
+    def bound_regret(self) -> float:
+        """Interquartile mean of the shares that returns fall short of certified bounds.
+
+        It is not less than that of the regrets to the optima, which may not be known.
+        """
+        bounds = np.array([one.bound for one in self.references])
+        return interquartile_mean(np.maximum(regret_of(self.values, bounds), 0.0))
+
+    @property
+    def reference(self) -> str:
+        """What regrets are measured to, in words, like ``"20 optima, 80 best known plans"``."""
+        kinds = [one.kind for one in self.references]
+        words = {kind: words for kind, words in zip(KINDS, _WORDS, strict=True) if kind in kinds}
+        if len(words) == 1:
+            return words[kinds[0]]
+        return ", ".join(f"{kinds.count(kind)} {named}" for kind, named in words.items())
+
+    @property
+    def proven(self) -> bool:
+        """Whether all regrets are to proven optima."""
+        return all(one.kind == KINDS[0] for one in self.references)
 
     @property
     def families(self) -> np.ndarray:
         """(k,) family of each problem."""
-        return np.array([name.split("/")[-1].rpartition("-")[0] for name in self.problems])
+        return np.array([family_named(name) for name in self.problems])
 
     @property
     def regret(self) -> float:
@@ -80,7 +115,7 @@ class SetEvaluation:
 
     @property
     def optimal(self) -> float:
-        """Share of the plans whose cost is within 0.1 % of the optimum."""
+        """Share of the plans whose cost is within 0.1 % of the reference."""
         return float((self.regrets <= OPTIMAL).mean())
 
     @property
@@ -114,19 +149,20 @@ class SetEvaluation:
         )
         return "\n".join(
             [
-                f"{self.set_name}: {runs} of {len(self.problems):,} problems, regret "
-                f"{self.regret:.4f} (interquartile mean, 95 % interval {low:.4f} to {high:.4f} "
-                f"over {self.over}), mean {self.regrets.mean():.4f}",
+                f"{self.set_name}: {runs} of {len(self.problems):,} problems, regret to "
+                f"{self.reference} {self.regret:.4f} (interquartile mean, 95 % interval "
+                f"{low:.4f} to {high:.4f} over {self.over}), mean {self.regrets.mean():.4f}",
                 f"  optimal {self.optimal:.1%}, illegal {self.illegal:.1%}",
                 f"  regret: {shares}",
             ]
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write names and returns as JSON; optima are those of the set."""
+        """Write names and returns as JSON; references are those of the set."""
         content = {
             "set": self.set_name, "problems": self.problems, "values": self.values.tolist(),
             "regret": self.regret, "interval": self.interval, "interval_over": self.over,
+            "reference": self.reference,
         }  # fmt: skip
         write_text(Path(path), json.dumps(content) + "\n")
 
@@ -143,7 +179,8 @@ class SetEvaluation:
             values = np.array(content["values"], dtype=np.float64)
             if values.ndim != 2 or values.shape[1] != len(problems) or not values.size:
                 raise ValueError(f"field 'values' has the shape {values.shape}")
-            return SetEvaluation(str(content["set"]), problems, values, optima_of(problems))
+            name = str(content["set"])
+            return SetEvaluation(name, problems, values, references_of(name, problems))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ParenvsError(
                 f"{os.fspath(path)}: not an evaluation ({one_line(error)})"
@@ -151,7 +188,12 @@ class SetEvaluation:
 
 
 def play_set(
-    policy: Any, name: str, family: str | None, count: int, greedy: bool = True
+    policy: Any,
+    name: str,
+    family: str | None,
+    count: int,
+    greedy: bool = True,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[float]:
     """Return the returns of a policy on the first ``count`` problems of a set.
 
@@ -161,18 +203,19 @@ def play_set(
         family: problems of this family only.
         count: number of problems.
         greedy: whether a model plays its best action; otherwise it samples.
+        settings: further arguments of the set's environment.
     """
+    played = set_of(name)
     choose = _batch_chooser(policy, greedy)
     batch = min(BATCH, count)
     # Environment i plays the problems i, i + batch, ... of a set in its order.
     env: Any = gym.make_vec(
-        ENV_ID,
+        played.env_id,
         num_envs=batch,
         vectorization_mode="vector_entry_point",
-        instance=name,
-        family=family,
-        order="sequential",
         autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
+        **played.env_kwargs(family),
+        **settings,
     )
     observation, infos = env.reset(seed=0)
     number, totals, values = np.arange(batch), np.zeros(batch), np.full(count, np.nan)
@@ -189,16 +232,16 @@ def play_set(
     return values.tolist()
 
 
-def judged(policy: Any, name: str, family: str | None = None) -> SetEvaluation:
+def judged(
+    policy: Any,
+    name: str,
+    family: str | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> SetEvaluation:
     """Return how the best actions of a policy do on a set, or on a family of it."""
-    problems = names_of(name, family)
-    values = play_set(policy, name, family, len(problems))
-    return SetEvaluation(name, problems, np.array([values]), optima_of(problems))
-
-
-def names_of(name: str, family: str | None = None) -> tuple[str, ...]:
-    """Return the names of the problems of a set, or of a family of it, in their order."""
-    return tuple(x.name for x in load_set(name) if family in (None, x.family))
+    problems = set_of(name).of(family)
+    values = play_set(policy, name, family, len(problems), settings=settings)
+    return SetEvaluation(name, problems, np.array([values]), references_of(name, problems))
 
 
 def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.ndarray], np.ndarray]:
@@ -216,14 +259,14 @@ def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.nd
     return each
 
 
-def optima_of(problems: Sequence[str]) -> np.ndarray:
-    """Return the optimum of each problem, (k,).
+def references_of(name: str, problems: Sequence[str]) -> tuple[Reference, ...]:
+    """Return what returns on problems of a set are measured against.
 
     Raises:
-        ValueError: one is no problem of a shipped set.
+        ValueError: one is no problem of the set.
     """
-    optima = [optimum_of(name) for name in problems]
-    for name, optimum in zip(problems, optima, strict=True):
-        if optimum is None:
-            raise ValueError(f"{name!r} is no problem of a shipped set")
-    return np.array(optima, dtype=np.float64)
+    found = set_of(name)
+    for problem in problems:
+        if problem not in found.problems:
+            raise ValueError(f"{problem!r} is no problem of {name}")
+    return tuple(found.reference(problem) for problem in problems)

@@ -17,7 +17,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.type_aliases import Schedule, TensorDict
 from torch import nn
 
-from parenvs.envs.ordering.tables import MICRO_BATCHES, NUMBERS, STAGES
+from parenvs.envs.ordering.tables import MICRO_BATCHES, NUMBERS, SECONDS, STAGES
 
 OWN = 10
 """Numbers that describe a micro-batch."""
@@ -36,7 +36,7 @@ def describe(observation: TensorDict) -> tuple[torch.Tensor, torch.Tensor, torch
         (b, c, OWN) and (b, COMMON) numbers, and (b, c) 1 for micro-batches that are left, else 0.
     """
     size = int(torch.round(observation["numbers"][:, 1] * MICRO_BATCHES).max().clamp(min=1))
-    forward, backward = observation["forward"][:, :size], observation["backward"][:, :size]
+    forward, backward = (observation[key][:, :size] for key in SECONDS)
     position = observation["position"][:, :size]
     passes = forward + backward
     stage = (passes[:, 0] > 0).to(passes.dtype)  # (b, 16)

@@ -28,6 +28,7 @@ PLUGINS = "parenvs.agents"
 """Group of the entry points of packages that register agents."""
 PPO_ENVS = {
     "PipelineCut-v0": 64, "OperatorPartition-v0": 8, "DataParallel-v0": 8, "PipelinePlan-v0": 64,
+    "HybridPlan-v0": 64, "MicroBatchOrder-v0": 128,
 }  # fmt: skip
 """Environments side by side, by environment id. On pipelines many short episodes in an update keep
 PPO from settling before it has seen enough cuts. On partitions an episode has hundreds of decisions
@@ -63,12 +64,14 @@ TUNED: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """What the preset ``tuned`` changes for an environment."""
+TUNED.update(dict.fromkeys(("HybridPlan-v0", "MicroBatchOrder-v0"), TUNED["PipelinePlan-v0"]))
 RAINBOW_ENVS: dict[str, dict[str, int]] = {
     "paper": {
         "PipelineCut-v0": 1, "OperatorPartition-v0": 1, "DataParallel-v0": 1, "PipelinePlan-v0": 1,
     },
     "tuned": {
         "PipelineCut-v0": 8, "OperatorPartition-v0": 8, "DataParallel-v0": 8, "PipelinePlan-v0": 64,
+        "HybridPlan-v0": 64, "MicroBatchOrder-v0": 64,
     },
 }  # fmt: skip
 """Environments side by side, by preset and environment id."""
@@ -224,6 +227,26 @@ def ppo_settings(env_id: str, episode_steps: int) -> dict[str, Any]:
             "gae_lambda": 1.0,
             "ent_coef": 0.003,
         }
+    if env_id == "HybridPlan-v0":
+        return {
+            **common,
+            "n_steps": 64,
+            "batch_size": 1024,
+            "n_epochs": 4,
+            "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
+            "gae_lambda": 0.95,
+            "ent_coef": 0.01,
+        }
+    if env_id == "MicroBatchOrder-v0":
+        return {
+            **common,
+            "n_steps": episode_steps,
+            "batch_size": 1024,
+            "n_epochs": 3,
+            "learning_rate": LinearSchedule(1.5e-3, 2e-4, 1.0),
+            "gae_lambda": 0.97,
+            "ent_coef": 0.002,
+        }
     return {
         **common,
         "n_steps": 64,
@@ -281,6 +304,18 @@ def _chain_policy() -> type:
     return ChainPolicy
 
 
+def _hybrid_policy() -> type:
+    from parenvs.agents.hybrid.policy import HybridPolicy
+
+    return HybridPolicy
+
+
+def _order_policy() -> type:
+    from parenvs.agents.ordering.policy import OrderPolicy
+
+    return OrderPolicy
+
+
 def _chain_q_policy() -> type:
     from parenvs.agents.chain.policy import ChainQPolicy
 
@@ -294,7 +329,11 @@ LEARNERS: dict[str, Learner] = {
         ppo_settings,
         checkpoint_every=10,
         log_interval=1,
-        policies={"PipelinePlan-v0": _chain_policy},
+        policies={
+            "PipelinePlan-v0": _chain_policy,
+            "HybridPlan-v0": _hybrid_policy,
+            "MicroBatchOrder-v0": _order_policy,
+        },
     ),
     "rainbow": _rainbow("tuned", STEPS),
     # The paper's way updates at every step of one environment, which takes ten times as long.

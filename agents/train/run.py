@@ -20,6 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from tqdm import TqdmExperimentalWarning
 
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation, judged
+from parenvs.agents.evaluation.validation import rules_of, validation_set
 from parenvs.agents.rainbow.algorithm import Rainbow
 from parenvs.agents.train.best_plan import BestPlan
 from parenvs.agents.train.checkpoint import Checkpoints, load_checkpoint
@@ -31,7 +32,7 @@ from parenvs.agents.train.config import (
     load_config,
     save_config,
 )
-from parenvs.agents.train.learners import learner_of
+from parenvs.agents.train.learners import learner_of, plain
 from parenvs.agents.train.weights import AGENT, load_counters, load_weights, save_counters
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.errors import ParenvsError, one_line
@@ -42,9 +43,7 @@ _LEARNING, _KEPT = ("buffer_size", "n_steps"), 64
 """Settings of how many steps an agent keeps while it learns, and how many where it does not."""
 CHECKPOINT, MODEL, RESULT, PLAN = "checkpoint.zip", "model.zip", "result.json", "plan.json"
 SCORES = "scores.json"
-"""File of the returns on ``JUDGED_ON``, in place of a plan where problems are drawn."""
-JUDGED_ON = "plan-validation"
-"""Set on which a policy is judged that was trained on drawn problems."""
+"""File of the returns on a validation set, in place of a plan where problems are drawn."""
 LOG = "log"
 
 
@@ -54,7 +53,7 @@ class TrainResult:
 
     Attributes:
         value: return of the best episode; where problems are drawn, so that episodes do not
-            compare, the mean return of the trained policy's best actions on ``JUDGED_ON``.
+            compare, the mean return of the trained policy's best actions on ``judged_on``.
         actions: the actions of the best episode; none where problems are drawn.
         steps: number of environment steps done.
         best_steps: environment steps after which the best episode was found.
@@ -62,9 +61,11 @@ class TrainResult:
         target_seconds: processor seconds after which the target was reached, or None.
         episodes: number of complete episodes; each is one plan judged.
         seconds: processor seconds of training.
-        regret: where problems are drawn, the interquartile mean on ``JUDGED_ON``, see
+        regret: where problems are drawn, the interquartile mean on ``judged_on``, see
             ``SetEvaluation``; else None.
         interval: its 95 % interval over the problems, or None.
+        judged_on: the validation set, or None.
+        reference: what the regret is to, see ``SetEvaluation``, or None.
     """
 
     value: float
@@ -77,6 +78,8 @@ class TrainResult:
     seconds: float
     regret: float | None = None
     interval: tuple[float, float] | None = None
+    judged_on: str | None = None
+    reference: str | None = None
 
 
 def train(
@@ -92,8 +95,9 @@ def train(
     """Train an agent on one instance, or on drawn problems.
 
     A run on one instance keeps its best plan. One on drawn problems keeps the policy, and judges it
-    on ``JUDGED_ON``. A run that is interrupted before its first checkpoint leaves nothing behind; a
-    resumed run on drawn problems goes on with other problems than it would have drawn.
+    on the set for validation (``validation_set``). A run that is interrupted before its first
+    checkpoint leaves nothing behind; a resumed run on drawn problems goes on with other problems
+    than it would have drawn.
 
     Args:
         config: which agent is trained on which environment, and how long.
@@ -187,8 +191,9 @@ def _learned(
 
 
 def _judged(model: BaseAlgorithm, config: Config) -> SetEvaluation:
-    """How the trained policy does on ``JUDGED_ON``, on the family that it was trained on."""
-    return judged(model, JUDGED_ON, config.env_kwargs.get("family"))
+    """How the trained policy does on the validation set of what it was trained on."""
+    place = validation_set(plain(config.env_id), config.env_kwargs)
+    return judged(model, *place, rules_of(config.env_kwargs))
 
 
 def _result(tracker: BestPlan, model: BaseAlgorithm, scores: SetEvaluation | None) -> TrainResult:
@@ -204,6 +209,8 @@ def _result(tracker: BestPlan, model: BaseAlgorithm, scores: SetEvaluation | Non
         seconds=tracker.seconds,
         regret=None if scores is None else scores.regret,
         interval=None if scores is None else scores.interval,
+        judged_on=None if scores is None else scores.set_name,
+        reference=None if scores is None else scores.reference,
     )
 
 

@@ -58,7 +58,7 @@ class Effort:
 
 FULL = Effort()
 QUICK = Effort(
-    sizes=(1, 8, 64),
+    sizes=(1, 64),
     drawn=1,
     seconds=0.01,
     repeats=3,

@@ -41,8 +41,8 @@ Batch = Annotated[
 ]
 Frozen = Annotated[list[str] | None, typer.Option(help="The same: weights that are not trained.")]
 _KNOWN = ", ".join(TASKS)
-DRAWN = "pipeline-plan"
-"""Task of ``train`` in ``PipelinePlan-v0``, by default on drawn problems."""
+DRAWN = ("pipeline-plan", "hybrid", "hetero", "packed-order")
+"""Tasks of ``train`` that need no model: by default problems are drawn."""
 ClusterText = Annotated[
     str | None,
     typer.Option(
@@ -80,7 +80,9 @@ def read_request(
     variables: Variables = None,
     batch: Batch = None,
     frozen: Frozen = None,
-    task: Annotated[str, typer.Option(help=f"What to plan: {_KNOWN}; train: {DRAWN}.")] = TASKS[0],
+    task: Annotated[
+        str, typer.Option(help=f"What to plan: {_KNOWN}; train also: {DRAWN[0]}, {DRAWN[2]}.")
+    ] = TASKS[0],
     cluster: ClusterText = None,
     devices: Devices = None,
     seed: Seed = 0,
@@ -174,15 +176,9 @@ def read_request(
         )  # fmt: skip
         for name in refused:
             raise ParenvsError(f"{_option(name)} is not an option of --task {task}")
-        if not choosing:
-            raise ParenvsError(
-                f"task {task} trains on many problems: python -m parenvs.agents.ordering.train"
-            )
         limits = given(time_limit=time_limit)
         found = problem(instance, task=task)
         return request_of(found, seed=seed, steps=steps, **limits), Model(instance, task=task)
-    if task == HybridPlan.task and not choosing:
-        raise ParenvsError(f"task {task} has no environment to train in; plan it with parenvs plan")
     if task == HybridPlan.task:
         for name, value in given(
             copies=copies, sync=sync, tied=tied, micro_batches=micro_batches, radius=radius,
@@ -292,8 +288,8 @@ def with_request(
     Args:
         command: takes what ``read_request`` returns, and its own options.
         choosing: see ``read_request``.
-        drawn: what the command does for ``--task pipeline-plan``, which needs no model: takes the
-            options that the command line gives, by name.
+        drawn: what the command does for the tasks ``DRAWN``, which need no model: takes the options
+            that the command line gives, by name.
     """
     # Not get_type_hints: with a default of None, Python 3.10's hides Annotated in an Optional.
     names = {"Request": Any}
@@ -306,11 +302,11 @@ def with_request(
     @functools.wraps(command)
     def wrapper(**options: Any) -> None:
         if drawn is not None:
-            if options["task"] == DRAWN:
+            if options["task"] in DRAWN:
                 drawn(**{p.name: options[p.name] for p in parameters if _is_given(p, options)})
                 return
             if options["instance"] is None:
-                raise ParenvsError(f"a model is needed, or --task {DRAWN}")
+                raise ParenvsError(f"a model is needed, or --task {', '.join(DRAWN)}")
         request, model = read(**{p.name: options.pop(p.name) for p in shared_options})
         command(request, model, **options)
 

@@ -314,8 +314,8 @@ def training(result: TrainResult, best: float | None, folder: Path) -> Table:
     if result.interval is not None:
         low, high = result.interval
         rows = [
-            ("mean return on plan-validation", f"{result.value:.6f}"),
-            ("regret, interquartile mean", f"{result.regret:.6f}"),
+            (f"mean return on {result.judged_on}", f"{result.value:.6f}"),
+            (f"regret to {result.reference}, IQM", f"{result.regret:.6f}"),
             ("95 % over the problems", f"{low:.6f} to {high:.6f}"),
         ]
     else:
@@ -360,12 +360,21 @@ def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) ->
     shares = [one.profile() for one in several]
     rows: list[tuple[str, list[str]]] = [
         ("runs", [f"{len(x.values)}" for x in several]),
+        ("regret to", [x.reference for x in several]),
         ("regret, interquartile mean", [f"{x.regret:.4f}" for x in several]),
         *(
             (f"95 % interval, {word}", [f"{x.interval[end]:.4f} over {x.over}" for x in several])
             for word, end in (("from", 0), ("to", 1))
         ),
-        ("optimal (within 0.1 %)", [f"{x.optimal:.1%}" for x in several]),
+        *(
+            []
+            if result.proven
+            else [("regret to certified bounds", [f"{x.bound_regret:.4f}" for x in several])]
+        ),
+        (
+            "optimal (within 0.1 %)" if result.proven else "within 0.1 % of the reference",
+            [f"{x.optimal:.1%}" for x in several],
+        ),
         ("illegal", [f"{x.illegal:.1%}" for x in several]),
         *(
             (f"regret <= {threshold:g}", [f"{share[number]:.1%}" for share in shares])

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs.cli import tables
+from parenvs.cli.hybrid import samples_of
 from parenvs.cli.model import Model
-from parenvs.cli.options import DRAWN, Seed, check_range, with_request
+from parenvs.cli.options import Seed, check_range, with_request
 from parenvs.cli.report import out, say
+from parenvs.datasets.orders import TIERS
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.files import locked
 from parenvs.instances import load_graph
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
 
 DRAWN_STEPS = 100_000
 """Default environment steps of a training on drawn problems."""
+PLAYED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "pipeline-plan": ("PipelinePlan-v0", {"draw": 2}, ()),
+    "hybrid": ("HybridPlan-v0", {}, ("cluster", "batch", "stack", "precision")),
+    "hetero": ("HybridPlan-v0", {"instance": "hetero-32"}, ()),
+    "packed-order": ("MicroBatchOrder-v0", {"tier": None, "pool": 1024}, ()),
+}
+"""Task of ``train`` on drawn problems -> environment, its arguments, options of one problem."""
 
 
 def add_training(app: typer.Typer) -> None:
@@ -79,8 +88,8 @@ def train(
 
 
 def train_drawn(
+    task: str,
     instance: str | None = None,
-    task: str = DRAWN,
     agent: str = "ppo",
     seed: int = 0,
     steps: int = DRAWN_STEPS,
@@ -88,29 +97,38 @@ def train_drawn(
     resume: bool = False,
     **others: Any,
 ) -> None:
-    """Train an agent on drawn problems, on a set, or on one problem, of ``PipelinePlan-v0``.
+    """Train an agent on drawn problems, on a set, or on one problem.
 
     Args:
-        instance: what the environment takes, or None: problems are generated.
-        task: ``"pipeline-plan"``.
+        task: a key of ``PLAYED``.
+        instance: what the environment takes, or a tier of orders; None: problems are drawn.
         agent: name of the agent.
         seed: seed of everything random.
         steps: environment steps.
         folder: folder of the run (default: ``runs/...``).
         resume: whether to continue the run in the folder.
-        **others: options of other tasks.
+        **others: further options of the command line.
 
     Raises:
         ParenvsError: an option is one of other tasks, or training fails.
     """
+    env_id, drawing, settings = PLAYED[task]
     for name in others:
-        raise ParenvsError(f"--{name.replace('_', '-')} is not an option of --task {task}")
+        if name not in settings or instance is None:
+            where = f"train --task {task}" + (" without an instance" * (name in settings))
+            raise ParenvsError(f"--{name.replace('_', '-')} is not an option of {where}")
     check_range("--steps", steps, 1)
     check_range("--seed", seed, 0)
     trainer = _trainer()
     place = folder or Path("runs") / f"{Path(instance or 'drawn').stem}-{task}-{agent}-{seed}"
-    kwargs: dict[str, Any] = {"draw": 2} if instance is None else {"instance": instance}
-    config = trainer.Config("PipelinePlan-v0", kwargs, agent=agent, seed=seed, steps=steps)
+    kwargs = dict(drawing)
+    if task == "packed-order" and instance in TIERS:
+        kwargs["tier"] = instance
+    elif instance is not None:
+        kwargs = {"instance": instance, **others}
+    if "batch" in others:
+        kwargs["batch"] = samples_of(others["batch"])
+    config = trainer.Config(env_id, kwargs, agent=agent, seed=seed, steps=steps)
     try:
         result, _ = trainer.train(config, place, resume=resume, progress=True)
     except KeyboardInterrupt:
@@ -170,7 +188,9 @@ def evaluate(
     import gymnasium as gym
 
     from parenvs.agents.evaluation.evaluate import evaluate as play
+    from parenvs.agents.evaluation.validation import validation_set
     from parenvs.agents.train.config import building, load_config
+    from parenvs.agents.train.learners import plain
     from parenvs.agents.train.run import load_model
     from parenvs.agents.vec_env import one_thread
 
@@ -179,9 +199,15 @@ def evaluate(
         with building(folder[0]):
             env = gym.make(config.env_id, **config.env_kwargs)
         if env.get_wrapper_attr("draws"):
+            near = validation_set(plain(config.env_id), config.env_kwargs)[0]
             raise ParenvsError(
                 f"{folder[0]}: trained on drawn problems, of which no single one can be judged; "
-                "add --set plan-test"
+                f"add --set {near.replace('validation', 'test')}"
+            )
+        if not hasattr(env.unwrapped, "space"):
+            raise ParenvsError(
+                f"{folder[0]}: {config.env_id} has no exact optimum at hand to evaluate against; "
+                f"the best plan is {folder[0] / 'plan.json'}: parenvs judge"
             )
         out.print(tables.evaluation(play(model, env, 100 if episodes is None else episodes, seed)))
 
@@ -197,24 +223,30 @@ def _evaluate_set(
 ) -> None:
     """Print how the agents of runs, all seeds of one, do on a set; see ``evaluate``."""
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
-    from parenvs.agents.evaluation.set_evaluation import ENV_ID
+    from parenvs.agents.evaluation.validation import rules_of
     from parenvs.agents.train.config import load_config
     from parenvs.agents.train.learners import plain
     from parenvs.agents.train.run import load_model
     from parenvs.agents.vec_env import one_thread
+    from parenvs.datasets.sets import set_of
 
-    for run in (*folders, *against):
-        env_id = load_config(run).env_id
-        if plain(env_id) != ENV_ID:
-            raise ParenvsError(f"{run}: trained in {env_id}; {name} is a set of {ENV_ID}")
-    with one_thread():
-        ours, theirs = (
-            evaluate_set([load_model(run, trust) for run in runs], name, family, seed=seed)
-            if runs
-            else None
-            for runs in (folders, against)
-        )
-    assert ours is not None
+    found, env_id = [], set_of(name).env_id
+    for runs in (folders, against):
+        settings = []
+        for run in runs:
+            config = load_config(run)
+            if plain(config.env_id) != env_id:
+                raise ParenvsError(
+                    f"{run}: trained in {config.env_id}; {name} is a set of {env_id}"
+                )
+            settings.append(rules_of(config.env_kwargs))
+            if settings[-1] != settings[0]:
+                raise ParenvsError(f"{run}: trained by other rules than {runs[0]}: {settings[-1]}")
+        if runs:
+            with one_thread():
+                models = [load_model(run, trust) for run in runs]
+                found.append(evaluate_set(models, name, family, seed=seed, settings=settings[0]))
+    ours, theirs = found[0], found[1] if against else None
     out.print(tables.set_evaluation(ours, theirs))
     if scores is not None:
         ours.save(scores)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 RENDER_MODES = ["ansi", "rgb_array"]
 """Text, and pictures of shape (h, w, 3) uint8."""
+PLAYED = ("random", "sequential")
+"""Orders in which the problems of a set are played: drawn, or one after the other."""
 
 
 class PlanEnv(gym.Env[dict[str, Any], np.int64]):
@@ -214,6 +216,20 @@ def check_options(options: dict[str, Any], known: Collection[str]) -> None:
             )
 
 
+def is_sequential(order: str) -> bool:
+    """Return whether problems are played one after the other.
+
+    Args:
+        order: the argument ``order`` of an environment.
+
+    Raises:
+        ParenvsError: it is none of ``PLAYED``.
+    """
+    if order not in PLAYED:
+        raise ParenvsError(f"order must be one of {', '.join(PLAYED)}, not {shown(order)}")
+    return order == PLAYED[1]
+
+
 def whole_number(action: Any) -> int:
     """Return an action as an integer; floats that are whole are taken, too.
 
@@ -240,6 +256,18 @@ def regret_of(value: Any, optimum: Any) -> Any:
         optimum: the largest returns of the same problems, > 0.
     """
     return 1.0 - np.maximum(value, 0.0) / optimum
+
+
+def outcome_of(value: float, optimum: float | None) -> dict[str, float]:
+    """Return what infos tell of an episode's return: optimum and regret, if the optimum is known.
+
+    Args:
+        value: the return.
+        optimum: the largest one; None or NaN if it is not known.
+    """
+    if optimum is None or optimum != optimum:
+        return {}
+    return {"optimum": optimum, "regret": float(regret_of(value, optimum))}
 
 
 def warn_infeasible(words: str) -> None:

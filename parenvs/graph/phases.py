@@ -17,12 +17,17 @@ from parenvs.graph.training import Training
 
 _FORWARD, _BACKWARD, _UPDATE = map(int, Phase)
 _UNKNOWN = -1
+_OUTERMOST = "/jit(main)/"
+"""In names of JAX before 0.7. Its scopes of differentiation stand around named functions alone."""
 
 
 def with_phases(graph: Graph, flow: Flow) -> Graph:
     """Return the graph with the phase of each instruction, and a note if it had to be inferred."""
-    by_scope = scope_phases([graph.strings[i] for i in graph.op_name.tolist()])
+    names = [graph.strings[i] for i in graph.op_name.tolist()]
+    by_scope = scope_phases(names)
     if _BACKWARD in by_scope:
+        if any(_OUTERMOST in name for name in names):
+            by_scope = _completed(flow, by_scope)
         return replace(graph, phase=_filled(flow, by_scope, _UPDATE))
     training = Training.of(flow)
     named = any(graph.strings[i] for i in np.unique(graph.op_name[_computing(flow)]).tolist())
@@ -34,9 +39,7 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
                 "instruction is taken as forward",
             )
         return replace(graph, phase=np.zeros(len(by_scope), dtype=np.uint8), notes=notes)
-    phase = np.full(len(by_scope), _UNKNOWN)
-    phase[flow.makers(training.backward)] = _BACKWARD
-    phase[flow.makers(training.forward)] = _FORWARD
+    phase = _flow_phases(flow, training)
     used = flow.makers(flow.ancestors(flow.graph.outputs.tolist()))
     phase[~used & (flow.graph.parent < 0)] = _FORWARD  # a loss that is not returned
     told = (
@@ -49,6 +52,23 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
         f"flow: {told}, what the gradients need besides is backward"
     )
     return replace(graph, phase=_filled(flow, phase.tolist(), _FORWARD), notes=(*graph.notes, note))
+
+
+def _flow_phases(flow: Flow, training: Training) -> np.ndarray:
+    """(I,) phase of what the losses and the gradients are made of, -1 elsewhere."""
+    phase = np.full(len(flow.graph.op_name), _UNKNOWN)
+    phase[flow.makers(training.backward)] = _BACKWARD
+    phase[flow.makers(training.forward)] = _FORWARD
+    return phase
+
+
+def _completed(flow: Flow, by_scope: list[int]) -> list[int]:
+    """Give what has no scope the phase that the data flow tells, if it tells it for certain."""
+    training = Training.of(flow)
+    if training is None or not training.certain:
+        return by_scope
+    by_flow = _flow_phases(flow, training).tolist()
+    return [other if scope < 0 else scope for scope, other in zip(by_scope, by_flow, strict=True)]
 
 
 def scope_phases(names: list[str]) -> list[int]:

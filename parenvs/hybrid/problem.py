@@ -121,18 +121,33 @@ class Hybrid:
         """
         device = self.cluster.device
         half = "bf16" if self.precision == "fp8" else self.precision
-        ideal = self.machine._replace(
-            flops=device.peak(self.precision),
-            attention_flops=None if self.machine.attention_flops is None else device.peak(half),
-            memory_bw=math.inf,
-            launch=0.0,
+        return self._even_seconds(
+            self.machine._replace(
+                flops=device.peak(self.precision),
+                attention_flops=None if self.machine.attention_flops is None else device.peak(half),
+                memory_bw=math.inf,
+                launch=0.0,
+            )
         )
+
+    @cached_property
+    def kernel_bound_seconds(self) -> float:
+        """Seconds of a step if all devices did nothing but its kernels, as fast as the stack does.
+
+        No plan is faster, whatever its schedule: parts of a kernel, on several devices or for
+        several micro-batches, have as many FLOPs and bytes as the whole or more, and fill the
+        device no better; launches, communication, recomputation and waiting come on top.
+        """
+        return self._even_seconds(self.machine._replace(launch=0.0))
+
+    def _even_seconds(self, machine: Machine) -> float:
+        """Seconds of all layers for the whole batch, dealt out over the servers by speed."""
         split = Split(1, float(self.batch))
 
         def of(layer: Layer | None) -> float:
             if layer is None:
                 return 0.0
-            seconds = layer.seconds(ideal, split)
+            seconds = layer.seconds(machine, split)
             return float(seconds.forward + seconds.backward)
 
         kinds = sum(

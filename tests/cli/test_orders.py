@@ -56,7 +56,7 @@ def test_compare__every_planner(run):
         (("plan", NAME, *TASK, "--agent", "ppo"), "unknown agent 'ppo'"),
         (("plan", "t5-3b", *TASK), "unknown instance 't5-3b'"),
         (("plan", "order-test/p4-m8-99", *TASK), "did you mean"),
-        (("train", NAME, *TASK), "trains on many problems"),
+        (("train", NAME, *TASK, "--stages", "3"), "--stages is not an option of train --task"),
         (("plan", NAME), "order-test/p4-m8-000"),
     ],
 )

@@ -1,12 +1,14 @@
 """What all environments do alike: options, infos, masked observations, attributes of batches."""
 
 import json
+import warnings
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import toys
 from batches import assert_same, both, drawn, modes
+from sb3_contrib import MaskablePPO
 
 import parenvs
 from parenvs.datasets import instance_sets, optima
@@ -260,6 +262,32 @@ def test_conventions__make_vec(env_id):
     assert several.step(info["action_mask"].argmax(axis=1))[3].any() or several.step([0, 0])
 
 
+@pytest.mark.parametrize("env_id", ["HybridPlan-v0", "MicroBatchOrder-v0"])
+def test_conventions__make_vec_of_drawn_problems(env_id):
+    """Gymnasium refuses wrappers of native batches; single environments take them."""
+    with pytest.raises(gym.error.Error, match="with the wrappers argument"):
+        gym.make_vec(env_id, num_envs=2, wrappers=[MaskInObservation])
+    several = gym.make_vec(
+        env_id, num_envs=2, vectorization_mode="sync", wrappers=[MaskInObservation]
+    )
+    observation, info = several.reset(seed=3)
+    assert_same(observation["action_mask"], info["action_mask"])
+    native = gym.make_vec(env_id, num_envs=2, mask_in_observation=True)
+    assert_same(native.reset(seed=3)[0], observation)
+    with pytest.raises(ParenvsError, match=r'max_episode_steps: .* vectorization_mode="sync"'):
+        gym.make_vec(env_id, num_envs=2, max_episode_steps=1)
+
+
+@pytest.mark.parametrize("env_id", ["HybridPlan-v0", "MicroBatchOrder-v0", "PipelinePlan-v0"])
+def test_conventions__policies_of_stable_baselines(env_id):
+    """The policy for ``Dict`` observations takes all parts, whatever their names."""
+    env = gym.make(env_id)
+    agent = MaskablePPO("MultiInputPolicy", env, n_steps=8, batch_size=8, n_epochs=1, device="cpu")
+    observation, info = env.reset(seed=0)
+    action, _ = agent.predict(observation, action_masks=info["action_mask"].astype(bool))
+    assert info["action_mask"][action]
+
+
 @ids
 def test_conventions__instances_that_are_objects(env_id):
     kind = "forward" if "Pipeline" in env_id else "train"
@@ -293,5 +321,12 @@ def test_conventions__infeasible_problems_warn():
         gym.make("OperatorPartition-v0", instance="t5-11b", devices=2)
     with pytest.raises(ParenvsError, match="fits the memory"):  # there is no legal first action
         gym.make("PipelinePlan-v0", instance="t5-11b", cluster="A")
+    with pytest.warns(UserWarning, match="no plan fits the memory: llama3-70b on 1x8 v100"):
+        gym.make_vec(
+            "HybridPlan-v0", num_envs=2, instance="llama3-70b", cluster="1x8:v100", batch=64
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gym.make("HybridPlan-v0", instance="hybrid-outside/gpt-003")
     with pytest.raises(ParenvsError, match="automap forbids to partition a dimension that"):
         gym.make("DataParallel-v0", instance="t5-base", rules="automap")

@@ -11,40 +11,28 @@ interruption loses one problem.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Iterable
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from parenvs.agents.exact.ordering.bounds import path_bound
 from parenvs.agents.exact.ordering.search import exact_order
+from parenvs.agents.exact.references import SAME, ReferenceFile, run
 from parenvs.agents.heuristics.ordering import local_search, neh
-from parenvs.files import write_text
+from parenvs.datasets.references import ORDERS, references
 from parenvs.ordering.problem import Ordering
-from parenvs.shipped import ORDER_SETS, data_folder, load_ordering, ordering_steps
+from parenvs.shipped import ORDER_SETS, load_ordering, ordering_steps
 
-FILE = "order-references.json"
 FEW = 8
 """Most micro-batches of problems that are solved exactly."""
 JUDGED, WIDTH = 4_096, 64
 """Orders that each local search judges, and how many together."""
-SAME = 1e-9
-"""Share by which lengths may differ by rounding."""
 
 
-@lru_cache(maxsize=1)
 def order_references() -> dict[str, dict[str, Any]]:
     """Read the references: name of a problem -> fingerprint, bound, length, proven and order."""
-    return _read(data_folder() / FILE)
-
-
-def _read(path: Path) -> dict[str, dict[str, Any]]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return references(ORDERS)
 
 
 def reference_of(problem: Ordering) -> dict[str, Any]:
@@ -78,33 +66,20 @@ def fault_of(problem: Ordering, row: dict[str, Any]) -> str:
     return ""
 
 
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Run the command line of this module, and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="judge all, change nothing")
-    parser.add_argument("--out", type=Path, default=data_folder() / FILE)
-    options = parser.parse_args(None if arguments is None else list(arguments))
-    rows, faults = _read(options.out), 0
+def _names() -> Iterator[str]:
     for set_name in ORDER_SETS:
-        for member in ordering_steps(set_name):
-            name = f"{set_name}/{member}"
-            problem = load_ordering(name)
-            fault = fault_of(problem, rows[name]) if name in rows else "is missing"
-            faults += bool(fault)
-            if fault and not options.check:
-                rows[name] = reference_of(problem)
-                _write(options.out, rows)
-            if fault:
-                words = f"{name}: {fault}" if options.check else f"{name}: {rows[name]['length']}"
-                print(words, flush=True)
-    print(f"{options.out}: {len(rows)} references, {faults} {'wrong' if options.check else 'made'}")
-    return 1 if options.check and faults else 0
+        yield from (f"{set_name}/{member}" for member in ordering_steps(set_name))
 
 
-def _write(path: Path, rows: dict[str, dict[str, Any]]) -> None:
-    lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items()))
-    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
-
+ORDER_REFERENCES = ReferenceFile(
+    ORDERS,
+    "python -m parenvs.agents.exact.ordering.references",
+    _names,
+    load_ordering,
+    reference_of,
+    fault_of,
+)
+"""References of all shipped sets of orders."""
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(ORDER_REFERENCES)

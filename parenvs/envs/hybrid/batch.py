@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
-from parenvs.envs.base import rendered
+from parenvs.datasets.sets import proven_optimum
+from parenvs.envs.base import regret_of, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
 from parenvs.envs.hybrid.episodes import HybridEpisodes
 from parenvs.envs.hybrid.single import HybridPlanEnv
@@ -103,7 +104,8 @@ class HybridPlanVectorEnv(BatchedEnv):
         else:
             found = np.empty(len(rows), dtype=np.int64)
             for place, index in enumerate(rows.tolist()):
-                number = problems.number(self._rngs[index][0], self._played[index])
+                turn = self._played[index] * self.num_envs + index
+                number = problems.number(self._rngs[index][0], turn)
                 self._played[index] += 1
                 slot = self._slots.get(number)
                 if slot is None:
@@ -142,7 +144,15 @@ class HybridPlanVectorEnv(BatchedEnv):
 
     def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
         length, excess = self.episodes.ended(who)
-        return {"length_seconds": length, "excess_bytes": excess}
+        outcomes = {"length_seconds": length, "excess_bytes": excess}
+        problems = [self.episodes.setting(index).problem for index in who.tolist()]
+        optima = [proven_optimum(problem.instance) for problem in problems]
+        if any(optima):
+            optimum = np.array([np.nan if one is None else one for one in optima])
+            bound = np.array([problem.bound_seconds for problem in problems])
+            values = np.where(excess <= 0, bound / length, ILLEGAL)
+            outcomes.update(optimum=optimum, regret=regret_of(values, optimum))
+        return outcomes
 
     def _instances(self, who: np.ndarray) -> list[str]:
         return [self.episodes.setting(index).problem.instance for index in who.tolist()]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from parenvs import instances
 from parenvs.cluster import Cluster
-from parenvs.errors import ParenvsError, shown
+from parenvs.datasets.sets import family_named
+from parenvs.envs.base import PLAYED, is_sequential
+from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.hybrid import drawing
 from parenvs.hybrid.hetero import TIERS
+from parenvs.hybrid.hetero.drawing import family_of as hetero_family_of
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.turns.game import Setting
 from parenvs.hybrid.turns.rules import Rules
@@ -55,7 +59,7 @@ class HybridProblems:
         source: a generator or a set that is drawn from, or empty.
         fixed: the only problem, or None.
         sequential: whether problems are played in their order.
-        pool: number of the generator's seeds that are drawn.
+        numbers: numbers of the source's problems that are drawn.
     """
 
     def __init__(
@@ -64,7 +68,8 @@ class HybridProblems:
         instance: Any = None,
         cluster: Any = None,
         pool: int = POOL,
-        sequential: bool = False,
+        order: str = PLAYED[0],
+        family: str | None = None,
         problem: Hybrid | None = None,
         **options: Any,
     ) -> None:
@@ -73,7 +78,9 @@ class HybridProblems:
         Raises:
             ParenvsError: an argument is impossible, or goes with no other.
         """
-        self.rules, self.source, self.pool, self.sequential = rules, "", pool, sequential
+        self.rules, self.source = rules, ""
+        self.sequential = is_sequential(order)
+        self.numbers: Sequence[int] = range(1)
         self.fixed: Setting | None = None
         if type(pool) is not int or not 1 <= pool <= 2**31:
             raise ParenvsError(f"pool must be a whole number from 1, not {shown(pool)}")
@@ -82,6 +89,7 @@ class HybridProblems:
         if problem is not None:
             if not isinstance(problem, Hybrid):
                 raise ParenvsError(f"problem must be a parenvs.Hybrid, not {shown(problem)}")
+            self._check_drawing(family)
             self.fixed = Setting(problem, rules)
             return
         instance = drawing.TIER if instance is None else instance
@@ -94,7 +102,9 @@ class HybridProblems:
                     "it out, or name one instance"
                 )
             self.source = instance
+            self.numbers = self._numbers(pool, family)
             return
+        self._check_drawing(family)
         self.fixed = self.named(instance, cluster, **options)
 
     def named(self, instance: Any, cluster: Any = None, **options: Any) -> Setting:
@@ -116,7 +126,8 @@ class HybridProblems:
 
     def number(self, rng: np.random.Generator, played: int) -> int:
         """Draw the number of a problem of the source; arguments as of ``draw``."""
-        return played % len(self) if self.sequential else int(rng.integers(len(self)))
+        place = played % len(self) if self.sequential else int(rng.integers(len(self)))
+        return self.numbers[place]
 
     def numbered(self, number: int) -> Setting:
         """Return a problem of the source by its number."""
@@ -127,6 +138,38 @@ class HybridProblems:
 
     def __len__(self) -> int:
         """Return the number of problems that can be drawn."""
-        if self.fixed is not None:
-            return 1
-        return self.pool if self.source in GENERATORS else len(problem_sets()[self.source])
+        return len(self.numbers)
+
+    def _numbers(self, pool: int, family: str | None) -> Sequence[int]:
+        """Return the numbers of the source's problems, or of those of a family.
+
+        Raises:
+            ParenvsError: there are none of the family.
+        """
+        drawn = self.source in GENERATORS
+        count = pool if drawn else len(problem_sets()[self.source])
+        if family is None:
+            return range(count)
+        if drawn:
+            name = drawing.family_of if self.source == drawing.TIER else hetero_family_of
+            families = [name(number) for number in range(count)]
+        else:
+            families = [family_named(one.instance) for one in problem_sets()[self.source]]
+        numbers = [number for number, one in enumerate(families) if one == family]
+        if not numbers:
+            known = sorted(set(families))
+            raise ParenvsError(
+                f"family: {self.source} has no {shown(family)}{did_you_mean(str(family), known)}; "
+                f"known: {', '.join(known)}"
+            )
+        return numbers
+
+    def _check_drawing(self, family: str | None) -> None:
+        """Raise an error for arguments about drawing, as the problem is fixed.
+
+        Raises:
+            ParenvsError: one is given.
+        """
+        for name, given in (("family", family is not None), ("order", self.sequential)):
+            if given:
+                raise ParenvsError(f"{name}: one problem is played; leave it out")

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.envs.base import PlanEnv, check_options, whole_number
+from parenvs.datasets.sets import proven_optimum
+from parenvs.envs.base import (
+    PLAYED,
+    PlanEnv,
+    check_options,
+    outcome_of,
+    warn_infeasible,
+    whole_number,
+)
 from parenvs.envs.hybrid.problems import POOL, HybridProblems
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.hybrid.problem import Hybrid
@@ -30,9 +38,9 @@ class HybridPlanEnv(PlanEnv):
     micro-batch in one replica, the number of chunks (interleaving), and sequence parallelism. Then
     every stage takes four turns, from the first stage to the last: its last layer, its devices, the
     ranks that share its matrices (tp; the replicas follow), and what its replicas share (ZeRO) and
-    its backward pass recomputes. With ``order="free"`` a stage also says which server comes next,
-    for each one that it begins. When a stage reaches the end of the chain, the judge computes the
-    seconds of a training step and the bytes on every device (``parenvs.hybrid.formulas``).
+    its backward pass recomputes. With ``server_order="free"`` a stage also says which server comes
+    next, for each one that it begins. When a stage reaches the end of the chain, the judge computes
+    the seconds of a training step and the bytes on every device (``parenvs.hybrid.formulas``).
 
     The same episode for three agents that take turns is ``parenvs.envs.hybrid_v0``.
 
@@ -79,7 +87,8 @@ class HybridPlanEnv(PlanEnv):
     illegal action pays -1 and ends the episode.
 
     ## Starting State
-    Nothing is chosen; the problem is one that ``reset`` draws, or the one that arguments name.
+    Nothing is chosen; the problem is one that ``reset`` draws, or the one that arguments name. If
+    no plan of that one fits the memory, the constructor warns.
 
     ## Episode End
     When a stage reaches the end of the chain, or after an illegal action. No truncation.
@@ -93,19 +102,24 @@ class HybridPlanEnv(PlanEnv):
       ``parenvs.problem``; the others have their own. ``cluster="hetero"`` means ``"hetero-32"``.
     * ``mask``: ``"legal"`` leaves what some well-formed plan begins with; ``"completable"`` what
       some plan that fits the memory begins with (exact, and slower).
-    * ``order``: ``"fixed"`` or ``"free"``, whether plans choose the order of servers.
+    * ``server_order``: ``"fixed"`` or ``"free"``, whether plans choose the order of servers.
     * ``stage_devices``: devices of every stage; None lets plans choose, 0 means a whole server.
-    * ``most_chunks``: 1, 2, 4 or 8. Hetero problems have ``order="free"``, ``stage_devices=0`` and
-      ``most_chunks=1`` unless something else is given.
+    * ``most_chunks``: 1, 2, 4 or 8. Hetero problems have ``server_order="free"``,
+      ``stage_devices=0`` and ``most_chunks=1`` unless something else is given.
     * ``pool``: problems of a generator that are drawn, ``hybrid/0`` to ``hybrid/2047``.
-    * ``sequential``: play a set, or a generator's pool, in its order, again and again; a seed
-      begins it anew.
+    * ``family``: problems of a set or a generator of this family only.
+    * ``order``: ``"random"``, or ``"sequential"``, which plays a set, or a generator's pool, in its
+      order, each problem once, and then again; a seed begins it anew. In a batch of n environment i
+      plays the problems i, i + n, and so on. ``"fixed"`` and ``"free"`` are short for
+      ``server_order``, with problems at random.
     * ``problem``: a ``parenvs.Hybrid``, in place of instance and settings.
 
     ## Infos
     ``action_mask``; at a reset and at the end ``instance``; at the end of a plan ``length_seconds``
     of a training step and ``excess_bytes``, by which the fullest device exceeds its limit (<= 0: it
-    fits).
+    fits); at the end on a problem of a set whose optimum is proven (over all plans, whatever the
+    arguments allow) ``optimum``, the return of the best plan, and ``regret``, the share of it that
+    the return falls short of (1 for illegal actions).
 
     ## Many at Once
     ``gym.make_vec("HybridPlan-v0", num_envs=64)``, see ``HybridPlanVectorEnv``.
@@ -125,11 +139,12 @@ class HybridPlanEnv(PlanEnv):
         stack: Any = None,
         precision: str | None = None,
         mask: str = MASKS[0],
-        order: str | None = None,
+        server_order: str | None = None,
         stage_devices: int | None = None,
         most_chunks: int | None = None,
         pool: int = POOL,
-        sequential: bool = False,
+        family: str | None = None,
+        order: str = PLAYED[0],
         problem: Hybrid | None = None,
         render_mode: str | None = None,
     ) -> None:
@@ -141,7 +156,8 @@ class HybridPlanEnv(PlanEnv):
                 f"{did_you_mean(str(mask), MASKS)}"
             )
         self.mask = mask
-        self.rules = rules_of(instance, cluster, order, stage_devices, most_chunks)
+        order, server_order = orders_of(order, server_order)
+        self.rules = rules_of(instance, cluster, server_order, stage_devices, most_chunks)
         self._settings = {"batch": batch, "stack": stack, "precision": precision}
         given = {key: value for key, value in self._settings.items() if value is not None}
         self.problems = HybridProblems(
@@ -149,10 +165,14 @@ class HybridPlanEnv(PlanEnv):
             instance,
             cluster,
             pool=pool,
-            sequential=sequential,
+            order=order,
+            family=family,
             problem=problem,
             **given,
         )
+        fixed = self.problems.fixed
+        if fixed is not None and not fixed.completable.has_plan:
+            warn_infeasible(f"{fixed.problem.instance} on {fixed.problem.cluster}")
         self._next = 0  # number of the next problem, if they are played in their order
         self._enter(self.problems.draw(np.random.default_rng(0), 0))
         self._start()
@@ -180,12 +200,13 @@ class HybridPlanEnv(PlanEnv):
         game = self.game
         choice, reward = whole_number(action) - OFFSETS[game.episode.turn], 0.0
         if not game.act(choice):
-            reward, self._outcome = ILLEGAL, {}
+            reward, self._outcome = ILLEGAL, outcome_of(ILLEGAL, proven_optimum(self.instance))
         elif game.result is not None:
             reward = game.value
             self._outcome = {
                 "length_seconds": float(game.result.length[0]),
                 "excess_bytes": float(game.result.excess[0]),
+                **outcome_of(reward, proven_optimum(self.instance)),
             }
         self._over = game.is_over
         return self._observation(), reward, self._over, False, self._info()
@@ -242,6 +263,19 @@ class HybridPlanEnv(PlanEnv):
 
     def _observation(self) -> dict[str, Any]:
         return self.game.board.observation()
+
+
+def orders_of(order: str, server_order: str | None) -> tuple[str, str | None]:
+    """Return who plays when, and who orders servers, of arguments of which the first may say both.
+
+    Raises:
+        ParenvsError: the two contradict each other.
+    """
+    if order not in ORDERS:
+        return order, server_order
+    if server_order not in (None, order):
+        raise ParenvsError(f"order {order!r} means server_order, which is {shown(server_order)}")
+    return PLAYED[0], order
 
 
 def rules_of(

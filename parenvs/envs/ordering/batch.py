@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
-from parenvs.envs.base import rendered
+from parenvs.envs.base import regret_of, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks
 from parenvs.envs.ordering.single import MicroBatchOrderEnv, Play, plan_of, viewable
-from parenvs.envs.ordering.tables import MICRO_BATCHES, STAGES, OrderTables
+from parenvs.envs.ordering.tables import MICRO_BATCHES, SECONDS, STAGES, OrderTables
 from parenvs.envs.pipeline.plan_problems import seeds_of
 from parenvs.ordering.problem import Ordering
 from parenvs.plan import ILLEGAL, OrderPlan
@@ -30,13 +30,14 @@ class Problems(NamedTuple):
 class MicroBatchOrderVectorEnv(BatchedEnv):
     """n episodes at once, each as in the single environment, to the last bit; see ``BatchedEnv``.
 
-    Observations are ``forward`` and ``backward`` (n, 64, 16), ``position`` (n, 64), ``frontier``
-    (n, 16) and ``numbers`` (n, 5) float32, masks (n, 64). Environment i has a generator of its own,
-    seeded with ``seed + i``, so drawn problems equal those of ``SyncVectorEnv``. Drawing one takes
-    as long as thousands of steps: give ``pool``.
+    Observations are ``forward_seconds`` and ``backward_seconds`` (n, 64, 16), ``position`` (n, 64),
+    ``frontier`` (n, 16) and ``numbers`` (n, 5) float32, masks (n, 64). Environment i has its own
+    generator, seeded with ``seed + i``, so drawn problems equal those of ``SyncVectorEnv``. Drawing
+    one takes as long as thousands of steps: give ``pool``. With ``order="sequential"`` environment
+    i plays the problems i, i + n, and so on, of the set.
 
-    ``copy=False`` hands out ``forward`` and ``backward`` as read-only views that hold until the
-    next call. All other arrays are fresh.
+    ``copy=False`` hands out both seconds as read-only views that hold until the next call. All
+    other arrays are fresh.
     """
 
     single = MicroBatchOrderEnv
@@ -56,6 +57,7 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         self._over = np.zeros(n, dtype=np.bool_)
         self._complete = np.zeros(n, dtype=np.bool_)  # episodes that ended with a whole order
         self._lengths = np.zeros(n)
+        self._next = np.arange(n)  # of the set, if ``order`` is sequential
         self._seeds: list[int | None] = [None] * n
         self._generators: list[np.random.Generator | None] = [None] * n
         first = self.env._play.tables[0]
@@ -100,6 +102,7 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         for row in rows.tolist() if seeds else ():
             if seeds[row] is not None:
                 self._seeds[row], self._generators[row] = seeds[row], None
+                self._next[row] = row
         if tables is None:
             self._restart(who)
             return
@@ -110,7 +113,9 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
     def _restart(self, who: Any) -> None:
         fixed = self.env.fixed
         for row in self._rows[who].tolist():
-            self._give(row, fixed or self.env.source.draw(self._generator(row)))
+            tables = fixed or self.env.source.draw(self._generator(row), int(self._next[row]))
+            self._give(row, tables)
+        self._next[who] += self.num_envs
         self._begin(who)
 
     def _give(self, row: int, tables: Any) -> None:
@@ -155,7 +160,13 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         return masks.view(np.int8)
 
     def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
-        return {"length_seconds": np.where(self._complete[who], self._lengths[who], np.nan)}
+        lengths = np.where(self._complete[who], self._lengths[who], np.nan)
+        outcomes, play = {"length_seconds": lengths}, self._play_of
+        optimum = np.array([play.tables[row].optimum for row in who.tolist()])
+        if (optimum == optimum).any():  # not NaN
+            values = np.where(self._complete[who], play.bound[who] / lengths, ILLEGAL)
+            outcomes.update(optimum=optimum, regret=regret_of(values, optimum))
+        return outcomes
 
     def _instances(self, who: np.ndarray) -> list[str]:
         return [self.problem(index).instance for index in who.tolist()]
@@ -172,14 +183,13 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
             forward, backward = forward.view(), backward.view()
             forward.flags.writeable = backward.flags.writeable = False
         return {
-            "forward": forward,
-            "backward": backward,
+            **dict(zip(SECONDS, (forward, backward), strict=True)),
             **self._play_of.observation(slice(None)),
         }
 
     def _last(self, who: np.ndarray) -> list[dict[str, Any]]:
         play = self._play_of
-        batched = {"forward": play.observed[0, who], "backward": play.observed[1, who]}
+        batched = dict(zip(SECONDS, play.observed[:, who], strict=True))
         batched.update(play.observation(who))
         return [{key: value[k] for key, value in batched.items()} for k in range(len(who))]
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.envs.base import PlanEnv, check_options, whole_number
+from parenvs.envs.base import PLAYED, PlanEnv, check_options, outcome_of, whole_number
 from parenvs.envs.ordering.tables import (
     MICRO_BATCHES,
     NUMBERS,
+    SECONDS,
     STAGES,
     WAIT,
     OrderTables,
@@ -178,8 +179,8 @@ class MicroBatchOrderEnv(PlanEnv):
     ``Dict``, float32. Stages are the last columns: with fewer than 16 stages the columns in front
     are 0, as are rows beyond the last micro-batch.
 
-    * ``forward``, ``backward``: (64, 16) in [0, 1], seconds of each micro-batch on each stage,
-      divided by those of the longest pass.
+    * ``forward_seconds``, ``backward_seconds``: (64, 16) in [0, 1], of each micro-batch on each
+      stage, divided by those of the longest pass.
     * ``position``: (64,) in [-1, 1], position / 64 of each micro-batch, -1 if it has none.
     * ``frontier``: (16,) in [0, 1], when each stage has done what the micro-batches placed so far
       let it do, less the earliest of them, divided by 32 longest passes. Together with
@@ -200,11 +201,13 @@ class MicroBatchOrderEnv(PlanEnv):
 
     ## Info
     ``action_mask``; at a reset and at the end ``instance``, the problem's name; after the last
-    choice ``length_seconds``.
+    choice ``length_seconds``; at the end on a problem of a shipped set whose optimum is proven
+    ``optimum``, the largest return, and ``regret``, the share of it that the return falls short of
+    (1 for illegal actions).
 
     ## Arguments
     * ``tier``: ``"p4-m8"``, ``"p8-m16"``, ``"p8-m32"``, ``"p16-m32"`` or ``"p16-m64"``: stages and
-      micro-batches of problems that are drawn (``parenvs.datasets.orders``).
+      micro-batches of problems that are drawn (``parenvs.datasets.orders``). None draws from all.
     * ``instance``: None draws new problems; the name of a set (``"order-validation"``,
       ``"order-test"``, ``"order-outside"``) draws from its problems of the tier; the name of a
       problem (``"order-test/p8-m16-003"``) or the path of a ``.json`` file gives that problem at
@@ -212,6 +215,9 @@ class MicroBatchOrderEnv(PlanEnv):
     * ``ranges``: ``"inside"``, what agents train on, or ``"outside"``.
     * ``pool``: how many different new problems there are (None: one anew at every reset, which
       takes milliseconds). Problems of a pool are the same in all environments.
+    * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order, each problem
+      once, and then again; a seed begins it anew. In a batch of n environment i plays the problems
+      i, i + n, and so on.
     * ``problem``: a ``parenvs.ordering.problem.Ordering``, in place of all the above.
 
     ## Many at Once
@@ -225,29 +231,30 @@ class MicroBatchOrderEnv(PlanEnv):
 
     def __init__(
         self,
-        tier: str = "p8-m16",
+        tier: str | None = "p8-m16",
         instance: str | None = None,
         ranges: str = "inside",
         pool: int | None = None,
+        order: str = PLAYED[0],
         problem: Ordering | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Load the fixed problem, or draw a first one; see the class for the arguments."""
         super().__init__(render_mode)
-        self.source = Source(tier, instance, ranges, pool)
+        self.source = Source(tier, instance, ranges, pool, order)
         self.fixed: OrderTables | None = None
         if problem is not None:
             self.fixed = OrderTables.of(problem)
         elif self.source.is_fixed:
             self.fixed = named(instance)
+        self._next = 0  # of the set, if ``order`` is sequential
         self._play, self._row = Play(1), np.zeros(1, dtype=np.int64)
         # A problem to render before the first reset.
         self._use(self.fixed or self.source.draw(np.random.default_rng(0)))
         self.action_space = spaces.Discrete(MICRO_BATCHES)
         self.observation_space = spaces.Dict(
             {
-                "forward": spaces.Box(0.0, 1.0, (MICRO_BATCHES, STAGES), np.float32),
-                "backward": spaces.Box(0.0, 1.0, (MICRO_BATCHES, STAGES), np.float32),
+                **dict.fromkeys(SECONDS, spaces.Box(0.0, 1.0, (MICRO_BATCHES, STAGES), np.float32)),
                 "position": spaces.Box(-1.0, 1.0, (MICRO_BATCHES,), np.float32),
                 "frontier": spaces.Box(0.0, 1.0, (STAGES,), np.float32),
                 "numbers": spaces.Box(0.0, 1.0, (len(NUMBERS),), np.float32),
@@ -259,20 +266,27 @@ class MicroBatchOrderEnv(PlanEnv):
         """Whether problems are drawn, from the generator or from a set."""
         return self.fixed is None
 
-    def next_tables(self, rng: np.random.Generator) -> OrderTables:
-        """Return the problem of the next episode.
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start anew, with the next problem or the one that ``options`` name.
 
-        Args:
-            rng: the generator of the environment; a fixed problem draws no numbers.
+        Raises:
+            ParenvsError: an option or the instance is unknown.
         """
-        return self.fixed or self.source.draw(rng)
+        if seed is not None:
+            self._next = 0
+        return super().reset(seed=seed, options=options)
 
     def _elsewhere(self, options: dict[str, Any]) -> OrderTables:
         check_options(options, self.OPTIONS)
         return named(options["instance"])
 
     def _enter(self, other: OrderTables | None) -> None:
-        self._use(other or self.next_tables(self.np_random))
+        if other is None:
+            other = self.fixed or self.source.draw(self.np_random, self._next)
+            self._next += 1
+        self._use(other)
 
     def step(
         self, action: int | np.int64
@@ -281,10 +295,13 @@ class MicroBatchOrderEnv(PlanEnv):
         action, reward = whole_number(action), 0.0
         if self._over or not (0 <= action < MICRO_BATCHES and self._play.legal[0, action]):
             self._over, reward = True, ILLEGAL
+            self._outcome = outcome_of(ILLEGAL, self._play.tables[0].optimum)
         elif len(self._play.place(self._row, np.array([action]))):
             self._over = True
             length = float(self._play.lengths(self._row)[0])
-            reward, self._outcome = self.problem.bound_seconds / length, {"length_seconds": length}
+            reward = self.problem.bound_seconds / length
+            known = outcome_of(reward, self._play.tables[0].optimum)
+            self._outcome = {"length_seconds": length, **known}
         return self._observation(), reward, self._over, False, self._info()
 
     def action_masks(self) -> np.ndarray:
@@ -302,8 +319,8 @@ class MicroBatchOrderEnv(PlanEnv):
 
     @property
     def episode_steps(self) -> int:
-        """Steps of an episode without illegal actions."""
-        return int(self._play.size[0])
+        """Steps of an episode without illegal actions; the largest number if tiers are drawn."""
+        return MICRO_BATCHES if self.draws and self.source.tier is None else int(self._play.size[0])
 
     @property
     def largest_return(self) -> float:
@@ -313,8 +330,8 @@ class MicroBatchOrderEnv(PlanEnv):
     def _observation(self) -> dict[str, Any]:
         play = self._play
         changing = {key: value[0] for key, value in play.observation(self._row).items()}
-        forward, backward = play.observed[:, 0].copy()
-        return {"forward": forward, "backward": backward, **changing}
+        seconds = zip(SECONDS, play.observed[:, 0].copy(), strict=True)
+        return {**dict(seconds), **changing}
 
     def _use(self, tables: OrderTables) -> None:
         """Start an episode of a problem."""

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.datasets import orders
+from parenvs.datasets.sets import proven_optimum
+from parenvs.envs.base import PLAYED, is_sequential
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.ordering import formulas
 from parenvs.ordering.problem import Ordering
@@ -23,6 +25,8 @@ STAGES, MICRO_BATCHES = 16, 64
 """Most stages and micro-batches of a problem."""
 NUMBERS = ("stages", "micro_batches", "placed", "bound", "elapsed")
 """Names of the observation's ``numbers``."""
+SECONDS = ("forward_seconds", "backward_seconds")
+"""Names of the observation's seconds; a network of torch cannot have a part called forward."""
 RANGES = {"inside": orders.INSIDE, "outside": orders.OUTSIDE}
 """Values of the argument ``ranges``."""
 WAIT = formulas.warming(STAGES, MICRO_BATCHES + STAGES)
@@ -44,6 +48,7 @@ class OrderTables(NamedTuple):
         observed: (2, 64, 16) float32, forward and backward seconds over ``unit``.
         numbers: (5,) float32, constant part of the observation's ``numbers``.
         key: names the problem if it is one of a set or a pool, else empty.
+        optimum: the largest return, if it is proven (problems of sets), else NaN.
     """
 
     problem: Ordering
@@ -57,6 +62,7 @@ class OrderTables(NamedTuple):
     observed: np.ndarray
     numbers: np.ndarray
     key: str = ""
+    optimum: float = np.nan
 
     @property
     def instance(self) -> str:
@@ -105,24 +111,31 @@ class Source:
     """Where the problems of episodes come from.
 
     Attributes:
-        tier: of drawn problems; of a set, its problems of this tier.
+        tier: of drawn problems; of a set, its problems of this tier; None: of any tier.
         instance: a set to draw from, a problem, or None to draw new ones.
         ranges: of new ones, a key of ``RANGES``.
         pool: how many different problems are drawn (None: a new one each time).
+        order: ``"random"``, or ``"sequential"``, which plays a set in its order.
 
     Raises:
-        ParenvsError: an argument is unknown.
+        ParenvsError: an argument is unknown, or there is no set that has an order.
     """
 
-    tier: str = "p8-m16"
+    tier: str | None = "p8-m16"
     instance: str | None = None
     ranges: str = "inside"
     pool: int | None = None
+    order: str = PLAYED[0]
     _members: tuple[str, ...] = field(init=False, default=(), repr=False)
 
     def __post_init__(self) -> None:
         """Check the arguments."""
-        orders.tier_of(self.tier)
+        if self.tier is not None:
+            orders.tier_of(self.tier)
+        if is_sequential(self.order) and self.instance not in ORDER_SETS:
+            raise ParenvsError(
+                f"order: {self.order!r} plays a set, like instance='order-test'; leave it out"
+            )
         if self.ranges not in RANGES:
             raise ParenvsError(
                 f"ranges must be one of {', '.join(RANGES)}, not {shown(self.ranges)}"
@@ -132,7 +145,9 @@ class Source:
             raise ParenvsError(f"pool must be a whole number from 1 or None, not {shown(pool)}")
         if self.instance in ORDER_SETS:
             known = ordering_steps(self.instance)
-            members = tuple(name for name in known if name.startswith(self.tier + "-"))
+            members = tuple(
+                name for name in known if self.tier is None or name.startswith(self.tier + "-")
+            )
             object.__setattr__(self, "_members", members)
 
     @property
@@ -140,17 +155,26 @@ class Source:
         """Whether all episodes have the same problem."""
         return self.instance is not None and self.instance not in ORDER_SETS
 
-    def draw(self, rng: np.random.Generator) -> OrderTables:
-        """Return the problem of the next episode; a fixed one draws no numbers."""
+    def draw(self, rng: np.random.Generator, played: int = 0) -> OrderTables:
+        """Return the problem of the next episode; a fixed one draws no numbers.
+
+        Args:
+            rng: generator of the environment.
+            played: problems since the last seed, by which a set is played in its order.
+        """
         if self.is_fixed:
             return named(str(self.instance))
         if self.instance is not None:
-            member = self._members[int(rng.integers(len(self._members)))]
-            return named(f"{self.instance}/{member}")
+            count = len(self._members)
+            number = played % count if is_sequential(self.order) else int(rng.integers(count))
+            return named(f"{self.instance}/{self._members[number]}")
+        tier = self.tier
+        if tier is None:
+            tier = list(orders.TIERS)[int(rng.integers(len(orders.TIERS)))]
         if self.pool is None:
-            drawn = orders.draw_ordering(rng, self.tier, RANGES[self.ranges], f"drawn-{self.tier}")
+            drawn = orders.draw_ordering(rng, tier, RANGES[self.ranges], f"drawn-{tier}")
             return OrderTables.of(drawn)
-        return pooled(self.tier, self.ranges, int(rng.integers(self.pool)))
+        return pooled(tier, self.ranges, int(rng.integers(self.pool)))
 
 
 @lru_cache(maxsize=8192)
@@ -165,7 +189,9 @@ def pooled(tier: str, ranges: str, number: int) -> OrderTables:
 
 @lru_cache(maxsize=512)
 def _of_set(name: str) -> OrderTables:
-    return OrderTables.of(load_ordering(name))._replace(key=name)
+    optimum = proven_optimum(name)
+    tables = OrderTables.of(load_ordering(name))
+    return tables._replace(key=name, optimum=np.nan if optimum is None else optimum)
 
 
 def named(name: object) -> OrderTables:

@@ -16,10 +16,12 @@ from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.datasets import generators, instance_sets
 from parenvs.datasets.optima import optimum_of
 from parenvs.envs.base import (
+    PLAYED,
     PlanEnv,
     check_options,
+    is_sequential,
+    outcome_of,
     pipeline_so_far,
-    regret_of,
     whole_number,
 )
 from parenvs.envs.drawn import sequence
@@ -50,8 +52,6 @@ DEFAULTS: dict[str, Any] = {
 """Settings of named problems -> their defaults."""
 DRAWS = (1, sequence.VERSION)
 """Values of the argument ``draw``."""
-ORDERS = ("random", "sequential")
-"""Values of the argument ``order``."""
 
 
 def observe(space: PointSpace) -> dict[str, np.ndarray]:
@@ -210,8 +210,7 @@ class PipelinePlanEnv(PlanEnv):
             raise ParenvsError(f"ranges must be one of {', '.join(RANGES)}, not {ranges!r}")
         if not isinstance(repeat, int) or repeat < 1:
             raise ParenvsError(f"repeat must be >= 1, not {repeat!r}")
-        if order not in ORDERS:
-            raise ParenvsError(f"order must be one of {', '.join(ORDERS)}, not {shown(order)}")
+        is_sequential(order)
         if draw not in DRAWS:
             raise ParenvsError(
                 f"draw must be one of {', '.join(map(str, DRAWS))}, not {shown(draw)}"
@@ -360,10 +359,7 @@ class PipelinePlanEnv(PlanEnv):
 
     def _known_outcome(self, value: float) -> dict[str, float]:
         """Return the optimum and the regret of an episode that returned ``value``, if known."""
-        optimum = optimum_of(self.instance)
-        if optimum is None:
-            return {}
-        return {"optimum": optimum, "regret": float(regret_of(value, optimum))}
+        return outcome_of(value, optimum_of(self.instance))
 
     def _use(self, space: PointSpace) -> None:
         """Start an episode of the problem of ``space``."""
@@ -390,8 +386,8 @@ class PipelinePlanEnv(PlanEnv):
         if set_name is None:
             return generators.draw(rng, self.family, RANGES[self.ranges]).space
         problems = self._set(set_name)
-        sequential = self.order == "sequential"
-        index = number % len(problems) if sequential else int(rng.integers(len(problems)))
+        one_by_one = is_sequential(self.order)
+        index = number % len(problems) if one_by_one else int(rng.integers(len(problems)))
         # The problem's own ``space`` would stay in memory as long as the cached set.
         return PointSpace.build(problems[index].pipeline)
 
@@ -444,7 +440,7 @@ class PipelinePlanEnv(PlanEnv):
         for name, given in drawing.items():
             if given and (fixed or (name in ("ranges", "draw") and instance is not None)):
                 raise ParenvsError(f"{name}: no problems are generated here; leave it out")
-        if self.order != ORDERS[0] and (fixed or instance is None):
+        if self.order != PLAYED[0] and (fixed or instance is None):
             raise ParenvsError(
                 f"order: {self.order!r} plays a set, like instance='plan-test'; leave it out"
             )

@@ -66,6 +66,11 @@ class Completable:
         self._rooms: dict[Shared, Room] = {}
         self._opening: dict[int, bool] = {}
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether some plan of the turns fits the memory."""
+        return any(self._opens(choice) for choice in np.flatnonzero(self.limits.opening).tolist())
+
     def choices(self, episode: Episode) -> np.ndarray:
         """Return which choices of this turn some plan that fits begins with, if they are legal."""
         turn = episode.turn

@@ -45,7 +45,9 @@ class Rules:
     def __post_init__(self) -> None:
         """Raise errors for unknown values."""
         if self.order not in ORDERS:
-            raise ParenvsError(f"order must be one of {', '.join(ORDERS)}, not {shown(self.order)}")
+            raise ParenvsError(
+                f"server_order must be one of {', '.join(ORDERS)}, not {shown(self.order)}"
+            )
         if self.most_chunks not in CHUNKS:
             raise ParenvsError(
                 f"most_chunks must be one of {', '.join(map(str, CHUNKS))}, not "

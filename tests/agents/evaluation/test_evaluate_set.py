@@ -8,11 +8,15 @@ from stable_baselines3 import DQN
 import parenvs
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation
+from parenvs.agents.evaluation.validation import validation_set
 from parenvs.agents.train import Config, learners, train
 from parenvs.agents.train.learners import LEARNERS
 from parenvs.cli.app import app
+from parenvs.datasets import sets
 from parenvs.datasets.instance_sets import load_set
+from parenvs.datasets.sets import KINDS, set_of
 from parenvs.errors import ParenvsError
+from parenvs.shipped import load_hetero
 
 
 def last(_, mask):
@@ -206,3 +210,96 @@ def test_evaluate_set__agents_of_ones_own(tmp_path):
             parenvs.register_agent("other", object)
     finally:
         del LEARNERS["mine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "kinds"),
+    [("hybrid-outside", "gpt", set()), ("hetero-8-test", None, set()),
+     ("order-outside", "p4-m8", {"optimum"}), ("order-outside", "p8-m16", set(KINDS[:2]))],
+)  # fmt: skip
+def test_evaluate_set__of_other_environments(name, family, kinds):
+    """Each problem once, in order, as single environments play it; every regret has its measure."""
+    played = set_of(name)
+    found = evaluate_set(last, name, family, first=7)
+    assert found.problems == played.of(family)[:7]
+    env = gym.make(played.env_id, **played.env_kwargs(family))
+    for k in range(7):
+        _, info = env.reset(seed=0 if k == 0 else None)
+        assert info["instance"] == found.problems[k]
+        done = False
+        while not done:
+            _, reward, done, _, info = env.step(last(None, info["action_mask"]))
+        assert found.values[0, k] == reward
+        reference = found.references[k]
+        assert reward <= reference.bound
+        assert info.get("optimum") == (reference.value if reference.kind == "optimum" else None)
+        if "regret" in info:
+            assert found.regrets[0, k] == max(info["regret"], 0.0)
+    assert not kinds or {one.kind for one in found.references} == kinds
+    assert found.bound_regret >= found.regret
+    assert found.reference in str(found)
+
+
+def test_evaluate_set__references(monkeypatch):
+    """Rows of seconds become returns; without a row there is the unit of the returns."""
+    name = "hybrid-test/gpt-000"
+    hybrid, problem = set_of("hybrid-test"), load_hetero(name)
+    unit, fingerprint = problem.bound_seconds, problem.model.fingerprint
+    rows = {name: {"length": 4 * unit, "bound": 2 * unit, "fingerprint": fingerprint}}
+    monkeypatch.setattr(sets, "references", lambda file: rows)
+    assert hybrid.reference(name) == (0.25, 0.5, "best known")
+    assert hybrid.reference("hybrid-test/gpt-001") == (1.0, 1.0, "bound")
+    rows[name].update(bound=4 * unit)
+    assert hybrid.reference(name) == (0.25, 0.25, "optimum")
+    rows[name]["length"] = "soon"
+    with pytest.raises(ParenvsError, match=r"hybrid-references\.json: hybrid-test/gpt-000: "):
+        hybrid.reference(name)
+    rows["order-test/p4-m8-000"] = {"fingerprint": "sha256:0"}
+    with pytest.raises(ParenvsError, match="order-test/p4-m8-000: of another problem"):
+        set_of("order-test").reference("order-test/p4-m8-000")
+
+
+@pytest.mark.parametrize(
+    ("task", "instance", "env_id", "kwargs", "judged_on"),
+    [
+        ("hybrid", None, "HybridPlan-v0", {}, ("hybrid-validation", None)),
+        ("hetero", None, "HybridPlan-v0", {"instance": "hetero-32"},
+         ("hetero-32-validation", None)),
+        ("hetero", "hetero-8", "HybridPlan-v0", {"instance": "hetero-8"},
+         ("hetero-8-validation", None)),
+        ("packed-order", None, "MicroBatchOrder-v0", {"tier": None, "pool": 1024},
+         ("order-validation", None)),
+        ("packed-order", "p4-m8", "MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 1024},
+         ("order-validation", "p4-m8")),
+    ],
+)  # fmt: skip
+def test_evaluate_set__tasks_of_train(monkeypatch, task, instance, env_id, kwargs, judged_on):
+    asked = []
+
+    def stop(config, folder, **others):
+        asked.append(config)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("parenvs.agents.train.run.train", stop)
+    given = [] if instance is None else [instance]
+    with pytest.raises(ParenvsError, match="interrupted"):
+        app(["train", *given, "--task", task], standalone_mode=False)
+    assert (asked[0].env_id, asked[0].env_kwargs) == (env_id, kwargs)
+    assert validation_set(env_id, kwargs) == judged_on
+
+
+def test_evaluate_set__a_run_on_orders(tmp_path, capsys):
+    """Trained, judged on its validation set, loaded and evaluated again."""
+    config = Config(
+        "MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 8}, steps=64, overrides={"n_steps": 8}
+    )
+    result, model = train(config, tmp_path)
+    assert (result.judged_on, result.reference) == ("order-validation", "optima")
+    assert type(model.policy).__name__ == "OrderPolicy"
+    command = ["evaluate", str(tmp_path), "--set", "order-validation", "--family", "p4-m8"]
+    app(command, standalone_mode=False)
+    assert f"{result.regret:.4f}" in capsys.readouterr().out
+    with pytest.raises(ParenvsError, match="add --set order-test"):
+        app(["evaluate", str(tmp_path)], standalone_mode=False)
+    with pytest.raises(ParenvsError, match=r"hybrid-test is a set of HybridPlan-v0"):
+        app([*command[:3], "hybrid-test"], standalone_mode=False)

@@ -121,6 +121,7 @@ def test_drawn__files_are_written_once(small, tmp_path, monkeypatch):
     (place,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     before = {path.name: path.read_bytes() for path in place.iterdir() if path.name == "number.npy"}
     assert mapped.problems.pool.made == 0
+    assert type(mapped.problems.pool.reach) is np.ndarray  # a memmap's rows are slow to take
     monkeypatch.setattr(pools, "_fill", None)  # they are not written again
     batches = [mapped, PipelinePlanVectorEnv(4, pool=tmp_path, **kwargs)]
     batches.append(PipelinePlanVectorEnv(4, **kwargs))

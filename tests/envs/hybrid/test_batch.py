@@ -10,10 +10,10 @@ from parenvs.envs.hybrid.batch import HybridPlanVectorEnv
 CASES = {
     "drawn": {"pool": 7},
     "named": {"instance": "hybrid/7"},
-    "a set in its order": {"instance": "hetero-8-test", "sequential": True},
+    "a family of a set": {"instance": "hetero-8-test", "family": "spread"},
     "hetero": {"instance": "hetero-8", "pool": 4},
     "free order, small servers": {
-        "instance": "gpt-1.5b", "cluster": "3x4:v100", "batch": 96, "order": "free"
+        "instance": "gpt-1.5b", "cluster": "3x4:v100", "batch": 96, "server_order": "free"
     },
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import parenvs
+from parenvs.envs.hybrid.batch import HybridPlanVectorEnv
 from parenvs.errors import ParenvsError
 from parenvs.hybrid.turns.actions import ACTIONS, OFFSETS, SIZES, TURNS
 from parenvs.shipped import problem_sets
@@ -36,7 +37,7 @@ def played(env, rng, seed=None, options=None):
         SMALL,
         {"cluster": "hetero", "pool": 2},
         {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64, "mask": "completable"},
-        {"instance": "gpt-1.5b", "cluster": "3x4:v100", "batch": 96, "order": "free"},
+        {"instance": "gpt-1.5b", "cluster": "3x4:v100", "batch": 96, "server_order": "free"},
     ],
     ids=["drawn", "named", "hetero", "completable", "free order"],
 )
@@ -136,12 +137,22 @@ def test_drawn__depends_on_the_seed_alone():
     assert [step[1:3] for step in runs[0]] == [step[1:3] for step in runs[1]]
 
 
-def test_sequential__plays_a_set_in_its_order():
-    env = gym.make("HybridPlan-v0", instance="hetero-8-outside", sequential=True)
-    count = len(problem_sets()["hetero-8-outside"])
-    names = [env.reset(seed=0 if k == 0 else None)[1]["instance"] for k in range(count + 1)]
-    assert names[:count] == [p.instance for p in problem_sets()["hetero-8-outside"]]
-    assert names[count] == names[0]
+def test_order__of_a_set():
+    """Single environments play it one after the other, those of a batch take turns."""
+    kwargs = {"instance": "hetero-8-outside", "order": "sequential"}
+    env, batch = gym.make("HybridPlan-v0", **kwargs), HybridPlanVectorEnv(3, **kwargs)
+    shipped = [problem.instance for problem in problem_sets()["hetero-8-outside"]]
+    names = [env.reset(seed=0 if k == 0 else None)[1]["instance"] for k in range(9)]
+    assert names == [*shipped, shipped[0]]
+    assert env.reset(seed=0)[1]["instance"] == names[0]
+    assert [*batch.reset(seed=0)[1]["instance"], *batch.reset()[1]["instance"]] == names[:6]
+
+
+def test_family__of_a_generator():
+    env = gym.make("HybridPlan-v0", family="llama", pool=9, order="sequential")
+    assert [env.reset()[1]["instance"] for _ in range(4)] == [
+        "hybrid/1", "hybrid/4", "hybrid/7", "hybrid/1",
+    ]  # fmt: skip
 
 
 def test_options__play_one_episode_of_another_problem():
@@ -160,7 +171,12 @@ def test_options__play_one_episode_of_another_problem():
     ("arguments", "message"),
     [
         ({"mask": "all"}, "mask must be one of legal, completable, not 'all'"),
-        ({"order": "any"}, "order must be one of fixed, free, not 'any'"),
+        ({"server_order": "any"}, "server_order must be one of fixed, free, not 'any'"),
+        ({"order": "any"}, "order must be one of random, sequential, not 'any'"),
+        ({"order": "free", "server_order": "fixed"}, "'free' means server_order, which is 'fixed'"),
+        ({"order": "sequential", "instance": "hybrid/7"}, "order: one problem is played"),
+        ({"family": "gpt", "instance": "hybrid/7"}, "family: one problem is played"),
+        ({"family": "gtp"}, "family: hybrid has no 'gtp' .did you mean 'gpt'"),
         ({"pool": 0}, "pool must be a whole number from 1, not 0"),
         ({"batch": 64}, "batch: problems of hybrid have settings of their own"),
         ({"instance": "hybrid-test", "cluster": "A"}, "cluster: problems of hybrid-test"),
@@ -173,6 +189,14 @@ def test_options__play_one_episode_of_another_problem():
 def test_arguments__are_refused_by_name(arguments, message):
     with pytest.raises(ParenvsError, match=message):
         gym.make("HybridPlan-v0", **arguments)
+
+
+def test_arguments__order_of_servers():
+    """``order="free"`` alone is short for ``server_order``, as nothing else can be meant."""
+    for given in ({"order": "free"}, {"server_order": "free"}):
+        env = gym.make("HybridPlan-v0", cluster="hetero", **given).unwrapped
+        assert (env.rules.order, env.problems.sequential) == ("free", False)
+        assert env.problems.source == "hetero-32"
 
 
 def test_problem__of_ones_own_and_pickled():

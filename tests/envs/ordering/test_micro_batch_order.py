@@ -100,7 +100,10 @@ def test_env__observation_is_of_the_problem():
     problem = load_ordering(NAME)
     observation, info = make(instance=NAME).reset()
     unit = max(problem.forward.max(), problem.backward.max())
-    for key, seconds in (("forward", problem.forward), ("backward", problem.backward)):
+    for key, seconds in (
+        ("forward_seconds", problem.forward),
+        ("backward_seconds", problem.backward),
+    ):
         shown = observation[key]
         assert np.array_equal(shown[:8, 12:], (seconds / unit).T.astype(np.float32))
         assert not shown[8:].any()
@@ -278,7 +281,7 @@ def test_vector__views_are_read_only_and_equal():
     seen, expected = views.reset(seed=0)[0], copies.reset(seed=0)[0]
     assert_same(seen, expected)
     with pytest.raises(ValueError, match="read-only"):
-        seen["forward"][:] = 0
+        seen["forward_seconds"][:] = 0
 
 
 def test_vector__a_wrong_option_changes_nothing():

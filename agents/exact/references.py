@@ -1,0 +1,69 @@
+"""Makes files of references, problem by problem, so that an interruption loses one of them.
+
+``parenvs.datasets.references`` has the form of the files and reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parenvs.datasets.references import Row, read, write
+from parenvs.shipped import data_folder
+
+SAME = 1e-9
+"""Share by which seconds may differ by rounding."""
+
+
+@dataclass(frozen=True)
+class ReferenceFile:
+    """A file of references and how its rows are made.
+
+    Attributes:
+        file: its name among the shipped ones.
+        command: the command that makes it.
+        names: lists the problems.
+        load: loads a problem by name.
+        make: solves a problem, and returns its row.
+        fault: says what is wrong with a row in words, or returns an empty text.
+    """
+
+    file: str
+    command: str
+    names: Callable[[], Iterable[str]]
+    load: Callable[[str], Any]
+    make: Callable[[Any], Row]
+    fault: Callable[[Any, Row], str]
+
+    def main(self, arguments: Iterable[str] | None = None) -> int:
+        """Run the command line, and return the exit status."""
+        parser = argparse.ArgumentParser(
+            prog=self.command, description="Make the references that are missing or outdated."
+        )
+        parser.add_argument("problems", nargs="*", metavar="NAME", help="default: all")
+        parser.add_argument("--check", action="store_true", help="judge all, change nothing")
+        parser.add_argument("--out", type=Path, default=data_folder() / self.file)
+        options = parser.parse_args(None if arguments is None else list(arguments))
+        rows, faults = read(options.out), 0
+        for name in options.problems or self.names():
+            problem = self.load(name)
+            fault = self.fault(problem, rows[name]) if name in rows else "is missing"
+            faults += bool(fault)
+            if fault and not options.check:
+                rows[name] = self.make(problem)
+                write(options.out, rows)
+            if fault:
+                words = fault if options.check else f"{rows[name]['length']}"
+                print(f"{name}: {words}", flush=True)
+        verb = "wrong" if options.check else "made"
+        print(f"{options.out}: {len(rows)} references, {faults} {verb}")
+        return 1 if options.check and faults else 0
+
+
+def run(references: ReferenceFile) -> None:
+    """Run the command line of a file of references, and end the process."""
+    sys.exit(references.main())

@@ -1,0 +1,317 @@
+"""Agents on drawn problems of ``PipelinePlan-v0``, judged on ``plan-test`` by the protocol.
+
+    python benchmarks/protocol.py                              # all rows that are missing
+    python benchmarks/protocol.py --agents even random ppo-100k --seeds 2
+    python benchmarks/protocol.py --scale 0.001 --seeds 2 --out /tmp/try    # a quick try
+
+Every run is a line of ``protocol.jsonl``; what is there is not done again. A training that is
+stopped goes on from its last checkpoint in ``build/protocol`` (the fused loop begins anew).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import parser, percent, progress, publish, table
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from stable_baselines3.common.callbacks import BaseCallback
+
+from parenvs.agents.evaluation.evaluate_set import evaluate_set
+from parenvs.agents.evaluation.set_evaluation import THRESHOLDS, SetEvaluation, references_of
+from parenvs.agents.fused import Settings
+from parenvs.agents.fused import train as train_fused
+from parenvs.agents.fused.run import WEIGHTS
+from parenvs.agents.pretrained.policy import Episodes, PlanPolicy
+from parenvs.agents.train import Config, train
+from parenvs.bench.curves import spread
+from parenvs.bench.runs import append, read, run_all
+from parenvs.datasets.sets import set_of
+from parenvs.files import write_text
+from parenvs.pipeline.points import PointSpace
+from parenvs.viewer.page import INK, QUIET, TRACK, WIDTH, blank_figure, stage_colour, style, write
+
+SET, VALIDATION, FIRST = "plan-test", "plan-validation", 80
+"""What rows are judged on; what curves are judged on, its first problems."""
+LOOKS = 8
+"""Points of a learning curve after the start."""
+TRAINED = {"ppo-100k": 100_000, "ppo-1m": 1_000_000, "fused-10m": 10_000_000}
+"""Agent that trains -> environment steps."""
+AGENTS = ("random", "even", "pretrained", *TRAINED)
+WORDS = {
+    "random": "random legal actions",
+    "even": "even cut",
+    "pretrained": "the network that ships (imitates optima)",
+    "ppo-100k": "MaskablePPO, bare observation",
+    "ppo-1m": "MaskablePPO, bare observation",
+    "fused-10m": "PPO in the fused loop, look-ahead features",
+}
+BUILD = Path("build/protocol")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row: an agent, a seed, and its environment steps (0: it does not train)."""
+
+    agent: str
+    seed: int
+    steps: int
+    build: str
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from others."""
+        return self.agent, self.seed, self.steps
+
+
+class Curve(BaseCallback):
+    """Judges the agent on ``VALIDATION`` in the course of training, and keeps the points in a file.
+
+    Args:
+        steps: environment steps of the training.
+        path: the file; a training that goes on reads it.
+    """
+
+    def __init__(self, steps: int, path: Path) -> None:
+        super().__init__()
+        self.steps, self.path = steps, path
+        self.points: list[list[float]] = json.loads(path.read_text()) if path.exists() else []
+        self.spent = 0.0  # processor seconds of looking
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps >= len(self.points) * self.steps / LOOKS:
+            self.look()
+
+    def _on_training_end(self) -> None:
+        self.look()
+
+    def look(self) -> None:
+        """Add a point: environment steps, and the interquartile mean of the regrets."""
+        begin = time.process_time()
+        regret = evaluate_set(self.model, VALIDATION, first=FIRST).regret
+        self.points.append([self.num_timesteps, round(regret, 5)])
+        write_text(self.path, json.dumps(self.points))
+        self.spent += time.process_time() - begin
+
+
+def perform(run: Run) -> dict[str, Any]:
+    """Train and judge; return the record."""
+    ways: dict[str, Callable[[Run], tuple[np.ndarray, float, list[list[float]]]]] = {
+        "random": at_random, "even": planned, "pretrained": planned,
+        "ppo-100k": ppo, "ppo-1m": ppo, "fused-10m": fused,
+    }  # fmt: skip
+    values, seconds, points = ways[run.agent](run)
+    record = asdict(run)
+    del record["build"]
+    return {
+        **record, "seconds": round(seconds, 1), "points": points,
+        "values": [float(f"{value:.6g}") for value in values],
+    }  # fmt: skip
+
+
+def at_random(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
+    """Random legal actions."""
+    rng = np.random.default_rng(run.seed)
+
+    def choose(_: Any, mask: np.ndarray) -> int:
+        return int(rng.choice(np.flatnonzero(mask)))
+
+    return evaluate_set(choose, SET).values[0], 0.0, []
+
+
+def planned(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
+    """Plans of a planner; its seconds are those of planning."""
+    begin = time.process_time()
+    values = evaluate_set(run.agent, SET).values[0]
+    return values, time.process_time() - begin, []
+
+
+def ppo(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
+    """MaskablePPO on numbered problems; seeds are far apart, as environments take those between."""
+    folder = Path(run.build) / f"{run.agent}-{run.steps}-{run.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    config = Config("PipelinePlan-v0", {"draw": 2}, "ppo", 10_000 * run.seed, run.steps)
+    curve = Curve(run.steps, folder / "curve.json")
+    result, model = train(config, folder / "run", resume=True, callbacks=[curve])
+    values = evaluate_set(model, SET).values[0]
+    return values, result.seconds - curve.spent, curve.points
+
+
+def fused(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
+    """The fused loop on one core; its curve is the mean length on problems held out."""
+    folder = Path(run.build) / f"{run.agent}-{run.steps}-{run.seed}"
+    samples = Settings().samples
+    settings = Settings(seed=run.seed, iterations=max(run.steps // samples, 1))
+    begin = time.process_time()
+    if folder.exists():  # a run that was stopped
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    log = train_fused(settings, folder, workers=0)
+    seconds = time.process_time() - begin
+    with np.load(folder / WEIGHTS) as weights:
+        policy = PlanPolicy(dict(weights))
+    played = set_of(SET)
+    spaces = [PointSpace.build(played.load(name)) for name in played.problems]
+    values = 1 / policy.lengths(Episodes.of(spaces))
+    points = [[p["iteration"] * samples, p["held_out"]] for p in log["points"] if "held_out" in p]
+    return np.where(np.isfinite(values) & (values > 0), values, -1.0), seconds, points
+
+
+def wanted(chosen: Any) -> list[Run]:
+    """Return the runs that the command line asks for."""
+    runs = []
+    for agent in chosen.agents:
+        steps = max(int(TRAINED.get(agent, 0) * chosen.scale), agent in TRAINED)
+        seeds = 1 if agent in ("even", "pretrained") else chosen.seeds
+        runs += [Run(agent, seed, steps, str(chosen.build)) for seed in range(seeds)]
+    return runs
+
+
+def report(groups: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Return the tables of the runs of each agent."""
+    names = set_of(SET).problems
+    references = references_of(SET, names)
+    found = {
+        agent: SetEvaluation(SET, names, np.array([row["values"] for row in rows]), references)
+        for agent, rows in groups.items()
+    }
+    lines, profiles = [], []
+    for agent, one in found.items():
+        rows, (low, high) = groups[agent], one.interval
+        lines.append([
+            agent, WORDS[agent], f"{rows[0]['steps']:,}" if rows[0]["steps"] else "", len(rows),
+            f"{one.regret:.4f}", f"{low:.4f} to {high:.4f}", one.over, f"{one.regrets.mean():.4f}",
+            percent(one.optimal, 1), percent(one.illegal, 1),
+            f"{np.median([row['seconds'] for row in rows]) / 60:,.1f}",
+        ])  # fmt: skip
+        profiles.append([agent, *(percent(share, 1) for share in one.profile())])
+    better = []
+    for agent, one in found.items():
+        cells = []
+        for other, rival in found.items():
+            if agent == other:
+                cells.append("")
+                continue
+            share, (low, high) = one.improvement_over(rival)
+            cells.append(f"{percent(share, 1)} ({percent(low, 1)} to {percent(high, 1)})")
+        better.append([agent, *cells])
+    return [
+        f"Regret on the {len(names):,} problems of `{SET}`, none of which is trained on: the share "
+        "of the proven optimum's return that a plan falls short of. Interquartile mean, with the "
+        "95 % interval of a stratified bootstrap over what the next column says. Each problem is "
+        "played once, by the best actions. `minutes`: of processor time of a training (median), of "
+        "the planners for all problems. `docs/reporting.md` has the protocol.",
+        table(["agent", "what", "steps", "seeds", "regret", "95 % interval", "over", "mean",
+               "optimal", "illegal", "minutes"], lines, left=2),
+        "## Performance profile\n\nShare of the episodes with at most a given regret.",
+        table(["agent", *(f"{x:g}" for x in THRESHOLDS)], profiles, left=1),
+        "## Probability of improvement\n\nHow likely a run of the row has a smaller regret on a "
+        "problem than one of the column.",
+        table(["agent", *found], better, left=1),
+        "![curves](protocol.png)",
+    ]  # fmt: skip
+
+
+def picture(groups: dict[str, list[dict[str, Any]]]) -> Figure:
+    """Draw learning curves of PPO and of the fused loop, and performance profiles."""
+    with style():
+        figure = blank_figure(4.2)
+        left, middle, right = (
+            figure.add_axes((x / WIDTH, 0.14, (WIDTH / 3 - 0.75) / WIDTH, 0.76))
+            for x in (0.6, 0.6 + WIDTH / 3, 0.6 + 2 * WIDTH / 3)
+        )
+        curves(left, {k: v for k, v in groups.items() if k.startswith("ppo")})
+        left.set_title(f"regret on {VALIDATION}", color=INK, size=11)
+        curves(middle, {k: v for k, v in groups.items() if k.startswith("fused")})
+        middle.set_title("fused loop: length, bubble-free = 1", color=INK, size=11)
+        references = references_of(SET, set_of(SET).problems)
+        grid = np.geomspace(1e-3, 1, 60)
+        for agent, rows in groups.items():
+            values = np.array([row["values"] for row in rows])
+            one = SetEvaluation(SET, set_of(SET).problems, values, references)
+            right.plot(grid, one.profile(grid.tolist()), color=colour(agent), label=agent)
+        right.set_title(f"share of {SET} with at most this regret", color=INK, size=11)
+        framed(right, "regret")
+        right.set_ylim(0, 1.02)
+        return figure
+
+
+def curves(axes: Axes, groups: dict[str, list[dict[str, Any]]]) -> None:
+    """Draw the median and the range of the curves of each agent's seeds."""
+    for agent, rows in groups.items():
+        own = [np.array(row["points"], dtype=float) for row in rows if row["points"]]
+        if own:
+            steps, middle, low, high = spread(own)
+            steps = np.maximum(steps, steps[steps > 0].min() / 3)  # the start, on a log axis
+            axes.fill_between(steps, low, high, color=colour(agent), alpha=0.18, linewidth=0)
+            axes.plot(steps, middle, color=colour(agent), label=agent)
+    framed(axes, "environment steps")
+    axes.set_ylim(bottom=0)
+
+
+def framed(axes: Axes, words: str) -> None:
+    """Set up logarithmic axes with a legend."""
+    axes.set_facecolor(TRACK)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_xscale("log")
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
+    axes.set_xlabel(words, color=QUIET)
+    axes.tick_params(color=QUIET, labelcolor=QUIET, labelsize=8.5)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+
+
+def short(value: float) -> str:
+    """Return a power of ten in few letters."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def colour(agent: str) -> str:
+    """Return the colour of an agent."""
+    return QUIET if agent == "random" else stage_colour(AGENTS.index(agent) - 1)
+
+
+def main() -> None:
+    """Run what is missing, print and write."""
+    options = parser(__doc__)
+    options.add_argument("--agents", nargs="+", default=list(AGENTS), choices=AGENTS)
+    options.add_argument("--seeds", type=int, default=10, help="seeds 0 to this less one")
+    options.add_argument("--scale", type=float, default=1.0, help="factor of the steps, for a try")
+    options.add_argument("--jobs", type=int, default=1, help="processes")
+    options.add_argument("--build", type=Path, default=BUILD, help="folder of the trainings")
+    chosen = options.parse_args()
+    runs, path = wanted(chosen), chosen.out / "protocol.jsonl"
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    read_all = partial(read, path, lambda record: Run(
+        record["agent"], record["seed"], record["steps"], "").key)  # fmt: skip
+    done = read_all()
+    missing = [run for run in runs if run.key not in done]
+    for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
+        append(path, record)
+        words = f"{record['agent']} seed {record['seed']}, {record['seconds']:.0f} s"
+        progress(f"{number}/{len(missing)} {words}, mean return {np.mean(record['values']):.4f}")
+    done, groups = read_all(), {}
+    for run in runs:
+        groups.setdefault(run.agent, []).append(done[run.key])
+    write(chosen.out / "protocol.png", partial(picture, groups))
+    publish("protocol", report(groups), None, chosen.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""References of shipped problems, stored as data: the best plan known, and a proven lower bound.
+
+A file is one object, name of a problem -> row; a row has ``length`` and ``bound`` in seconds, and
+what was decided. Planners make the files (``parenvs.agents.exact.references``); nothing here solves
+a problem.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from parenvs.errors import ParenvsError, one_line
+from parenvs.files import write_text
+from parenvs.shipped import data_folder
+
+HYBRID = "hybrid-references.json"
+"""References of the sets ``hybrid-validation``, ``hybrid-test`` and ``hybrid-outside``."""
+HETERO = "hetero-references.json"
+"""References of problems of the sets ``hetero-N-test``."""
+ORDERS = "order-references.json"
+"""References of the sets of orders of micro-batches."""
+
+Row = dict[str, Any]
+"""A reference as an object of JSON types."""
+
+
+@lru_cache(maxsize=8)
+def references(file: str) -> dict[str, Row]:
+    """Read a shipped file of references; it is cached.
+
+    Raises:
+        ParenvsError: the file is missing or damaged.
+    """
+    path = data_folder() / file
+    if not path.exists():
+        raise ParenvsError(f"{path}: no such file; the package is not whole, install it anew")
+    return read(path)
+
+
+def read(path: Path) -> dict[str, Row]:
+    """Read a file of references; one that does not exist has none.
+
+    Raises:
+        ParenvsError: the file is damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if not isinstance(content, dict) or not all(isinstance(x, dict) for x in content.values()):
+            raise TypeError("expected an object of objects")
+    except (OSError, ValueError, TypeError) as error:
+        raise ParenvsError(f"{path}: damaged ({one_line(error)}); remove it") from None
+    return content
+
+
+def write(path: Path, rows: Mapping[str, Row]) -> None:
+    """Write references, a line each, whole or not at all."""
+    lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items()))
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def hybrid_reference(name: str) -> Row | None:
+    """Return the reference of a problem of a shipped hybrid set; None if it is of none.
+
+    The row has ``length``, seconds of the best plan known; ``among``, the plans of which that is
+    the proven optimum, in words (empty if none); ``bound``, seconds that no plan takes less than;
+    ``value``, the return of an episode of ``HybridPlan-v0`` that builds the best plan known.
+
+    Args:
+        name: name of the problem, like ``"hybrid-test/gpt-000"``.
+    """
+    return references(HYBRID).get(name) if name.startswith("hybrid-") else None

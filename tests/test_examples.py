@@ -1,0 +1,37 @@
+"""The scripts of ``examples/`` run, at their smallest size."""
+
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def smaller(name, *changes):
+    """The text of an example with smaller numbers; each change has to be one."""
+    text = (EXAMPLES / name).read_text(encoding="utf-8")
+    for before, after in changes:
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    return text
+
+
+def test_examples__report(capsys):
+    """Two seeds, an update each; the interval is over runs."""
+    text = smaller(
+        "report.py",
+        ("range(5)", "range(2)"),
+        ('{"draw": 2}', '{"draw": 2, "family": "cnn"}'),
+        ("steps=100_000", 'steps=64, overrides={"n_steps": 1, "batch_size": 64}'),
+        ('"plan-test"', '"plan-validation", "cnn", first=9'),
+    )
+    exec(compile(text, "report.py", "exec"), {})
+    said = capsys.readouterr().out
+    assert said.startswith("plan-validation: 2 runs of 9 problems, regret to optima 0.")
+    assert "over runs)" in said
+
+
+def test_examples__in_the_readme():
+    """The README shows the script as it is, if it shows it."""
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    body = (EXAMPLES / "report.py").read_text(encoding="utf-8").partition('"""\n\n')[2]
+    if "evaluate_set(agents" in readme:
+        assert body in readme
