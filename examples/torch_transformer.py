@@ -128,7 +128,7 @@ def losses(plan: Any = None) -> tuple[list[float], dict[str, int]]:
     """Train, on one device or as a plan says.
 
     Returns:
-        The loss of each step, and the collectives of one more by kind, without stages.
+        The loss of each step, and the collectives of one more by kind.
     """
     from parenvs.exports.parallel import Parallel
 
@@ -150,9 +150,7 @@ def losses(plan: Any = None) -> tuple[list[float], dict[str, int]]:
         else:
             curve.append(parallel.step(words, targets))
         optimiser.step()
-    if plan is None or plan.pipe > 1:  # PyTorch cannot watch the parts of a pipeline
-        return curve, {}
-    return curve, parallel.collectives(words, targets)
+    return curve, {} if plan is None else parallel.collectives(words, targets)
 
 
 def train(rank: int, processes: int, port: int, found: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -20,9 +21,9 @@ from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.exports.sharding import DATA, MODEL
@@ -36,6 +37,15 @@ _SCHEDULES = {
     "GPipe": pipelining.ScheduleGPipe,
     "Interleaved1F1B": pipelining.ScheduleInterleaved1F1B,
 }
+_COLLECTIVES = {
+    "all_reduce": "all-reduce",
+    "all_gather_into_tensor": "all-gather",
+    "_allgather_base_": "all-gather",
+    "reduce_scatter_tensor": "reduce-scatter",
+    "_reduce_scatter_base_": "reduce-scatter",
+    "all_to_all_single": "all-to-all",
+}
+"""Operation of PyTorch -> collective."""
 _NAMED = 3
 
 
@@ -126,18 +136,12 @@ class Parallel:
     def collectives(self, *batch: torch.Tensor) -> dict[str, int]:
         """Run a step as ``step`` does, and return how many collectives of each kind it takes.
 
-        Those of DTensors and ``fully_shard`` are counted, in this process; the sum of the loss is
-        not.
-
-        Raises:
-            ParenvsError: the plan has stages, whose traced parts PyTorch cannot watch.
+        Those of DTensors and ``fully_shard`` are counted, in this process; sends between stages and
+        the mean of the loss are not.
         """
-        if self.plan.pipe > 1:
-            raise ParenvsError("stages: PyTorch cannot count the collectives of traced stages")
-        with CommDebugMode() as counted:
+        with _Counted() as counted:
             self.step(*batch)
-        counts = {str(kind).split(".")[-1]: n for kind, n in counted.get_comm_counts().items()}
-        return {kind.removesuffix("_into_tensor"): n for kind, n in counts.items() if n}
+        return dict(sorted(counted.counts.items()))
 
     def _whole(self, batch: tuple[torch.Tensor, ...]) -> float:
         """A step without stages, micro-batch by micro-batch."""
@@ -287,6 +291,27 @@ class Parallel:
         kind = _SCHEDULES[plan.schedule]
         given = stages if plan.schedule == "Interleaved1F1B" else stages[0]
         return kind(given, plan.micro_batches, loss_fn=loss)
+
+
+class _Counted(TorchDispatchMode):
+    """Counts collectives by kind while it is entered; PyTorch's own counter fails on some modules.
+
+    Attributes:
+        counts: kind -> number.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count an operation if it is a collective, and run it."""
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it comes again, on local tensors
+        name = str(func.overloadpacket).split(".")[-1]
+        if name in _COLLECTIVES:
+            self.counts[_COLLECTIVES[name]] += 1
+        return func(*args, **(kwargs or {}))
 
 
 class _Part(nn.Module):

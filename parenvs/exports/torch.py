@@ -138,6 +138,8 @@ def torch_plan(plan: Plan, graph: Graph | None = None) -> TorchPlan:
         sharding.check_even()
         own = _splits(sharding)
         notes += [note for note in sharding.notes if not note.startswith(("micro_b", "zero"))]
+    if zero == 1:
+        notes.append("zero: fully_shard shares gradients with the states; ZeRO 1 runs as 2")
     return TorchPlan(
         plan.instance, plan.task, len(planned.stages), dp, tp, *own,
         batch=planned.batch, zero=zero, cuts=_cuts(planned), chunks=planned.chunks,
