@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -226,16 +226,19 @@ class Parallel:
     def _place(self, part: _Part) -> None:
         """Split a part's parameters and, with ZeRO, share them among the replicas."""
         if self._grid is not None:
-            for name, parameter in list(part.named_parameters()):
+            made: dict[int, nn.Parameter] = {}  # tied ones stay tied
+            for name, parameter in list(part.named_parameters(remove_duplicate=False)):
                 split = self.plan.placements.get(part.name_of(name), (None, None))
-                owner = part.get_submodule(name.rpartition(".")[0])
-                placed = distribute_tensor(
-                    parameter.detach(), self._grid, self._placements(split), src_data_rank=None
-                )
-                new = nn.Parameter(placed, requires_grad=parameter.requires_grad)
-                owner.register_parameter(name.rpartition(".")[2], new)
-                if split != (None, None):
-                    owner.register_forward_hook(_summed)
+                owner, _, own_name = name.rpartition(".")
+                if id(parameter) not in made:
+                    placed = distribute_tensor(
+                        parameter.detach(), self._grid, self._placements(split), src_data_rank=None
+                    )
+                    made[id(parameter)] = nn.Parameter(placed, parameter.requires_grad)
+                module = part.get_submodule(owner)
+                module.register_parameter(own_name, made[id(parameter)])
+                if any(isinstance(x, Shard) for x in made[id(parameter)].placements):  # type: ignore[attr-defined]
+                    module.register_forward_hook(_summed)
         if self.plan.zero and self.plan.data > 1:
             fully_shard(part, mesh=self.mesh[DATA], reshard_after_forward=self.plan.zero == 3)
 
@@ -269,6 +272,7 @@ class Parallel:
                     f"cuts: stage {calls.index(later)} reads more than the stage in front of it "
                     "makes, which PyTorch's stages do not pass on; cut elsewhere"
                 )
+        refuse_tied(module, [pipe.get_stage_module(k) for k in range(pipe.num_stages)])
         rank = self.mesh[PIPE].get_local_rank()
         return [pipe.get_stage_module(rank + k * plan.pipe) for k in range(plan.chunks)]
 
@@ -345,6 +349,24 @@ class _Part(nn.Module):
             for x in made
         )
         return local[0] if len(local) == 1 else local
+
+
+def refuse_tied(module: nn.Module, stages: Sequence[nn.Module]) -> None:
+    """Refuse weights that several stages would hold, each with a gradient of its own.
+
+    Raises:
+        ParenvsError: there are some; the line names the first.
+    """
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    held = [{name for name, _ in stage.named_parameters()} for stage in stages]
+    for tied in names.values():
+        if sum(bool(own & set(tied)) for own in held) > 1:
+            raise ParenvsError(
+                f"cuts: {' and '.join(tied)} are one weight on several stages, whose gradients "
+                "PyTorch does not sum; untie them, or plan one stage"
+            )
 
 
 def _summed(module: nn.Module, given: Any, made: Any) -> Any:

@@ -7,6 +7,7 @@ neighbours, so that the model's axis is the last one of the mesh.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,10 +17,11 @@ from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.flow import Flow
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.training import find_updates
+from parenvs.hybrid.graph.splitting import Splitting
 from parenvs.hybrid.model import HybridModel
 from parenvs.instances import load_graph
 from parenvs.judging import judge
-from parenvs.partitioning.classes import DimensionClasses
+from parenvs.partitioning.classes import DimensionClasses, dimension_classes
 from parenvs.partitioning.explain import Explainer, shape_text
 from parenvs.plan import BatchPlan, HybridPlan, PartitionPlan, Plan
 
@@ -34,6 +36,7 @@ UPDATED = (Role.VARIABLE, Role.OPTIMISER, Role.STATISTICS)
 Spec = tuple[str | None, ...]
 """The axis that splits each dimension of a tensor."""
 _NAMED = 3
+_PART = re.compile(r"\[\d+\]$")
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Sharding:
 
     Attributes:
         plan: the plan.
-        graph: the step, loops over layers written out if the plan is a hybrid one.
+        graph: the step.
         classes: its dimension classes.
         axes: the axes of the mesh, the last one over neighbours.
         zero: 0 to 3, which states the data's axis shares besides.
@@ -214,12 +217,43 @@ def _of_hybrid(plan: HybridPlan, graph: Graph | None, pipelines: bool) -> Shardi
     if not report.legal:
         raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
     stage = plan.stages[0]
-    written, classes = chain.program.graph, chain.splitting.classes
+    graph = load_graph(plan.instance) if graph is None else graph
+    classes, split = _model_classes(graph, chain.splitting, stage.tp)
     replicas = stage.devices // stage.tp
-    split = chain.splitting.class_shares(stage.tp) < 1
-    batch = _batch_classes(classes, written) if replicas > 1 else np.zeros(len(classes), bool)
+    batch = _batch_classes(classes, graph) if replicas > 1 else np.zeros(len(classes), bool)
     axes = (MeshAxis(DATA, replicas, batch), MeshAxis(MODEL, stage.tp, split))
-    return Sharding(plan, written, classes, axes, stage.zero, _notes(plan, report))
+    return Sharding(plan, graph, classes, axes, stage.zero, _notes(plan, report))
+
+
+def _model_classes(
+    graph: Graph, splitting: Splitting, tp: int
+) -> tuple[DimensionClasses, np.ndarray]:
+    """The classes of a graph, and (C,) bool, those that tp ranks split.
+
+    The chain's own graph has loops over layers written out, whose weights are parts of the graph's:
+    ``layers/q[3]`` is the fourth row of ``layers/q``.
+    """
+    written = splitting.program.graph
+    split = splitting.class_shares(tp) < 1
+    if written is graph:
+        return splitting.classes, split
+    classes = dimension_classes(graph)
+    chosen = np.zeros(len(classes), dtype=bool)
+    whole = dict(zip(graph.paths, graph.parameter_tensor.tolist(), strict=True))
+    for path, part in zip(written.paths, written.parameter_tensor.tolist(), strict=True):
+        start, end = written.dim_offset[part : part + 2].tolist()
+        cut = split[splitting.classes.label[start:end]] & (written.dims[start:end] > 1)
+        last = int(graph.dim_offset[whole[_PART.sub("", path)] + 1])
+        for dimension in np.flatnonzero(cut).tolist():  # a loop's own dimension comes first
+            chosen[classes.label[last - (end - start) + dimension]] = True
+    words = Explainer(classes)
+    for label in np.flatnonzero(chosen & classes.blocked).tolist():
+        raise InfeasibleError(f"stages[0].tp: a loop cannot be split so: {words.blocked(label)}")
+    for first, second in classes.conflicts[chosen[classes.conflicts].all(axis=1)].tolist():
+        raise InfeasibleError(
+            f"stages[0].tp: a loop cannot be split so: {words.conflict(first, second)}"
+        )
+    return classes, chosen
 
 
 def _batch_classes(classes: DimensionClasses, graph: Graph) -> np.ndarray:

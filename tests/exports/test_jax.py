@@ -106,6 +106,25 @@ def test_sharding__two_axes_and_shared_states(graph):
     assert shared.outputs[:8] == shared.inputs[:8]
 
 
+def test_sharding__a_loop_over_layers():
+    """The chain has it written out; what is split is the stacked weights."""
+    from parenvs.datasets.models import train_step
+    from parenvs.datasets.models.language.gpt import gpt
+    from parenvs.hybrid.model import HybridModel
+
+    small = gpt(2, 16, 4, vocab=32, tokens=8, batch_size=8, scanned=True)
+    function, shapes = train_step(small)
+    graph = Graph.from_jax(function, *shapes, name="gpt")
+    layers = len(HybridModel.of_graph(graph))
+    plan = hybrid_of(graph)
+    plan = replace(plan, stages=(replace(plan.stages[0], layers=((0, layers),)),))
+    sharding = sharding_of(plan, graph)
+    assert layers == 2 and len(sharding.inputs) == len(graph.paths)
+    found = specs(sharding)
+    assert found[0, "decoder/ffn/up/kernel"] == [None, None, "model"]
+    assert found[0, "decoder/ffn/down/kernel"] == [None, "model", None]
+
+
 def test_prediction__counts_each_axis_once(graph):
     found = predict(sharding_of(plan_of(graph), graph))
     assert (found.arrays, found.bytes) == (1, 8 * 4 * 4)  # (8, 4) floats behind the second product

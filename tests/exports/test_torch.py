@@ -123,6 +123,20 @@ def test_parallel__refuses_other_modules_and_groups(example, graph, alone):
         Parallel(model, example.loss, single, words)
 
 
+def test_parallel__refuses_weights_of_several_stages(example):
+    from parenvs.exports.parallel import refuse_tied
+
+    model = example.make()[0]
+    stages = [
+        torch.nn.ModuleDict({"embedding": model.embedding}),
+        torch.nn.ModuleDict({"layers": model.layers, "head": model.head}),
+    ]
+    refuse_tied(model, stages)
+    model.head.weight = model.embedding.weight
+    with pytest.raises(ParenvsError, match=r"embedding\.weight and head\.weight are one weight on"):
+        refuse_tied(model, stages)
+
+
 @pytest.mark.parametrize(
     ("processes", "names"), [(2, ("operator", "data", "pipeline")), (4, ("pipeline x tensor",))]
 )
