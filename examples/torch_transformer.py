@@ -11,6 +11,7 @@ losses of 20 steps are those of one device.
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import os
 import socket
@@ -84,14 +85,21 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return words, (3 * words + 1) % WORDS
 
 
+@functools.cache
+def read() -> Any:
+    """Return the graph of the training step."""
+    import parenvs
+
+    words, targets = batch()
+    return parenvs.Graph.from_torch(make()[0], words, loss=loss, targets=(targets,))
+
+
 def plans(processes: int) -> dict[str, Any]:
     """Return exported plans by name; planning needs the extra ``torch``."""
     import parenvs
     from parenvs.exports.torch import torch_plan
 
-    words, targets = batch()
-    graph = parenvs.Graph.from_torch(make()[0], words, loss=loss, targets=(targets,))
-    cluster = f"1x{processes}:v100"
+    graph, cluster = read(), f"1x{processes}:v100"
 
     def partition(task: str, **options: str) -> Any:
         problem = graph.partitioning(cluster, task=task, uneven="forbid", **options)

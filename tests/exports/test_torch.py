@@ -31,10 +31,7 @@ def example():
 
 @pytest.fixture(scope="module")
 def graph(example):
-    from parenvs import Graph
-
-    words, targets = example.batch()
-    return Graph.from_torch(example.make()[0], words, loss=example.loss, targets=(targets,))
+    return example.read()
 
 
 def hybrid(graph, stages=((0, 1), (1, 3)), devices=4, tp=2, **options):
