@@ -1,11 +1,12 @@
 """Agents and planners on ``HybridPlan-v0``: how near they come to the best plan known.
 
-    python benchmarks/hybrid_envs.py                        # planners, PPO, the page
-    python benchmarks/hybrid_envs.py --only planners        # or ppo, or page
+    python benchmarks/hybrid_envs.py                        # planners, agents, the page
+    python benchmarks/hybrid_envs.py --only planners        # or agents, or one agent, or page
 
 Every row is written to ``results/hybrid_envs.jsonl`` as soon as it is there; a run that was stopped
-goes on where it was. Trained policies are kept in ``build/hybrid_envs``. PPO is trained on problems
-that the generator draws, never on those of a test set.
+goes on where it was. Trained policies and the lessons of their teachers are kept in
+``build/hybrid_envs``. Agents are trained on problems that the generator draws, never on those of a
+test set; see ``parenvs.agents.hybrid.train`` for what they are.
 """
 
 from __future__ import annotations
@@ -37,7 +38,15 @@ TRAINED_ON = {"hybrid": ("hybrid-test", "hybrid-outside"),
 """Generator -> the sets on which policies trained on it are measured."""
 STEPS = {"hybrid": 400_000, "hetero-8": 400_000, "hetero-32": 1_000_000}
 """Environment steps of a training."""
-POOL, ENVS, SEEDS = 1024, 64, 5
+SEEDS = 5
+LABELS = {"ppo": "PPO", "shared-ppo": "PPO, three agents, shared weights",
+          "independent-ppo": "PPO, three agents, own weights", "rainbow": "Rainbow",
+          "imitation": "imitation", "imitation-ppo": "imitation, then PPO"}  # fmt: skip
+"""Agent -> its name on the page."""
+EXPLORE = 0.1
+"""Share of drawn actions where plans of Rainbow are sampled."""
+LESSONS = {"hybrid": ("hybrid", 400), "hetero-8": ("hetero-8", 200), "hetero-32": ("hetero-8", 200)}
+"""Generator -> the generator of its lessons, and their number; 32 servers are too many to prove."""
 SAMPLES = 60
 """Plans that sampling agents and small searches judge."""
 LIMIT = 60.0
@@ -115,38 +124,33 @@ def run_planners(rows: Rows) -> None:
             progress(problem.instance)
 
 
-def trained(generator: str, seed: int) -> tuple[Any, float]:
-    """Return a policy trained on a generator's problems, and the processor seconds it took."""
-    import torch
-    from sb3_contrib import MaskablePPO
-    from stable_baselines3.common.utils import LinearSchedule
+def trained(agent: str, generator: str, seed: int) -> tuple[Any, float]:
+    """Return an agent trained on a generator's problems, and the processor seconds it took."""
+    from parenvs.agents.hybrid.imitation import Lesson, lessons
+    from parenvs.agents.hybrid.train import load, save, train
 
-    from parenvs.agents.hybrid.policy import HybridPolicy
-    from parenvs.agents.vec_env import make_env
-
-    torch.set_num_threads(1)
-    path, took = BUILD / f"{generator}-{seed}.zip", BUILD / f"{generator}-{seed}.json"
-    if path.exists():
-        return MaskablePPO.load(path, device="cpu"), json.loads(took.read_text())
-    env = make_env("HybridPlan-v0", {"instance": generator, "pool": POOL}, 1000 * seed, ENVS)
-    model = MaskablePPO(
-        HybridPolicy, env, n_steps=64, batch_size=1024, n_epochs=4, gamma=1.0, gae_lambda=0.95,
-        ent_coef=0.01, learning_rate=LinearSchedule(1e-3, 1e-4, 1.0), seed=seed, device="cpu",
-    )  # fmt: skip
+    name = f"{agent}-{generator}-{seed}"
+    path, took = BUILD / f"{name}.zip", BUILD / f"{name}.json"
+    if took.exists():
+        return load(agent, generator, seed, path), json.loads(took.read_text())
+    given: list[Lesson] = []
+    if agent.startswith("imitation"):
+        source, count = LESSONS[generator]
+        given = lessons(source, count, BUILD / f"lessons-{source}.json", report=progress)
     begin = time.process_time()
-    model.learn(STEPS[generator])
+    model = train(agent, generator, seed, STEPS[generator], given)
     seconds = time.process_time() - begin
-    BUILD.mkdir(parents=True, exist_ok=True)
-    model.save(path)
+    save(model, path)
     took.write_text(json.dumps(seconds))
     return model, seconds
 
 
-def run_ppo(rows: Rows, seeds: int) -> None:
-    """Train policies, and let them plan every problem: their best actions, and by sampling."""
+def run_agent(rows: Rows, agent: str, seeds: int) -> None:
+    """Train an agent, and let it plan every problem: its best actions, and by sampling."""
+    label = LABELS[agent]
+    names = {label: 1, f"{label}, best of {SAMPLES}": SAMPLES}
     for seed in range(seeds):
         for generator, sets in TRAINED_ON.items():
-            names = {"PPO": 1, f"PPO, best of {SAMPLES}": SAMPLES}
             open_ = [
                 (set_name, problem)
                 for set_name in sets
@@ -155,9 +159,11 @@ def run_ppo(rows: Rows, seeds: int) -> None:
             ]
             if not open_:
                 continue
-            model, seconds = trained(generator, seed)
-            progress(f"{generator}, seed {seed}: trained in {seconds:.0f} s")
+            model, seconds = trained(agent, generator, seed)
+            progress(f"{agent}, {generator}, seed {seed}: trained in {seconds:.0f} s")
             model.set_random_seed(seed)
+            if agent == "rainbow":
+                model.exploration_rate = EXPLORE
             for set_name, problem in open_:
                 for name, count in names.items():
                     begin, length = time.process_time(), played(model, set_name, problem, count)
@@ -211,7 +217,12 @@ def page(rows: Rows, out: Path) -> None:
         "with the 95 % interval of a stratified bootstrap (over seeds where there are several, "
         "else over problems). The best known is the fastest of all methods of this page, and of "
         "`hetero.md`. `no plan`: share of the problems without a plan that fits. `seconds`: of "
-        "processor time for a problem, median; training apart."
+        "processor time for a problem, median; training apart. Agents are trained on problems "
+        "that the generator draws, imitators on "
+        + ", ".join(
+            f"{count} lessons of `{source}`" for source, count in dict.fromkeys(LESSONS.values())
+        )
+        + "; several plans of one are sampled, Rainbow's with a tenth of its actions drawn."
     ]
     for set_name in SETS:
         scores: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
@@ -256,14 +267,16 @@ def page(rows: Rows, out: Path) -> None:
 def main() -> None:
     """Run the benchmark."""
     options = parser(__doc__)
-    options.add_argument("--only", choices=["planners", "ppo", "page"], help="a part of it")
+    parts = ["planners", "agents", *LABELS, "page"]
+    options.add_argument("--only", choices=parts, help="a part of it")
     options.add_argument("--seeds", type=int, default=SEEDS, help="trainings of each agent")
     arguments = options.parse_args()
     rows = Rows(arguments.out / "hybrid_envs.jsonl")
     if arguments.only in (None, "planners"):
         run_planners(rows)
-    if arguments.only in (None, "ppo"):
-        run_ppo(rows, arguments.seeds)
+    for agent in LABELS:
+        if arguments.only in (None, "agents", agent):
+            run_agent(rows, agent, arguments.seeds)
     page(rows, arguments.out)
 
 

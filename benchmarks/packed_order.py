@@ -24,7 +24,7 @@ from common import parser, percent, progress, publish, table
 from parenvs.agents.exact.ordering import exact_order
 from parenvs.agents.exact.ordering.references import order_references
 from parenvs.agents.heuristics.ordering import RULES, by_rule, local_search, neh, random_order
-from parenvs.datasets.orders import TIERS
+from parenvs.datasets.drawing.orders import TIERS
 from parenvs.envs.ordering.batch import MicroBatchOrderVectorEnv
 from parenvs.ordering.problem import Ordering
 from parenvs.shipped import load_ordering, ordering_steps

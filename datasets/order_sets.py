@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parenvs.datasets.orders import INSIDE, OUTSIDE, TIERS, OrderRanges, draw_step
+from parenvs.datasets.drawing.orders import INSIDE, OUTSIDE, TIERS, OrderRanges, draw_step
 from parenvs.ordering.files import save_set
 from parenvs.ordering.packing import PackedStep
 from parenvs.shipped import ORDER_SETS, data_folder

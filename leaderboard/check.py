@@ -1,7 +1,7 @@
 """Judges entries, gives every reason for refusing one, and ranks them.
 
 An entry's plans are judged anew on every check. The score of an entry is the geometric mean of its
-scores over all problems of its task.
+scores over all problems of its task that everybody can judge.
 """
 
 from __future__ import annotations
@@ -16,21 +16,16 @@ from typing import Any
 
 from parenvs.errors import ParenvsError, shown
 from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.leaderboard.problem import PLAN_CLASSES, TOLERANCE, Reference, TaskProblem
+from parenvs.leaderboard.kinds import KINDS
+from parenvs.leaderboard.problem import BOUND, OPTIMAL, TOLERANCE, Reference, TaskProblem
 from parenvs.leaderboard.reading import cleaned
 from parenvs.leaderboard.tasks import Task, tasks
-from parenvs.partitioning.problem import PartitionReport
-from parenvs.pipeline.problem import Report
-from parenvs.plan import PartitionPlan, PipelinePlan, Plan
+from parenvs.plan import Plan
 
 DIGITS = 6
 """Decimals to which scores are compared: scores that are equal to these tie."""
 _REASONS = 5
 """Reasons that are given for one plan; the others are counted."""
-_UNKNOWN_PATHS = 20
-"""Unknown paths in a partition beyond which the judge is not asked to look for similar ones."""
-_OPTIONAL = {"rules": "shardy", "uneven": "pad"}
-"""Fields that a plan file may leave out -> what it then means."""
 
 
 class PlanState(str, Enum):
@@ -39,6 +34,7 @@ class PlanState(str, Enum):
     LEGAL = "legal"
     MISSING = "missing"
     ILLEGAL = "illegal"
+    UNJUDGED = "not judged"  # the problem's file is not here
 
     __str__ = str.__str__  # so that pages and messages show the word
 
@@ -49,23 +45,30 @@ class Verdict:
 
     Attributes:
         problem: the problem.
-        state: whether the plan is legal, missing or illegal.
+        state: whether the plan is legal, missing, illegal or not judged.
         cost: cost of the plan if it is legal, else that of the trivial plan.
         reasons: why the plan is illegal; each reason names the field.
         report: the judge's report, None if the judge was not asked.
         improves: whether the plan is better than a reference that is not proven.
+        note: why the plan is not judged, and the remedy; no reason for refusing the entry.
     """
 
     problem: TaskProblem
     state: PlanState
     cost: float
     reasons: tuple[str, ...] = ()
-    report: Report | PartitionReport | None = None
+    report: Any = None
     improves: bool = False
+    note: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the problem counts in the score of the task."""
+        return not self.problem.added
 
     @property
     def score(self) -> float:
-        """Score of the plan, in (0, 1]."""
+        """Score of the plan: above 1 only if it is better than a reference without proof."""
         return self.problem.score(self.cost)
 
     @property
@@ -83,6 +86,7 @@ class Verdict:
             "score": self.score,
             "reasons": list(self.reasons),
             "improves": self.improves,
+            **({"note": self.note} if self.note else {}),
         }
 
 
@@ -107,13 +111,26 @@ class CheckedEntry:
 
     @property
     def score(self) -> float:
-        """Geometric mean of the scores of all problems, in (0, 1]."""
-        logarithms = [math.log(verdict.score) for verdict in self.verdicts]
-        return math.exp(math.fsum(logarithms) / len(logarithms))
+        """Geometric mean of the scores of all problems that count."""
+        return mean_score(verdict for verdict in self.verdicts if verdict.counts)
 
     def count(self, state: PlanState) -> int:
-        """Return the number of problems whose plan has this state."""
-        return sum(verdict.state == state for verdict in self.verdicts)
+        """Return the number of problems that count whose plan has this state."""
+        return sum(verdict.state == state for verdict in self.verdicts if verdict.counts)
+
+    @property
+    def figures(self) -> dict[str, str]:
+        """Title -> figure beside the score, in words; empty where there is none."""
+        pairs = [
+            (verdict.problem, verdict.cost if verdict.state == PlanState.LEGAL else None)
+            for verdict in self.verdicts
+            if verdict.state != PlanState.UNJUDGED
+        ]
+        values = {figure: figure.of(pairs) for figure in KINDS[self.task.name].figures}
+        return {
+            figure.title: "" if value is None else figure.show(value)
+            for figure, value in values.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -133,7 +150,7 @@ class Standing:
     @property
     def reached(self) -> int:
         """Number of problems on which the entry has the reference's cost."""
-        return sum(verdict.reaches for verdict in self.checked.verdicts)
+        return sum(verdict.reaches for verdict in self.checked.verdicts if verdict.counts)
 
     @property
     def mark(self) -> str:
@@ -161,6 +178,12 @@ class Standing:
         }
 
 
+def mean_score(verdicts: Iterable[Verdict]) -> float:
+    """Return the geometric mean of scores."""
+    logarithms = [math.log(verdict.score) for verdict in verdicts]
+    return math.exp(math.fsum(logarithms) / len(logarithms))
+
+
 def check_file(path: str | os.PathLike[str]) -> CheckedEntry:
     """Read an entry and judge its plans.
 
@@ -171,7 +194,11 @@ def check_file(path: str | os.PathLike[str]) -> CheckedEntry:
 
 
 def check(entry: Entry) -> CheckedEntry:
-    """Judge the plans of an entry."""
+    """Judge the plans of an entry.
+
+    Where a problem's file is one that users add and is not here, the plan is not judged, and
+    nothing else is lost.
+    """
     task = tasks().task(entry.task)
     verdicts = (
         judged(problem, entry.plans[problem.name])
@@ -196,10 +223,14 @@ def judged(problem: TaskProblem, content: Any) -> Verdict:
     if reasons:
         return _illegal(problem, where, reasons)
     try:
-        plan: Plan = PLAN_CLASSES[problem.kind].from_json(content, where)
+        plan: Plan = problem.plan_class.from_json(content, where)
     except ParenvsError as error:
         return _illegal(problem, where, [str(error).removeprefix(f"{where}: ")])
-    reasons = _reasons_of_size(problem, plan)
+    missing = problem.missing()
+    if missing:
+        note = cleaned(f"{where}: not judged: {missing}")
+        return Verdict(problem, PlanState.UNJUDGED, problem.trivial, note=note)
+    reasons = problem.faults(plan)
     if reasons:
         return _illegal(problem, where, reasons)
     report = problem.judge(plan)
@@ -207,15 +238,15 @@ def judged(problem: TaskProblem, content: Any) -> Verdict:
         return _illegal(problem, where, list(report.reasons), report)
     cost, reference = problem.cost(report), problem.reference
     impossible = cost < reference.bound * (1 - TOLERANCE)
-    if impossible or (reference.status == "optimal" and cost < reference.cost * (1 - TOLERANCE)):
-        what = "optimum" if reference.status == "optimal" else "lower bound"
-        proven = reference.cost if reference.status == "optimal" else reference.bound
+    if impossible or (reference.proven and cost < reference.cost * (1 - TOLERANCE)):
+        what = "optimum" if reference.proven else "lower bound"
+        proven = reference.cost if reference.proven else reference.bound
         words = (
             f"cost {cost!r} is better than the proven {what} {proven!r}: the proof or the "
             "judge is wrong; please open an issue with this file"
         )
         return _illegal(problem, where, [words], report)
-    improves = cost < reference.cost * (1 - TOLERANCE)
+    improves = problem.improves(cost)
     return Verdict(problem, PlanState.LEGAL, cost, report=report, improves=improves)
 
 
@@ -251,17 +282,18 @@ def improvements(entries: Sequence[CheckedEntry]) -> dict[str, dict[str, Referen
 
 def _reference(verdict: Verdict, method: str) -> Reference:
     """Return the reference of a plan; it is optimal if its cost is as low as the proven bound."""
-    cost, bound = verdict.cost, verdict.problem.reference.bound
-    if cost <= bound * (1 + TOLERANCE):
-        return Reference(cost, cost, "optimal", method)
-    return Reference(cost, bound, "bound", method)
+    cost, old = verdict.cost, verdict.problem.reference
+    bounded_by = old.bounded_by or (old.method if old.source else "")
+    if cost <= old.bound * (1 + TOLERANCE):
+        return Reference(cost, cost, OPTIMAL, method, "", bounded_by, old.source)
+    return Reference(cost, old.bound, BOUND, method, "", bounded_by, old.source)
 
 
 def _illegal(
     problem: TaskProblem,
     where: str,
     reasons: list[str],
-    report: Report | PartitionReport | None = None,
+    report: Any = None,
 ) -> Verdict:
     """Return the verdict on an illegal plan, with at most ``_REASONS`` reasons."""
     more = len(reasons) - _REASONS
@@ -279,8 +311,8 @@ def _reasons_of_head(problem: TaskProblem, content: Any) -> list[str]:
     for key, wanted in problem.head.items():
         if key in content:
             value = content[key]
-        elif key in _OPTIONAL:
-            value = _OPTIONAL[key]
+        elif key in problem.optional:
+            value = problem.optional[key]
         else:
             reasons.append(f"field {key!r} is missing")
             continue
@@ -301,25 +333,6 @@ def _same(value: Any, wanted: Any) -> bool:
             and all(_same(value[key], wanted[key]) for key in wanted)
         )
     return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)
-
-
-def _reasons_of_size(problem: TaskProblem, plan: Plan) -> list[str]:
-    """Return reasons that spare asking the judge, which would explain each of them at length."""
-    if isinstance(plan, PipelinePlan):
-        needed = problem.stages - 1
-        return [
-            f"field {key!r} has {len(values):,} numbers; {problem.stages} stages have {needed}"
-            for key, values in (("cuts", plan.cuts), ("device_cuts", plan.device_cuts))
-            if len(values) != needed
-        ]
-    assert isinstance(plan, PartitionPlan)
-    unknown = [path for path in plan.partition if path not in problem.partitioning.tensor]
-    if len(unknown) <= _UNKNOWN_PATHS:
-        return []
-    return [
-        f"field 'partition' names {len(unknown):,} paths that the graph does not have, like "
-        f"{shown(unknown[0])}"
-    ]
 
 
 def _short(wanted: Any) -> str:

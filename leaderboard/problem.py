@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
-from parenvs.instances import load_partitioning, load_profile
 from parenvs.judging import judge
-from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.pipeline.problem import Pipeline, Report
-from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan, Plan
+from parenvs.plan import Plan
+from parenvs.viewer.words import duration
 
 TOLERANCE = 1e-6
 """Share by which costs must differ to count as different; covers rounding and solvers."""
-PLAN_CLASSES: dict[str, type[Plan]] = {
-    plan_class.task: plan_class for plan_class in (PipelinePlan, PartitionPlan, BatchPlan)
-}
-"""Task of a plan file -> class of the plan."""
+OPTIMAL, BOUND = "optimal", "bound"
+"""States of a reference: its cost is the proven optimum, or there is a lower bound only."""
 
 
 @dataclass(frozen=True)
@@ -32,26 +29,71 @@ class Reference:
         bound: proven lower bound of the cost of any plan.
         status: ``"optimal"`` if the bound is the cost, else ``"bound"``.
         method: name of the planner or entry that made the plan.
+        among: plans among which the cost is proven optimal, in words; empty if that is proven
+            among all of them, or of none.
+        bounded_by: what proves the bound, in words; empty if ``method`` does.
+        source: command that makes both anew, or where they were published.
     """
 
     cost: float
     bound: float
     status: str
     method: str
+    among: str = ""
+    bounded_by: str = ""
+    source: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Whether the cost is the proven optimum among all plans."""
+        return self.status == OPTIMAL
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the reference as an object of JSON types; empty texts are left out."""
+        return {key: value for key, value in vars(self).items() if value != ""}
+
+
+def reference_of_row(
+    row: Mapping[str, Any], method: str, bounded_by: str, source: str
+) -> Reference:
+    """Make the reference of a row of ``parenvs.datasets.references``.
+
+    Args:
+        row: its length and bound, in seconds.
+        method: what made the plan, in words.
+        bounded_by: what proves the bound, in words.
+        source: the command that makes it.
+    """
+    cost, bound = float(row["length"]), float(row["bound"])
+    proven = cost <= bound * (1 + TOLERANCE)
+    return Reference(
+        cost,
+        cost if proven else bound,
+        OPTIMAL if proven else BOUND,
+        method,
+        "" if proven else str(row.get("among", "")),
+        bounded_by,
+        source,
+    )
+
+
+UNKNOWN = Reference(float("inf"), 0.0, BOUND, "")
+"""The reference of a problem that has none yet."""
 
 
 @dataclass(frozen=True, eq=False)
-class TaskProblem:
+class TaskProblem(ABC):
     """A problem of a leaderboard task, on which entries are compared.
+
+    There is a subclass for each kind of problem, in ``parenvs.leaderboard.kinds``.
 
     Attributes:
         name: unique name in its task, for example ``"t5-3b-C-4"``.
         kind: task of the plan files that answer it, for example ``"pipeline-cut"``.
-        reward: ``"paper"`` or ``"step_time"`` for partitions, empty for pipelines.
-        instance: name of a shipped graph.
-        fingerprint: fingerprint of that graph; plans must have the same.
-        settings: cluster, and stages, micro_batch, micro_batches (pipelines) or rules, uneven
-            (partitions).
+        reward: ``"paper"`` or ``"step_time"`` for partitions, else empty.
+        instance: name of the shipped graph, or of the problem where problems have names.
+        fingerprint: that of the graph, model or problem; plans must have the same.
+        settings: what else makes the problem, by kind: cluster, stages, tier, ...
         reference: the best cost known.
         trivial: cost of the plan without parallelism, which counts where an entry has no plan.
     """
@@ -65,122 +107,114 @@ class TaskProblem:
     reference: Reference
     trivial: float
 
+    plan_class: ClassVar[type[Plan]]
+    """Class of the plans."""
+    decisions: ClassVar[tuple[str, ...]]
+    """Fields of a plan file that are the planner's choice; the others are the problem's."""
+    optional: ClassVar[Mapping[str, Any]] = {}
+    """Fields that a plan file may leave out -> what it then means."""
+
+    @abstractmethod
+    def load(self) -> Any:
+        """Load what plans are judged on, whatever its fingerprint."""
+
+    @abstractmethod
+    def fingerprint_of(self, target: Any) -> str:
+        """Return the fingerprint of what ``load`` returned."""
+
+    @abstractmethod
+    def empty_plan(self) -> Plan:
+        """Return a plan that decides nothing, with all other fields of the problem's plans."""
+
+    @abstractmethod
+    def cost(self, report: Any) -> float:
+        """Return the cost of a legal plan, lower is better, from the judge's report."""
+
+    @abstractmethod
+    def trivial_cost(self) -> float:
+        """Compute the cost of the plan without any parallelism."""
+
+    @abstractmethod
+    def solved(self, seconds: float) -> Reference:
+        """Find the reference, or read it where a command of its own makes it.
+
+        Args:
+            seconds: time limit of each search.
+
+        Raises:
+            InfeasibleError: no plan fits the memory.
+        """
+
+    def faults(self, plan: Plan) -> list[str]:
+        """Return why a plan, whatever it costs, is none of this problem; the judge is not asked."""
+        return []
+
+    def missing(self) -> str:
+        """Return what is missing here to judge plans, and the remedy; empty if nothing is."""
+        return ""
+
+    @property
+    def added(self) -> bool:
+        """Whether the problem's file is one that users add; it does not count in scores."""
+        return False
+
+    @property
+    def tier(self) -> str:
+        """Name of the problems of like size among which it is; empty in tasks without tiers."""
+        return str(self.settings.get("tier", ""))
+
     @cached_property
     def cluster(self) -> Cluster:
         """The cluster that plans are for."""
         return Cluster.parse(self.settings["cluster"])
 
     @property
-    def stages(self) -> int:
-        """Number of stages that a plan must have (pipelines)."""
-        return int(self.settings["stages"])
+    def has_cluster(self) -> bool:
+        """Whether its devices are known as a cluster."""
+        return "cluster" in self.settings
+
+    @property
+    def place(self) -> str:
+        """Instance and devices, in words."""
+        return f"{self.instance} on {self.cluster}" if self.has_cluster else self.instance
 
     @cached_property
-    def target(self) -> Pipeline | Partitioning:
-        """The chain or partitioning that plans are judged on.
+    def target(self) -> Any:
+        """What plans are judged on.
 
         Raises:
-            ParenvsError: the shipped graph is not the one that the references are for.
+            ParenvsError: it is not what the references are for.
         """
-        target: Pipeline | Partitioning
-        settings = self.settings
-        if self.kind == PipelinePlan.task:
-            profile = load_profile(self.instance, self.cluster, settings["micro_batch"])
-            target = Pipeline(profile, self.cluster, self.stages, settings["micro_batches"])
-            fingerprint = profile.fingerprint
-        else:
-            target = load_partitioning(
-                self.instance,
-                self.cluster,
-                settings["rules"],
-                settings["uneven"],
-                self.kind,
-                self.reward,
-            )
-            fingerprint = target.graph.fingerprint
-        if fingerprint != self.fingerprint:
+        target = self.load()
+        if self.fingerprint_of(target) != self.fingerprint:
             raise ParenvsError(
                 f"tasks.json: problem {self.name!r}: field 'fingerprint' is not that of the "
                 "shipped graph; a new graph needs a new version of the list"
             )
         return target
 
-    @property
-    def pipeline(self) -> Pipeline:
-        """The chain on its cluster (pipelines only)."""
-        assert isinstance(self.target, Pipeline)
-        return self.target
-
-    @property
-    def partitioning(self) -> Partitioning:
-        """The graph with its dimension classes (partitions only)."""
-        assert isinstance(self.target, Partitioning)
-        return self.target
-
-    def pipeline_plan(self, cuts: Sequence[int], device_cuts: Sequence[int]) -> PipelinePlan:
-        """Make a plan; nothing is checked, as the judge does that.
-
-        Args:
-            cuts: (S-1,) first pivot of every stage but the first.
-            device_cuts: (S-1,) first device of every stage but the first.
-        """
-        settings, names = self.settings, self.pipeline.profile.names
-        positions = [int(p) for p in cuts]
-        all_inside = all(1 <= p < len(names) for p in positions)
-        return PipelinePlan(
-            instance=self.instance,
-            fingerprint=self.fingerprint,
-            cluster=self.cluster,
-            cuts=tuple(positions),
-            device_cuts=tuple(int(d) for d in device_cuts),
-            micro_batch=settings["micro_batch"],
-            micro_batches=settings["micro_batches"],
-            cut_after=tuple(str(names[p - 1]) for p in positions) if all_inside else (),
-        )
-
-    def partition_plan(self, partition: Mapping[str, int]) -> PartitionPlan:
-        """Make a plan.
-
-        Args:
-            partition: path -> partitioned dimension; variables that are not named are replicated.
-        """
-        plan_class = BatchPlan if self.kind == BatchPlan.task else PartitionPlan
-        settings = self.settings
-        return plan_class(
-            instance=self.instance,
-            fingerprint=self.fingerprint,
-            cluster=self.cluster,
-            partition={path: int(dimension) for path, dimension in partition.items()},
-            rules=settings["rules"],
-            uneven=settings["uneven"],
-        )
-
     @cached_property
     def head(self) -> dict[str, Any]:
         """The fields that every plan file of this problem has, without the decisions."""
-        plan: Plan
-        if self.kind == PipelinePlan.task:
-            sizes = (self.settings["micro_batch"], self.settings["micro_batches"])
-            plan = PipelinePlan(self.instance, self.fingerprint, self.cluster, (), (), *sizes)
-        else:
-            plan = self.partition_plan({})
-        decisions = ("cuts", "device_cuts", "partition")
-        return {key: value for key, value in plan.to_json().items() if key not in decisions}
+        content = self.empty_plan().to_json()
+        return {key: value for key, value in content.items() if key not in self.decisions}
 
-    def judge(self, plan: Plan) -> Report | PartitionReport:
+    def judge(self, plan: Plan) -> Any:
         """Judge a plan on this problem."""
-        report: Report | PartitionReport = judge(plan, self.target)  # type: ignore[call-overload]
-        return report
-
-    def cost(self, report: Report | PartitionReport) -> float:
-        """Return the cost of a legal plan, lower is better: seconds of a step, or 1 / return."""
-        if isinstance(report, Report):
-            return report.length_seconds
-        return 1.0 / report.value("paper") if self.reward == "paper" else report.step_seconds
+        return judge(plan, self.target)  # type: ignore[call-overload]
 
     def score(self, cost: float) -> float:
-        """Return ``reference / cost``, at most 1."""
-        return min(self.reference.cost / cost, 1.0)
+        """Return ``reference / cost``: above 1 only for better plans than one without proof."""
+        score = self.reference.cost / cost
+        return score if self.improves(cost) else min(score, 1.0)
+
+    def improves(self, cost: float) -> bool:
+        """Return whether a cost is better than the reference, which is then without proof."""
+        return not self.reference.proven and cost < self.reference.cost * (1 - TOLERANCE)
+
+    def words(self, cost: float) -> str:
+        """Return a cost with its unit."""
+        return duration(cost)
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem as an object of JSON types; kind and reward stand in the task."""
@@ -189,6 +223,6 @@ class TaskProblem:
             "instance": self.instance,
             "fingerprint": self.fingerprint,
             **self.settings,
-            "reference": vars(self.reference),
+            "reference": self.reference.to_json(),
             "trivial": self.trivial,
         }

@@ -1,10 +1,18 @@
-"""Writes ``results.md`` and ``summary.md``: rankings in Markdown, no number typed by hand."""
+"""Writes ``results.md``, ``summary.md`` and ``contest.md``: rankings in Markdown, nothing typed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parenvs.leaderboard.check import CheckedEntry, PlanState, Standing, Verdict, ranking
+from parenvs.leaderboard.check import (
+    CheckedEntry,
+    PlanState,
+    Standing,
+    Verdict,
+    mean_score,
+    ranking,
+)
+from parenvs.leaderboard.kinds import KINDS
 from parenvs.leaderboard.tasks import Task, TaskList
 from parenvs.markdown import escaped, table
 
@@ -12,6 +20,8 @@ COMMAND = "parenvs leaderboard table --out leaderboard/results.md"
 """Command that writes ``results.md``."""
 SHORT_COMMAND = "parenvs leaderboard table --summary --out leaderboard/summary.md"
 """Command that writes ``summary.md``."""
+ADDED_COMMAND = "parenvs leaderboard table --added --out leaderboard/contest.md"
+"""Command that writes ``contest.md``."""
 _HEADER = (
     "rank", "entry", "score", "at the reference", "marked", "learned", "trained on", "search",
     "seconds", "authors",
@@ -19,7 +29,7 @@ _HEADER = (
 
 
 def page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
-    """Return all rankings as one page of Markdown."""
+    """Return all rankings as one page of Markdown; it is the same with and without added files."""
     parts = [
         "# Leaderboard",
         f"`{COMMAND}`",
@@ -35,11 +45,17 @@ def page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
         if not standings:
             parts.append("No entry yet.")
             continue
+        own = [] if task.tiers == {} else ["certified"]
+        header = (*_HEADER[:4], *own, *_HEADER[4:])
+        left = (1, *(k for k, name in enumerate(header) if name in _LEFT))
         parts += [
-            table(_HEADER, [_row(s) for s in standings], left=(1, 4, 5, 6, 7, 9)),
-            _by_problem(task, standings),
+            table(header, [_row(s, own) for s in standings], left=left),
+            _by_tier(task, standings) if task.tiers else _by_problem(task, standings),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+_LEFT = ("marked", "learned", "trained on", "search", "authors")
 
 
 def summary(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
@@ -47,32 +63,108 @@ def summary(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
     rows = []
     for task in known.tasks.values():
         places = (f"{escaped(s.checked.entry.entry)} {s.score:.4f}" for s in ranking(task, entries))
-        rows.append([task.name, str(len(task.problems)), ", ".join(places)])
+        rows.append([task.name, str(len(task.counted)), ", ".join(places)])
     header = ("task", "problems", "entries and scores, best first")
     parts = ["# Leaderboard", f"`{SHORT_COMMAND}`", table(header, rows, left=(0, 2))]
     return "\n\n".join(parts) + "\n"
 
 
+def added_page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
+    """Return the problems whose files users add, with every entry that has plans of them.
+
+    They do not count in scores, as not everybody can judge them.
+    """
+    parts = [
+        "# Problems whose files are not ours to ship",
+        f"`{ADDED_COMMAND}`",
+        "These problems do not count in scores. Judged where their files had been added "
+        "(`parenvs iopddl add FILE.json.gz`). Seconds and hardware are the entry's own.",
+    ]
+    for task in known.tasks.values():
+        problems = [problem for problem in task.problems.values() if problem.added]
+        if not problems:
+            continue
+        parts.append(f"## {task.name}")
+        figures = KINDS[task.name].figures
+        parts += [f"{figure.title}: {figure.words}." for figure in figures if figure.added]
+        rows = []
+        for standing in ranking(task, entries):
+            entry, shown = standing.checked.entry, standing.checked.figures
+            seconds = [entry.seconds.get(problem.name) for problem in problems]
+            told = sum(x for x in seconds if x is not None)
+            cells = [shown[figure.title] for figure in figures if figure.added]
+            if any(cells):
+                budget, hardware = escaped(entry.search_budget), escaped(entry.hardware)
+                rows.append([escaped(entry.entry), *cells, budget, f"{told:,.0f}", hardware])
+        titles = [figure.title for figure in figures if figure.added]
+        header = ("entry", *titles, "search", "seconds", "hardware")
+        last = len(header) - 1
+        parts.append(table(header, rows, left=(0, last - 2, last)) if rows else "No entry yet.")
+        rows = [
+            row
+            for standing in ranking(task, entries)
+            for verdict in standing.checked.verdicts
+            if (row := _added_row(standing, verdict))
+        ]
+        header = (
+            "entry", "problem", "cost", "best known before", "proof", "score", "seconds",
+        )  # fmt: skip
+        if rows:
+            parts.append(table(header, rows, left=(0, 1, 4)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _added_row(standing: Standing, verdict: Verdict) -> list[str]:
+    """Return the row of a plan of an added problem, empty if there is none."""
+    entry, problem = standing.checked.entry, verdict.problem
+    if verdict.counts or verdict.state == PlanState.MISSING:
+        return []
+    seconds = entry.seconds.get(problem.name)
+    is_legal = verdict.state == PlanState.LEGAL
+    return [
+        escaped(entry.entry),
+        problem.name,
+        problem.words(verdict.cost) if is_legal else verdict.state.value,
+        problem.words(problem.reference.cost),
+        _proof(problem.reference.cost, problem.reference.bound),
+        f"{verdict.score:.4f}" if is_legal else "",
+        "" if seconds is None else f"{seconds:,.3g}",
+    ]
+
+
 def _about(task: Task) -> str:
     """Return a paragraph about a task."""
-    proven = sum(p.reference.status == "optimal" for p in task.problems.values())
-    return (
-        f"{task.title} Cost: {task.cost}. Trivial plan: {task.trivial}. {len(task.problems)} "
+    problems = task.counted.values()
+    proven = sum(p.reference.proven for p in problems)
+    words = (
+        f"{task.title} Cost: {task.cost}. Trivial plan: {task.trivial}. {len(problems)} "
         f"problems, {proven} with a proven optimum."
     )
+    if task.tiers and proven < len(problems):
+        words += (
+            " A plan better than a reference without proof scores above 1. `certified`: "
+            f"{KINDS[task.name].figures[0].words}."
+        )
+    if len(problems) < len(task.problems):
+        words += (
+            f" {len(task.problems) - len(problems)} more problems, whose files users add, are in "
+            "[contest.md](contest.md)."
+        )
+    return words
 
 
-def _row(standing: Standing) -> list[str]:
+def _row(standing: Standing, own: Sequence[str]) -> list[str]:
     """Return the row of an entry in the ranking; see ``_HEADER``."""
     entry = standing.checked.entry
     name = escaped(entry.entry)
-    total = len(standing.checked.verdicts)
+    total = len(standing.checked.task.counted)
     seconds = standing.seconds
     return [
         str(standing.rank),
         f"[{name}]({entry.link})" if entry.link else name,
         f"{standing.score:.4f}",
         f"{standing.reached} of {total}",
+        *(standing.checked.figures[title] for title in own),
         standing.mark,
         "yes" if entry.learned else "no",
         escaped(", ".join(entry.trained_on)),
@@ -89,14 +181,41 @@ def _by_problem(task: Task, standings: Sequence[Standing]) -> str:
     rows = []
     for name, problem in task.problems.items():
         reference = problem.reference
-        if reference.status == "optimal":
-            proof = "optimal"
-        else:
-            proof = f"within {100 * (reference.cost / reference.bound - 1):.1f} %"
         cells = [_cell(by_name[name]) for by_name in verdicts]
-        rows.append([name, f"{reference.cost:.6g}", proof, *cells])
+        rows.append(
+            [name, f"{reference.cost:.6g}", _proof(reference.cost, reference.bound), *cells]
+        )
     header = ["problem", "reference", "proof", *(escaped(c.entry.entry) for c in columns)]
     return table(header, rows, left=(0, 2))
+
+
+def _by_tier(task: Task, standings: Sequence[Standing]) -> str:
+    """Return a table of the scores by tier; with a plan missing in the tier, in brackets."""
+    columns = [s.checked for s in standings]
+    rows = []
+    for tier, problems in task.tiers.items():
+        names = {problem.name for problem in problems}
+        proven = sum(problem.reference.proven for problem in problems)
+        gaps = [p.reference.cost / p.reference.bound - 1 for p in problems]
+        cells = []
+        for checked in columns:
+            own = [v for v in checked.verdicts if v.problem.name in names]
+            score = f"{mean_score(own):.4f}"
+            whole = all(v.state == PlanState.LEGAL for v in own)
+            cells.append(score if whole else f"({score})")
+        count = str(len(problems))
+        within = f"{100 * sum(gaps) / len(gaps):.1f} %, {100 * max(gaps):.1f} %"
+        rows.append([tier, count, str(proven), within, *cells])
+    header = (
+        "tier", "problems", "proven", "reference over bound: mean, most",
+        *(escaped(checked.entry.entry) for checked in columns),
+    )  # fmt: skip
+    return table(header, rows)
+
+
+def _proof(cost: float, bound: float) -> str:
+    """Return in words what is proven of a reference."""
+    return "optimal" if cost == bound else f"within {100 * (cost / bound - 1):.1f} %"
 
 
 def _cell(verdict: Verdict) -> str:

@@ -6,18 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parenvs.agents.names import STEPS, TRAINED
+from parenvs.agents.names import STEPS
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.leaderboard.baselines import ONE, Planner, agents, learned_from, planner
+from parenvs.leaderboard.baselines import agents, learned_from, planner
 from parenvs.leaderboard.check import PlanState, judged
 from parenvs.leaderboard.entry import Entry
+from parenvs.leaderboard.kinds.base import ONE, Planner
 from parenvs.leaderboard.problem import TaskProblem
 from parenvs.leaderboard.reading import cleaned
 from parenvs.leaderboard.tasks import tasks
 from parenvs.machine import cores, counted, processor
-
-_SEEDED = ("random", "pretrained", "pretrained-refined", *TRAINED)
-"""Agents whose plans depend on the seed."""
 
 
 def submission(
@@ -43,8 +41,8 @@ def submission(
     Args:
         task: name of the task.
         plan: takes a ``TaskProblem`` and returns a plan, which
-            ``problem.pipeline_plan(cuts, device_cuts)`` or ``problem.partition_plan(partition)``
-            makes.
+            ``problem.pipeline_plan(cuts, device_cuts)``, ``problem.partition_plan(partition)`` or
+            ``problem.target.plan(...)`` makes.
         entry: name of the entry: lower-case letters, digits, dots, hyphens.
         authors: names of the authors.
         method: what ``plan`` does, in a sentence or two.
@@ -123,7 +121,7 @@ def agent_submission(
         method=description.method,
         learned=bool(trained_on),
         trained_on=trained_on,
-        seeds=(seed,) if agent in _SEEDED else (),
+        seeds=(seed,) if description.seeded else (),
         search_budget=description.search_budget.format(steps=steps),
         hardware=hardware,
         link=description.link,
@@ -142,6 +140,9 @@ def _planned(problem: TaskProblem, plan: Planner) -> tuple[dict[str, Any] | None
     Returns:
         Content of the plan file, None without a legal plan; seconds; and a few words to print.
     """
+    missing = problem.missing()
+    if missing:
+        return None, 0.0, f"left out, {missing}"
     problem.target  # noqa: B018 - it loads the graph before the clock starts
     begin = time.perf_counter()
     try:

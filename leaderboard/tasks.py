@@ -14,6 +14,7 @@ from typing import Any
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import locked, write_text
+from parenvs.leaderboard.kinds import KINDS
 from parenvs.leaderboard.problem import Reference, TaskProblem
 
 SCHEMA = 1
@@ -44,6 +45,20 @@ class Task:
     trivial: str
     problems: dict[str, TaskProblem]
 
+    @property
+    def counted(self) -> dict[str, TaskProblem]:
+        """The problems that count in scores: those that everybody can judge."""
+        return {name: problem for name, problem in self.problems.items() if not problem.added}
+
+    @property
+    def tiers(self) -> dict[str, list[TaskProblem]]:
+        """Tier -> its problems that count; empty in tasks without tiers."""
+        tiers: dict[str, list[TaskProblem]] = {}
+        for problem in self.counted.values():
+            if problem.tier:
+                tiers.setdefault(problem.tier, []).append(problem)
+        return tiers
+
     def to_json(self) -> dict[str, Any]:
         """Return the task as an object of JSON types."""
         content = {key: value for key, value in vars(self).items() if key != "problems"}
@@ -55,8 +70,8 @@ class TaskList:
     """All tasks.
 
     Attributes:
-        version: grows when a problem is added, changed or taken away; entries name it.
-        revision: grows when references become better, or the cost model changes.
+        version: grows when a problem of a task is added, changed or taken away; entries name it.
+        revision: grows when references become better, tasks are added, or the cost model changes.
         tasks: name -> task.
     """
 
@@ -147,12 +162,18 @@ def read_tasks(path: Path) -> TaskList:
     """Read a list of tasks from a file that ``TaskList.save`` wrote.
 
     Raises:
-        ParenvsError: the file has another schema.
+        ParenvsError: the file has another schema, or a task that is not known.
     """
     content = json.loads(path.read_text(encoding="utf-8"))
     if content.get("schema") != SCHEMA:
         raise ParenvsError(
             f"{path}: field 'schema' is {shown(content.get('schema'))}; this version reads {SCHEMA}"
+        )
+    unknown = [task["name"] for task in content["tasks"] if task["name"] not in KINDS]
+    if unknown:
+        raise ParenvsError(
+            f"{path}: field 'tasks' names {shown(unknown[0])}{did_you_mean(unknown[0], KINDS)}; "
+            f"known: {', '.join(KINDS)}"
         )
     tasks_by_name = {task["name"]: _task(task) for task in content["tasks"]}
     return TaskList(content["version"], content["revision"], tasks_by_name)
@@ -160,18 +181,19 @@ def read_tasks(path: Path) -> TaskList:
 
 def _task(content: dict[str, Any]) -> Task:
     """Make a task of its JSON."""
-    kind, reward = content["kind"], content["reward"]
-    return Task(
-        **{
-            **content,
-            "problems": {p["name"]: _problem(p, kind, reward) for p in content["problems"]},
-        }
-    )
+    problems = (_problem(content["name"], content, problem) for problem in content["problems"])
+    return Task(**{**content, "problems": {problem.name: problem for problem in problems}})
 
 
-def _problem(content: dict[str, Any], kind: str, reward: str) -> TaskProblem:
+def _problem(task: str, head: dict[str, Any], content: dict[str, Any]) -> TaskProblem:
     """Make a problem of its JSON, and of kind and reward of its task."""
     settings = dict(content)
     fields = {key: settings.pop(key) for key in ("name", "instance", "fingerprint", "trivial")}
     reference = Reference(**settings.pop("reference"))
-    return TaskProblem(kind=kind, reward=reward, settings=settings, reference=reference, **fields)
+    return KINDS[task].problem(
+        kind=head["kind"],
+        reward=head["reward"],
+        settings=settings,
+        reference=reference,
+        **fields,
+    )

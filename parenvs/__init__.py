@@ -94,7 +94,13 @@ for _id, _single, _many in (
         "partition.single:DataParallelEnv",
         "partition.batch:DataParallelVectorEnv",
     ),
+    ("ElasticPlan-v0", "elastic.single:ElasticPlanEnv", "elastic.batch:ElasticPlanVectorEnv"),
     ("HybridPlan-v0", "hybrid.single:HybridPlanEnv", "hybrid.batch:HybridPlanVectorEnv"),
+    (
+        "IntraOpSharding-v0",
+        "iopddl.single:IntraOpShardingEnv",
+        "iopddl.batch:IntraOpShardingVectorEnv",
+    ),
     (
         "OperatorPartition-v0",
         "partition.single:OperatorPartitionEnv",

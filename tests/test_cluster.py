@@ -336,7 +336,7 @@ def test_links__ranks_of_a_group_in_each_server(group, stride, ranks, servers):
     links = Links(8, 100.0, 10.0)
     assert links.servers(group, stride) == (ranks, servers)
     slow = 100.0 if servers == 1 else min(100.0, 10.0 * ranks)
-    assert links.bandwidth(group, stride) == slow
+    assert links.ring(group, stride).bandwidth == slow
     gathered = links.all_gather(7.0, group, stride)
     assert gathered == 7.0 * (group - 1) / group / slow
     assert links.all_reduce(7.0, group, stride) == 2 * gathered
@@ -344,9 +344,9 @@ def test_links__ranks_of_a_group_in_each_server(group, stride, ranks, servers):
 
 def test_links__latency_and_sends():
     links = Links(8, 100.0, 10.0, share=0.5, send_share=0.25, hop_in=1.0, hop_out=3.0)
-    assert links.lap(16, 1) == 14 * 1.0 + 2 * 3.0
-    assert links.lap(8, 1) == 7 * 1.0
-    assert links.lap(1, 1) == 0
+    assert links.ring(16, 1).lap == 14 * 1.0 + 2 * 3.0
+    assert links.ring(8, 1).lap == 7 * 1.0
+    assert links.ring(1, 1).lap == 0
     assert links.send(5.0, True) == 5.0 / 25.0 + 1.0
     assert links.send(5.0, False) == 5.0 / 2.5 + 3.0
     assert links.all_to_all(8.0, 2, 8) == 4.0 / 5.0 + 2 * 3.0

@@ -23,7 +23,7 @@ LAYERS = (
     ("graph",),
     ("pipeline", "partitioning"),
     ("hybrid", "iopddl"),
-    ("ordering",),
+    ("elastic", "ordering"),
     ("shipped",),
     ("instances",),
     ("judging", "datasets"),

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from parenvs.datasets.references import Row, read, write
@@ -61,6 +62,9 @@ class ReferenceFile:
                 print(f"{name}: {words}", flush=True)
         verb = "wrong" if options.check else "made"
         print(f"{options.out}: {len(rows)} references, {faults} {verb}")
+        if rows:
+            over = sorted(row["length"] / row["bound"] - 1 for row in rows.values())
+            print(f"length over bound: median {median(over):.2%}, most {over[-1]:.2%}")
         return 1 if options.check and faults else 0
 
 

@@ -99,7 +99,12 @@ def _play(setting: Setting, rng: np.random.Generator, mask: str = MASKS[0]) -> _
     """Play random legal choices to the end."""
     game = Game(setting, mask)
     while not game.is_over:
-        game.act(int(rng.choice(np.flatnonzero(game.legal))))
+        choices = np.flatnonzero(game.legal)
+        if not len(choices):  # mask "completable", at the opening
+            raise InfeasibleError(
+                f"{setting.problem.instance}: no plan that an episode can build fits the memory"
+            )
+        game.act(int(rng.choice(choices)))
     return _of(game)
 
 

@@ -8,15 +8,13 @@ each, and so is the mean over those that are left. So the policy takes problems 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from gymnasium import spaces
-from sb3_contrib.common.maskable.policies import MaskableMultiInputActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from stable_baselines3.common.type_aliases import Schedule, TensorDict
+from stable_baselines3.common.type_aliases import TensorDict
 from torch import nn
 
+from parenvs.agents.rating import RatingPolicy
 from parenvs.envs.ordering.tables import MICRO_BATCHES, NUMBERS, SECONDS, STAGES
 
 OWN = 10
@@ -106,6 +104,7 @@ class OrderExtractor(BaseFeaturesExtractor):
 
     def __init__(self, observation_space: spaces.Dict, width: int = WIDTH) -> None:
         super().__init__(observation_space, MICRO_BATCHES + 2 * width)
+        self.width = width
         self.own, self.common = nn.Linear(OWN, width), nn.Linear(COMMON, width)
         self.inner, self.others = nn.Linear(width, width), nn.Linear(width, width)
         self.rate = nn.Linear(width, 1)
@@ -133,44 +132,7 @@ def _mean(hidden: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
     return (hidden * left[:, :, None]).sum(dim=1) / left.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-class _Ratings(nn.Module):
-    """Takes the ratings out of the features."""
+class OrderPolicy(RatingPolicy):
+    """``MaskablePPO(OrderPolicy, env)`` for ``MicroBatchOrder-v0``; see ``RatingPolicy``."""
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """(b, 64)."""
-        return features[:, :MICRO_BATCHES]
-
-
-class _Value(nn.Module):
-    """Rates the whole by one hidden layer."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """(b, 1)."""
-        return self.layers(features[:, MICRO_BATCHES:])
-
-
-class OrderPolicy(MaskableMultiInputActorCriticPolicy):
-    """``MaskablePPO(OrderPolicy, env)`` for ``MicroBatchOrder-v0``.
-
-    Args:
-        *args: arguments of sb3-contrib's ``MaskableMultiInputActorCriticPolicy``.
-        **options: further arguments of it.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        own = {"features_extractor_class": OrderExtractor, "net_arch": []}
-        super().__init__(*args, **{"ortho_init": False, **options, **own})
-
-    def _build(self, lr_schedule: Schedule) -> None:
-        super()._build(lr_schedule)  # the heads that it makes are replaced
-        self.action_net: nn.Module = _Ratings()
-        self.value_net: nn.Module = _Value(WIDTH)  # type: ignore[assignment]
-        self.optimizer = self.optimizer_class(
-            self.parameters(),
-            lr=lr_schedule(1),  # type: ignore[call-arg]
-            **self.optimizer_kwargs,
-        )
+    extractor = OrderExtractor

@@ -30,7 +30,7 @@ from parenvs.agents.answer import OrderAnswer
 from parenvs.agents.heuristics.ordering import by_rule, local_search
 from parenvs.agents.ordering.policy import COMMON, DESCRIBED, OWN, OrderPolicy, describe
 from parenvs.agents.vec_env import NativeVecEnv, one_thread
-from parenvs.datasets.orders import tier_of
+from parenvs.datasets.drawing.orders import tier_of
 from parenvs.envs.ordering.batch import MicroBatchOrderVectorEnv
 from parenvs.envs.ordering.tables import MICRO_BATCHES
 from parenvs.ordering.problem import Ordering

@@ -28,7 +28,7 @@ PLUGINS = "parenvs.agents"
 """Group of the entry points of packages that register agents."""
 PPO_ENVS = {
     "PipelineCut-v0": 64, "OperatorPartition-v0": 8, "DataParallel-v0": 8, "PipelinePlan-v0": 64,
-    "HybridPlan-v0": 64, "MicroBatchOrder-v0": 128,
+    "HybridPlan-v0": 64, "MicroBatchOrder-v0": 128, "IntraOpSharding-v0": 64,
 }  # fmt: skip
 """Environments side by side, by environment id. On pipelines many short episodes in an update keep
 PPO from settling before it has seen enough cuts. On partitions an episode has hundreds of decisions
@@ -227,6 +227,16 @@ def ppo_settings(env_id: str, episode_steps: int) -> dict[str, Any]:
             "gae_lambda": 1.0,
             "ent_coef": 0.003,
         }
+    if env_id == "IntraOpSharding-v0":
+        return {
+            **common,
+            "n_steps": 128,
+            "batch_size": 1024,
+            "n_epochs": 4,
+            "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
+            "gae_lambda": 0.95,
+            "ent_coef": 0.003,
+        }
     if env_id == "HybridPlan-v0":
         return {
             **common,
@@ -294,7 +304,7 @@ def _rainbow(preset_name: str, budget: int) -> Learner:
         checkpoint_every=2000,
         log_interval=100,
         budget=budget,
-        policies={"PipelinePlan-v0": _chain_q_policy},
+        policies={"PipelinePlan-v0": _chain_q_policy, "HybridPlan-v0": _hybrid_q_policy},
     )
 
 
@@ -310,6 +320,12 @@ def _hybrid_policy() -> type:
     return HybridPolicy
 
 
+def _hybrid_q_policy() -> type:
+    from parenvs.agents.hybrid.policy import HybridQPolicy
+
+    return HybridQPolicy
+
+
 def _order_policy() -> type:
     from parenvs.agents.ordering.policy import OrderPolicy
 
@@ -320,6 +336,12 @@ def _chain_q_policy() -> type:
     from parenvs.agents.chain.policy import ChainQPolicy
 
     return ChainQPolicy
+
+
+def _intra_op_policy() -> type:
+    from parenvs.agents.iopddl.policy import IntraOpPolicy
+
+    return IntraOpPolicy
 
 
 LEARNERS: dict[str, Learner] = {
@@ -333,6 +355,7 @@ LEARNERS: dict[str, Learner] = {
             "PipelinePlan-v0": _chain_policy,
             "HybridPlan-v0": _hybrid_policy,
             "MicroBatchOrder-v0": _order_policy,
+            "IntraOpSharding-v0": _intra_op_policy,
         },
     ),
     "rainbow": _rainbow("tuned", STEPS),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from parenvs.hybrid.report import HybridReport
+from parenvs.iopddl.problem import IntraOpReport
 from parenvs.leaderboard.check import PlanState, Standing, Verdict
 from parenvs.leaderboard.site.html import (
     Child,
@@ -16,11 +21,11 @@ from parenvs.leaderboard.site.html import (
 )
 from parenvs.leaderboard.site.partition import partition_figure
 from parenvs.leaderboard.site.pipeline import pipeline_figure
+from parenvs.leaderboard.site.plans import hybrid_figure, order_figure, strategies_figure
 from parenvs.leaderboard.site.sortable_table import (
     Column,
     Field,
     Row,
-    cost_words,
     number,
     proof,
     proof_words,
@@ -28,6 +33,7 @@ from parenvs.leaderboard.site.sortable_table import (
     seconds_field,
     sortable_table,
 )
+from parenvs.ordering.problem import OrderReport
 from parenvs.partitioning.problem import PartitionReport
 from parenvs.pipeline.problem import Report
 
@@ -69,24 +75,30 @@ def state_mark(verdict: Verdict) -> Markup:
         return badge("no plan", "warn")
     if verdict.state == PlanState.ILLEGAL:
         return badge("illegal", "bad")
+    if verdict.state == PlanState.UNJUDGED:
+        return badge("not judged here", "warn")
     if verdict.improves:
         return badge("better than the reference", "good")
     if not verdict.reaches:
         return badge("legal", "plain")
-    optimal = verdict.problem.reference.status == "optimal"
-    return badge("optimal" if optimal else "equals the best known", "good")
+    return badge("optimal" if verdict.problem.reference.proven else "equals the best known", "good")
 
 
 def _facts(standing: Standing, entrants: int) -> list[tuple[str, Child]]:
     """Return names and values of the facts about an entry."""
     checked, entry = standing.checked, standing.checked.entry
-    total, seconds = len(checked.verdicts), standing.seconds
+    total, seconds = len(checked.task.counted), standing.seconds
     legal = f"{checked.count(PlanState.LEGAL)} of {total} legal"
     unknown = "not told"
     pairs: list[tuple[str, Child]] = [
         ("Score", tag("strong", f"{standing.score:.4f}")),
         ("Rank", f"{standing.rank} of {entrants}"),
         ("At the reference", f"{standing.reached} of {total} problems"),
+        *(
+            (title[0].upper() + title[1:], words)
+            for title, words in checked.figures.items()
+            if words
+        ),
         ("Plans", f"{legal}, {standing.mark}" if standing.mark else legal),
         ("Authors", foreign_text(", ".join(entry.authors))),
         ("Trained on", foreign_text(", ".join(entry.trained_on)) if entry.learned else "nothing"),
@@ -125,7 +137,7 @@ def _verdicts(standing: Standing) -> Markup:
     for verdict in standing.checked.verdicts:
         problem = verdict.problem
         seconds = standing.checked.entry.seconds.get(problem.name)
-        cost = cost_words(problem, verdict.cost)
+        cost = problem.words(verdict.cost)
         rows.append(
             Row(
                 (
@@ -133,7 +145,7 @@ def _verdicts(standing: Standing) -> Markup:
                     Field(state_mark(verdict), verdict.state.value),
                     score_field(verdict.score),
                     number(verdict.cost, cost if verdict.state == PlanState.LEGAL else f"({cost})"),
-                    number(problem.reference.cost, cost_words(problem, problem.reference.cost)),
+                    number(problem.reference.cost, problem.words(problem.reference.cost)),
                     Field(proof(problem.reference), problem.reference.status),
                     seconds_field(seconds),
                 )
@@ -162,33 +174,37 @@ def _plan(verdict: Verdict) -> Markup:
 def _drawn(verdict: Verdict) -> Markup:
     """Make the content of a plan's section: its cost, the reasons against it, its picture."""
     problem, report = verdict.problem, verdict.report
-    reference = f"{cost_words(problem, problem.reference.cost)}, {proof_words(problem.reference)}"
+    reference = f"{problem.words(problem.reference.cost)}, {proof_words(problem.reference)}"
     if verdict.state == PlanState.MISSING:
-        trivial = cost_words(problem, problem.trivial)
+        trivial = problem.words(problem.trivial)
         return tag(
             "p",
             f"The entry has no plan of this problem. It scores as the trivial plan, {trivial}; the "
             f"reference is {reference}.",
         )
-    about = f"Cost {cost_words(problem, verdict.cost)}; reference {reference}."
+    if verdict.state == PlanState.UNJUDGED:
+        return tag("p", foreign_text(verdict.note))
+    about = f"Cost {problem.words(verdict.cost)}; reference {reference}."
     if verdict.state == PlanState.ILLEGAL:
         about = f"Illegal; it scores as the trivial plan. The reference is {reference}."
     reasons = tag("ul", (tag("li", foreign_text(x)) for x in verdict.reasons), class_="reasons")
     return markup(
-        tag("p", about, " ", _setting(verdict)),
+        tag("p", about, f" {problem.place}."),
         reasons if verdict.reasons else None,
         _figure(problem.name, report),
     )
 
 
-def _setting(verdict: Verdict) -> str:
-    """Return instance and cluster in words."""
-    problem = verdict.problem
-    return f"{problem.instance} on {problem.cluster}."
+_FIGURES: dict[type, Callable[[str, Any], Markup]] = {
+    Report: pipeline_figure,
+    PartitionReport: partition_figure,
+    HybridReport: hybrid_figure,
+    OrderReport: order_figure,
+    IntraOpReport: strategies_figure,
+}
+"""Class of a judge's report -> what draws it."""
 
 
-def _figure(name: str, report: Report | PartitionReport | None) -> Markup | None:
+def _figure(name: str, report: Any) -> Markup | None:
     """Make the picture of a plan that was judged."""
-    if isinstance(report, Report):
-        return pipeline_figure(name, report)
-    return None if report is None else partition_figure(name, report)
+    return None if report is None else _FIGURES[type(report)](name, report)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from parenvs.leaderboard.check import PlanState, Standing, Verdict
-from parenvs.leaderboard.problem import TaskProblem
+from parenvs.leaderboard.kinds import KINDS
+from parenvs.leaderboard.problem import Reference, TaskProblem
 from parenvs.leaderboard.site.entry import learned_mark
 from parenvs.leaderboard.site.html import Child, Markup, badge, foreign_text, markup, page, tag
 from parenvs.leaderboard.site.sortable_table import (
     Column,
     Field,
     Row,
-    cost_words,
     number,
     proof,
     score_field,
@@ -40,7 +40,7 @@ def index_page(known: TaskList, rankings: Mapping[str, Sequence[Standing]]) -> s
         known: the list of tasks.
         rankings: name of a task -> its standings.
     """
-    problems = sum(len(task.problems) for task in known.tasks.values())
+    problems = sum(len(task.counted) for task in known.tasks.values())
     entries = sum(map(len, rankings.values()))
     return page(
         "parenvs leaderboard",
@@ -72,13 +72,18 @@ def _rules() -> Markup:
         tag("h2", "How scores come about", id="rules"),
         tag(
             "ul",
-            tag("li", "Score of a problem: cost of the reference / cost of the plan, at most 1."),
+            tag("li", "Score of a problem: cost of the reference / cost of the plan. It is at most "
+                "1 where the reference is a proven optimum; a plan better than one without proof "
+                "scores above 1, is marked by a triangle, and becomes the reference of the next "
+                "list."),
             tag("li", "Score of a task: the geometric mean over all its problems. Equal to six "
                 "decimals is a tie, listed by name."),
             tag("li", "A problem without a legal plan scores as the trivial plan and is marked: "
                 "leaving out what one is bad at does not pay."),
             tag("li", "A reference is a proven optimum, or the best plan known with a proven "
                 "bound; which of both stands beside it."),
+            tag("li", "Problems whose files are not ours to ship do not count; where the file was "
+                "added, their verdicts and figures are shown beside the score."),
             tag("li", "Learned: something in it was fitted to problems or to rewards. On what, and "
                 "the search that it needs, is what its authors say, as are the seconds; neither "
                 "ranks."),
@@ -121,10 +126,11 @@ def _section(task: Task, standings: Sequence[Standing]) -> Markup:
 
 def about(task: Task) -> str:
     """Describe a task in a few sentences."""
-    proven = sum(p.reference.status == "optimal" for p in task.problems.values())
-    count = len(task.problems)
+    proven = sum(p.reference.proven for p in task.counted.values())
+    count, more = len(task.counted), len(task.problems) - len(task.counted)
     proofs = "all" if proven == count else f"{proven} of them"
-    return f"{task.title} {count} problems, {proofs} with a proven optimum. Cost: {task.cost}."
+    words = f"{task.title} {count} problems, {proofs} with a proven optimum. Cost: {task.cost}."
+    return words if not more else f"{words} {more} more, whose files users add, do not count."
 
 
 def ranking_table(task: Task, standings: Sequence[Standing], root: str) -> Markup:
@@ -132,16 +138,19 @@ def ranking_table(task: Task, standings: Sequence[Standing], root: str) -> Marku
     if not standings:
         return tag("p", "No entry yet.", class_="quiet")
     rows = [_rank(task, standing, root) for standing in standings]
+    own = [Column(figure.title, first="descending") for figure in KINDS[task.name].figures]
     words = (
         f"Ranking of {task.name}. Seconds are the entry's own, of all its plans; they do not rank."
     )
-    return sortable_table(words, _RANKING, rows, head=1)
+    words += "".join(f" {x.title}: {x.words}." for x in KINDS[task.name].figures)
+    return sortable_table(words, (*_RANKING[:5], *own, *_RANKING[5:]), rows, head=1)
 
 
 def _rank(task: Task, standing: Standing, root: str) -> Row:
     """Make the row of an entry in the ranking."""
     checked, entry = standing.checked, standing.checked.entry
-    total, legal, seconds = len(checked.verdicts), checked.count(PlanState.LEGAL), standing.seconds
+    total, legal = len(task.counted), checked.count(PlanState.LEGAL)
+    seconds = standing.seconds
     marks: list[Child] = []
     for state, words, kind in (
         (PlanState.MISSING, "missing", "warn"),
@@ -160,6 +169,7 @@ def _rank(task: Task, standing: Standing, root: str) -> Row:
             score_field(standing.score),
             number(standing.reached, f"{standing.reached} of {total}"),
             Field([*marks, f"{legal} of {total}"], float(legal)),
+            *(Field(words, words) for words in checked.figures.values()),
             Field([learned_mark(entry.learned), sources], "1" if entry.learned else "2"),
             Field(foreign_text(entry.search_budget), entry.search_budget, "prose"),
             seconds_field(seconds),
@@ -200,8 +210,9 @@ def _matrix(task: Task, standings: Sequence[Standing]) -> Markup:
         for name in task.problems
     ]
     words = (
-        f"Scores of {task.name} by problem. A star: the cost is the reference's. In brackets: no "
-        "legal plan, scored as the trivial plan."
+        f"Scores of {task.name} by problem. A star: the cost is the reference's. A triangle: "
+        "better than the reference, which has no proof. In brackets: no legal plan, scored as the "
+        "trivial plan."
     )
     return sortable_table(words, columns, rows)
 
@@ -211,10 +222,14 @@ def _cell(verdict: Verdict) -> Field:
     score = f"{verdict.score:.4f}"
     if verdict.state == PlanState.ILLEGAL:
         return Field(f"illegal ({score})", verdict.score, "bad")
+    if verdict.state == PlanState.UNJUDGED:
+        return Field("not judged", None, "gone")
     if verdict.state == PlanState.MISSING:
         return Field(f"({score})", verdict.score, "gone")
     if verdict.reaches:
         return Field(f"★ {score}", verdict.score, "heat best")
+    if verdict.improves:
+        return Field(f"▲ {score}", verdict.score, "heat best")
     return Field(score, verdict.score, f"heat h{min(int(verdict.score * 10), 9)}")
 
 
@@ -240,19 +255,34 @@ def _problems(task: Task) -> Markup:
 def _problem(problem: TaskProblem) -> Row:
     """Make the row of a problem."""
     settings = dict(problem.settings)
-    del settings["cluster"]
+    settings.pop("cluster", None)
     reference, trivial = problem.reference, problem.trivial
     words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
     return Row(
         (
             Field(problem.name),
             Field(problem.instance),
-            number(problem.cluster.devices, f"{problem.cluster.devices}"),
-            Field(str(problem.cluster)),
+            *_devices(problem),
             Field(words, style="prose"),
-            number(reference.cost, cost_words(problem, reference.cost)),
+            number(reference.cost, problem.words(reference.cost)),
             Field(proof(reference), reference.status),
-            Field(foreign_text(reference.method)),
-            number(trivial, cost_words(problem, trivial)),
+            Field(foreign_text(_provenance(reference)), style="prose"),
+            number(trivial, problem.words(trivial)),
         )
     )
+
+
+def _devices(problem: TaskProblem) -> tuple[Field, Field]:
+    """Make the cells of a problem's devices; empty where it names none."""
+    if not problem.has_cluster:
+        return Field("", None), Field("")
+    cluster = problem.cluster
+    return number(cluster.devices, f"{cluster.devices}"), Field(str(cluster))
+
+
+def _provenance(reference: Reference) -> str:
+    """Return in words what made a reference and its bound, and where."""
+    words = reference.method
+    if reference.bounded_by:
+        words += f"; bound: {reference.bounded_by}"
+    return f"{words}; {reference.source}" if reference.source else words

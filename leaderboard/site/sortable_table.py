@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from parenvs.leaderboard.problem import Reference, TaskProblem
+from parenvs.leaderboard.problem import Reference
 from parenvs.leaderboard.site.html import Child, Markup, badge, bar, markup, scrolling, tag
-from parenvs.viewer.words import duration
 
 
 @dataclass(frozen=True)
@@ -126,18 +125,14 @@ def seconds_field(seconds: float | None) -> Field:
     return Field(f"{seconds:,.3f}" if seconds < 100 else f"{seconds:,.0f}", seconds)
 
 
-def cost_words(problem: TaskProblem, cost: float) -> str:
-    """Return a cost in the unit of the problem's task."""
-    return f"{cost:.4g}" if problem.reward == "paper" else duration(cost)
-
-
 def proof_words(reference: Reference) -> str:
     """Return in words whether a reference is proven, and else how far it is from its bound."""
-    if reference.status == "optimal":
+    if reference.proven:
         return "proven optimum"
-    return f"best known, within {100 * (reference.cost / reference.bound - 1):.1f} %"
+    among = f"; optimal among {reference.among}" if reference.among else ""
+    return f"best known, within {100 * (reference.cost / reference.bound - 1):.1f} %{among}"
 
 
 def proof(reference: Reference) -> Markup:
     """Return ``proof_words`` as a mark."""
-    return badge(proof_words(reference), "plain" if reference.status == "optimal" else "warn")
+    return badge(proof_words(reference), "plain" if reference.proven else "warn")

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from parenvs import __version__
 from parenvs.cli import tables
 from parenvs.cli.bench import add_bench
+from parenvs.cli.elastic import add_elastic
 from parenvs.cli.exports import add_exports, verify_compiled
 from parenvs.cli.iopddl import add_iopddl
 from parenvs.cli.leaderboard import add_leaderboard
@@ -92,9 +93,10 @@ def _main(
 @app.command("list")
 def list_() -> None:
     """List shipped instances, clusters, environments and agents."""
+    from parenvs.agents.elastic.rules import RULES
     from parenvs.agents.order_planners import ORDER_PLANNERS
     from parenvs.agents.planners import HYBRID_PLANNERS, PARTITION_PLANNERS, PIPELINE_PLANNERS
-    from parenvs.shipped import ORDER_SETS, shapes
+    from parenvs.shipped import ELASTIC_SETS, ORDER_SETS, TRACES, shapes
 
     out.print(tables.instances())
     out.print(tables.clusters())
@@ -105,6 +107,8 @@ def list_() -> None:
     say("agents of hybrid plans: " + ", ".join(HYBRID_PLANNERS))
     say("sets of orders: " + ", ".join(ORDER_SETS) + " (order-test/p8-m16-000, ...)")
     say("agents of orders: " + ", ".join(ORDER_PLANNERS))
+    say("traces of nodes: " + ", ".join(TRACES) + "; sets of chains: " + ", ".join(ELASTIC_SETS))
+    say("policies on them: " + ", ".join([*RULES, "optimal"]))
 
 
 def _environments() -> list[str]:
@@ -349,6 +353,7 @@ add_planning(app)
 add_training(app)
 add_bench(app)
 add_leaderboard(app)
+add_elastic(app)
 add_iopddl(app)
 add_exports(app)
 

@@ -103,6 +103,8 @@ def check(
             say_progress(f"{path}: {reason}")
     for checked in entries:
         for verdict in checked.verdicts:
+            if verdict.note:
+                say_progress(f"{checked.entry.entry}: {verdict.note}")
             if verdict.improves:
                 say_progress(
                     f"{checked.entry.entry}: {verdict.problem.name}: cost {verdict.cost:.9g} is "
@@ -117,17 +119,20 @@ def table(
     folder: Folder = _SUBMISSIONS,
     path: Annotated[Path | None, typer.Option("--out", help="Write to this .md file.")] = None,
     short: Annotated[bool, typer.Option("--summary", help="A line for each task.")] = False,
+    added: Annotated[
+        bool, typer.Option("--added", help="The problems whose files you added, and no others.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Rank a folder's entries, all judged anew, as Markdown. Status 2 if one is refused."""
-    from parenvs.leaderboard.results import page, summary
+    from parenvs.leaderboard.results import added_page, page, summary
     from parenvs.leaderboard.tasks import tasks
 
     entries, refused = _accepted(_of_folder(folder), folder)
     if as_json:
         text = json.dumps(_standings(entries)) + "\n"
     else:
-        text = (summary if short else page)(tasks(), entries)
+        text = (added_page if added else summary if short else page)(tasks(), entries)
     if path is None:
         sys.stdout.write(text)
     else:

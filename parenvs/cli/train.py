@@ -15,7 +15,7 @@ from parenvs.cli.hybrid import samples_of
 from parenvs.cli.model import Model
 from parenvs.cli.options import Seed, check_range, with_request
 from parenvs.cli.report import out, say
-from parenvs.datasets.orders import TIERS
+from parenvs.datasets.drawing.orders import TIERS
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.files import locked
 from parenvs.instances import load_graph

@@ -12,7 +12,7 @@ network card (``Links``); a group of whole servers has the same bandwidth by bot
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,6 +94,24 @@ def ring_bytes(size: Array, group: Array) -> Array:
     return size * (group - 1) / group
 
 
+class Ring(NamedTuple):
+    """Groups of ranks that pass arrays around, elementwise.
+
+    Attributes:
+        group: ranks of each.
+        bandwidth: bytes/s of each rank.
+        lap: seconds of latency of one time around.
+    """
+
+    group: Array
+    bandwidth: Array
+    lap: Array
+
+    def all_gather(self, size: Array) -> Array:
+        """See ``Links.all_gather``."""
+        return ring_bytes(size, self.group) / self.bandwidth + self.lap
+
+
 @dataclass(frozen=True)
 class Links:
     """The network as the ranks of a group see it, with what a software stack makes of it.
@@ -131,28 +149,25 @@ class Links:
         ranks = np.maximum(1, np.minimum(group, self.devices_per_server // stride))
         return ranks, -(-group // ranks)
 
-    def bandwidth(self, group: Array, stride: Array) -> Array:
-        """Return the bytes/s of collectives of groups of ranks, elementwise."""
+    def ring(self, group: Array, stride: Array) -> Ring:
+        """Return the bandwidth of collectives of groups of ranks, and their latency."""
         ranks, servers = self.servers(group, stride)
+        alone = servers == 1
         if self.rule == "node":
             between = self.devices_per_server * self.nic_bw
         else:
             between = np.minimum(self.intra_bw, ranks * self.nic_bw)
-        return self.share * np.where(servers == 1, self.intra_bw, between)
-
-    def lap(self, group: Array, stride: Array) -> Array:
-        """Return the seconds of latency of one time around the ring."""
-        servers = self.servers(group, stride)[1]
-        between = np.where(servers > 1, servers * self.hop_out, 0.0)
-        return np.where(group > 1, (group - servers) * self.hop_in + between, 0.0)
+        bandwidth = self.share * np.where(alone, self.intra_bw, between)
+        outside = np.where(alone, 0.0, servers * self.hop_out)
+        lap = np.where(group > 1, (group - servers) * self.hop_in + outside, 0.0)
+        return Ring(group, bandwidth, lap)
 
     def all_gather(self, size: Array, group: Array, stride: Array) -> Array:
         """Return the seconds in which every rank receives an array of ``size`` bytes in all.
 
         A reduce-scatter takes as long. One rank takes none.
         """
-        seconds = ring_bytes(size, group) / self.bandwidth(group, stride)
-        return seconds + self.lap(group, stride)
+        return self.ring(group, stride).all_gather(size)
 
     def all_reduce(self, size: Array, group: Array, stride: Array) -> Array:
         """Return the seconds to sum arrays of ``size`` bytes: twice those of an all-gather."""
@@ -162,7 +177,7 @@ class Links:
         """Return the seconds in which every rank sends ``size`` bytes in all to the others."""
         servers = self.servers(group, stride)[1]
         bandwidth = self.share * np.where(servers == 1, self.intra_bw, self.nic_bw)
-        return ring_bytes(size, group) / bandwidth + self.lap(group, stride)
+        return ring_bytes(size, group) / bandwidth + self.ring(group, stride).lap
 
     def send(self, size: Array, same_server: Array, ranks: Array = 1) -> Array:
         """Return the seconds in which each of ``ranks`` pairs of devices passes ``size`` bytes.
@@ -174,5 +189,8 @@ class Links:
         if self.rule == "node":
             whole = self.devices_per_server * self.nic_bw
             bandwidth = np.where(same_server, self.intra_bw, whole) / ranks
-        hop = np.where(same_server, self.hop_in, self.hop_out)
-        return size / (self.send_share * bandwidth) + hop
+        return size / (self.send_share * bandwidth) + self.hop(same_server)
+
+    def hop(self, same_server: Array) -> Array:
+        """Return the seconds of latency of a send."""
+        return np.where(same_server, self.hop_in, self.hop_out)

@@ -32,7 +32,13 @@ Figure = Any
 """A number or an array of numbers, one for each plan."""
 
 
-def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages) -> Step:
+def step(
+    model: HybridModel,
+    cluster: Cluster,
+    machine: Machine,
+    stages: Stages,
+    held: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Step:
     """Return the seconds of training steps.
 
     Args:
@@ -40,15 +46,17 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
         cluster: the devices.
         machine: what the stack makes of them.
         stages: the plans.
+        held: their ``parameters`` (default: they are computed).
     """
-    split, ones = stages.split, np.ones_like(stages.replicas, dtype=float)
-    kinds = [_seconds(kind, machine, split, ones, stages.speed) for kind in model.kinds]
+    split, speed = stages.split, None if np.all(stages.speed == 1) else stages.speed
+    shape = np.shape(stages.replicas)
+    kinds = [_seconds(kind, machine, split, shape, speed) for kind in model.kinds]
     of_stage = _summed(kinds, stages.layers)
     whole = stages.first_chunk is stages.layers  # as where no plan has several chunks
     first = of_stage if whole else _summed(kinds, stages.first_chunk)
     again = _again(kinds, machine, stages.full, stages.selective)
     share_first = stages.first_chunk.sum(axis=0) / np.maximum(stages.layers.sum(axis=0), 1)
-    ends = _ends(model, machine, stages, ones)
+    ends = _ends(model, machine, stages, split, speed)
     forward, backward = of_stage.forward + ends.forward, of_stage.backward + ends.backward
     exchange = of_stage.forward_exchange + of_stage.backward_exchange
     sends, first_sends, links = _sends(cluster, machine, stages)
@@ -60,15 +68,14 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
     behind = np.where(single & np.asarray(stages.several), (ends.forward + ends.backward)[last], 0)
     chunk[last] += behind
     busy = forward + backward + again + exchange + sends
-    gathered, gather_start = _gathers(model, machine, stages)
-    gathers = machine.stack.exposed(gathered, busy)
+    gathers, gather_start = _gathers(model, machine, stages, busy)
     busy, chunk = busy + gathers, chunk + gathers * share_first
     before = chunk.cumsum(axis=0) - chunk
     core = core_of(
         *_resources(before + busy, busy, chunk, links, stages), stages.micro_batches
     ) + gather_start.max(axis=0)
     hiding = backward + again + of_stage.backward_exchange
-    held = _parameters(model, stages)
+    held = parameters(model, stages) if held is None else held
     reduction, exposed = _reduction(held, machine, stages, hiding)
     ahead = hiding.cumsum(axis=0) - hiding
     ahead[1:] += links.cumsum(axis=0) / 2  # gradients' way to the stages in front
@@ -83,61 +90,81 @@ def step(model: HybridModel, cluster: Cluster, machine: Machine, stages: Stages)
     )  # fmt: skip
 
 
-def memory(model: HybridModel, machine: Machine, stages: Stages, early: bool = False) -> Memory:
+def memory(
+    model: HybridModel,
+    machine: Machine,
+    stages: Stages,
+    early: bool = False,
+    held: tuple[np.ndarray, np.ndarray] | None = None,
+    states: Memory | None = None,
+) -> Memory:
     """Return the bytes on a device of every stage (arXiv 2205.05198, section 4).
-
-    A parameter takes the bytes of weight and gradient, and 12 of fp32 master weight and two
-    moments at half precision, 8 of moments at full. ZeRO 1 shares the last among the replicas, 2
-    the gradients, 3 the weights, of which two layers are gathered at a time.
 
     Args:
         model: the chain.
         machine: what the stack makes of the devices.
         stages: the plans.
         early: whether stages start as many forward passes as the pure pipeline task does.
+        held: their ``parameters`` (default: they are computed).
+        states: of the same plans that recompute other layers, which does not change weights,
+            gradients and optimiser (default: they are computed).
     """
-    split = stages.split
-    dense, experts = _parameters(model, stages)
-    width, u = machine.width, stages.gradient_bytes
-    if machine.stack.state_bytes is not None:
-        weights = width * (dense + experts) + 0.0 * stages.replicas
-        gradients = (machine.stack.state_bytes - 1) * weights
-        optimizer = 0.0 * weights
+    if states is None:
+        held = parameters(model, stages) if held is None else held
+        of_states = _states(model, machine, stages, held)
     else:
-        states = 12.0 if machine.precision in HALF else 8.0
-        own, dealt = stages.replicas, np.maximum(stages.replicas / stages.expert, 1)
-        by = [np.where(stages.zero >= level, 1 / own, 1.0) for level in (3, 2, 1)]
-        by_expert = [np.where(stages.zero >= level, 1 / dealt, 1.0) for level in (3, 2, 1)]
-        sums = [dense * a + experts * b for a, b in zip(by, by_expert, strict=True)]
-        gathered: Figure = 0.0
-        if np.any(stages.zero >= 3):
-            largest = _largest_layer(model, stages)
-            gathered = np.where(stages.zero >= 3, 2 * largest * width, 0.0)
-        weights, gradients, optimizer = width * sums[0] + gathered, u * sums[1], states * sums[2]
-    chunks_in_flight = in_flight(
-        len(stages.tp), stages.micro_batches, stages.chunks, early, stages.count
-    )
+        of_states = states[:3]
+    split, shape = stages.split, np.shape(stages.replicas)
+    flight = in_flight(len(stages.tp), stages.micro_batches, stages.chunks, early, stages.count)
     plain = stages.layers - stages.full - stages.selective
     saved: Figure = 0.0
-    working: Figure = np.zeros(np.shape(stages.replicas))
+    working: Figure = np.zeros(shape)
     for number, kind in enumerate(model.kinds):
-        counts = dict(zip(RECOMPUTE_MODES, (plain, stages.selective, stages.full), strict=True))
-        modes = {mode: kind.saved_bytes(machine, split, mode) for mode in RECOMPUTE_MODES}
-        saved = saved + sum(counts[mode][number] * modes[mode] for mode in RECOMPUTE_MODES)
-        at_work = np.where(stages.full[number] > 0, modes["none"], 0.0)
+        none, selective, full = (kind.saved_bytes(machine, split, x) for x in RECOMPUTE_MODES)
+        kept = plain[number] * none + stages.selective[number] * selective
+        saved = saved + (kept + stages.full[number] * full)
+        at_work = np.where(stages.full[number] > 0, none, 0.0)
         working = np.maximum(working, at_work + kind.working_bytes(machine, split))
-    activations = saved * chunks_in_flight / stages.chunks + 0.0 * stages.replicas
+    activations = _wide(saved * flight / stages.chunks, shape)
     if model.embedding is not None:
-        kept = model.embedding.saved_bytes(machine, split, "none") + 0.0 * stages.replicas
-        activations[0] += (kept * chunks_in_flight / stages.chunks)[0]
+        kept = _wide(model.embedding.saved_bytes(machine, split, "none"), shape)
+        activations[0] += kept[0] * flight[0] / stages.chunks
     if model.head is not None:
-        kept, last = model.head.saved_bytes(machine, split, "none"), stages.last
-        kept = kept + 0.0 * stages.replicas
-        activations[last] += kept[last]
-        running = model.head.working_bytes(machine, split) + 0.0 * stages.replicas
-        working[last] = np.maximum(working[last], running[last])
-    parts = (weights, gradients, optimizer, activations, working)
-    return Memory(*parts, total=sum(parts))
+        last = stages.last
+        activations[last] += _wide(model.head.saved_bytes(machine, split, "none"), shape)[last]
+        running = _wide(model.head.working_bytes(machine, split), shape)[last]
+        working[last] = np.maximum(working[last], running)
+    parts = (*of_states, activations, working)
+    return Memory(*parts, total=sum(parts[1:], parts[0]))
+
+
+def _states(
+    model: HybridModel, machine: Machine, stages: Stages, held: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(S, ...) bytes of weights, of gradients, and of the optimiser.
+
+    A parameter takes the bytes of weight and gradient, and 12 of fp32 master weight and two
+    moments at half precision, 8 of moments at full. ZeRO 1 shares the last among the replicas, 2
+    the gradients, 3 the weights, of which two layers are gathered at a time.
+    """
+    dense, experts = held
+    width, zero, stack = machine.width, stages.zero, machine.stack
+    if stack.state_bytes is not None:
+        weights = width * (dense + experts)
+        return weights, (stack.state_bytes - 1) * weights, 0.0 * weights
+    shared = [zero >= level for level in (3, 2, 1)]
+    part = 1 / stages.replicas
+    sums = [np.where(those, part, 1.0) * dense for those in shared]
+    if np.any(experts):
+        dealt = np.maximum(stages.replicas / stages.expert, 1)
+        parts = [np.where(those, 1 / dealt, 1.0) * experts for those in shared]
+        sums = [own + part for own, part in zip(sums, parts, strict=True)]
+    weights = width * sums[0]
+    if np.any(shared[0]):
+        largest = _largest_layer(model, stages)
+        weights = weights + np.where(shared[0], 2 * largest * width, 0.0)
+    moments = 12.0 if machine.precision in HALF else 8.0
+    return weights, stages.gradient_bytes * sums[1], moments * sums[2]
 
 
 def in_flight(
@@ -158,17 +185,22 @@ def in_flight(
     whole = stages if count is None else count
     left = np.maximum(whole - number, 0)
     alone = np.minimum(2 * left - 1 if early else left, micro_batches)
+    if np.all(chunks == 1):
+        return alone
     many = np.minimum(2 * (left - 1) + (chunks - 1) * whole + 1, micro_batches * chunks)
     return np.where(chunks == 1, alone, many)
 
 
 def _seconds(
-    layer: Layer, machine: Machine, split: Split, ones: np.ndarray, speed: np.ndarray
+    layer: Layer,
+    machine: Machine,
+    split: Split,
+    shape: tuple[int, ...],
+    speed: np.ndarray | None,
 ) -> LayerSeconds:
     """Return a layer's seconds as (S, ...) arrays; slower servers compute longer."""
-    seconds = layer.seconds(machine, split)
-    wide = LayerSeconds(*(part * ones for part in seconds))
-    if np.all(speed == 1):
+    wide = LayerSeconds(*(_wide(part, shape) for part in layer.seconds(machine, split)))
+    if speed is None:
         return wide
     return wide._replace(
         forward=wide.forward / speed,
@@ -178,12 +210,16 @@ def _seconds(
     )
 
 
+def _wide(figures: Figure, shape: tuple[int, ...]) -> np.ndarray:
+    """Return figures as an array of a shape or a wider one; it is not written to."""
+    return figures if np.shape(figures) == shape else np.asarray(figures * np.ones(shape))
+
+
 def _summed(kinds: list[LayerSeconds], counts: np.ndarray) -> LayerSeconds:
-    """Return the seconds of (K, S, ...) layers together."""
-    total = np.zeros(counts.shape[1:])
-    sums = [total] * len(LayerSeconds._fields)
-    for kind, count in zip(kinds, counts, strict=True):
-        sums = [before + count * part for before, part in zip(sums, kind, strict=True)]
+    """Return the seconds of (K, S, ...) layers together, without what recomputation asks for."""
+    sums = [counts[0] * part for part in kinds[0][:4]]
+    for kind, count in zip(kinds[1:], counts[1:], strict=True):
+        sums = [before + count * part for before, part in zip(sums, kind[:4], strict=True)]
     return LayerSeconds(*sums)
 
 
@@ -202,12 +238,15 @@ def _again(
     return total
 
 
-def _ends(model: HybridModel, machine: Machine, stages: Stages, ones: np.ndarray) -> LayerSeconds:
+def _ends(
+    model: HybridModel, machine: Machine, stages: Stages, split: Split, speed: np.ndarray | None
+) -> LayerSeconds:
     """Return the seconds of embedding and head, collectives too, on the first and last stage."""
-    forward, backward = np.zeros_like(ones), np.zeros_like(ones)
+    shape = np.shape(stages.replicas)
+    forward, backward = np.zeros((2, *shape))
     for layer, stage in ((model.embedding, 0), (model.head, stages.last)):
         if layer is not None:
-            seconds = _seconds(layer, machine, stages.split, ones, stages.speed)
+            seconds = _seconds(layer, machine, split, shape, speed)
             forward[stage] += (seconds.forward + seconds.forward_exchange)[stage]
             backward[stage] += (seconds.backward + seconds.backward_exchange)[stage]
     return LayerSeconds(forward, backward)
@@ -267,21 +306,23 @@ def _seconds_per_element(
 
     Both are (S, ...); the last stage sends to the first if there are several chunks.
     """
-    links, replicas, ones = machine.links, stages.replicas, np.ones(stages.layers.shape[1:])
+    links, replicas, shape = machine.links, stages.replicas, stages.layers.shape[1:]
     server = stages.device // cluster.devices_per_server
     last = (stages.device + stages.tp * replicas - 1) // cluster.devices_per_server
     single = np.maximum(last, stages.behind(last)) == np.minimum(server, stages.behind(server))
     scattered = stages.sequence_parallel | np.bool_(machine.stack.scatter_gather)
-    ranks = replicas * np.where(scattered, stages.tp, 1) * ones
+    ranks = _wide(replicas * np.where(scattered, stages.tp, 1), shape)
     fewest = np.minimum(ranks, stages.behind(ranks))
-    hop = links.send(0.0, single) * ones
+    hop = _wide(links.hop(single), shape)
     seconds = (links.send(machine.width, single, fewest) - hop) / fewest
     gathering = scattered & ~np.asarray(stages.sequence_parallel)
-    received = stages.behind(stages.tp * np.ones_like(replicas))
-    whole = machine.width / stages.behind(replicas * ones)
-    lap = links.lap(received, 1)
-    gather = links.all_gather(whole, received, 1) - lap
-    return seconds + np.where(gathering, gather, 0.0), hop + np.where(gathering, lap, 0.0)
+    if not np.any(gathering):
+        return seconds, hop
+    received = stages.behind(stages.stride)
+    whole = machine.width / stages.behind(_wide(replicas, shape))
+    ring = links.ring(received, 1)
+    gather = ring.all_gather(whole) - ring.lap
+    return seconds + np.where(gathering, gather, 0.0), hop + np.where(gathering, ring.lap, 0.0)
 
 
 def _resources(
@@ -302,16 +343,16 @@ def _resources(
     return interleaved(passed_stages, passed_links), interleaved(busy, links)
 
 
-def _parameters(model: HybridModel, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
-    """(S, ...) parameters on a device: those all replicas hold, and experts'."""
+def parameters(model: HybridModel, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
+    """Return the parameters on a device, (S, ...): those all replicas hold, and experts'."""
     split = stages.split
-    ones = np.ones_like(stages.replicas, dtype=float)
-    dense, experts = model.parameters_of(stages.layers, split)
-    dense, experts = dense * ones, experts * ones
+    shape = np.shape(stages.replicas)
+    dense, experts = (_wide(part, shape) for part in model.parameters_of(stages.layers, split))
     if model.embedding is not None:
-        dense[0] += (model.embedding.parameters(split)[0] * ones)[0]
+        dense[0] += _wide(model.embedding.parameters(split)[0], shape)[0]
     if model.head is not None:
-        dense[stages.last] += (model.head.parameters(split)[0] * ones)[stages.last]
+        last = stages.last
+        dense[last] += _wide(model.head.parameters(split)[0], shape)[last]
     if not np.all(stages.several):
         dense[0] -= np.where(stages.several, 0.0, model.tied_parameters / stages.tp[0])
     return dense, experts
@@ -326,46 +367,47 @@ def _largest_layer(model: HybridModel, stages: Stages) -> np.ndarray:
     return largest
 
 
-def _gathers(model: HybridModel, machine: Machine, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
+def _gathers(
+    model: HybridModel, machine: Machine, stages: Stages, busy: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """(S, ...) seconds of ZeRO 3's collectives of a micro-batch, and those nothing can hide.
 
-    Weights of each layer are gathered twice and its gradients scattered once; one layer's are not
-    hidden.
+    Weights of each layer are gathered twice and its gradients scattered once; what runs ``busy``
+    seconds beside them hides them, but for one layer's.
     """
-    links, stack = machine.links, machine.stack
-    layers = np.maximum(stages.layers.sum(axis=0), 1)
+    stack, width = machine.stack, machine.width
     total = np.zeros_like(stages.replicas, dtype=float)
     if not np.any(stages.zero >= 3):
         return total, total
-    replicas, stride = stages.replicas, stages.stride
+    layers = np.maximum(stages.layers.sum(axis=0), 1)
+    ring, split = machine.links.ring(stages.replicas, stages.stride), stages.split
     for kind, count in zip(model.kinds, stages.layers, strict=True):
-        size = machine.width * sum(kind.parameters(stages.split))
-        lap = links.lap(replicas, stride)
-        once = (links.all_gather(size, replicas, stride) - lap) / stack.gather_share + lap
-        total = total + 3 * count * once
+        passing = ring.all_gather(width * sum(kind.parameters(split))) - ring.lap
+        total = total + 3 * count * (passing / stack.gather_share + ring.lap)
     total = np.where(stages.zero >= 3, total, 0.0)
-    return total, total / layers
+    return stack.exposed(total, busy), total / layers
 
 
 def _reduction(
     held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages, backward: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(S, ...) seconds of the gradients' collectives, and what the last backward pass leaves."""
-    links, u = machine.links, stages.gradient_bytes
+    u = stages.gradient_bytes
     dense, experts = held
     dealt = np.maximum(stages.replicas // stages.expert, 1)
     groups = ((dense, stages.replicas, stages.stride),
               (experts, dealt, stages.stride * stages.expert))  # fmt: skip
     total: np.ndarray = np.zeros_like(dense)
-    for parameters, group, stride in groups:
-        if not np.any(parameters):
+    for own, group, stride in groups:
+        if not np.any(own):
             continue
-        reduced = links.all_reduce(u * parameters, group, stride)
-        scattered = links.all_gather(u * parameters, group, stride)
-        gathered = links.all_gather(machine.width * parameters, group, stride)
-        seconds = np.where(stages.zero == 0, reduced, scattered + gathered)
+        ring = machine.links.ring(group, stride)
+        scattered = ring.all_gather(u * own)
+        gathered = ring.all_gather(machine.width * own)
+        # A ring sums arrays in the time in which it scatters and gathers them.
+        seconds = scattered + np.where(stages.zero == 0, scattered, gathered)
         # Nothing is exchanged where there is nothing to sum, nor with ZeRO 3 at the end of a step.
-        total = total + np.where((stages.zero >= 3) | (parameters == 0), 0.0, seconds)
+        total = total + np.where((stages.zero >= 3) | (own == 0), 0.0, seconds)
     layers = stages.layers.sum(axis=0)
     return total, exposed_seconds(total, layers, backward, stages.gradient_overlap)
 

@@ -104,12 +104,15 @@ class Stages(NamedTuple):
     @property
     def replicas(self) -> Figure:
         """(S, ...) ranks that hold the same parameters, tokens of a sample shared or not."""
+        if isinstance(self.context, int) and self.context == 1:
+            return self.dp
         return self.dp * self.context
 
     @property
     def stride(self) -> Figure:
         """(S, ...) distance of the ranks that hold the same parameters."""
-        return self.tp * np.ones_like(self.replicas)
+        replicas = self.replicas
+        return self.tp if np.shape(self.tp) == np.shape(replicas) else self.tp + 0 * replicas
 
 
 class Step(NamedTuple):

@@ -82,6 +82,21 @@ class Exchange:
         )
         return cls(partitioning, problem, classes)
 
+    def strategies(self, chosen: np.ndarray) -> np.ndarray:
+        """(n,) strategies of the IOPDDL problem that partition these classes, (C,) bool.
+
+        A group of tensors takes the strategy that its ties to the classes leave.
+        """
+        problem, count = self.problem, len(self.classes)
+        taken = np.zeros(len(problem), dtype=np.int64)
+        taken[:count] = chosen[self.classes]
+        for (a, b), first in zip(problem.ends, problem.edge_offset[:-1], strict=True):
+            if b > count and taken[a]:
+                size = problem.sizes[b]
+                row = problem.edge_costs[first + size : first + 2 * size]
+                taken[b] = int(np.argmin(row))
+        return taken
+
     def chosen(self, plan: IntraOpPlan) -> np.ndarray:
         """(C,) bool, the classes that a plan of the IOPDDL problem partitions.
 

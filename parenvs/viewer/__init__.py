@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
+    from parenvs.elastic.run import Run
     from parenvs.hybrid.problem import Hybrid
     from parenvs.hybrid.report import HybridReport
+    from parenvs.iopddl.problem import IntraOp, IntraOpReport
     from parenvs.ordering.problem import Ordering, OrderReport
     from parenvs.partitioning.problem import Partitioning, PartitionReport
     from parenvs.pipeline.problem import Pipeline, Report
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
         | Hybrid
         | OrderReport
         | Ordering
+        | IntraOpReport
+        | IntraOp
+        | Run
     )
 
 __all__ = ["ending", "figure", "rgb_array", "save", "text"]
@@ -60,6 +65,14 @@ def text(viewable: Viewable, colour: bool = False, undecided: Collection[str] | 
         from parenvs.viewer.ordering import text as order_text
 
         return order_text.text(viewable, colour)
+    if _is_intra_op(viewable, undecided):
+        from parenvs.viewer.iopddl import text as intra_op_text
+
+        return intra_op_text.text(viewable, colour)
+    if _is_run(viewable, undecided):
+        from parenvs.viewer.elastic import text as elastic_text
+
+        return elastic_text.text(viewable)
     of_pipeline, problem, report = _taken_apart(viewable, undecided)
     if of_pipeline:
         from parenvs.viewer import pipeline_text
@@ -106,6 +119,14 @@ def _draw(viewable: Viewable, undecided: Collection[str] | None) -> Figure:
         from parenvs.viewer.ordering import figure as order_figure
 
         return order_figure.draw(viewable)
+    if _is_intra_op(viewable, undecided):
+        from parenvs.viewer.iopddl import figure as intra_op_figure
+
+        return intra_op_figure.draw(viewable)
+    if _is_run(viewable, undecided):
+        from parenvs.viewer.elastic import figure as elastic_figure
+
+        return elastic_figure.draw(viewable)
     of_pipeline, problem, report = _taken_apart(viewable, undecided)
     if of_pipeline:
         from parenvs.viewer import pipeline_figure
@@ -137,6 +158,26 @@ def _is_order(
     if isinstance(viewable, (OrderReport, Ordering)) and undecided is not None:
         raise ValueError("undecided: only variables of partitions can be undecided")
     return isinstance(viewable, (OrderReport, Ordering))
+
+
+def _is_intra_op(
+    viewable: Viewable, undecided: Collection[str] | None
+) -> TypeGuard[IntraOpReport | IntraOp]:
+    """Whether it is of strategies of an IOPDDL problem."""
+    from parenvs.iopddl.problem import IntraOp, IntraOpReport
+
+    if isinstance(viewable, (IntraOpReport, IntraOp)) and undecided is not None:
+        raise ValueError("undecided: only variables of partitions can be undecided")
+    return isinstance(viewable, (IntraOpReport, IntraOp))
+
+
+def _is_run(viewable: Viewable, undecided: Collection[str] | None) -> TypeGuard[Run]:
+    """Whether it is what a job earned while nodes came and left."""
+    from parenvs.elastic.run import Run
+
+    if isinstance(viewable, Run) and undecided is not None:
+        raise ValueError("undecided: only variables of partitions can be undecided")
+    return isinstance(viewable, Run)
 
 
 def _taken_apart(viewable: Viewable, undecided: Collection[str] | None) -> tuple[bool, Any, Any]:

@@ -24,13 +24,7 @@ def test_exchange__any_legal_partition_costs_and_uses_the_same(vgg):
         for label in rng.permutation(exchange.classes):
             chosen[label] = rng.random() < 0.5
             chosen[label] &= vgg.legal(chosen)
-        strategies = np.zeros(len(problem), dtype=np.int64)
-        strategies[: len(exchange.classes)] = chosen[exchange.classes]
-        for (a, b), at in zip(problem.ends, problem.edge_offset[:-1], strict=True):
-            if b >= len(exchange.classes) and strategies[a]:  # a group follows its classes
-                row = problem.edge_costs[at + problem.sizes[b] : at + 2 * problem.sizes[b]]
-                strategies[b] = row.argmin()
-        report = problem.report(problem.plan(strategies))
+        report = problem.report(problem.plan(exchange.strategies(chosen)))
         assert report.cost == pytest.approx(vgg.step_seconds(chosen) * NANOSECONDS, abs=len(first))
         peak = vgg.footprint.memory(chosen).peak
         assert peak <= report.peak <= peak + len(problem)

@@ -25,7 +25,7 @@ def test_commands__update_takes_over_what_is_better(own_tasks, run, monkeypatch)
     status, out, err = run("check", *files)
     assert status in (0, None)
     assert "parenvs leaderboard update" in err
-    assert "1.0000" in out
+    assert "1.0136" in out  # 1.5 on one of 30 problems
     with monkeypatch.context() as patch:
 
         def interrupted(*_):
@@ -120,7 +120,7 @@ def test_commands__table(run, tmp_path, monkeypatch):
     status, out, _ = run("table", "--folder", "some")
     assert status in (0, None)
     assert "| 1 | greedy | 1.0000 |" in out
-    assert out.count("No entry yet.") == 4
+    assert out.count("No entry yet.") == len(tasks().tasks) - 1
     assert run("table", "--folder", "some", "--out", "new.md")[0] in (0, None)
     assert Path("new.md").read_text(encoding="utf-8") == out
     Path("new.md").write_text("old")

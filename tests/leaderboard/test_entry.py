@@ -14,7 +14,6 @@ from parenvs.judging import judge
 from parenvs.leaderboard import reading
 from parenvs.leaderboard.check import PlanState, check, check_file, judged
 from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.leaderboard.problem import PLAN_CLASSES
 from parenvs.leaderboard.reading import EntryError, parse_json
 from parenvs.leaderboard.tasks import tasks
 
@@ -261,7 +260,7 @@ def test_entry__anything_anywhere(bases, path, data):
     if refusal(path, content) == ():
         entry = load_entry(path)
         problem = tasks().task(entry.task).problems[base]
-        plan = PLAN_CLASSES[problem.kind].from_json(entry.plans[base])
+        plan = problem.plan_class.from_json(entry.plans[base])
         report = judge(plan, problem.target)
         assert report.legal
         verdict = next(v for v in check(entry).verdicts if v.problem is problem)

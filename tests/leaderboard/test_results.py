@@ -4,7 +4,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from parenvs.leaderboard import results
+from parenvs.leaderboard.check import PlanState
 from parenvs.leaderboard.tasks import tasks
 from parenvs.markdown import escaped
 
@@ -14,6 +17,34 @@ BOARD = Path(__file__).parents[2] / "leaderboard"
 def test_results__are_the_generated_ones(board):
     assert (BOARD / "results.md").read_text(encoding="utf-8") == results.page(tasks(), board[0])
     assert (BOARD / "summary.md").read_text(encoding="utf-8") == results.summary(tasks(), board[0])
+
+
+def test_results__problems_whose_files_users_add(board):
+    """The page is the generated one where the files are; anywhere it names every such plan."""
+    text = (BOARD / "contest.md").read_text(encoding="utf-8")
+    verdicts = [(c.entry.entry, v) for c in board[0] for v in c.verdicts if v.problem.added]
+    planned = [(name, v) for name, v in verdicts if v.state != PlanState.MISSING]
+    assert planned
+    for name, verdict in planned:
+        assert f"| {name} | {verdict.problem.name} | " in text
+    if not any(verdict.state == PlanState.UNJUDGED for _, verdict in planned):
+        assert text == results.added_page(tasks(), board[0])
+
+
+def test_results__a_better_plan_scores_above_one(board):
+    """Rankings and tiers show what is above 1 as it is; the old tasks keep their columns."""
+    checked = next(c for c in board[0] if (c.task.name, c.entry.entry) == ("hetero", "best-known"))
+    first = checked.verdicts[0]
+    problem = replace(
+        first.problem,
+        reference=replace(first.problem.reference, cost=2 * first.cost, status="bound"),
+    )
+    better = replace(checked, verdicts=(replace(first, problem=problem), *checked.verdicts[1:]))
+    assert better.score == pytest.approx(2 ** (1 / len(checked.verdicts)), rel=1e-6)
+    page = results.page(tasks(), [better])
+    assert f"| {better.score:.4f} |" in page and "| certified |" in page
+    (old,) = re.findall("## pipeline-cut\n.*?\n## ", results.page(tasks(), board[0]), re.S)
+    assert "certified" not in old
 
 
 def test_results__hostile_words_break_no_table(board):

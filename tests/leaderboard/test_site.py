@@ -23,6 +23,7 @@ SUBMISSIONS = Path(__file__).parents[2] / "leaderboard" / "submissions"
 NAMES = (
     "data-parallel/random", "data-parallel/replicate", "operator-partition-paper/expert",
     "operator-partition-step-time/data-parallel", "pipeline-cut/even", "pipeline-cut/exact-full",
+    "hybrid/best-known", "hetero/best-known", "packed-order/neh", "iopddl/partition-milp",
 )  # fmt: skip
 PROBLEM_COUNTS = {
     "operator-partition-paper": 3,
@@ -177,6 +178,23 @@ def test_site__plans_are_drawn(files, known):
     for name, text in files.items():
         assert not re.search(r'[\s"=MHVh-](nan|inf)\b', "".join(re.findall(r"<path[^>]*>", text)))
         assert name.endswith(".js") or "None<" not in text
+
+
+def test_site__plans_of_other_kinds_are_told(files, known):
+    text = files["entries/hybrid/best-known.html"]
+    assert "Stages of hybrid-test/gpt-000: " in text and "sequence parallel" in text
+    text = files["entries/hetero/best-known.html"]
+    assert "Stages of hetero-8-test/spread-000: " in text and "; servers " in text
+    drawn = Page(files["entries/packed-order/neh.html"])
+    labels = [x["aria-label"] for x in drawn.all("svg") if "aria-label" in x]
+    name = next(iter(known.tasks["packed-order"].problems))
+    assert f"Order of {name}: seconds of each of 8 micro-batches" in labels
+    text = files["entries/iopddl/partition-milp.html"]
+    assert "617 nodes, 943 edges; cost " in text and " used, first at time " in text
+    for task in ("hybrid", "hetero", "packed-order"):
+        assert ">certified<" in files[f"tasks/{task}.html"]
+        reference = next(iter(known.tasks[task].problems.values())).reference
+        assert reference.source in files[f"tasks/{task}.html"]
 
 
 def test_site__scores_are_the_ranking(files, entries, known):

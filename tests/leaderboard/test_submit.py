@@ -95,5 +95,5 @@ def test_agents__every_planner_of_the_project():
     entered = {*PIPELINE_PLANNERS, *PARTITION_PLANNERS} - {"exact-pruned"}  # entered as ``exact``
     assert entered <= described
     for task in tasks().tasks.values():
-        assert set(agents(task)) == {*ready(task), *TRAINED}
+        assert set(agents(task)) - set(ready(task)) in (set(), set(TRAINED))
         assert all(description.method for description in agents(task).values())

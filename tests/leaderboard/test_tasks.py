@@ -13,13 +13,15 @@ from parenvs.instances import PAPER, family, names
 from parenvs.leaderboard import references
 from parenvs.leaderboard.tasks import SPLITS, read_tasks, split, tasks, tasks_file
 
-TASKS = [
+GRAPHS = [
     "operator-partition-paper",
     "operator-partition-step-time",
     "data-parallel",
     "pipeline-cut",
     "pipeline-plan",
 ]
+"""Tasks of the graphs of Auto-MAP's paper."""
+TASKS = [*GRAPHS, "hybrid", "hetero", "packed-order", "iopddl"]
 
 
 def test_tasks__list():
@@ -27,16 +29,18 @@ def test_tasks__list():
     assert list(known.tasks) == TASKS
     assert known.version == references.VERSION
     for task in known.tasks.values():
-        assert {p.instance for p in task.problems.values()} == set(PAPER)
+        if task.name in GRAPHS:
+            assert {p.instance for p in task.problems.values()} == set(PAPER)
         for name, problem in task.problems.items():
             reference = problem.reference
             assert problem.name == name
-            assert re.fullmatch(r"[a-z0-9A-Z-]+", name)  # also a file's name
+            assert re.fullmatch(r"[a-z0-9A-Z-]+(/[a-z0-9-]+)?", name)  # also an address on a page
             assert reference.status in ("optimal", "bound")
             assert 0 < reference.bound <= reference.cost <= problem.trivial
             assert (reference.status == "optimal") == (reference.bound == reference.cost)
             assert problem.head["instance"] == problem.instance
-    statuses = [p.reference.status for t in known.tasks.values() for p in t.problems.values()]
+    old = [known.tasks[name] for name in GRAPHS]
+    statuses = [p.reference.status for task in old for p in task.problems.values()]
     assert statuses.count("bound") < 0.1 * len(statuses)
     with pytest.raises(ParenvsError, match=r"did you mean 'pipeline-cut'"):
         known.task("pipeline-cuts")
@@ -71,7 +75,7 @@ def test_tasks__trivial_plans_do_without_parallelism(board):
 
 def test_tasks__splits_are_disjoint_by_family():
     train, validation, test = (split(name) for name in SPLITS)
-    for task in TASKS:
+    for task in GRAPHS:
         planned = {problem.instance for problem in tasks().task(task).problems.values()}
         assert planned <= set(test[task]["instances"])
         assert {"vgg", "t5", "bert"} <= set(test[task]["families"])
@@ -86,7 +90,7 @@ def test_tasks__splits_are_disjoint_by_family():
         split("tests")
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS if not task.startswith("pipeline")])
+@pytest.mark.parametrize("task", [task for task in GRAPHS if not task.startswith("pipeline")])
 def test_tasks__every_shipped_graph_is_in_the_split_of_its_family(task):
     parts = [split(name)[task] for name in SPLITS]
     split_of = {name: i for i, part in enumerate(parts) for name in part["families"]}
@@ -97,3 +101,14 @@ def test_tasks__every_shipped_graph_is_in_the_split_of_its_family(task):
     assert sorted(name for part in parts for name in part["instances"]) == sorted(names())
     new = set(parts[2]["families"]) - {"vgg", "t5", "bert"}
     assert len(new) >= 3  # the test is not of the paper's families alone
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in GRAPHS])
+def test_tasks__problems_of_sets_are_none_to_train_on(task):
+    """Problems of these tasks are drawn; the split of a set is in its name."""
+    train, validation, test = (split(name)[task]["instances"] for name in SPLITS)
+    assert not {*train, *validation} & set(test)
+    assert all(split(name)[task]["note"] for name in SPLITS)
+    if task != "iopddl":
+        sets = {problem.instance.split("/")[0] for problem in tasks().task(task).problems.values()}
+        assert sets <= set(test)

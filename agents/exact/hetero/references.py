@@ -1,8 +1,8 @@
 """Makes references of hetero problems: the best plan known and a certified bound for each.
 
-    python -m parenvs.agents.exact.hetero.references # FIRST of each tier
+    python -m parenvs.agents.exact.hetero.references            # the first problems of each tier
     python -m parenvs.agents.exact.hetero.references hetero-32-test/spread-007
-    python -m parenvs.agents.exact.hetero.references --check # judge all
+    python -m parenvs.agents.exact.hetero.references --check    # judge all, change nothing
 
 The plan is the best of swap searches, of speeds rounded down and, with few servers, of the subset
 program. ``bound`` is that of speeds rounded up, which holds for every plan of one server a stage,
@@ -27,7 +27,7 @@ from parenvs.hybrid.hetero import TIERS
 from parenvs.hybrid.problem import Hybrid
 from parenvs.shipped import hetero_sets
 
-FIRST = 4
+FIRST = 3
 """Problems of each test set whose references are made by default: the first ones."""
 EVALUATIONS, SEEDS = 800, (0, 1)
 """Plans that each swap search judges, and the seeds of the searches."""

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.exact.hybrid.solve import exact
 from parenvs.agents.exact.references import SAME, ReferenceFile, run
 from parenvs.datasets.hybrid_sets import SETS
 from parenvs.datasets.references import HYBRID, Row
-from parenvs.errors import UnknownInstanceError
+from parenvs.errors import InfeasibleError, UnknownInstanceError
 from parenvs.hybrid.problem import Hybrid
+from parenvs.hybrid.space import Constraints, UniformSpace
 from parenvs.plan import HybridPlan
 from parenvs.shipped import load_hetero, problem_sets
 
@@ -100,8 +102,24 @@ def row_of(
     }
 
 
+def exact_or_uneven(problem: Hybrid, seconds: float) -> HybridAnswer:
+    """Return the answer of ``exact``, which also takes uniform plans that deal layers out unevenly.
+
+    It takes them where no other uniform plan fits, as its search needs a plan to beat.
+
+    Args:
+        problem: the problem.
+        seconds: time limit of the search over free stages.
+    """
+    try:
+        uneven = not UniformSpace.build(problem).fits.any()
+    except InfeasibleError:
+        uneven = True
+    return exact(problem, Constraints(uneven=uneven), time_limit=seconds)
+
+
 def _make(problem: Hybrid) -> Row:
-    answer = exact(problem, time_limit=SECONDS)
+    answer = exact_or_uneven(problem, SECONDS)
     among = answer.among if answer.proven else ""
     bound = min(problem.kernel_bound_seconds, answer.length)
     return row_of(problem, answer.plan, answer.length, bound, among, answer.method)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
-from parenvs.datasets.sets import proven_optimum
 from parenvs.envs.base import regret_of, rendered
 from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks, without
 from parenvs.envs.hybrid.episodes import HybridEpisodes
@@ -102,15 +101,15 @@ class HybridPlanVectorEnv(BatchedEnv):
                 self._played[index] += 1
             found = np.full(len(rows), slots.find(given))
         else:
-            found = np.empty(len(rows), dtype=np.int64)
-            for place, index in enumerate(rows.tolist()):
-                turn = self._played[index] * self.num_envs + index
-                number = problems.number(self._rngs[index][0], turn)
-                self._played[index] += 1
-                slot = self._slots.get(number)
-                if slot is None:
-                    self._slots[number] = slot = slots.find(problems.numbered(number))
-                found[place] = slot
+            rngs, played, known, numbers = self._rngs, self._played, self._slots, []
+            for index in rows.tolist():
+                turn = played[index] * self.num_envs + index
+                number = problems.number(rngs[index][0], turn)
+                played[index] += 1
+                numbers.append(number)
+                if number not in known:
+                    known[number] = slots.find(problems.numbered(number))
+            found = np.array([known[number] for number in numbers])
         self.episodes.begin(rows, found)
         self._over = NOBODY if who is EVERY else without(self._over, who, self.num_envs)
 
@@ -145,17 +144,15 @@ class HybridPlanVectorEnv(BatchedEnv):
     def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
         length, excess = self.episodes.ended(who)
         outcomes = {"length_seconds": length, "excess_bytes": excess}
-        problems = [self.episodes.setting(index).problem for index in who.tolist()]
-        optima = [proven_optimum(problem.instance) for problem in problems]
-        if any(optima):
-            optimum = np.array([np.nan if one is None else one for one in optima])
-            bound = np.array([problem.bound_seconds for problem in problems])
+        optimum, bound = (self.episodes.of_problems(name, who) for name in ("optimum", "bound"))
+        if not np.isnan(optimum).all():
             values = np.where(excess <= 0, bound / length, ILLEGAL)
             outcomes.update(optimum=optimum, regret=regret_of(values, optimum))
         return outcomes
 
     def _instances(self, who: np.ndarray) -> list[str]:
-        return [self.episodes.setting(index).problem.instance for index in who.tolist()]
+        names: list[str] = self.episodes.of_problems("name", who).tolist()
+        return names
 
     def _attribute(self, name: str, index: int) -> Any:
         problem = self.episodes.setting(index).problem

@@ -5,10 +5,9 @@ It does what ``Episode``, ``Board`` and ``Game`` of ``parenvs.hybrid.turns`` do 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from parenvs.envs.hybrid.slots import CONSTANTS, DOUBLINGS, Slots, bits_of
 from parenvs.hybrid.turns.actions import (
     ALL_LEFT,
     DATA,
@@ -28,79 +27,29 @@ from parenvs.hybrid.turns.actions import (
     TURNS,
     ZEROS,
 )
-from parenvs.hybrid.turns.columns import Columns, kind_of
+from parenvs.hybrid.turns.columns import exponent
 from parenvs.hybrid.turns.game import Game, Setting
 from parenvs.hybrid.turns.observe import LOG2, MOST_DOUBLINGS, SHAPES
 from parenvs.hybrid.turns.outcome import Choices, outcome
-from parenvs.hybrid.turns.rules import LARGEST, Rules, next_divisors
+from parenvs.hybrid.turns.rules import Rules
 
-_TPS, _BELOW = np.array(TPS), np.array(TPS) - 1
-_DOUBLED = np.arange(len(TPS))
-_LAYERS = np.arange(SIZES[STAGE_LAYERS])
+_TPS, _HALVED, _EVERY = np.array(TPS), np.arange(len(TPS)), np.arange(DOUBLINGS)
+_POWERS = np.arange(ALL_LEFT + 1)
+_CHOSEN = (np.arange(1 << len(TPS))[:, None] >> _HALVED & 1).astype(np.bool_)
+"""(16, 4) the tp that bits stand for."""
+_ALIGNED = bits_of(np.arange(TPS[-1])[:, None] & (_TPS - 1) == 0)
+"""(8,) bits of the tp whose groups can begin at a device, by its number modulo 8."""
+_REPLICAS = _EVERY[:, None] - _HALVED
+_DIVIDING = bits_of((_REPLICAS >= 0) & (_EVERY[:, None, None] >= _REPLICAS))
+"""(32, 32) bits of the tp that make 2^i or fewer replicas of 2^j devices."""
+_LAYERS = np.arange(SIZES[STAGE_LAYERS], dtype=np.int16)
 _SERVERS = np.arange(SERVERS)
 _TURN = np.eye(len(TURNS) + 1, len(TURNS), dtype=np.float32)  # the last row is no turn
+_PROGRESS = np.array([0, 0, 0, 0, 0, 1, 1, 0], dtype=np.float32)
 _LATER = np.arange(SIZES[DATA]) < 2 * len(MODES)
 
 
-class Slots:
-    """What is looked up of the problems of a batch, a row for each problem.
-
-    Attributes:
-        settings: the problems.
-        groups: the problems as arrays; those of one group are judged together.
-        arrays: name -> array, one row for each problem.
-    """
-
-    def __init__(self, rules: Rules) -> None:
-        """Start without problems."""
-        self.rules, self.groups = rules, []  # type: tuple[Rules, list[Columns]]
-        self.settings: list[Setting] = []
-        self.arrays: dict[str, np.ndarray] = {}
-        self._of: dict[int, int] = {}
-
-    def find(self, setting: Setting) -> int:
-        """Return the row of a problem, which is looked up if it is new."""
-        key = id(setting)
-        if key not in self._of:
-            self._of[key] = len(self.settings)
-            self.settings.append(setting)  # which also keeps its id from being used again
-            self._add(setting)
-        return self._of[key]
-
-    def _add(self, setting: Setting) -> None:
-        """Fill the next row of every array."""
-        kind, problem = kind_of(setting.problem), setting.problem
-        number = next((k for k, group in enumerate(self.groups) if group.kind == kind), None)
-        if number is None:
-            number, row = len(self.groups), 0
-            self.groups.append(Columns([problem], self.rules))
-        else:
-            row = self.groups[number].add(problem)
-        limits, shown = setting.columns.limits[0], setting.shown
-        values: dict[str, Any] = {
-            "group": number, "row": row, "layers": limits.layers, "all_devices": limits.devices,
-            "servers": limits.servers, "inside": limits.inside, "batch": limits.batch,
-            "unit": limits.unit, "least": limits.least,
-            "tp_possible": np.array([limits.tp, limits.shared]), "opening": limits.opening,
-            "longest": setting.longest, "work": shown.work, "speeds": shown.speeds,
-            "chain": shown.chain, "cluster": shown.cluster, "numbers": shown.numbers,
-        }  # fmt: skip
-        count = len(self.settings)
-        for name, value in values.items():
-            array = self.arrays.get(name)
-            if array is None or len(array) < count:
-                wider = np.zeros((max(2 * count, 16), *np.shape(value)), np.asarray(value).dtype)
-                if array is not None:
-                    wider[: len(array)] = array
-                self.arrays[name] = array = wider
-            array[count - 1] = value
-
-
 _CONSTANT = ("chain", "cluster", "numbers")
-_OF_PROBLEM = (
-    "group", "row", "layers", "all_devices", "servers", "inside", "batch", "unit", "least",
-    "tp_possible", "opening", "longest",
-)  # fmt: skip
 
 
 class HybridEpisodes:
@@ -112,30 +61,33 @@ class HybridEpisodes:
         turn: (n,) number of each episode's turn.
     """
 
-    group: np.ndarray
-    row: np.ndarray
-    layers: np.ndarray
-    all_devices: np.ndarray
-    servers: np.ndarray
-    inside: np.ndarray
-    batch: np.ndarray
-    unit: np.ndarray
-    least: np.ndarray
-    tp_possible: np.ndarray
-    opening: np.ndarray
-    longest: np.ndarray
-
     def __init__(self, count: int, rules: Rules) -> None:
         """Make arrays for ``count`` episodes; ``begin`` gives each its problem."""
         self.count, self.free, self.slots = count, rules.order == "free", Slots(rules)
         self.slot = np.full(count, -1)
-        (self.turn, self.choice, self.micro_batch, self.chunks, self.per, self.made, self.first,
-         self.begun, self.named, self.samples, self.micro_batches) = np.zeros(
-            (11, count), dtype=np.int64)  # fmt: skip
+        self._constants = np.zeros((CONSTANTS, count), dtype=np.int64)
+        (self.group, self.row, self.layers, self.all_devices, self.servers, self.inside,
+         self.batch, self.unit, self.least, self.halvings) = self._constants  # fmt: skip
+        self._state = np.zeros((12, count), dtype=np.int64)
+        (
+            self.turn,
+            self.made,
+            self.first,
+            self.begun,
+            self.named,
+            self.micro_batch,
+            self.samples,
+            self.micro_batches,
+            self.doublings,
+            self.choice,
+            self.per,
+            self.chunks,
+        ) = self._state
+        self._offered = np.zeros((count, ALL_LEFT + 1), dtype=np.uint8)
+        self._ranks = np.zeros(count, dtype=np.uint8)
         self.shared = np.zeros(count, dtype=np.bool_)
-        self.ends, self.devices, self.tp, self.zero, self.mode = np.zeros(
-            (5, SERVERS, count), dtype=np.int64
-        )
+        self._stages = np.zeros((5, SERVERS, count), dtype=np.int64)
+        self.ends, self.devices, self.tp, self.zero, self.mode = self._stages
         self.order = np.zeros((count, SERVERS), dtype=np.int64)
         self.taken = np.zeros((count, SERVERS), dtype=np.bool_)
         self.differ = False
@@ -151,13 +103,9 @@ class HybridEpisodes:
         if changed.any():
             new, rows = who[changed], slots[changed]
             self.slot[new] = rows
-            for name in _OF_PROBLEM:
-                if not hasattr(self, name):
-                    first = arrays[name][slots[0]]
-                    setattr(self, name, np.zeros((self.count, *first.shape), first.dtype))
-                getattr(self, name)[new] = arrays[name][rows]
+            self._constants[:, new] = arrays["constants"][rows].T
             for key in _CONSTANT:
-                self._shown[key][new] = arrays[key][rows]
+                self._shown[key][new] = arrays[key].take(rows, axis=0)
             self.differ = any(group.differ for group in self.slots.groups)
         self._shown["cluster"][who, :, 3] = 0.0
         self.restart(who)
@@ -166,22 +114,23 @@ class HybridEpisodes:
         """Return an episode's problem."""
         return self.slots.settings[self.slot[index]]
 
+    def of_problems(self, name: str, who: np.ndarray) -> np.ndarray:
+        """Return what is looked up of episodes' problems, one row for each; see ``Slots``."""
+        found: np.ndarray = self.slots.arrays[name][self.slot[who]]
+        return found
+
     def ended(self, who: np.ndarray) -> np.ndarray:
         """(2, k) seconds of a step and bytes over the limit of complete plans, NaN of others."""
         return self._end[:, who]
 
     def restart(self, who: np.ndarray) -> None:
         """Forget the choices of episodes ``who``, (k,)."""
-        for name in ("turn", "made", "first", "begun", "named", "samples", "micro_batches"):
-            getattr(self, name)[who] = 0
-        self.chunks[who], self.micro_batch[who] = 1, 0
+        self._state[:, who], self.chunks[who] = 0, 1
         self._end[:, who] = np.nan
         self.shared[who] = False
         self.taken[who] = False
         self._shown["stages"][who] = 0.0
-        progress = self._shown["progress"]
-        progress[who] = 0.0
-        progress[who, 5:7] = 1.0
+        self._shown["progress"][who] = _PROGRESS
 
     def game(self, index: int) -> Game:
         """Return one episode as a game with the same choices, without its mask."""
@@ -239,6 +188,7 @@ class HybridEpisodes:
             self.choice[who] = choice
             micro_batch, chunks = GLOBAL_MICRO_BATCH[choice], GLOBAL_CHUNKS[choice]
             self.micro_batch[who], self.chunks[who] = micro_batch, chunks
+            self.doublings[who] = exponent(micro_batch)
             self.shared[who] = GLOBAL_SHARED[choice]
             self.per[who] = self.layers[who] // chunks
             progress[who, 0], progress[who, 1] = LOG2[micro_batch] / 4.0, LOG2[chunks] / 3.0
@@ -252,11 +202,15 @@ class HybridEpisodes:
             stages[who, stage, 0], stages[who, stage, 1] = end / per, (end - begin) / per
             progress[who, 5] = (per - end) / per
             if self.unit[who[0]]:
-                self._put(who, stage, self.unit[who])
+                devices = self.unit[who]
+                self._ranks[who] = self._allowed(who, stage, exponent(devices)[:, None])[:, 0]
+                self._put(who, stage, devices)
             else:
+                self._offered[who] = self._offers(who, stage)
                 self.turn[who] = STAGE_DEVICES
         elif turn == STAGE_DEVICES:
             left = self.all_devices[who] - self.first[who]
+            self._ranks[who] = self._offered[who, choice]
             self._put(who, stage, np.where(choice == ALL_LEFT, left, 1 << choice))
         elif turn == SERVER:
             named = self.named[who]
@@ -273,8 +227,9 @@ class HybridEpisodes:
             at_first = stage == 0
             if at_first.any():
                 new = who[at_first]
-                self.samples[new] = self.micro_batch[new] * (devices // tp)[at_first]
-                self.micro_batches[new] = self.batch[new] // self.samples[new]
+                self.samples[new] = samples = self.micro_batch[new] * (devices // tp)[at_first]
+                self.micro_batches[new] = self.batch[new] // samples
+                self.doublings[new] = exponent(samples)
             stages[who, stage, 4] = LOG2[tp] / 3.0
             stages[who, stage, 5] = LOG2[devices // tp] / 9.0
             for column, numbers in ((3, self.micro_batches[who]), (7, self.samples[who])):
@@ -312,43 +267,39 @@ class HybridEpisodes:
         self._shown["progress"][who, 6] = (total - first - devices) / total
         end = first + devices
         begin, behind = first // inside, -(-end // inside)
-        partial = (end - (behind - 1) * inside) / inside
+        # One entry for each server of each stage.
+        counts = behind - begin
+        ends, plan = counts.cumsum(), np.repeat(np.arange(len(who)), counts)
+        server = np.arange(ends[-1]) + (behind - ends)[plan]
+        if self.free:
+            server = self.order[who[plan], server]
+        cluster[who[plan], server, 3] = 1.0
+        cluster[who, server[ends - 1], 3] = (end - (behind - 1) * inside) / inside
         slowest, slot = np.ones(len(who)), self.slot[who]
         work, speeds = self.slots.arrays["work"], self.slots.arrays["speeds"]
-        if self.free:
-            widest = int((behind - begin).max())
-            for step in range(widest):
-                at = np.minimum(begin + step, behind - 1)
-                server = self.order[who, at]
-                cluster[who, server, 3] = 1.0
-                speed = speeds[slot, server]
-                slowest = speed if step == 0 else np.minimum(slowest, speed)
-            cluster[who, self.order[who, behind - 1], 3] = partial
-        else:
-            used = np.clip((end[:, None] - _SERVERS * inside[:, None]) / inside[:, None], 0, 1)
-            cluster[who, :, 3] = used
-            if self.differ:
-                within = (begin[:, None] <= _SERVERS) & (behind[:, None] > _SERVERS)
-                slowest = np.where(within, speeds[slot], np.inf).min(axis=1)
+        if self.differ:
+            slowest = np.minimum.reduceat(speeds[slot[plan], server], ends - counts)
         per, chunks = self.per[who], self.chunks[who]
         start = np.where(stage > 0, self.ends[stage - 1, who], 0)
-        stop, share = self.ends[stage, who], np.zeros(len(who))
-        for chunk in range(int(chunks.max()) if len(who) else 0):
-            at = np.minimum(chunk * per, per * (chunks - 1))
-            part = work[slot, at + stop] - work[slot, at + start]
-            share = share + np.where(chunk < chunks, part, 0.0)
+        pieces = np.arange(int(chunks.max()))[:, None]
+        at = np.minimum(pieces, chunks - 1) * per
+        parts = work[slot, at + self.ends[stage, who]] - work[slot, at + start]
+        share = np.zeros(len(who))
+        for part in np.where(pieces < chunks, parts, 0.0):
+            share += part  # one after the other, as ``Board`` does
         load = share * total / (devices * slowest)
         stages[who, stage, 8], stages[who, stage, 9] = slowest, load / (1.0 + load)
 
     def legal(self, turn: int, who: np.ndarray) -> np.ndarray:
         """Return which choices of one turn are legal, (k, size of the turn) bool."""
         if turn == GLOBAL:
-            return self.opening[who]
+            return self.slots.arrays["opening"].take(self.slot[who], axis=0)
         stage = self.made[who]
         if turn == STAGE_LAYERS:
             begin = np.where(stage > 0, self.ends[stage - 1, who], 0)
             longest = self._longest(who, stage)
-            legal = (begin[:, None] <= _LAYERS) & (longest[:, None] > _LAYERS)
+            legal = begin.astype(np.int16)[:, None] <= _LAYERS
+            legal &= longest.astype(np.int16)[:, None] > _LAYERS
             legal[:, TO_THE_END] = (self.chunks[who] == 1) | (
                 (stage > 0) & (self.micro_batches[who] % (stage + 1) == 0)
             )
@@ -356,15 +307,9 @@ class HybridEpisodes:
         if turn == SERVER:
             return ~self.taken[who] & (self.servers[who][:, None] > _SERVERS)
         if turn == STAGE_DEVICES:
-            left = self.all_devices[who] - self.first[who]
-            sizes = np.empty((len(who), ALL_LEFT + 1), dtype=np.int64)
-            sizes[:, :ALL_LEFT], sizes[:, ALL_LEFT] = 1 << np.arange(ALL_LEFT), left
-            allowed = self._allowed(who, stage, sizes).any(axis=2)
-            allowed &= sizes <= left[:, None]
-            allowed[:, ALL_LEFT] &= self.ends[stage, who] == self.per[who]
-            return allowed
+            return self._offered[who] > 0
         if turn == TP:
-            return self._allowed(who, stage, self.devices[stage, who][:, None])[:, 0]
+            return _CHOSEN.take(self._ranks[who], axis=0)
         single = (stage == 0) & (self.ends[stage, who] == self.per[who])
         return single[:, None] | _LATER
 
@@ -375,39 +320,64 @@ class HybridEpisodes:
         longest = np.where((left >= 1) & (stage + 2 <= SERVERS), per - 1, 0)
         several = np.flatnonzero((chunks > 1) & (stage > 0))
         if several.size:
-            own = who[several]
-            more = _behind(self.micro_batches[own], stage[several], left[several])
-            longest[several] = per[several] - more
-        return np.where(stage == 0, self.longest[who, self.choice[who]], longest)
+            behind, count = self._behind(who[several], stage[several]), stage[several]
+            possible = behind <= np.minimum(left[several], SERVERS - 1 - count)
+            longest[several] = np.where(possible, per[several] - behind, 0)
+        first = self.slots.arrays["longest"][self.slot[who], self.choice[who]]
+        return np.where(stage == 0, first, longest)
 
-    def _allowed(self, who: np.ndarray, stage: np.ndarray, devices: np.ndarray) -> np.ndarray:
-        """(k, m, 4) bool, which tp stages may have on (k, m) numbers of devices."""
-        first, inside = self.first[who][:, None], self.inside[who][:, None]
-        last = (self.ends[stage, who] == self.per[who])[:, None]
-        left = self.all_devices[who][:, None] - first - devices
-        spans = (first // inside != (first + devices - 1) // inside)[:, :, None]
-        size = devices[:, :, None]
-        allowed = self.tp_possible[who, self.shared[who].astype(np.int64)][:, None]
-        allowed = allowed & (size & _BELOW == 0) & ~(spans & (first[:, :, None] & _BELOW > 0))
-        allowed &= (last | (left >= self.least[who][:, None]))[:, :, None]
-        replicas = np.maximum(size >> _DOUBLED, 1)
-        begun = (stage > 0)[:, None, None]
-        samples = np.where(
-            begun, self.samples[who][:, None, None],
-            np.maximum(self.micro_batch[who][:, None, None] * replicas, 1),
-        )  # fmt: skip
-        batch = self.batch[who][:, None, None]
-        allowed &= np.where(begun, samples % replicas, batch % samples) == 0
-        several = np.flatnonzero((self.chunks[who] > 1) & ~last[:, 0])
-        if several.size:
-            micro_batches = (batch // samples)[several]
-            full = allowed[several].shape
-            own = np.broadcast_to(stage[several][:, None, None], full)
-            room = np.broadcast_to((left // self.least[who][:, None])[several][:, :, None], full)
-            more = _behind(np.broadcast_to(micro_batches, full), own, room)
-            free = (self.per[who] - self.ends[stage, who])[several][:, None, None]
-            allowed[several] &= more <= free
+    def _behind(self, who: np.ndarray, stage: np.ndarray) -> np.ndarray:
+        """(k,) how many stages must follow one where micro-batches go in rounds, see ``behind``."""
+        column = np.minimum(stage + 2, SERVERS + 1)
+        rounds = self.slots.arrays["rounds"][self.slot[who], self.doublings[who], column]
+        return rounds - stage - 1
+
+    def _offers(self, who: np.ndarray, stage: np.ndarray) -> np.ndarray:
+        """(k, 9) bits of the tp that stages may have, for each choice of devices."""
+        left = self.all_devices[who] - self.first[who]
+        doublings = np.empty((len(who), ALL_LEFT + 1), dtype=np.int64)
+        doublings[:] = _POWERS
+        doublings[:, ALL_LEFT] = exponent(left)
+        allowed = self._allowed(who, stage, doublings)
+        # Behind the first stage samples are a power of two, and what divides them, too.
+        rest = np.where(left & (left - 1) == 0, allowed[:, ALL_LEFT], 0)
+        exact = np.where(stage > 0, 0, self.doublings[who])
+        alone = self.slots.arrays["alone"][self.slot[who], exact] & self._possible(who)
+        rest = np.where(stage > 0, rest, alone)
+        allowed[:, ALL_LEFT] = np.where(self.ends[stage, who] == self.per[who], rest, 0)
         return allowed
+
+    def _possible(self, who: np.ndarray) -> np.ndarray:
+        """(k,) bits of the tp that the models' matrices can be divided by."""
+        return self.slots.arrays["possible"][self.slot[who], self.shared[who].view(np.int8)]
+
+    def _allowed(self, who: np.ndarray, stage: np.ndarray, doublings: np.ndarray) -> np.ndarray:
+        """(k, m) bits of the tp that stages may have on two to the power of (k, m) devices."""
+        first, per, end = self.first[who], self.per[who], self.ends[stage, who]
+        left, inside, least = self.all_devices[who] - first, self.inside[who], self.least[who]
+        exact, sizes = self.doublings[who], np.left_shift(1, doublings)
+        most = np.where(end == per, left, left - least)
+        rounds = (self.chunks[who] > 1) & (end < per)
+        later, begin = np.flatnonzero(rounds & (stage > 0)), np.flatnonzero(rounds & (stage == 0))
+        if later.size:
+            behind = self._behind(who[later], stage[later])
+            possible = behind <= np.minimum((per - end)[later], SERVERS - 1 - stage[later])
+            most[later] = np.where(possible, left[later] - behind * least[later], 0)
+        most_replicas = np.where(stage > 0, exact, self.halvings[who] - exact)
+        bits = _DIVIDING[most_replicas[:, None], doublings]
+        bits &= self._possible(who)[:, None]
+        spans = sizes > (inside - (first & (inside - 1)))[:, None]
+        bits &= np.where(spans, _ALIGNED.take(first & (TPS[-1] - 1))[:, None], bits)
+        bits *= sizes <= most[:, None]
+        if begin.size:
+            samples = exact[begin][:, None, None] + doublings[begin][:, :, None] - _HALVED
+            rows = self.slot[who[begin]][:, None, None]
+            behind = self.slots.arrays["rounds"][rows, np.maximum(samples, 0), 2] - 1
+            taken = behind * least[begin][:, None, None] + sizes[begin][:, :, None]
+            free = np.minimum((per - end)[begin], SERVERS - 1)
+            possible = (behind <= free[:, None, None]) & (taken <= left[begin][:, None, None])
+            bits[begin] &= bits_of(possible)
+        return bits
 
     def finish(self, who: np.ndarray) -> np.ndarray:
         """Judge complete plans, and return what they earn, (k,); see ``Game.value``."""
@@ -421,6 +391,7 @@ class HybridEpisodes:
             made = self.made[own]
             most = int(made.max())
             real = np.arange(most)[:, None] < made
+            ends, devices, tp, zero, mode = self._stages[:, :most, own] * real
             ended = outcome(
                 columns,
                 Choices(
@@ -429,11 +400,11 @@ class HybridEpisodes:
                     micro_batch=self.micro_batch[own],
                     chunks=self.chunks[own],
                     shared=self.shared[own],
-                    ends=np.where(real, self.ends[:most, own], self.per[own]),
-                    devices=np.where(real, self.devices[:most, own], 0),
-                    tp=np.where(real, self.tp[:most, own], 1),
-                    zero=np.where(real, self.zero[:most, own], 0),
-                    mode=np.where(real, self.mode[:most, own], 0),
+                    ends=ends + self.per[own] * ~real,
+                    devices=devices,
+                    tp=tp + ~real,
+                    zero=zero,
+                    mode=mode,
                     servers=self.order[own] if self.free else None,
                 ),
             )
@@ -461,14 +432,3 @@ class HybridEpisodes:
             & (self.ends[made - 1, who] == self.per[who])
             & (self.turn[who] == STAGE_LAYERS)
         )
-
-
-def _behind(micro_batches: Any, count: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """See ``parenvs.hybrid.turns.rules.behind``, elementwise."""
-    numbers = np.asarray(micro_batches)
-    found = np.empty(numbers.shape, dtype=np.int64)
-    for number in np.unique(numbers).tolist():
-        which = numbers == number
-        found[which] = next_divisors(number)[np.minimum(count[which] + 2, SERVERS + 1)]
-    fewest = found - count - 1
-    return np.where(fewest <= np.minimum(left, SERVERS - count - 1), fewest, LARGEST)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.utils.seeding import np_random
 
 from parenvs.envs.base import regret_of, rendered
-from parenvs.envs.batched import EVERY, NOBODY, BatchedEnv, keep_blocks
+from parenvs.envs.batched import EVERY, NOBODY, keep_blocks
 from parenvs.envs.ordering.single import MicroBatchOrderEnv, Play, plan_of, viewable
 from parenvs.envs.ordering.tables import MICRO_BATCHES, SECONDS, STAGES, OrderTables
-from parenvs.envs.pipeline.plan_problems import seeds_of
+from parenvs.envs.seeded import SeededBatch
 from parenvs.ordering.problem import Ordering
 from parenvs.plan import ILLEGAL, OrderPlan
 
@@ -27,7 +25,7 @@ class Problems(NamedTuple):
     of: list[OrderTables]
 
 
-class MicroBatchOrderVectorEnv(BatchedEnv):
+class MicroBatchOrderVectorEnv(SeededBatch):
     """n episodes at once, each as in the single environment, to the last bit; see ``BatchedEnv``.
 
     Observations are ``forward_seconds`` and ``backward_seconds`` (n, 64, 16), ``position`` (n, 64),
@@ -53,13 +51,10 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         n = self.num_envs
         keep_blocks(24 * n * MICRO_BATCHES * STAGES)
         self._play_of = Play(n)
-        self._rows = np.arange(n)
-        self._over = np.zeros(n, dtype=np.bool_)
+        self._set_up_seeds()
         self._complete = np.zeros(n, dtype=np.bool_)  # episodes that ended with a whole order
         self._lengths = np.zeros(n)
         self._next = np.arange(n)  # of the set, if ``order`` is sequential
-        self._seeds: list[int | None] = [None] * n
-        self._generators: list[np.random.Generator | None] = [None] * n
         first = self.env._play.tables[0]
         self._play_of.tables = [first] * n
         for row in range(n):
@@ -73,41 +68,12 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
     def _plan_of(self, index: int) -> OrderPlan:
         return plan_of(self._play_of, index)
 
-    @property  # type: ignore[misc]
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """The generator of each environment, as in ``SyncVectorEnv``."""
-        return tuple(map(self._generator, range(self.num_envs)))
+    def _reseeded(self, row: int) -> None:
+        self._next[row] = row
 
-    @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The seed of each environment's generator."""
-        for row in range(self.num_envs):
-            self._generator(row)
-        return tuple(int(seed) for seed in self._seeds if seed is not None)
-
-    def _generator(self, row: int) -> np.random.Generator:
-        """Return the generator of an environment; without a seed it gets a random one."""
-        generator = self._generators[row]
-        if generator is None:
-            generator, self._seeds[row] = np_random(self._seeds[row])
-            self._generators[row] = generator
-        return generator
-
-    def _reset(
-        self, who: Any, seed: int | Sequence[int | None] | None, options: dict[str, Any]
-    ) -> None:
-        seeds = seeds_of(seed, self.num_envs)
-        rows = self._rows[who]
-        tables = self.env._elsewhere(options) if options else None
-        for row in rows.tolist() if seeds else ():
-            if seeds[row] is not None:
-                self._seeds[row], self._generators[row] = seeds[row], None
-                self._next[row] = row
-        if tables is None:
-            self._restart(who)
-            return
-        for row in rows.tolist():
-            self._give(row, tables)
+    def _lend(self, who: Any, other: Any) -> None:
+        for row in self._rows[who].tolist():
+            self._give(row, other)
         self._begin(who)
 
     def _restart(self, who: Any) -> None:
@@ -135,12 +101,7 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         # As unsigned integers, negative numbers are large; numbers that are no action become 64.
         columns = np.minimum(actions.view(np.uint64), np.uint64(MICRO_BATCHES)).view(np.int64)
         legal = play.legal[self._rows, columns]
-        rows = self._rows
-        if over.size or not legal.all():
-            wrong = ~legal & ~self._over
-            rewards[wrong], terminated[wrong] = ILLEGAL, True
-            rows = np.flatnonzero(legal & ~self._over)
-            self._over |= wrong
+        rows = self._going_on(legal, rewards, terminated)
         complete = play.place(rows, columns[rows]) if rows.size else NOBODY
         if complete.size:
             self._lengths[complete] = lengths = play.lengths(complete)
@@ -149,9 +110,6 @@ class MicroBatchOrderVectorEnv(BatchedEnv):
         if over.size:
             self._restart(over)
         return rewards, terminated
-
-    def _ended(self) -> np.ndarray:
-        return np.flatnonzero(self._over)
 
     def _masks(self) -> np.ndarray:
         masks = self._play_of.legal[:, :MICRO_BATCHES].copy()

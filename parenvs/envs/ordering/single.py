@@ -207,7 +207,8 @@ class MicroBatchOrderEnv(PlanEnv):
 
     ## Arguments
     * ``tier``: ``"p4-m8"``, ``"p8-m16"``, ``"p8-m32"``, ``"p16-m32"`` or ``"p16-m64"``: stages and
-      micro-batches of problems that are drawn (``parenvs.datasets.orders``). None draws from all.
+      micro-batches of problems that are drawn (``parenvs.datasets.drawing.orders``). None draws
+      from all.
     * ``instance``: None draws new problems; the name of a set (``"order-validation"``,
       ``"order-test"``, ``"order-outside"``) draws from its problems of the tier; the name of a
       problem (``"order-test/p8-m16-003"``) or the path of a ``.json`` file gives that problem at

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.datasets import orders
+from parenvs.datasets.drawing import orders
 from parenvs.datasets.sets import proven_optimum
 from parenvs.envs.base import PLAYED, is_sequential
 from parenvs.errors import InfeasibleError, ParenvsError, shown

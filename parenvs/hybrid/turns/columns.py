@@ -18,7 +18,7 @@ from parenvs.hybrid.layers import Figure, Layer, LayerSeconds, Split
 from parenvs.hybrid.problem import Hybrid
 from parenvs.hybrid.space import software_of
 from parenvs.hybrid.stack import Machine
-from parenvs.hybrid.turns.actions import LAYERS, SERVERS, TPS
+from parenvs.hybrid.turns.actions import CHUNKS, LAYERS, SERVERS, TPS
 from parenvs.hybrid.turns.rules import Rules, TurnLimits
 from parenvs.plan import RECOMPUTE_MODES
 
@@ -43,19 +43,19 @@ def figures_of(layer: Layer | None, machine: Machine) -> tuple[np.ndarray, np.nd
     """Return a layer's figures by samples, tp and sequence parallelism, and its parameters by tp.
 
     Returns:
-        (12, 4, 2, 10): the fields of ``LayerSeconds``, bytes kept in each of ``RECOMPUTE_MODES``,
-        working bytes; and (4, 2): parameters that all replicas hold, and experts'.
+        (10, 12, 4, 2): the fields of ``LayerSeconds``, bytes kept in each of ``RECOMPUTE_MODES``,
+        working bytes; and (2, 4): parameters that all replicas hold, and experts'.
     """
-    table, held = np.zeros((*_SHAPE, _FIGURES)), np.zeros((len(TPS), 2))
+    table, held = np.zeros((_FIGURES, *_SHAPE)), np.zeros((2, len(TPS)))
     if layer is None:
         return table, held
     split = Split(_RANKS, _SAMPLES, 1, _SHARED, 1)
     kept = (layer.saved_bytes(machine, split, mode) for mode in RECOMPUTE_MODES)
     figures = (*layer.seconds(machine, split), *kept, layer.working_bytes(machine, split))
     for number, figure in enumerate(figures):
-        table[..., number] = figure
+        table[number] = figure
     for number, figure in enumerate(layer.parameters(Split(np.array(TPS), 1.0))):
-        held[:, number] = figure
+        held[number] = figure
     return table, held
 
 
@@ -106,9 +106,9 @@ class Chains:
     def __init__(self, columns: Columns, rows: np.ndarray, split: Split) -> None:
         """Look up the problems ``rows``, (k,), for a split of (S, k) figures."""
         tp, shared = exponent(split.tp), np.asarray(split.sequence_parallel).astype(np.int64)
-        figures = columns.table[rows, exponent(split.samples), tp, shared]  # (S, k, K + 2, 10)
-        figures = np.ascontiguousarray(figures.transpose(2, 3, 0, 1))
-        held = np.ascontiguousarray(columns.held[rows, tp].transpose(2, 3, 0, 1))
+        place = (rows * DOUBLINGS + exponent(split.samples)) * len(TPS) + tp
+        figures = columns.figures.take(2 * place + shared, axis=2, mode="clip")  # (K + 2, 10, S, k)
+        held = columns.held.take(rows * len(TPS) + tp, axis=2, mode="clip")
         layers: list[Layer] = [LookedUp(*pair) for pair in zip(figures, held, strict=True)]
         self.kinds, (self.embedding, self.head) = layers[:-2], layers[-2:]
         self.tied_parameters = columns.tied[rows]
@@ -133,11 +133,14 @@ class Columns:
         limits: what turns may choose of each.
         layers: (P,) n.
         batch: (P,) samples of a step.
-        table: (P, 12, 4, 2, K + 2, 10) figures of K kinds of layers, of embedding and head.
-        held: (P, 4, K + 2, 2) their parameters.
+        figures: (K + 2, 10, P * 12 * 4 * 2) of K kinds of layers, of embedding and head, of every
+            problem by samples, tp and sequence parallelism, see ``figures_of``.
+        held: (K + 2, 2, P * 4) their parameters.
         tied: (P,) parameters that embedding and head share.
         kinds_before: (P, 129, K) layers of each kind before each boundary.
         crossing: (P, 129) elements per sample that cross each boundary, 0 at the ends.
+        crossing_all: (P, 4, 129) those that cross the boundaries at one place of every piece of the
+            chain together, for each of ``CHUNKS``.
         speeds: (P, 64) speed of each server, 1 beyond the cluster.
         differ: whether any speed is not 1.
         memory_limit: (P,) bytes.
@@ -165,14 +168,14 @@ class Columns:
     def _make(self, count: int, kinds: int) -> None:
         """Make arrays for a number of problems."""
         self.layers, self.batch = np.ones((2, count), dtype=np.int64)
-        self.table = np.zeros((count, *_SHAPE, kinds + 2, _FIGURES))
-        self.held = np.zeros((count, len(TPS), kinds + 2, 2))
+        self.figures = np.zeros((kinds + 2, _FIGURES, count * _SAMPLES.size))
+        self.held = np.zeros((kinds + 2, 2, count * len(TPS)))
         self.kinds_before = np.zeros((count, LAYERS + 1, kinds))
         self.crossing = np.zeros((count, LAYERS + 1))
+        self.crossing_all = np.zeros((count, len(CHUNKS), LAYERS + 1))
         self.speeds = np.ones((count, SERVERS))
         self.tied, self.memory_limit, self.bound = np.zeros((3, count))
-        self._rates = {name: np.zeros(count) for name in _RATES}
-        self._links = {name: np.zeros(count) for name in _LINKS}
+        self._rates = np.zeros((len(_RATES) + len(_LINKS), count))
 
     def add(self, problem: Hybrid) -> int:
         """Add a problem, and return its row; arrays are made twice as large when they are full."""
@@ -201,12 +204,18 @@ class Columns:
         own = [*model.kinds, *[None] * (kinds - len(model.kinds)), model.embedding, model.head]
         for number, layer in enumerate(own):
             figures, held = figures_of(layer, problem.machine)
-            self.table[row, :, :, :, number], self.held[row, :, number] = figures, held
+            all_figures, all_held = self.of_layers(row)
+            all_figures[number], all_held[number] = figures, held
         before = model.kinds_before
         self.kinds_before[row, : n + 1, : before.shape[1]] = before
         self.kinds_before[row, n + 1 :] = self.kinds_before[row, n]
         self.crossing[row] = 0.0
         self.crossing[row, : n + 1] = model.crossing_after
+        self.crossing_all[row] = 0.0
+        for number, chunks in enumerate(CHUNKS):
+            if n % chunks == 0:
+                at = np.arange(chunks)[:, None] * (n // chunks) + np.arange(n // chunks + 1)
+                self.crossing_all[row, number, : at.shape[1]] = self.crossing[row, at].sum(axis=0)
         speeds = problem.cluster.speeds
         self.speeds[row] = 1.0
         self.speeds[row, : len(speeds)] = speeds
@@ -214,18 +223,24 @@ class Columns:
         self.layers[row], self.batch[row] = n, problem.batch
         self.tied[row], self.memory_limit[row] = model.tied_parameters, problem.memory_limit
         self.bound[row] = problem.bound_seconds
-        for name in _RATES:
-            self._rates[name][row] = getattr(problem.machine, name) or 0.0
-        for name in _LINKS:
-            self._links[name][row] = getattr(problem.machine.links, name)
+        machine = problem.machine
+        rates = [getattr(machine, name) or 0.0 for name in _RATES]
+        self._rates[:, row] = rates + [getattr(machine.links, name) for name in _LINKS]
+
+    def of_layers(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return views of one problem's figures, (K + 2, 10, 12, 4, 2), and parameters."""
+        begin, end = row * _SAMPLES.size, (row + 1) * _SAMPLES.size
+        figures = self.figures[:, :, begin:end].reshape(*self.figures.shape[:2], *_SHAPE)
+        return figures, self.held[:, :, row * len(TPS) : (row + 1) * len(TPS)]
 
     def machine(self, rows: np.ndarray) -> Machine:
         """Return the machines of the problems ``rows``, (k,), as one of arrays."""
         first = self.problems[0].machine
         if len(self.problems) == 1:
             return first
-        links = replace(first.links, **{key: x[rows] for key, x in self._links.items()})
-        rates = {key: x[rows] for key, x in self._rates.items()}
+        figures = self._rates[:, rows]
+        links = replace(first.links, **dict(zip(_LINKS, figures[len(_RATES) :], strict=True)))
+        rates: dict[str, Any] = dict(zip(_RATES, figures, strict=False))
         if first.attention_flops is None:
             rates["attention_flops"] = None
         return first._replace(links=links, **rates)

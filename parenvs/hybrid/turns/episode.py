@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from parenvs.hybrid.problem import Hybrid
@@ -112,7 +114,7 @@ class Episode:
             legal[: limits.servers] = True
             legal[self.servers] = False
         elif turn == TP:
-            legal[:] = self._allowed(self.devices[-1])
+            legal[:] = list(self._allowed(self.devices[-1]))
         else:
             single = len(self.ends) == 1 and self.is_last
             return _ALL_DATA.copy() if single else _ZERO_LATER.copy()
@@ -172,17 +174,14 @@ class Episode:
             return self.per_chunk - 1 if left >= 1 and count + 2 <= SERVERS else 0
         return self.per_chunk - behind(self.micro_batches, count, left)
 
-    def _allowed(self, devices: int) -> list[bool]:
-        """Return which of ``TPS`` the stage may have on a number of devices."""
+    def _allowed(self, devices: int) -> Iterator[bool]:
+        """Yield which of ``TPS`` the stage may have on a number of devices."""
         limits, count, last = self.limits, len(self.ends) - 1, self.is_last
-        left = limits.devices - self.first - devices
-        if not last and left < limits.least:
-            return [False] * len(TPS)
-        inside, first = limits.inside, self.first
-        spans = first // inside != (first + devices - 1) // inside
-        allowed = []
+        first, left = self.first, limits.devices - self.first - devices
+        enough = last or left >= limits.least
+        spans = first // limits.inside != (first + devices - 1) // limits.inside
         for ranks, possible in zip(TPS, limits.shared if self.shared else limits.tp, strict=True):
-            ok = possible and devices % ranks == 0 and not (spans and first % ranks)
+            ok = enough and possible and devices % ranks == 0 and not (spans and first % ranks)
             if ok:
                 replicas = devices // ranks
                 if count:
@@ -193,8 +192,7 @@ class Episode:
                 if ok and self.chunks > 1 and not last:
                     more = behind(micro_batches, count, left // limits.least)
                     ok = more <= self.per_chunk - self.ends[-1]
-            allowed.append(bool(ok))
-        return allowed
+            yield ok
 
     def plan(self, problem: Hybrid, modes: list[tuple[int, int]]) -> HybridPlan:
         """Return the plan of a complete episode.

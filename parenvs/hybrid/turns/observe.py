@@ -73,10 +73,11 @@ def shown(columns: Columns, row: int = 0) -> Shown:
     """
     problem, limits = columns.problems[row], columns.limits[row]
     model, cluster, n = problem.model, problem.cluster, limits.layers
-    table = columns.table[row]  # (12, 4, 2, K + 2, 10)
-    held = columns.held[row].sum(axis=-1)[0]  # (K + 2,) parameters of one rank
-    seconds = table[0, 0, 0, :, 0] + table[0, 0, 0, :, 1]
-    kept = table[0, 0, 0, :, len(LayerSeconds._fields) :][:, : len(RECOMPUTE_MODES)]
+    figures, parameters = columns.of_layers(row)
+    held = parameters.sum(axis=1)[:, 0]  # (K + 2,) of one rank
+    alone = figures[:, :, 0, 0, 0]  # (K + 2, 10) of one sample
+    seconds = alone[:, 0] + alone[:, 1]
+    kept = alone[:, len(LayerSeconds._fields) :][:, : len(RECOMPUTE_MODES)]
     kinds = np.array(model.kind_of)
     chain = np.zeros(SHAPES["chain"], dtype=np.float32)
     work = np.zeros(LAYERS + 1)
@@ -107,14 +108,14 @@ def _numbers(
 ) -> np.ndarray:
     """(18,) numbers of a problem, most of them ratios x as x / (1 + x)."""
     limits, machine, model = columns.limits[row], problem.machine, problem.model
-    kinds, figures = np.array(model.kind_of), columns.table[row]
+    kinds, figures = np.array(model.kind_of), columns.of_layers(row)[0]
     chain = seconds[kinds].sum()
     every = chain + seconds[-1] + seconds[-2]
     parameters = held[kinds].sum() + held[-2] + held[-1] - model.tied_parameters
     limit, size = problem.memory_limit, machine.width * parameters
     compute = problem.batch * every / limits.devices
     widest = max(number for number, ok in enumerate(limits.tp) if ok)
-    exchanged = figures[0, widest, 0, kinds, 2:4].sum()
+    exchanged = figures[kinds, 2:4, 0, widest, 0].sum()
     links = machine.links
     sent = machine.width * model.crossing_after.max()
     numbers = [

@@ -9,7 +9,7 @@ import numpy as np
 from parenvs.hybrid import formulas
 from parenvs.hybrid.stages import Stages
 from parenvs.hybrid.turns.actions import FEWEST, MODES, SERVERS
-from parenvs.hybrid.turns.columns import Chains, Columns
+from parenvs.hybrid.turns.columns import Chains, Columns, exponent
 from parenvs.hybrid.turns.episode import Episode
 
 _FEWEST, _SELECTIVE, _FULL = (MODES.index(name) for name in (FEWEST, "selective", "full"))
@@ -95,8 +95,11 @@ def outcome(columns: Columns, choices: Choices) -> Outcome:
     stages = _stages(columns, choices, layout)
     model: Any = Chains(columns, choices.rows, stages.split)
     machine = columns.machine(choices.rows)
-    stages, full, selective, size = _recomputed(columns, choices, layout, stages, model, machine)
-    step = formulas.step(model, columns.cluster, machine, stages)
+    held = formulas.parameters(model, stages)
+    stages, full, selective, size = _recomputed(
+        columns, choices, layout, stages, model, machine, held
+    )
+    step = formulas.step(model, columns.cluster, machine, stages, held)
     excess = size.max(axis=0) - columns.memory_limit[choices.rows]
     return Outcome(step.length, excess, full, selective)
 
@@ -141,6 +144,7 @@ def _recomputed(
     stages: Stages,
     model: Any,
     machine: Any,
+    parameters: tuple[np.ndarray, np.ndarray],
 ) -> tuple[Stages, np.ndarray, np.ndarray, np.ndarray]:
     """Say what the stages recompute.
 
@@ -152,7 +156,8 @@ def _recomputed(
     is_full, is_selective = choices.mode == _FULL, choices.mode == _SELECTIVE
     full, selective = np.where(is_full, size, 0), np.where(is_selective, size, 0)
     stages = stages._replace(full=stages.layers * is_full, selective=stages.layers * is_selective)
-    fewest, held = choices.mode == _FEWEST, formulas.memory(model, machine, stages)
+    fewest = choices.mode == _FEWEST
+    held = formulas.memory(model, machine, stages, held=parameters)
     if fewest.any():
         need = held.total - columns.memory_limit[choices.rows] * _FITS
         lacking = fewest & (need > 0)
@@ -162,7 +167,7 @@ def _recomputed(
             selective = np.where(lacking, own[1], selective)
             again = layout.first(full)
             stages = stages._replace(full=again, selective=layout.first(full + selective) - again)
-            held = formulas.memory(model, machine, stages)
+            held = formulas.memory(model, machine, stages, states=held)
     return stages, full, selective, held.total
 
 
@@ -192,15 +197,15 @@ def _fewest(
     flight = formulas.in_flight(
         len(stages.tp), stages.micro_batches, stages.chunks, count=stages.count
     )
-    flight = flight / stages.chunks
+    flight, split = flight / stages.chunks, stages.split
     kept = [
-        [kind.saved_bytes(machine, stages.split, mode) for mode in ("none", "selective", "full")]
+        [kind.saved_bytes(machine, split, mode) for mode in ("none", "selective", "full")]
         for kind in model.kinds
     ]
     some = np.stack([none - part for none, part, _ in kept])  # (K, S, k) bytes saved by a layer
     whole = np.stack([none - least for none, _, least in kept])
     at_work = [
-        np.where(count > 0, modes[0] + kind.working_bytes(machine, stages.split), 0.0)
+        np.where(count > 0, modes[0] + kind.working_bytes(machine, split), 0.0)
         for kind, count, modes in zip(model.kinds, stages.layers, kept, strict=True)
     ]
     largest = np.maximum(np.max(at_work, axis=0) - working, 0.0)  # beyond what runs anyway
@@ -254,17 +259,16 @@ def _stages(columns: Columns, choices: Choices, layout: _Layout) -> Stages:
     size = layout.width * chunks
     layers = layout.first(size)
     of_first = layers if layout.most == 1 else layout.of_chunk(size, 0)
-    crossing = columns.crossing[choices.rows]
-    on, back = np.zeros(dp.shape), np.zeros(dp.shape)
-    for chunk in range(layout.most):
-        begin = np.minimum(chunk * layout.per, layout.per * (chunks - 1))
-        used = real & (chunk < chunks)
-        on += np.where(used, crossing[plan, begin + layout.end], 0.0)
-        back += np.where(used, crossing[plan, begin + layout.begin], 0.0)
+    rows, kind = choices.rows, exponent(chunks)
+    on = columns.crossing_all[rows, kind, layout.end]
+    back = columns.crossing_all[rows, kind, layout.begin]
+    if not single:
+        on *= real
+        back *= real
     links = on[:-1].copy()
     last = (count - 1, plan)
-    on[0] += crossing[plan, layout.end[0]]
-    back[last] += crossing[plan, layout.per * (chunks - 1) + layout.begin[last]]
+    on[0] += columns.crossing[rows, layout.end[0]]
+    back[last] += columns.crossing[rows, layout.per * (chunks - 1) + layout.begin[last]]
     software = columns.software
     return Stages(
         layers=layers,

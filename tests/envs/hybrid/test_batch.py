@@ -12,6 +12,9 @@ CASES = {
     "named": {"instance": "hybrid/7"},
     "a family of a set": {"instance": "hetero-8-test", "family": "spread"},
     "hetero": {"instance": "hetero-8", "pool": 4},
+    "half servers": {
+        "instance": "gpt-1.5b", "cluster": "6x8:v100", "batch": 192, "stage_devices": 4
+    },
     "free order, small servers": {
         "instance": "gpt-1.5b", "cluster": "3x4:v100", "batch": 96, "server_order": "free"
     },

@@ -7,7 +7,7 @@ from parenvs.agents.exact.ordering import exact_order, path_bound, relaxed_bound
 from parenvs.agents.exact.ordering.references import fault_of, order_references
 from parenvs.agents.heuristics.ordering import RULES, by_rule, local_search, neh, random_order
 from parenvs.agents.order_planners import ORDER_PLANNERS
-from parenvs.datasets.orders import Tier, draw_ordering
+from parenvs.datasets.drawing.orders import Tier, draw_ordering
 from parenvs.errors import ParenvsError
 from parenvs.ordering.problem import Ordering
 from parenvs.shipped import ORDER_SETS, load_ordering, ordering_steps

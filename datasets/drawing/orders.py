@@ -1,6 +1,6 @@
 """Draws steps of packed micro-batches: documents, a model, and servers that differ a little.
 
-    python -m parenvs.datasets.orders                 # what is drawn, as a table
+    python -m parenvs.datasets.drawing.orders                 # what is drawn, as a table
 
 Lengths of documents are a mixture: a lognormal body of web pages, and a tail of long documents that
 falls like a power (books, repositories). That corpora are so skewed is well known (arXiv

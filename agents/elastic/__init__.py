@@ -1,0 +1,1 @@
+"""Policies for jobs on nodes that come and go: the optimal one, rules, an agent that learns."""

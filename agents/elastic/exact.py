@@ -1,0 +1,169 @@
+"""The optimal policy on a Markov chain, and the hindsight optimum of a course, both proven.
+
+The state is the number of nodes, the plan in force, what happened to it, the intervals since its
+state was safe, and the time. On a chain the next state depends on these alone, so going back from
+the last interval (value iteration of a finite horizon) gives the best policy and its expected
+return. On a course that is known beforehand the same recursion without chance gives the most that
+any policy can earn on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from parenvs.agents.elastic.chances import transitions
+from parenvs.elastic.course import Course
+from parenvs.elastic.library import EVENTS, GONE
+from parenvs.elastic.markov import Markov
+from parenvs.elastic.problem import Elastic, Moment
+from parenvs.elastic.run import Run, follow
+from parenvs.errors import ParenvsError
+
+
+@dataclass
+class Optimal:
+    """The optimal policy of a problem on a Markov chain.
+
+    Attributes:
+        problem: the problem.
+        samples: expected samples of an episode.
+        change: (S, EVENTS, N+1, K) int8, the best plan to change to, or to repair.
+        stays: (S, N+1, K, C) bool, whether to keep a plan to which nothing happened.
+    """
+
+    problem: Elastic
+    samples: float
+    change: np.ndarray
+    stays: np.ndarray
+    name: str = field(default="optimal", init=False)
+
+    @property
+    def value(self) -> float:
+        """The expected return in the environment."""
+        return self.samples / self.problem.ideal
+
+    def start(self, problem: Elastic) -> None:
+        """See ``Policy``.
+
+        Raises:
+            ParenvsError: the problem is another one.
+        """
+        if problem.name != self.problem.name:
+            raise ParenvsError(
+                f"the optimal policy of {self.problem.name} is none of {problem.name}"
+            )
+
+    def choose(self, moment: Moment, joined: int, left: int) -> int:
+        """See ``Policy``."""
+        t, nodes, plan, event, since = moment
+        if event == 0 and self.stays[t, nodes, plan, since]:
+            return plan
+        return int(self.change[t, event, nodes, plan])
+
+
+def optimal(problem: Elastic) -> Optimal:
+    """Return the optimal policy on a Markov chain, by going back from the last interval.
+
+    Raises:
+        ParenvsError: the nodes of the problem come from a trace.
+    """
+    chain = problem.source
+    if not isinstance(chain, Markov):
+        raise ParenvsError(
+            f"{problem.name}: a trace has no optimal policy; take the hindsight optimum"
+        )
+    library, count = problem.library, problem.intervals
+    most, plans, every = chain.nodes, len(library), library.costs.every
+    chances = [transitions(library, chain, phase) for phase in range(len(chain.leave))]
+    fits = np.array([problem.fits(n) for n in range(most + 1)])
+    backup = _Backup(problem)
+    change = np.zeros((count, EVENTS, most + 1, plans), dtype=np.int8)
+    stays = np.zeros((count, most + 1, plans, every), dtype=bool)
+    after = np.zeros((most + 1, plans, every))  # expected samples to come, by what is chosen
+    for t in range(count - 1, -1, -1):
+        keep = backup.keep + np.roll(after, -1, axis=2)
+        keep[~fits] = -np.inf
+        value = np.empty((EVENTS, most + 1, plans))
+        for n in range(most + 1):
+            options = backup.change + np.where(fits[n], after[n, :, 0], -np.inf)
+            best = options.argmax(axis=2)
+            change[t, :, n] = best
+            value[:, n] = np.take_along_axis(options, best[:, :, None], axis=2)[:, :, 0]
+        stays[t] = keep >= value[0][:, :, None]
+        stays[t, :, 0] = False
+        calm = np.where(stays[t], keep, value[0][:, :, None])
+        if t == 0:
+            break
+        chance = chances[chain.phase_of(t)]
+        after = np.matmul(chance[:, :, 0].transpose(1, 0, 2), calm.transpose(1, 0, 2))
+        after = after.transpose(1, 0, 2)
+        broken = np.einsum("nkem,emk->nk", chance[:, :, 1:], value[1:], optimize=True)
+        gone = chance[:, :, GONE].sum(axis=2) * problem.lost_samples
+        after = after + broken[:, :, None] - gone[:, :, None] * np.arange(every)
+    return Optimal(problem, float(calm[chain.start, 0, 0]), change, stays)
+
+
+class _Backup:
+    """What an interval earns, laid out for going back.
+
+    Attributes:
+        change: (EVENTS, K, K) samples of changes and repairs; those that are none cannot be chosen.
+        keep: (K, C) samples of keeping a plan, by the intervals since its state was safe.
+    """
+
+    def __init__(self, problem: Elastic) -> None:
+        plans, every = len(problem.library), problem.library.costs.every
+        self.change = problem.earned.copy()
+        own = np.arange(1, plans)
+        self.change[0, own, own] = -np.inf  # to keep a plan is no change
+        kept = np.diagonal(problem.earned[0])[:, None]
+        written = np.array([problem.saves(since) for since in range(every)])
+        self.keep = kept - written * problem.saved[:, None]
+
+
+def hindsight(problem: Elastic, course: Course) -> Run:
+    """Return the most that can be earned on a course that is known beforehand.
+
+    No policy earns more on it. Ties go to the plan in force.
+    """
+    library, count = problem.library, problem.intervals
+    plans, every = len(library), library.costs.every
+    backup, rows = _Backup(problem), np.arange(plans)
+    change = np.zeros((count, plans), dtype=np.int8)
+    stays = np.zeros((count, plans, every), dtype=bool)
+    after = np.zeros((plans, every))
+    for t in range(count - 1, -1, -1):
+        fits = problem.fits(int(course.nodes[t]))
+        event = problem.events(course.lost[t])
+        options = backup.change[event, rows] + np.where(fits, after[:, 0], -np.inf)
+        change[t] = options.argmax(axis=1)
+        moved = options[rows, change[t]][:, None]
+        lost = np.where(event == GONE, problem.lost_samples, 0.0)
+        moved = moved - lost[:, None] * np.arange(every)
+        keep = backup.keep + np.roll(after, -1, axis=1)
+        keep[~fits | (event > 0)] = -np.inf
+        keep[0] = -np.inf
+        stays[t] = keep >= moved
+        after = np.maximum(keep, moved)
+    return follow(problem, course, _Known(change, stays))
+
+
+class _Known:
+    """Follows what was worked out for a course."""
+
+    name = "hindsight"
+
+    def __init__(self, change: np.ndarray, stays: np.ndarray) -> None:
+        self.change, self.stays = change, stays
+
+    def start(self, problem: Elastic) -> None:
+        """See ``Policy``."""
+
+    def choose(self, moment: Moment, joined: int, left: int) -> int:
+        """See ``Policy``."""
+        t, _, plan, event, since = moment
+        if event == 0 and self.stays[t, plan, since]:
+            return plan
+        return int(self.change[t, plan])

@@ -1,0 +1,1 @@
+"""Problems drawn by number: orders of micro-batches, IOPDDL problems."""

@@ -1,0 +1,125 @@
+"""The command ``parenvs elastic``: what policies earn on nodes that come and go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from parenvs.cli.options import Json, Plot, Seed
+from parenvs.cli.report import Step, out, print_report, say, say_json
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.viewer import save
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from parenvs.elastic.problem import Elastic
+    from parenvs.elastic.run import Policy, Run
+
+
+def add_elastic(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(elastic)
+
+
+def elastic(
+    trace: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRACE", help="p3, g4dn, a .csv file of a trace, or SET/NAME of a chain."
+        ),
+    ],
+    model: Annotated[str | None, typer.Option(help="The model (default: gpt-1.5b).")] = None,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option("--policy", help="A policy, again for more; all (default: look-ahead)."),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Servers as nodes, for the cost model: 16x8:a100.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Samples of a step, with --cluster (default: 512).")
+    ] = None,
+    interval: Annotated[float, typer.Option(help="Seconds between two decisions.")] = 60.0,
+    seed: Seed = 0,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Let policies choose plans while nodes leave and come; the last policy is shown in full.
+
+    The table has the hindsight optimum of the same events, which no policy exceeds, and on a chain
+    the optimal policy.
+    """
+    from parenvs.elastic.run import follow
+    from parenvs.shipped import load_elastic
+
+    if seed < 0:
+        raise ParenvsError(f"--seed must be a whole number from 0, not {seed}")
+    with Step("making the candidate plans and what they cost"):
+        problem = load_elastic(trace, model, interval, cluster, batch)
+    course = problem.drawn(seed)
+    runs: list[Run] = []
+    for policy in [*_policies(problem, policies or ["look-ahead"]), None]:
+        with Step(f"{'hindsight' if policy is None else policy.name} on {problem.name}", 1.0):
+            runs.append(_hindsight(problem, seed) if policy is None else
+                        follow(problem, course, policy))  # fmt: skip
+    if as_json:
+        say_json({"runs": [run.to_json() for run in runs]})
+    else:
+        out.print(_table(runs))
+        print_report(runs[-2])
+    if plot is not None:
+        save(plot, runs[-2])
+        if not as_json:
+            say(f"picture written to {plot}")
+
+
+def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
+    """Return the policies of some names, those of ``all`` for it.
+
+    Raises:
+        ParenvsError: a name is unknown.
+    """
+    from parenvs.agents.elastic.exact import optimal
+    from parenvs.agents.elastic.rules import RULES
+    from parenvs.elastic.markov import Markov
+
+    is_chain = isinstance(problem.source, Markov)
+    if names == ["all"]:
+        names = [*RULES, *(["optimal"] if is_chain else [])]
+    for name in names:
+        if name not in RULES and not (name == "optimal" and is_chain):
+            known = [*RULES, "optimal (of chains)", "all"]
+            raise ParenvsError(
+                f"--policy {shown(name)} is unknown{did_you_mean(name, RULES)}; known: "
+                f"{', '.join(known)}"
+            )
+    found: list[Policy] = []
+    for name in names:
+        with Step(f"preparing {name}", 1.0):
+            found.append(optimal(problem) if name == "optimal" else RULES[name]())
+    return found
+
+
+def _hindsight(problem: Elastic, seed: int) -> Run:
+    """Return the hindsight optimum of a seed's course."""
+    from parenvs.agents.elastic.exact import hindsight
+
+    return hindsight(problem, problem.drawn(seed))
+
+
+def _table(runs: list[Run]) -> Table:
+    """Return what policies earned, the hindsight optimum last."""
+    from parenvs.cli.tables import empty
+
+    table = empty(runs[0].problem.name, "policy", "samples", "of the ideal", "of hindsight",
+                  "changes", "stops", "state lost", "change time")  # fmt: skip
+    best = runs[-1].total
+    for run in runs:
+        table.add_row(
+            run.policy, f"{run.total:,.0f}", f"{run.share:.2%}",
+            f"{run.total / best:.2%}" if best else "", str(run.changed.sum()),
+            str(run.stopped.sum()), str(run.gone.sum()), f"{run.seconds.sum() / 60:.1f} min",
+        )  # fmt: skip
+    return table

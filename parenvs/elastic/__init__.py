@@ -1,0 +1,1 @@
+"""Training on machines that come and go: which plan next, what moves, and what it costs."""

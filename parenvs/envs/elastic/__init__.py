@@ -1,0 +1,1 @@
+"""``ElasticPlan-v0``: which plan next, on nodes that come and go."""

@@ -1,0 +1,1 @@
+"""``IntraOpSharding-v0``: strategies of the nodes of an IOPDDL problem, single and native batch."""

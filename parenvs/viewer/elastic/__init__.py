@@ -1,0 +1,1 @@
+"""Jobs on nodes that come and go, as text and as pictures."""

@@ -1,0 +1,1 @@
+"""Plans of strategies (IOPDDL) as text and as pictures."""

@@ -1,0 +1,138 @@
+"""What moves: the formula against single elements, published changes, and all assignments."""
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import chain, combinations, permutations
+
+import elastic_toys as toys
+import numpy as np
+import pytest
+
+from parenvs.elastic.movement import (
+    WAYS,
+    Degrees,
+    Layout,
+    atom_bytes,
+    least_placement,
+    move,
+    overlap,
+    slices,
+)
+from parenvs.elastic.state import State
+from parenvs.errors import ParenvsError
+from parenvs.hybrid.model import HybridModel
+from parenvs.shipped import shapes
+
+
+def test_movement__overlap_counts_elements():
+    """Of 840 elements, which all degrees up to 8 divide."""
+    n = 840
+    for one in range(1, 9):
+        for other in range(1, 9):
+            for shard in range(one):
+                mine = set(range(shard * n // one, (shard + 1) * n // one))
+                for its in range(other):
+                    both = mine & set(range(its * n // other, (its + 1) * n // other))
+                    exact = Fraction(len(both), n)
+                    assert overlap(shard, one, its, other) == pytest.approx(float(exact), abs=1e-12)
+
+
+@pytest.mark.parametrize("old", [(1, 1), (2, 3), (4, 2)])
+@pytest.mark.parametrize("new", [(1, 4), (2, 1), (3, 2), (8, 3)])
+def test_movement__new_shards_are_complete(old, new):
+    """Every new shard takes its part of what is split, and all of what is not."""
+    state = toys.state()
+    before, after = Degrees(*old, 1), Degrees(*new, 2)
+    size = slices(state, before, after)
+    assert size.shape == (old[0] * old[1], new[0] * new[1])
+    bounds = state.bounds(new[1])
+    for p in range(new[1]):
+        layers = slice(bounds[p], bounds[p + 1])
+        wanted = state.split[layers].sum() / new[0] + state.whole[layers].sum()
+        assert size[:, p * new[0] : (p + 1) * new[0]].sum(axis=0) == pytest.approx(wanted)
+
+
+def test_movement__published_change_of_bert_large():
+    """20 devices, PP2 MP4 DP2 to PP2 MP2 DP2: all, over the network, least of the busiest host."""
+    model = HybridModel.of_shape(replace(shapes()["bert-large"], tied=False))
+    old, new = Degrees(4, 2, 2), Degrees(2, 2, 2)
+    fetched = move(State.of(model), old, new, "tenplex", 4, 5)
+    assert fetched.bytes == pytest.approx(10.25e9, abs=5e6)
+    assert fetched.network_bytes == pytest.approx(5.11e9, abs=5e6)
+    sources = move(State.of(model), old, new, "minimal", 4, 5, fixed_hosts=True)
+    assert sources.network_bytes == fetched.network_bytes
+    assert sources.egress_bytes == pytest.approx(2.56e9, abs=5e6)
+    free = move(State.of(model), old, new, "minimal", 4, 5)  # the second stage stays where it was
+    assert free.network_bytes == free.egress_bytes == 0
+
+
+def test_movement__published_seconds():
+    """Tenplex's nine changes within the errors that the fit is said to have, in sample."""
+    published = {
+        Degrees(4, 2, 2): (8.5, 11.5, 24.2),
+        Degrees(8, 2, 1): (7.4, 10.5, 20.2),
+        Degrees(4, 4, 1): (4.6, 5.9, 10.8),
+    }
+    sizes = ((24, 2048), (32, 2560), (32, 4096))
+    base = shapes()["gpt-7.5b"]
+    for new, row in published.items():
+        for seconds, (layers, hidden) in zip(row, sizes, strict=True):
+            shape = replace(base, layers=layers, hidden=hidden, feed_forward=4 * hidden,
+                            head_width=hidden // 32)  # fmt: skip
+            state = State.of(HybridModel.of_shape(shape))
+            moved = move(state, Degrees(4, 2, 1), new, "tenplex")
+            assert -0.18 < moved.seconds() / seconds - 1 < 0.22
+
+
+def least_of(had, asked, size):
+    """The least largest egress, by all assignments; for each by Hall's condition on senders."""
+    hosts = range(len(had))
+    groups = list(chain.from_iterable(combinations(hosts, n) for n in range(1, len(had) + 1)))
+    best = np.inf
+    for place in permutations(hosts, len(asked)):
+        demand = (asked * ~had[list(place)]).sum(axis=0) * size
+        only = [demand[~had[[h for h in hosts if h not in g]].any(axis=0) & had.any(axis=0)].sum()
+                / len(g) for g in groups]  # fmt: skip
+        best = min(best, max(only))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_movement__least_egress_is_that_of_all_assignments(seed):
+    rng = np.random.default_rng(seed)
+    had = rng.random((4, 6)) < 0.5
+    asked = (rng.random((3, 6)) < 0.5) * rng.integers(1, 3, (3, 6))
+    size = rng.uniform(1e9, 5e9, 6)
+    place, egress = least_placement(had, asked.astype(np.float32), size)
+    assert egress == pytest.approx(least_of(had, asked, size), rel=1e-6)
+    assert len(set(place)) == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [((2, 2, 1), (2, 1, 2)), ((2, 1, 2), (4, 1, 1)), ((1, 3, 1), (1, 2, 2))]
+)
+def test_movement__minimal_is_that_of_all_assignments(old, new):
+    state, devices = toys.state(), 2
+    before, after = Degrees(*old), Degrees(*new)
+    grid = old[0] * new[0]
+    layouts = [Layout.of(state, degrees, grid, devices) for degrees in (before, after)]
+    had = layouts[0].on(3).any(axis=1)
+    found = move(state, before, after, devices=devices, hosts=3)
+    best = least_of(had, layouts[1].asked, atom_bytes(state, grid))
+    assert found.egress_bytes == pytest.approx(best, abs=1e3)
+    rough = move(state, before, after, devices=devices, hosts=3, exact=False)
+    assert rough.egress_bytes >= found.egress_bytes - 1e3
+    assert rough.network_bytes <= found.network_bytes + 1e3
+
+
+def test_movement__nothing_moves_without_a_change():
+    for way in WAYS[:1]:
+        moved = move(toys.state(), Degrees(2, 2, 2), Degrees(2, 2, 2), way)
+        assert (moved.bytes, moved.network_bytes, moved.egress_bytes) == (0, 0, 0)
+
+
+def test_movement__bad_input():
+    with pytest.raises(ParenvsError, match="way must be one of minimal, tenplex, central"):
+        move(toys.state(), Degrees(1, 1, 1), Degrees(1, 1, 2), "fast")
+    with pytest.raises(ParenvsError, match="1 hosts of 4 devices are too few: 2"):
+        move(toys.state(), Degrees(1, 1, 1), Degrees(1, 4, 2), hosts=1)

@@ -1,0 +1,169 @@
+"""The decision process: what happens to plans, what choices earn, candidates and their costs."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import elastic_toys as toys
+import numpy as np
+import pytest
+
+from parenvs.cluster import Cluster
+from parenvs.elastic.files import read_set, save_set
+from parenvs.elastic.library import GONE, LOST, READY, Library, replica_nodes
+from parenvs.elastic.movement import Degrees
+from parenvs.elastic.problem import Elastic, Moment
+from parenvs.elastic.run import follow, replay
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.hybrid.model import HybridModel
+from parenvs.hybrid.problem import Hybrid
+from parenvs.shipped import elastic_rows, load_elastic, shapes
+
+
+def test_problem__what_happens_to_plans():
+    """By replicas: which parts of the state are left when any nodes leave."""
+    problem = toys.problem("wide")
+    library = problem.library
+    for count in range(7):
+        for leaving in combinations(range(6), count):
+            ranks = np.isin(np.arange(6), leaving)
+            events = problem.events(np.concatenate([[0], ranks.cumsum()]).astype(np.int8))
+            for k, plan in enumerate(library.candidates, 1):
+                used, held = int(library.used[k]), int(library.needed[k])
+                mine = [rank for rank in leaving if rank < used]
+                data = plan.degrees.data
+                kept = {rank // data for rank in range(used) if rank not in mine}
+                if not mine:
+                    wanted = 0
+                elif len(kept) < used // data:
+                    wanted = GONE
+                elif sum(rank < held for rank in leaving) <= plan.spares:
+                    wanted = READY + len(mine)
+                else:
+                    wanted = min(len(mine), LOST)
+                assert events[k] == wanted
+            assert events[0] == 0
+
+
+def test_problem__samples_of_choices():
+    problem = toys.problem()
+    costs, library = problem.library.costs, problem.library
+    seconds, egress = library.tables
+    start = problem.samples(Moment(0, 3), 3)  # a start reads the checkpoint
+    assert start == pytest.approx(1.9 * (60 - (33.587 + 9)))
+    assert problem.samples(Moment(0, 3), 0) == 0
+    assert problem.samples(Moment(4, 3, 3, 0, 1), 3) == pytest.approx(1.9 * 60)
+    assert problem.samples(Moment(4, 3, 3, 0, 2), 3) == pytest.approx(1.9 * (60 - costs.save))
+    gone = problem.samples(Moment(4, 3, 3, GONE, 2), 1)
+    assert gone == pytest.approx(1.0 * (60 - 28.76 - 9) - 2 * 1.9 * 60)
+    assert problem.samples(Moment(4, 3, 3, GONE, 2), 0) == pytest.approx(-2 * 1.9 * 60)
+    # From the replicas to the pipeline: the host that sends most.
+    moved = library.movements[Degrees(1, 1, 2), Degrees(1, 2, 1), 0]
+    assert moved.egress_bytes == egress[0, 3, 2] == 0
+    join = library.movements[Degrees(1, 1, 1), Degrees(1, 1, 2), 0]
+    assert join.egress_bytes == pytest.approx(library.state.bytes)
+    groups = 2 + 1 + 1 + 2
+    planned = costs.fixed + groups * costs.join + library.state.bytes / costs.egress
+    assert seconds[0, 1, 3] == pytest.approx(planned)
+    repaired = seconds[1, 3, 3]
+    assert repaired == pytest.approx(33.587 + library.state.bytes / costs.egress)
+    ready = seconds[READY + 1, 4, 4]
+    assert ready == pytest.approx(planned)
+    assert seconds[0, 3, 4] == pytest.approx(costs.fixed + groups * costs.join)  # one spare more
+    assert seconds[0, 4, 3] == 0
+
+
+def test_problem__moments_follow_each_other():
+    problem = toys.problem("bulk", intervals=40)
+    course = problem.drawn(5)
+
+    class Third:
+        name = "third"
+
+        def start(self, problem):
+            self.seen = []
+
+        def choose(self, moment, joined, left):
+            self.seen.append((moment, joined, left))
+            return 3 if moment.nodes >= 2 else 1 if moment.nodes else 0
+
+    policy = Third()
+    run = follow(problem, course, policy)
+    assert [moment.nodes for moment, _, _ in policy.seen] == course.nodes.tolist()
+    assert max(moment.since for moment, _, _ in policy.seen) == 2  # every third is a checkpoint
+    again = replay(problem, course, run.plans)
+    assert (again.samples == run.samples).all()
+    assert run.value == pytest.approx(run.total / problem.ideal)
+    assert run.changed.sum() > 0
+    assert run.to_json()["stops"] == run.stopped.sum()
+    with pytest.raises(ValueError, match="interval 0: plan 9 does not fit"):
+        replay(problem, course, [9])
+
+
+def test_problem__ideal_is_expected():
+    problem = toys.problem("bulk", intervals=6)
+    totals = [problem.best[problem.drawn(seed).nodes].sum() for seed in range(1500)]
+    assert problem.ideal == pytest.approx(np.mean(totals), rel=0.02)
+
+
+def test_problem__measured_candidates():
+    """All measured degrees of GPT-1.5B are candidates, and the fastest with a spare."""
+    problem = load_elastic("elastic-test/bulk-gpt-1.5b-000")
+    library = problem.library
+    assert len(library) == 64
+    degrees = {plan.degrees for plan in library.candidates}
+    assert len(degrees) == 46
+    assert library.rate.max() == 43.468
+    assert {plan.spares for plan in library.candidates} == {0, 1}
+    assert (library.needed <= 32).all()
+    assert (library.borders[:, -1] == library.used).all()
+
+
+def test_problem__candidates_of_the_cost_model():
+    hybrid = Hybrid(HybridModel.of_shape(shapes()["gpt-1.7b"]), Cluster.parse("4x2:a100"), 64)
+    library = Library.modelled(hybrid)
+    assert library.used.max() <= 4
+    assert (library.rate[1:] > 0).all()
+    assert library.costs.load == pytest.approx(7 * library.state.bytes / 23e9)
+    by_nodes = [library.rate[library.used == n].max() for n in (1, 2, 4)]
+    assert by_nodes == sorted(by_nodes)
+    for k, plan in enumerate(library.candidates, 1):
+        assert plan.degrees.ranks == 2 * library.used[k]
+        assert library.used[k] % library.replicas[k] == 0
+
+
+def test_problem__replica_nodes():
+    for degrees, devices, wanted in (
+        ((1, 3, 4), 1, 4), ((2, 3, 4), 4, 2), ((2, 2, 2), 8, 1), ((4, 2, 3), 2, 3),
+        ((3, 1, 2), 4, None),
+    ):  # fmt: skip
+        assert replica_nodes(Degrees(*degrees), devices) == wanted
+
+
+def test_problem__bad_input(tmp_path):
+    chain = toys.CHAINS["calm"]
+    with pytest.raises(ParenvsError, match="interval must be from 1 to 86,400 s"):
+        Elastic(toys.library(), chain, 0.0)
+    with pytest.raises(ParenvsError, match="intervals must be a whole number"):
+        Elastic(toys.library(), chain, 60.0, 1.5)
+    few = replace(toys.library(True), candidates=toys.library(True).candidates[-2:-1])
+    with pytest.raises(InfeasibleError, match="smallest plan takes 6 nodes"):
+        Elastic(few, chain)
+    with pytest.raises(ParenvsError, match="unknown problem 'elastic-test/x'"):
+        load_elastic("elastic-test/x")
+    with pytest.raises(ParenvsError, match="unknown set 'elastic-tes'"):
+        elastic_rows("elastic-tes")
+    path = tmp_path / "set.json"
+    rows = dict(list(elastic_rows("elastic-test").items())[:2])
+    save_set(path, rows)
+    assert read_set(path, ["gpt-1.5b"]) == rows
+    text = path.read_text()
+    for old, new, words in (
+        ('"schema": 1', '"schema": 2', "'schema' 1"),
+        ('"model": "gpt-1.5b"', '"model": "gpt"', r"problems\[0\]: field 'model' must be one of"),
+        ('"intervals": 240', '"intervals": "x"', "field 'intervals' must be a whole number"),
+        ('"intervals"', '"interval"', "expected an object of the fields"),
+        ("{", "", "not a JSON file"),
+    ):
+        path.write_text(text.replace(old, new, 1))
+        with pytest.raises(ParenvsError, match=words):
+            read_set(path, ["gpt-1.5b"])
