@@ -29,7 +29,7 @@ LAYERS = (
     ("judging", "datasets"),
     ("diff",),
     ("viewer", "shardy"),
-    ("envs", "wrappers"),
+    ("envs", "wrappers", "exports"),
     ("agents",),
     ("leaderboard", "bench"),
     ("cli",),

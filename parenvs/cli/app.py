@@ -13,6 +13,7 @@ from parenvs import __version__
 from parenvs.cli import tables
 from parenvs.cli.bench import add_bench
 from parenvs.cli.elastic import add_elastic
+from parenvs.cli.exports import add_exports, verify_compiled
 from parenvs.cli.iopddl import add_iopddl
 from parenvs.cli.leaderboard import add_leaderboard
 from parenvs.cli.model import Model, reading
@@ -265,13 +266,23 @@ def verify(
         str | None,
         typer.Option(help="HLO of the graph (.pb, .txt), if the plan's instance is no such file."),
     ] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile the step on virtual devices, and count.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check a partition plan against XLA's own partitioner (extra jax). Status 2 if they differ."""
+    """Check a partition plan against XLA's own partitioner (extra jax). Status 2 if they differ.
+
+    With --compile, XLA compiles the step ahead of time, of hybrid plans of one stage too: shardings
+    kept, collectives and memory beside the judge's.
+    """
     from parenvs.plan import PartitionPlan, load_plan
     from parenvs.shardy.verify import verify_plan
 
     partition_plan = load_plan(file)
+    if compiled:
+        verify_compiled(partition_plan, file, module, as_json)
+        return
     if not isinstance(partition_plan, PartitionPlan):
         raise ParenvsError(f"{file}: verify takes plans of partitions, not {partition_plan.task}")
     verification = verify_plan(partition_plan, module)
@@ -344,6 +355,7 @@ add_bench(app)
 add_leaderboard(app)
 add_elastic(app)
 add_iopddl(app)
+add_exports(app)
 
 
 def main() -> None:

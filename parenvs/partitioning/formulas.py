@@ -114,10 +114,14 @@ def all_reduces(classes: DimensionClasses, chosen: np.ndarray) -> int:
 
     An argmax reduces two arrays at once, values and indices: each is all-reduced.
     """
-    graph = classes.graph
+    instructions = partial_instructions(classes, chosen)
+    return int(np.diff(classes.graph.result_offset)[instructions].sum())
+
+
+def partial_instructions(classes: DimensionClasses, chosen: np.ndarray) -> np.ndarray:
+    """(k,) instructions that leave partial results if the classes ``chosen`` are split."""
     partial = chosen[classes.factor_class] & classes.factors.partial
-    instructions = np.unique(classes.factors.instruction[partial])
-    return int(np.diff(graph.result_offset)[instructions].sum())
+    return np.unique(classes.factors.instruction[partial])
 
 
 def step_seconds(

@@ -28,7 +28,7 @@ from parenvs.instances import load_graph
 from parenvs.partitioning.classes import scope_of
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.plan import PartitionPlan, Plan
-from parenvs.shardy.module import module_of, need_jax
+from parenvs.shardy.module import Module, module_of, need_jax
 from parenvs.shardy.oracle import ShardyOracle
 
 _LISTED = 3
@@ -174,6 +174,22 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
     need_jax()
     if not isinstance(plan, PartitionPlan):
         raise ParenvsError(f"only partition plans can be verified, not one of task {plan.task!r}")
+    module = module_for(graph, plan, source)
+    problem = Partitioning.build(graph, plan.cluster, plan.rules, plan.uneven)
+    return _compare(plan, problem, module.proto)
+
+
+def module_for(graph: Graph, plan: Plan, source: Any = None) -> Module:
+    """Return the module that a plan's graph was read from.
+
+    Args:
+        graph: the graph that the plan is for.
+        plan: the plan.
+        source: see ``verify``.
+
+    Raises:
+        ParenvsError: the plan is not for the graph, or ``source`` is not its module.
+    """
     if plan.fingerprint != graph.fingerprint:
         raise ParenvsError(
             f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {graph.name} is "
@@ -193,8 +209,7 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
         raise ParenvsError(
             f"{module.where}: not the module that the plan's graph was read from; {module.remedy}"
         )
-    problem = Partitioning.build(graph, plan.cluster, plan.rules, plan.uneven)
-    return _compare(plan, problem, module.proto)
+    return module
 
 
 def _compare(plan: PartitionPlan, problem: Partitioning, proto: bytes) -> Verification:

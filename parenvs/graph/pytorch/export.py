@@ -106,7 +106,7 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
     trained = _needed(graph, set(outputs))
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
     first = _first_names(module)
-    names = _argument_names(module, positional, whole.targets)
+    names = argument_names(module, positional, whole.targets)
     notes = list(whole.notes)
     inputs, nodes = [], []
     specs = {spec.arg.name: spec for spec in signature.input_specs}
@@ -243,7 +243,7 @@ def _constant(program: Any, target: str) -> Any:
     return value.float().numpy() if value.dtype is torch.bfloat16 else value.numpy()
 
 
-def _argument_names(module: nn.Module, positional: int, targets: int) -> dict[str, str]:
+def argument_names(module: nn.Module, positional: int, targets: int) -> dict[str, str]:
     """Placeholders of the exported wrapper -> names of the arguments of ``forward``."""
     try:
         parameters = list(inspect.signature(module.forward).parameters.values())

@@ -1,0 +1,1 @@
+"""Plans in the words of the frameworks that run them: JAX, PyTorch, and launchers."""

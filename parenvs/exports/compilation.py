@@ -1,0 +1,377 @@
+"""Compiles a sharded step ahead of time, on virtual devices, and reports what XLA made of it.
+
+The number of a process's devices is fixed when JAX starts, so the compiler runs in a process of its
+own (``python -m parenvs.exports.compilation FOLDER``). It is given the module that the plan's graph
+was read from, so that no code of the user runs; nothing is allocated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from parenvs.errors import ParenvsError, one_line
+from parenvs.exports.prediction import Prediction, predict
+from parenvs.exports.sharding import Sharding, sharding_of
+from parenvs.graph.graph import Graph
+from parenvs.instances import load_graph
+from parenvs.plan import Plan
+from parenvs.shardy.module import need_jax
+from parenvs.shardy.verify import module_for
+from parenvs.viewer.words import plural, size
+
+TIMEOUT_SECONDS = 3600.0
+"""After which a compiler is stopped."""
+_KINDS = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter|ragged-all-to-all"
+_COLLECTIVE = re.compile(rf"= (?P<types>.*?) (?P<kind>{_KINDS})(?P<half>-start|-done)?\(")
+_TYPE = re.compile(r"(?P<kind>pred|bf16|[a-z]+(?P<bits>\d+)\w*)\[(?P<sizes>[\d,]*)\]")
+_DEVICES = "--xla_force_host_platform_device_count"
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """Collectives of one kind in a compiled module; one in a loop counts once.
+
+    Attributes:
+        operations: of them; XLA merges many into one.
+        arrays: results on each device.
+        bytes: their bytes on each device.
+    """
+
+    operations: int
+    arrays: int
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What XLA made of a sharded step, beside what the judge predicts; bytes of a device.
+
+    Attributes:
+        instance: of the plan.
+        task: of the plan.
+        mesh: axis -> number of devices.
+        asked: inputs and outputs whose shardings were asked for.
+        changed: those of them that XLA shards otherwise.
+        collectives: kind -> what there is of it.
+        argument_bytes: of the inputs.
+        peak_bytes: inputs, outputs that take no input's place, and temporary tensors.
+        seconds: that the compiler took.
+        predicted: what the judge says.
+        shares_states: whether replicas share states (ZeRO), which XLA gathers.
+        notes: what the plan says and shardings cannot, in sentences.
+    """
+
+    instance: str
+    task: str
+    mesh: Mapping[str, int]
+    asked: int
+    changed: tuple[str, ...]
+    collectives: Mapping[str, Collectives]
+    argument_bytes: float
+    peak_bytes: float
+    seconds: float
+    predicted: Prediction
+    shares_states: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def all_reduces(self) -> Collectives:
+        """What is all-reduced."""
+        return self.collectives.get("all-reduce", Collectives(0, 0, 0.0))
+
+    @property
+    def others(self) -> dict[str, Collectives]:
+        """Collectives of other kinds, which the judge expects none of but for ZeRO."""
+        return {kind: found for kind, found in self.collectives.items() if kind != "all-reduce"}
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all shardings are kept and the collectives are as predicted.
+
+        Where replicas share states, only shardings are compared.
+        """
+        same = self.all_reduces.arrays == self.predicted.arrays and not self.others
+        return not self.changed and (same or self.shares_states)
+
+    @property
+    def memory_ratio(self) -> float:
+        """Predicted bytes over XLA's."""
+        return self.predicted.peak_bytes / self.peak_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the compilation as an object of JSON types."""
+        return {
+            "agrees": self.agrees,
+            **asdict(self),
+            "changed": list(self.changed),
+            "notes": list(self.notes),
+        }
+
+    def text(self) -> str:
+        """Return the compilation in a few sentences."""
+        mesh = " x ".join(f"{axis} {count}" for axis, count in self.mesh.items())
+        found, expected = self.all_reduces, self.predicted
+        kept = self.asked - len(self.changed)
+        sentences = [
+            f"XLA compiled this {self.task} plan of {self.instance} for {mesh} virtual devices in "
+            f"{self.seconds:.1f} s and keeps {kept:,} of {self.asked:,} shardings.",
+            f"It all-reduces {plural(found.arrays, 'array')} of {size(found.bytes)} in "
+            f"{plural(found.operations, 'operation')}; the judge predicted {expected.arrays:,} of "
+            f"{size(expected.bytes)}.",
+        ]
+        if self.changed:
+            more = len(self.changed) - _NAMED
+            ends = f" and {more:,} more" if more > 0 else ""
+            sentences.append(f"Sharded otherwise: {', '.join(self.changed[:_NAMED])}{ends}.")
+        for kind, others in sorted(self.others.items()):
+            why = " (ZeRO)" if self.shares_states else ", which the judge does not price"
+            arrays = plural(others.arrays, "array")
+            sentences.append(f"{kind}: {arrays} of {size(others.bytes)}{why}.")
+        sentences.append(
+            f"Memory of a device: {size(self.peak_bytes)}, predicted {size(expected.peak_bytes)} "
+            f"({self.memory_ratio:.2f}); inputs {size(self.argument_bytes)}, predicted "
+            f"{size(expected.argument_bytes)}."
+        )
+        return " ".join([*sentences, *(f"Note: {note}." for note in self.notes)])
+
+
+def compile_plan(
+    plan: Plan,
+    source: Any = None,
+    graph: Graph | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> Compilation:
+    """Compile the step of a plan with its shardings, on virtual devices.
+
+    Args:
+        plan: a plan of operator partitioning or data parallelism, or a hybrid one of one stage.
+        source: the module that the graph was read from, see ``parenvs.shardy.verify.verify``.
+        graph: the step's graph (default: the plan's instance).
+        timeout_seconds: after which the compiler is stopped.
+
+    Raises:
+        ParenvsError: JAX is missing or too old, the plan cannot be exported, ``source`` is not its
+            module, or the compiler fails; the line gives its reason.
+    """
+    need_jax()
+    if graph is None:
+        graph = load_graph(plan.instance)
+    sharding = sharding_of(plan, graph)
+    sharding.check_even()
+    module = module_for(graph, plan, source)
+    answer = _compiled(sharding, module.proto, timeout_seconds)
+    return Compilation(
+        instance=plan.instance,
+        task=plan.task,
+        mesh={axis.name: axis.size for axis in sharding.axes},
+        asked=len(sharding.inputs) + len(sharding.outputs),
+        changed=tuple(_name(sharding, number) for number in answer["changed"]),
+        collectives={
+            kind: Collectives(**found) for kind, found in sorted(answer["collectives"].items())
+        },
+        argument_bytes=answer["argument_bytes"],
+        peak_bytes=answer["peak_bytes"],
+        seconds=answer["seconds"],
+        predicted=predict(sharding),
+        shares_states=sharding.zero > 0,
+        notes=sharding.notes,
+    )
+
+
+def _name(sharding: Sharding, number: int) -> str:
+    """Path of an input, or number of an output behind the inputs."""
+    inputs = len(sharding.inputs)
+    return sharding.graph.paths[number] if number < inputs else f"output {number - inputs}"
+
+
+def _compiled(sharding: Sharding, proto: bytes, timeout_seconds: float) -> dict[str, Any]:
+    """Run the compiler in a process of its own, and return its answer."""
+    request = {
+        "mesh": [[axis.name, axis.size] for axis in sharding.axes],
+        "inputs": sharding.inputs,
+        "outputs": sharding.outputs,
+        "donated": sharding.donated,
+    }
+    with tempfile.TemporaryDirectory(prefix="parenvs-") as place:
+        folder = Path(place)
+        (folder / "module.pb").write_bytes(proto)
+        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        words = [x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(_DEVICES)]
+        environment = {
+            **os.environ,
+            "XLA_FLAGS": " ".join([*words, f"{_DEVICES}={sharding.devices}"]),
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+        }
+        command = [sys.executable, "-m", "parenvs.exports.compilation", place]
+        try:
+            ended = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=timeout_seconds
+            )
+        except subprocess.TimeoutExpired:
+            raise ParenvsError(
+                f"XLA's compiler was stopped after {timeout_seconds:,.0f} s; give it longer, or "
+                "plan fewer layers"
+            ) from None
+        answer = folder / "answer.json"
+        if not answer.exists():
+            reason = (ended.stderr.strip().splitlines() or [f"status {ended.returncode}"])[-1]
+            raise ParenvsError(f"XLA's compiler ended without an answer: {reason[:300]}")
+        content = json.loads(answer.read_text(encoding="utf-8"))
+    if "error" in content:
+        raise ParenvsError(f"XLA cannot compile the plan: {content['error']}")
+    return content
+
+
+def main(folder: Path) -> None:
+    """Compile the request of a folder, and write the answer beside it."""
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    try:
+        answer = _answer(request, (folder / "module.pb").read_bytes())
+    except Exception as error:  # of any kind, from within the compiler: one line of it is told
+        answer = {"error": f"{type(error).__name__}: {one_line(error)}"}
+    (folder / "answer.json").write_text(json.dumps(answer), encoding="utf-8")
+
+
+def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
+    """Compile a module with shardings, and measure what comes out."""
+    import time
+
+    import jax
+
+    from parenvs.exports.jax import partition_spec
+
+    mesh = jax.make_mesh(*zip(*[(count, name) for name, count in request["mesh"]], strict=True))
+    asked = [
+        [jax.NamedSharding(mesh, partition_spec(tuple(spec))) for spec in request[key]]
+        for key in ("inputs", "outputs")
+    ]
+    call, arguments = callable_of(proto)
+    jitted = jax.jit(
+        call,
+        in_shardings=tuple(asked[0]),
+        out_shardings=asked[1],
+        donate_argnums=tuple(request["donated"]),
+        keep_unused=True,
+    )
+    begin = time.perf_counter()
+    compiled = jitted.lower(*arguments).compile()
+    seconds = time.perf_counter() - begin
+    ranks = [len(spec) for key in ("inputs", "outputs") for spec in request[key]]
+    kept = [*compiled.input_shardings[0], *compiled.output_shardings]
+    memory: Any = compiled.memory_analysis()
+    inside = memory.argument_size_in_bytes
+    return {
+        "seconds": seconds,
+        "changed": [
+            number
+            for number, (own, other, rank) in enumerate(
+                zip([*asked[0], *asked[1]], kept, ranks, strict=True)
+            )
+            if not own.is_equivalent_to(other, rank)
+        ],
+        "collectives": {
+            kind: asdict(found) for kind, found in collectives_of(compiled.as_text() or "").items()
+        },
+        "argument_bytes": inside,
+        "peak_bytes": inside
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes,
+    }
+
+
+def callable_of(proto: bytes) -> tuple[Any, list[Any]]:
+    """Return a module as a function that JAX can trace, of flat arguments, and their shapes.
+
+    Raises:
+        ParenvsError: the installed JAX cannot call a module.
+    """
+    import jax
+
+    try:
+        from jax import export
+        from jax.extend.mlir import hlo_to_stablehlo
+        from jax.interpreters.mlir import make_ir_context
+        from jaxlib.mlir import ir
+        from jaxlib.mlir.dialects import stablehlo
+    except ImportError as error:
+        raise ParenvsError(
+            f"JAX {jax.__version__} cannot call a module ({error}); pip install --upgrade jax"
+        ) from None
+    with make_ir_context(), ir.Location.unknown():
+        module = ir.Module.parse(hlo_to_stablehlo(proto))
+        main_function = next(
+            operation
+            for operation in module.body.operations
+            if ir.StringAttr(operation.attributes["sym_name"]).value == "main"
+        )
+        kind = ir.FunctionType(ir.TypeAttr(main_function.attributes["function_type"]).value)
+        inputs, results = ([_shape(ir, one) for one in x] for x in (kind.inputs, kind.results))
+        version = stablehlo.get_current_version()
+        serialized = stablehlo.serialize_portable_artifact(module, version)
+    # An exported function of the same signature, into which the module is put.
+    exported = export.export(jax.jit(lambda *given: _zeros(results), keep_unused=True))(*inputs)
+    return replace(exported, mlir_module_serialized=serialized).call, inputs
+
+
+def _shape(ir: Any, kind: Any) -> Any:
+    """Shape and type of a tensor's MLIR type."""
+    import jax
+    import jax.numpy as jnp
+
+    tensor = ir.RankedTensorType(kind)
+    name = str(tensor.element_type)
+    names = {"i1": "bool", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+    known = names.get(name) or re.sub(r"^(u?)i(\d+)$", r"\1int\2", name)
+    return jax.ShapeDtypeStruct(tuple(tensor.shape), jnp.dtype(known))
+
+
+def _zeros(shapes: list[Any]) -> list[Any]:
+    """Arrays of zeros."""
+    import jax.numpy as jnp
+
+    return [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
+
+
+def collectives_of(text: str) -> dict[str, Collectives]:
+    """Count the collectives in the text of a compiled module, by kind."""
+    found: dict[str, Collectives] = {}
+    for kind, sizes in _collectives(text):
+        known = found.get(kind, Collectives(0, 0, 0.0))
+        found[kind] = Collectives(
+            known.operations + 1, known.arrays + len(sizes), known.bytes + sum(sizes)
+        )
+    return found
+
+
+def _collectives(text: str) -> Iterator[tuple[str, list[float]]]:
+    """Yield kind and bytes of each result of every collective."""
+    for line in text.splitlines():
+        match = _COLLECTIVE.search(line)
+        if match is None or match["half"] == "-done":
+            continue
+        sizes = []
+        for one in _TYPE.finditer(match["types"]):
+            elements = 1
+            for length in filter(None, one["sizes"].split(",")):
+                elements *= int(length)
+            bits = 8 if one["kind"] == "pred" else 16 if one["kind"] == "bf16" else int(one["bits"])
+            sizes.append(elements * bits / 8)
+        if match["half"] == "-start" and match["kind"] != "all-reduce":
+            sizes = sizes[len(sizes) // 2 :]  # operands come first
+        yield match["kind"], sizes
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

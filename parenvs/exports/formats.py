@@ -1,0 +1,102 @@
+"""What plans are exported to, by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.exports.sharding import sharding_of
+from parenvs.exports.stages import stages_of
+from parenvs.plan import Plan
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A plan in the words of a framework.
+
+    Attributes:
+        text: of the file.
+        notes: what the plan says and the file cannot, and what had to be rounded, in sentences.
+    """
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+def exported(plan: Plan, to: str) -> Exported:
+    """Write a plan in the words of a framework.
+
+    Args:
+        plan: the plan.
+        to: one of ``FORMATS``.
+
+    Raises:
+        ParenvsError: an unknown framework, or one that cannot express the plan; the line names the
+            field of the plan that stands against it.
+    """
+    if to not in FORMATS:
+        raise ParenvsError(
+            f"--to {shown(to)} is unknown{did_you_mean(to, FORMATS)}; known: {', '.join(FORMATS)}"
+        )
+    return FORMATS[to](plan)
+
+
+def _jax(plan: Plan) -> Exported:
+    """The specs of inputs and outputs, as JSON."""
+    from parenvs.exports.jax import document
+
+    content = document(sharding_of(plan))
+    lines = []
+    for key, value in content.items():
+        if key in ("inputs", "outputs"):  # a line for each
+            rows = ",\n  ".join(map(json.dumps, value))
+            lines.append(f' "{key}": [\n  {rows}\n ]')
+        else:
+            lines.append(f' "{key}": {json.dumps(value)}')
+    return Exported("{\n" + ",\n".join(lines) + "\n}\n", tuple(content["notes"]))
+
+
+def _torch(plan: Plan) -> Exported:
+    """Placements, styles and cuts by name, as JSON."""
+    from parenvs.exports.torch import torch_plan
+
+    made = torch_plan(plan)
+    return Exported(json.dumps(made.to_json(), indent=1) + "\n", made.notes)
+
+
+def _megatron(plan: Plan) -> Exported:
+    """Flags, as an array of a shell script."""
+    from parenvs.exports.launchers import megatron
+
+    planned = stages_of(plan)
+    lines, notes = megatron.flags(planned)
+    return Exported(megatron.text(planned, lines), tuple(notes))
+
+
+def _torchtitan(plan: Plan) -> Exported:
+    """Sections of a configuration, as TOML."""
+    from parenvs.exports.launchers import torchtitan
+
+    planned = stages_of(plan)
+    sections, notes = torchtitan.table(planned)
+    return Exported(torchtitan.text(planned, sections), tuple(notes))
+
+
+def _deepspeed(plan: Plan) -> Exported:
+    """The configuration, and arguments of ``PipelineModule``, as JSON."""
+    from parenvs.exports.launchers import deepspeed
+
+    content, notes = deepspeed.document(stages_of(plan))
+    return Exported(deepspeed.text(content), tuple(notes))
+
+
+FORMATS: dict[str, Callable[[Plan], Exported]] = {
+    "jax": _jax,
+    "torch": _torch,
+    "megatron": _megatron,
+    "torchtitan": _torchtitan,
+    "deepspeed": _deepspeed,
+}
+"""Name -> writer."""

@@ -1,0 +1,190 @@
+"""Plans as JAX's shardings: ``PartitionSpec`` of every input by pytree path (extra ``jax``).
+
+>>> from parenvs.exports.jax import shardings                       # doctest: +SKIP
+>>> mesh = jax.make_mesh((2, 4), ("data", "model"))                 # doctest: +SKIP
+>>> params, state, batch = shardings("plan.json", mesh, (params, state, batch))  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from parenvs.errors import ParenvsError, need_extra, shown
+from parenvs.exports.sharding import Sharding, Spec, sharding_of
+from parenvs.graph.graph import Graph, Role
+from parenvs.graph.roles import parse_names
+from parenvs.partitioning.explain import shape_text
+from parenvs.plan import Plan, load_plan
+
+WRITTEN_FOR = {"jax": "0.10.2"}
+"""Versions with which what is exported was run."""
+_NAMED = 3
+
+
+def shardings(
+    plan: Plan | str | os.PathLike[str], mesh: Any, tree: Any, graph: Graph | None = None
+) -> Any:
+    """Return the ``NamedSharding`` of every leaf of a training step's arguments.
+
+    Args:
+        plan: a plan of operator partitioning or data parallelism, or a hybrid one of one stage; or
+            the path of its file.
+        mesh: a ``jax.sharding.Mesh`` with the plan's axes in their order, under any names: one over
+            all devices; of a hybrid plan the replicas, then the tp ranks.
+        tree: the arguments that the step was planned with, a tuple; or one of them.
+        graph: the step's graph, as ``Graph.from_jax`` reads it (default: the plan's instance).
+
+    Returns:
+        A pytree like ``tree``, for ``jax.device_put`` and for ``in_shardings`` of ``jax.jit``.
+
+    Raises:
+        ParenvsError: JAX is missing, the plan cannot be exported, the mesh has another size, or the
+            leaves of ``tree`` are not those of the plan; the line names the first few.
+    """
+    with need_extra("jax", "shardings"):
+        import jax
+    if not isinstance(plan, Plan):
+        plan = load_plan(plan)
+    sharding = sharding_of(plan, graph)
+    sharding.check_even()
+    own = tuple(axis.size for axis in sharding.axes)
+    given = tuple(mesh.shape.values())
+    if given != own:
+        planned = " x ".join(f"{axis.name} {axis.size}" for axis in sharding.axes)
+        raise ParenvsError(f"mesh: the plan is for {planned} devices, the mesh is {given}")
+    names = dict(zip((axis.name for axis in sharding.axes), mesh.axis_names, strict=True))
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    whole = isinstance(tree, tuple) and not hasattr(tree, "_fields")
+    texts = [jax.tree_util.keystr(path) for path, _ in leaves]
+    shapes = [tuple(getattr(leaf, "shape", ())) for _, leaf in leaves]
+    numbers = _number(sharding, whole, texts, shapes)
+    return jax.tree.unflatten(
+        structure,
+        [
+            jax.NamedSharding(mesh, partition_spec(sharding.inputs[number], names))
+            for number in numbers
+        ],
+    )
+
+
+def partition_spec(spec: Spec, names: dict[str, str] | None = None) -> Any:
+    """Return a spec as ``jax.sharding.PartitionSpec``, under other names of the axes."""
+    from jax.sharding import PartitionSpec
+
+    known = names or {}
+    return PartitionSpec(*(None if axis is None else known.get(axis, axis) for axis in spec))
+
+
+def document(sharding: Sharding) -> dict[str, Any]:
+    """Return a sharding as an object of JSON types: the spec of each input by argument and path.
+
+    Raises:
+        InfeasibleError: JAX would refuse it, see ``Sharding.check_even``.
+    """
+    sharding.check_even()
+    graph = sharding.graph
+    rows = zip(
+        graph.parameter_argument.tolist(),
+        graph.paths,
+        graph.parameter_role.tolist(),
+        graph.parameter_tensor.tolist(),
+        sharding.inputs,
+        strict=True,
+    )
+    return {
+        "schema": 1,
+        "to": "jax",
+        "written_for": WRITTEN_FOR,
+        "instance": sharding.plan.instance,
+        "fingerprint": sharding.plan.fingerprint,
+        "mesh": {axis.name: axis.size for axis in sharding.axes},
+        "inputs": [
+            {
+                "argument": argument,
+                "path": path,
+                "role": Role(role).name.lower(),
+                "shape": list(graph.shape(tensor)),
+                "spec": list(spec),
+            }
+            for argument, path, role, tensor, spec in rows
+        ],
+        "outputs": [list(spec) for spec in sharding.outputs],
+        "donated": list(sharding.donated),
+        "notes": list(sharding.notes),
+    }
+
+
+def _number(
+    sharding: Sharding,
+    whole: bool,
+    texts: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+) -> list[int]:
+    """Number of the input that each leaf is.
+
+    Args:
+        sharding: of the step.
+        whole: whether the leaves are those of all arguments, or of one.
+        texts: keys of each leaf as JAX writes them, ``['encoder']['q']``.
+        shapes: of each leaf.
+    """
+    graph = sharding.graph
+    if whole:  # the first key is the number of the argument
+        texts = [text[text.index("]") + 1 :] for text in texts]
+    _, paths = parse_names([f"x{text}" for text in texts])
+    paths = ["" if text == "" else path for text, path in zip(texts, paths, strict=True)]
+    own = graph.parameter_argument
+    every = [np.flatnonzero(own == argument).tolist() for argument in np.unique(own).tolist()]
+    candidates = [list(range(len(own)))] if whole else every
+    named = [x for x in candidates if _has_paths([graph.paths[n] for n in x], paths)]
+    if not named:
+        common = [len({graph.paths[n] for n in x} & set(paths)) for x in candidates]
+        nearest = candidates[int(np.argmax(common))] if candidates else []
+        raise _other_leaves(paths, [graph.paths[n] for n in nearest])
+    tensors = graph.parameter_tensor.tolist()
+    fitting = [x for x in named if [graph.shape(tensors[n]) for n in x] == list(shapes)]
+    if not fitting:
+        number, shape = next(
+            (n, shape)
+            for n, shape in zip(named[0], shapes, strict=True)
+            if graph.shape(tensors[n]) != shape
+        )
+        raise ParenvsError(
+            f"tree: {graph.paths[number]} has the shape {shape}, but was planned as "
+            f"{shape_text(graph, tensors[number])}; plan the step anew"
+        )
+    if len({tuple(sharding.inputs[n] for n in numbers) for numbers in fitting}) > 1:
+        raise ParenvsError(
+            "tree: several arguments of the step have these leaves, and their shardings differ; "
+            "give the tuple of all arguments"
+        )
+    return fitting[0]
+
+
+def _has_paths(own: Sequence[str], given: Sequence[str]) -> bool:
+    """Whether leaves have the paths that they should; a bare array has none."""
+    return len(own) == len(given) and all(
+        path in ("", known) for path, known in zip(given, own, strict=True)
+    )
+
+
+def _other_leaves(given: Sequence[str], own: Sequence[str]) -> ParenvsError:
+    """The error that the leaves of a tree are not the plan's: which, both ways."""
+    parts = []
+    for words, names in (
+        ("the plan has no", Counter(given) - Counter(own)),
+        ("the tree has no", Counter(own) - Counter(given)),
+    ):
+        if names:
+            listed = ", ".join(shown(name) for name in list(names)[:_NAMED])
+            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+            parts.append(f"{words} {listed}{more}")
+    return ParenvsError(
+        f"tree: not what the step was planned with: {'; '.join(parts) or 'another order'}; give "
+        "the arguments that the step was planned with (of a jitted step, with keep_unused=True)"
+    )

@@ -1,0 +1,1 @@
+"""Plans as the settings of programs that train: Megatron-LM, torchtitan, DeepSpeed."""

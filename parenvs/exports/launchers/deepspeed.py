@@ -1,0 +1,94 @@
+"""Hybrid and pipeline plans as DeepSpeed's configuration and arguments of ``PipelineModule``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+from parenvs.errors import InfeasibleError
+from parenvs.exports.stages import PlannedStages
+
+WRITTEN_FOR = "DeepSpeed 0.16"
+"""Version whose configuration this is."""
+_NAME = "DeepSpeed"
+
+
+def document(planned: PlannedStages) -> tuple[dict[str, Any], list[str]]:
+    """Return the configuration as an object of JSON types, and what was rounded, in sentences.
+
+    Raises:
+        InfeasibleError: DeepSpeed cannot express the plan; the line names the field.
+    """
+    tp, dp, zero = (planned.same(field, _NAME) for field in ("tp", "dp", "zero"))
+    stages = len(planned.stages)
+    if planned.chunks > 1:
+        raise InfeasibleError("chunks: DeepSpeed's pipelines are not interleaved; plan with one")
+    if planned.context > 1:
+        raise InfeasibleError("context: DeepSpeed's configuration has no ring of key blocks")
+    if planned.expert > 1:
+        raise InfeasibleError(
+            "expert: DeepSpeed deals out experts in the model's code (MoE(ep_size=...)); plan with "
+            "--expert 1"
+        )
+    if tp > 1 and stages == 1:
+        raise InfeasibleError(
+            "stages[0].tp: DeepSpeed splits matrices by the topology of its pipelines; plan with "
+            "--tp 1 or with stages"
+        )
+    config: dict[str, Any] = {
+        "train_batch_size": planned.batch,
+        "train_micro_batch_size_per_gpu": planned.micro_batch,
+        "gradient_accumulation_steps": planned.micro_batches,
+        "zero_optimization": {"stage": zero},
+    }
+    if planned.precision in ("bf16", "fp16"):
+        config[planned.precision] = {"enabled": True}
+    elif planned.precision == "fp8":
+        raise InfeasibleError("precision: DeepSpeed has no fp8; plan with --precision bf16")
+    content: dict[str, Any] = {"written_for": WRITTEN_FOR, "config": config}
+    notes: list[str] = []
+    if stages > 1:
+        planned = _even(planned)
+        every, notes = _interval(planned)
+        content["PipelineModule"] = {
+            "num_stages": stages,
+            "partition_method": "uniform",
+            "activation_checkpoint_interval": every,
+        }
+        content["topology"] = {"num_pp": stages, "num_mp": tp, "num_dp": dp}
+        content["parts"] = [0, *(end for _, end in planned.parts)]
+        notes.append(
+            f"partition_method: uniform counts the {len(planned.names)} layers if embedding and "
+            "head are inside the first and the last of them"
+        )
+        if tp > 1:
+            notes.append(
+                "stages[0].tp: pass topology as PipeModelDataParallelTopology, and split the "
+                "matrices in the layers' code, as Megatron-DeepSpeed does"
+            )
+    elif set(planned.modes) != {"none"}:
+        notes.append("recompute: call deepspeed.checkpointing in the layers' code")
+    return content, [*planned.notes, *notes]
+
+
+def _even(planned: PlannedStages) -> PlannedStages:
+    """Deal out the layers as ``partition_method="uniform"`` does: one more to the first stages."""
+    stages, layers = len(planned.stages), len(planned.names)
+    size, more = divmod(layers, stages)
+    ends = [k * size + min(k, more) for k in range(stages + 1)]
+    parts = tuple(itertools.pairwise(ends))
+    return planned if parts == planned.parts else planned.with_parts(parts, _NAME)
+
+
+def _interval(planned: PlannedStages) -> tuple[int, list[str]]:
+    """Layers between checkpoints: none, or every layer."""
+    modes = set(planned.modes)
+    if len(modes) > 1 or "selective" in modes:
+        return 1, [planned.recomputed("full", _NAME)]
+    return (1 if modes == {"full"} else 0), []
+
+
+def text(content: dict[str, Any]) -> str:
+    """Return the configuration as JSON."""
+    return json.dumps(content, indent=1) + "\n"

@@ -1,0 +1,132 @@
+"""Hybrid and pipeline plans as flags of Megatron-LM."""
+
+from __future__ import annotations
+
+import itertools
+
+from parenvs.errors import InfeasibleError
+from parenvs.exports.stages import PlannedStages
+from parenvs.plan import HybridPlan
+
+WRITTEN_FOR = "Megatron-LM core 0.14"
+"""Version whose flags these are; ``--pipeline-model-parallel-layout`` is experimental there."""
+_NAME = "Megatron"
+_SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
+
+
+def flags(planned: PlannedStages) -> tuple[list[str], list[str]]:
+    """Return the flags of a plan, one a line, and what was rounded, in sentences.
+
+    Raises:
+        InfeasibleError: Megatron cannot express the plan; the line names the field.
+    """
+    planned.refuse_stacks(_NAME)
+    if planned.schedule == "early":
+        raise InfeasibleError("schedule: Megatron runs 1f1b and interleaved, not early")
+    tp, zero = planned.same("tp", _NAME), planned.same("zero", _NAME)
+    planned.same("dp", _NAME)
+    stages = len(planned.stages)
+    lines = [f"--num-layers {len(planned.names)}", f"--tensor-model-parallel-size {tp}"]
+    lines += ["--sequence-parallel"] if planned.sequence_parallel else []
+    lines.append(f"--pipeline-model-parallel-size {stages}")
+    lines += _division(planned)
+    lines += [f"--context-parallel-size {planned.context}"] if planned.context > 1 else []
+    lines += [f"--expert-model-parallel-size {planned.expert}"] if planned.expert > 1 else []
+    lines.append(f"--micro-batch-size {planned.micro_batch}")
+    lines.append(f"--global-batch-size {planned.batch}")
+    lines += ["--use-distributed-optimizer"] if zero else []
+    if zero > 1:
+        lines.append("--use-megatron-fsdp")
+        lines.append(f"--data-parallel-sharding-strategy {_SHARDED[zero]}")
+        lines += ["--no-gradient-accumulation-fusion", "--ckpt-format fsdp_dtensor"]
+    recompute, notes = _recompute(planned)
+    lines += recompute
+    if isinstance(planned.plan, HybridPlan):
+        own, more = _of_stack(planned.plan)
+        lines += own
+        notes += more
+    return lines, [*planned.notes, *notes]
+
+
+def _division(planned: PlannedStages) -> list[str]:
+    """How the layers are dealt out to stages and chunks."""
+    stages = len(planned.stages)
+    sizes = [end - first for first, end in planned.parts]
+    if len(set(sizes)) == 1:
+        if planned.chunks == 1:
+            return []
+        return [f"--num-layers-per-virtual-pipeline-stage {sizes[0]}"]
+    if planned.chunks == 1 and len(set(sizes[1:-1])) <= 1:
+        return [
+            f"--decoder-first-pipeline-num-layers {sizes[0]}",
+            f"--decoder-last-pipeline-num-layers {sizes[-1]}",
+        ]
+    assert len(sizes) == stages * planned.chunks
+    return [f'--pipeline-model-parallel-layout "{layout(sizes)}"']
+
+
+def layout(sizes: list[int]) -> str:
+    """Write numbers of layers as Megatron's layout, ``Et*3|(t*2|)*4t*3L``."""
+    words = ["t" if n == 1 else f"t*{n}" if n else "" for n in sizes]
+    inner = ""
+    for word, group in itertools.groupby(words[1:-1]):
+        count = len(list(group))
+        inner += f"({word}|)*{count}" if count > 1 else f"{word}|"
+    return f"E{words[0]}|{inner}{words[-1]}L"
+
+
+def _recompute(planned: PlannedStages) -> tuple[list[str], list[str]]:
+    """What is recomputed: nothing, attentions, or the first layers of each chunk in full."""
+    modes = set(planned.modes)
+    if modes == {"none"}:
+        return [], []
+    if "full" not in modes:
+        notes = [] if modes == {"selective"} else [planned.recomputed("selective", _NAME)]
+        return ["--recompute-granularity selective"], notes
+    full = ["--recompute-granularity full"]
+    if modes == {"full"}:
+        return [*full, "--recompute-method uniform", "--recompute-num-layers 1"], []
+    counts = {
+        sum(mode == "full" for mode in planned.modes[first:end]) for first, end in planned.parts
+    }
+    leading = all(
+        planned.modes[first:end] == ("full",) * count + ("none",) * (end - first - count)
+        for first, end in planned.parts
+        for count in [planned.modes[first:end].count("full")]
+    )
+    if len(counts) == 1 and leading:
+        (count,) = counts
+        return [*full, "--recompute-method block", f"--recompute-num-layers {count}"], []
+    note = planned.recomputed("full", "Megatron, but for equal numbers of full ones,")
+    return [*full, "--recompute-method uniform", "--recompute-num-layers 1"], [note]
+
+
+def _of_stack(plan: HybridPlan) -> tuple[list[str], list[str]]:
+    """Precision, gradients and sends of a hybrid plan."""
+    lines: list[str] = []
+    notes: list[str] = []
+    if plan.precision in ("bf16", "fp16"):
+        lines.append(f"--{plan.precision}")
+    elif plan.precision == "fp8":
+        lines += ["--bf16", "--fp8-format hybrid"]
+    if plan.precision in ("bf16", "fp8"):
+        wide = plan.gradient_bytes == 4
+        lines.append("--accumulate-allreduce-grads-in-fp32" if wide else "--grad-reduce-in-bf16")
+    lines += ["--overlap-grad-reduce"] if plan.gradient_overlap else []
+    if plan.chunks > 1 and plan.p2p == "blocking":
+        lines.append("--no-overlap-p2p-communication")
+    elif plan.chunks == 1 and plan.p2p == "overlapped" and len(plan.stages) > 1:
+        notes.append("p2p: Megatron overlaps sends of interleaved schedules only; they block")
+    return lines, notes
+
+
+def text(planned: PlannedStages, lines: list[str]) -> str:
+    """Return flags as an array of a shell script."""
+    servers = planned.plan.cluster.devices_per_server
+    nodes = -(-planned.devices // servers)
+    head = [
+        f"# {WRITTEN_FOR}; {planned.plan.instance} on {planned.plan.cluster}",
+        f"# torchrun --nnodes {nodes} --nproc-per-node {min(planned.devices, servers)} "
+        'pretrain_gpt.py "${PARALLEL_ARGS[@]}" ...',
+    ]
+    return "\n".join([*head, "PARALLEL_ARGS=(", *(f"  {line}" for line in lines), ")", ""])

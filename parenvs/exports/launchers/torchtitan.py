@@ -1,0 +1,95 @@
+"""Hybrid and pipeline plans as torchtitan's configuration."""
+
+from __future__ import annotations
+
+import json
+
+from parenvs.errors import InfeasibleError
+from parenvs.exports.stages import PlannedStages
+
+WRITTEN_FOR = "torchtitan 0.2"
+"""Version whose configuration this is; its transformers call their layers ``layers.0``, ..."""
+_NAME = "torchtitan"
+_SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
+_DTYPES = {"bf16": "bfloat16", "fp32": "float32", "tf32": "float32"}
+Table = dict[str, dict[str, object]]
+
+
+def table(planned: PlannedStages) -> tuple[Table, list[str]]:
+    """Return section -> key -> value, and what was rounded, in sentences.
+
+    Raises:
+        InfeasibleError: torchtitan cannot express the plan; the line names the field.
+    """
+    planned.refuse_stacks(_NAME)
+    if planned.schedule not in _SCHEDULES:
+        raise InfeasibleError(f"schedule: torchtitan has no {planned.schedule}")
+    if planned.precision in ("fp16", "fp8"):
+        raise InfeasibleError(
+            f"precision: {planned.precision} is no mixed precision of torchtitan; plan with "
+            "--precision bf16"
+        )
+    tp, dp, zero = (planned.same(field, _NAME) for field in ("tp", "dp", "zero"))
+    notes = list(planned.notes)
+    if tp > 1 and not planned.sequence_parallel:
+        notes.append("sequence_parallel: torchtitan's tensor parallelism shares the tokens, too")
+    if zero == 1:
+        notes.append("zero: torchtitan shares gradients with the states; ZeRO 1 becomes 2")
+    parallelism: dict[str, object] = {
+        "data_parallel_replicate_degree": 1 if zero else dp,
+        "data_parallel_shard_degree": dp if zero else 1,
+        "tensor_parallel_degree": tp,
+        "context_parallel_degree": planned.context,
+        "expert_parallel_degree": planned.expert,
+        "pipeline_parallel_degree": len(planned.stages),
+    }
+    if zero and dp > 1:
+        parallelism["fsdp_reshard_after_forward"] = "always" if zero == 3 else "never"
+    if len(planned.stages) > 1:
+        parallelism["pipeline_parallel_schedule"] = _SCHEDULES[planned.schedule]
+        parallelism["pipeline_parallel_microbatch_size"] = planned.micro_batch
+        parallelism["module_fqns_per_model_part"] = _modules(planned)
+    local = planned.micro_batch * (planned.micro_batches if len(planned.stages) > 1 else 1)
+    training: dict[str, object] = {"local_batch_size": local, "global_batch_size": planned.batch}
+    if planned.precision in _DTYPES:
+        training["mixed_precision_param"] = _DTYPES[planned.precision]
+    mode, more = _recompute(planned)
+    sections = {"parallelism": parallelism, "training": training, "activation_checkpoint": mode}
+    return sections, notes + more
+
+
+def _modules(planned: PlannedStages) -> list[list[str]]:
+    """Names of the modules of each part of the model."""
+    parts = [[f"layers.{i}" for i in range(first, end)] for first, end in planned.parts]
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "output"]
+    return parts
+
+
+def _recompute(planned: PlannedStages) -> tuple[dict[str, object], list[str]]:
+    """What is recomputed, of all layers alike."""
+    modes = set(planned.modes)
+    if len(modes) > 1:
+        mode = "full" if "full" in modes else "selective"
+        note = [planned.recomputed(mode, _NAME)]
+    else:
+        (mode,) = modes
+        note = []
+    if mode == "selective":
+        note.append("recompute: torchtitan's selective mode keeps products, and recomputes more")
+        return {"mode": mode, "selective_ac_option": "op"}, note
+    return {"mode": mode}, note
+
+
+def text(planned: PlannedStages, sections: Table) -> str:
+    """Return the configuration as TOML."""
+    lines = [f"# {WRITTEN_FOR}; {planned.plan.instance} on {planned.plan.cluster}"]
+    for section, pairs in sections.items():
+        lines += ["", f"[{section}]"]
+        for key, value in pairs.items():
+            if key == "module_fqns_per_model_part":
+                assert isinstance(value, list)
+                lines += [f"{key} = [", *(f"  {json.dumps(part)}," for part in value), "]"]
+            else:
+                lines.append(f"{key} = {json.dumps(value)}")
+    return "\n".join([*lines, ""])

@@ -1,0 +1,404 @@
+"""Trains a PyTorch module as a plan says, on the processes of a group (extra ``torch``).
+
+Parameters become DTensors on the mesh data x model, so that the module's own code runs on whole
+shapes; PyTorch inserts the collectives. Replicas that share states (ZeRO) are ``fully_shard``'s.
+Stages are traced parts of the module, cut in front of modules by name.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import pipelining
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
+from parenvs.exports.sharding import DATA, MODEL
+from parenvs.exports.torch import Split, TorchPlan
+from parenvs.graph.pytorch.export import argument_names
+
+PIPE = "pipe"
+"""Name of the axis of stages."""
+_SCHEDULES = {
+    "1F1B": pipelining.Schedule1F1B,
+    "GPipe": pipelining.ScheduleGPipe,
+    "Interleaved1F1B": pipelining.ScheduleInterleaved1F1B,
+}
+_COLLECTIVES = {
+    "all_reduce": "all-reduce",
+    "all_gather_into_tensor": "all-gather",
+    "_allgather_base_": "all-gather",
+    "reduce_scatter_tensor": "reduce-scatter",
+    "_reduce_scatter_base_": "reduce-scatter",
+    "all_to_all_single": "all-to-all",
+}
+"""Operation of PyTorch -> collective."""
+_NAMED = 3
+
+
+class Parallel:
+    """This process's part of a module that is trained as a plan says.
+
+    Every process of the group makes one, of the same module with the same parameters.
+
+    Args:
+        module: the module; it is copied.
+        loss: ``loss(output, *targets)``, a mean over samples.
+        plan: the plan in PyTorch's words.
+        inputs: the batch of a step, as for ``step``; counts by shape and type only.
+        device: of the mesh: ``"cpu"`` or ``"cuda"``.
+
+    Raises:
+        ParenvsError: the group has another size, the module has other parameters than the plan, or
+            PyTorch cannot cut it; the line says which.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[..., torch.Tensor],
+        plan: TorchPlan,
+        *inputs: torch.Tensor,
+        device: str = "cpu",
+    ) -> None:
+        self.plan, self.loss, self.device = plan, loss, device
+        sizes = (plan.pipe, plan.data, plan.model)
+        devices = plan.pipe * plan.data * plan.model
+        if not dist.is_initialized() or dist.get_world_size() != devices:
+            found = dist.get_world_size() if dist.is_initialized() else 0
+            raise ParenvsError(
+                f"processes: the plan is for {devices}, and the group has {found}; start it with "
+                f"torchrun --nproc-per-node {devices}"
+            )
+        if len(inputs[0]) != plan.batch:
+            raise ParenvsError(
+                f"inputs: the plan is for a batch of {plan.batch}, and the first has "
+                f"{len(inputs[0])}"
+            )
+        _check_names(module, plan)
+        self.mesh = init_device_mesh(device, sizes, mesh_dim_names=(PIPE, DATA, MODEL))
+        # fully_shard serves the data's axis itself; axes of one device are none.
+        own = {DATA: plan.data if not plan.zero else 1, MODEL: plan.model}
+        self._axes = tuple(name for name, size in own.items() if size > 1)
+        self._grid = self.mesh[self._axes] if self._axes else None
+        self._inputs = len(inputs)
+        self._names = list(argument_names(module, len(inputs), 1).values())
+        module = copy.deepcopy(module).to(device)
+        if plan.pipe == 1:
+            self.parts = [_Part(module, self)]
+        else:
+            rows = plan.batch // plan.micro_batches // (1 if DATA in self._axes else plan.data)
+            self.parts = [
+                _Part(stage, self) for stage in self._cut(module, [x[:rows] for x in inputs])
+            ]
+        for part in self.parts:
+            self._place(part)
+        self._schedule = self._scheduled() if plan.pipe > 1 else None
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of this process's part, for an optimiser."""
+        for part in self.parts:
+            yield from part.parameters()
+
+    def step(self, *batch: torch.Tensor) -> float:
+        """Run forward and backward passes of a step, and return its loss.
+
+        Gradients are in place afterwards, those of the whole batch.
+
+        Args:
+            *batch: inputs, then targets; every process gives the whole batch.
+        """
+        with ExitStack() as stack:
+            # DTensor has no strategy for the CPU's fused attention.
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if self._axes:
+                stack.enter_context(implicit_replication())
+            value = self._piped(batch) if self._schedule else self._whole(batch)
+        for parameter in self.parameters():
+            gradient = parameter.grad
+            if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+                parameter.grad = gradient.redistribute(placements=parameter.placements)
+        return value
+
+    def collectives(self, *batch: torch.Tensor) -> dict[str, int]:
+        """Run a step as ``step`` does, and return how many collectives of each kind it takes.
+
+        Those of DTensors and ``fully_shard`` are counted, in this process; sends between stages and
+        the mean of the loss are not.
+        """
+        with _Counted() as counted:
+            self.step(*batch)
+        return dict(sorted(counted.counts.items()))
+
+    def _whole(self, batch: tuple[torch.Tensor, ...]) -> float:
+        """A step without stages, micro-batch by micro-batch."""
+        plan, (part,) = self.plan, self.parts
+        total = 0.0
+        for number in range(plan.micro_batches):
+            some = [
+                self._placed(x.chunk(plan.micro_batches)[number].to(self.device), k)
+                for k, x in enumerate(batch)
+            ]
+            output = part(*some[: self._inputs])
+            value = self.loss(output, *some[self._inputs :]) / plan.micro_batches
+            value.backward()
+            value = value.detach()
+            total += float(value.full_tensor() if isinstance(value, DTensor) else value)
+        return self._mean(total)
+
+    def _piped(self, batch: tuple[torch.Tensor, ...]) -> float:
+        """A step through the stages; the last one has the loss."""
+        plan = self.plan
+        assert self._schedule is not None
+        inputs = [self._own(x) for x in batch[: self._inputs]]
+        if len(batch) != self._inputs + 1:
+            raise ParenvsError("targets: PyTorch's pipelines pass a single one to the loss")
+        target = self._own(batch[-1])
+        losses: list[torch.Tensor] = []
+        first, last = self.mesh[PIPE].get_local_rank() == 0, self._is_last
+        self._schedule.step(
+            *(inputs if first else ()),
+            **({"target": target, "losses": losses} if last else {}),
+        )
+        value = torch.tensor(
+            float(sum(x.detach() for x in losses)) / plan.micro_batches if last else 0.0
+        )
+        group = self.mesh[PIPE].get_group()
+        dist.all_reduce(value, group=group)
+        scale = plan.data if DATA in self._axes else 1
+        return self._mean(float(value) * scale)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether this process has the end of the model."""
+        return self.mesh[PIPE].get_local_rank() == self.plan.pipe - 1
+
+    def _mean(self, value: float) -> float:
+        """The mean of a loss over replicas that do not know of each other's samples."""
+        if self.plan.data == 1 or (DATA in self._axes and self._schedule is None):
+            return value
+        mean = torch.tensor(value)
+        dist.all_reduce(mean, group=self.mesh[DATA].get_group())
+        return float(mean) / self.plan.data
+
+    def _own(self, whole: torch.Tensor) -> torch.Tensor:
+        """This replica's samples of every micro-batch."""
+        plan = self.plan
+        rank = self.mesh[DATA].get_local_rank()
+        micro = whole.chunk(plan.micro_batches)
+        return torch.cat([x.chunk(plan.data)[rank] for x in micro]).to(self.device)
+
+    def _placed(self, whole: torch.Tensor, number: int) -> torch.Tensor:
+        """A tensor of a micro-batch, by its number in the batch, as the mesh holds it."""
+        if self.plan.zero:
+            whole = whole.chunk(self.plan.data)[self.mesh[DATA].get_local_rank()]
+        if self._grid is None:
+            return whole
+        placements = self._placements(self.plan.inputs.get(self._names[number], (None, None)))
+        local = whole
+        for axis, placement in enumerate(placements):
+            if isinstance(placement, Shard):
+                rank = self._grid.get_local_rank(axis)
+                local = local.chunk(self._grid.size(axis), placement.dim)[rank]
+        return DTensor.from_local(local.contiguous(), self._grid, placements, run_check=False)
+
+    def _placements(self, split: Split) -> list[Placement]:
+        """The placements of dimensions on the axes that DTensors have."""
+        by_axis = dict(zip((DATA, MODEL), split, strict=True))
+        return [
+            Replicate() if by_axis[name] is None else Shard(by_axis[name])  # type: ignore[arg-type]
+            for name in self._axes
+        ]
+
+    def _place(self, part: _Part) -> None:
+        """Split a part's parameters and, with ZeRO, share them among the replicas."""
+        if self._grid is not None:
+            made: dict[int, nn.Parameter] = {}  # tied ones stay tied
+            for name, parameter in list(part.named_parameters(remove_duplicate=False)):
+                split = self.plan.placements.get(part.name_of(name), (None, None))
+                owner, _, own_name = name.rpartition(".")
+                if id(parameter) not in made:
+                    placed = distribute_tensor(
+                        parameter.detach(), self._grid, self._placements(split), src_data_rank=None
+                    )
+                    made[id(parameter)] = nn.Parameter(placed, parameter.requires_grad)
+                module = part.get_submodule(owner)
+                module.register_parameter(own_name, made[id(parameter)])
+                if any(isinstance(x, Shard) for x in made[id(parameter)].placements):  # type: ignore[attr-defined]
+                    module.register_forward_hook(_summed)
+        if self.plan.zero and self.plan.data > 1:
+            fully_shard(part, mesh=self.mesh[DATA], reshard_after_forward=self.plan.zero == 3)
+
+    def _cut(self, module: nn.Module, micro: list[torch.Tensor]) -> list[nn.Module]:
+        """This process's stages of a module, traced with a micro-batch."""
+        plan = self.plan
+        known = {name for name, _ in module.named_modules()}
+        for name in plan.cuts:
+            if name not in known:
+                raise ParenvsError(
+                    f"cuts: {type(module).__name__} has no module {name!r}"
+                    f"{did_you_mean(name, known)}; plan this module"
+                )
+        points = dict.fromkeys(plan.cuts, pipelining.SplitPoint.BEGINNING)
+        try:
+            pipe = pipelining.pipeline(module, tuple(micro), split_spec=points)
+        except Exception as error:  # of any kind, from within tracing: the framework's, then ours
+            raise ParenvsError(
+                f"{type(error).__name__}: {one_line(error)}; PyTorch cannot trace and cut "
+                f"{type(module).__name__}"
+            ) from error
+        if pipe.num_stages != len(plan.cuts) + 1:
+            raise ParenvsError(
+                f"cuts: PyTorch makes {pipe.num_stages} stages of {len(plan.cuts) + 1}; call each "
+                "of the modules in front of which it is cut once, in order"
+            )
+        calls = [node for node in pipe.split_gm.graph.nodes if node.op == "call_module"]
+        for earlier, later in itertools.pairwise(calls):
+            if any(x is not earlier and x.args[:1] != (earlier,) for x in later.all_input_nodes):
+                raise ParenvsError(
+                    f"cuts: stage {calls.index(later)} reads more than the stage in front of it "
+                    "makes, which PyTorch's stages do not pass on; cut elsewhere"
+                )
+        refuse_tied(module, [pipe.get_stage_module(k) for k in range(pipe.num_stages)])
+        rank = self.mesh[PIPE].get_local_rank()
+        return [pipe.get_stage_module(rank + k * plan.pipe) for k in range(plan.chunks)]
+
+    def _scheduled(self) -> Any:
+        """The schedule of this process's stages."""
+        plan, rank = self.plan, self.mesh[PIPE].get_local_rank()
+        group = self.mesh[PIPE].get_group()
+        count = plan.pipe * plan.chunks
+        stages = [
+            pipelining.PipelineStage(
+                part, rank + chunk * plan.pipe, count, torch.device(self.device), group=group
+            )
+            for chunk, part in enumerate(self.parts)
+        ]
+        scale = plan.data if DATA in self._axes else 1
+
+        def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return self.loss(output, target) / scale
+
+        kind = _SCHEDULES[plan.schedule]
+        given = stages if plan.schedule == "Interleaved1F1B" else stages[0]
+        return kind(given, plan.micro_batches, loss_fn=loss)
+
+
+class _Counted(TorchDispatchMode):
+    """Counts collectives by kind while it is entered; PyTorch's own counter fails on some modules.
+
+    Attributes:
+        counts: kind -> number.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count an operation if it is a collective, and run it."""
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it comes again, on local tensors
+        name = str(func.overloadpacket).split(".")[-1]
+        if name in _COLLECTIVES:
+            self.counts[_COLLECTIVES[name]] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class _Part(nn.Module):
+    """A module, or a stage of one, which takes and gives plain tensors in a pipeline.
+
+    Attributes:
+        module_of: the part of the user's module.
+    """
+
+    def __init__(self, module: nn.Module, parallel: Parallel) -> None:
+        super().__init__()
+        self.module_of = module
+        self._parallel = [parallel]  # in a list, as it is no submodule
+
+    def name_of(self, name: str) -> str:
+        """The user's name of one of its parameters."""
+        return name.removeprefix("module_of.")
+
+    def forward(self, *given: torch.Tensor) -> Any:
+        """Run the module, or the part of a stage on this replica's samples."""
+        (parallel,) = self._parallel
+        grid = parallel._grid
+        if grid is None or parallel.plan.pipe == 1:
+            return self.module_of(*given)
+        rows = parallel._placements((0, None))
+        placed = [DTensor.from_local(x, grid, rows, run_check=False) for x in given]
+        made = self.module_of(*placed)
+        made = made if isinstance(made, tuple) else (made,)
+        local = tuple(
+            x.redistribute(placements=rows).to_local() if isinstance(x, DTensor) else x
+            for x in made
+        )
+        return local[0] if len(local) == 1 else local
+
+
+def refuse_tied(module: nn.Module, stages: Sequence[nn.Module]) -> None:
+    """Refuse weights that several stages would hold, each with a gradient of its own.
+
+    Raises:
+        ParenvsError: there are some; the line names the first.
+    """
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    held = [{name for name, _ in stage.named_parameters()} for stage in stages]
+    for tied in names.values():
+        if sum(bool(own & set(tied)) for own in held) > 1:
+            raise ParenvsError(
+                f"cuts: {' and '.join(tied)} are one weight on several stages, whose gradients "
+                "PyTorch does not sum; untie them, or plan one stage"
+            )
+
+
+def _summed(module: nn.Module, given: Any, made: Any) -> Any:
+    """Sum partial results where they arise, once, as the judge prices them."""
+    if not isinstance(made, DTensor) or not any(x.is_partial() for x in made.placements):
+        return made
+    whole = [Replicate() if x.is_partial() else x for x in made.placements]
+    return made.redistribute(placements=whole)
+
+
+def _check_names(module: nn.Module, plan: TorchPlan) -> None:
+    """Refuse a module whose parameters are not the plan's.
+
+    Raises:
+        ParenvsError: there are others, or of other shapes; the line names the first few.
+    """
+    if not plan.shapes:
+        return
+    own = {name: tuple(x.shape) for name, x in module.named_parameters()}
+    parts = []
+    for words, names in (
+        ("the plan has no", [name for name in own if name not in plan.shapes]),
+        ("the module has no", [name for name in plan.shapes if name not in own]),
+    ):
+        if names:
+            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+            parts.append(f"{words} {', '.join(map(shown, names[:_NAMED]))}{more}")
+    if parts:
+        raise ParenvsError(f"module: not the one that was planned: {'; '.join(parts)}")
+    for name, shape in own.items():
+        if plan.shapes[name] != shape and name in plan.placements:
+            raise ParenvsError(
+                f"module: {name} has the shape {shape}, but was planned as {plan.shapes[name]}; "
+                "a weight that is several in one has to be several for its parts to be split"
+            )

@@ -1,0 +1,209 @@
+"""Plans as PyTorch's placements, parallel styles and pipelines, by names of modules.
+
+What is written here is data; ``parenvs.exports.parallel`` runs it (extra ``torch``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.exports.sharding import DATA, MODEL, Sharding, sharding_of
+from parenvs.exports.stages import PlannedStages, stages_of
+from parenvs.graph.graph import Graph, Role
+from parenvs.instances import load_graph
+from parenvs.plan import HybridPlan, PartitionPlan, Plan
+from parenvs.shipped import load_shape
+
+WRITTEN_FOR = {"torch": "2.13"}
+"""Versions with which what is exported was run."""
+SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
+"""Schedule of a plan -> PyTorch's; ``"GPipe"`` is a choice of the user's."""
+Split = tuple[int | None, int | None]
+"""Dimension of a tensor that the data's axis splits, and the model's."""
+
+
+@dataclass(frozen=True)
+class TorchPlan:
+    """A plan in PyTorch's words.
+
+    Attributes:
+        instance: of the plan.
+        task: of the plan.
+        pipe: stages; the mesh is pipe x data x model, the model's ranks neighbours.
+        data: replicas.
+        model: tp ranks.
+        shapes: name of each parameter -> its shape; empty if the plan says nothing of parameters.
+        placements: name of each parameter that is split -> its dimensions.
+        inputs: name of each batch input that is split -> its dimensions.
+        styles: name of a module -> the parallel style that says the same as its placements.
+        zero: 0 to 3: ``fully_shard`` over the replicas from 1 on.
+        cuts: name of the module that begins each part of the model but the first.
+        chunks: parts on each stage.
+        schedule: ``"1F1B"``, ``"Interleaved1F1B"`` or ``"GPipe"``.
+        micro_batches: of a step.
+        batch: samples of a step.
+        notes: what the plan says and this cannot, and what was moved, in sentences.
+    """
+
+    instance: str
+    task: str
+    pipe: int
+    data: int
+    model: int
+    shapes: dict[str, tuple[int, ...]]
+    placements: dict[str, Split]
+    inputs: dict[str, Split]
+    styles: dict[str, str]
+    batch: int
+    zero: int = 0
+    cuts: tuple[str, ...] = ()
+    chunks: int = 1
+    schedule: str = "1F1B"
+    micro_batches: int = 1
+    notes: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Degrees in a line: ``pipe 2 x data 2, cut before layers.1, 1F1B``."""
+        sizes = {"pipe": self.pipe, "data": self.data, "model": self.model}
+        words = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+        if self.cuts:
+            words += f", cut before {', '.join(self.cuts)}, {self.schedule}"
+        split = sum(model is not None for _, model in self.placements.values())
+        return words + (f", {split} parameters split" if split else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as an object of JSON types."""
+        content = {"schema": 1, "to": "torch", "written_for": WRITTEN_FOR, **asdict(self)}
+        del content["shapes"]
+        for key in ("placements", "inputs"):
+            content[key] = {
+                name: {DATA: words(split[0]), MODEL: words(split[1])}
+                for name, split in getattr(self, key).items()
+            }
+        return {**content, "cuts": list(self.cuts), "notes": list(self.notes)}
+
+
+def words(dimension: int | None) -> str:
+    """A placement as PyTorch writes it."""
+    return "Replicate()" if dimension is None else f"Shard(dim={dimension})"
+
+
+def torch_plan(plan: Plan, graph: Graph | None = None) -> TorchPlan:
+    """Write a plan in PyTorch's words.
+
+    Args:
+        plan: a plan of a partition, a pipeline, or a hybrid one.
+        graph: the graph that it was made for (default: the plan's instance).
+
+    Raises:
+        InfeasibleError: the plan is illegal, or stages differ in tp, replicas or ZeRO level.
+        ParenvsError: a field of the plan that PyTorch cannot express.
+    """
+    if isinstance(plan, HybridPlan) and graph is None:
+        if load_shape(plan.instance) is not None:
+            raise ParenvsError(
+                f"{plan.instance} is a shape, which has no modules; plan the module itself "
+                "(parenvs plan FILE.py:MODULE --task hybrid)"
+            )
+        graph = load_graph(plan.instance)
+    if isinstance(plan, PartitionPlan):
+        sharding = sharding_of(plan, graph)
+        sharding.check_even()
+        (axis,) = sharding.axes
+        told = list(sharding.notes)
+        if axis.name == MODEL and plan.rules == "shardy":
+            told.append(
+                "rules: DTensor gathers what it has no rule to split, which the judge does not "
+                "price; Parallel.collectives counts it, and plans with --rules automap need none"
+            )
+        data, model = (axis.size, 1) if axis.name == DATA else (1, axis.size)
+        return TorchPlan(
+            plan.instance, plan.task, 1, data, model,
+            *_splits(sharding), batch=sharding.graph.batch_size,
+            notes=tuple(told),
+        )  # fmt: skip
+    planned = stages_of(plan, graph)
+    if planned.schedule not in SCHEDULES:
+        raise InfeasibleError(f"schedule: PyTorch has no {planned.schedule}")
+    tp, dp, zero = (planned.same(field, "PyTorch") for field in ("tp", "dp", "zero"))
+    own = _Splits({}, {}, {}, {})
+    notes = list(planned.notes)
+    if isinstance(plan, HybridPlan):
+        sharding = sharding_of(plan, graph, pipelines=True)
+        sharding.check_even()
+        own = _splits(sharding)
+        notes += [note for note in sharding.notes if not note.startswith(("micro_b", "zero"))]
+    if zero == 1:
+        notes.append("zero: fully_shard shares gradients with the states; ZeRO 1 runs as 2")
+    return TorchPlan(
+        plan.instance, plan.task, len(planned.stages), dp, tp, *own,
+        batch=planned.batch, zero=zero, cuts=_cuts(planned), chunks=planned.chunks,
+        schedule=SCHEDULES[planned.schedule], micro_batches=planned.micro_batches,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _cuts(planned: PlannedStages) -> tuple[str, ...]:
+    """Names of the modules in front of which the model is cut."""
+    return tuple(planned.names[first].replace("/", ".") for first, _ in planned.parts[1:])
+
+
+class _Splits(NamedTuple):
+    """Shapes of the parameters, what is split of them and of the inputs, and styles, by name."""
+
+    shapes: dict[str, tuple[int, ...]]
+    placements: dict[str, Split]
+    inputs: dict[str, Split]
+    styles: dict[str, str]
+
+
+def _splits(sharding: Sharding) -> _Splits:
+    """What a sharding splits, by names."""
+    graph = sharding.graph
+    rows = list(
+        zip(
+            graph.paths,
+            graph.parameter_role.tolist(),
+            graph.parameter_tensor.tolist(),
+            strict=True,
+        )
+    )
+    weights = (Role.VARIABLE, Role.FROZEN)
+    shapes = {path.replace("/", "."): graph.shape(t) for path, role, t in rows if role in weights}
+    found: dict[bool, dict[str, Split]] = {True: {}, False: {}}
+    for path, role, tensor in rows:
+        spec = sharding.spec_by_class(tensor)
+        split = tuple(spec.index(name) if name in spec else None for name in (DATA, MODEL))
+        if role in (*weights, Role.BATCH) and split != (None, None):
+            found[role != Role.BATCH][path.replace("/", ".")] = (split[0], split[1])
+    return _Splits(shapes, found[True], found[False], _styles(sharding, found[True]))
+
+
+def _styles(sharding: Sharding, placements: dict[str, Split]) -> dict[str, str]:
+    """Parallel style of each module with a matrix, if it says the same as the placements.
+
+    A linear layer's weight is (outputs, inputs), an embedding's (words, features).
+    """
+    graph = sharding.graph
+    codes = [k for k, name in enumerate(graph.opcodes) if name == "gather"]
+    tables = set(graph.operands[graph.operand_offset[:-1][np.isin(graph.opcode, codes)]].tolist())
+    tensors = dict(zip(graph.paths, graph.parameter_tensor.tolist(), strict=False))
+    styles = {}
+    for name, (data, split) in placements.items():
+        module, _, kind = name.rpartition(".")
+        if kind != "weight" or data is not None or split is None:
+            continue
+        tensor = tensors[name.replace(".", "/")]
+        if len(graph.shape(tensor)) != 2:
+            continue
+        bias = placements.get(f"{module}.bias", (None, None))[1]
+        colwise = split == (1 if tensor in tables else 0)
+        has_bias = f"{module}/bias".replace(".", "/") in tensors
+        if not has_bias or (bias == 0) == colwise:
+            styles[module] = "ColwiseParallel" if colwise else "RowwiseParallel"
+    return styles

@@ -1,0 +1,162 @@
+"""Plans as settings of launchers, read back by their rules, and refusals by field."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from parenvs import HybridPlan, HybridStage, TransformerShape
+from parenvs.cluster import Cluster
+from parenvs.errors import ParenvsError
+from parenvs.exports.formats import exported
+from parenvs.exports.launchers import megatron
+from parenvs.exports.stages import stages_of
+
+SHAPE = {"name": "small", "layers": 10, "hidden": 64, "heads": 8, "sequence": 32}
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch):
+    """Two uneven stages of a small transformer on eight devices: tp 2, dp 2."""
+    monkeypatch.chdir(tmp_path)
+    content = {**SHAPE, "vocabulary": 128}
+    (tmp_path / "small.json").write_text(json.dumps(content))
+    shape = TransformerShape(**content)
+    stages = tuple(HybridStage((part,), 4, tp=2, zero=1) for part in ((0, 6), (6, 10)))
+    return HybridPlan(
+        "small.json", shape.fingerprint, Cluster.parse("1x8:a100"), "megatron-2022", "bf16",
+        batch=32, micro_batch=2, stages=stages,
+    )  # fmt: skip
+
+
+def chunked(plan):
+    """The plan with two chunks on each stage."""
+    ranges = (((0, 1), (4, 6)), ((1, 4), (6, 10)))
+    stages = tuple(
+        replace(stage, layers=parts) for stage, parts in zip(plan.stages, ranges, strict=True)
+    )
+    return replace(plan, stages=stages, chunks=2, schedule="interleaved", p2p="overlapped")
+
+
+def values(text):
+    """Flag -> value of the array of a shell script."""
+    lines = re.findall(r"^  (--\S+) ?(.*)$", text, re.M)
+    return dict(lines)
+
+
+def expanded(layout):
+    """Parts of Megatron's layout, by its rules: groups first, then letters."""
+    layout = layout.replace(",", "")
+    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        layout = re.sub(pattern, lambda x: x[1] * int(x[2]), layout)
+    return layout.split("|")
+
+
+def test_megatron__uneven_stages(plan):
+    found = values(exported(plan, "megatron").text)
+    assert found["--tensor-model-parallel-size"] == found["--pipeline-model-parallel-size"] == "2"
+    assert (found["--micro-batch-size"], found["--global-batch-size"]) == ("2", "32")
+    assert found["--decoder-first-pipeline-num-layers"] == "6"
+    assert found["--decoder-last-pipeline-num-layers"] == "4"
+    assert "--use-distributed-optimizer" in found and "--bf16" in found
+    assert "--accumulate-allreduce-grads-in-fp32" in found and "--num-layers" in found
+    even = replace(plan, stages=tuple(
+        replace(stage, layers=(part,))
+        for stage, part in zip(plan.stages, ((0, 5), (5, 10)), strict=True)
+    ))  # fmt: skip
+    assert "--decoder-first-pipeline-num-layers" not in values(exported(even, "megatron").text)
+
+
+def test_megatron__layout_is_read_back():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        sizes = rng.integers(0, 4, size=rng.integers(2, 12)).tolist()
+        parts = expanded(megatron.layout(sizes))
+        assert [part.count("t") for part in parts] == sizes
+        assert parts[0][0] == "E" and parts[-1][-1] == "L"
+
+
+def test_megatron__chunks_in_the_order_of_the_layout(plan):
+    found = values(exported(chunked(plan), "megatron").text)
+    parts = expanded(found["--pipeline-model-parallel-layout"].strip('"'))
+    assert [part.count("t") for part in parts] == [1, 3, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("recompute", "flags", "noted"),
+    [
+        (("none",), {}, False),
+        (("selective",), {"--recompute-granularity": "selective"}, False),
+        (("full",), {"--recompute-method": "uniform", "--recompute-num-layers": "1"}, False),
+        ((("full", 2),), {"--recompute-method": "block", "--recompute-num-layers": "2"}, False),
+        ((("full", 1), ("selective", 1)), {"--recompute-method": "uniform"}, True),
+    ],
+)
+def test_megatron__recomputation(plan, recompute, flags, noted):
+    stages = tuple(
+        replace(stage, recompute=recompute * stage.size if len(recompute[0]) > 2 else recompute)
+        for stage in plan.stages
+    )
+    result = exported(replace(plan, stages=stages), "megatron")
+    assert flags.items() <= values(result.text).items()
+    assert any(note.startswith("recompute: ") for note in result.notes) == noted
+
+
+def test_torchtitan__degrees_and_modules(plan):
+    result = exported(plan, "torchtitan")
+    found = dict(re.findall(r"^(\w+) = (.*)$", result.text, re.M))
+    assert found["data_parallel_shard_degree"] == found["tensor_parallel_degree"] == "2"
+    assert found["pipeline_parallel_schedule"] == '"1F1B"'
+    assert (found["local_batch_size"], found["global_batch_size"]) == ("16", "32")
+    rows = re.findall(r'^  (\[".*"\]),$', result.text, re.M)
+    parts = [json.loads(row) for row in rows]
+    assert parts[0] == ["tok_embeddings", *(f"layers.{i}" for i in range(6))]
+    assert parts[1] == [*(f"layers.{i}" for i in range(6, 10)), "norm", "output"]
+    assert [note.split(":")[0] for note in result.notes] == ["sequence_parallel", "zero"]
+    with pytest.raises(ParenvsError, match="precision: fp16 is no mixed precision"):
+        exported(replace(plan, precision="fp16"), "torchtitan")
+
+
+def test_deepspeed__even_parts_and_what_moved(plan):
+    result = exported(plan, "deepspeed")
+    content = json.loads(result.text)
+    assert content["config"]["zero_optimization"] == {"stage": 1}
+    assert content["config"]["gradient_accumulation_steps"] == 8
+    assert content["parts"] == [0, 5, 10]
+    assert content["topology"] == {"num_pp": 2, "num_mp": 2, "num_dp": 2}
+    (note,) = [x for x in result.notes if x.startswith("stages: ")]
+    assert "cuts moved by -1 layers, a step" in note
+    planned = stages_of(plan)
+    assert planned.parts == ((0, 6), (6, 10))  # what is moved is the export's own
+
+
+@pytest.mark.parametrize(
+    ("to", "change", "words"),
+    [
+        ("megatron", lambda p: replace(p, schedule="early"), "schedule: Megatron"),
+        ("torchtitan", lambda p: replace(p, schedule="early"), "schedule: torchtitan"),
+        ("deepspeed", lambda p: chunked(p), "chunks: DeepSpeed's pipelines are not interleaved"),
+        (
+            "megatron",
+            lambda p: replace(p, stages=(p.stages[0], replace(p.stages[1], zero=0))),
+            "stages[1].zero: Megatron gives every stage the same, and the plan has 0 there and 1",
+        ),
+        (
+            "megatron",
+            lambda p: replace(p, stages=(p.stages[0], replace(p.stages[1], tp=4))),
+            "stages[1].tp: Megatron gives",
+        ),
+        ("megatron", lambda p: replace(p, batch=33), "illegal"),
+    ],
+)
+def test_launchers__refuse_by_field(plan, to, change, words):
+    with pytest.raises(ParenvsError, match=re.escape(words)):
+        exported(change(plan), to)
+
+
+def test_launchers__refuse_two_stacks(plan):
+    names = ("encoder/layer_0", "encoder/layer_1", "decoder/layer_0")
+    with pytest.raises(ParenvsError, match="Megatron's pipelines are of one stack of layers, and"):
+        replace(stages_of(plan), names=names).refuse_stacks("Megatron")

@@ -1,0 +1,143 @@
+"""Plans in PyTorch's words: placements and cuts by name, refusals, and equal losses."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from parenvs import HybridPlan, HybridStage, ParenvsError
+from parenvs.cluster import Cluster, choose_cluster
+from parenvs.exports.torch import torch_plan
+from parenvs.plan import BatchPlan, PartitionPlan
+
+pytest.importorskip("jax")
+torch = pytest.importorskip("torch")
+
+EXAMPLES = str(Path(__file__).parents[2] / "examples")
+
+
+@pytest.fixture(scope="module")
+def example():
+    """The example as a module, which processes that it starts can import, too."""
+    sys.path.insert(0, EXAMPLES)
+    import torch_transformer
+
+    yield torch_transformer
+    sys.path.remove(EXAMPLES)
+
+
+@pytest.fixture(scope="module")
+def graph(example):
+    return example.read()
+
+
+def hybrid(graph, stages=((0, 1), (1, 3)), devices=4, tp=2, **options):
+    parts = tuple(HybridStage((part,), devices // len(stages), tp=tp) for part in stages)
+    plan = HybridPlan(
+        "net", graph.fingerprint, Cluster.parse(f"1x{devices}:v100"), "roofline", "fp32",
+        batch=8, micro_batch=2, stages=parts,
+    )  # fmt: skip
+    return replace(plan, **options)
+
+
+def test_torch_plan__names_placements_styles_and_cuts(graph):
+    found = torch_plan(hybrid(graph), graph)
+    assert (found.pipe, found.data, found.model) == (2, 1, 2)
+    assert found.cuts == ("layers.1",) and found.schedule == "1F1B" and found.micro_batches == 4
+    assert found.placements["layers.2.q.weight"] == (None, 0)
+    assert found.placements["layers.2.q.bias"] == (None, 0)
+    assert found.placements["layers.2.out.weight"] == (None, 1)
+    assert "layers.2.out.bias" not in found.placements
+    styles = {name.split(".")[-1]: style for name, style in found.styles.items()}
+    assert styles["q"] == styles["up"] == styles["head"] == "ColwiseParallel"
+    assert styles["out"] == styles["down"] == "RowwiseParallel"
+    content = json.loads(json.dumps(found.to_json()))
+    assert content["placements"]["layers.0.up.weight"] == {
+        "data": "Replicate()",
+        "model": "Shard(dim=0)",
+    }
+    assert found.shapes["layers.0.up.weight"] == (128, 32)
+    assert "pipe 2 x model 2, cut before layers.1, 1F1B" in found.words
+
+
+def test_torch_plan__inputs_of_replicas(graph):
+    found = torch_plan(hybrid(graph, ((0, 3),), tp=1), graph)
+    assert found.inputs == {"words": (0, None), "target": (0, None)}
+    assert (found.data, found.cuts, found.placements) == (4, (), {})
+    plan = BatchPlan("net", graph.fingerprint, choose_cluster(devices=2), {"words": 0, "target": 0})
+    assert torch_plan(plan, graph).inputs == found.inputs
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: replace(p, schedule="early"), "schedule: PyTorch has no early"),
+        (lambda p: replace(p, stages=(p.stages[0], replace(p.stages[1], tp=1))), "stages[1].tp"),
+        (lambda p: replace(p, instance="gpt-1.7b"), "gpt-1.7b is a shape, which has no modules"),
+    ],
+)
+def test_torch_plan__refuses_by_field(graph, change, words):
+    plan = change(hybrid(graph))
+    with pytest.raises(ParenvsError, match=re.escape(words)):
+        torch_plan(plan, None if plan.instance == "gpt-1.7b" else graph)
+
+
+def test_torch_plan__refuses_uneven_parameters(graph):
+    plan = PartitionPlan("net", graph.fingerprint, choose_cluster(devices=3), {"head/weight": 0})
+    with pytest.raises(ParenvsError, match="splits evenly only"):
+        torch_plan(plan, graph)
+
+
+@pytest.fixture
+def alone():
+    """A group of this process alone."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_parallel__refuses_other_modules_and_groups(example, graph, alone):
+    from parenvs.exports.parallel import Parallel
+
+    words, _ = example.batch()
+    model = example.make()[0]
+    plan = torch_plan(hybrid(graph), graph)
+    with pytest.raises(ParenvsError, match="processes: the plan is for 4, and the group has 1"):
+        Parallel(model, example.loss, plan, words)
+    single = replace(plan, pipe=1, model=1, cuts=(), placements={"norm.weight": (None, 0)})
+    with pytest.raises(ParenvsError, match="the plan is for a batch of 8, and the first has 4"):
+        Parallel(model, example.loss, single, words[:4])
+    other = torch.nn.Sequential(model.norm)
+    expected = "the plan has no '0.weight', '0.bias'; the module has no 'embedding.weight'"
+    with pytest.raises(ParenvsError, match=re.escape(expected)):
+        Parallel(other, example.loss, single, words)
+    model.norm = torch.nn.LayerNorm(16)
+    with pytest.raises(ParenvsError, match=re.escape("norm.weight has the shape (16,), but was")):
+        Parallel(model, example.loss, single, words)
+
+
+def test_parallel__refuses_weights_of_several_stages(example):
+    from parenvs.exports.parallel import refuse_tied
+
+    model = example.make()[0]
+    stages = [
+        torch.nn.ModuleDict({"embedding": model.embedding}),
+        torch.nn.ModuleDict({"layers": model.layers, "head": model.head}),
+    ]
+    refuse_tied(model, stages)
+    model.head.weight = model.embedding.weight
+    with pytest.raises(ParenvsError, match=r"embedding\.weight and head\.weight are one weight on"):
+        refuse_tied(model, stages)
+
+
+@pytest.mark.parametrize(
+    ("processes", "names"), [(2, ("operator", "data", "pipeline")), (4, ("pipeline x tensor",))]
+)
+def test_example__losses_are_those_of_one_device(example, processes, names):
+    """Twenty steps; every process compares with one device, and an error ends all of them."""
+    found = example.plans(processes)
+    example.start(processes, {name: found[name] for name in names})
