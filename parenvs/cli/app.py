@@ -35,6 +35,7 @@ from parenvs.cli.options import (
 )
 from parenvs.cli.planning import add_planning
 from parenvs.cli.report import (
+    note,
     out,
     print_report,
     printable_usage,
