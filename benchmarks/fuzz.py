@@ -32,6 +32,7 @@ from typing import NamedTuple
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads would reserve memory, and share the seconds
 import fuzz_readers
 from common import RESULTS, percent, progress, publish, table
+from fuzz_elastic import ELASTIC
 from fuzz_hybrid import HYBRID
 from fuzz_inputs import mutated
 from fuzz_readers import Reader, WrongAcceptanceError
@@ -45,7 +46,7 @@ PATIENCE = 60.0
 """Seconds of the clock after which a process counts as one that hangs, whatever it does."""
 OUTCOMES = ("accepted", "refused", "traceback", "hang", "memory", "wrong")
 BAD = OUTCOMES[2:]
-READERS = {**fuzz_readers.READERS, **HYBRID, **RUNS}
+READERS = {**fuzz_readers.READERS, **HYBRID, **ELASTIC, **RUNS}
 """Name -> reader."""
 LARGE = ("jax", "sb3_contrib", "parenvs.agents.train.run")
 """Modules that take seconds to import."""

@@ -200,12 +200,12 @@ def shape_files() -> list[bytes]:
 
 
 HYBRID: dict[str, Reader] = {
-    "hybrid": Reader(".json", 8, plans, load_plan, check_plan),
-    "shape": Reader(".json", 3, shape_files, load_shape, check_shape),
+    "hybrid": Reader(".json", 6, plans, load_plan, check_plan),
+    "shape": Reader(".json", 2, shape_files, load_shape, check_shape),
     "stack": Reader(
-        ".json", 3, stacks, lambda path: Stack.parse(read_json(path, str(path))), check_stack
+        ".json", 2, stacks, lambda path: Stack.parse(read_json(path, str(path))), check_stack
     ),
-    "rows": Reader(".json", 4, rows, lambda path: predictions(read_rows(path)), check_predictions),
+    "rows": Reader(".json", 3, rows, lambda path: predictions(read_rows(path)), check_predictions),
     "steps": Reader(".json", 1, steps, read_steps, check_steps),
 }
 """Name -> reader, with its share of ``fuzz_readers.READERS``."""

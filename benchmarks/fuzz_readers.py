@@ -417,7 +417,7 @@ def check_iopddl(problem: IntraOp) -> None:
         must(cost >= NEVER or problem.cost(reduced.lift(chosen)) == cost, "lifted at another cost")
 
 
-def _file(write: Callable[[Path], Any], suffix: str) -> bytes:
+def file_of(write: Callable[[Path], Any], suffix: str) -> bytes:
     """Return the content of a file that a function writes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"seed{suffix}"
@@ -480,56 +480,56 @@ def plans() -> list[bytes]:
 READERS: dict[str, Reader] = {
     "pb": Reader(
         ".pb",
-        14,
+        12,
         lambda: [parse(text).SerializeToString() for text in (SMALL, WIDE, LAYERS)],
         Graph.from_hlo,
         check_graph,
     ),
     "txt": Reader(
         ".txt",
-        13,
+        11,
         lambda: [text.encode() for text in (SMALL, WIDE, LAYERS)],
         Graph.from_hlo,
         check_graph,
     ),
-    "mlir": Reader(".mlir", 6, lambda: [STABLEHLO.encode()], Graph.from_hlo, check_graph),
+    "mlir": Reader(".mlir", 5, lambda: [STABLEHLO.encode()], Graph.from_hlo, check_graph),
     "npz": Reader(
         ".npz",
-        14,
-        lambda: [_file(graph.save, ".npz") for graph in graphs()],
+        12,
+        lambda: [file_of(graph.save, ".npz") for graph in graphs()],
         Graph.load,
         check_graph,
     ),
     "csv": Reader(
         ".csv",
-        5,
-        lambda: [CSV.encode(), _file(load_profile("vgg-19", "1x2:v100").to_csv, ".csv")],
+        4,
+        lambda: [CSV.encode(), file_of(load_profile("vgg-19", "1x2:v100").to_csv, ".csv")],
         lambda path: load_profile(path, "1x2:v100"),
         check_profile,
     ),
-    "plan": Reader(".json", 6, plans, load_plan, check_plan),
-    "ordering": Reader(".json", 5, orderings, load_ordering, check_ordering),
-    "entry": Reader(".json", 5, entries, load_entry, check_entry),
+    "plan": Reader(".json", 5, plans, load_plan, check_plan),
+    "ordering": Reader(".json", 4, orderings, load_ordering, check_ordering),
+    "entry": Reader(".json", 4, entries, load_entry, check_entry),
     "set": Reader(
         ".npz",
-        5,
-        lambda: [_file(lambda path: save_set(path, load_set("plan-validation")[:3]), ".npz")],
+        4,
+        lambda: [file_of(lambda path: save_set(path, load_set("plan-validation")[:3]), ".npz")],
         load_set,
         check_set,
     ),
     "cluster": Reader(
         ".json",
-        5,
+        4,
         lambda: [json.dumps(cluster).encode() for cluster in CLUSTERS],
         lambda path: Cluster.parse(str(path)),
         check_cluster,
     ),
     "iopddl": Reader(
         ".json",
-        8,
+        6,
         lambda: [json.dumps(to_json(draw(seed))).encode() for seed in range(3)],
         load_iopddl,
         check_iopddl,
     ),
 }
-"""Name -> reader. With those of ``fuzz_hybrid.py`` and ``fuzz_runs.py`` weights sum to 100."""
+"""Name -> reader. With those of the other ``fuzz_*.py`` weights sum to 100."""

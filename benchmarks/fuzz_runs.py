@@ -168,7 +168,7 @@ def arguments() -> list[bytes]:
 RUNS: dict[str, Reader] = {
     "config": Reader(
         ".json",
-        3,
+        2,
         lambda: [run_of("ppo")["config.json"], _with_options()],
         read_config,
         check_env,

@@ -37,6 +37,10 @@ def test_fuzz__short_run(tmp_path):
     assert not list(tmp_path.glob("*.jsonl"))  # what a run that was stopped would go on from
 
 
+def test_fuzz__weights():
+    assert sum(reader.weight for reader in fuzz.READERS.values()) == 100
+
+
 def test_fuzz__goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(fuzz, "PART", 3)
     monkeypatch.setattr(fuzz, "READERS", {"cluster": fuzz.READERS["cluster"]})
