@@ -31,7 +31,7 @@ LAYERS = (
     ("viewer", "shardy"),
     ("envs", "wrappers", "exports"),
     ("agents",),
-    ("leaderboard", "bench"),
+    ("leaderboard", "bench", "clock"),
     ("cli",),
     ("__main__",),
 )

@@ -1,6 +1,6 @@
 """Clusters: devices, the links between them, and what collectives cost on them."""
 
-from parenvs.cluster.cluster import DEFAULT_DEVICES, PRESETS, Cluster, choose_cluster
+from parenvs.cluster.cluster import DEFAULT_DEVICES, PRESETS, Cluster, choose_cluster, load_measured
 from parenvs.cluster.collectives import (
     LINKS,
     SYNC_METHODS,
@@ -12,8 +12,10 @@ from parenvs.cluster.collectives import (
     sync_seconds,
 )
 from parenvs.cluster.devices import DEVICES, EFFICIENCY, MEMORY_FRACTION, PRECISIONS, Device
+from parenvs.cluster.measured import COLLECTIVES, Measurement
 
 __all__ = [
+    "COLLECTIVES",
     "DEFAULT_DEVICES",
     "DEVICES",
     "EFFICIENCY",
@@ -25,8 +27,10 @@ __all__ = [
     "Cluster",
     "Device",
     "Links",
+    "Measurement",
     "choose_cluster",
     "group_bandwidth",
+    "load_measured",
     "same_server",
     "server_of",
     "sync_bytes",

@@ -17,6 +17,7 @@ import numpy as np
 
 from parenvs.cluster.collectives import group_bandwidth, same_server, sync_seconds
 from parenvs.cluster.devices import DEVICES, MEMORY_FRACTION, PRECISIONS, Device
+from parenvs.cluster.measured import Measurement, measurements, provenance
 from parenvs.errors import ClusterError, ParenvsError, did_you_mean, shown
 from parenvs.files import DuplicateFieldError, no_duplicates
 
@@ -239,10 +240,34 @@ def _known_device(name: str, where: str) -> Device:
     return device
 
 
+def load_measured(
+    path: str | os.PathLike[str],
+) -> tuple[Cluster, tuple[Measurement, ...], dict[str, Any]]:
+    """Read a file that ``parenvs calibrate`` wrote.
+
+    Returns:
+        The cluster, what was measured on it, and how.
+
+    Raises:
+        ClusterError: it is no file of a cluster, or nothing was measured on that.
+    """
+    where = os.fspath(path)
+    content = _read(where)
+    cluster = _from_object(content, where)
+    rows = measurements(content.get("measured", []), where)
+    if not rows:
+        raise ClusterError(f"{where}: nothing was measured on it; parenvs calibrate writes such")
+    return cluster, rows, provenance(content.get("provenance", {}), where)
+
+
 def _from_file(path: str) -> Cluster:
+    return _from_object(_read(path), path)
+
+
+def _read(path: str) -> Any:
     try:
         text = Path(path).read_text(encoding="utf-8")
-        content = json.loads(text, object_pairs_hook=no_duplicates)
+        return json.loads(text, object_pairs_hook=no_duplicates)
     except FileNotFoundError:
         raise ClusterError(f"cluster: no file {shown(path)}") from None
     except DuplicateFieldError as error:
@@ -251,7 +276,6 @@ def _from_file(path: str) -> Cluster:
         raise ClusterError(f"{path}: not a JSON file (nested too deeply)") from None
     except (ValueError, OSError) as error:
         raise ClusterError(f"{path}: not a JSON file ({error})") from None
-    return _from_object(content, path)
 
 
 def _from_object(content: Any, where: str) -> Cluster:
@@ -260,6 +284,8 @@ def _from_object(content: Any, where: str) -> Cluster:
     figures = dict(content)
     device = _device_of(figures.pop("device", None), where)
     name = figures.pop("name", "")
+    measurements(figures.pop("measured", []), where)
+    provenance(figures.pop("provenance", {}), where)
     optional = {"nic_bw": figures.pop("nic_bw", None), "speeds": figures.pop("speeds", [])}
     if set(figures) != set(_CLUSTER_KEYS):
         wrong_keys = sorted(map(shown, set(figures) ^ set(_CLUSTER_KEYS)))

@@ -91,18 +91,7 @@ def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> Lo
     """Lower a model; ``changed_ns``, the time of the file's last change, is part of the key."""
     with need_extra("jax", "planning a function"):
         import jax
-    module, name = _split(instance)
-    if module.endswith(".py") and not Path(module).is_file():
-        raise ParenvsError(f"instance {instance!r}: no file {module!r}")
-    place, argument_name = module, arguments or ""
-    if arguments is not None and is_function(arguments):
-        place, argument_name = _split(arguments)
-    with _importing(module), _importing(place), contextlib.redirect_stdout(sys.stderr):
-        function = _attribute(_module(module), name, module)
-        if not callable(function):
-            raise ParenvsError(
-                f"{instance}: {shown(function)} is no function; give one that can be called"
-            )
+    with _named(instance, arguments) as (function, place, argument_name):
         try:
             model, loss = torch_model(function)
         except (Exception, SystemExit) as error:
@@ -120,6 +109,64 @@ def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> Lo
             return _lower_torch(model, loss, given, instance)
         jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
         return Lowered(_lower(jax, jitted, given, instance))
+
+
+def torch_module(
+    instance: str, arguments: str | None = None
+) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
+    """Make a PyTorch module, with values, and its arguments.
+
+    Args:
+        instance: see ``lower``.
+        arguments: see there.
+
+    Returns:
+        The module, its loss or None, positional arguments (with a loss, the last one is what that
+        compares with) and keyword arguments.
+
+    Raises:
+        ParenvsError: there is no such file or name, it makes no module, no arguments are given, or
+            the user's code fails; the line names its file and line.
+    """
+    with _named(instance, arguments) as (function, place, argument_name):
+        try:
+            model, loss = torch_model(function, memory=True)
+        except (Exception, SystemExit) as error:
+            raise _one_line(error, instance) from None
+        if model is None:
+            raise ParenvsError(f"{instance}: {shown(function)} makes no torch.nn.Module")
+        if arguments is None and takes_arguments(model.forward):
+            raise ParenvsError(f"{instance} takes arguments: give --args NAME or FILE.py:NAME")
+        given = () if arguments is None else _attribute(_module(place), argument_name, place)
+        try:
+            positional, named = _call_form(given() if callable(given) else given)
+        except (Exception, SystemExit) as error:
+            raise _one_line(error, instance) from None
+    if loss is not None and not positional:
+        raise ParenvsError(f"{instance}: it has a loss, so the last argument has to be its target")
+    return model, loss, positional, named
+
+
+@contextlib.contextmanager
+def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, str, str]]:
+    """Yield what an instance names, and the module and name of its arguments.
+
+    Raises:
+        ParenvsError: there is no such file or name, or it cannot be called.
+    """
+    module, name = _split(instance)
+    if module.endswith(".py") and not Path(module).is_file():
+        raise ParenvsError(f"instance {instance!r}: no file {module!r}")
+    place, argument_name = module, arguments or ""
+    if arguments is not None and is_function(arguments):
+        place, argument_name = _split(arguments)
+    with _importing(module), _importing(place), contextlib.redirect_stdout(sys.stderr):
+        function = _attribute(_module(module), name, module)
+        if not callable(function):
+            raise ParenvsError(
+                f"{instance}: {shown(function)} is no function; give one that can be called"
+            )
+        yield function, place, argument_name
 
 
 def _lower_torch(model: Any, loss: Any, given: Any, where: str) -> Lowered:

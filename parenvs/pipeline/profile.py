@@ -11,7 +11,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -245,14 +245,19 @@ class StageProfile:
         except ProfileError as error:
             raise ProfileError(f"{path}: {error}") from None
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
+    def to_csv(self, path: str | os.PathLike[str], comments: Iterable[str] = ()) -> None:
         """Write the chain as CSV; ``from_csv`` reads back every number and name exactly.
+
+        Args:
+            path: the file.
+            comments: lines to put above the header, each behind a ``#``.
 
         Raises:
             ProfileError: a name cannot be written as text.
         """
         keys = dict(zip((*_COLUMNS, _OPTIONAL), self._numeric, strict=False))
-        lines = [",".join(["name", *keys])]
+        lines = [f"# {' '.join(words.splitlines())}" for words in comments]
+        lines += [",".join(["name", *keys])]
         columns = [
             [_text(x, key) for x in getattr(self, attribute)] for key, attribute in keys.items()
         ]

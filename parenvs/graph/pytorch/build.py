@@ -11,12 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 
-def torch_model(thing: Any) -> tuple[Any, Any]:
+def torch_model(thing: Any, memory: bool = False) -> tuple[Any, Any]:
     """Return the PyTorch module that ``thing`` is or makes, and its loss.
 
     Args:
         thing: a module, a class of one, or a function without arguments that returns a module, or a
             pair of a module and its loss. Anything else is not called, if it takes arguments.
+        memory: whether its weights get memory and values.
 
     Returns:
         The module and its loss, each None if there is none.
@@ -28,7 +29,7 @@ def torch_model(thing: Any) -> tuple[Any, Any]:
     if not isinstance(made, torch.nn.Module):
         if hasattr(thing, "lower") or takes_arguments(thing):
             return None, None
-        made = without_memory(thing)
+        made = thing() if memory else without_memory(thing)
     if isinstance(made, torch.nn.Module):
         return made, None
     if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module):

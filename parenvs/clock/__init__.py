@@ -1,0 +1,1 @@
+"""What this machine takes: kernels, collectives, layers and steps, by the clock."""

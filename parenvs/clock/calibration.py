@@ -1,0 +1,239 @@
+"""A calibration: what was measured on a machine, and the cluster that plans are costed on by it.
+
+Nothing here needs PyTorch but ``calibrated``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import cached_property
+from typing import Any
+
+from parenvs.clock.fit import Curve, Line
+from parenvs.clock.timer import Timing
+from parenvs.cluster import (
+    COLLECTIVES,
+    DEVICES,
+    Cluster,
+    Device,
+    Measurement,
+    load_measured,
+    sync_bytes,
+)
+from parenvs.errors import ClusterError, ParenvsError, need_extra, one_line, shown
+from parenvs.files import write_text
+from parenvs.machine import cores, host
+
+SHAPES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (64, 1024, 4096), (2048, 2048, 512)]
+"""(m, k, n) of the products that are measured by default: square ones, a thin and a wide one."""
+LARGER = [(4096, 4096, 4096), (8192, 8192, 8192)]
+"""Those that an accelerator is measured on, besides."""
+SIZES = [4**k for k in range(5, 14)]
+"""Bytes of the arrays of collectives: 1 kB to 64 MB."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A measured machine.
+
+    Attributes:
+        cluster: one server of the processes' devices.
+        rows: what was measured.
+        provenance: how, where and when; ``missing`` lists what could not be measured.
+    """
+
+    cluster: Cluster
+    rows: tuple[Measurement, ...]
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        """What could not be measured, and why."""
+        return list(self.provenance.get("missing", []))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: str = "") -> Calibration:
+        """Read a file of ``parenvs calibrate``.
+
+        Args:
+            path: the file.
+            device: the device's name that it has to be of; any, if empty.
+
+        Raises:
+            ClusterError: it is no such file, or of other devices.
+        """
+        cluster, rows, provenance = load_measured(path)
+        if device and cluster.device.name != device:
+            raise ClusterError(
+                f"{os.fspath(path)}: a calibration of {shown(cluster.device.name)}, not of "
+                f"{device}; run parenvs calibrate here"
+            )
+        return cls(cluster, rows, provenance)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the cluster's file, which every command takes as ``--cluster``."""
+        content = self.cluster.to_json()
+        assert isinstance(content, dict)
+        content |= {"provenance": self.provenance, "measured": [x.to_json() for x in self.rows]}
+        write_text(path, json.dumps(content, indent=1) + "\n")
+
+    @cached_property
+    def _curves(self) -> dict[tuple[str, int], Curve]:
+        points: dict[tuple[str, int], list[Measurement]] = {}
+        for row in self.rows:
+            points.setdefault((row.kind, row.group), []).append(row)
+        return {
+            key: Curve.through([x.bytes for x in rows], [x.seconds for x in rows])
+            for key, rows in points.items()
+            if key[0] in COLLECTIVES
+        }
+
+    def seconds(self, kind: str, size: float, group: int = 2) -> float:
+        """Predict the seconds of a collective from the measured sizes around it.
+
+        Args:
+            kind: one of ``parenvs.cluster.COLLECTIVES``.
+            size: bytes, as the methods of ``Links`` take them.
+            group: processes; sends are of 2.
+
+        Raises:
+            ClusterError: it was not measured for such a group.
+        """
+        if (kind, group) not in self._curves:
+            known = sorted({count for name, count in self._curves if name == kind})
+            raise ClusterError(
+                f"calibration: {kind} of {group} processes was not measured; groups that were: "
+                f"{known or 'none'}"
+            )
+        return self._curves[kind, group].at(size)
+
+
+def assembled(
+    answers: Sequence[dict[str, Any]],
+    device: Device,
+    provenance: dict[str, Any],
+) -> Calibration:
+    """Make a calibration of what every process measured.
+
+    Matrix products and copies are those of the slowest process, as all of them ran at once. The
+    inner bandwidth is that by which ``sync_bytes`` of the largest group's all-reduces explain their
+    seconds, beside a latency. The peak is the data sheet's where the device is known, else the
+    fastest product.
+
+    Args:
+        answers: by rank, see ``parenvs.clock.collectives.measure``.
+        device: name, memory and, where it is known, the data sheet's peaks.
+        provenance: how it was measured.
+    """
+    first = answers[0]
+    missing = [f"{what}: {why}" for what, why in first["missing"].items()]
+    timed = {key: Timing.of([x["products"][key] for x in answers]) for key in first["products"]}
+    if not timed:
+        raise ParenvsError("calibrate: no product could be measured on this device")
+    rates: dict[str, float] = {}
+    for (precision, (m, k, n)), timing in timed.items():
+        rates[precision] = max(rates.get(precision, 0.0), 2.0 * m * k * n / timing.seconds)
+    peaks = dict(device.peaks) or rates
+    rows = [
+        Measurement("matmul", *timing, shape=shape, precision=precision,
+                    share=2.0 * shape[0] * shape[1] * shape[2] / timing.seconds / peaks[precision])
+        for (precision, shape), timing in timed.items()
+        if precision in peaks
+    ]  # fmt: skip
+    copied = {size: Timing.of([x["copies"][size] for x in answers]) for size in first["copies"]}
+    rows += [Measurement("memory", *timing, bytes=size) for size, timing in copied.items()]
+    memory_bw = 2.0 * max(copied) / copied[max(copied)].seconds  # the largest fits no cache
+    for key in first["collectives"]:
+        kind, group, size = key
+        both = [x["collectives"][key] for x in answers if key in x["collectives"]]
+        rows.append(Measurement(kind, *Timing.of(both), bytes=size, group=group))
+    if not device.peaks:
+        missing.append("peak FLOP/s: no data sheet is known; the fastest product stands for it")
+    reduced = [x for x in rows if x.kind == "all-reduce" and x.group == len(answers)]
+    if reduced:
+        moved = [float(sync_bytes(x.bytes, x.group)) for x in reduced]
+        line = Line.through(moved, [x.seconds for x in reduced])
+        link, latency = line.bandwidth, line.latency
+        missing.append("inter_bw: there is one server; the bandwidth inside it stands for it")
+    else:
+        link, latency = memory_bw, 0.0
+        missing.append("links: no all-reduce was measured; the memory's bandwidth stands for them")
+    peak = device.peak_flops if device.peaks else rates.get("fp32", max(rates.values()))
+    found = replace(
+        device, peak_flops=peak, peaks=tuple(peaks.items()), memory_bw=memory_bw
+    )
+    return Calibration(
+        Cluster(1, len(answers), found, intra_bw=link, inter_bw=link),
+        tuple(rows),
+        {**provenance, "all_reduce_latency_seconds": latency, "missing": missing},
+    )
+
+
+def calibrated(
+    kind: str = "cpu",
+    processes: int = 2,
+    repeats: int = 20,
+    sizes: Sequence[int] = SIZES,
+    shapes: Sequence[tuple[int, int, int]] = (),
+    meet: str = "127.0.0.1:0",
+    seconds: float = 60.0,
+) -> Calibration:
+    """Measure this machine with PyTorch, in local processes.
+
+    Args:
+        kind: ``"cpu"``: each process has its share of the cores; ``"cuda"``: each has a GPU.
+        processes: how many devices.
+        repeats: runs of everything that count.
+        sizes: bytes of the arrays of collectives; copies are of the largest and 4 times that.
+        shapes: (m, k, n) of products; empty for ``SHAPES``, on accelerators with ``LARGER``.
+        meet: see ``parenvs.clock.processes.together``.
+        seconds: in which processes have to meet.
+
+    Raises:
+        ParenvsError: PyTorch is missing, there are no such devices, or processes cannot meet.
+    """
+    for name, value, least in (("processes", processes, 1), ("repeats", repeats, 1)):
+        if value < least:
+            raise ParenvsError(f"--{name} must be at least {least}, not {value}")
+    with need_extra("torch", "calibrating"):
+        import torch
+
+        from parenvs.clock.collectives import measure
+        from parenvs.clock.kernels import check_device, memory_bytes
+        from parenvs.clock.processes import together
+    check_device(kind, processes)
+    threads = max(1, cores() // processes)
+    backend = "nccl" if kind == "cuda" else "gloo"
+    wanted = list(shapes) or [*SHAPES, *(LARGER if kind == "cuda" else [])]
+    copied = [max(sizes), 4 * max(sizes)]
+    groups = [2**k for k in range(1, processes.bit_length()) if 2**k < processes]
+    groups += [processes] if processes > 1 else []
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
+    answers = together(
+        measure,
+        processes,
+        (kind, wanted, copied, list(sizes), groups, repeats),
+        backend,
+        meet,
+        threads,
+        seconds,
+    )
+    model = torch.cuda.get_device_name(0) if kind == "cuda" else "cpu"
+    known = next((DEVICES[name] for name in DEVICES if name in model.lower()), None)
+    device = known or Device(one_line(ValueError(model)).lower(), 1.0, 1.0, 1.0)
+    provenance = {
+        "by": "parenvs calibrate",
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        **host(),
+        "device": model,
+        "backend": backend,
+        "threads": threads,
+        "load": round(load, 2),
+    }
+    return assembled(
+        answers, replace(device, memory_bytes=memory_bytes(kind, processes)), provenance
+    )

@@ -1,0 +1,92 @@
+"""Collectives of PyTorch by size and group, in processes that have met (extra ``torch``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from parenvs.clock.kernels import copies, products, wait_for
+from parenvs.clock.timer import samples
+from parenvs.cluster import COLLECTIVES
+from parenvs.errors import one_line
+
+_ELEMENT = 4  # bytes of a float32
+_GATHER: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_SCATTER: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
+def sized(size: int, group: int) -> int:
+    """Return ``size``, rounded so that every process of a group has as many whole elements."""
+    return max(1, round(size / (_ELEMENT * group))) * group * _ELEMENT
+
+
+def collective(kind: str, size: int, group: Any, device: str) -> Callable[[], Any]:
+    """Return what runs a collective once, on arrays that are made beforehand.
+
+    Args:
+        kind: one of ``COLLECTIVES``; a send is from the first to the second process of the group.
+        size: bytes as the methods of ``Links`` take them, a multiple of the group's elements.
+        group: a group of ``torch.distributed`` of which this process is one.
+        device: ``"cpu"`` or ``"cuda"``.
+    """
+    count, rank = dist.get_world_size(group), dist.get_rank(group)
+    whole = torch.ones(size // _ELEMENT, device=device)
+    if kind == "send":
+        if rank == 0:
+            return partial(dist.send, whole, group=group, group_dst=1)
+        return partial(dist.recv, whole, group=group, group_src=0) if rank == 1 else _idle
+    if kind == "all-reduce":
+        return partial(dist.all_reduce, whole, group=group)
+    part = torch.ones(whole.numel() // count, device=device)
+    if kind == "all-gather":
+        return partial(_GATHER, whole, part, group=group)
+    if kind == "reduce-scatter":
+        return partial(_SCATTER, part, whole, group=group)
+    return partial(dist.all_to_all_single, torch.empty_like(whole), whole, group=group)
+
+
+def measure(
+    rank: int,
+    device: str,
+    shapes: list[tuple[int, int, int]],
+    copied: list[int],
+    sizes: list[int],
+    groups: list[int],
+    repeats: int,
+) -> dict[str, Any]:
+    """Measure kernels on all processes at once, then collectives of growing groups.
+
+    Returns:
+        ``"products"`` and ``"copies"``, see ``parenvs.clock.kernels``; ``"collectives"``, (kind,
+        group, bytes) -> samples, of those that this process took part in; ``"missing"``, what could
+        not be measured -> why.
+    """
+    made, missing = products(shapes, repeats, device)
+    moved = copies(copied, repeats, device)
+    found: dict[tuple[str, int, int], list[float]] = {}
+    wait = wait_for(device)
+    for count in groups:
+        group = dist.new_group(list(range(count)))
+        for kind in COLLECTIVES if rank < count else ():
+            if kind == "send" and count > 2:
+                continue
+            for size in sizes:
+                exact = sized(size, count)
+                try:
+                    run = collective(kind, exact, group, device)
+                    found[kind, count, exact] = samples(
+                        run, repeats, 2, before=partial(dist.barrier, group), after=wait
+                    )
+                except (RuntimeError, NotImplementedError) as error:
+                    missing[f"{kind} of {count}"] = one_line(error)
+                    break
+        dist.barrier()
+    return {"products": made, "copies": moved, "collectives": found, "missing": missing}
+
+
+def _idle() -> None:
+    """Take no part."""

@@ -1,0 +1,114 @@
+"""Matrix products and copies on one device of PyTorch (extra ``torch``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parenvs.clock.timer import samples
+from parenvs.errors import ParenvsError, one_line, shown
+
+KINDS = ("cpu", "cuda")
+"""Kinds of devices that can be measured."""
+_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
+          "bf16": torch.bfloat16}  # fmt: skip
+_SLOW = 1.0
+"""Seconds of one run from which on it is not repeated."""
+
+
+def check_device(kind: str, count: int) -> None:
+    """Refuse devices that this machine does not have.
+
+    Raises:
+        ParenvsError: the kind is unknown, or there are fewer than ``count``.
+    """
+    if kind not in KINDS:
+        raise ParenvsError(f"--device {shown(kind)} is unknown; known: {', '.join(KINDS)}")
+    found = torch.cuda.device_count() if kind == "cuda" else count
+    if found < count:
+        raise ParenvsError(
+            f"--device {kind}: {count} asked for, and PyTorch {torch.__version__} sees {found} here"
+        )
+
+
+def memory_bytes(kind: str, count: int) -> float:
+    """Return the memory of one of ``count`` devices; processes on a CPU share the machine's."""
+    if kind == "cuda":
+        return float(torch.cuda.get_device_properties(0).total_memory)
+    try:
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):  # not on Windows
+        raise ParenvsError("--device cpu: the system does not tell its memory") from None
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
+    text = limit.read_text(encoding="utf-8").strip() if limit.exists() else "max"
+    return float(min(whole, int(text)) if text.isdecimal() else whole) / count
+
+
+def wait_for(kind: str) -> Callable[[], Any]:
+    """Return what waits until a device has done its work."""
+    return torch.cuda.synchronize if kind == "cuda" else _nothing
+
+
+def repeated(run: Callable[[], Any], repeats: int, kind: str) -> list[float]:
+    """Time a kernel; one that takes long runs once, behind a warm-up."""
+    wait = wait_for(kind)
+    (first,) = samples(run, 1, 0, after=wait)
+    return samples(run, repeats if first < _SLOW else 1, 1 if first < _SLOW else 0, after=wait)
+
+
+def products(
+    shapes: list[tuple[int, int, int]], repeats: int, kind: str
+) -> tuple[dict[tuple[str, tuple[int, int, int]], list[float]], dict[str, str]]:
+    """Time matrix products of each shape (m, k, n) in each precision.
+
+    Returns:
+        (precision, shape) -> samples in seconds, and precision -> why it was not measured.
+    """
+    found, missing = {}, {"fp8": "PyTorch has no plain product of it"}
+    for precision, element in _TYPES.items():
+        if precision == "tf32" and kind == "cpu":
+            missing[precision] = "CPUs have none"
+            continue
+        try:
+            with _tf32(precision == "tf32"):
+                for shape in shapes:
+                    m, k, n = shape
+                    a = torch.ones(m, k, dtype=element, device=kind)
+                    b = torch.ones(k, n, dtype=element, device=kind)
+                    out = torch.empty(m, n, dtype=element, device=kind)
+                    run = partial(torch.matmul, a, b, out=out)
+                    found[precision, shape] = repeated(run, repeats, kind)
+        except RuntimeError as error:
+            missing[precision] = one_line(error)
+    return found, missing
+
+
+def copies(sizes: list[int], repeats: int, kind: str) -> dict[int, list[float]]:
+    """Time copies of arrays of each number of bytes; a copy reads and writes each."""
+    found = {}
+    for size in sizes:
+        source = torch.ones(size // 4, device=kind)
+        target = torch.empty_like(source)
+        found[size] = repeated(partial(target.copy_, source), repeats, kind)
+    return found
+
+
+@contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    """Run products of float32 as TF32, or not."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _nothing() -> None:
+    """A CPU has done its work when a call returns."""

@@ -1,0 +1,66 @@
+"""Times operations: warm-up, repeats, median and quartiles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Timing(NamedTuple):
+    """Seconds of several runs.
+
+    Attributes:
+        seconds: median.
+        low: lower quartile.
+        high: upper quartile.
+        repeats: number of runs.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    repeats: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float] | Sequence[Sequence[float]]) -> Timing:
+        """Summarise samples.
+
+        Args:
+            samples: (repeats,) seconds, or (processes, repeats) of processes that ran together,
+                of which the last to end counts.
+        """
+        runs = np.asarray(samples, dtype=np.float64)
+        runs = runs.max(axis=0) if runs.ndim == 2 else runs
+        low, middle, high = np.quantile(runs, (0.25, 0.5, 0.75)).tolist()
+        return cls(middle, low, high, runs.size)
+
+
+def samples(
+    run: Callable[..., Any],
+    repeats: int,
+    warm_up: int = 1,
+    before: Callable[[], Any] = lambda: None,
+    after: Callable[[], Any] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:
+    """Return the seconds of each of ``repeats`` runs.
+
+    Args:
+        run: what is timed.
+        repeats: number of runs that count.
+        warm_up: runs before them that do not.
+        before: is called before each run, untimed; a barrier, for example.
+        after: is called at the end of each run, timed; what waits for an accelerator.
+        clock: gives the time in seconds.
+    """
+    found = []
+    for _ in range(warm_up + repeats):
+        before()
+        begin = clock()
+        run()
+        after()
+        found.append(clock() - begin)
+    return found[warm_up:]
