@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from parenvs.cluster import PRESETS
+from parenvs.cluster import PRESETS, Measurement
 from parenvs.errors import InfeasibleError, printable
 from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from parenvs.agents.evaluation.set_evaluation import SetEvaluation
     from parenvs.agents.exact.shapes import Choice
     from parenvs.agents.train.run import TrainResult
+    from parenvs.clock.layers import Layers
     from parenvs.leaderboard.check import CheckedEntry
 
 
@@ -436,6 +437,43 @@ class _PrintableTable(Table):
     def add_row(self, *cells: Any, **options: Any) -> None:
         """Add a row of texts."""
         super().add_row(*(Text(printable(cell)) for cell in cells), **options)
+
+
+def calibration(rows: Sequence[Measurement]) -> Table:
+    """What was measured on a machine, with rates: of products FLOP/s, else bytes/s."""
+    table = empty("", "what", "size", "processes", "median", "quartiles", "rate", names=2)
+    for row in rows:
+        m, k, n = row.shape or (0, 0, 0)
+        rate = (2.0 * m * k * n if row.shape else row.bytes) / row.seconds
+        what = f"{row.kind} {row.precision}".strip()
+        table.add_row(
+            what,
+            f"{m} x {k} x {n}" if row.shape else size(row.bytes),
+            str(row.group),
+            duration(row.seconds),
+            f"{duration(row.low)} to {duration(row.high)}",
+            f"{rate / 1e9:.3g} GFLOP/s, {row.share:.0%}" if row.shape else f"{rate / 1e9:.3g} GB/s",
+        )
+    return table
+
+
+def layers(found: Layers) -> Table:
+    """The measured layers of a module, the whole step in the last row."""
+    chain = found.profile
+    columns = ("forward", "quartiles", "backward", "quartiles", "weights", "border")
+    table = empty("", "layer", *columns)
+    sizes = [*zip(chain.parameter_bytes, chain.cut_bytes, strict=True)]
+    rows = [*zip(chain.names, found.forward, found.backward, sizes, strict=True)]
+    for name, there, back, (weights, border) in rows:
+        times = [
+            words
+            for x in (there, back)
+            for words in (duration(x.seconds), f"{duration(x.low)} to {duration(x.high)}")
+        ]
+        table.add_row(printable(name), *times, size(weights), size(border))
+    whole = [duration(x.seconds) for x in found.whole]
+    table.add_row("whole step", whole[0], "", whole[1], "", "", "")
+    return table
 
 
 def empty(title: str, *columns: str, names: int = 1) -> Table:

@@ -35,6 +35,9 @@ LARGER = [(4096, 4096, 4096), (8192, 8192, 8192)]
 SIZES = [4**k for k in range(5, 14)]
 """Bytes of the arrays of collectives: 1 kB to 64 MB."""
 
+MOST_PROCESSES = 64
+"""Most processes that are started on this machine."""
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -131,7 +134,11 @@ def assembled(
     """
     first = answers[0]
     missing = [f"{what}: {why}" for what, why in first["missing"].items()]
-    timed = {key: Timing.of([x["products"][key] for x in answers]) for key in first["products"]}
+    timed = {
+        key: Timing.of(_even([x["products"][key] for x in answers]))
+        for key in first["products"]
+        if all(key in x["products"] for x in answers)  # some may have been too slow on one
+    }
     if not timed:
         raise ParenvsError("calibrate: no product could be measured on this device")
     rates: dict[str, float] = {}
@@ -144,7 +151,9 @@ def assembled(
         for (precision, shape), timing in timed.items()
         if precision in peaks
     ]  # fmt: skip
-    copied = {size: Timing.of([x["copies"][size] for x in answers]) for size in first["copies"]}
+    copied = {
+        size: Timing.of(_even([x["copies"][size] for x in answers])) for size in first["copies"]
+    }
     rows += [Measurement("memory", *timing, bytes=size) for size, timing in copied.items()]
     memory_bw = 2.0 * max(copied) / copied[max(copied)].seconds  # the largest fits no cache
     for key in first["collectives"]:
@@ -163,14 +172,17 @@ def assembled(
         link, latency = memory_bw, 0.0
         missing.append("links: no all-reduce was measured; the memory's bandwidth stands for them")
     peak = device.peak_flops if device.peaks else rates.get("fp32", max(rates.values()))
-    found = replace(
-        device, peak_flops=peak, peaks=tuple(peaks.items()), memory_bw=memory_bw
-    )
+    found = replace(device, peak_flops=peak, peaks=tuple(peaks.items()), memory_bw=memory_bw)
     return Calibration(
         Cluster(1, len(answers), found, intra_bw=link, inter_bw=link),
         tuple(rows),
         {**provenance, "all_reduce_latency_seconds": latency, "missing": missing},
     )
+
+
+def _even(runs: Sequence[Sequence[float]]) -> list[Sequence[float]]:
+    """Cut the samples of processes to one number; one that found a kernel slow ran it once."""
+    return [run[: min(map(len, runs))] for run in runs]
 
 
 def calibrated(
@@ -196,9 +208,12 @@ def calibrated(
     Raises:
         ParenvsError: PyTorch is missing, there are no such devices, or processes cannot meet.
     """
-    for name, value, least in (("processes", processes, 1), ("repeats", repeats, 1)):
-        if value < least:
-            raise ParenvsError(f"--{name} must be at least {least}, not {value}")
+    for name, value, most in (
+        ("processes", processes, MOST_PROCESSES),
+        ("repeats", repeats, 10**6),
+    ):
+        if not 1 <= value <= most:
+            raise ParenvsError(f"--{name} must be from 1 to {most}, not {value}")
     with need_extra("torch", "calibrating"):
         import torch
 

@@ -67,6 +67,8 @@ def products(
 ) -> tuple[dict[tuple[str, tuple[int, int, int]], list[float]], dict[str, str]]:
     """Time matrix products of each shape (m, k, n) in each precision.
 
+    Shapes behind one that takes a second are left out.
+
     Returns:
         (precision, shape) -> samples in seconds, and precision -> why it was not measured.
     """
@@ -84,6 +86,9 @@ def products(
                     out = torch.empty(m, n, dtype=element, device=kind)
                     run = partial(torch.matmul, a, b, out=out)
                     found[precision, shape] = repeated(run, repeats, kind)
+                    if max(found[precision, shape]) > _SLOW:
+                        missing[precision] = f"larger than {m} x {k} x {n}, which takes a second"
+                        break
         except RuntimeError as error:
             missing[precision] = one_line(error)
     return found, missing

@@ -55,7 +55,9 @@ def together(
             host, port, None, True, timedelta(seconds=seconds), wait_for_workers=False
         )
     except (RuntimeError, OSError, ValueError) as error:
-        raise ParenvsError(f"--meet {meet}: processes cannot meet there ({_first(error)})") from None
+        raise ParenvsError(
+            f"--meet {meet}: processes cannot meet there ({_first(error)})"
+        ) from None
     context: Any = multiprocessing.get_context(_START)
     if _START == "forkserver":  # the server imports once, and every process is a copy of it
         context.set_forkserver_preload(["parenvs.clock.processes"])
@@ -124,7 +126,9 @@ def _member(
         if backend == "nccl":
             torch.cuda.set_device(rank)
         store = dist.TCPStore(host, port, None, False, limit)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=processes, timeout=limit)
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=processes, timeout=limit
+        )
         answer = (False, work(rank, *given))
         dist.barrier()
     except KeyboardInterrupt:
@@ -160,5 +164,3 @@ def _quiet_threads() -> Iterator[None]:
 def _first(error: BaseException) -> str:
     """The first line of an error of PyTorch, without the stack below it."""
     return one_line(RuntimeError(str(error).split("\n")[0])) or type(error).__name__
-
-

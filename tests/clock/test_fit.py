@@ -1,0 +1,67 @@
+"""Fits of synthetic seconds: known lines come back, curves rise."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parenvs.clock.fit import Curve, Line
+from parenvs.clock.timer import Timing, samples
+from parenvs.errors import ClusterError
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(1e6, 1e12))
+def test_line__gives_back_what_made_the_seconds(latency, bandwidth):
+    size = [4.0**k for k in range(5, 20)]
+    line = Line.through(size, [latency + x / bandwidth for x in size])
+    assert line.latency == pytest.approx(latency, rel=1e-4, abs=1e-9)
+    if size[-1] / bandwidth > 0.1 * latency:
+        assert line.bandwidth == pytest.approx(bandwidth, rel=1e-4)
+
+
+@pytest.mark.parametrize("seconds", [[3.0, 2.0, 1.0], [1.0, 0.0, 1.0]])
+def test_line__refuses_seconds_without_a_bandwidth(seconds):
+    with pytest.raises(ClusterError, match="measure larger sizes"):
+        Line.through([1.0, 2.0, 3.0], seconds)
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=12))
+def test_curve__never_falls_and_passes_through_rising_points(seconds):
+    size = [4**k for k in range(len(seconds))]
+    curve = Curve.through(size[::-1], seconds[::-1])
+    asked = np.geomspace(0.5, 8 * size[-1], 60)
+    found = [curve.at(x) for x in asked]
+    assert all(a <= b * (1 + 1e-9) for a, b in zip(found, found[1:], strict=False))
+    rising = np.sort(seconds)
+    assert [Curve.through(size, rising).at(x) for x in size] == pytest.approx(rising)
+    assert min(seconds) * (1 - 1e-9) <= curve.at(size[0])
+    assert Curve.through(size, rising).at(10 * size[-1]) == pytest.approx(10 * rising[-1])
+
+
+def test_curve__between_points_and_pools():
+    assert Curve.through([1, 100], [1.0, 100.0]).at(10) == pytest.approx(10.0)
+    assert Curve.through([1, 2, 4], [1.0, 8.0, 2.0]).seconds == pytest.approx([1.0, 4.0, 4.0])
+
+
+def test_samples__warm_up_does_not_count_and_setting_up_is_not_timed():
+    now, calls = [0.0], []
+
+    def run():
+        calls.append("run")
+        now[0] += len(calls)
+
+    def before():
+        calls.append("before")
+        now[0] += 100.0
+
+    def after():
+        now[0] += 0.5
+
+    assert samples(run, 2, 1, before, after, clock=lambda: now[0]) == [4.5, 6.5]
+    assert calls == ["before", "run"] * 3
+
+
+def test_timing__of_processes_is_that_of_the_last_to_end():
+    timing = Timing.of([[1.0, 5.0, 3.0], [2.0, 1.0, 4.0]])
+    assert timing == Timing(4.0, 3.0, 4.5, 3)
+    assert Timing.of([2.0, 1.0]) == Timing(1.5, 1.25, 1.75, 2)

@@ -1,0 +1,97 @@
+"""Processes that meet: answers by rank, failures as one line, and nobody left behind."""
+
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from parenvs.errors import ParenvsError
+
+pytest.importorskip("torch")
+
+import clock_work  # noqa: E402
+
+from parenvs.clock.processes import address, together  # noqa: E402
+
+
+def test_together__answers_by_rank():
+    assert together(clock_work.summed, 2, (5,), threads=1) == [(11.0, 1), (11.0, 1)]
+    assert multiprocessing.active_children() == []
+
+
+def test_together__a_failure_is_one_line_and_ends_all():
+    begin = time.perf_counter()
+    with pytest.raises(ParenvsError, match=r"^process 1 of 2: no luck$"):
+        together(clock_work.failing, 2)
+    assert time.perf_counter() - begin < 30  # nobody waits for the limit of a barrier
+    assert multiprocessing.active_children() == []
+
+
+def test_together__a_port_in_use():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ParenvsError, match=f"--meet {place}: processes cannot meet there"):
+            together(clock_work.summed, 2, (5,), meet=place)
+
+
+@pytest.mark.parametrize("text", ["here", ":1", "127.0.0.1:", "127.0.0.1:70000", "a:-1", "a:b"])
+def test_address__refuses(text):
+    with pytest.raises(
+        ParenvsError, match=re.escape(f"HOST:PORT, like 127.0.0.1:29500, not '{text}'")
+    ):
+        address(text)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
+def test_together__killed_or_interrupted_leaves_no_process(kill, tmp_path):
+    code = (
+        "import clock_work\n"
+        "from parenvs.clock.processes import together\n"
+        f"if __name__ == '__main__': together(clock_work.sleeping, 2, ({str(tmp_path)!r},))\n"
+    )
+    script = tmp_path / "script"
+    script.write_text(code)
+    paths = [str(Path(clock_work.__file__).parent), str(Path(__file__).parents[2])]
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        members = waited(lambda: [int(x.name) for x in tmp_path.iterdir() if x.name.isdecimal()], 2)
+    finally:
+        process.send_signal(kill)
+        process.wait(30)
+    deadline = time.monotonic() + 20
+    while any(lives(member) for member in members) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(lives(member) for member in members)
+
+
+def waited(found, count, seconds=60):
+    """What ``found`` gives as soon as that is ``count`` things."""
+    deadline = time.monotonic() + seconds
+    while len(found()) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found()
+
+
+def lives(number):
+    """Whether a process runs; one that ended and that nobody has waited for does not."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{number}/stat")
+    return not (state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] == "Z")
