@@ -15,8 +15,8 @@ from parenvs.cluster import COLLECTIVES
 from parenvs.errors import one_line
 
 _ELEMENT = 4  # bytes of a float32
-_GATHER: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-_SCATTER: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+GATHER: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+SCATTER: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
 def sized(size: int, group: int) -> int:
@@ -43,9 +43,9 @@ def collective(kind: str, size: int, group: Any, device: str) -> Callable[[], An
         return partial(dist.all_reduce, whole, group=group)
     part = torch.ones(whole.numel() // count, device=device)
     if kind == "all-gather":
-        return partial(_GATHER, whole, part, group=group)
+        return partial(GATHER, whole, part, group=group)
     if kind == "reduce-scatter":
-        return partial(_SCATTER, part, whole, group=group)
+        return partial(SCATTER, part, whole, group=group)
     return partial(dist.all_to_all_single, torch.empty_like(whole), whole, group=group)
 
 

@@ -60,7 +60,7 @@ def together(
         ) from None
     context: Any = multiprocessing.get_context(_START)
     if _START == "forkserver":  # the server imports once, and every process is a copy of it
-        context.set_forkserver_preload(["parenvs.clock.processes"])
+        context.set_forkserver_preload(["torch.distributed"])
     pipes, members = [], []
     try:
         for rank in range(processes):

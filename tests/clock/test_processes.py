@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 
 import clock_work  # noqa: E402
 
+from parenvs.clock import processes  # noqa: E402
 from parenvs.clock.processes import address, together  # noqa: E402
 
 
@@ -32,6 +33,17 @@ def test_together__a_failure_is_one_line_and_ends_all():
         together(clock_work.failing, 2)
     assert time.perf_counter() - begin < 30  # nobody waits for the limit of a barrier
     assert multiprocessing.active_children() == []
+
+
+def test_together__interrupted_leaves_no_process(monkeypatch, tmp_path):
+    def interrupt(pipes):
+        waited(lambda: list(tmp_path.iterdir()), 2)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "_answers", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        together(clock_work.sleeping, 2, (str(tmp_path),))
+    assert not any(lives(int(x.name)) for x in tmp_path.iterdir())
 
 
 def test_together__a_port_in_use():
@@ -52,8 +64,7 @@ def test_address__refuses(text):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
-def test_together__killed_or_interrupted_leaves_no_process(kill, tmp_path):
+def test_together__killed_leaves_no_process(tmp_path):
     code = (
         "import clock_work\n"
         "from parenvs.clock.processes import together\n"
@@ -70,7 +81,7 @@ def test_together__killed_or_interrupted_leaves_no_process(kill, tmp_path):
     try:
         members = waited(lambda: [int(x.name) for x in tmp_path.iterdir() if x.name.isdecimal()], 2)
     finally:
-        process.send_signal(kill)
+        process.send_signal(signal.SIGKILL)
         process.wait(30)
     deadline = time.monotonic() + 20
     while any(lives(member) for member in members) and time.monotonic() < deadline:

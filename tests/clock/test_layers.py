@@ -1,0 +1,166 @@
+"""Layers of PyTorch modules: which ones, their bytes, their gradients, the command and its file."""
+
+import numpy as np
+import pytest
+from commands import caller
+
+from parenvs import load_profile
+from parenvs.errors import ProfileError
+from parenvs.pipeline.profile import StageProfile
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from parenvs.clock import layers  # noqa: E402
+from parenvs.clock.layers import layer_modules, measured_layers  # noqa: E402
+
+BATCH = 3
+
+
+class Skip(nn.Module):
+    """Layers of 4, 5 and 6 features; the first output is read by the last layer, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(2, 4), nn.Linear(4, 5)
+        self.rest = nn.ModuleList([nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 6))])
+        self.last = nn.Linear(10, 1)
+        self.unused = nn.Linear(100, 100)
+
+    def forward(self, x):
+        a = self.one(x)
+        b = self.two(a)
+        for part in self.rest:
+            b = part(b)
+        return self.last(torch.cat([2 * a, b], 1))
+
+
+@pytest.fixture
+def skip():
+    torch.manual_seed(0)
+    return measured_layers(Skip(), (torch.randn(BATCH, 2),), repeats=2, warm_up=0)
+
+
+def test_layer_modules__opens_lists_and_sequences():
+    names = ["one", "two", "rest.0.0", "rest.0.1", "last", "unused"]
+    assert list(layer_modules(Skip())) == names
+
+
+def test_measured_layers__bytes_by_hand(skip):
+    """A cut behind ``two`` also passes the output of ``one``, which ``last`` still reads."""
+    chain = skip.profile
+    assert list(chain.names) == ["one", "two", "rest.0.0", "rest.0.1", "last"]
+    floats = np.array([4, 4 + 5, 4 + 5, 4 + 6, 1])
+    assert chain.cut_bytes.tolist() == (4 * BATCH * floats).tolist()
+    weights = [2 * 4 + 4, 4 * 5 + 5, 0, 5 * 6 + 6, 10 + 1]
+    assert chain.parameter_bytes.tolist() == [4 * x for x in weights]
+    # inputs of linear layers, the ReLU's output
+    assert chain.resident_bytes.tolist() == [4 * BATCH * x for x in (2, 4, 5, 5, 10)]
+    assert (chain.forward > 0).all() and (chain.backward > 0).all()
+    assert skip.samples == BATCH and skip.forward[0].repeats == 2
+    assert skip.outside == pytest.approx(sum(x.seconds for x in skip.whole) - chain.seconds.sum())
+
+
+def test_measured_layers__the_first_has_no_gradient_of_its_input(monkeypatch):
+    """Gradients asked for: of the first layer its weights, of others also the input."""
+    asked = []
+    real = torch.autograd.grad
+
+    def grad(ends, wanted, *rest, **options):
+        asked.append(len(wanted))
+        return real(ends, wanted, *rest, **options)
+
+    monkeypatch.setattr(layers.torch.autograd, "grad", grad)
+    measured_layers(Skip(), (torch.randn(BATCH, 2),), repeats=1, warm_up=0)
+    assert asked[:5] == [2, 3, 1, 3, 3]
+
+
+def test_measured_layers__a_layer_that_runs_twice_has_its_weights_once():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.layer = nn.Embedding(7, 4), nn.Linear(4, 4)
+
+        def forward(self, words):
+            return self.layer(self.layer(self.words(words)))
+
+    found = measured_layers(Twice(), (torch.zeros(2, 3, dtype=torch.long),), repeats=1, warm_up=0)
+    assert list(found.profile.names) == ["words", "layer", "layer#2"]
+    assert found.profile.parameter_bytes.tolist() == [4 * 28, 4 * 20, 0]
+    assert found.profile.cut_bytes.tolist() == [4 * 24] * 3
+
+
+def test_measured_layers__of_frozen_weights_and_seconds_of_the_timer(monkeypatch):
+    """Behind data, a layer without trained weights has no backward pass."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+
+    def two_seconds(run, repeats, warm_up, before, after):
+        before()
+        run()
+        return [2.0] * repeats
+
+    monkeypatch.setattr(layers, "samples", two_seconds)
+    found = measured_layers(model, (torch.randn(1, 2),), repeats=4)
+    assert found.profile.forward.tolist() == [2.0, 2.0]
+    assert found.profile.backward.tolist() == [0.0, 2.0]
+    assert found.profile.parameter_bytes.tolist() == [0, 24]
+    assert found.outside == pytest.approx(4.0 - 6.0)
+
+
+def test_measured_layers__refuses(monkeypatch):
+    with pytest.raises(ProfileError, match="1 layers ran, and a chain needs at least two"):
+        measured_layers(nn.Sequential(nn.Linear(2, 2)), (torch.randn(1, 2),))
+    with pytest.raises(ProfileError, match="the module fails on its inputs"):
+        measured_layers(Skip(), (torch.randn(1, 3),))
+
+
+def test_profile__command_writes_a_chain(monkeypatch, capfd, tmp_path):
+    (tmp_path / "own_skip.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def make():\n    return nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1)), loss\n"
+        "def loss(made, wanted):\n    return ((made - wanted) ** 2).mean()\n"
+        "def batch():\n    return torch.ones(5, 2), torch.ones(5, 1)\n"
+        "def wide():\n    return torch.ones(5, 9), torch.ones(5, 1)\n"
+    )
+    run = caller(monkeypatch, capfd, tmp_path, "profile")
+    few = ("--repeats", 1, "--warm-up", 0)
+    status, out, err = run("own_skip.py:make", "--args", "batch", "--out", "own.csv", *few)
+    assert status == 0, err
+    assert "whole step" in out and "plan it with --micro-batch 5" in out
+    chain = load_profile(str(tmp_path / "own.csv"), "A")
+    assert list(chain.names) == ["0", "1"] and chain.cut_bytes.tolist() == [80, 20]
+    text = (tmp_path / "own.csv").read_text()
+    assert text.startswith("# parenvs profile own_skip.py:make on cpu\n# one micro-batch of 5;")
+    before = sorted(tmp_path.rglob("*.csv"))
+    for arguments, words in (
+        (("vgg-19",), "profile takes a PyTorch module, FILE.py:NAME, not 'vgg-19'"),
+        (("none.py:make",), "no file 'none.py'"),
+        (("own_skip.py:mak",), "no name 'mak' (did you mean 'make'?)"),
+        (("own_skip.py:make",), "takes arguments: give --args"),
+        (("own_skip.py:batch", "--args", "batch"), "makes no torch.nn.Module"),
+        (("own_skip.py:make", "--args", "wide"), "the module fails on its inputs"),
+        (("own_skip.py:make", "--args", "batch", "--device", "gpu"), "--device 'gpu' is unknown"),
+        (("own_skip.py:make", "--args", "batch", "--out", "x.json"), "--out must end in .csv"),
+        (("own_skip.py:make", "--args", "batch", "--repeats", 0), "--repeats must be from 1"),
+    ):
+        status, out, err = run(*arguments)
+        assert (status, out) == (2, ""), arguments
+        assert words in err and len(err.splitlines()) == 1, err
+    assert sorted(tmp_path.rglob("*.csv")) == before
+
+
+def test_profile__a_plan_for_another_chain_is_refused(skip, monkeypatch, capfd, tmp_path):
+    """A chain of a model has a fingerprint, and plans name it."""
+    skip.profile.to_csv(tmp_path / "a.csv", skip.comments())
+    read = StageProfile.from_csv(tmp_path / "a.csv")
+    assert read.forward.tolist() == skip.profile.forward.tolist()
+    other = measured_layers(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), (torch.randn(1, 2),),
+                            repeats=1)  # fmt: skip
+    other.profile.to_csv(tmp_path / "b.csv")
+    run = caller(monkeypatch, capfd, tmp_path)
+    status, _, err = run("plan", "a.csv", "--cluster", "1x2:v100", "--stages", 2, "--out", "p.json")
+    assert status == 0, err
+    assert run("judge", "p.json")[0] == 0
+    status, _, err = run("judge", "p.json", "--instance", "b.csv")
+    assert status == 2 and len(err.splitlines()) == 1 and "parenvs: " in err
