@@ -14,7 +14,6 @@ from common import parser, percent, progress, publish, table
 
 from parenvs.clock.calibration import SIZES, calibrated
 from parenvs.clock.synchronisation import (
-    METHODS,
     predicted_bytes,
     predicted_seconds,
     run,
@@ -40,9 +39,8 @@ def main() -> None:
     calibration = calibrated(repeats=chosen.repeats, shapes=[(256, 256, 256)], sizes=SIZES[:-1])
     rows: list[dict[str, Any]] = []
     for hidden in HIDDEN:
-        for method in METHODS:
-            began, size = load(), weight_bytes(hidden)
-            found = run(method, hidden, WORKERS, chosen.repeats)
+        began, size = load(), weight_bytes(hidden)
+        for method, found in run(hidden, WORKERS, chosen.repeats).items():
             rows.append({
                 "method": method, "bytes": size, "load": began, "moved": found.loopback,
                 "exchange": found.exchange._asdict(), "whole": found.whole._asdict(),
@@ -73,7 +71,8 @@ def main() -> None:
         "the central server is a third process. Predicted seconds are those of the collectives as "
         "calibrated just before, without the update; measured ones are of synchronisation and "
         "update, of the last worker to end. Bytes are counted by the system on the loopback, with "
-        "headers, the steps' two barriers and whatever else used it. All four ways give the same "
+        "headers, a barrier of three processes and whatever else used it. PyTorch's reduce-scatter on "
+        "gloo sends as much as an all-reduce, so the sharded optimiser sends half as much again. All four ways give the same "
         f"weights. Load when the calibration began: {calibration.provenance['load']} on "
         f"{counted(os.cpu_count() or 1)}; on a machine that does other things, seconds are noise.",
         table(header, cells),

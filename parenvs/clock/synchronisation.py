@@ -13,6 +13,7 @@ Units are seconds and bytes.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,38 +90,63 @@ def predicted_seconds(method: str, size: float, workers: int, found: Calibration
     return found.seconds("reduce-scatter", size, workers) + gather
 
 
-def run(method: str, hidden: int, workers: int = 2, steps: int = 20, warm_up: int = 3) -> Steps:
-    """Train a small model with one way to synchronise, in local processes.
+def run(
+    hidden: int,
+    workers: int = 2,
+    steps: int = 20,
+    warm_up: int = 3,
+    methods: Sequence[str] = METHODS,
+) -> dict[str, Steps]:
+    """Train a small model with each way to synchronise, in local processes.
 
     Args:
-        method: one of ``METHODS``.
         hidden: units of the hidden layer, a multiple of the workers.
-        workers: number of workers; a central server is one more process.
+        workers: number of workers; there is one more process, the central server's.
         steps: steps that count.
         warm_up: steps before them.
+        methods: some of ``METHODS``.
+
+    Returns:
+        The steps of each method.
 
     Raises:
-        ParenvsError: the method is unknown, PyTorch is missing, or a process failed.
+        ParenvsError: a method is unknown, PyTorch is missing, or a process failed.
     """
-    _check(method)
+    for method in methods:
+        _check(method)
     with need_extra("torch", "running data-parallel steps"):
         from parenvs.clock.processes import together
-    answers = together(
-        train, workers + (method == SERVER), (method, hidden, workers, warm_up + steps)
-    )
+    answers = together(train, workers + 1, (tuple(methods), hidden, workers, warm_up + steps))
+    return {method: _steps(method, [x[method] for x in answers], warm_up) for method in methods}
+
+
+def _steps(method: str, answers: Sequence[dict[str, Any]], warm_up: int) -> Steps:
+    """Summarise what the workers, and behind them the server, found."""
+    trained = [answer["weights"] for answer in answers[:-1]]
+    if any((own != trained[0]).any() for own in trained):
+        raise ParenvsError(f"{method}: the workers' weights differ")
     exchange, whole = (
-        Timing.of([answer[key][warm_up:] for answer in answers[:workers]])
+        Timing.of([answer[key][warm_up:] for answer in answers[:-1]])
         for key in ("exchange", "whole")
     )
     moved = sorted(answers[0]["moved"][warm_up:])
-    weights = [answer["weights"] for answer in answers[:workers]]
-    if any((own != weights[0]).any() for own in weights):
-        raise ParenvsError(f"{method}: the workers' weights differ after {warm_up + steps} steps")
-    return Steps(exchange, whole, moved[len(moved) // 2] if moved else None, weights[0])
+    return Steps(exchange, whole, moved[len(moved) // 2] if moved else None, trained[0])
 
 
-def train(rank: int, method: str, hidden: int, workers: int, steps: int) -> dict[str, Any]:
-    """Be a worker, or the server, for some steps; every worker has its part of the batch."""
+def train(
+    rank: int, methods: Sequence[str], hidden: int, workers: int, steps: int
+) -> dict[str, dict[str, Any]]:
+    """Be a worker, or the server, for some steps of each method, from the same weights on."""
+    import torch.distributed as dist
+
+    group = dist.new_group(list(range(workers)))
+    return {method: _trained(rank, method, hidden, workers, steps, group) for method in methods}
+
+
+def _trained(
+    rank: int, method: str, hidden: int, workers: int, steps: int, group: Any
+) -> dict[str, Any]:
+    """Train by one method; every worker has its part of the batch."""
     import torch
     import torch.distributed as dist
 
@@ -135,7 +161,7 @@ def train(rank: int, method: str, hidden: int, workers: int, steps: int) -> dict
         before, begin = loopback_bytes(), time.perf_counter()
         gradient = torch.zeros_like(weights) if rank == workers else _gradient(weights, own, hidden)
         ready = time.perf_counter()
-        exchange(method, rank, workers, weights, gradient, momentum)
+        exchange(method, rank, workers, weights, gradient, momentum, group)
         end = time.perf_counter()
         dist.barrier()  # the counter is read when all have sent
         after = loopback_bytes()
@@ -143,7 +169,6 @@ def train(rank: int, method: str, hidden: int, workers: int, steps: int) -> dict
         found["whole"].append(end - begin)
         if before is not None and after is not None:
             found["moved"].append(after - before)
-        dist.barrier()
     return found | {"weights": weights.numpy()}
 
 
@@ -154,6 +179,7 @@ def exchange(
     weights: torch.Tensor,
     gradient: torch.Tensor,
     momentum: torch.Tensor,
+    group: Any,
 ) -> None:
     """Synchronise gradients, and update ``weights`` in place by their mean.
 
@@ -164,12 +190,15 @@ def exchange(
         weights: all weights, flat.
         gradient: of this worker's part of the batch; zeros on a server.
         momentum: state of the optimiser; of a sharded one only this worker's share is used.
+        group: of the workers alone.
     """
     import torch
     import torch.distributed as dist
 
+    if rank == workers and method != SERVER:
+        return  # there is no server
     if method == ALL_REDUCE:
-        dist.all_reduce(gradient)
+        dist.all_reduce(gradient, group=group)
         _update(weights, gradient, momentum, workers)
     elif method == SERVER and rank == workers:
         received = torch.empty_like(gradient)
@@ -195,9 +224,9 @@ def exchange(
 
         share = weights.chunk(workers)[rank].clone()
         total = torch.empty_like(share)
-        SCATTER(total, gradient)
+        SCATTER(total, gradient, group=group)
         _update(share, total, momentum.chunk(workers)[rank], workers)
-        GATHER(weights, share)
+        GATHER(weights, share, group=group)
 
 
 def loopback_bytes() -> int | None:

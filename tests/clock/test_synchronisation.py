@@ -47,12 +47,14 @@ def test_predicted__by_hand(calibration):
 
 def test_run__all_train_the_same_weights_and_send_what_is_predicted():
     pytest.importorskip("torch")
-    hidden, found = 1024, {}
+    hidden = 1024
+    found = run(hidden, steps=3, warm_up=1)
     for method in METHODS:
-        found[method] = run(method, hidden, steps=3, warm_up=1)
         moved, wanted = found[method].loopback, predicted_bytes(method, weight_bytes(hidden), 2)
-        # headers, barriers and what others on this machine send
-        assert moved is None or wanted <= moved < 1.5 * wanted, method
+        # headers, barriers and what others on this machine send; gloo's reduce-scatter is an
+        # all-reduce, which sends twice as much
+        most = 1.9 if method == "sharded-optimiser" else 1.4
+        assert moved is None or wanted <= moved < most * wanted, method
     first = found["allreduce"]
     assert first.exchange.repeats == 3 and first.exchange.seconds <= first.whole.seconds
     assert first.weights.nbytes == weight_bytes(hidden)
