@@ -71,8 +71,9 @@ def main() -> None:
         "the central server is a third process. Predicted seconds are those of the collectives as "
         "calibrated just before, without the update; measured ones are of synchronisation and "
         "update, of the last worker to end. Bytes are counted by the system on the loopback, with "
-        "headers, a barrier of three processes and whatever else used it. PyTorch's reduce-scatter on "
-        "gloo sends as much as an all-reduce, so the sharded optimiser sends half as much again. All four ways give the same "
+        "headers, a barrier of three processes and whatever else used it. PyTorch's "
+        "reduce-scatter on gloo sends as much as an all-reduce, so the sharded optimiser sends "
+        "half as much again. All four ways give the same "
         f"weights. Load when the calibration began: {calibration.provenance['load']} on "
         f"{counted(os.cpu_count() or 1)}; on a machine that does other things, seconds are noise.",
         table(header, cells),

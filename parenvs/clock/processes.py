@@ -60,7 +60,7 @@ def together(
         ) from None
     context: Any = multiprocessing.get_context(_START)
     if _START == "forkserver":  # the server imports once, and every process is a copy of it
-        context.set_forkserver_preload(["torch.distributed"])
+        context.set_forkserver_preload(["torch.distributed", "gymnasium", "scipy.optimize"])
     pipes, members = [], []
     try:
         for rank in range(processes):
@@ -101,8 +101,11 @@ def _answers(pipes: Sequence[Any]) -> list[Any]:
     """Wait for the answer of every process."""
     found: dict[int, Any] = {}
     while len(found) < len(pipes):
-        waiting = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in found}
-        for pipe in connection.wait(list(waiting)):
+        waiting: dict[Any, int] = {
+            pipe: rank for rank, pipe in enumerate(pipes) if rank not in found
+        }
+        ready: list[Any] = connection.wait(list(waiting))
+        for pipe in ready:
             rank = waiting[pipe]
             try:
                 failed, answer = pipe.recv()

@@ -214,9 +214,9 @@ def exchange(
     elif method == SHARDED_SERVER:
         shares, own = weights.chunk(workers), gradient.chunk(workers)
         others = [worker for worker in range(workers) if worker != rank]
-        received = [torch.empty_like(own[rank]) for _ in others]
-        _pass(others, [own[worker] for worker in others], received)
-        total = own[rank] + sum(received)
+        parts = [torch.empty_like(own[rank]) for _ in others]
+        _pass(others, [own[worker] for worker in others], parts)
+        total = own[rank] + sum(parts)
         _update(shares[rank], total, momentum.chunk(workers)[rank], workers)
         _pass(others, [shares[rank]] * len(others), [shares[worker] for worker in others])
     else:

@@ -16,10 +16,10 @@ from parenvs.errors import ParenvsError
 
 pytest.importorskip("torch")
 
-import clock_work  # noqa: E402
+import clock_work
 
-from parenvs.clock import processes  # noqa: E402
-from parenvs.clock.processes import address, together  # noqa: E402
+from parenvs.clock import processes
+from parenvs.clock.processes import address, together
 
 
 def test_together__answers_by_rank():

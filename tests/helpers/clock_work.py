@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,5 @@ def failing(rank):
 
 def sleeping(rank, folder):
     """Leave the number of this process in a folder, and stay."""
-    with open(os.path.join(folder, str(os.getpid())), "w"):
-        pass
+    (Path(folder) / str(os.getpid())).touch()
     time.sleep(600)
