@@ -1,4 +1,4 @@
-"""The command ``parenvs export``, and what ``parenvs verify --compile`` does."""
+"""The commands ``parenvs export`` and ``parenvs reshard``, and ``parenvs verify --compile``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parenvs.cli.options import PlanFile
-from parenvs.cli.report import note, say, say_json, say_text
+from parenvs.cli.options import Json, OtherInstance, PlanFile
+from parenvs.cli.report import Step, note, say, say_json, say_text
 from parenvs.errors import ParenvsError
 
 if TYPE_CHECKING:
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def add_exports(app: typer.Typer) -> None:
-    """Add the command ``export``."""
+    """Add the commands ``export`` and ``reshard``."""
     app.command()(export)
+    app.command()(reshard)
 
 
 def export(
@@ -40,6 +41,44 @@ def export(
         return
     write_text(path, result.text)
     say(f"written to {path}")
+
+
+def reshard(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="Folder with index.json and its parts.")
+    ],
+    new: Annotated[Path, typer.Option("--to", help="A hybrid plan's file: what it is read under.")],
+    old: Annotated[
+        Path | None, typer.Option("--from", help="The plan that it has to be of (default: any).")
+    ] = None,
+    path: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write (default: it is replaced).")
+    ] = None,
+    instance: OtherInstance = None,
+    as_json: Json = False,
+) -> None:
+    """Write a PyTorch checkpoint anew for a plan with other degrees and another number of ranks.
+
+    Prints the bytes that each rank reads beside those predicted. A kill leaves the old checkpoint
+    whole.
+    """
+    from parenvs.exports.checkpoint import reshard as resharding
+    from parenvs.instances import load_graph
+    from parenvs.plan import load_plan
+
+    plans = [None if file is None else load_plan(file) for file in (old, new)]
+    assert plans[1] is not None
+    graph = None if instance is None else load_graph(instance)
+    with Step(f"writing {path or checkpoint} for {new}", 1.0):
+        found = resharding.reshard(checkpoint, plans[1], plans[0], path, graph)
+    if as_json:
+        say_json(found.to_json())
+    else:
+        say(found.text())
+        say(f"written to {path or checkpoint}")
+    if not found.agrees:
+        note("the bytes read are not those predicted: weights without optimiser state, or rows "
+             "that replicas cannot share evenly")  # fmt: skip
 
 
 def verify_compiled(plan: Plan, file: Path, module: str | None, as_json: bool) -> None:
