@@ -74,11 +74,13 @@ def reshard(
     if as_json:
         say_json(found.to_json())
     else:
-        say(found.text())
+        say_text(found.text())
         say(f"written to {path or checkpoint}")
     if not found.agrees:
-        note("the bytes read are not those predicted: weights without optimiser state, or rows "
-             "that replicas cannot share evenly")  # fmt: skip
+        note(
+            "the bytes read are not those predicted: some weights have no optimiser state, or "
+            "replicas cannot share rows evenly"
+        )
 
 
 def verify_compiled(plan: Plan, file: Path, module: str | None, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The folder of a checkpoint: ``plan.json``, ``index.json`` and a file of raw numbers for each rank.
+"""The folder of a checkpoint: ``plan.json``, ``index.json`` and files of raw numbers.
 
 Nothing in it is an object of Python, and nothing is unpickled: PyTorch's own distributed
 checkpoints keep their metadata as a pickle, which runs what a stranger wrote. The index has name,
@@ -112,7 +112,8 @@ def write_part(
     with (folder / file_name(number)).open("wb") as stream:
         for name, box in boxes.items():
             for kind in tensors[name].kinds if elements(box) else ():
-                data = memoryview(np.ascontiguousarray(give(name, kind, box)).reshape(-1)).cast("B")
+                numbers = np.ascontiguousarray(give(name, kind, box)).reshape(-1)
+                data = numbers.view(np.uint8).data
                 stream.write(data)
                 digest.update(data)
                 held.append(Slice(name, kind, box, at))
@@ -249,11 +250,11 @@ class Checkpoint:
             both = common(own, box)
             if elements(both):
                 number, at = copies[place.model * len(copies) // ranks]
-                inner = tuple(
+                inner: list[Any] = [
                     slice(a - start, b - start)
                     for (a, b), (start, _) in zip(both, box, strict=True)
-                )
-                self._fill(result[(*inner, ...)], number, at, own, both)
+                ]
+                self._fill(result[(*inner, ...)], number, at, own, both)  # a view, also of one
                 filled += elements(both)
         if filled != elements(box):
             raise ParenvsError(
@@ -276,7 +277,7 @@ class Checkpoint:
             for row in np.ndindex(out.shape[:rows]):
                 begin = start + sum(a * b for a, b in zip(row, strides, strict=False))
                 stream.seek(at + begin * item)
-                view = memoryview(run.reshape(-1)).cast("B")
+                view = run.reshape(-1).view(np.uint8).data
                 while view:
                     got = stream.readinto(view)
                     if not got:

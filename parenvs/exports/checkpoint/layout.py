@@ -58,7 +58,7 @@ class Files:
                 if getattr(stage, field) != getattr(first, field):
                     raise InfeasibleError(
                         f"stages[{number}].{field}: a checkpoint's stages are alike, and the plan "
-                        f"has {getattr(stage, field)} there and {getattr(first, field)} on the first"
+                        f"has {getattr(stage, field)} there, not {getattr(first, field)}"
                     )
         data = first.devices // (first.tp * plan.context)
         degrees = Degrees(first.tp, len(plan.stages), data)
@@ -71,9 +71,7 @@ class Files:
     def name(self, place: Place) -> str:
         """Return the name of the file that holds what a rank holds."""
         replica = place.data % self.writing
-        return file_name(
-            place.model + self.degrees.tensor * (replica + self.writing * place.pipe)
-        )
+        return file_name(place.model + self.degrees.tensor * (replica + self.writing * place.pipe))
 
     def places(self) -> Iterator[Place]:
         """Yield the rank that writes each file."""

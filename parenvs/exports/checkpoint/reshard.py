@@ -16,13 +16,12 @@ import numpy as np
 from parenvs.elastic.movement import move
 from parenvs.elastic.state import State
 from parenvs.errors import ParenvsError, shown
-from parenvs.exports.checkpoint.folder import Checkpoint, write_index, write_part
+from parenvs.exports.checkpoint.folder import INDEX, PLAN, Checkpoint, write_index, write_part
 from parenvs.exports.checkpoint.layout import (
     Box,
     Files,
     Place,
     box_of,
-    file_name,
     predicted_bytes,
     stages_of_names,
 )
@@ -121,7 +120,7 @@ def reshard(
             that PyTorch runs.
     """
     target = Path(checkpoint if out is None else out)
-    if out is not None and target.exists() and not (target / "index.json").is_file():
+    if out is not None and target.exists() and not (target / INDEX).is_file():
         raise ParenvsError(f"{target}: is there and no checkpoint; give another folder")
     with locked(target, beside=True):
         source = Checkpoint(checkpoint)
@@ -157,8 +156,8 @@ def reshard(
                 source.read.clear()
                 boxes = {
                     name: box_of(written, name, tensors[name].shape, place)
-                    for name, stage in stages.items()
-                    if stage == place.pipe
+                    for name in tensors
+                    if stages[name] == place.pipe
                 }
 
                 def give(name: str, kind: str, box: Box, place: Place = place) -> np.ndarray:
@@ -176,7 +175,7 @@ def reshard(
     )  # fmt: skip
 
 
-def require_same_plan(checkpoint: Checkpoint, plan: Plan, name: str = "the plan given") -> None:
+def require_same_plan(checkpoint: Checkpoint, plan: Plan) -> None:
     """Refuse a checkpoint that was written under another plan.
 
     Raises:
@@ -186,11 +185,11 @@ def require_same_plan(checkpoint: Checkpoint, plan: Plan, name: str = "the plan 
     for field in dict.fromkeys((*own, *given)):
         if own.get(field) != given.get(field):
             raise ParenvsError(
-                f"{checkpoint.folder}: of another plan than {name}: field {field!r} is "
-                f"{shown(own.get(field))} there and {shown(given.get(field))} here"
+                f"{checkpoint.folder}: not of the plan given, as field {field!r} differs; its plan "
+                f"is {checkpoint.folder / PLAN}"
             )
 
 
 def _counted(files: int) -> str:
     """A number of files in words."""
-    return f"{files} file{'s' if files > 1 else ''} ({file_name(0)}, ...)"
+    return f"{files} file{'s' if files > 1 else ''}"
