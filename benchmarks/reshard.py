@@ -18,10 +18,10 @@ from typing import Any
 from common import ROOT, parser, progress, publish, table
 
 sys.path.insert(0, str(ROOT / "examples"))
-import resharding  # noqa: E402
+import resharding
 
-from parenvs.exports.checkpoint.folder import Checkpoint  # noqa: E402
-from parenvs.exports.checkpoint.reshard import reshard  # noqa: E402
+from parenvs.exports.checkpoint.folder import Checkpoint
+from parenvs.exports.checkpoint.reshard import reshard
 
 TOLERANCE = 1e-4
 KILLS = 12
@@ -78,7 +78,7 @@ def moved(folder: Path) -> list[dict[str, Any]]:
         for other, new in plans[1].items():
             out = folder / f"{key} {other}"
             found = reshard(folder / key, new, old, out, graph)
-            rows.append({"old": key, "new": other, **found.to_json()})
+            rows.append({**found.to_json(), "old": key, "new": other})
             # of the old plan's files, and of the new one's
             for kind, source in (("direct", folder / key), ("after", out)):
                 told = folder / f"{key} {other} {kind}.told"
