@@ -105,7 +105,7 @@ class Tally:
 
 def form(text: str) -> str:
     """Return a refusal without the file, the names and the numbers in it."""
-    text = re.sub(r"^\S*(mutated\.\w+|/run(/\w+\.\w+)?): ", "", text)
+    text = re.sub(r"^\S*(mutated\.\w+(:\w+)?|/run(/\w+\.\w+)?): ", "", text)
     text = re.sub(r"codec can't decode.*?(?=\)|$)", "codec can't decode", text)
     text = re.sub(r"^line \d+[^:]*: |^(field|array) '[^']*':? ", r"\1 ", text)
     text = re.sub(r"(dims is broken; build the file anew \(|instruction '[^']*': )", "", text)

@@ -31,6 +31,11 @@ _COOLED = 300.0
 """Ratio of the first temperature to the last."""
 _LARGEST = (60, 400)
 """Most nodes of a tree that is moved."""
+_BOUND, _LONG = 0.5, 0.6
+"""Shares of the time for the prices, and of the rest for one long cooling by them.
+
+Prices that are good lead moves better than a cooling that is twice as long.
+"""
 _CLOSE = 2e-6
 """Gap, as a share of the cost, that HiGHS's tolerances leave; then only few rounds follow."""
 _SAFE = 1e-9
@@ -188,7 +193,10 @@ class Search:
         try:
             self.raise_bound(0.03, 200 if COMPILED else 10)
             self.start_program()
-            self.raise_bound(0.3, 2000 if COMPILED else 40)
+            is_large = self.program is None and not self.proven
+            self.raise_bound(_BOUND if is_large else 0.3, 10_000 if COMPILED else 40)
+            if is_large and self.chosen is not None and self.clock.seconds is not None:
+                self.anneal(Arm(_WARM[2], _LARGEST[0]), _LONG)
             arms = [Arm(warm, large) for large in _LARGEST for warm in _WARM] + [Arm(0.0, 0)]
             turn = 0
             close = 0  # rounds since only HiGHS's tolerance was between the plan and the bound
@@ -319,8 +327,13 @@ class Search:
         arm.score = 0.5 * arm.score + gain / max(self.clock.spent - begin, 1e-3)
         arm.tried += 1
 
-    def anneal(self, arm: Arm) -> None:
-        """Move over trees from the best plan, from warm to cold."""
+    def anneal(self, arm: Arm, share: float | None = None) -> None:
+        """Move over trees from the best plan, from warm to cold.
+
+        Args:
+            arm: how.
+            share: of the time that is left (default: as long as the arm's trials ask for).
+        """
         assert self.chosen is not None
         model, dual = self.model, self.dual
         priced = np.empty(len(model.costs))
@@ -339,9 +352,12 @@ class Search:
         if np.isfinite(self.clock.left):
             total = max(int(min(total, 0.25 * self.clock.left / self.pace)), 50)
         made, change, part = 0, 0.0, max(min(total // 10, int(0.5 / self.pace)), 1)
-        first = self.cost
+        first, until = self.cost, self.clock.spent + (share or 0.0) * self.clock.left
         while made < total and self.clock.left > 0:
-            moves, begin = min(part, total - made), self.clock.spent
+            begin = self.clock.spent
+            if share is not None:
+                total = made + max(int((until - begin) / self.pace), 1)
+            moves = min(part, total - made)
             lead = max(0.0, first + change - self.cost)
             change += improve(
                 model, priced, tree, chosen, best, marks, space, back, self.rng, lead,

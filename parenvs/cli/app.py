@@ -13,7 +13,6 @@ from parenvs import __version__
 from parenvs.cli import tables
 from parenvs.cli.bench import add_bench
 from parenvs.cli.elastic import add_elastic
-from parenvs.cli.exports import add_exports, verify_compiled
 from parenvs.cli.iopddl import add_iopddl
 from parenvs.cli.leaderboard import add_leaderboard
 from parenvs.cli.model import Model, reading
@@ -36,6 +35,7 @@ from parenvs.cli.options import (
 )
 from parenvs.cli.planning import add_planning
 from parenvs.cli.report import (
+    note,
     out,
     print_report,
     printable_usage,
@@ -281,7 +281,7 @@ def verify(
 
     partition_plan = load_plan(file)
     if compiled:
-        verify_compiled(partition_plan, file, module, as_json)
+        _verify_compiled(partition_plan, file, module, as_json)
         return
     if not isinstance(partition_plan, PartitionPlan):
         raise ParenvsError(f"{file}: verify takes plans of partitions, not {partition_plan.task}")
@@ -294,6 +294,46 @@ def verify(
         raise ParenvsError(f"{file}: XLA's partitioner disagrees or has to reshard")
     if not verification.legal:
         raise InfeasibleError(f"{file}: illegal; parenvs judge gives the reasons")
+
+
+def _verify_compiled(plan: Any, file: Path, module: str | None, as_json: bool) -> None:
+    """Compile a plan's step on virtual devices, and print what XLA makes of it.
+
+    Raises:
+        ParenvsError: XLA shards it otherwise, or communicates more than the judge predicts.
+    """
+    from parenvs.exports.compilation import compile_plan
+
+    compilation = compile_plan(plan, module)
+    if as_json:
+        say_json(compilation.to_json())
+    else:
+        say(compilation.text())
+    if not compilation.agrees:
+        raise ParenvsError(f"{file}: XLA shards it otherwise, or communicates other than predicted")
+
+
+@app.command()
+def export(
+    file: PlanFile,
+    to: Annotated[str, typer.Option(help="jax, torch, megatron, torchtitan or deepspeed.")],
+    path: Annotated[
+        Path | None, typer.Option("--out", help="Write to this file instead of standard output.")
+    ] = None,
+) -> None:
+    """Write a plan in the words of a framework that runs it."""
+    from parenvs.exports.formats import exported
+    from parenvs.files import write_text
+    from parenvs.plan import load_plan
+
+    result = exported(load_plan(file), to)
+    for words in result.notes:
+        note(words)
+    if path is None:
+        say_text(result.text.rstrip("\n"))
+        return
+    write_text(path, result.text)
+    say(f"written to {path}")
 
 
 def _explain_hybrid(report: Any, variable: str | None) -> None:
@@ -355,7 +395,6 @@ add_bench(app)
 add_leaderboard(app)
 add_elastic(app)
 add_iopddl(app)
-add_exports(app)
 
 
 def main() -> None:

@@ -450,7 +450,7 @@ def test_train__as_on_single_environments(setting, agent, tmp_path, monkeypatch)
         update = 16 * (64 if setting[0] in (CUT, PLAN) else 8)
         steps, stop = int(steps * update), int(stop * update)
     elif setting[0] == PLAN:  # 64 environments side by side
-        steps, stop = 8 * steps, 8 * stop
+        steps, stop = 4 * steps, 4 * stop
     config = Config(*setting, agent=agent, seed=1, steps=steps, overrides=options)
     make, found = trainer.make_env, []
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from parenvs.datasets import order_sets, orders
+from parenvs.datasets import order_sets
+from parenvs.datasets.drawing import orders
 from parenvs.errors import ParenvsError
 from parenvs.shipped import ORDER_SETS, ordering_steps
 
