@@ -1,4 +1,4 @@
-"""The commands ``parenvs elastic``, what policies earn on nodes that come and go, and ``reshard``."""
+"""The commands ``parenvs elastic``, of nodes that come and go, and ``parenvs reshard``."""
 
 from __future__ import annotations
 
