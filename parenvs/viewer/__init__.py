@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from parenvs.viewer.page import ending, pixels, style, write
 
 if TYPE_CHECKING:
-    from typing import TypeAlias, TypeGuard
+    from typing import TypeAlias
 
     import numpy as np
     from matplotlib.figure import Figure
@@ -42,6 +43,17 @@ if TYPE_CHECKING:
         | Run
     )
 
+_ROOMS = {
+    "parenvs.elastic.run.Run": "elastic",
+    "parenvs.hybrid.problem.Hybrid": "hybrid",
+    "parenvs.hybrid.report.HybridReport": "hybrid",
+    "parenvs.iopddl.problem.IntraOp": "iopddl",
+    "parenvs.iopddl.problem.IntraOpReport": "iopddl",
+    "parenvs.ordering.problem.Ordering": "ordering",
+    "parenvs.ordering.problem.OrderReport": "ordering",
+}
+"""Class -> folder; names, so that no task is loaded that is not shown."""
+
 __all__ = ["ending", "figure", "rgb_array", "save", "text"]
 
 
@@ -57,22 +69,10 @@ def text(viewable: Viewable, colour: bool = False, undecided: Collection[str] | 
         TypeError: ``viewable`` is something else.
         ValueError: ``undecided`` is given with a pipeline.
     """
-    if _is_hybrid(viewable, undecided):
-        from parenvs.viewer.hybrid import text as hybrid_text
-
-        return hybrid_text.text(viewable, colour)
-    if _is_order(viewable, undecided):
-        from parenvs.viewer.ordering import text as order_text
-
-        return order_text.text(viewable, colour)
-    if _is_intra_op(viewable, undecided):
-        from parenvs.viewer.iopddl import text as intra_op_text
-
-        return intra_op_text.text(viewable, colour)
-    if _is_run(viewable, undecided):
-        from parenvs.viewer.elastic import text as elastic_text
-
-        return elastic_text.text(viewable)
+    room = _room(viewable, undecided)
+    if room:
+        found: str = import_module(f"{__name__}.{room}.text").text(viewable, colour)
+        return found
     of_pipeline, problem, report = _taken_apart(viewable, undecided)
     if of_pipeline:
         from parenvs.viewer import pipeline_text
@@ -111,22 +111,10 @@ def save(
 
 
 def _draw(viewable: Viewable, undecided: Collection[str] | None) -> Figure:
-    if _is_hybrid(viewable, undecided):
-        from parenvs.viewer.hybrid import figure as hybrid_figure
-
-        return hybrid_figure.draw(viewable)
-    if _is_order(viewable, undecided):
-        from parenvs.viewer.ordering import figure as order_figure
-
-        return order_figure.draw(viewable)
-    if _is_intra_op(viewable, undecided):
-        from parenvs.viewer.iopddl import figure as intra_op_figure
-
-        return intra_op_figure.draw(viewable)
-    if _is_run(viewable, undecided):
-        from parenvs.viewer.elastic import figure as elastic_figure
-
-        return elastic_figure.draw(viewable)
+    room = _room(viewable, undecided)
+    if room:
+        drawn: Figure = import_module(f"{__name__}.{room}.figure").draw(viewable)
+        return drawn
     of_pipeline, problem, report = _taken_apart(viewable, undecided)
     if of_pipeline:
         from parenvs.viewer import pipeline_figure
@@ -137,47 +125,17 @@ def _draw(viewable: Viewable, undecided: Collection[str] | None) -> Figure:
     return partition_figure.draw(problem, report, undecided)
 
 
-def _is_hybrid(
-    viewable: Viewable, undecided: Collection[str] | None
-) -> TypeGuard[HybridReport | Hybrid]:
-    """Whether it is of a hybrid plan."""
-    from parenvs.hybrid.problem import Hybrid
-    from parenvs.hybrid.report import HybridReport
+def _room(viewable: Viewable, undecided: Collection[str] | None) -> str:
+    """The folder whose modules ``text`` and ``figure`` show it; empty for pipelines and partitions.
 
-    if isinstance(viewable, (HybridReport, Hybrid)) and undecided is not None:
+    Raises:
+        ValueError: ``undecided`` is given with something else than a partition.
+    """
+    names = (f"{kind.__module__}.{kind.__name__}" for kind in type(viewable).__mro__)
+    room = next((_ROOMS[name] for name in names if name in _ROOMS), "")
+    if room and undecided is not None:
         raise ValueError("undecided: only variables of partitions can be undecided")
-    return isinstance(viewable, (HybridReport, Hybrid))
-
-
-def _is_order(
-    viewable: Viewable, undecided: Collection[str] | None
-) -> TypeGuard[OrderReport | Ordering]:
-    """Whether it is of an order of micro-batches."""
-    from parenvs.ordering.problem import Ordering, OrderReport
-
-    if isinstance(viewable, (OrderReport, Ordering)) and undecided is not None:
-        raise ValueError("undecided: only variables of partitions can be undecided")
-    return isinstance(viewable, (OrderReport, Ordering))
-
-
-def _is_intra_op(
-    viewable: Viewable, undecided: Collection[str] | None
-) -> TypeGuard[IntraOpReport | IntraOp]:
-    """Whether it is of strategies of an IOPDDL problem."""
-    from parenvs.iopddl.problem import IntraOp, IntraOpReport
-
-    if isinstance(viewable, (IntraOpReport, IntraOp)) and undecided is not None:
-        raise ValueError("undecided: only variables of partitions can be undecided")
-    return isinstance(viewable, (IntraOpReport, IntraOp))
-
-
-def _is_run(viewable: Viewable, undecided: Collection[str] | None) -> TypeGuard[Run]:
-    """Whether it is what a job earned while nodes came and left."""
-    from parenvs.elastic.run import Run
-
-    if isinstance(viewable, Run) and undecided is not None:
-        raise ValueError("undecided: only variables of partitions can be undecided")
-    return isinstance(viewable, Run)
+    return room
 
 
 def _taken_apart(viewable: Viewable, undecided: Collection[str] | None) -> tuple[bool, Any, Any]:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 import toys
@@ -16,6 +17,15 @@ def test_door__refuses_what_is_no_plan_or_problem(show):
         show("t5-3b")
     with pytest.raises(ValueError, match="undecided"):
         show(toys.dense().pipeline, undecided={"w"})
+
+
+@pytest.mark.parametrize("name", viewer._ROOMS)
+def test_door__classes_are_where_it_says_and_their_rooms_show_them(name):
+    where, _, kind = name.rpartition(".")
+    found = getattr(import_module(where), kind)
+    assert (found.__module__, found.__name__) == (where, kind)
+    for module, function in (("text", "text"), ("figure", "draw")):
+        assert hasattr(import_module(f"parenvs.viewer.{viewer._ROOMS[name]}.{module}"), function)
 
 
 def test_door__save_of_something_else_leaves_no_file(tmp_path):

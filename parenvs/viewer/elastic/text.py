@@ -59,8 +59,11 @@ def bars(values: np.ndarray, top: float) -> str:
     return "".join(_BARS[min(max(round(x), 0), len(_BARS) - 1)] for x in level)
 
 
-def text(run: Run) -> str:
-    """What a job earned, as text of at most 110 columns, without a newline at the end."""
+def text(run: Run, colour: bool = False) -> str:
+    """What a job earned, as text of at most 110 columns, without a newline at the end.
+
+    ``colour`` changes nothing: lines over time have one.
+    """
     lines = [clip(title(run), WIDTH), SEPARATOR.join(verdict(run))]
     count = len(run.plans)
     if not count:
