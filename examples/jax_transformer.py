@@ -3,7 +3,8 @@
     python examples/jax_transformer.py
 
 Three plans of one step: operators split over 8 devices, the batch split over 8, and both on a mesh
-of 2 replicas with 4 ranks each. The losses of 20 steps are those of one device.
+of 2 replicas with 4 ranks each. The losses of 20 steps are those of one device, also if the state
+moves from the first plan to the last one half way.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from parenvs.hybrid.space import Constraints  # noqa: E402
 
 LAYERS, WIDTH, HEADS, TOKENS, WORDS, BATCH = 1, 32, 8, 8, 64, 16
 Tree = dict[str, Any]
+Trees = tuple[Tree, Tree, Tree]
 
 
 def init(random: np.random.Generator) -> Tree:
@@ -101,22 +103,26 @@ def plans(graph: parenvs.Graph) -> dict[str, parenvs.plan.Plan]:
     return found
 
 
-def losses(steps: int, placed: tuple[Tree, Tree, Tree], own: Any = None) -> list[float]:
-    """Train, and return the loss of each step.
+def compiled(own: Any = None) -> Any:
+    """Return the step jitted, with shardings of the arguments that the results keep."""
+    out = {} if own is None else {"out_shardings": (own[0], own[1], None)}
+    return jax.jit(step, donate_argnums=(0, 1), keep_unused=True, **out)
+
+
+def losses(steps: int, placed: Trees, run: Any) -> tuple[list[float], Trees]:
+    """Train, and return the loss of each step and the next arguments.
 
     Args:
         steps: to run.
         placed: the first arguments.
-        own: their shardings, which the results keep.
+        run: the jitted step.
     """
-    out = {} if own is None else {"out_shardings": (own[0], own[1], None)}
-    run = jax.jit(step, donate_argnums=(0, 1), keep_unused=True, **out)
     params, state, batch = placed
     curve = []
     for _ in range(steps):
         params, state, value = run(params, state, batch)
         curve.append(float(value))
-    return curve
+    return curve, (params, state, batch)
 
 
 def main() -> None:
@@ -125,8 +131,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     steps = parser.parse_args().steps
     graph = parenvs.Graph.from_jax(step, *arguments(), name="transformer")
-    single = losses(steps, arguments())
+    single, _ = losses(steps, arguments(), compiled())
     print(f"one device: loss {single[0]:.4f} -> {single[-1]:.4f}")
+    runs: dict[str, tuple[Any, Any]] = {}
     for name, plan in plans(graph).items():
         sizes = (DEVICES,)
         if isinstance(plan, parenvs.HybridPlan):
@@ -135,7 +142,8 @@ def main() -> None:
         mesh = jax.sharding.Mesh(devices, ("data", "model")[-len(sizes) :])
         first = arguments()
         own = shardings(plan, mesh, first, graph)
-        curve = losses(steps, jax.device_put(first, own), own)
+        runs[name] = compiled(own), own
+        curve, _ = losses(steps, jax.device_put(first, own), runs[name][0])
         worst = max(abs(a / b - 1) for a, b in zip(curve, single, strict=True))
         split = sum(not x.is_fully_replicated for x in jax.tree.leaves(own[0]))
         print(
@@ -143,6 +151,16 @@ def main() -> None:
             f"{curve[-1]:.4f}, relative difference at most {worst:.1e}"
         )
         assert worst < 1e-4, name
+    curve, placed = [], arguments()
+    for name in ("operator", "hybrid"):  # half of the steps each: the state moves in between
+        run, own = runs[name]
+        more, placed = losses(steps // 2, jax.device_put(placed, own), run)
+        curve += more
+    worst = max(abs(a / b - 1) for a, b in zip(curve, single, strict=False))
+    print(
+        f"operator, then hybrid: loss -> {curve[-1]:.4f}, relative difference at most {worst:.1e}"
+    )
+    assert worst < 1e-4
 
 
 if __name__ == "__main__":

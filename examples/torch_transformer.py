@@ -15,6 +15,7 @@ import functools
 import multiprocessing
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -161,8 +162,8 @@ def losses(plan: Any = None) -> tuple[list[float], dict[str, int]]:
     return curve, {} if plan is None else parallel.collectives(words, targets)
 
 
-def train(rank: int, processes: int, port: int, found: dict[str, Any]) -> None:
-    """Train under every plan in one of the processes, and compare with one device."""
+def join(rank: int, processes: int, port: int) -> None:
+    """Make this process one of a group."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo",
@@ -171,6 +172,11 @@ def train(rank: int, processes: int, port: int, found: dict[str, Any]) -> None:
         world_size=processes,
         rank=rank,
     )
+
+
+def train(rank: int, processes: int, port: int, found: dict[str, Any]) -> None:
+    """Train under every plan in one of the processes, and compare with one device."""
+    join(rank, processes, port)
     single, _ = losses()
     if rank == 0:
         print(f"one device: loss {single[0]:.4f} -> {single[-1]:.4f}", flush=True)
@@ -187,7 +193,7 @@ def train(rank: int, processes: int, port: int, found: dict[str, Any]) -> None:
     torch.distributed.destroy_process_group()
 
 
-def start(processes: int, found: dict[str, Any]) -> None:
+def start(processes: int, found: dict[str, Any], work: Callable[..., None] = train) -> None:
     """Train under plans on local processes; if one of them ends with an error, all of them do."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -196,7 +202,7 @@ def start(processes: int, found: dict[str, Any]) -> None:
     # The server imports once, and every process is a copy of it.
     multiprocessing.set_forkserver_preload(["parenvs.exports.parallel", "torch._dynamo"])
     torch.multiprocessing.start_processes(
-        train, (processes, port, found), processes, start_method="forkserver"
+        work, (processes, port, found), processes, start_method="forkserver"
     )
 
 

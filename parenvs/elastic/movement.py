@@ -88,17 +88,28 @@ def overlap(shard: int, of: int, other: int, others: int) -> float:
     return max(0.0, min((shard + 1) / of, (other + 1) / others) - max(shard / of, other / others))
 
 
-def slices(state: State, old: Degrees, new: Degrees) -> np.ndarray:
+def slices(
+    state: State,
+    old: Degrees,
+    new: Degrees,
+    within: tuple[np.ndarray, np.ndarray] | None = None,
+) -> np.ndarray:
     """Return the bytes that each new shard takes of each old one, (P T, P' T').
 
     A tensor that is not split is taken from the first shard that a new one overlaps.
+
+    Args:
+        state: the model's.
+        old: degrees that the state is laid out for.
+        new: degrees that it is wanted for.
+        within: (P, n) and (P', n) 1 where a layer is in a stage (default: dealt out evenly).
     """
     grid = np.array(
         [[overlap(i, old.tensor, j, new.tensor) for j in range(new.tensor)]
          for i in range(old.tensor)]
     )  # fmt: skip
     first = np.eye(old.tensor)[[(grid[:, j] > 0).argmax() for j in range(new.tensor)]].T
-    inside = [_within(state, degrees.pipeline) for degrees in (old, new)]
+    inside = within or [_within(state, degrees.pipeline) for degrees in (old, new)]
     split = (inside[0] * state.split) @ inside[1].T
     whole = (inside[0] * state.whole) @ inside[1].T
     both = split[:, None, :, None] * grid[None, :, None, :]

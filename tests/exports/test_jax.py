@@ -226,7 +226,8 @@ def test_example__losses_are_those_of_one_device():
     lines = ended.stdout.splitlines()
     first, last = map(float, re.findall(r"\d\.\d{4}", lines[0]))
     assert last < first / 2
-    assert [line.split(":")[0] for line in lines[1:]] == ["operator", "data", "hybrid"]
+    names = [line.split(":")[0] for line in lines[1:]]
+    assert names == ["operator", "data", "hybrid", "operator, then hybrid"]
     worst = [float(line.rsplit(" ", 1)[1]) for line in lines[1:]]
     assert np.max(worst) < 1e-4
     assert "5 parameters split over 8," in lines[1] and "5 parameters split over 2x4" in lines[3]

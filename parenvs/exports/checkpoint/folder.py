@@ -1,0 +1,382 @@
+"""The folder of a checkpoint: ``plan.json``, ``index.json`` and files of raw numbers.
+
+Nothing in it is an object of Python, and nothing is unpickled: PyTorch's own distributed
+checkpoints keep their metadata as a pickle, which runs what a stranger wrote. The index has name,
+shape and type of every tensor, and of every file its SHA-256 and the slices in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.errors import ParenvsError, shown
+from parenvs.exports.checkpoint.layout import Box, Files, Place, common, elements, file_name, sizes
+from parenvs.files import DuplicateFieldError, no_duplicates, write_text
+from parenvs.plan import HybridPlan, load_plan
+from parenvs.plan import fields as checks
+
+PLAN, INDEX, SCHEMA = "plan.json", "index.json", 1
+PARAMETER = "parameter"
+"""Kind of the parameters themselves; other kinds are the optimiser's."""
+ITEM = {
+    "bool": 1, "uint8": 1, "int8": 1, "float16": 2, "bfloat16": 2, "int16": 2, "float32": 4,
+    "int32": 4, "float64": 8, "int64": 8,
+}  # fmt: skip
+"""Type of numbers -> bytes of one."""
+_LARGEST_INDEX = 1 << 28
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A parameter and what the optimiser keeps of it.
+
+    Attributes:
+        shape: of the whole.
+        kinds: kind -> type of its numbers; ``"parameter"`` and the optimiser's, of one shape.
+        scalars: the optimiser's single numbers, by name.
+    """
+
+    shape: tuple[int, ...]
+    kinds: dict[str, str]
+    scalars: dict[str, float]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of an element of all kinds together."""
+        return sum(ITEM[kind] for kind in self.kinds.values())
+
+
+class Slice(NamedTuple):
+    """A box of a tensor of one kind, and where it begins in its file."""
+
+    name: str
+    kind: str
+    box: Box
+    at: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the index says of a file."""
+
+    bytes: int
+    sha256: str
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the index says of the whole.
+
+    Attributes:
+        steps: that were trained.
+        optimiser: name of its class.
+        groups: its options, of each group of parameters.
+        tensors: by name.
+    """
+
+    steps: int
+    optimiser: str
+    groups: list[dict[str, Any]]
+    tensors: dict[str, Tensor]
+
+
+Give = Callable[[str, str, Box], np.ndarray]
+"""Gives a box of a tensor by name and kind, as whole numbers of the same width."""
+
+
+def write_part(
+    folder: Path, number: int, boxes: Mapping[str, Box], tensors: Mapping[str, Tensor], give: Give
+) -> Part:
+    """Write a file of a checkpoint, tensor by tensor.
+
+    Args:
+        folder: the folder.
+        number: of the file.
+        boxes: name of each tensor in it -> its box.
+        tensors: all tensors.
+        give: the numbers.
+    """
+    digest, at, held = hashlib.sha256(), 0, []
+    with (folder / file_name(number)).open("wb") as stream:
+        for name, box in boxes.items():
+            for kind in tensors[name].kinds if elements(box) else ():
+                numbers = np.ascontiguousarray(give(name, kind, box)).reshape(-1)
+                data = numbers.view(np.uint8).data
+                stream.write(data)
+                digest.update(data)
+                held.append(Slice(name, kind, box, at))
+                at += len(data)
+    return Part(at, digest.hexdigest(), tuple(held))
+
+
+def write_index(folder: Path, plan: HybridPlan, head: Head, parts: Iterable[Part]) -> None:
+    """Write plan and index of a checkpoint whose files are there."""
+    plan.save(folder / PLAN)
+    tensors = {
+        name: {"shape": list(x.shape), "kinds": x.kinds, "scalars": x.scalars}
+        for name, x in head.tensors.items()
+    }
+    files = [
+        {
+            "bytes": part.bytes,
+            "sha256": part.sha256,
+            "slices": [
+                [x.name, x.kind, [a for a, _ in x.box], list(sizes(x.box)), x.at]
+                for x in part.slices
+            ],
+        }
+        for part in parts
+    ]
+    content = {
+        "schema": SCHEMA, "fingerprint": plan.fingerprint, "steps": head.steps,
+        "optimiser": head.optimiser, "groups": head.groups, "tensors": tensors, "files": files,
+    }  # fmt: skip
+    write_text(folder / INDEX, json.dumps(content, allow_nan=False) + "\n")
+
+
+class Checkpoint:
+    """A checkpoint that is read; all of its index is checked first.
+
+    Args:
+        folder: the folder.
+
+    Attributes:
+        folder: the folder.
+        plan: that it was written under.
+        files: of that plan.
+        head: what the index says of the whole.
+        parts: what it says of each file.
+        read: file's number -> bytes of tensors read from it so far.
+
+    Raises:
+        ParenvsError: plan or index are missing or wrong, or a file is missing or has another size.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        where = str(self.folder / INDEX)
+        if not (self.folder / INDEX).is_file():
+            raise ParenvsError(
+                f"{folder}: no checkpoint, as it has no {INDEX}; write one by "
+                "parenvs.exports.checkpoint.training.save"
+            )
+        plan = load_plan(self.folder / PLAN)
+        if not isinstance(plan, HybridPlan):
+            raise ParenvsError(f"{self.folder / PLAN}: a hybrid plan is needed, not {plan.task}")
+        self.plan, self.files = plan, Files.of(plan)
+        content = _load(self.folder / INDEX)
+        keys = {"schema", "fingerprint", "steps", "optimiser", "groups", "tensors", "files"}
+        checks.check_keys(content, keys, set(), where)
+        if content["schema"] != SCHEMA:
+            raise ParenvsError(f"{where}: field 'schema' is {shown(content['schema'])}, not 1")
+        if content["fingerprint"] != plan.fingerprint:
+            raise ParenvsError(f"{where}: field 'fingerprint': of another model than {PLAN}")
+        self.head = _head(content, where)
+        self.parts = _parts(content["files"], self.head.tensors, where)
+        if len(self.parts) != len(self.files):
+            raise ParenvsError(
+                f"{where}: field 'files': {len(self.parts)} files, and {PLAN} ({self.files.degrees}"
+                f") has {len(self.files)}; the checkpoint is of another plan"
+            )
+        for number, part in enumerate(self.parts):
+            path = self.folder / file_name(number)
+            if not path.is_file():
+                raise ParenvsError(f"{path}: missing; the checkpoint has {len(self.parts)} files")
+            if path.stat().st_size != part.bytes:
+                raise ParenvsError(
+                    f"{path}: {path.stat().st_size:,} bytes, and {INDEX} says {part.bytes:,}; "
+                    "write the checkpoint anew"
+                )
+        self._places: dict[tuple[str, str], dict[Box, list[tuple[int, int]]]] = defaultdict(dict)
+        for number, part in enumerate(self.parts):
+            for x in part.slices:
+                self._places[x.name, x.kind].setdefault(x.box, []).append((number, x.at))
+        for name, tensor in self.head.tensors.items():
+            for kind in tensor.kinds:
+                held = sum(map(elements, self._places[name, kind]))
+                if held != math.prod(tensor.shape):
+                    raise ParenvsError(
+                        f"{where}: {shown(name)} ({kind}): slices of {held:,} elements, and it has "
+                        f"{math.prod(tensor.shape):,}"
+                    )
+        self.read: Counter[int] = Counter()
+
+    def verify(self, numbers: Iterable[int] | None = None) -> None:
+        """Check the SHA-256 of files (default: all).
+
+        Raises:
+            ParenvsError: a file has other bytes than the index says.
+        """
+        for number in range(len(self.parts)) if numbers is None else numbers:
+            path, digest = self.folder / file_name(number), hashlib.sha256()
+            with path.open("rb") as stream:
+                while block := stream.read(_BLOCK):
+                    digest.update(block)
+            if digest.hexdigest() != self.parts[number].sha256:
+                raise ParenvsError(
+                    f"{path}: its SHA-256 is not that of {INDEX}; write the checkpoint anew"
+                )
+
+    def box(self, name: str, kind: str, box: Box, place: Place, ranks: int) -> np.ndarray:
+        """Read a box of a tensor; nothing else is read. Of equal slices, the nearest one is.
+
+        Args:
+            name: of the tensor.
+            kind: ``"parameter"``, or one of the optimiser's.
+            box: what is wanted.
+            place: of the rank that reads.
+            ranks: tp ranks of its plan: rank t of these takes copy ``t copies // ranks``, which is
+                of the first old shard that overlaps its own.
+
+        Returns:
+            whole numbers of the width of the tensor's type.
+        """
+        item = ITEM[self.head.tensors[name].kinds[kind]]
+        result = np.zeros(sizes(box), dtype=f"i{item}")
+        filled = 0
+        for own, copies in self._places[name, kind].items():
+            both = common(own, box)
+            if elements(both):
+                number, at = copies[place.model * len(copies) // ranks]
+                inner: list[Any] = [
+                    slice(a - start, b - start)
+                    for (a, b), (start, _) in zip(both, box, strict=True)
+                ]
+                self._fill(result[(*inner, ...)], number, at, own, both)  # a view, also of one
+                filled += elements(both)
+        if filled != elements(box):
+            raise ParenvsError(
+                f"{self.folder / INDEX}: {shown(name)} ({kind}): its slices overlap or leave gaps"
+            )
+        return result
+
+    def _fill(self, out: np.ndarray, number: int, at: int, own: Box, wanted: Box) -> None:
+        """Read a part of a slice, run by run of what lies together in the file."""
+        shape, item = sizes(own), out.dtype.itemsize
+        first = tuple(a - start for (a, _), (start, _) in zip(wanted, own, strict=True))
+        whole = len(shape)  # dimensions from here on are whole
+        while whole and out.shape[whole - 1] == shape[whole - 1]:
+            whole -= 1
+        rows = max(whole - 1, 0)
+        strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+        run = np.empty(out.shape[rows:], dtype=out.dtype)
+        start = sum(a * b for a, b in zip(first, strides, strict=True))
+        with (self.folder / file_name(number)).open("rb", buffering=0) as stream:
+            for row in np.ndindex(out.shape[:rows]):
+                begin = start + sum(a * b for a, b in zip(row, strides, strict=False))
+                stream.seek(at + begin * item)
+                view = run.reshape(-1).view(np.uint8).data
+                while view:
+                    got = stream.readinto(view)
+                    if not got:
+                        raise ParenvsError(f"{stream.name}: ends too early")
+                    self.read[number] += got
+                    view = view[got:]
+                out[row] = run
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """The object in the index."""
+    if path.stat().st_size > _LARGEST_INDEX:
+        raise ParenvsError(f"{path}: more than {_LARGEST_INDEX >> 20} MiB")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=no_duplicates)
+    except DuplicateFieldError as error:
+        raise ParenvsError(f"{path}: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ParenvsError(f"{path}: not a JSON file ({shown(str(error))})") from None
+    if not isinstance(content, dict):
+        raise ParenvsError(f"{path}: expected one JSON object")
+    return content
+
+
+def _head(content: dict[str, Any], where: str) -> Head:
+    """What the index says of the whole, checked."""
+    tensors: dict[str, Tensor] = {}
+    if not isinstance(content["tensors"], dict) or not content["tensors"]:
+        raise ParenvsError(f"{where}: field 'tensors' must be an object of tensors by name")
+    for name, entry in content["tensors"].items():
+        own = f"{where}: tensor {shown(name)}"
+        if not isinstance(entry, dict):
+            raise ParenvsError(f"{own}: expected an object")
+        checks.check_keys(entry, {"shape", "kinds", "scalars"}, set(), own)
+        shape = checks.integers(entry, "shape", own)
+        kinds, scalars = entry["kinds"], entry["scalars"]
+        if min(shape, default=1) < 1:
+            raise ParenvsError(f"{own}: field 'shape' must be of whole numbers from 1")
+        if not isinstance(kinds, dict) or PARAMETER not in kinds:
+            raise ParenvsError(f"{own}: field 'kinds' must be an object with {PARAMETER!r}")
+        for kind in kinds:
+            checks.choice(kinds, kind, tuple(ITEM), f"{own}: field 'kinds'")
+        if not isinstance(scalars, dict) or not all(map(_is_number, scalars.values())):
+            raise ParenvsError(f"{own}: field 'scalars' must be an object of numbers")
+        tensors[name] = Tensor(shape, kinds, scalars)
+    groups = content["groups"]
+    if not isinstance(groups, list) or not all(isinstance(x, dict) for x in groups):
+        raise ParenvsError(f"{where}: field 'groups' must be a list of objects")
+    if not checks.is_integer(content["steps"]) or content["steps"] < 0:
+        raise ParenvsError(f"{where}: field 'steps' must be a whole number from 0")
+    return Head(content["steps"], checks.text(content, "optimiser", where), groups, tensors)
+
+
+def _parts(rows: Any, tensors: dict[str, Tensor], where: str) -> list[Part]:
+    """What the index says of the files, checked."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ParenvsError(f"{where}: field 'files' must be a list of objects")
+    parts = []
+    for number, row in enumerate(rows):
+        own = f"{where}: files[{number}]"
+        checks.check_keys(row, {"bytes", "sha256", "slices"}, set(), own)
+        size, end, held = row["bytes"], 0, []
+        if not checks.is_integer(size) or size < 0:
+            raise ParenvsError(f"{own}: field 'bytes' must be a whole number from 0")
+        if not isinstance(row["slices"], list):
+            raise ParenvsError(f"{own}: field 'slices' must be a list")
+        for entry in row["slices"]:
+            found = _slice(entry, tensors)
+            if found is None or found.at != end:
+                raise ParenvsError(
+                    f"{own}: {shown(entry)} is no slice [name, kind, start, size, at] of a tensor "
+                    "behind the one before it"
+                )
+            end += elements(found.box) * ITEM[tensors[found.name].kinds[found.kind]]
+            held.append(found)
+        if end != size:
+            raise ParenvsError(f"{own}: field 'bytes' is {size}, and its slices have {end}")
+        parts.append(Part(size, checks.text(row, "sha256", own), tuple(held)))
+    return parts
+
+
+def _slice(entry: Any, tensors: dict[str, Tensor]) -> Slice | None:
+    """An entry of the index as a slice; None if it is none."""
+    if not isinstance(entry, list) or len(entry) != len(Slice._fields) + 1:
+        return None
+    name, kind, start, size, at = entry
+    if not (isinstance(name, str) and isinstance(kind, str) and isinstance(start, list)):
+        return None
+    if name not in tensors or kind not in tensors[name].kinds or not isinstance(size, list):
+        return None
+    shape = tensors[name].shape
+    numbers = [*start, *size, at]
+    if not all(map(checks.is_integer, numbers)) or not len(start) == len(size) == len(shape):
+        return None
+    box = tuple((a, a + n) for a, n in zip(start, size, strict=True))
+    fits = all(0 <= a < b <= n for (a, b), n in zip(box, shape, strict=True))
+    return Slice(name, kind, box, at) if fits else None
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that JSON can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,260 @@
+"""Saves and loads the state of a module that ``Parallel`` trains (extra ``torch``).
+
+Every process writes what it holds, and reads its own slices, whichever plan they were written
+under. The folder has to be on a file system that all processes see.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from parenvs.errors import ParenvsError, shown
+from parenvs.exports.checkpoint.folder import (
+    ITEM,
+    PARAMETER,
+    Checkpoint,
+    Head,
+    Part,
+    Tensor,
+    write_index,
+    write_part,
+)
+from parenvs.exports.checkpoint.layout import Box, Files, Place, box_of, sizes
+from parenvs.exports.parallel import PIPE, Parallel
+from parenvs.exports.sharding import DATA, MODEL
+from parenvs.files import locked, replacing_folder
+from parenvs.plan import HybridPlan
+
+_TYPES = {getattr(torch, name): name for name in ITEM}
+_NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def save(
+    folder: str | os.PathLike[str],
+    parallel: Parallel,
+    optimiser: torch.optim.Optimizer,
+    plan: HybridPlan,
+    steps: int = 0,
+) -> None:
+    """Write parameters and optimiser state; every process of the group calls it.
+
+    A kill leaves the old folder or the new one, whole. Buffers are not written.
+
+    Args:
+        folder: the folder to write or to replace.
+        parallel: the module in training.
+        optimiser: of its parameters.
+        plan: the plan that ``parallel.plan`` was made of.
+        steps: that were trained.
+
+    Raises:
+        ParenvsError: a state that is neither a number nor of its parameter's shape, a plan of other
+            degrees, or another process failed; all processes raise.
+    """
+    files, place, rank = Files.of(plan), _place(parallel), dist.get_rank()
+    if files.degrees != (parallel.plan.model, parallel.plan.pipe, parallel.plan.data):
+        raise ParenvsError(f"plan: {files.degrees}, and the module is trained as another")
+    with ExitStack() as stack:
+
+        def opened() -> Path | None:
+            if rank:
+                return None
+            stack.enter_context(locked(folder, beside=True))
+            return stack.enter_context(replacing_folder(folder))
+
+        path = _together(opened)[0]
+
+        def written() -> tuple[int, dict[str, Tensor], Part] | None:
+            number = next((n for n, x in enumerate(files.places()) if x == place), None)
+            if number is None:
+                return None
+            tensors = {
+                name: _described(name, x, optimiser.state.get(x, {}))
+                for name, x in _parameters(parallel)
+            }
+            own = dict(_parameters(parallel))
+
+            def give(name: str, kind: str, box: Box) -> np.ndarray:
+                value = own[name] if kind == PARAMETER else optimiser.state[own[name]][kind]
+                local = _local(value)
+                if tuple(local.shape) != sizes(box):
+                    raise ParenvsError(
+                        f"{name} ({kind}): this process holds {tuple(local.shape)}, and the plan "
+                        f"gives it {sizes(box)}"
+                    )
+                flat = local.detach().cpu().contiguous().flatten()
+                return flat.view(_NUMBERS[flat.element_size()]).numpy()
+
+            boxes = {
+                name: box_of(parallel.plan, name, tuple(x.shape), place) for name, x in own.items()
+            }
+            return number, tensors, write_part(path, number, boxes, tensors, give)
+
+        rows = sorted((row for row in _together(written) if row), key=lambda row: row[0])
+
+        def finished() -> None:
+            if rank == 0:
+                tensors = {name: x for _, some, _ in rows for name, x in some.items()}
+                head = Head(steps, type(optimiser).__name__, _groups(optimiser), tensors)
+                write_index(path, plan, head, [part for _, _, part in rows])
+                stack.close()
+
+        _together(finished)
+
+
+def load(
+    folder: str | os.PathLike[str],
+    parallel: Parallel,
+    optimiser: torch.optim.Optimizer,
+    plan: HybridPlan,
+) -> tuple[int, dict[int, int]]:
+    """Read parameters and optimiser state into a module; every process of the group calls it.
+
+    Args:
+        folder: of a checkpoint that was written under any plan for this model.
+        parallel: the module.
+        optimiser: of its parameters, of the class that the checkpoint has the state of.
+        plan: the plan that ``parallel.plan`` was made of.
+
+    Returns:
+        Steps that were trained, and the bytes of tensors that this process read of each file.
+
+    Raises:
+        ParenvsError: no checkpoint, one that is not whole, or one of another model or optimiser;
+            all processes raise.
+    """
+
+    def read() -> tuple[int, dict[int, int]]:
+        source, place = Checkpoint(folder), _place(parallel)
+        if source.plan.fingerprint != plan.fingerprint:
+            raise ParenvsError(f"{folder}: of another model, {source.plan.instance}")
+        if source.head.optimiser != type(optimiser).__name__:
+            raise ParenvsError(
+                f"{folder}: has the state of {shown(source.head.optimiser)}, and the optimiser is "
+                f"{type(optimiser).__name__}"
+            )
+        if len(source.head.groups) != len(optimiser.param_groups):
+            raise ParenvsError(
+                f"{folder}: has {len(source.head.groups)} groups of parameters, and the optimiser "
+                f"has {len(optimiser.param_groups)}"
+            )
+        source.verify(range(dist.get_rank(), len(source.parts), dist.get_world_size()))
+        for group, options in zip(optimiser.param_groups, source.head.groups, strict=True):
+            group.update({
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in options.items() if key in group and key != "params"
+            })  # fmt: skip
+        for name, parameter in _parameters(parallel):
+            _restore(source, name, parameter, parallel, optimiser, place)
+        return source.head.steps, dict(source.read)
+
+    found = _together(read)
+    return found[dist.get_rank()]
+
+
+def _restore(
+    source: Checkpoint,
+    name: str,
+    parameter: nn.Parameter,
+    parallel: Parallel,
+    optimiser: torch.optim.Optimizer,
+    place: Place,
+) -> None:
+    """Read a parameter and its state."""
+    shape = tuple(parameter.shape)
+    tensor = source.head.tensors.get(name)
+    if tensor is None or tensor.shape != shape:
+        raise ParenvsError(
+            f"{source.folder}: {shown(name)} is {tensor.shape if tensor else 'not there'}, and the "
+            f"module has {shape}"
+        )
+    box = box_of(parallel.plan, name, shape, place)
+    if tensor.kinds[PARAMETER] != _TYPES.get(parameter.dtype):
+        raise ParenvsError(
+            f"{source.folder}: {shown(name)} is of {tensor.kinds[PARAMETER]}, and the module's of "
+            f"{parameter.dtype}"
+        )
+    state: dict[str, Any] = {key: torch.tensor(x) for key, x in tensor.scalars.items()}
+    for kind, numbers in tensor.kinds.items():
+        data = torch.from_numpy(source.box(name, kind, box, place, parallel.plan.model))
+        local = data.view(getattr(torch, numbers)).to(parallel.device)
+        with torch.no_grad():
+            if kind == PARAMETER:
+                _local(parameter).copy_(local)
+            else:
+                state[kind] = torch.zeros_like(parameter, dtype=local.dtype)
+                _local(state[kind]).copy_(local)
+    if state:
+        optimiser.state[parameter] = state
+
+
+def _parameters(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of this process by the user's names."""
+    for part in parallel.parts:
+        for name, parameter in part.named_parameters():
+            yield part.name_of(name), parameter
+
+
+def _described(name: str, parameter: nn.Parameter, state: dict[str, Any]) -> Tensor:
+    """What the index says of a parameter and its state."""
+    kinds, scalars = {PARAMETER: _TYPES[parameter.dtype]}, {}
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape != ():
+            kinds[key] = _TYPES[value.dtype]
+        elif isinstance(value, torch.Tensor | float | int) and torch.as_tensor(value).ndim == 0:
+            scalars[key] = float(value)
+        elif value is not None:
+            raise ParenvsError(
+                f"{name}: the optimiser's {key!r} is neither a number nor of the parameter's "
+                "shape, and cannot be split as it is"
+            )
+    return Tensor(tuple(parameter.shape), kinds, scalars)
+
+
+def _groups(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Options of each group of parameters that JSON can hold."""
+    plain = (bool, int, float, str, type(None))
+    return [
+        {
+            key: list(x) if isinstance(x, tuple) else x
+            for key, x in group.items()
+            if isinstance(x, plain)
+            or (isinstance(x, tuple) and all(isinstance(y, plain) for y in x))
+        }
+        for group in optimiser.param_groups
+    ]
+
+
+def _local(value: torch.Tensor) -> torch.Tensor:
+    """What this process has of a tensor."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def _place(parallel: Parallel) -> Place:
+    """Where this process is in the mesh."""
+    return Place(*(parallel.mesh[name].get_local_rank() for name in (PIPE, DATA, MODEL)))
+
+
+def _together(work: Callable[[], Any]) -> list[Any]:
+    """Run something in every process, and gather the results; if one fails, all raise its error."""
+    result: tuple[str, Any]
+    try:
+        result = ("", work())
+    except (ParenvsError, OSError) as error:
+        result = (str(error) or type(error).__name__, None)
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, result)
+    for words, _ in gathered:
+        if words:
+            raise ParenvsError(words)
+    return [value for _, value in gathered]

@@ -1,0 +1,295 @@
+"""Checkpoints: a state moves from plan to plan, bytes are as predicted, and nothing gets lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import caller
+
+from parenvs import ParenvsError
+from parenvs.elastic.movement import move, slices
+from parenvs.elastic.state import State
+from parenvs.exports.checkpoint.folder import (
+    PARAMETER,
+    Checkpoint,
+    Head,
+    Tensor,
+    write_index,
+    write_part,
+)
+from parenvs.exports.checkpoint.layout import Files, Place, box_of, stages_of_names, within
+from parenvs.exports.checkpoint.reshard import reshard
+from parenvs.exports.torch import torch_plan
+from parenvs.hybrid.model import HybridModel
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+KINDS = {PARAMETER: "float32", "exp_avg": "bfloat16", "seen": "int8"}
+BYTES = 7
+CHANGES = (("T2 P2", "P2 D2"), ("T2 D2 ZeRO 3", "P2"), ("D4 ZeRO 2", "T2 D2 ZeRO 3"))
+"""From a plan to a plan; all of them are in ``benchmarks/reshard.py``."""
+
+
+@pytest.fixture(scope="module")
+def moving():
+    """The helper that trains and moves the example."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    import resharding
+
+    yield resharding
+    sys.path.remove(str(ROOT / "examples"))
+
+
+@pytest.fixture(scope="module")
+def graph(moving):
+    return moving.example.read()
+
+
+@pytest.fixture(scope="module")
+def model(graph):
+    return HybridModel.of_graph(graph)
+
+
+@pytest.fixture(scope="module")
+def plans(moving, graph):
+    made = {name: moving.plan_of(graph, "net.npz", 4, *x) for name, x in moving.FOUR.items()}
+    return made | {name: moving.plan_of(graph, "net.npz", 2, *x) for name, x in moving.TWO.items()}
+
+
+def numbers(tensors):
+    """Every element another number, of each kind."""
+    random = np.random.default_rng(0)
+    widths = {"float32": "i4", "bfloat16": "i2", "int8": "i1"}
+    return {
+        (name, kind): random.integers(-100, 100, x.shape).astype(widths[x.kinds[kind]])
+        for name, x in tensors.items()
+        for kind in x.kinds
+    }
+
+
+def write(folder, plan, graph, model):
+    """Write a checkpoint as the ranks of a plan hold it; return what is in it."""
+    exported, files = torch_plan(plan, graph), Files.of(plan)
+    tensors = {
+        name: Tensor(shape, KINDS, {"step": 20.0}) for name, shape in exported.shapes.items()
+    }
+    whole, stages = numbers(tensors), stages_of_names(model, plan)
+
+    def give(name, kind, box):
+        return whole[name, kind][tuple(slice(*x) for x in box)]
+
+    folder.mkdir()
+    parts = []
+    for number, place in enumerate(files.places()):
+        boxes = {
+            name: box_of(exported, name, x.shape, place)
+            for name, x in tensors.items()
+            if stages[name] == place.pipe
+        }
+        parts.append(write_part(folder, number, boxes, tensors, give))
+    head = Head(20, "Adam", [{"lr": 0.5, "betas": [0.9, 0.99]}], tensors)
+    write_index(folder, plan, head, parts)
+    return whole
+
+
+def content(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+@pytest.fixture
+def written(tmp_path, plans, graph, model):
+    """A checkpoint of 2 tp ranks in 2 stages, and the graph."""
+    graph.save(tmp_path / "net.npz")
+    return tmp_path / "state", write(tmp_path / "state", plans["T2 P2"], graph, model)
+
+
+def test_reshard__changes(tmp_path, plans, graph, model):
+    """From plan to plan: every number in place, bytes as predicted, and back to the same files."""
+    state = State.of(model, BYTES)
+    for name, other in CHANGES:
+        old, new, out = plans[name], plans[other], tmp_path / "out"
+        whole = write(tmp_path / name, old, graph, model)
+        found = reshard(tmp_path / name, new, old, out, graph)
+        assert found.agrees, (name, other)
+        read, predicted = found.by_rank
+        assert read == pytest.approx(predicted)
+        both = Files.of(old), Files.of(new)
+        if both[0].writing == both[1].writing == 1:
+            inside = within(old, 3), within(new, 3)
+            bytes_ = slices(state, both[0].degrees, both[1].degrees, inside)
+            assert found.read == pytest.approx(bytes_)
+        checkpoint = Checkpoint(out)
+        assert checkpoint.head == Checkpoint(tmp_path / name).head
+        for (tensor, kind), values in whole.items():
+            box = tuple((0, size) for size in values.shape)
+            got = checkpoint.box(tensor, kind, box, Place(0, 0, 0), 1)
+            assert np.array_equal(got, values), (name, other, tensor)
+    reshard(out, old, new, None, graph)
+    assert content(out) == content(tmp_path / name)
+
+
+def test_reshard__reads_what_tenplex_fetches(written, plans, graph, model):
+    """Without stages, whose bounds the formula of even ones cannot know."""
+    folder, _ = written
+    reshard(folder, plans["T4"], None, None, graph)
+    found = reshard(folder, plans["D2"], plans["T4"], None, graph)
+    degrees = [Files.of(plans[x]).degrees for x in ("T4", "D2")]
+    assert found.by_rank[0].sum() == pytest.approx(found.tenplex_bytes)
+    assert found.tenplex_bytes == move(State.of(model, BYTES), *degrees, "tenplex").bytes
+
+
+def test_reshard__bytes_are_those_of_the_system(written, plans, graph):
+    """The kernel counts as many as we do, beside the index, the sums and the graph."""
+    if not Path("/proc/self/io").exists():
+        pytest.skip("the system does not count what a process reads")
+
+    def counted():
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    checkpoint = Checkpoint(written[0])
+    before, nothing = counted(), counted()
+    own = nothing - before
+    before = counted()
+    checkpoint.box("layers.2.up.weight", "exp_avg", ((0, 128), (3, 7)), Place(0, 0, 0), 1)
+    assert counted() - before - own == sum(checkpoint.read.values()) == 128 * 4 * 2
+
+
+def test_reshard__command(written, plans, tmp_path, monkeypatch, capfd):
+    folder, _ = written
+    run = caller(monkeypatch, capfd, tmp_path)
+    for name, file in (("T2 P2", "a.json"), ("D2", "b.json")):
+        plans[name].save(tmp_path / file)
+    old = content(folder)
+    status, out, err = run("reshard", "state", "--from", "a.json", "--to", "b.json", "--out", "new")
+    assert status == 0 and "note" not in err and content(folder) == old
+    size = sum(x.bytes for x in Checkpoint(tmp_path / "new").parts)
+    assert f"rank 1: {size:,} bytes read, {size:,} predicted\n" in out
+    assert out.startswith("T2 P2 D1 in 4 files -> T1 P1 D2 in 1 file\n")
+    status, out, _ = run("reshard", "new", "--to", "a.json", "--json")
+    assert status == 0 and json.loads(out)["agrees"]
+    assert content(tmp_path / "new") == old
+
+
+def test_reshard__killed_in_the_middle(written, plans, tmp_path):
+    """The process ends itself while the second file is written; the next run cleans up."""
+    folder, _ = written
+    old = content(folder)
+    plans["T2 D2"].save(tmp_path / "b.json")
+    code = (
+        "import os, signal, sys\n"
+        "from parenvs.exports.checkpoint import reshard\n"
+        "write = reshard.write_part\n"
+        "def dying(folder, number, boxes, tensors, give):\n"
+        "    def last(*asked):\n"
+        "        if number == 1 and asked[0].startswith('layers.2'):\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return give(*asked)\n"
+        "    return write(folder, number, boxes, tensors, last)\n"
+        "reshard.write_part = dying\n"
+        "from parenvs.cli.app import main\n"
+        "sys.argv = ['parenvs', 'reshard', 'state', '--to', 'b.json']\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert content(folder) == old
+    left = [p for p in tmp_path.iterdir() if ".parenvs-" in p.name]
+    assert left and (left[0] / "part-00000.bin").exists()
+    Checkpoint(folder).verify()
+
+
+def spoilt(folder, change):
+    path = folder / "index.json"
+    index = json.loads(path.read_text())
+    change(index)
+    path.write_text(json.dumps(index))
+
+
+def swap_bytes(folder):
+    path = folder / "part-00002.bin"
+    path.write_bytes(path.read_bytes()[::-1])
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda f: (f / "index.json").unlink(), "state: no checkpoint, as it has no index.json"),
+        (lambda f: (f / "part-00001.bin").unlink(), "part-00001.bin: missing; the checkpoint has"),
+        (lambda f: (f / "part-00001.bin").write_bytes(b"x"), "part-00001.bin: 1 bytes, and index"),
+        (swap_bytes, "part-00002.bin: its SHA-256 is not that of index.json"),
+        (lambda f: (f / "index.json").write_text("["), "index.json: not a JSON file"),
+        (lambda f: spoilt(f, lambda x: x["files"].pop()), "field 'files': 3 files, and plan.json"),
+        (
+            lambda f: spoilt(f, lambda x: x["tensors"]["norm.weight"].update(shape=[99])),
+            "(parameter): slices of 32 elements, and it has 99",
+        ),
+        (lambda f: spoilt(f, lambda x: x.pop("steps")), "field 'steps' is missing"),
+        (
+            lambda f: spoilt(f, lambda x: x["files"][0]["slices"][0].__setitem__(3, [999, 999])),
+            "is no slice [name, kind, start, size, at] of a tensor",
+        ),
+        (
+            lambda f: spoilt(f, lambda x: x["tensors"]["norm.weight"]["kinds"].update(m="object")),
+            "field 'm' must be one of bool, ",
+        ),
+        (
+            lambda f: spoilt(f, lambda x: x.update(fingerprint="sha256:0")),
+            "field 'fingerprint': of another model",
+        ),
+    ],
+)
+def test_reshard__refuses_what_is_not_whole(
+    written, plans, tmp_path, monkeypatch, capfd, harm, words
+):
+    folder, _ = written
+    plans["D2"].save(tmp_path / "b.json")
+    harm(folder)
+    run = caller(monkeypatch, capfd, tmp_path)
+    status, out, err = run("reshard", "state", "--to", "b.json")
+    assert (status, out) == (2, "") and err.count("\n") == 1 and words in err
+    assert {p.name for p in tmp_path.iterdir()} == {"net.npz", "b.json", "state"}
+
+
+def test_reshard__refuses_other_plans(written, plans, graph, tmp_path):
+    folder, _ = written
+    with pytest.raises(ParenvsError, match="state: not of the plan given, as field"):
+        reshard(folder, plans["D2"], plans["P2 D2"], None, graph)
+    other = replace(plans["D2"], fingerprint=f"sha256:{1:064}")
+    with pytest.raises(ParenvsError, match="state: of another model"):
+        reshard(folder, other, None, None, graph)
+    smaller = replace(plans["D2"], stages=(replace(plans["D2"].stages[0], devices=3),))
+    with pytest.raises(ParenvsError, match="illegal"):
+        reshard(folder, smaller, None, None, graph)
+    plans["T2 D2"].save(folder / "plan.json")
+    with pytest.raises(ParenvsError, match=r"4 files, and plan.json \(T2 P1 D2\) has 2"):
+        Checkpoint(folder)
+    with pytest.raises(ParenvsError, match="is there and no checkpoint; give another folder"):
+        reshard(folder, plans["D2"], None, tmp_path, graph)
+
+
+def test_training__goes_on_under_another_plan(moving, graph, plans, tmp_path):
+    """Tensor, pipeline and data degrees change at once; processes read their slices themselves."""
+    old, new = plans["T2 P2"], plans["D2"]
+    saved, told = tmp_path / "state", [tmp_path / name for name in ("a", "b", "c")]
+    moving.example.start(4, {"": moving.job(old, told[0], save=saved)}, moving.train)
+    found = reshard(saved, new, old, tmp_path / "new", graph)
+    assert found.agrees
+    runs = {"b": moving.job(new, told[1], load=tmp_path / "new")}
+    runs["c"] = moving.job(new, told[2], load=saved)  # of the old plan's files
+    moving.example.start(2, runs, moving.train)
+    before, after, direct = (json.loads(x.read_text()) for x in told)
+    assert after["losses"] == direct["losses"] and after["steps"] == direct["steps"] == 20
+    assert before["losses"] + after["losses"] == pytest.approx(moving.alone(), rel=1e-4)
+    for rows in direct["read"]:
+        assert dict(rows) == dict(enumerate(found.read[:, 0].tolist()))
+    assert after["losses"][0] < before["losses"][-1]
