@@ -55,6 +55,7 @@ def test_submission__made_again_by_the_command(run, tmp_path, task, agent):
     assert f"made/{task}/{agent}.json" in out
     anew = load_entry(tmp_path / "made" / task / f"{agent}.json")
     old = load_entry(BOARD / "submissions" / task / f"{agent}.json")
+    assert list(anew.plans) == list(old.plans), out
     assert replace(anew, seconds={}, hardware="") == replace(old, seconds={}, hardware="")
     assert anew.hardware == this_hardware()
 
