@@ -294,7 +294,8 @@ def load_partitioning(
     """
     text = os.fspath(instance)
     how = (arguments, _reading_key(reading), _stamp(text))
-    return _cached_partitioning(text, how, Cluster.parse(cluster), rules, uneven, task, reward)
+    cluster = Cluster.parse(cluster)
+    return _cached_partitioning(text, how, cluster, cluster.name, rules, uneven, task, reward)
 
 
 def pipeline_of(
@@ -401,14 +402,15 @@ def _cached_partitioning(
     instance: str,
     how: tuple[str | None, _Key, int | None],
     cluster: Cluster,
+    _: str,
     rules: str,
     uneven: str,
     task: str,
     reward: str,
 ) -> Partitioning:
-    """Load the problem; ``how`` are a function's arguments, the reading, and the file's time."""
+    """Load the problem, as below; equal clusters may have different names, which plans carry."""
     partitioning = _cached_classes(instance, how, cluster, rules, uneven)
-    return replace(partitioning, task=task, reward=reward)
+    return replace(partitioning, cluster=cluster, task=task, reward=reward)
 
 
 @lru_cache(maxsize=16)
@@ -419,7 +421,7 @@ def _cached_classes(
     rules: str,
     uneven: str,
 ) -> Partitioning:
-    """Load the problem with the default task and reward, which do not change the classes."""
+    """Load it with the default task and reward; ``how``: arguments, reading, the file's time."""
     arguments, reading, _ = how
     graph = load_graph(instance, arguments=arguments, **dict(reading))
     return Partitioning.build(graph, cluster, rules, uneven, instance=instance)
