@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from parenvs.cluster import Cluster, Device, choose_cluster
+from parenvs.cluster import PRESETS, Cluster, Device, choose_cluster
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.graph import python_source, roles
 from parenvs.graph.formats import stablehlo
@@ -294,8 +294,9 @@ def load_partitioning(
     """
     text = os.fspath(instance)
     how = (arguments, _reading_key(reading), _stamp(text))
-    cluster = Cluster.parse(cluster)
-    return _cached_partitioning(text, how, cluster, cluster.name, rules, uneven, task, reward)
+    own = Cluster.parse(cluster)
+    named = next((preset for preset in PRESETS.values() if preset == own), own)  # as plans say it
+    return _cached_partitioning(text, how, named, rules, uneven, task, reward)
 
 
 def pipeline_of(
@@ -402,15 +403,14 @@ def _cached_partitioning(
     instance: str,
     how: tuple[str | None, _Key, int | None],
     cluster: Cluster,
-    _: str,
     rules: str,
     uneven: str,
     task: str,
     reward: str,
 ) -> Partitioning:
-    """Load the problem, as below; equal clusters may have different names, which plans carry."""
+    """Load the problem; ``how`` are a function's arguments, the reading, and the file's time."""
     partitioning = _cached_classes(instance, how, cluster, rules, uneven)
-    return replace(partitioning, cluster=cluster, task=task, reward=reward)
+    return replace(partitioning, task=task, reward=reward)
 
 
 @lru_cache(maxsize=16)
@@ -421,7 +421,7 @@ def _cached_classes(
     rules: str,
     uneven: str,
 ) -> Partitioning:
-    """Load it with the default task and reward; ``how``: arguments, reading, the file's time."""
+    """Load the problem with the default task and reward, which do not change the classes."""
     arguments, reading, _ = how
     graph = load_graph(instance, arguments=arguments, **dict(reading))
     return Partitioning.build(graph, cluster, rules, uneven, instance=instance)

@@ -283,8 +283,7 @@ def test_problem__prints_in_a_line(task):
         assert len(repr(shown).splitlines()) == 1
 
 
-def test_instances__equal_clusters_keep_their_names():
-    """Plans carry the name: that of the first of equal clusters must not go to the others."""
-    unnamed, named = (instances.load_partitioning("vgg-19", x) for x in ("4x8:v100,25Gbps", "C"))
-    assert (unnamed.cluster, unnamed.cluster.name, named.cluster.name) == (named.cluster, "", "C")
-    assert unnamed.classes is named.classes
+def test_instances__equal_clusters_have_one_name():
+    """Plans carry it, so it must not depend on which of them was loaded first."""
+    for name in ("4x8:v100,25Gbps", "C"):
+        assert instances.load_partitioning("vgg-19", name).cluster.name == "C"
