@@ -60,16 +60,3 @@ def write(path: Path, rows: Mapping[str, Row]) -> None:
     """Write references, a line each, whole or not at all."""
     lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items()))
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def hybrid_reference(name: str) -> Row | None:
-    """Return the reference of a problem of a shipped hybrid set; None if it is of none.
-
-    The row has ``length``, seconds of the best plan known; ``among``, the plans of which that is
-    the proven optimum, in words (empty if none); ``bound``, seconds that no plan takes less than;
-    ``value``, the return of an episode of ``HybridPlan-v0`` that builds the best plan known.
-
-    Args:
-        name: name of the problem, like ``"hybrid-test/gpt-000"``.
-    """
-    return references(HYBRID).get(name) if name.startswith("hybrid-") else None

@@ -12,7 +12,7 @@ from parenvs.agents.exact.hybrid.references import (
     plan_of_row,
 )
 from parenvs.agents.exact.references import ReferenceFile
-from parenvs.datasets.references import HETERO, HYBRID, hybrid_reference, read, references
+from parenvs.datasets.references import HETERO, HYBRID, read, references
 from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError
 from parenvs.hybrid.space import Constraints, UniformSpace
 from parenvs.shipped import problem_sets
@@ -40,11 +40,9 @@ def test_references__are_of_the_shipped_problems():
         row = rows[problem.instance]
         assert hybrid_fault(problem, row) == ""
         assert plan_of_row(problem, row).instance == problem.instance
-        assert hybrid_reference(problem.instance) == row
         assert row["value"] == pytest.approx(problem.report(plan_of_row(problem, row)).value)
     for name in ("hybrid-validation", "hybrid-test"):
         assert {problem.instance for problem in problem_sets()[name]} <= set(rows)
-    assert hybrid_reference("llama3-70b") is None
     for row in (*rows.values(), *references(HETERO).values()):
         assert 0 < row["bound"] <= row["length"] * (1 + 1e-9)
 
