@@ -1,6 +1,8 @@
-"""Put the tables of benchmarks/results into the README and docs/results.md, between their markers.
+"""Put the tables of benchmarks/results into the README and docs, between their markers.
 
-python benchmarks/readme.py
+A table goes wherever a page has ``<!-- begin NAME -->`` and, below it, ``<!-- end NAME -->``.
+
+    python benchmarks/readme.py
 """
 
 from __future__ import annotations
@@ -11,22 +13,29 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
+def pages() -> list[Path]:
+    """The README and every page of the documentation."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
 def body(name: str) -> str:
-    """What a table's file holds below its heading; its own headings go two levels down."""
+    """What a table's file holds below its heading; its own headings go one level down."""
     text = (ROOT / name).read_text(encoding="utf-8").split("\n", 1)[1].strip()
-    return re.sub("^##(?= )", "####", text, flags=re.MULTILINE)
+    return re.sub("^##+(?= )", r"#\g<0>", text, flags=re.MULTILINE)
 
 
 def main() -> None:
-    """Rewrite both pages."""
+    """Rewrite the pages that have markers."""
 
     def table(match: re.Match[str]) -> str:
         return f"<!-- begin {match[1]} -->\n{body(match[1])}\n<!-- end {match[1]} -->"
 
     pattern = r"<!-- begin (\S+) -->\n.*?<!-- end \1 -->"
-    for page in (ROOT / "README.md", ROOT / "docs" / "results.md"):
+    for page in pages():
         text = page.read_text(encoding="utf-8")
-        page.write_text(re.sub(pattern, table, text, flags=re.S), encoding="utf-8")
+        filled = re.sub(pattern, table, text, flags=re.S)
+        if filled != text:
+            page.write_text(filled, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 python benchmarks/run_all.py
 
-It rewrites ``benchmarks/results``, the README and docs/results.md. The agents are left out, because
+It rewrites ``benchmarks/results``, the README and docs/results/. The agents are left out, because
 they take hours: ``parenvs bench agents --out benchmarks/results``.
 """
 
