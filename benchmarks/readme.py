@@ -14,8 +14,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def pages() -> list[Path]:
-    """The README and every page of the documentation."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """The README and every page of the documentation that git keeps."""
+    docs = ROOT / "docs"
+    kept = (page for page in docs.rglob("*.md") if docs / "generated" not in page.parents)
+    return [ROOT / "README.md", *sorted(kept)]
 
 
 def body(name: str) -> str:

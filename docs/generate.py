@@ -1,0 +1,305 @@
+"""Writes the pages that the code itself describes into docs/generated, which git ignores.
+
+A page an environment, from its docstring and its registration; a page a tutorial, from its script;
+a page a group of commands, from Typer; the public names, for autodoc; the tables of
+``benchmarks/results`` that no page shows; and copies of the pages that lie outside of ``docs``.
+
+    python docs/generate.py
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+OUT = DOCS / "generated"
+sys.path[:0] = [str(ROOT)]
+
+OUTSIDE = {
+    "CHANGELOG.md": "docs/generated/changelog.md",
+    "CONTRIBUTING.md": "docs/generated/contributing.md",
+    "leaderboard/README.md": "docs/generated/leaderboard/rules.md",
+    "leaderboard/results.md": "docs/generated/leaderboard/results.md",
+    "leaderboard/contest.md": "docs/generated/leaderboard/contest.md",
+    "README.md": "docs/index.md",
+    "docs": "docs/index.md",
+}
+"""Files outside of ``docs`` -> the pages that show them."""
+GROUPS = {
+    "Plans": ("HybridPlan", "HybridStage", "PartitionPlan", "BatchPlan", "PipelinePlan"),
+    "Reports": ("Report", "PartitionReport", "HybridReport"),
+    "Problems": ("Pipeline", "Partitioning", "Hybrid"),
+    "Models and machines": ("Graph", "StageProfile", "TransformerShape", "Cluster", "Device"),
+}
+"""Classes of the page of public names; what stands in no group is listed below them."""
+
+
+def write_all() -> None:
+    """Write every generated page; what no longer belongs there is removed."""
+    pages = dict(_pages())
+    for path in [*OUT.rglob("*.md")]:
+        if path not in pages:
+            path.unlink()
+    for path, text in pages.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def _pages() -> Iterator[tuple[Path, str]]:
+    for name in environments():
+        yield OUT / "environments" / f"{name}.md", environment_page(name)
+    for path in sorted((DOCS / "tutorials").glob("*.py")):
+        yield OUT / "tutorials" / f"{path.stem}.md", tutorial_page(path)
+    for name, text in command_pages():
+        yield OUT / "commands" / f"{name}.md", text
+    yield OUT / "api.md", names_page()
+    for source, page in table_pages().items():
+        if page.startswith("docs/generated/"):
+            yield ROOT / page, linked((ROOT / source).read_text(encoding="utf-8"), page, source)
+    for source, page in OUTSIDE.items():
+        if page.startswith("docs/generated/"):
+            yield ROOT / page, linked((ROOT / source).read_text(encoding="utf-8"), page, source)
+
+
+# Environments
+
+
+def environments() -> list[str]:
+    """Ids of the registered environments, without the namespace."""
+    import gymnasium as gym
+
+    import parenvs  # noqa: F401
+
+    ours = [spec.id for spec in gym.registry.values() if "parenvs" in str(spec.entry_point)]
+    return sorted(name for name in ours if "/" not in name)
+
+
+def environment_page(name: str) -> str:
+    """The page of an environment: a picture, its registration, its docstring, its arguments."""
+    import gymnasium as gym
+
+    env = gym.make(name).unwrapped
+    spec = gym.registry[name]
+    heading, _, rest = (inspect.getdoc(type(env)) or "").partition("\n")
+    facts = {
+        "Action space": _code(env.action_space),
+        "Observation space": _space(env.observation_space),
+        "Single": _code(spec.entry_point),
+        "Many at once": _code(spec.vector_entry_point),
+        "Render modes": ", ".join(map(_code, env.metadata["render_modes"])),
+        "Options of `reset`": ", ".join(map(_code, getattr(env, "OPTIONS", ()))) or "none",
+    }
+    picture = DOCS / "pictures" / f"{name}.webp"
+    lines = [f"# {name}", "", heading, ""]
+    if picture.exists():
+        words = f"An episode of {name}, one frame a step"
+        lines += [f"![{words}]({os.path.relpath(picture, OUT / 'environments')})", ""]
+    lines += ["```python", "import gymnasium as gym", "import parenvs", ""]
+    lines += [f'env = gym.make("{name}")', "observation, info = env.reset(seed=0)"]
+    lines += ['action = env.action_space.sample(info["action_mask"])', "env.step(action)", "```"]
+    lines += ["", "| | with the default arguments |", "|:--|:--|"]
+    lines += [f"| {key} | {value} |" for key, value in facts.items()]
+    lines += ["", rest.strip(), "", "## Signature", "", "```python", _signature(type(env)), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _code(value: Any) -> str:
+    return f"`{value}`".replace("|", "\\|")
+
+
+def _space(space: Any) -> str:
+    parts = getattr(space, "spaces", None)
+    if not isinstance(parts, dict):
+        return _code(space)
+    return "<br>".join(f"`{key}`: {_code(_short(part))}" for key, part in parts.items())
+
+
+def _short(space: Any) -> str:
+    """A space in a table: bounds of a box only where they are the same everywhere."""
+    words = str(space)
+    if type(space).__name__ != "Box":
+        return words
+    low, high = space.low.min(), space.high.max()
+    return f"Box({low:g}, {high:g}, {space.shape}, {space.dtype})"
+
+
+def _signature(kind: type) -> str:
+    given = inspect.signature(kind.__init__).parameters.values()
+    arguments = [f"    {x}," for x in given if x.name != "self"]
+    return "\n".join([f"{kind.__name__}(", *arguments, ")"])
+
+
+# Tutorials
+
+
+def tutorial_page(path: Path) -> str:
+    """The page of a script whose cells begin with ``# %% Title`` and comments that are prose."""
+    text = path.read_text(encoding="utf-8")
+    heading, *cells = re.split(r"^# %% ", text, flags=re.M)
+    words, code = ast.get_docstring(ast.parse(text)) or "", heading.split('"""', 2)[2]
+    title, _, intro = words.partition("\n")
+    name = path.relative_to(ROOT)
+    lines = [f"# {title.rstrip('.')}", "", intro.strip(), "", f"The page is the script `{name}`:"]
+    lines += [f"`python {name}` runs it.", "", *_block(code)]
+    for cell in cells:
+        title, _, rest = cell.partition("\n")
+        prose = re.match(r"(?:#.*\n?)*", rest)
+        said = prose[0] if prose else ""
+        lines += [f"## {title}", "", *(x.lstrip("# ") for x in said.splitlines()), ""]
+        lines += _block(rest[len(said) :])
+    return "\n".join(lines) + "\n"
+
+
+def _block(code: str) -> list[str]:
+    return ["```python", code.strip(), "```", ""] if code.strip() else []
+
+
+# Commands
+
+
+def command_pages() -> Iterator[tuple[str, str]]:
+    """A page for the commands that stand alone, and one for each group."""
+    import typer
+
+    from parenvs.cli.app import app
+
+    top = typer.main.get_command(app)
+    alone, lines = ["# parenvs", "", top.help or "", ""], []
+    for name, command in top.commands.items():
+        if hasattr(command, "commands"):
+            group = [f"# parenvs {name}", "", _text(command.help), ""]
+            for inner, sub in command.commands.items():
+                group += _command(f"parenvs {name} {inner}", sub)
+            yield name, "\n".join(group)
+        else:
+            lines += _command(f"parenvs {name}", command)
+    yield "parenvs", "\n".join([*alone, *lines])
+
+
+def _command(name: str, command: Any) -> list[str]:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
+    words = [_metavar(p) if p.required else f"[{_metavar(p)}]" for p in arguments]
+    usage = " ".join([name, *(["[OPTIONS]"] if options else []), *words])
+    lines = [f"## {name}", "", _text(command.help), "", "```text", usage, "```", ""]
+    if command.epilog:
+        lines += ["```text", *_examples(command.epilog), "```", ""]
+    if arguments or options:
+        lines += ["| | | default |", "|:--|:--|:--|"]
+    for parameter in arguments:
+        lines.append(f"| `{_metavar(parameter)}` | {_cell(parameter.help)} | |")
+    for parameter in options:
+        given = ", ".join(f"`{x}`" for x in [*parameter.opts, *parameter.secondary_opts])
+        lines.append(f"| {given} | {_cell(parameter.help)} | {_default(parameter)} |")
+    return [*lines, ""]
+
+
+def _metavar(parameter: Any) -> str:
+    return parameter.metavar or parameter.name.upper()
+
+
+def _default(parameter: Any) -> str:
+    value = parameter.default
+    if value is None or value is False or callable(value) or str(value) in ("", "()", "[]"):
+        return ""
+    return "" if "Sentinel" in type(value).__name__ else f"`{value}`"
+
+
+def _examples(epilog: str) -> list[str]:
+    return [line.strip().removeprefix("$ ") for line in epilog.splitlines() if line.strip()]
+
+
+def _text(words: str | None) -> str:
+    return inspect.cleandoc((words or "").replace("\b", "")).replace("*", "\\*")
+
+
+def _cell(words: str | None) -> str:
+    return " ".join((words or "").split()).replace("|", "\\|").replace("*", "\\*")
+
+
+# Public names, tables, links
+
+
+def names_page() -> str:
+    """What ``import parenvs`` offers, for autodoc."""
+    import parenvs
+
+    lines = ["# Public names", "", "All of this is in `parenvs` itself.", ""]
+    grouped = {name for names in GROUPS.values() for name in names}
+    rest = [name for name in parenvs.__all__ if name not in grouped]
+    functions = [name for name in rest if inspect.isfunction(getattr(parenvs, name))]
+    others = [name for name in rest if name not in functions]
+    for title, names in {"Functions": functions, **GROUPS, "Errors": others}.items():
+        lines += [f"## {title}", "", "```{eval-rst}"]
+        for name in names:
+            value = getattr(parenvs, name)
+            if inspect.isfunction(value):
+                lines += [f".. autofunction:: parenvs.{name}", ""]
+            else:
+                lines += [f".. autoclass:: parenvs.{name}", "   :members:", ""]
+        lines += ["```", ""]
+    return "\n".join(lines)
+
+
+@cache
+def table_pages() -> dict[str, str]:
+    """Files of ``benchmarks/results`` -> the pages that show them."""
+    shown = {}
+    for page in sorted(DOCS.rglob("*.md")):
+        if OUT not in page.parents:
+            for name in re.findall(r"<!-- begin (\S+) -->", page.read_text(encoding="utf-8")):
+                shown.setdefault(name, str(page.relative_to(ROOT)))
+    for path in sorted((ROOT / "benchmarks" / "results").glob("*.md")):
+        name = str(path.relative_to(ROOT))
+        if not path.stem.endswith(("_summary", "_totals")):
+            shown.setdefault(name, f"docs/generated/results/{path.name}")
+    return shown
+
+
+def linked(text: str, page: str, source: str | None = None) -> str:
+    """Links between files become links between pages; those to code become plain words.
+
+    Args:
+        text: Markdown.
+        page: the page that the text stands on, from the root of the repository.
+        source: the file that it comes from, whose links are relative to it (default: ``page``).
+    """
+    folder = (ROOT / (source or page)).parent
+
+    def link(match: re.Match[str]) -> str:
+        image, words, target, anchor = match[1], match[2], match[3], match[4] or ""
+        if "://" in target or target.startswith(("mailto:", "#")) or not target:
+            return match[0]
+        path = Path(os.path.normpath(folder / target))
+        if not path.is_relative_to(ROOT):
+            return match[0]
+        name = str(path.relative_to(ROOT))
+        name = {**table_pages(), **OUTSIDE}.get(name, name)
+        name = re.sub(r"^docs/(tutorials/\w+)\.py$", r"docs/generated/\1.md", name)
+        if not image and not (name.startswith("docs/") and name.endswith(".md")):
+            return words
+        there = os.path.relpath(ROOT / name, (ROOT / page).parent)
+        return f"{image}[{words}]({there}{anchor})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)", link, text)
+
+
+def with_others(text: str) -> str:
+    """The first page, ``OTHERS`` replaced by the pages that no table of contents names."""
+    named = set(re.findall(r"^[\w/*.-]+$", text, flags=re.M))
+    pages = sorted(path.stem for path in DOCS.glob("*.md") if path.stem != "index")
+    return text.replace("OTHERS", "\n".join(page for page in pages if page not in named))
+
+
+if __name__ == "__main__":
+    write_all()

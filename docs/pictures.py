@@ -1,0 +1,93 @@
+"""Draws the animations of the environments' pages: an episode each, a picture after every step.
+
+The episode is the best of some with random legal actions, so that it shows a plan and not a blunder.
+
+    python docs/pictures.py                 # all environments
+    python docs/pictures.py PipelineCut-v0  # some
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS), str(DOCS.parent)]
+
+import generate  # noqa: E402
+import gymnasium as gym  # noqa: E402
+import numpy as np  # noqa: E402
+from PIL import Image  # noqa: E402
+
+EPISODES, MOST_FRAMES, WIDTH = 30, 16, 720
+MILLISECONDS, LAST_MILLISECONDS = 700, 3000
+SETTINGS: dict[str, dict[str, Any]] = {
+    "PipelineCut-v0": {"instance": "t5-3b", "cluster": "C"},
+    "OperatorPartition-v0": {"instance": "t5-base", "reward": "step_time"},
+    "DataParallel-v0": {"instance": "t5-base"},
+    "MicroBatchOrder-v0": {"instance": "order-test/p8-m16-000"},
+}
+"""Arguments that make a picture worth looking at; the others have their defaults."""
+
+
+def play(env: gym.Env, seed: int, frames: list[np.ndarray] | None = None, every: int = 1) -> Any:
+    """Play an episode of random legal actions; return its return and its length.
+
+    Args:
+        env: the environment.
+        seed: of the problem and the actions; the problem is that of seed 0.
+        frames: where the pictures go; None draws nothing.
+        every: steps from picture to picture.
+    """
+    random = np.random.default_rng(seed)
+    _, info = env.reset(seed=0)
+    total, steps, over = 0.0, 0, False
+    if frames is not None:
+        frames.append(env.render())
+    while not over:
+        legal = np.flatnonzero(info["action_mask"])
+        _, reward, over, cut, info = env.step(int(random.choice(legal)))
+        over = over or cut
+        total, steps = total + reward, steps + 1
+        if frames is not None and (over or steps % every == 0):
+            frames.append(env.render())
+    return total, steps
+
+
+def draw(name: str) -> Path:
+    """Draw the animation of an environment, and return its file."""
+    env = gym.make(name, render_mode="rgb_array", **SETTINGS.get(name, {})).unwrapped
+    tried = [(*play(env, seed), seed) for seed in range(EPISODES)]
+    _, steps, seed = max(tried, key=lambda x: x[0])
+    frames: list[np.ndarray] = []
+    play(env, seed, frames, every=-(-steps // MOST_FRAMES))
+    height = max(frame.shape[0] * WIDTH // frame.shape[1] for frame in frames)
+    pages = []
+    for frame in frames:
+        picture = Image.fromarray(frame[..., :3])
+        size = (WIDTH, frame.shape[0] * WIDTH // frame.shape[1])
+        page = Image.new("RGB", (WIDTH, height), "white")
+        page.paste(picture.resize(size, Image.Resampling.LANCZOS), (0, 0))
+        pages.append(page)
+    out = DOCS / "pictures" / f"{name}.webp"
+    out.parent.mkdir(exist_ok=True)
+    times = [MILLISECONDS] * (len(pages) - 1) + [LAST_MILLISECONDS]
+    pages[0].save(
+        out, save_all=True, append_images=pages[1:], duration=times, loop=0, quality=70, method=6
+    )
+    return out
+
+
+def main() -> None:
+    """Draw what the command line names, or everything."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", nargs="*", help="ids of environments (default: all)")
+    for name in parser.parse_args().name or generate.environments():
+        path = draw(name)
+        print(f"{path.relative_to(DOCS.parent)}: {path.stat().st_size / 1000:.0f} kB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
