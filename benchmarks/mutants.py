@@ -62,6 +62,8 @@ TESTS = (
     "tests/partitioning",
     "tests/agents/exact/test_points.py",
     "tests/hybrid/test_problem.py",
+    "tests/ordering/test_problem.py",
+    "tests/iopddl/test_problem.py",
 )
 """Where the tests are that are to notice mistakes in functions."""
 MEMORY = 12 << 30

@@ -25,6 +25,7 @@ LOOP = "the first instruction is no loop: a loop has an operand, which stands be
 MADE = "every tensor is the result of an instruction, which is written over it"
 FIRST = "the first instruction reads nothing"
 START = "stages that end at the first device have none, as those that cannot run"
+FEWER = "one device fewer is tried afterwards, and so one"
 PAIR = "one class makes no pair"
 EQUIVALENT = {
     ("parenvs/partitioning/formulas.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
@@ -69,14 +70,21 @@ EQUIVALENT = {
         "there are more devices than units here",
     ("parenvs/pipeline/points.py", "server_size + 1", "server_size + 2"):
         "whole servers suffice",
-    ("parenvs/pipeline/points.py", "pipeline.cluster.devices + 1.0",
-     "pipeline.cluster.devices + 2.0"): "any more devices than there are count as infinitely many",
-    ("parenvs/pipeline/points.py", "np.clip(np.ceil(group), 1.0, pipeline.cluster.devices + 1.0)",
-     "np.clip(np.ceil(group), 2.0, pipeline.cluster.devices + 1.0)"):
-        "one device fewer is tried afterwards, and so one",
-    ("parenvs/pipeline/points.py", "last_unit >= 0", "last_unit >= 1"): START,
-    ("parenvs/pipeline/points.py", "np.where(last_unit >= 0, devices[last_unit], -1)",
-     "np.where(last_unit > 0, devices[last_unit], -1)"): START,
+    ("parenvs/pipeline/points.py", "most + 1.0", "most + 2.0"):
+        "any more devices than there are count as infinitely many",
+    ("parenvs/pipeline/points.py", "np.clip(np.ceil(group), 1.0, most + 1.0)",
+     "np.clip(np.ceil(group), 2.0, most + 1.0)"): FEWER,
+    ("parenvs/pipeline/points.py",
+     "np.where((spare == 0) & (activations == 0), 1.0, np.inf)",
+     "np.where((spare == 0) & (activations == 0), 2.0, np.inf)"): FEWER,
+    ("parenvs/pipeline/points.py", "m + 1", "m + 2"):
+        "no stage ends behind the last point, and a wider `latest` is killed",
+    ("parenvs/pipeline/points.py", "devices[-1] + 1", "devices[-1] + 2"):
+        "no stage starts behind the last device",
+    ("parenvs/pipeline/points.py", "last_unit[every.end] >= 0", "last_unit[every.end] >= 1"):
+        START,
+    ("parenvs/pipeline/points.py", "np.flatnonzero(last_unit[every.end] >= 0)",
+     "np.flatnonzero(last_unit[every.end] > 0)"): START,
     ("parenvs/pipeline/points.py", "-1", "-2"): "any number below 0 means never",
     ("parenvs/partitioning/rules.py", "max(map(len, slots.values()), default=0)",
      "max(map(len, slots.values()), default=1)"): "an instruction has a result",

@@ -81,6 +81,8 @@ def test_judge__loads_the_problem_that_a_plan_names(tmp_path):
     assert judge(plan).cost == judge(plan, problem).cost == judge(str(tmp_path / "plan.json")).cost
     with pytest.raises(ParenvsError, match="judged on an IntraOp"):
         judge(plan, Path("x"))
+    with pytest.raises(ParenvsError, match="is for no cluster"):
+        judge(plan, problem, "A")
 
 
 def test_problem__usage_is_the_first_peak():
