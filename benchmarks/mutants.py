@@ -9,9 +9,11 @@ killed if one fails or takes far longer than without it.
 A process that has collected the tests forks for each mutant and puts the changed code into the
 functions that are there. What runs at import needs a fork of a process that has imported NumPy and
 pytest, but not ``parenvs``. Everything happens in a copy of the checkout. A run that was
-interrupted goes on where it was; ``--again`` runs those once more that lived. The kept tools do not
-fit: mutmut changes functions alone, not tables of rules, and cosmic-ray runs one and the same test
-command for each mutant.
+interrupted goes on where it was; ``--again`` runs those once more that lived. Each mutant has a
+place in an order drawn at random over all modules: ``--sample N`` runs the first N of it, a uniform
+sample, and a page about a part of the mutants says what share of all that leads to expect. The kept
+tools do not fit: mutmut changes functions alone, not tables of rules, and cosmic-ray runs one and
+the same test command for each mutant.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-from common import ROOT, parser, percent, progress, publish, table
-from mutations import Key, Mutant, mutants, reason
+from common import ROOT, parser, progress, publish, table
+from mutations import Key, Mutant, estimate, mutants, reason, summary
 
 ROOMS = {
     "parenvs/judging.py": "tests/pipeline/test_judge.py",
@@ -422,21 +424,12 @@ def cell(text: str) -> str:
     return "`" + text.replace("|", "\\|") + "`"
 
 
-def summary(found: list[Mutant]) -> list[object]:
-    """Counts of some mutants, and the share that is killed of those not known to be equivalent."""
-    living = [mutant for mutant in found if mutant.outcome == "lives"]
-    equivalent = sum(bool(reason(mutant)) for mutant in living)
-    killed = len(found) - len(living)
-    share = killed / (len(found) - equivalent) if len(found) > equivalent else None
-    return [len(found), killed, equivalent, len(living) - equivalent, percent(share, 1)]
-
-
 def main() -> None:
     """Print and write the share killed for each module, and the survivors."""
     options = parser(__doc__, seconds=15)
     options.add_argument("modules", nargs="*", help="part of their paths (default: all)")
     options.add_argument("--again", action="store_true", help="run survivors once more")
-    options.add_argument("--most", type=int, help="mutants of each module, drawn at random")
+    options.add_argument("--sample", type=int, help="mutants drawn at random (default: all)")
     options.add_argument("--seed", type=int, default=0, help="of the draw")
     chosen = options.parse_args()
     modules = [m for m in ROOMS if not chosen.modules or any(x in m for x in chosen.modules)]
@@ -447,11 +440,9 @@ def main() -> None:
         mutant = Mutant(**json.loads(line))
         if not (chosen.again and mutant.outcome == "lives"):
             known[mutant.key] = mutant
-    found: dict[Key, Mutant] = {}
-    for module in modules:
-        every = [x for x, _ in mutants(module, (ROOT / module).read_text(encoding="utf-8"))]
-        order = np.random.default_rng(chosen.seed).permutation(len(every))[: chosen.most]
-        found |= {every[k].key: every[k] for k in sorted(order.tolist())}
+    every = [x for m in modules for x, _ in mutants(m, (ROOT / m).read_text(encoding="utf-8"))]
+    order = np.random.default_rng(chosen.seed).permutation(len(every))[: chosen.sample]
+    found = {every[k].key: every[k] for k in sorted(order.tolist())}
     new = {key: mutant for key, mutant in found.items() if key not in known}
     progress(f"{len(found)} mutants, of which {len(found) - len(new)} are in {file}")
     start = time.perf_counter()
@@ -470,7 +461,9 @@ def main() -> None:
             examine(folder, new, chosen.seconds, note)
             os.chdir(ROOT)
     progress(f"{len(new)} mutants in {time.perf_counter() - start:.0f} s")
-    met = [known.get(key, mutant) for key, mutant in found.items()]
+    drawn = [known.get(key, mutant) for key, mutant in found.items()]
+    met = [known.get(mutant.key, found.get(mutant.key, mutant)) for mutant in every]
+    met = [mutant for mutant in met if mutant.outcome]
     rows = [[f"`{m}`", *summary([x for x in met if x.module == m])] for m in modules]
     counts = table(
         ["module", "mutants", "killed", "equivalent", "survivors", "share"],
@@ -481,7 +474,10 @@ def main() -> None:
         [cell(f"{x.module}:{x.line}"), cell(x.before), cell(x.after), reason(x)] for x in living
     ]
     survivors = table(["place", "is", "changed to", "why it is equivalent"], cells, left=4)
-    publish("mutants", [counts, survivors], [], chosen.out)
+    sections = [f"{len(met)} of {len(every)} mutants were tried.", counts]
+    if len(drawn) < len(every):
+        sections.append(estimate(drawn, len(every), chosen.seed))
+    publish("mutants", [*sections, survivors], [], chosen.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Small mistakes: every change of a module that ``mutants.py`` tries, and those that are none."""
+"""Small mistakes: every change of a module that ``mutants.py`` tries, which are none, their share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import copy
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from common import percent
+from scipy.stats import hypergeom
 
 OPERATORS: dict[type, type] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
@@ -218,3 +223,43 @@ def replace(parent: ast.AST, field: str, k: int | None, node: ast.AST) -> None:
 def reason(mutant: Mutant) -> str:
     """Why a survivor is none, or an empty text."""
     return EQUIVALENT.get((mutant.module, mutant.before, mutant.after), "")
+
+
+def summary(found: list[Mutant]) -> list[Any]:
+    """Counts of some mutants, and the share that is killed of those not known to be equivalent."""
+    living = [mutant for mutant in found if mutant.outcome == "lives"]
+    equivalent = sum(bool(reason(mutant)) for mutant in living)
+    killed = len(found) - len(living)
+    share = killed / (len(found) - equivalent) if len(found) > equivalent else None
+    return [len(found), killed, equivalent, len(living) - equivalent, percent(share, 1)]
+
+
+def estimate(drawn: list[Mutant], every: int, seed: int) -> str:
+    """Say what a uniform sample leads to expect of all mutants that are not equivalent."""
+    _, killed, equivalent, survivors, share = summary(drawn)
+    able = killed + survivors
+    low, high = interval(survivors, able, round(every * able / len(drawn)))
+    return (
+        f"Of all {every}, {len(drawn)} drawn at random (seed {seed}) were tried whatever they are: "
+        f"{equivalent} are equivalent, and {killed} of the other {able} are killed, {share}. The "
+        f"share of all is between {percent(1 - high, 1)} and {percent(1 - low, 1)}, with 95 % "
+        "confidence (exact, of draws without putting back)."
+    )
+
+
+def interval(survivors: int, drawn: int, every: int) -> tuple[float, float]:
+    """The least and the greatest share of survivors that such a draw is not surprising for.
+
+    Both tails of the hypergeometric distribution are above 2.5 % there (Clopper and Pearson,
+    Biometrika 26(4), 1934, for draws from finitely many).
+
+    Args:
+        survivors: among those drawn.
+        drawn: how many were drawn.
+        every: how many there are.
+    """
+    counts = np.arange(survivors, every - drawn + survivors + 1)
+    fewer = hypergeom.cdf(survivors, every, counts, drawn)
+    more = hypergeom.sf(survivors - 1, every, counts, drawn)
+    possible = counts[(fewer > 0.025) & (more > 0.025)] / every
+    return float(possible[0]), float(possible[-1])
