@@ -1,4 +1,4 @@
-"""Small mistakes: every change of a module that ``mutants.py`` tries, which are none, their share."""
+"""Small mistakes: all changes of a module that ``mutants.py`` tries, which are none, their share."""
 
 from __future__ import annotations
 

@@ -43,16 +43,15 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
 
     Args:
         path: the file to write; missing parent folders are created.
-        mode: ``"wb"`` or ``"w"`` (UTF-8).
+        mode: ``"wb"`` or ``"w"`` (UTF-8; lines end with a newline alone on every system).
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target.parent)
     temporary = _temporary(target.parent, target.name[:40])
     try:
-        with temporary.open(
-            mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8"
-        ) as stream:
+        encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
+        with temporary.open(mode.replace("w", "x"), encoding=encoding, newline=newline) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -172,9 +171,9 @@ def _temporary(folder: Path, name: str, kind: str = "new") -> Path:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process of this number runs; unknown on Windows, where it is said to."""
+    """Whether a process of this number runs."""
     if os.name == "nt":
-        return True
+        return _lives_on_windows(pid)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -182,6 +181,27 @@ def _lives(pid: int) -> bool:
     except OSError:  # somebody else's
         return True
     return True
+
+
+def _lives_on_windows(pid: int) -> bool:
+    """Whether a process runs where signal 0 would end it: the kernel is asked for a handle of it.
+
+    A process that ended has none, or one that is signalled as long as somebody else holds one.
+    """
+    synchronize, no_such_process, waiting = 0x0010_0000, 87, 0x102  # winnt.h, winerror.h, winbase.h
+    try:
+        kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
+        kernel.OpenProcess.restype = ctypes.c_void_p
+        handle = kernel.OpenProcess(synchronize, False, pid)
+        if not handle:
+            return bool(ctypes.get_last_error() != no_such_process)  # type: ignore[attr-defined]
+        handle = ctypes.c_void_p(handle)
+        try:
+            return bool(kernel.WaitForSingleObject(handle, 0) == waiting)
+        finally:
+            kernel.CloseHandle(handle)
+    except (AttributeError, OSError):  # a system with less
+        return True
 
 
 def _holder(lock: Path) -> str:

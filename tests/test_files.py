@@ -167,23 +167,77 @@ def library_of_windows(name, **options):
     raise TypeError("argument of type 'NoneType' is not iterable")  # of ctypes.CDLL(None)
 
 
+def open_of_windows(path, mode="r", newline=None, real=Path.open, **options):
+    if newline is None and mode in ("w", "x", "a"):
+        newline = "\r\n"
+    return real(path, mode, newline=newline, **options)
+
+
+class Kernel:
+    """What Windows' kernel32 says of processes: number -> what waiting for it returns."""
+
+    def __init__(self, processes):
+        self.processes, self.error, self.open = processes, 0, []
+
+    def OpenProcess(self, access, inherited, pid):
+        assert access == 0x100000
+        self.error = 0 if pid in self.processes else 5 if pid == 5 else 87
+        if self.error:
+            return None
+        self.open.append(pid)
+        return pid
+
+    def WaitForSingleObject(self, handle, milliseconds):
+        assert milliseconds == 0
+        return self.processes[handle.value]
+
+    def CloseHandle(self, handle):
+        self.open.remove(handle.value)
+
+
+def kernel_of(monkeypatch, processes):
+    kernel = Kernel(processes)
+    for name in ("OpenProcess", "WaitForSingleObject", "CloseHandle"):
+        method = getattr(kernel, name)  # a function of a library has attributes
+        setattr(kernel, name, lambda *values, method=method: method(*values))
+    options = {"raising": False}
+    monkeypatch.setattr(files.ctypes, "WinDLL", lambda name, use_last_error: kernel, **options)
+    monkeypatch.setattr(files.ctypes, "get_last_error", lambda: kernel.error, **options)
+    return kernel
+
+
+def test_files__processes_of_windows(monkeypatch):
+    """One that runs, one that ended while somebody watches it, another user's, and none."""
+    kernel = kernel_of(monkeypatch, {3: 0x102, 4: 0})
+    assert [files._lives_on_windows(pid) for pid in (3, 4, 5, 6)] == [True, False, True, False]
+    assert not kernel.open
+    monkeypatch.delattr(files.ctypes, "WinDLL")
+    assert files._lives_on_windows(6)  # nobody knows
+
+
 def test_files__on_windows(tmp_path, monkeypatch):
-    """No renameat2, no fsync of folders or of what nobody may write, no signal 0."""
-    left = tmp_path / left_by(dead_process(), "a")
+    """No renameat2, no fsync of folders or of what nobody may write, no signal 0, other lines."""
+    left, alive = tmp_path / left_by(6, "a"), tmp_path / left_by(3, "a")
     left.touch()
+    alive.touch()
+    (tmp_path / left_by(6, "old_site", "old")).mkdir()
+    kernel_of(monkeypatch, {3: 0x102})
     monkeypatch.setattr(files, "os", Windows())
     monkeypatch.setattr(files.ctypes, "CDLL", library_of_windows)
-    files.write_text(tmp_path / "plan.json", "one")
-    files.write_text(tmp_path / "plan.json", "two")
-    assert (tmp_path / "plan.json").read_text() == "two"
-    assert left.exists()  # nobody knows whether its process lives
+    monkeypatch.setattr(Path, "open", open_of_windows)
+    files.write_text(tmp_path / "plan.json", "one\n")
+    files.write_text(tmp_path / "plan.json", "two\n")
+    assert (tmp_path / "plan.json").read_bytes() == b"two\n"
+    assert not left.exists()
+    assert (tmp_path / "old_site").is_dir()
+    (tmp_path / "old_site").rmdir()
     for names in (["a"], ["b", "c"]):
         with files.replacing_folder(tmp_path / "site") as new:
             (new / "deep").mkdir()
             for name in names:
                 (new / "deep" / name).touch()
         assert sorted(path.name for path in (tmp_path / "site" / "deep").iterdir()) == names
-    assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "site", left.name}
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "site", alive.name}
 
 
 def test_files__folder_comes_back_if_it_cannot_be_replaced(tmp_path, monkeypatch):
