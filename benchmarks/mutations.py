@@ -1,4 +1,4 @@
-"""Small mistakes: all changes of a module that ``mutants.py`` tries, which are none, their share."""
+"""Small mistakes: all changes of a module that ``mutants.py`` tries, which are none, the share."""
 
 from __future__ import annotations
 
