@@ -1,4 +1,4 @@
-"""The commands that measure: ``parenvs bench``, ``parenvs calibrate``, ``parenvs profile``."""
+"""The commands below ``parenvs bench``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ import typer
 
 from parenvs.agents.names import TRAINED
 from parenvs.cli import tables
-from parenvs.cli.options import TASKS, FunctionArguments, check_range
-from parenvs.cli.report import Step, note, out, say, say_progress, say_text
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
+from parenvs.cli.options import TASKS, check_range
+from parenvs.cli.report import out, say, say_progress, say_text
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra
 from parenvs.files import locked, write_text
-
-_Kind = Annotated[str, typer.Option(help="Kind of the device: cpu or cuda.")]
-_Repeats = Annotated[int, typer.Option(help="Runs of everything that count.")]
 
 
 def add_bench(app: typer.Typer) -> None:
@@ -31,8 +28,6 @@ def add_bench(app: typer.Typer) -> None:
     bench.command()(speed)
     bench.command()(hybrid)
     app.add_typer(bench, name="bench")
-    app.command()(calibrate)
-    app.command()(profile)
 
 
 def agents(
@@ -254,86 +249,3 @@ def _line(record: dict[str, Any], reached: bool) -> str:
     end = f"optimum after {record['target_steps']:,} steps" if reached else "optimum not reached"
     names = f"{record['problem']} {record['agent']} seed {record['seed']}"
     return f"{names}: {end}, {record['seconds']:.1f} s"
-
-
-def calibrate(
-    path: Annotated[Path, typer.Option("--out", help="Cluster file (.json) to write.")] = Path(
-        "machine.json"
-    ),
-    device: _Kind = "cpu",
-    processes: Annotated[
-        int, typer.Option(help="Local processes, each with a GPU or a share of the cores.")
-    ] = 2,
-    repeats: _Repeats = 20,
-    most: Annotated[
-        float, typer.Option(help="Largest array of collectives in MB, from 0.004.")
-    ] = 67.2,
-    meet: Annotated[
-        str, typer.Option(help="HOST:PORT of this machine where processes meet; 0: a free port.")
-    ] = "127.0.0.1:0",
-    timeout: Annotated[float, typer.Option(help="Seconds in which they have to meet.")] = 60.0,
-) -> None:
-    """Measure this machine with PyTorch: products, memory, collectives; write a cluster file.
-
-    Every command takes the file as --cluster.
-    """
-    from parenvs.clock.calibration import SIZES, calibrated
-
-    check_range("--repeats", repeats, 1)
-    check_range("--processes", processes, 1)
-    _check_ending(path, ".json")
-    sizes = [size for size in SIZES if size <= 1e6 * most]
-    if len(sizes) < 2:
-        raise ParenvsError(f"--most must be at least 0.0041 MB, not {most:g}; two sizes are needed")
-    if not 0 < timeout <= 3600:
-        raise ParenvsError(f"--timeout must be more than 0 and at most 3600, not {timeout:g}")
-    with Step(f"measuring {processes} x {device}"):
-        found = calibrated(device, processes, repeats, sizes, meet=meet, seconds=timeout)
-    out.print(tables.calibration(found.rows))
-    for words in found.missing:
-        note(f"not measured: {words}")
-    found.save(path)
-    say(f"written to {path}; give it as --cluster {path}")
-
-
-def profile(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A PyTorch module: FILE.py:NAME.")],
-    arguments: FunctionArguments = None,
-    path: Annotated[Path, typer.Option("--out", help="Chain (.csv) to write.")] = Path("chain.csv"),
-    device: _Kind = "cpu",
-    repeats: _Repeats = 20,
-    warm_up: Annotated[int, typer.Option(help="Runs before those.")] = 3,
-    threads: Annotated[int, typer.Option(help="Threads on a CPU.")] = 1,
-) -> None:
-    """Measure the layers of a PyTorch module; write the chain that pipelines are planned on."""
-    from parenvs.graph.python_source import is_function, torch_module
-
-    for option, value, least in (("--repeats", repeats, 1), ("--warm-up", warm_up, 0),
-                                 ("--threads", threads, 1)):  # fmt: skip
-        check_range(option, value, least)
-    _check_ending(path, ".csv")
-    if not is_function(model):
-        raise ParenvsError(f"profile takes a PyTorch module, FILE.py:NAME, not {shown(model)}")
-    with need_extra("torch", "profiling"):
-        import torch
-
-        from parenvs.clock.kernels import check_device
-        from parenvs.clock.layers import measured_layers
-    check_device(device, 1)
-    torch.set_num_threads(threads)
-    module, loss, inputs, keywords = torch_module(model, arguments)
-    with Step(f"measuring {model}"):
-        found = measured_layers(module, inputs, keywords, loss, path.stem, repeats, warm_up, device)
-    out.print(tables.layers(found))
-    found.profile.to_csv(path, [f"parenvs profile {model} on {device}", *found.comments()])
-    say(f"written to {path}; plan it with --micro-batch {found.samples}")
-
-
-def _check_ending(path: Path, ending: str) -> None:
-    """Refuse a file that commands would not take for what it is.
-
-    Raises:
-        ParenvsError: it ends otherwise.
-    """
-    if path.suffix != ending:
-        raise ParenvsError(f"--out must end in {ending}, not {shown(str(path))}")

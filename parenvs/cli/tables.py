@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from parenvs.agents.evaluation.set_evaluation import SetEvaluation
     from parenvs.agents.exact.shapes import Choice
     from parenvs.agents.train.run import TrainResult
-    from parenvs.clock.layers import Layers
+    from parenvs.clock.measured import Layers
     from parenvs.leaderboard.check import CheckedEntry
 
 

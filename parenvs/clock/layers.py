@@ -8,7 +8,7 @@ is data and needs none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
 from parenvs.clock.kernels import wait_for
+from parenvs.clock.measured import Layers
 from parenvs.clock.timer import Timing, samples
 from parenvs.errors import ProfileError
 from parenvs.graph.pytorch.losses import Loss
@@ -38,39 +39,6 @@ class _Call:
     outputs: list[torch.Tensor] = field(default_factory=list)
     reads: set[int] = field(default_factory=set)
     """Numbers of the earlier calls whose outputs it reads."""
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The measured layers of a module.
-
-    Attributes:
-        profile: the chain of layers.
-        forward: of each layer.
-        backward: of each layer.
-        whole: forward and backward pass of the whole module with its loss.
-        samples: first dimension of the first input.
-    """
-
-    profile: StageProfile
-    forward: tuple[Timing, ...]
-    backward: tuple[Timing, ...]
-    whole: tuple[Timing, Timing]
-    samples: int
-
-    @property
-    def outside(self) -> float:
-        """Seconds of the whole step that no layer accounts for; negative if layers take longer."""
-        return sum(x.seconds for x in self.whole) - float(self.profile.seconds.sum())
-
-    def comments(self) -> Iterator[str]:
-        """Yield what the file of the profile says of its making."""
-        whole = sum(x.seconds for x in self.whole)
-        yield f"one micro-batch of {self.samples}; median of {self.forward[0].repeats} runs"
-        yield f"whole step {1e3 * whole:.4g} ms, of which {1e3 * self.outside:.4g} ms in no layer"
-        for name, *both in zip(self.profile.names, self.forward, self.backward, strict=True):
-            spread = ", ".join(f"{1e3 * x.low:.4g} to {1e3 * x.high:.4g}" for x in both)
-            yield f"quartiles of {name} in ms, forward and backward: {spread}"
 
 
 def layer_modules(module: nn.Module) -> dict[str, nn.Module]:

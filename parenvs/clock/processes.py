@@ -1,24 +1,20 @@
-"""Local processes that meet (extra ``torch``): started together, ended together, none left over."""
+"""Local processes of PyTorch that meet (extra ``torch``)."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from multiprocessing import connection
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from parenvs.errors import ParenvsError, one_line, shown
+from parenvs.clock.members import first_line, run_members
+from parenvs.errors import ParenvsError, shown
 
 MEET_SECONDS = 60.0
-"""Seconds in which processes have to meet, and in which a collective has to end."""
-_START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+"""Seconds in which processes have to meet."""
+_PRELOAD = ("torch.distributed", "gymnasium", "scipy.optimize")
 
 
 def together(
@@ -29,6 +25,8 @@ def together(
     meet: str = "127.0.0.1:0",
     threads: int = 1,
     seconds: float = MEET_SECONDS,
+    limit: float | None = None,
+    preload: Sequence[str] = (),
 ) -> list[Any]:
     """Run ``work(rank, *given)`` in each of ``processes`` local processes of one group.
 
@@ -42,6 +40,8 @@ def together(
         meet: HOST:PORT of this machine where they meet; port 0 is any free one.
         threads: threads of each process.
         seconds: in which they have to meet.
+        limit: seconds in which a collective has to end (default: ``seconds``).
+        preload: further modules that are imported once for all processes.
 
     Returns:
         What the work returned, by rank.
@@ -56,33 +56,14 @@ def together(
         )
     except (RuntimeError, OSError, ValueError) as error:
         raise ParenvsError(
-            f"--meet {meet}: processes cannot meet there ({_first(error)})"
+            f"--meet {meet}: processes cannot meet there ({first_line(error)})"
         ) from None
-    context: Any = multiprocessing.get_context(_START)
-    if _START == "forkserver":  # the server imports once, and every process is a copy of it
-        context.set_forkserver_preload(["torch.distributed", "gymnasium", "scipy.optimize"])
-    pipes, members = [], []
-    try:
-        for rank in range(processes):
-            mine, theirs = context.Pipe(duplex=False)
-            group = (rank, processes, backend, host, store.port, threads, seconds)
-            member = context.Process(target=_member, args=(theirs, group, work, given), daemon=True)
-            with _quiet_threads():
-                member.start()
-            theirs.close()
-            pipes.append(mine)
-            members.append(member)
-        return _answers(pipes)
-    finally:
-        for member in members:
-            member.terminate()
-        for member in members:
-            member.join(2.0)
-            if member.is_alive():
-                member.kill()
-                member.join()
-        for pipe in pipes:
-            pipe.close()
+    limits = (seconds, seconds if limit is None else limit)
+    groups = [
+        (work, (rank, processes, backend, host, store.port, threads, *limits), given)
+        for rank in range(processes)
+    ]
+    return run_members(_grouped, groups, (*_PRELOAD, *preload))
 
 
 def address(meet: str) -> tuple[str, int]:
@@ -97,73 +78,24 @@ def address(meet: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _answers(pipes: Sequence[Any]) -> list[Any]:
-    """Wait for the answer of every process."""
-    found: dict[int, Any] = {}
-    while len(found) < len(pipes):
-        waiting: dict[Any, int] = {
-            pipe: rank for rank, pipe in enumerate(pipes) if rank not in found
-        }
-        ready: list[Any] = connection.wait(list(waiting))
-        for pipe in ready:
-            rank = waiting[pipe]
-            try:
-                failed, answer = pipe.recv()
-            except (EOFError, OSError):
-                raise ParenvsError(f"process {rank} of {len(pipes)} ended without a word") from None
-            if failed:
-                raise ParenvsError(f"process {rank} of {len(pipes)}: {answer}")
-            found[rank] = answer
-    return [found[rank] for rank in range(len(pipes))]
-
-
-def _member(
-    pipe: Any, group: tuple[Any, ...], work: Callable[..., Any], given: Sequence[Any]
-) -> None:
-    """Be one of the processes."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    rank, processes, backend, host, port, threads, seconds = group
-    limit = timedelta(seconds=seconds)
+def _grouped(work: Callable[..., Any], group: tuple[Any, ...], given: Sequence[Any]) -> Any:
+    """Work as a process of a group."""
+    rank, processes, backend, host, port, threads, seconds, limit = group
+    torch.set_num_threads(threads)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     try:
-        torch.set_num_threads(threads)
-        if backend == "nccl":
-            torch.cuda.set_device(rank)
-        store = dist.TCPStore(host, port, None, False, limit)
+        store = dist.TCPStore(host, port, None, False, timedelta(seconds=seconds))
         dist.init_process_group(
-            backend, store=store, rank=rank, world_size=processes, timeout=limit
+            backend,
+            store=store,
+            rank=rank,
+            world_size=processes,
+            timeout=timedelta(seconds=limit),
         )
-        answer = (False, work(rank, *given))
-        dist.barrier()
-    except KeyboardInterrupt:
-        return
-    except Exception as error:  # told by the process that waits
-        answer = (True, _first(error))
-    pipe.send(answer)
-    pipe.close()
-    if not answer[0]:
-        dist.destroy_process_group()
-
-
-def _end_with_parent() -> None:
-    """End this process as soon as the one that started it is gone, even if that was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-    os._exit(1)
-
-
-@contextmanager
-def _quiet_threads() -> Iterator[None]:
-    """Start with one thread for OpenMP, unless the user set a number."""
-    known = os.environ.get("OMP_NUM_THREADS")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    try:
-        yield
-    finally:
-        if known is None:
-            del os.environ["OMP_NUM_THREADS"]
-
-
-def _first(error: BaseException) -> str:
-    """The first line of an error of PyTorch, without the stack below it."""
-    return one_line(RuntimeError(str(error).split("\n")[0])) or type(error).__name__
+    except (RuntimeError, OSError) as error:
+        raise ParenvsError(f"cannot meet the others ({first_line(error)})") from None
+    answer = work(rank, *given)
+    dist.barrier()
+    dist.destroy_process_group()
+    return answer

@@ -147,6 +147,49 @@ def torch_module(
     return model, loss, positional, named
 
 
+def is_torch(instance: str) -> bool:
+    """Return whether an instance stands for a PyTorch module, not for a JAX function.
+
+    Args:
+        instance: see ``lower``.
+
+    Raises:
+        ParenvsError: there is no such file or name, or the user's code fails.
+    """
+    with _named(instance, None) as (function, _, _):
+        try:
+            return torch_model(function)[0] is not None
+        except (Exception, SystemExit) as error:
+            raise _one_line(error, instance) from None
+
+
+def jax_function(
+    instance: str, arguments: str | None = None
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return a JAX function and its arguments, with values if the user's code gives any.
+
+    Args:
+        instance: see ``lower``.
+        arguments: see there.
+
+    Returns:
+        The function, positional and keyword arguments.
+
+    Raises:
+        ParenvsError: there is no such file or name, no arguments are given, or the user's code
+            fails; the line names its file and line.
+    """
+    with _named(instance, arguments) as (function, place, argument_name):
+        if arguments is None and takes_arguments(function):
+            raise ParenvsError(f"{instance} takes arguments: give --args NAME or FILE.py:NAME")
+        given = () if arguments is None else _attribute(_module(place), argument_name, place)
+        try:
+            positional, named = _call_form(given() if callable(given) else given)
+        except (Exception, SystemExit) as error:
+            raise _one_line(error, instance) from None
+    return function, positional, named
+
+
 @contextlib.contextmanager
 def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, str, str]]:
     """Yield what an instance names, and the module and name of its arguments.

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 import clock_work
 
-from parenvs.clock import processes
+from parenvs.clock import members
 from parenvs.clock.processes import address, together
 
 
@@ -36,11 +36,11 @@ def test_together__a_failure_is_one_line_and_ends_all():
 
 
 def test_together__interrupted_leaves_no_process(monkeypatch, tmp_path):
-    def interrupt(pipes):
+    def interrupt(pipes, members):
         waited(lambda: list(tmp_path.iterdir()), 2)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(processes, "_answers", interrupt)
+    monkeypatch.setattr(members, "_answers", interrupt)
     with pytest.raises(KeyboardInterrupt):
         together(clock_work.sleeping, 2, (str(tmp_path),))
     assert not any(lives(int(x.name)) for x in tmp_path.iterdir())

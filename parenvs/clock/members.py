@@ -1,0 +1,192 @@
+"""Local processes that work together: started together, ended together, none left over.
+
+Nothing here needs PyTorch or JAX.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import connection
+from typing import Any
+
+from parenvs.errors import ParenvsError, one_line
+
+_START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+_END_SECONDS = 2.0
+"""Seconds in which a process has to end before it is killed."""
+_LATER_SECONDS = 1.0
+"""Seconds in which others tell why they failed, behind the first that did."""
+_NETWORK = ("connection", "gloo", "socket", "timed out", "broken pipe", "recv", "nccl", "peer")
+"""Words of the errors of processes whose neighbour is gone."""
+
+
+def run_members(
+    work: Callable[..., Any],
+    given: Sequence[Sequence[Any]],
+    preload: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """Run ``work(*given[rank])`` in a process for each rank.
+
+    If one fails or is killed, or this process is interrupted or killed, all of them end.
+
+    Args:
+        work: a function that the processes can import.
+        given: what it takes, by rank.
+        preload: modules that a server imports once, which all processes are then copies of; with
+            none, every process starts anew.
+        environment: variables of processes that start anew.
+
+    Returns:
+        What the work returned, by rank.
+
+    Raises:
+        ParenvsError: one of them failed; the line says which, and why.
+    """
+    context: Any = multiprocessing.get_context(_START if preload else "spawn")
+    if preload and _START == "forkserver":
+        context.set_forkserver_preload(list(preload))
+    pipes, members = [], []
+    try:
+        for own in given:
+            mine, theirs = context.Pipe(duplex=False)
+            member = context.Process(target=_member, args=(theirs, work, tuple(own)), daemon=True)
+            with _environment({**_quiet(), **(environment or {})}):
+                member.start()
+            theirs.close()
+            pipes.append(mine)
+            members.append(member)
+        found = _answers(pipes, members)
+        for member in members:
+            member.join(_END_SECONDS)
+        return found
+    finally:
+        for member in members:
+            member.terminate()
+        for member in members:
+            member.join(_END_SECONDS)
+            if member.is_alive():
+                member.kill()
+                member.join()
+        for pipe in pipes:
+            pipe.close()
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error, without the stack that PyTorch writes below it."""
+    return one_line(RuntimeError(str(error).split("\n")[0])) or type(error).__name__
+
+
+def _member(pipe: Any, work: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    """Be one of the processes."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        answer = (False, work(*given))
+    except KeyboardInterrupt:
+        return
+    except Exception as error:  # told by the process that waits
+        answer = (True, first_line(error))
+    pipe.send(answer)
+    pipe.close()
+
+
+def _answers(pipes: Sequence[Any], members: Sequence[Any]) -> list[Any]:
+    """Wait for the answer of every process."""
+    found: dict[int, Any] = {}
+    while len(found) < len(pipes):
+        waiting: dict[Any, int] = {
+            pipe: rank for rank, pipe in enumerate(pipes) if rank not in found
+        }
+        ready: list[Any] = connection.wait(list(waiting))
+        failed = {}
+        for pipe in ready:
+            answer = _answer(pipe)
+            (failed if answer is None or answer[0] else found)[waiting[pipe]] = answer
+        if failed:
+            raise _failure(failed, waiting, members)
+    return [found[rank][1] for rank in range(len(pipes))]
+
+
+def _answer(pipe: Any) -> Any:
+    """What a process says: whether it failed, and its answer; None if it ended without a word."""
+    try:
+        return pipe.recv()
+    except (EOFError, OSError):
+        return None
+
+
+def _failure(
+    failed: dict[int, Any], waiting: Mapping[Any, int], members: Sequence[Any]
+) -> ParenvsError:
+    """The reason why processes failed: that of the first cause, not of those that missed it."""
+    deadline = time.monotonic() + _LATER_SECONDS
+    while len(failed) < len(waiting):
+        rest = [pipe for pipe, rank in waiting.items() if rank not in failed]
+        ready: list[Any] = connection.wait(rest, max(0.0, deadline - time.monotonic()))
+        if not ready:
+            break
+        for pipe in ready:
+            failed[waiting[pipe]] = _answer(pipe)
+            if failed[waiting[pipe]] is not None and not failed[waiting[pipe]][0]:
+                failed[waiting[pipe]] = (True, "connection")  # it was done; no cause
+
+    def later(rank: int) -> tuple[int, int]:
+        answer = failed[rank]
+        if answer is None:
+            return 0, rank
+        return 1 + any(word in answer[1].lower() for word in _NETWORK), rank
+
+    rank = min(failed, key=later)
+    if failed[rank] is not None:
+        return ParenvsError(f"process {rank} of {len(members)}: {failed[rank][1]}")
+    members[rank].join(_LATER_SECONDS)
+    code = members[rank].exitcode
+    words = "ended without a word"
+    if code is not None and code < 0:
+        words = f"was ended by {signal.Signals(-code).name}"
+    elif code:
+        words = f"ended with status {code}, without a word"
+    return ParenvsError(f"process {rank} of {len(members)} {words}")
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as the one that started it is gone, even if that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _quiet() -> dict[str, str]:
+    """Variables of new processes: one thread of OpenMP, unless the user set a number, and peace.
+
+    Libraries leave locks to Python's tracker of resources, which complains of processes that had to
+    be ended.
+    """
+    ignored = "ignore:resource_tracker:UserWarning"
+    known = os.environ.get("PYTHONWARNINGS", "")
+    return {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "PYTHONWARNINGS": known if ignored in known else ",".join(filter(None, [known, ignored])),
+    }
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,1 @@
+"""Plans that run in local processes, beside what is predicted of them."""

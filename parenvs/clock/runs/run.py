@@ -1,0 +1,106 @@
+"""Runs a plan on this machine, in the framework of its model, and compares."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from parenvs.clock.calibration import Calibration
+from parenvs.clock.runs.comparison import Run, traffic_of
+from parenvs.clock.runs.prediction import of_plan
+from parenvs.clock.timer import Timing
+from parenvs.errors import ParenvsError, need_extra
+from parenvs.instances import load_profile
+from parenvs.plan import Plan, load_plan
+
+
+def run(
+    file: str | os.PathLike[str],
+    source: str,
+    arguments: str | None = None,
+    steps: int = 20,
+    processes: int | None = None,
+    calibration: str | os.PathLike[str] | None = None,
+    kind: str = "cpu",
+    meet: str = "127.0.0.1:0",
+    seconds: float = 60.0,
+) -> Run:
+    """Run a plan in local processes of PyTorch, or on virtual devices of JAX, and compare.
+
+    Args:
+        file: the plan's file.
+        source: the model that it was made for, ``FILE.py:NAME``: a PyTorch module, or a JAX
+            function of a training step.
+        arguments: what gives its arguments.
+        steps: that are timed.
+        processes: how many devices there should be; None for those of the plan.
+        calibration: file of a calibration of this machine; without one no seconds are predicted.
+        kind: ``"cpu"`` or ``"cuda"``.
+        meet: where processes meet, see ``parenvs.clock.processes.together``.
+        seconds: in which they have to meet.
+
+    Raises:
+        ParenvsError: the plan cannot be run, or not on as many devices; it is of another model, or
+            the calibration of other devices; processes cannot meet, or one failed.
+    """
+    plan = load_plan(file)
+    if not hasattr(plan, "cluster"):
+        raise ParenvsError(f"{os.fspath(file)}: plans of task {plan.task} cannot be run")
+    known = None if calibration is None else Calibration.load(calibration)
+    where = "" if calibration is None else os.fspath(calibration)
+    if framework(source) == "jax":
+        from parenvs.clock.runs import jax
+
+        check_processes(plan, processes, plan.cluster.devices)
+        return jax.run(file, plan, source, arguments, steps, known, kind, where)
+    with need_extra("torch", "running a plan"):
+        from parenvs.clock.runs import torch
+    found, expected = of_plan(plan, None, known, kind, where)
+    check_processes(plan, processes, found.pipe * found.data * found.model)
+    if plan.instance.endswith(".csv"):
+        chain = load_profile(plan.instance, plan.cluster, plan.micro_batch)
+        torch.check_chain(source, arguments, chain, plan.instance)
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
+    answers = torch.start(source, arguments, found, steps, expected.adam, kind, meet, seconds)
+    whole = [
+        np.add(x["step"], x["update"]) if expected.updates else np.array(x["step"]) for x in answers
+    ]
+    return Run(
+        plan=os.fspath(file),
+        words=found.words or "one device",
+        devices=len(answers),
+        losses=tuple(answers[0]["losses"]),
+        single=tuple(answers[0]["single"]),
+        step=Timing.of([x.tolist() for x in whole]),
+        single_step=Timing.of(answers[0]["single_seconds"]),
+        seconds=expected.seconds,
+        traffic=traffic_of([x["traffic"] for x in answers], expected.traffic),
+        memory=tuple(float(x["peak_bytes"]) for x in answers),
+        predicted_memory=expected.memory,
+        load=load,
+        notes=expected.notes,
+    )
+
+
+def framework(source: str) -> str:
+    """Return the framework of a model, ``"torch"`` or ``"jax"``, by what its name stands for.
+
+    Raises:
+        ParenvsError: there is no such file or name.
+    """
+    from parenvs.graph.python_source import is_torch
+
+    return "torch" if is_torch(source) else "jax"
+
+
+def check_processes(plan: Plan, asked: int | None, needed: int) -> None:
+    """Refuse another number of processes than the plan's.
+
+    Raises:
+        ParenvsError: it is another.
+    """
+    if asked is not None and asked != needed:
+        raise ParenvsError(
+            f"--processes {asked}: the plan is for {needed}; give that, or plan for {asked}"
+        )

@@ -1,0 +1,245 @@
+"""Runs a plan in local processes of PyTorch (extra ``torch``)."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from parenvs.clock.kernels import check_device, wait_for
+from parenvs.clock.layers import layer_modules
+from parenvs.clock.processes import MEET_SECONDS, together
+from parenvs.clock.runs.counting import Meter, nbytes
+from parenvs.errors import ParenvsError, shown
+from parenvs.exports.parallel import Parallel
+from parenvs.exports.torch import TorchPlan
+from parenvs.graph.python_source import torch_module
+from parenvs.graph.pytorch.export import argument_names
+from parenvs.pipeline.profile import StageProfile
+
+RATE = 1e-3
+LIMIT_SECONDS = 3600.0
+"""Seconds in which a collective has to end; if a process fails, nobody waits for that."""
+_SEED = 0
+_PRELOAD = ("parenvs.clock.runs.torch", "torch._dynamo")
+
+
+def start(
+    source: str,
+    arguments: str | None,
+    plan: TorchPlan,
+    steps: int,
+    adam: bool = False,
+    kind: str = "cpu",
+    meet: str = "127.0.0.1:0",
+    seconds: float = MEET_SECONDS,
+    single: bool = True,
+) -> list[dict[str, Any]]:
+    """Train a module as a plan says, and on one device beside.
+
+    Args:
+        source: the module, see ``parenvs.graph.python_source.torch_module``.
+        arguments: its arguments, see there; their samples are repeated to a step's batch.
+        plan: the plan in PyTorch's words.
+        steps: that are timed, behind one that is not.
+        adam: whether to update by Adam, else by plain gradient descent.
+        kind: ``"cpu"``: gloo; ``"cuda"``: NCCL, a GPU for each process.
+        meet: see ``parenvs.clock.processes.together``.
+        seconds: in which processes have to meet.
+        single: whether the first process trains on one device, too, before the others begin.
+
+    Returns:
+        By rank: ``losses``, ``single`` (losses on one device, of the first process), seconds of
+        each step as ``step`` and of its update as ``update``, ``single_seconds``, ``traffic`` and
+        ``peak_bytes`` of one more step.
+
+    Raises:
+        ParenvsError: there are no such devices, processes cannot meet, or one failed.
+    """
+    processes = plan.pipe * plan.data * plan.model
+    check_device(kind, processes)
+    given = (source, arguments, plan, steps, adam, kind, single)
+    backend = "nccl" if kind == "cuda" else "gloo"
+    return together(train, processes, given, backend, meet, 1, seconds, LIMIT_SECONDS, _PRELOAD)
+
+
+def train(
+    rank: int,
+    source: str,
+    arguments: str | None,
+    plan: TorchPlan,
+    steps: int,
+    adam: bool,
+    kind: str,
+    single: bool,
+) -> dict[str, Any]:
+    """Be one of the processes; see ``start``."""
+    warnings.simplefilter("ignore")  # of libraries, in every process
+    module, loss, batch = made(source, arguments, plan.batch)
+    plan = _with_inputs(plan, module, len(batch) - 1)
+    found: dict[str, Any] = {}
+    if single and rank == 0:
+        found |= _single(module, loss, batch, plan.micro_batches, steps, adam, kind)
+    dist.barrier()
+    torch.manual_seed(_SEED)
+    parallel = Parallel(module, loss, plan, *batch[:-1], device=kind)
+    parameters = list(parallel.parameters())
+    optimiser = _optimiser(parameters, adam)
+    wait = wait_for(kind)
+    losses, step, update = [], [], []
+    for _ in range(1 + steps):  # the first one passes shapes
+        optimiser.zero_grad()
+        dist.barrier()
+        begin = time.perf_counter()
+        losses.append(parallel.step(*batch))
+        wait()
+        done = time.perf_counter()
+        optimiser.step()
+        wait()
+        step.append(done - begin)
+        update.append(time.perf_counter() - done)
+    optimiser.zero_grad()
+    states = [
+        x for state in optimiser.state.values() for x in state.values()
+        if isinstance(x, torch.Tensor) and x.ndim
+    ]  # fmt: skip
+    held = nbytes(parameters) + nbytes(states)
+    with Meter() as meter:
+        parallel.step(*batch)
+    return found | {
+        "losses": losses,
+        "step": step[1:],
+        "update": update[1:],
+        "traffic": meter.traffic,
+        "peak_bytes": held + meter.peak_bytes,
+    }
+
+
+def made(
+    source: str, arguments: str | None, samples: int
+) -> tuple[nn.Module, Any, tuple[torch.Tensor, ...]]:
+    """Make a module with values that are the same in every process, its loss, and a batch.
+
+    Args:
+        source: the module.
+        arguments: its arguments.
+        samples: of the batch; those of the arguments are repeated, or cut.
+
+    Returns:
+        The module; ``loss(output, target)``; inputs, with the target last.
+
+    Raises:
+        ParenvsError: the module takes keyword arguments or others than tensors of samples.
+    """
+    torch.manual_seed(_SEED)
+    module, loss, inputs, keywords = torch_module(source, arguments)
+    if keywords:
+        raise ParenvsError(
+            f"{source}: run passes inputs by position; {', '.join(keywords)} are given by name"
+        )
+    for number, value in enumerate(inputs):
+        if not isinstance(value, torch.Tensor) or not value.ndim or len(value) != len(inputs[0]):
+            raise ParenvsError(
+                f"--args: input {number} of {source} is no tensor of as many samples as the first: "
+                f"{shown(getattr(value, 'shape', value))}"
+            )
+    if not inputs:
+        raise ParenvsError(f"--args: {source} needs inputs; give --args NAME or FILE.py:NAME")
+    numbers = torch.arange(samples) % len(inputs[0])
+    batch = tuple(x.detach()[numbers] for x in inputs)
+    if loss is None:
+        return module, _stand_in, (*batch, torch.zeros(samples))
+    if len(batch) < 2:
+        raise ParenvsError(f"--args: {source} has a loss, so its inputs need a target behind them")
+    return module, loss, batch
+
+
+def check_chain(source: str, arguments: str | None, chain: StageProfile, where: str) -> None:
+    """Refuse a module that a chain was not measured of.
+
+    Args:
+        source: the module.
+        arguments: its arguments.
+        chain: the chain.
+        where: its file.
+
+    Raises:
+        ParenvsError: a layer is missing, or has weights of another size; the line names it.
+    """
+    module = torch_module(source, arguments)[0]
+    known = layer_modules(module)
+    seen: set[int] = set()
+    for name, held in zip(chain.names, chain.parameter_bytes.tolist(), strict=True):
+        layer = known.get(str(name).split("#")[0])
+        if layer is None:
+            raise ParenvsError(
+                f"{where}: a profile of another model: {source} has no layer {shown(str(name))}; "
+                f"run parenvs profile {source}"
+            )
+        own = [x for x in layer.parameters() if x.requires_grad and id(x) not in seen]
+        seen |= {id(x) for x in own}
+        if nbytes(own) != held:
+            raise ParenvsError(
+                f"{where}: a profile of another model: {name} has {held:,.0f} bytes of weights "
+                f"there and {nbytes(own):,} in {source}; run parenvs profile {source}"
+            )
+
+
+def _single(
+    module: nn.Module,
+    loss: Any,
+    batch: Sequence[torch.Tensor],
+    micro_batches: int,
+    steps: int,
+    adam: bool,
+    kind: str,
+) -> dict[str, Any]:
+    """Train on one device, micro-batch by micro-batch, from the same weights on."""
+    import copy
+
+    own = copy.deepcopy(module).to(kind)
+    torch.manual_seed(_SEED)
+    optimiser = _optimiser(list(own.parameters()), adam)
+    losses, seconds = [], []
+    parts = [x.to(kind).chunk(micro_batches) for x in batch]
+    wait = wait_for(kind)
+    for _ in range(1 + steps):
+        optimiser.zero_grad()
+        begin = time.perf_counter()
+        total = 0.0
+        for *inputs, target in zip(*parts, strict=True):
+            value = loss(own(*inputs), target) / micro_batches
+            value.backward()
+            total += float(value.detach())
+        wait()
+        seconds.append(time.perf_counter() - begin)
+        optimiser.step()
+        losses.append(total)
+    return {"single": losses, "single_seconds": seconds[1:]}
+
+
+def _optimiser(parameters: list[nn.Parameter], adam: bool) -> torch.optim.Optimizer:
+    """What updates the weights."""
+    trained = [x for x in parameters if x.requires_grad]
+    return torch.optim.Adam(trained, RATE) if adam else torch.optim.SGD(trained, RATE)
+
+
+def _with_inputs(plan: TorchPlan, module: nn.Module, inputs: int) -> TorchPlan:
+    """A plan of a measured chain of one stage, its inputs split among the replicas."""
+    if plan.shapes or plan.pipe > 1 or plan.data == 1:
+        return plan
+    names = argument_names(module, inputs, 1).values()
+    return replace(plan, inputs=dict.fromkeys(names, (0, None)))
+
+
+def _stand_in(output: Any, target: torch.Tensor) -> torch.Tensor:
+    """The loss of a module without one: what it returns, if that is a number, or a mean square."""
+    value = output.logits if hasattr(output, "logits") else output
+    value = value[0] if isinstance(value, (tuple, list)) else value
+    return value if value.ndim == 0 else value.float().square().mean()

@@ -1,0 +1,1 @@
+"""What JAX takes on this machine: calibrations, and layers by named scope (extra ``jax``)."""
