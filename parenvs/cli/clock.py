@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from parenvs.cli import tables
 from parenvs.cli.options import FunctionArguments, Json, PlanFile, check_range
 from parenvs.cli.report import Step, note, out, say, say_json, say_text
 from parenvs.errors import ParenvsError, did_you_mean, need_extra, shown
-
-if TYPE_CHECKING:
-    from parenvs.clock.measured import Layers
 
 _Kind = Annotated[str, typer.Option(help="Kind of the device: cpu or cuda.")]
 _Repeats = Annotated[int, typer.Option(help="Runs of everything that count.")]
@@ -85,7 +82,10 @@ def profile(
     device: _Kind = "cpu",
     repeats: _Repeats = 20,
     warm_up: Annotated[int, typer.Option(help="Runs before those.")] = 3,
-    threads: Annotated[int, typer.Option(help="Threads on a CPU.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads on a CPU, of PyTorch.")] = 1,
+    processes: Annotated[
+        int, typer.Option(help="Processes of PyTorch that measure at once, as stages will run.")
+    ] = 1,
 ) -> None:
     """Measure the layers of a model; write the chain that pipelines are planned on.
 
@@ -94,39 +94,25 @@ def profile(
     from parenvs.graph.python_source import is_function, is_torch
 
     for option, value, least in (("--repeats", repeats, 1), ("--warm-up", warm_up, 0),
-                                 ("--threads", threads, 1)):  # fmt: skip
+                                 ("--threads", threads, 1),
+                                 ("--processes", processes, 1)):  # fmt: skip
         check_range(option, value, least)
     _check_ending(path, ".csv")
     if not is_function(model):
         raise ParenvsError(f"profile takes FILE.py:NAME, not {shown(model)}")
+    given = (model, arguments, path.stem, repeats, warm_up, device)
     with Step(f"measuring {model}"):
         if is_torch(model):
-            found = _torch_layers(model, arguments, path.stem, device, repeats, warm_up, threads)
+            with need_extra("torch", "profiling"):
+                from parenvs.clock.layers import profiled
+            found = profiled(*given, threads, processes)
         else:
-            from parenvs.clock.xla.profile import profiled
+            from parenvs.clock.xla.profile import profiled as scopes
 
-            found = profiled(model, arguments, path.stem, device, repeats, warm_up, threads)
+            found = scopes(*given)
     out.print(tables.layers(found))
     found.profile.to_csv(path, [f"parenvs profile {model} on {device}", *found.comments()])
     say(f"written to {path}; plan it with --micro-batch {found.samples}")
-
-
-def _torch_layers(
-    model: str, arguments: str | None, name: str, device: str, repeats: int, warm_up: int,
-    threads: int,
-) -> Layers:  # fmt: skip
-    """Measure the layers of a PyTorch module."""
-    from parenvs.graph.python_source import torch_module
-
-    with need_extra("torch", "profiling"):
-        import torch
-
-        from parenvs.clock.kernels import check_device
-        from parenvs.clock.layers import measured_layers
-    check_device(device, 1)
-    torch.set_num_threads(threads)
-    module, loss, inputs, keywords = torch_module(model, arguments)
-    return measured_layers(module, inputs, keywords, loss, name, repeats, warm_up, device)
 
 
 def run(

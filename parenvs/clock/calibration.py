@@ -35,6 +35,8 @@ LARGER = [(4096, 4096, 4096), (8192, 8192, 8192)]
 SIZES = [4**k for k in range(5, 14)]
 """Bytes of the arrays of collectives: 1 kB to 64 MB."""
 
+LIMIT_SECONDS = 3600.0
+"""Seconds in which a collective has to end; if a process fails, nobody waits for that."""
 MOST_PROCESSES = 64
 """Most processes that are started on this machine."""
 
@@ -185,6 +187,14 @@ def _even(runs: Sequence[Sequence[float]]) -> list[Sequence[float]]:
     return [run[: min(map(len, runs))] for run in runs]
 
 
+def groups_of(processes: int, asked: Sequence[int] = ()) -> list[int]:
+    """Return the groups that collectives are measured in: those asked for, or 2, 4, ... and all."""
+    if asked:
+        return list(asked)
+    found = [2**k for k in range(1, processes.bit_length()) if 2**k < processes]
+    return found + ([processes] if processes > 1 else [])
+
+
 def calibrated(
     kind: str = "cpu",
     processes: int = 2,
@@ -193,6 +203,8 @@ def calibrated(
     shapes: Sequence[tuple[int, int, int]] = (),
     meet: str = "127.0.0.1:0",
     seconds: float = 60.0,
+    groups: Sequence[int] = (),
+    kinds: Sequence[str] = COLLECTIVES,
 ) -> Calibration:
     """Measure this machine with PyTorch, in local processes.
 
@@ -204,6 +216,8 @@ def calibrated(
         shapes: (m, k, n) of products; empty for ``SHAPES``, on accelerators with ``LARGER``.
         meet: see ``parenvs.clock.processes.together``.
         seconds: in which processes have to meet.
+        groups: processes of the collectives; empty for 2, 4, ... and all.
+        kinds: collectives that are measured.
 
     Raises:
         ParenvsError: PyTorch is missing, there are no such devices, or processes cannot meet.
@@ -225,17 +239,16 @@ def calibrated(
     backend = "nccl" if kind == "cuda" else "gloo"
     wanted = list(shapes) or [*SHAPES, *(LARGER if kind == "cuda" else [])]
     copied = [max(sizes), 4 * max(sizes)]
-    groups = [2**k for k in range(1, processes.bit_length()) if 2**k < processes]
-    groups += [processes] if processes > 1 else []
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
     answers = together(
         measure,
         processes,
-        (kind, wanted, copied, list(sizes), groups, repeats),
+        (kind, wanted, copied, list(sizes), groups_of(processes, groups), repeats, tuple(kinds)),
         backend,
         meet,
         threads,
         seconds,
+        LIMIT_SECONDS,
     )
     model = torch.cuda.get_device_name(0) if kind == "cuda" else "cpu"
     known = next((DEVICES[name] for name in DEVICES if name in model.lower()), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,10 @@ from parenvs.cluster import COLLECTIVES
 from parenvs.errors import one_line
 
 _ELEMENT = 4  # bytes of a float32
+_ROUNDS = 4
+"""Rounds over all collectives, so that no size is measured in one moment."""
+_SMALL = 300_000
+"""Bytes up to which a collective runs as often in every round as larger ones in all."""
 GATHER: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 SCATTER: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
@@ -57,6 +61,7 @@ def measure(
     sizes: list[int],
     groups: list[int],
     repeats: int,
+    kinds: Sequence[str] = COLLECTIVES,
 ) -> dict[str, Any]:
     """Measure kernels on all processes at once, then collectives of growing groups.
 
@@ -68,24 +73,59 @@ def measure(
     made, missing = products(shapes, repeats, device)
     moved = copies(copied, repeats, device)
     found: dict[tuple[str, int, int], list[float]] = {}
-    wait = wait_for(device)
     for count in groups:
         group = dist.new_group(list(range(count)))
-        for kind in COLLECTIVES if rank < count else ():
-            if kind == "send" and count > 2:
-                continue
-            for size in sizes:
-                exact = sized(size, count)
-                try:
-                    run = collective(kind, exact, group, device)
-                    found[kind, count, exact] = samples(
-                        run, repeats, 2, before=partial(dist.barrier, group), after=wait
-                    )
-                except (RuntimeError, NotImplementedError) as error:
-                    missing[f"{kind} of {count}"] = one_line(error)
-                    break
+        for _ in range(_ROUNDS if rank < count else 0):  # spread over time
+            for kind in kinds:
+                _measure_kind(kind, count, sizes, group, device, repeats, found, missing)
         dist.barrier()
     return {"products": made, "copies": moved, "collectives": found, "missing": missing}
+
+
+def reduced(rank: int, sizes: Sequence[int], repeats: int) -> dict[int, list[float]]:
+    """Time all-reduces of all processes, of every size by turns.
+
+    Args:
+        rank: of this process.
+        sizes: bytes, each rounded by ``sized``.
+        repeats: rounds over all sizes; two more of each size run before one counts.
+
+    Returns:
+        Bytes -> samples in seconds.
+    """
+    found: dict[int, list[float]] = {}
+    for _ in range(repeats):
+        for size in sizes:
+            exact = sized(size, dist.get_world_size())
+            run = collective("all-reduce", exact, dist.group.WORLD, "cpu")
+            found.setdefault(exact, []).extend(samples(run, 1, 2, before=dist.barrier))
+    return found
+
+
+def _measure_kind(
+    kind: str,
+    count: int,
+    sizes: list[int],
+    group: Any,
+    device: str,
+    repeats: int,
+    found: dict[tuple[str, int, int], list[float]],
+    missing: dict[str, str],
+) -> None:
+    """Add a round's samples of a collective of each size to those found."""
+    if kind == "send" and count > 2:
+        return
+    for size in sizes:
+        exact = sized(size, count)
+        runs = repeats if size <= _SMALL else -(-repeats // _ROUNDS)
+        try:
+            run = collective(kind, exact, group, device)
+            before = partial(dist.barrier, group)
+            own = samples(run, runs, 2, before=before, after=wait_for(device))
+            found.setdefault((kind, count, exact), []).extend(own)
+        except (RuntimeError, NotImplementedError) as error:
+            missing[f"{kind} of {count}"] = one_line(error)
+            return
 
 
 def _idle() -> None:

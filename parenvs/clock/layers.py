@@ -15,14 +15,17 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
-from parenvs.clock.kernels import wait_for
+from parenvs.clock.kernels import check_device, wait_for
 from parenvs.clock.measured import Layers
+from parenvs.clock.processes import together
 from parenvs.clock.timer import Timing, samples
 from parenvs.errors import ProfileError
+from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.losses import Loss
 from parenvs.pipeline.profile import StageProfile
 
@@ -50,6 +53,54 @@ def layer_modules(module: nn.Module) -> dict[str, nn.Module]:
         else:
             found[name] = child
     return found
+
+
+def profiled(
+    source: str,
+    arguments: str | None,
+    name: str = "module",
+    repeats: int = 20,
+    warm_up: int = 3,
+    device: str = "cpu",
+    threads: int = 1,
+    processes: int = 1,
+) -> Layers:
+    """Measure each layer of a module, in several processes at once if asked for.
+
+    Stages of a pipeline share caches and memory. So several processes measure at the same time, and
+    of each layer the slowest counts.
+
+    Args:
+        source: the module, see ``parenvs.graph.python_source.torch_module``.
+        arguments: its arguments, see there.
+        name: of the profile.
+        repeats: runs of each layer that count.
+        warm_up: runs before them.
+        device: ``"cpu"`` or ``"cuda"``.
+        threads: of each process, on a CPU.
+        processes: that measure at once.
+
+    Raises:
+        ProfileError: see ``measured_layers``.
+        ParenvsError: there are no such devices, or a process failed.
+    """
+    check_device(device, processes)
+    given = (source, arguments, name, repeats, warm_up, device)
+    if processes == 1:
+        torch.set_num_threads(threads)
+        return _measured(0, *given)
+    return Layers.slowest(together(_measured, processes, given, threads=threads, limit=3600.0))
+
+
+def _measured(
+    rank: int, source: str, arguments: str | None, name: str, repeats: int, warm_up: int,
+    device: str,
+) -> Layers:  # fmt: skip
+    """Measure in one process."""
+    module, loss, inputs, keywords = torch_module(source, arguments)
+    if dist.is_initialized():
+        dist.barrier()
+    return measured_layers(module, inputs, keywords, loss, name, repeats, warm_up, device)
 
 
 def measured_layers(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from parenvs.clock.timer import Timing
 from parenvs.pipeline.profile import StageProfile
@@ -19,6 +21,7 @@ class Layers:
         backward: of each layer.
         whole: forward and backward pass of the whole model with its loss.
         samples: first dimension of the first input.
+        processes: that measured at once.
     """
 
     profile: StageProfile
@@ -26,6 +29,22 @@ class Layers:
     backward: tuple[Timing, ...]
     whole: tuple[Timing, Timing]
     samples: int
+    processes: int = 1
+
+    @classmethod
+    def slowest(cls, several: Sequence[Layers]) -> Layers:
+        """Return layers that several processes measured at once: of each timing the longest."""
+        first = several[0]
+        forward, backward, whole = (
+            tuple(max(rows) for rows in zip(*(getattr(x, key) for x in several), strict=True))
+            for key in ("forward", "backward", "whole")
+        )
+        profile = replace(
+            first.profile,
+            forward=np.array([x.seconds for x in forward]),
+            backward=np.array([x.seconds for x in backward]),
+        )
+        return cls(profile, forward, backward, (whole[0], whole[1]), first.samples, len(several))
 
     @property
     def outside(self) -> float:
@@ -35,7 +54,9 @@ class Layers:
     def comments(self) -> Iterator[str]:
         """Yield what the file of the profile says of its making."""
         whole = sum(x.seconds for x in self.whole)
-        yield f"one micro-batch of {self.samples}; median of {self.forward[0].repeats} runs"
+        at_once = f" in {self.processes} processes at once" if self.processes > 1 else ""
+        runs = f"median of {self.forward[0].repeats} runs{at_once}"
+        yield f"one micro-batch of {self.samples}; {runs}"
         yield f"whole step {1e3 * whole:.4g} ms, of which {1e3 * self.outside:.4g} ms in no layer"
         for name, *both in zip(self.profile.names, self.forward, self.backward, strict=True):
             spread = ", ".join(f"{1e3 * x.low:.4g} to {1e3 * x.high:.4g}" for x in both)

@@ -13,6 +13,7 @@ Units are seconds and bytes.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,12 +47,14 @@ class Steps:
         loopback: bytes through this machine's loopback in the median step; None where the system
             does not count them.
         weights: the trained weights, the same on every worker.
+        arrays: kind of a collective -> bytes of its arrays in a step, over all processes.
     """
 
     exchange: Timing
     whole: Timing
     loopback: float | None
     weights: Any
+    arrays: dict[str, int]
 
 
 def weight_bytes(hidden: int) -> int:
@@ -73,8 +76,52 @@ def predicted_bytes(method: str, size: float, workers: int) -> float:
     return workers * float(sync_bytes(size, workers))
 
 
+def predicted_arrays(method: str, size: float, workers: int) -> dict[str, float]:
+    """Return the bytes of the arrays of each kind of collective in a step, over all processes.
+
+    Args:
+        method: one of ``METHODS``.
+        size: bytes of the weights.
+        workers: number of workers.
+    """
+    _check(method)
+    whole = workers * size
+    if method == ALL_REDUCE:
+        return {"all-reduce": whole}
+    if method == SERVER:
+        return {"send": 2 * whole}
+    if method == SHARDED_SERVER:  # to the owners, and back
+        return {"send": 2 * whole * (workers - 1) / workers}
+    return {"all-gather": whole, "reduce-scatter": whole}
+
+
+def update_seconds(method: str, size: float, workers: int, found: Calibration) -> float:
+    """Return the seconds of sums and updates, by the bytes that they read and write in memory.
+
+    The update reads and writes eight times its share of the weights' bytes (momentum scaled, added
+    to, weights changed); adding an array takes three times its bytes.
+
+    Args:
+        method: one of ``METHODS``.
+        size: bytes of the weights.
+        workers: number of workers.
+        found: whose memory bandwidth counts.
+    """
+    _check(method)
+    passes = 8.0
+    if method == SERVER:
+        passes += 3 * workers
+    elif method == SHARDED_SERVER:
+        passes = (passes + 3 * workers) / workers
+    elif method == SHARDED_OPTIMISER:
+        passes = (passes + 2) / workers
+    return passes * size / found.cluster.device.memory_bw
+
+
 def predicted_seconds(method: str, size: float, workers: int, found: Calibration) -> float:
     """Return the seconds of the synchronisation, by the collectives that it consists of.
+
+    Sums and updates, see ``update_seconds``, are not among them.
 
     Raises:
         ParenvsError: the method is unknown, or these collectives were not measured.
@@ -130,7 +177,11 @@ def _steps(method: str, answers: Sequence[dict[str, Any]], warm_up: int) -> Step
         for key in ("exchange", "whole")
     )
     moved = sorted(answers[0]["moved"][warm_up:])
-    return Steps(exchange, whole, moved[len(moved) // 2] if moved else None, trained[0])
+    arrays: Counter[str] = Counter()
+    for answer in answers:
+        arrays.update({kind: size for kind, (_, size) in answer["traffic"].items()})
+    middle = moved[len(moved) // 2] if moved else None
+    return Steps(exchange, whole, middle, trained[0], dict(arrays))
 
 
 def train(
@@ -169,7 +220,12 @@ def _trained(
         found["whole"].append(end - begin)
         if before is not None and after is not None:
             found["moved"].append(after - before)
-    return found | {"weights": weights.numpy()}
+    trained = weights.numpy().copy()
+    from parenvs.clock.runs.counting import Meter
+
+    with Meter() as meter:
+        exchange(method, rank, workers, weights, torch.zeros_like(weights), momentum, group)
+    return found | {"weights": trained, "traffic": meter.traffic}
 
 
 def exchange(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -67,6 +68,75 @@ def start(
     given = (source, arguments, plan, steps, adam, kind, single)
     backend = "nccl" if kind == "cuda" else "gloo"
     return together(train, processes, given, backend, meet, 1, seconds, LIMIT_SECONDS, _PRELOAD)
+
+
+def race(
+    source: str,
+    arguments: str | None,
+    plans: Sequence[TorchPlan],
+    rounds: int,
+    warm_up: int = 1,
+    kind: str = "cpu",
+    seed: int = 0,
+) -> list[np.ndarray]:
+    """Time steps of several plans by turns, in an order that is drawn anew in every round.
+
+    Args:
+        source: the module, see ``start``.
+        arguments: its arguments, see there.
+        plans: of as many processes each.
+        rounds: that are timed: a step of every plan.
+        warm_up: rounds before them.
+        kind: ``"cpu"`` or ``"cuda"``.
+        seed: of the orders.
+
+    Returns:
+        For each plan, (processes, rounds) seconds of its steps, without the update.
+
+    Raises:
+        ParenvsError: there are no such devices, or a process failed.
+    """
+    processes = plans[0].pipe * plans[0].data * plans[0].model
+    check_device(kind, processes)
+    given = (source, arguments, list(plans), rounds, warm_up, kind, seed)
+    answers = together(
+        laps, processes, given, "nccl" if kind == "cuda" else "gloo",
+        limit=LIMIT_SECONDS, preload=_PRELOAD,
+    )  # fmt: skip
+    return [np.array([answer[k] for answer in answers]) for k in range(len(plans))]
+
+
+def laps(
+    rank: int,
+    source: str,
+    arguments: str | None,
+    plans: Sequence[TorchPlan],
+    rounds: int,
+    warm_up: int,
+    kind: str,
+    seed: int,
+) -> list[list[float]]:
+    """Be one of the processes; see ``race``."""
+    warnings.simplefilter("ignore")
+    module, loss, batch = made(source, arguments, plans[0].batch)
+    runners = [
+        Parallel(module, loss, _with_inputs(plan, module, len(batch) - 1), *batch[:-1], device=kind)
+        for plan in plans
+    ]
+    wait = wait_for(kind)
+    random = np.random.default_rng(seed)  # the same orders in every process
+    found: list[list[float]] = [[] for _ in plans]
+    for number in range(warm_up + rounds):
+        for k in random.permutation(len(plans)).tolist():
+            for parameter in runners[k].parameters():
+                parameter.grad = None
+            dist.barrier()
+            begin = time.perf_counter()
+            runners[k].step(*batch)
+            wait()
+            if number >= warm_up:
+                found[k].append(time.perf_counter() - begin)
+    return found
 
 
 def train(
