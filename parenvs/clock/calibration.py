@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from parenvs.clock.fit import Curve, Line
@@ -121,6 +122,7 @@ def assembled(
     answers: Sequence[dict[str, Any]],
     device: Device,
     provenance: dict[str, Any],
+    devices: int = 0,
 ) -> Calibration:
     """Make a calibration of what every process measured.
 
@@ -133,8 +135,9 @@ def assembled(
         answers: by rank, see ``parenvs.clock.collectives.measure``.
         device: name, memory and, where it is known, the data sheet's peaks.
         provenance: how it was measured.
+        devices: that were measured; 0 for one a process.
     """
-    first = answers[0]
+    first, devices = answers[0], devices or len(answers)
     missing = [f"{what}: {why}" for what, why in first["missing"].items()]
     timed = {
         key: Timing.of(_even([x["products"][key] for x in answers]))
@@ -164,7 +167,7 @@ def assembled(
         rows.append(Measurement(kind, *Timing.of(both), bytes=size, group=group))
     if not device.peaks:
         missing.append("peak FLOP/s: no data sheet is known; the fastest product stands for it")
-    reduced = [x for x in rows if x.kind == "all-reduce" and x.group == len(answers)]
+    reduced = [x for x in rows if x.kind == "all-reduce" and x.group == devices]
     if reduced:
         moved = [float(sync_bytes(x.bytes, x.group)) for x in reduced]
         line = Line.through(moved, [x.seconds for x in reduced])
@@ -176,10 +179,31 @@ def assembled(
     peak = device.peak_flops if device.peaks else rates.get("fp32", max(rates.values()))
     found = replace(device, peak_flops=peak, peaks=tuple(peaks.items()), memory_bw=memory_bw)
     return Calibration(
-        Cluster(1, len(answers), found, intra_bw=link, inter_bw=link),
+        Cluster(1, devices, found, intra_bw=link, inter_bw=link),
         tuple(rows),
         {**provenance, "all_reduce_latency_seconds": latency, "missing": missing},
     )
+
+
+def known_device(model: str) -> Device:
+    """Return the device of a name that a framework gives, its data sheet's if that is known."""
+    known = next((DEVICES[name] for name in DEVICES if name in model.lower()), None)
+    return known or Device(one_line(ValueError(model)).lower(), 1.0, 1.0, 1.0)
+
+
+def shared_memory_bytes(count: int) -> float:
+    """Return the memory of one of ``count`` processes or devices that share this machine's.
+
+    Raises:
+        ParenvsError: the system does not tell it.
+    """
+    try:
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):  # not on Windows
+        raise ParenvsError("--device cpu: the system does not tell its memory") from None
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
+    text = limit.read_text(encoding="utf-8").strip() if limit.exists() else "max"
+    return float(min(whole, int(text)) if text.isdecimal() else whole) / count
 
 
 def _even(runs: Sequence[Sequence[float]]) -> list[Sequence[float]]:
@@ -251,8 +275,7 @@ def calibrated(
         LIMIT_SECONDS,
     )
     model = torch.cuda.get_device_name(0) if kind == "cuda" else "cpu"
-    known = next((DEVICES[name] for name in DEVICES if name in model.lower()), None)
-    device = known or Device(one_line(ValueError(model)).lower(), 1.0, 1.0, 1.0)
+    device = known_device(model)
     provenance = {
         "by": "parenvs calibrate",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),

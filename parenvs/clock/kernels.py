@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from parenvs.clock.calibration import shared_memory_bytes
 from parenvs.clock.timer import samples
 from parenvs.errors import ParenvsError, one_line, shown
 
@@ -41,13 +40,7 @@ def memory_bytes(kind: str, count: int) -> float:
     """Return the memory of one of ``count`` devices; processes on a CPU share the machine's."""
     if kind == "cuda":
         return float(torch.cuda.get_device_properties(0).total_memory)
-    try:
-        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):  # not on Windows
-        raise ParenvsError("--device cpu: the system does not tell its memory") from None
-    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
-    text = limit.read_text(encoding="utf-8").strip() if limit.exists() else "max"
-    return float(min(whole, int(text)) if text.isdecimal() else whole) / count
+    return shared_memory_bytes(count)
 
 
 def wait_for(kind: str) -> Callable[[], Any]:

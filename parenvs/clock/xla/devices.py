@@ -17,9 +17,7 @@ KINDS = ("cpu", "cuda")
 _COUNT = "--xla_force_host_platform_device_count"
 
 
-def with_devices(
-    work: Callable[..., Any], kind: str, count: int, given: Sequence[Any] = ()
-) -> Any:
+def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequence[Any] = ()) -> Any:
     """Return ``work(*given)`` of a process in which JAX has devices; see ``run_members``.
 
     Args:
