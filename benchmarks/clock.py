@@ -9,32 +9,42 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import parser, percent, progress, publish, table
+from common import ROOT, parser, percent, progress, publish, table
+
+sys.path.insert(0, str(ROOT / "examples"))
 
 import numpy as np  # isort: skip
 from scipy.stats import spearmanr  # isort: skip
 
 import clock_models  # isort: skip
+import jax_transformer  # isort: skip
+import torch_transformer  # isort: skip
 from synchronisation import measured as synchronised  # isort: skip
 from synchronisation import section as synchronisation_section  # isort: skip
 
-from parenvs import Cluster, Pipeline, StageProfile
+from parenvs import Cluster, Graph, HybridPlan, HybridStage, Pipeline, StageProfile
+from parenvs.cli.model import Model
 from parenvs.clock.calibration import Calibration, calibrated
 from parenvs.clock.collectives import reduced
 from parenvs.clock.layers import profiled
 from parenvs.clock.processes import together
 from parenvs.clock.runs.prediction import torch_of_chain
+from parenvs.clock.runs.run import run
 from parenvs.clock.runs.torch import race
+from parenvs.clock.xla.calibration import calibrated as calibrated_by_jax
 from parenvs.files import replacing
 from parenvs.machine import counted
 
 MODELS = ("conv", "transformer")
-PARTS = ("collectives", "cuts", "sleep", "synchronisation")
+PARTS = ("collectives", "cuts", "sleep", "runs", "synchronisation")
 SOURCE = str(Path(__file__).with_name("clock_models.py"))
 CHECKED = (1200, *(2 * 4**k for k in range(5, 13)), 60_000_000)
 """Bytes of all-reduces that no calibration measures: between its sizes, and at both ends."""
@@ -128,8 +138,6 @@ def _pairs(chain: StageProfile) -> list[tuple[int]]:
 
 def _of_batch(chain: StageProfile, samples: int) -> StageProfile:
     """A chain that knows the samples that it was measured with."""
-    from dataclasses import replace
-
     return replace(chain, micro_batch=samples)
 
 
@@ -177,10 +185,76 @@ def synchronisation(settings: dict[str, Any]) -> list[dict[str, Any]]:
     return synchronised(settings["repeats"], (2, 3, 4), quick)
 
 
+def runs(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Plans of the examples, each run by ``parenvs.clock.runs.run``: bytes, memory, losses."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="parenvs-") as place:
+        found = {}
+        for processes in (2, 4):
+            progress(f"calibrating {processes} processes")
+            found[processes] = Path(place) / f"torch-{processes}.json"
+            machine(settings, processes).save(found[processes])
+        progress("calibrating 8 devices of JAX")
+        sizes = {} if settings["sizes"] is None else {"sizes": settings["sizes"]}
+        by_jax = calibrated_by_jax("cpu", 8, settings["repeats"], shapes=[(256, 256, 256)], **sizes)
+        found[8] = Path(place) / "jax-8.json"
+        by_jax.save(found[8])
+        for name, plan, source, arguments in planned(Path(place), settings["sizes"] is not None):
+            progress(name)
+            steps = 3 if settings["sizes"] is not None else 20
+            file = found[plan.cluster.devices]
+            one = run(Path(place) / f"{name}.json", source, arguments, steps, calibration=file)
+            rows.append({**one.to_json(), "name": name, "plan": name})
+    return rows
+
+
+def planned(place: Path, few: bool) -> Iterator[tuple[str, Any, str, str]]:
+    """Write plans of the examples' models, with their graphs; yield name, plan and model.
+
+    Args:
+        place: the folder.
+        few: whether to leave most of them out.
+    """
+    source = str(ROOT / "examples" / "torch_transformer.py")
+    words, targets = torch_transformer.batch()
+    model = torch_transformer.make()[0]
+    graph = Graph.from_torch(model, words, loss=torch_transformer.loss, targets=(targets,))
+    graph.save(place / "torch.npz")
+    whole, uneven = ((0, 3),), ((0, 1), (1, 3))
+    kinds = {
+        "torch data": (2, whole, 1, 0), "torch tensor": (2, whole, 2, 0),
+        "torch ZeRO 3": (2, whole, 1, 3), "torch pipeline": (2, uneven, 1, 0),
+        "torch pipeline x data": (4, uneven, 1, 0), "torch pipeline x tensor": (4, uneven, 2, 0),
+        "torch pipeline x ZeRO 1": (4, uneven, 1, 1),
+    }  # fmt: skip
+    for name, (processes, stages, tp, zero) in kinds.items():
+        if few and name not in ("torch tensor", "torch pipeline x data"):
+            continue
+        own = processes // len(stages)
+        plan = HybridPlan(
+            str(place / "torch.npz"), graph.fingerprint, Cluster.parse(f"1x{processes}:v100"),
+            "roofline", "fp32", batch=8, micro_batch=4 * tp // own,
+            stages=tuple(HybridStage((part,), own, tp=tp, zero=zero) for part in stages),
+        )  # fmt: skip
+        plan.save(place / f"{name}.json")
+        yield name, plan, f"{source}:make", "batch"
+    source = str(ROOT / "examples" / "jax_transformer.py")
+    file = f"{source}:step"
+    Model(file, {"arguments": "arguments"}).save(place / "jax.json")
+    graph = Graph.load(place / "jax.npz")
+    for name, plan in jax_transformer.plans(graph).items():
+        if few and name != "hybrid":
+            continue
+        plan = replace(plan, instance=str(place / "jax.npz"))
+        plan.save(place / f"jax {name}.json")
+        yield f"jax {name}", plan, file, "arguments"
+
+
 MEASURED: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]]]] = {
     "collectives": collectives,
     "cuts": cuts,
     "sleep": sleep,
+    "runs": runs,
     "synchronisation": synchronisation,
 }
 
@@ -241,6 +315,49 @@ def _plans_section(part: dict[str, Any]) -> list[str]:
     return [table(head, summary), table([*header, "predicted / median", "load"], cells)]
 
 
+def _runs_section(rows: Sequence[dict[str, Any]], when: str) -> list[str]:
+    """Tables on what plans of the examples send, hold and take."""
+    steps = len(rows[0]["losses"]) - 1
+    same = sum(x["agrees"] for x in rows)
+    sent = [(x, kind, one) for x in rows for kind, one in x["traffic"].items()]
+    equal = sum(one["agrees"] for _, _, one in sent)
+    words = (
+        "## Plans that run\n\n`parenvs run` on plans of `examples/torch_transformer.py` (processes "
+        "of gloo) and `examples/jax_transformer.py` (8 virtual devices), with "
+        f"{steps} timed steps each. Losses are those of one device in {same} of {len(rows)}. Bytes "
+        "of whole arrays over all processes, a step; single numbers aside. As predicted: "
+        f"{equal} of {len(sent)}. {when}"
+    )
+    cells = [
+        [
+            x["name"], kind, f"{one['operations']:,}", f"{one['predicted']:,.0f}",
+            f"{one['bytes']:,.0f}", "yes" if one["agrees"] else "no",
+        ]
+        for x, kind, one in sent
+    ]  # fmt: skip
+    bytes_table = table(
+        ["plan", "collective", "operations", "predicted", "counted", "equal"], cells
+    )
+    cells = [
+        [
+            x["name"], x["words"], f"{x['difference']:.1e}",
+            f"{max(x['predicted_memory']) / 1e6:.3f}", f"{max(x['memory']) / 1e6:.3f}",
+            f"{max(x['predicted_memory']) / max(x['memory']):.2f}",
+            f"{1e3 * x['seconds']:.2f}", f"{1e3 * x['step']['seconds']:.2f}",
+            f"{1e3 * x['step']['low']:.2f} to {1e3 * x['step']['high']:.2f}",
+            f"{x['seconds'] / x['step']['seconds']:.2f}", f"{x['load']:.2f}",
+        ]
+        for x in rows
+    ]  # fmt: skip
+    header = ["plan", "as what", "loss difference", "MB predicted", "MB", "ratio", "ms predicted"]
+    header += ["median", "quartiles", "predicted / median", "load"]
+    more = (
+        "Memory of the fullest device, and seconds of a step, predicted by a calibration of peak "
+        "rates and bandwidths: layers of 32 features are all overhead, which no such model sees."
+    )
+    return [words, bytes_table, more, table(header, cells)]
+
+
 def section(name: str, part: dict[str, Any]) -> list[str]:
     """The paragraphs and tables of a part."""
     rows, runs = part["rows"], part["runs"]
@@ -265,6 +382,8 @@ def section(name: str, part: dict[str, Any]) -> list[str]:
         ]  # fmt: skip
         header = ["processes", "bytes", "ms predicted", "median", "quartiles", "error", "load"]
         return [words, table(header, cells)]
+    if name == "runs":
+        return _runs_section(rows, when)
     if name == "synchronisation":
         return ["## Synchronisation", *synchronisation_section(rows, runs, when)]
     if name == "cuts":

@@ -106,11 +106,14 @@ class Run:
             )
         if not self.traffic:
             lines.append("collectives: none, as predicted")
-        for rank, held in enumerate(self.memory):
-            words = f"memory of device {rank}: {size(held)}"
+        told = self.predicted_memory or (0.0,) * len(self.memory)
+        ranks: dict[tuple[float, float], list[int]] = {}
+        for rank, both in enumerate(zip(self.memory, told, strict=True)):
+            ranks.setdefault(both, []).append(rank)
+        for (held, expected), some in ranks.items():
+            words = f"memory of device {', '.join(map(str, some))}: {size(held)}"
             if self.predicted_memory:
-                told = self.predicted_memory[rank]
-                words += f"; predicted {size(told)} ({_ratio(told, held)})"
+                words += f"; predicted {size(expected)} ({_ratio(expected, held)})"
             lines.append(words)
         lines.append(_seconds("step", self.step, self.seconds))
         lines.append(_seconds("one device", self.single_step, None))

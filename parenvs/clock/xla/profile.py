@@ -8,6 +8,7 @@ alone, compiled. The first argument holds the weights, all others are data.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -241,9 +242,10 @@ def _timed(
     import jax
     from jax.extend import core
 
-    body = core.jaxpr_as_fun(
-        core.ClosedJaxpr(core.Jaxpr([], layer.reads, layer.makes, layer.operations), [])
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of names for debuggers, left out
+        jaxpr = core.Jaxpr([], layer.reads, layer.makes, layer.operations)
+    body = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, []))
     taken = [values[x] for x in layer.reads]
     wanted = [k for k, x in enumerate(layer.reads) if x in needing and _floats(x)]
 

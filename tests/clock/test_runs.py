@@ -1,0 +1,271 @@
+"""Plans that run: what is predicted by hand and counted, refusals, kills."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import caller
+
+from parenvs import Cluster, Pipeline, StageProfile
+from parenvs.clock.calibration import Calibration
+from parenvs.clock.runs.prediction import of_plan, on_machine, torch_of_chain
+from parenvs.cluster import Device, Measurement
+from parenvs.errors import ParenvsError
+from parenvs.machine import cores, processor
+
+WIDTH, SAMPLES, MICRO_BATCHES = 6, 2, 3
+MODEL = f"""
+import time
+import torch
+from torch import nn
+class Slow(nn.Linear):
+    def forward(self, x):
+        return super().forward(x)
+def make():
+    layers = [nn.Linear({WIDTH}, {WIDTH}), nn.Tanh(), nn.Linear({WIDTH}, {WIDTH})]
+    return nn.Sequential(*layers), loss
+def other():
+    return nn.Sequential(nn.Linear({WIDTH}, 7), nn.Tanh(), nn.Linear(7, {WIDTH})), loss
+def short():
+    return nn.Sequential(nn.Linear({WIDTH}, {WIDTH})), loss
+def loss(made, wanted):
+    return ((made - wanted) ** 2).mean()
+def batch():
+    return torch.ones({SAMPLES}, {WIDTH}), torch.zeros({SAMPLES}, {WIDTH})
+"""
+LINEAR = 4 * (WIDTH * WIDTH + WIDTH)
+BORDER = 4 * SAMPLES * WIDTH
+
+
+@pytest.fixture
+def chain():
+    """The chain of the model, a second forward and two backward for each layer."""
+    return StageProfile(
+        "net", ["0", "1", "2"], [1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [BORDER] * 3,
+        [LINEAR, 0, LINEAR], [BORDER] * 3, micro_batch=SAMPLES,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def calibration():
+    """Of this machine: 1000 bytes a second."""
+    device = Device("cpu", 1.0, 1e9, 1.0)
+    rows = (Measurement("all-reduce", 1.0, 1.0, 1.0, 3, bytes=4, group=2),)
+    told = {"processor": processor(), "cores": cores()}
+    return Calibration(Cluster(1, 2, device, intra_bw=1e3, inter_bw=1e3), rows, told)
+
+
+@pytest.fixture
+def folder(tmp_path, chain, calibration):
+    """A folder with the model, its chain, a plan of two stages and a calibration."""
+    (tmp_path / "own_net.py").write_text(MODEL)
+    chain.to_csv(tmp_path / "net.csv")
+    calibration.save(tmp_path / "m.json")
+    problem = Pipeline(
+        chain, "1x2:v100", 2, micro_batches=MICRO_BATCHES, recompute="none", instance="net.csv"
+    )
+    problem.plan([2], [1]).save(tmp_path / "p.json")
+    problem.plan([1], [1]).save(tmp_path / "q.json")
+    return tmp_path
+
+
+def test_of_plan__by_hand(monkeypatch, folder, calibration):
+    from parenvs import load_plan
+
+    monkeypatch.chdir(folder)
+    found, expected = of_plan(load_plan("p.json"), None, calibration, "cpu")
+    assert (found.pipe, found.data, found.cuts) == (2, 1, ("2",))
+    assert (found.batch, found.micro_batches) == (SAMPLES * MICRO_BATCHES, MICRO_BATCHES)
+    assert expected.traffic == {"send": 2 * MICRO_BATCHES * BORDER}
+    link = BORDER / 1e3
+    assert expected.seconds == pytest.approx(6 + (MICRO_BATCHES - 1) * 6)
+    later = of_plan(load_plan("q.json"), None, calibration, "cpu")[1]
+    assert later.seconds == pytest.approx(3 + 2 * link + 6 + (MICRO_BATCHES - 1) * 6)
+    kept = (3 * 2 * BORDER, 1 * BORDER)  # three micro-batches in flight on the first stage
+    assert expected.memory == pytest.approx([2 * LINEAR + x for x in kept])
+
+
+def test_torch_of_chain__replicas_and_refusals(chain):
+    problem = Pipeline(chain, "1x4:v100", 2, micro_batches=2, recompute="none")
+    found = torch_of_chain(problem.plan([2], [2]), chain)
+    assert (found.pipe, found.data) == (2, 2)
+    with pytest.raises(ParenvsError, match=r"as many replicas, and the plan has \[1, 3\]"):
+        torch_of_chain(problem.plan([2], [1]), chain)
+    twice = replace(chain, names=np.array(["0", "1", "1#2"], dtype=object))
+    plan = Pipeline(twice, "1x2:v100", 2, micro_batches=2, recompute="none").plan([2], [1])
+    with pytest.raises(ParenvsError, match="1#2 is a layer's second run"):
+        torch_of_chain(plan, twice)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({}, "cuda", "a calibration of cpu, and the plan runs on cuda"),
+        ({"cores": 1000}, "cpu", "of another machine (cores 1000, here"),
+        ({"processor": "Z80"}, "cpu", "of another machine (processor Z80, here"),
+    ],
+)
+def test_on_machine__refuses_other_devices(change, kind, words, calibration, chain):
+    plan = Pipeline(chain, "1x2:v100", 2, recompute="none").plan([1], [1])
+    assert on_machine(calibration, plan, "cpu", "m.json").cluster == calibration.cluster
+    other = replace(calibration, provenance=calibration.provenance | change)
+    with pytest.raises(ParenvsError) as raised:
+        on_machine(other, plan, kind, "m.json")
+    assert words in str(raised.value) and "parenvs calibrate" in str(raised.value)
+
+
+def test_reduced_bytes__partial_results_that_are_added_are_summed_once():
+    """Two products over a split dimension: added to each other first, or each used alone."""
+    pytest.importorskip("jax")
+    import jax
+    import jax.numpy as jnp
+
+    from parenvs import Graph
+    from parenvs.clock.runs.prediction import _summed
+
+    shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    for function, summed in (
+        (lambda a, b, c, d: a @ b + c @ d, 1),
+        (lambda a, b, c, d: jnp.tanh(a @ b) + c @ d, 2),
+        (lambda a, b, c, d: (a @ b + c @ d).T.reshape(64) * 2, 1),
+    ):
+        graph = Graph.from_jax(function, shape, shape, shape, shape)
+        dots = {k for k, code in enumerate(graph.opcode) if graph.opcodes[code] == "dot"}
+        assert len(dots) == 2
+        assert len(_summed(graph, dots)) == summed
+
+
+def test_meter__bytes_by_hand():
+    torch = pytest.importorskip("torch")
+    from parenvs.clock.runs.counting import Meter
+
+    x = torch.ones(10, 4)
+    with Meter() as meter:
+        y = x + 1  # 160 bytes
+        z = y.view(40) * 2  # 160 more; the view is none
+        del y, z
+        torch.ones(5)
+    assert (meter.peak_bytes, meter.traffic) == (320, {})
+
+
+def test_run__command_compares(monkeypatch, capfd, folder):
+    pytest.importorskip("torch")
+    run = caller(monkeypatch, capfd, folder, "run")
+    common = ("own_net.py:make", "--args", "batch", "--steps", 2, "--calibration", "m.json")
+    status, out, err = run("p.json", *common, "--processes", 2, "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    assert found["agrees"] and len(found["losses"]) == 3
+    assert found["losses"] == pytest.approx(found["single"], rel=1e-6)
+    assert found["losses"][0] > found["losses"][-1]
+    size = 2 * MICRO_BATCHES * BORDER
+    sends = {"operations": 2 * MICRO_BATCHES, "bytes": size, "predicted": size, "agrees": True}
+    assert found["traffic"] == {"send": sends}
+    assert found["step"]["repeats"] == 2 and found["seconds"] == 18
+    assert all(x > 2 * LINEAR for x in found["memory"]) and len(found["memory"]) == 2
+
+
+def test_run__bad_input_is_one_line_and_status_2(monkeypatch, capfd, folder, calibration):
+    pytest.importorskip("torch")
+    run = caller(monkeypatch, capfd, folder, "run")
+    small = replace(calibration, cluster=replace(calibration.cluster, devices_per_server=1))
+    small.save(folder / "small.json")
+    (folder / "bare.json").write_text(json.dumps(calibration.cluster.to_json()))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        for model, options, words in (
+            ("vgg-19", (), "run takes a model FILE.py:NAME, not 'vgg-19'"),
+            ("own_net.py:other", (), "net.csv: a profile of another model: 0 has 168 bytes of we"),
+            ("own_net.py:short", (), "net.csv: a profile of another model: own_net.py:short has n"),
+            ("own_net.py:make", ("--processes", 3), "--processes 3: the plan is for 2; give that"),
+            ("own_net.py:make", ("--device", "tpu"), "--device 'tpu' is unknown; known: cpu, cuda"),
+            ("own_net.py:make", ("--device", "cuda"), "--device cuda: 2 asked for, and PyTorch"),
+            ("own_net.py:make", ("--meet", place), f"--meet {place}: processes cannot meet there"),
+            ("own_net.py:make", ("--meet", "here"), "--meet must be HOST:PORT"),
+            (
+                "own_net.py:make",
+                ("--calibration", "small.json"),
+                "of 1 devices, and the plan has 2",
+            ),
+            ("own_net.py:make", ("--calibration", "bare.json"), "nothing was measured on it"),
+            ("own_net.py:make", ("--calibration", "none.json"), "no file 'none.json'"),
+            ("own_net.py:make", ("--steps", 0), "--steps must be from 1"),
+        ):
+            status, out, err = run("p.json", model, "--args", "batch", *options)
+            assert (status, out) == (2, ""), (model, options)
+            assert words in err and len(err.splitlines()) == 1, err
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked for in /proc")
+def test_run__a_killed_process_ends_all(folder):
+    """SIGKILL of one process: the others end within seconds, and the line says which it was."""
+    pytest.importorskip("torch")
+    script = "from parenvs.cli import main; main()"
+    command = [sys.executable, "-c", script, "run", "p.json", "own_net.py:make", "--args", "batch"]
+    process = subprocess.Popen(
+        [*command, "--steps", "1000000"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while len(members := [x for x in below(process.pid) if busy(x)]) < 2:
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.2)
+        everyone = below(process.pid)
+        os.kill(members[-1], signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 2
+    assert err.strip().endswith("of 2 was ended by SIGKILL") and len(err.splitlines()) == 1, err
+    deadline = time.monotonic() + 20
+    while any(map(lives, everyone)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(lives, everyone))
+    assert sorted(x.name for x in folder.iterdir() if x.name != "__pycache__") == [
+        "m.json", "net.csv", "own_net.py", "p.json", "q.json"
+    ]  # fmt: skip
+
+
+def below(number):
+    """The processes that a process started, and those that these started."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
+            try:
+                parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except (OSError, ValueError):
+                continue
+            if parent == number:
+                found += [int(path.name), *below(int(path.name))]
+    return found
+
+
+def busy(number):
+    """Whether a process talks to others: one that trains, not a server of processes."""
+    try:
+        links = [str(x.readlink()) for x in Path(f"/proc/{number}/fd").iterdir()]
+    except OSError:
+        return False
+    return sum("socket" in x for x in links) >= 4
+
+
+def lives(number):
+    """Whether a process runs."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
