@@ -1,10 +1,19 @@
 # make demo   plan T5-3B on four servers with PPO, beside even cut, PipeDream and the optimum
 # make test   the tests
 # Both set up .venv first; PYTHON chooses the interpreter.
-# make lowest the tests with the lowest versions that setup.cfg allows, in .venv-lowest
+# make lowest the tests with the lowest versions that setup.cfg allows: all that need no JAX in
+#             .venv-lowest, on Python 3.10 where there is one, then those of JAX and PyTorch in
+#             .venv-lowest-jax, on the lowest Python that JAX runs on
 PYTHON ?= python3
-LOWEST_PYTHON ?= python3.10
+# The first that starts: a name may stand for a version that is not switched on.
+start = $(shell for p in $(1); do "$$p" -c "" 2>/dev/null && echo "$$p" && break; done)
+LOWEST_PYTHON ?= $(call start,python3.10 $(wildcard ~/.pyenv/versions/3.10.*/bin/python) \
+	python3.11 python3.12 $(PYTHON))
+LOWEST_JAX_PYTHON ?= $(call start,python3.11 $(wildcard ~/.pyenv/versions/3.11.*/bin/python) \
+	python3.12 $(PYTHON))
 LOWEST := .venv-lowest
+LOWEST_JAX := .venv-lowest-jax
+LOWEST_JAX_TESTS = $(shell grep -rliE 'jax|torch' tests --include='test_*.py')
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -31,11 +40,17 @@ test: $(STAMP)
 
 $(LOWEST)/.installed: setup.cfg pyproject.toml constraints-lowest.txt
 	$(LOWEST_PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet -c constraints-lowest.txt -e '.[agents,jax,envs,dev]'
+	$(LOWEST)/bin/python -m pip install --quiet -c constraints-lowest.txt -e '.[agents,envs,fast,dev]'
 	touch $@
 
-lowest: $(LOWEST)/.installed
+$(LOWEST_JAX)/.installed: setup.cfg pyproject.toml constraints-lowest-jax.txt
+	$(LOWEST_JAX_PYTHON) -m venv $(LOWEST_JAX)
+	$(LOWEST_JAX)/bin/python -m pip install --quiet -c constraints-lowest-jax.txt -e '.[agents,torch,envs,dev]'
+	touch $@
+
+lowest: $(LOWEST)/.installed $(LOWEST_JAX)/.installed
 	$(LOWEST)/bin/python -m pytest -n 2
+	$(LOWEST_JAX)/bin/python -m pytest -n 2 $(LOWEST_JAX_TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -48,4 +63,4 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/run_all.py
 
 clean:
-	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(LOWEST) $(LOWEST_JAX) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

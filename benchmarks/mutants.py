@@ -103,7 +103,9 @@ class Reach:
             for test, lines in self.lines.items()
             if not set(place).isdisjoint(lines.get(mutant.module, ()))
         }
-        files = {_file(test) for test in direct} or {ROOMS[mutant.module]}
+        files = {_file(test) for test in direct}
+        if not (files and mutant.inside):  # a test that imports late reaches what runs at import
+            files.add(ROOMS[mutant.module])
         others = [test for test in self.seconds if _file(test) in files]
         chosen, total = [], 0.0
         for test in sorted(others, key=lambda x: (x not in direct, self.seconds[x])):

@@ -86,13 +86,32 @@ def test_package__import_is_light():
 
 
 def test_package__lowest_versions_are_the_lower_bounds():
+    """The extra torch asks for more of torch, and JAX for more of NumPy and SciPy."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
-    extras = dict(setup["options.extras_require"])
-    del extras["torch"]  # it asks for more of what others ask for; `make lowest` leaves it out
-    groups = [setup["options"]["install_requires"], *extras.values()]
-    bounds = [line for group in groups for line in group.strip().splitlines()]
-    assert all(line.count(">=") == 1 for line in bounds)
-    text = (ROOT / "constraints-lowest.txt").read_text(encoding="utf-8")
-    pinned = [line for line in text.splitlines() if not line.startswith("#")]
-    assert pinned == sorted(line.replace(">=", "==") for line in bounds)
+    groups = {"": setup["options"]["install_requires"], **setup["options.extras_require"]}
+    bounds = {
+        extra: [line.split(";")[0] for line in lines.strip().splitlines() if line[0] != "#"]
+        for extra, lines in groups.items()
+    }
+    assert all(line.count(">=") == 1 for lines in bounds.values() for line in lines)
+    jax, torch = bounds.pop("jax"), bounds.pop("torch")
+    assert set(jax) < set(torch)
+    of_core = dict(line.split(">=") for lines in bounds.values() for line in lines)
+    assert pinned("constraints-lowest.txt") == of_core
+    with_jax = pinned("constraints-lowest-jax.txt")
+    raised = {name: with_jax.pop(name) for name in ("numpy", "scipy")}
+    assert with_jax == {
+        name: version
+        for name, version in {**of_core, **dict(line.split(">=") for line in torch)}.items()
+        if name not in raised
+    }
+    assert all(version > of_core[name] for name, version in raised.items())
+
+
+def pinned(file):
+    """The versions that a file of constraints names, which is in order."""
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    lines = [line for line in lines if not line.startswith("#")]
+    assert lines == sorted(lines)
+    return dict(line.split("==") for line in lines)

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.progress import track
 
 from parenvs.agents.exact.points import exact_points
+from parenvs.datasets.generators import DrawnProblem
 from parenvs.datasets.instance_sets import SETS, load_set
 from parenvs.datasets.optima import COMMAND, save_optima
 from parenvs.errors import ParenvsError
@@ -27,7 +28,10 @@ def optima_of(name: str) -> list[float]:
         ParenvsError: an optimum is not proven.
     """
     optima = []
-    for problem in track(load_set(name), name, disable=not sys.stderr.isatty()):
+    every: Iterable[DrawnProblem] = load_set(name)
+    if sys.stderr.isatty():  # before rich 14.3 a disabled bar prints an empty line
+        every = track(every, name)
+    for problem in every:
         answer = exact_points(PointSpace.build(problem.pipeline))
         if not answer.proven:
             raise ParenvsError(f"{problem.name}: the optimum is not proven")

@@ -62,7 +62,9 @@ def solve_core(m: Arrays, kept: np.ndarray, price: np.ndarray, seconds: float) -
     shift = sum(m.costs[a:b][kept[a:b]].min() for a, b in _spans(m.offset))
     count = len(costs)
     scale = max(float(np.median(costs[costs > 0])) if (costs > 0).any() else 1.0, 1.0)
-    equal = coo_array((entries, (rows, columns)), shape=(len(right), count)).tocsr()
+    # HiGHS takes indices of 32 bits; SciPy before 1.12 hands it whatever it is given.
+    places = (np.asarray(rows, dtype=np.int32), np.asarray(columns, dtype=np.int32))
+    equal = coo_array((entries, places), shape=(len(right), count)).tocsr()
     integral = np.zeros(count)
     integral[: len(values)] = 1
     times = [int(t) for t in np.argsort(-price, kind="stable")[:_TIMES] if price[t] > 0]

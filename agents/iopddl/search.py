@@ -141,7 +141,7 @@ class Search:
         self.empty = empty_tree(self.model)
         self.widest = int(np.diff(self.model.offset).max())
         self.program: threading.Thread | None = None
-        self.result: Core | None = None
+        self.result: Core | BaseException | None = None
         self.length = (20 if COMPILED else 1) * len(self.reduced)
         self.pace = 5e-5 if COMPILED else 5e-3  # seconds of a move
 
@@ -254,9 +254,12 @@ class Search:
         price, seconds = self.dual.price.copy(), self.clock.left
 
         def solve() -> None:
-            self.result = solve_core(
-                self.model, kept, price, seconds if np.isfinite(seconds) else 1e6
-            )
+            try:
+                self.result = solve_core(
+                    self.model, kept, price, seconds if np.isfinite(seconds) else 1e6
+                )
+            except BaseException as error:  # for the thread that collects
+                self.result = error
 
         self.program = threading.Thread(target=solve, daemon=True)
         self.program.start()
@@ -264,10 +267,12 @@ class Search:
             self.program.join()
 
     def collect(self) -> None:
-        """Take what HiGHS has found."""
+        """Take what HiGHS has found; its errors are raised here."""
         if self.program is None or self.program.is_alive() or self.result is None:
             return
         result, self.result, self.program = self.result, None, None
+        if isinstance(result, BaseException):
+            raise result
         if result.chosen is not None:
             self.offer(result.chosen)
         if result.bound is not None:  # what is outside of the core costs no less than the best plan

@@ -118,7 +118,10 @@ def test_terminal__usage_errors(run):
     """What was typed wrongly is repeated as text."""
     status, out, err = run("plan", "--x\u202e\x1b[31mgnp")
     assert status == 2
-    assert "?" in err
+    assert "gnp" in err
+    assert not {"\u202e", "\x1b"} & set(
+        err
+    )  # click 8.5 writes them as in a program, and "?" is ours
     assert "Usage" in err
     assert out == ""
 

@@ -96,13 +96,22 @@ def test_unroll__as_if_written_out(name, wrap):
     assert all(ours[x] > 0 for x in ends)
 
 
+def told(graph, name):
+    """Bytes that cross, bytes of weights and FLOPs of each pivot.
+
+    JAX before 0.9 reshapes the bias in the body of a ``fori_loop``: a pivot that does nothing.
+    """
+    profile, pivots = chain(graph), graph.pivots()
+    kept = [name != "fori_loop" or graph.opcodes[graph.opcode[p]] != "reshape" for p in pivots]
+    columns = (profile.cut_bytes, profile.parameter_bytes, graph.flops[pivots])
+    return [column[kept].tolist() for column in columns]
+
+
 @pytest.mark.parametrize("name", ["scan", "reverse", "groups", "fori_loop", "rematerialised"])
 def test_unroll__the_same_chain_and_plan(name):
     _, result, other = pair(name)
-    ours, theirs = chain(result), chain(other)
-    assert ours.cut_bytes.tolist() == theirs.cut_bytes.tolist()
-    assert ours.parameter_bytes.tolist() == theirs.parameter_bytes.tolist()
-    assert result.flops[result.pivots()].tolist() == other.flops[other.pivots()].tolist()
+    ours, theirs = told(result, name), told(other, name)
+    assert ours == theirs
     cluster = Cluster.parse("2x2:v100,25Gbps")
     lengths = [
         solve(Pipeline(StageProfile.from_graph(g, V100, 4), cluster, 3), "exact").length

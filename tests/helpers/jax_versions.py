@@ -1,5 +1,7 @@
 """Which JAX a test needs."""
 
+from functools import cache
+
 import pytest
 
 
@@ -21,3 +23,12 @@ def jax_that_names_derivatives():
     if "jvp()" not in lowered.as_text(debug_info=True):
         pytest.skip("a newer JAX marks derivatives of what has no name")
     return jax
+
+
+@cache
+def counts_results_in_tuples():
+    """Whether XLA's analysis counts results that are in a tuple; older ones count its pointers."""
+    jax = pytest.importorskip("jax")
+    values = jax.numpy.zeros((8, 7), "float32")
+    cost = jax.jit(lambda x: jax.lax.top_k(x, 3)).lower(values).cost_analysis()
+    return cost["bytes accessedout{}"] >= 8 * 3 * (4 + 4)
