@@ -173,7 +173,8 @@ def _shape(text: str, shape: Any, depth: int = 0) -> str:
     if match is None or match[1] not in _TYPE_CODES:
         raise HloError(f"unknown shape {text[:40]!r}")
     shape.element_type = _TYPE_CODES[match[1]]
-    shape.dimensions.extend(int(d.strip().lstrip("<=")) for d in match[2].split(",") if d.strip())
+    # A list, as protobuf 4 ends a generator that it refuses a number of with a SystemError.
+    shape.dimensions.extend([int(d.strip().lstrip("<=")) for d in match[2].split(",") if d.strip()])
     shape.layout.minor_to_major.extend(_integers(match[3] or ""))
     return text[match.end() :]
 
@@ -240,9 +241,9 @@ def _dimension_labels(numbers: Any, text: str) -> None:
     numbers.input_batch, numbers.input_feature = lhs.index("b"), lhs.index("f")
     numbers.kernel_input_feature, numbers.kernel_output_feature = rhs.index("i"), rhs.index("o")
     numbers.output_batch, numbers.output_feature = out.index("b"), out.index("f")
-    numbers.input_spatial.extend(lhs.index(c) for c in spatial)
-    numbers.kernel_spatial.extend(rhs.index(c) for c in spatial)
-    numbers.output_spatial.extend(out.index(c) for c in spatial)
+    numbers.input_spatial.extend([lhs.index(c) for c in spatial])
+    numbers.kernel_spatial.extend([rhs.index(c) for c in spatial])
+    numbers.output_spatial.extend([out.index(c) for c in spatial])
 
 
 def _integers(text: str) -> list[int]:

@@ -114,3 +114,10 @@ def test_found__sizes_that_only_one_reader_counted(tmp_path):
     graph = read(text.replace("SIZES", f"{2**59 - 1},0"))
     graph.save(tmp_path / "x.npz")
     assert Graph.load(tmp_path / "x.npz").fingerprint == graph.fingerprint
+
+
+def test_found__sizes_beyond_64_bits():
+    """Protobuf refuses the number; before version 5 it ends a generator with a SystemError."""
+    for size in (2**63, 2**64, 10**30):
+        with pytest.raises(HloError):
+            read(LAYERS.replace("f32[8,5] parameter", f"f32[{size},5] parameter"))
