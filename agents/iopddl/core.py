@@ -185,7 +185,6 @@ def _memory(
             usage = m.usage[m.term_at[term] : m.term_at[term] + size]
             used[begin : begin + size] += usage
         own = used[values] / max(int(m.slack[time_]), 1)
-        lines.append(
-            csr_array((own, (np.zeros(len(own), int), np.arange(len(own)))), shape=(1, count))
-        )
+        places = np.zeros(len(own), np.int32), np.arange(len(own), dtype=np.int32)
+        lines.append(csr_array((own, places), shape=(1, count)))
     return LinearConstraint(vstack(lines).tocsr(), -np.inf, top[times])

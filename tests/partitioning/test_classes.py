@@ -326,6 +326,16 @@ def test_dimensions__few_devices_forbid_nothing():
         assert np.array_equal(forbidden.blocked, padded.blocked)
 
 
+@pytest.mark.parametrize(("size", "blocked"), [(8, False), (9, True), (15, True), (16, False)])
+def test_dimensions__one_too_many_or_too_few_is_uneven(size, blocked):
+    shape = f"f32[{size},8]{{1,0}}"
+    inputs = {"params__w__": shape, "batch__x__": shape}
+    graph = toys.read(toys.module(inputs, [], f"op.1 = {shape} add(batch__x__.1, params__w__.1)"))
+    classes = dimension_classes(graph, uneven="forbid", devices=8)
+    rows = classes.label[graph.dim_offset[graph.parameter_tensor[0]]]
+    assert classes.blocked[rows] == blocked
+
+
 def test_dimensions__sizes_of_two_are_odd_over_four_devices():
     lines = ["op.1 = f32[2,8]{1,0} tanh(batch__x__.1)"]
     text = toys.module(

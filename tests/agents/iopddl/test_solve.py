@@ -9,7 +9,7 @@ import pytest
 from drawn_intra_op import draw, optimum
 from intra_op_files import FOLDER, needs_files
 
-from parenvs.agents.iopddl import solve_iopddl
+from parenvs.agents.iopddl import core, search, solve_iopddl
 from parenvs.agents.iopddl.compiled import COMPILED
 from parenvs.agents.iopddl.core import core_size, solve_core
 from parenvs.agents.iopddl.memory import add, empty_tree, most, place_node
@@ -165,6 +165,34 @@ def test_priced_costs__are_costs_and_prices_of_usage():
     chosen = np.array([int(rng.integers(size)) for size in np.diff(reduced.offset)])
     extra = (out - model.costs)[model.offset[:-1] + chosen].sum()
     assert extra == pytest.approx(float(price @ reduced.profile(chosen)))
+
+
+def test_solve__the_program_has_indices_of_32_bits(monkeypatch):
+    """SciPy before 1.12 hands HiGHS others, which it refuses."""
+    given, real = [], core.milp
+
+    def milp(*values, constraints, **options):
+        given.extend(matrix for matrix in (one.A for one in constraints))
+        return real(*values, constraints=constraints, **options)
+
+    monkeypatch.setattr(core, "milp", milp)
+    problem, *_ = drawn()[0]
+    solve_iopddl(problem, None, seed=3, steps=3)
+    assert given
+    for matrix in given:
+        assert {matrix.indices.dtype, matrix.indptr.dtype} == {np.dtype(np.int32)}
+
+
+def test_solve__errors_of_the_program_are_told(monkeypatch):
+    """It runs in a thread, whose errors nobody would see."""
+
+    def failing(*_):
+        raise MemoryError("no memory for the program")
+
+    monkeypatch.setattr(search, "solve_core", failing)
+    problem, *_ = drawn()[0]
+    with pytest.raises(MemoryError, match="for the program"):
+        solve_iopddl(problem, None, seed=3, steps=3)
 
 
 @needs_files
