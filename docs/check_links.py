@@ -1,6 +1,6 @@
 """Checks every link inside a built site: pages, pictures and anchors; status 1 if one is broken.
 
-    python docs/check_links.py build/docs
+python docs/check_links.py build/docs
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def _command(name: str, command: Any) -> list[str]:
     usage = " ".join([name, *(["[OPTIONS]"] if options else []), *words])
     lines = [f"## {name}", "", _text(command.help), "", "```text", usage, "```", ""]
     if command.epilog:
-        lines += ["```text", *_examples(command.epilog), "```", ""]
+        lines += ["Example:", "", "```text", *_examples(command.epilog), "```", ""]
     if arguments or options:
         lines += ["| | | default |", "|:--|:--|:--|"]
     for parameter in arguments:
@@ -216,7 +216,7 @@ def _default(parameter: Any) -> str:
 
 
 def _examples(epilog: str) -> list[str]:
-    return [line.strip().removeprefix("$ ") for line in epilog.splitlines() if line.strip()]
+    return [line.strip()[2:] for line in epilog.splitlines() if line.strip().startswith("$ ")]
 
 
 def _text(words: str | None) -> str:

@@ -1,6 +1,6 @@
 """Draws the animations of the environments' pages: an episode each, a picture after every step.
 
-The episode is the best of some with random legal actions, so that it shows a plan and not a blunder.
+The episode is the best of thirty with random legal actions, so that it shows a plan.
 
     python docs/pictures.py                 # all environments
     python docs/pictures.py PipelineCut-v0  # some

@@ -1,7 +1,8 @@
 """Plan on nodes that come and go.
 
-On spot machines nodes leave and join. After each event the question is which plan comes next, given what has to be moved. That is a Markov
-decision process, and this tutorial writes a policy for it, and compares it with hindsight. The last part needs the extra `agents`.
+On spot machines nodes leave and join. After each event the question is which plan comes next,
+given what has to be moved. That is a Markov decision process, and this tutorial writes a policy
+for it, and compares it with hindsight. The last part needs the extra `agents`.
 """
 
 import gymnasium as gym
@@ -24,9 +25,9 @@ course = problem.drawn(seed=0)
 print(f"{problem.intervals} intervals, {course.nodes.min()} to {course.nodes.max()} nodes")
 
 # %% A policy
-# A policy chooses a plan at every interval. It sees how many nodes there are, which plan is in force
-# and what happened to it. The one below changes only if it must, or if the gain of half an hour pays
-# for the change.
+# A policy chooses a plan at every interval. It sees how many nodes there are, which plan is in
+# force and what happened to it. The one below changes only if it must, or if the gain of half
+# an hour pays for the change.
 
 
 class Patient(Fastest):

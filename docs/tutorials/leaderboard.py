@@ -1,7 +1,7 @@
 """Submit to the leaderboard.
 
-An entry is a file of plans, one for each problem of a task. The judge computes all costs anew, so an entry cannot claim what it does not
-have. The plain installation is enough.
+An entry is a file of plans, one for each problem of a task. The judge computes all costs anew, so
+an entry cannot claim what it does not have. The plain installation is enough.
 """
 
 import numpy as np
@@ -12,10 +12,10 @@ from parenvs.leaderboard.submit import submission
 TASK = "packed-order"
 
 # %% A planner
-# `submission` calls a function with every problem of the task. The task here asks for the order of
-# micro-batches that take different times. `problem.target` is the problem as `parenvs.problem` gives
-# it, and `target.plan(order)` makes a plan. The order below puts short micro-batches to both ends
-# and long ones into the middle.
+# `submission` calls a function with every problem of the task. The task here asks for the order
+# of micro-batches that take different times. `problem.target` is the problem as
+# `parenvs.problem` gives it, and `target.plan(order)` makes a plan. The order below puts short
+# micro-batches to both ends and long ones into the middle.
 
 
 def plan(problem):

@@ -1,7 +1,7 @@
 """Plan your own JAX model.
 
-A function of JAX, and the shapes of its arguments, are all that is needed. Nothing is allocated, and no GPU has to be there. It needs the
-extra `jax`.
+A function of JAX, and the shapes of its arguments, are all that is needed. Nothing is allocated,
+and no GPU has to be there. It needs the extra `jax`.
 """
 
 import jax
@@ -12,8 +12,8 @@ import parenvs
 LAYERS, WIDTH = 12, 4096
 
 # %% The training step
-# The step below is plain JAX: a loss, its gradients, and an update. `parenvs` finds the forward pass,
-# the backward pass and the role of every input in the data flow of the compiled graph.
+# The step below is plain JAX: a loss, its gradients, and an update. `parenvs` finds the forward
+# pass, the backward pass and the role of every input in the data flow of the compiled graph.
 
 
 def loss(params, batch):
@@ -42,7 +42,8 @@ graph = parenvs.Graph.from_jax(step, params, batch, name="mine")
 print(f"{len(graph.opcode)} instructions, {len(graph.weights)} variables")
 
 # %% A pipeline
-# Two stages on two servers. The answer says whether it is proven, and the report what each stage takes.
+# Two stages on two servers. The answer says whether it is proven, and the report what each
+# stage takes.
 
 pipeline = graph.pipeline("2x4:a100", stages=2)
 answer = parenvs.solve(pipeline)

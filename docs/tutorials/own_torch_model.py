@@ -1,7 +1,7 @@
 """Plan your own PyTorch model, and run the plan.
 
-A module and example inputs become a graph; the plan becomes placements of its parameters; two local processes train by them. The losses are
-those of one device. It needs the extra `torch`.
+A module and example inputs become a graph; the plan becomes placements of its parameters; two
+local processes train by them. The losses are those of one device. It needs the extra `torch`.
 """
 
 import multiprocessing

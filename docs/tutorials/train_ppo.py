@@ -1,7 +1,8 @@
 """Train PPO on generated problems.
 
-An agent that plans should plan problems that it has not seen. `PipelinePlan-v0` draws a new problem at every reset. This tutorial trains
-MaskablePPO on drawn problems, and measures it on a set that is kept for choosing settings. It needs the extra `agents`.
+An agent that plans should plan problems that it has not seen. `PipelinePlan-v0` draws a new
+problem at every reset. This tutorial trains MaskablePPO on drawn problems, and measures it on a
+set that is kept for choosing settings. It needs the extra `agents`.
 """
 
 import gymnasium as gym
@@ -13,8 +14,8 @@ STEPS = 20_000
 """Environment steps; a run that is reported takes 100,000 or more."""
 
 # %% One episode by hand
-# The environment asks for a cut, then for devices, in turn. The mask leaves exactly the choices from
-# which a legal plan can still be completed, so even random play never fails.
+# The environment asks for a cut, then for devices, in turn. The mask leaves exactly the choices
+# from which a legal plan can still be completed, so even random play never fails.
 
 env = gym.make("PipelinePlan-v0", draw=2)  # problems by number, the same for every user
 observation, info = env.reset(seed=0)
@@ -33,9 +34,9 @@ print(f"{steps} steps, then the reward: {reward:.3f} of a step without bubbles")
 result, agent = train(Config("PipelinePlan-v0", {"draw": 2}, seed=0, steps=STEPS))
 
 # %% Measure
-# `evaluate_set` plays every problem of a set once, by the best actions of the policy. The regret is
-# the share of the proven optimum's return that is missing. Choose settings on `plan-validation`, and
-# report `plan-test` once, at the end.
+# `evaluate_set` plays every problem of a set once, by the best actions of the policy. The
+# regret is the share of the proven optimum's return that is missing. Choose settings on
+# `plan-validation`, and report `plan-test` once, at the end.
 
 learnt = parenvs.evaluate_set(agent, "plan-validation")
 print("PPO: ", learnt)

@@ -1,7 +1,8 @@
 """Write a solver.
 
-A solver is a function from a problem to a plan. Costs are functions over arrays of plans, so a search can weigh thousands of plans in one
-call. Exact answers say how good the search is. The plain installation is enough.
+A solver is a function from a problem to a plan. Costs are functions over arrays of plans, so a
+search can weigh thousands of plans in one call. Exact answers say how good the search is. The
+plain installation is enough.
 """
 
 import numpy as np
@@ -12,9 +13,9 @@ ROUNDS, DRAWS = 40, 256
 PROBLEMS = (("t5-base", "C"), ("t5-3b", "C"), ("bert-48", "B"))
 
 # %% The problem
-# A pipeline problem has the chain as arrays. `seconds_sum` are prefix sums of the seconds of the pivots,
-# and `length(cuts, device_cuts)` are the seconds of a training step. Both arguments may have any
-# number of leading axes.
+# A pipeline problem has the chain as arrays. `seconds_sum` are prefix sums of the seconds of
+# the pivots, and `length(cuts, device_cuts)` are the seconds of a training step. Both arguments
+# may have any number of leading axes.
 
 problem = parenvs.problem("t5-base", cluster="C", stages=4)
 print(f"{len(problem.profile)} pivots, {problem.cluster.devices} devices, {problem.stages} stages")

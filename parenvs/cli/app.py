@@ -14,6 +14,7 @@ from parenvs.cli import tables
 from parenvs.cli.bench import add_bench
 from parenvs.cli.clock import add_clock
 from parenvs.cli.elastic import add_elastic
+from parenvs.cli.help import add_doctor, add_examples
 from parenvs.cli.iopddl import add_iopddl
 from parenvs.cli.leaderboard import add_leaderboard
 from parenvs.cli.model import Model, reading
@@ -69,9 +70,9 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Plan the parallel training of neural networks: environments, solvers, agents, a judge.",
+    epilog="Example:\n\n$ parenvs plan t5-base --cluster C --out plan.json",
 )
 
 
@@ -397,6 +398,8 @@ add_clock(app)
 add_leaderboard(app)
 add_elastic(app)
 add_iopddl(app)
+add_doctor(app)
+add_examples(app)
 
 
 def main() -> None:

@@ -1,0 +1,267 @@
+"""``parenvs doctor``: what is installed, which extras are missing, whether the data are whole."""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import hashlib
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from parenvs import __version__
+from parenvs.cli.report import say, say_json
+from parenvs.machine import cores, counted, processor
+from parenvs.shipped import data_folder, manifest
+
+PURPOSES = {
+    "agents": "training and evaluating agents",
+    "jax": "reading JAX functions, checking plans against XLA",
+    "torch": "reading PyTorch modules, calibrate, profile, reshard",
+    "envs": "the agents of hybrid_v0 (PettingZoo)",
+    "fast": "compiled searches over unequal servers",
+    "docs": "building the site",
+    "dev": "tests and linters",
+}
+LEAST_PYTHON = (3, 10)
+_TOP = Path(__file__).parents[3]
+CHECKOUT = _TOP if (_TOP / "setup.cfg").is_file() else None
+"""Root of the clone that the package runs from; None if it is installed."""
+DATA = ("datasets/data", "agents/pretrained/data", "leaderboard")
+_REQUIREMENT = re.compile(r"^([\w.-]+)\s*(?:>=\s*([\w.]+))?")
+
+
+@dataclass
+class Diagnosis:
+    """What the doctor found.
+
+    Attributes:
+        facts: title -> words.
+        extras: extra -> what is missing or too old of it, empty if it is complete.
+        faults: what is broken; each says the remedy.
+        notes: what may be meant so.
+    """
+
+    facts: dict[str, str] = field(default_factory=dict)
+    extras: dict[str, list[str]] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is broken; extras may be missing."""
+        return not self.faults
+
+
+def add_doctor(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @app.command()
+    def doctor(
+        everything: Annotated[
+            bool, typer.Option("--all", help="Load every shipped graph and compare fingerprints.")
+        ] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Tell what is installed, which extras are missing, and whether the data files are whole.
+
+        Exit status 1 if something is broken. A missing extra is not: it is told, with the command
+        that installs it.
+        """
+        found = diagnosis(everything)
+        if as_json:
+            say_json({"healthy": found.healthy, **vars(found)})
+        else:
+            for line in lines(found):
+                say(line)
+        if not found.healthy:
+            raise typer.Exit(1)
+
+
+def diagnosis(everything: bool = False) -> Diagnosis:
+    """Look at Python, packages and data files.
+
+    Args:
+        everything: whether all shipped graphs are loaded, and not only the smallest.
+    """
+    found = Diagnosis()
+    found.facts = {
+        "parenvs": f"{__version__}, {'clone' if CHECKOUT else 'installed'} at {_place()}",
+        "python": f"{platform.python_version()}, {sys.executable}",
+        "machine": f"{processor()}, {counted(cores())}, {platform.system()}",
+    }
+    if sys.version_info[:2] < LEAST_PYTHON:
+        found.faults.append(f"python {platform.python_version()} is too old; 3.10 is the oldest")
+    for extra, requirements in wanted().items():
+        lacking = [words for line in requirements if (words := _lack(line))]
+        if extra:
+            found.extras[extra] = lacking
+        else:
+            remedy = f"pip install {'.' if CHECKOUT else 'parenvs'}"
+            found.faults += [f"{words}; {remedy}" for words in lacking]
+    found.faults += _graphs(everything)
+    found.faults += _readable()
+    if CHECKOUT is None:
+        found.faults += _recorded()
+    else:
+        _clone(CHECKOUT, found)
+    return found
+
+
+def lines(found: Diagnosis) -> Iterator[str]:
+    """A diagnosis as text."""
+    for title, words in found.facts.items():
+        yield f"{title + ':':10}{words}"
+    for extra, lacking in found.extras.items():
+        purpose = PURPOSES.get(extra, "")
+        if lacking:
+            target = f".[{extra}]" if CHECKOUT else f"parenvs[{extra}]"
+            yield f"extra {extra}: missing ({', '.join(lacking)}); for {purpose}"
+            yield f"    pip install '{target}'"
+        else:
+            yield f"extra {extra}: complete"
+    for words in found.notes:
+        yield f"note: {words}"
+    for words in found.faults:
+        yield f"broken: {words}"
+    yield "healthy" if found.healthy else f"{len(found.faults)} broken"
+
+
+def wanted() -> dict[str, list[str]]:
+    """Extra -> its requirements; those of the plain installation under an empty name."""
+    if CHECKOUT:
+        setup = configparser.ConfigParser()
+        setup.read(CHECKOUT / "setup.cfg", encoding="utf-8")
+        texts = {"": setup["options"]["install_requires"], **setup["options.extras_require"]}
+        return {extra: text.split("\n")[1:] for extra, text in texts.items()}
+    extras: dict[str, list[str]] = {"": []}
+    for line in metadata.requires("parenvs") or ():
+        requirement, _, marker = line.partition(";")
+        named = re.search(r"extra\s*==\s*['\"](\w+)['\"]", marker)
+        extras.setdefault(named[1] if named else "", []).append(requirement.strip())
+    return extras
+
+
+def _place() -> Path:
+    return CHECKOUT or Path(__file__).parents[2]
+
+
+def _lack(requirement: str) -> str:
+    """What is wrong with a package, in words; empty if it is there and new enough."""
+    match = _REQUIREMENT.match(requirement)
+    if not match:
+        return ""
+    name, least = match[1], match[2]
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return f"{name} is not installed"
+    if least and _numbers(version) < _numbers(least):
+        return f"{name} {version} is older than {least}"
+    return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(x) for x in re.findall(r"\d+", version.partition("+")[0])[:3])
+
+
+def _graphs(everything: bool) -> Iterator[str]:
+    """Compare hashes of the shipped graphs, and fingerprints of the smallest or of all."""
+    from parenvs.graph.graph import Graph
+
+    remedy = "install the package anew" if CHECKOUT is None else "git checkout -- datasets"
+    try:
+        graphs = [g for entry in manifest()["instances"].values() for g in entry["graphs"].values()]
+        loaded = graphs if everything else [min(graphs, key=lambda graph: graph["bytes"])]
+        for graph in graphs:
+            path = data_folder() / graph["file"]
+            if not path.is_file():
+                yield f"{path} is missing; {remedy}"
+            elif hashlib.sha256(path.read_bytes()).hexdigest() != graph["sha256"]:
+                yield f"{path} is not the file that was published; {remedy}"
+            elif graph in loaded and Graph.load(path).fingerprint != graph["fingerprint"]:
+                yield f"{path}: its fingerprint differs from the manifest's; {remedy}"
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        yield f"{data_folder() / 'manifest.json'}: damaged ({error}); {remedy}"
+
+
+def _readable() -> Iterator[str]:
+    """Read every other data file: JSON is parsed, archives are tested."""
+    graphs = {
+        graph["file"]
+        for entry in (_json(data_folder() / "manifest.json") or {}).get("instances", {}).values()
+        for graph in entry["graphs"].values()
+    }
+    weights = Path(data_folder()).parents[1] / "agents" / "pretrained" / "data"
+    for path in sorted([*data_folder().rglob("*.*"), *weights.glob("*.npz")]):
+        if path.suffix == ".json" and _json(path) is None:
+            yield f"{path}: no JSON"
+        elif path.suffix == ".npz" and path.name not in graphs:
+            try:
+                with zipfile.ZipFile(path) as archive:
+                    damaged = archive.testzip()
+            except (OSError, zipfile.BadZipFile) as error:
+                damaged = str(error)
+            if damaged:
+                yield f"{path}: damaged ({damaged})"
+    if not any(weights.glob("*.npz")):
+        yield f"{weights} has no weights of the agent 'pretrained'"
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _recorded() -> Iterator[str]:
+    """Compare an installation with the list of its files."""
+    for file in metadata.files("parenvs") or ():
+        path = Path(str(file.locate()))
+        if file.hash is None or path.suffix == ".pyc":
+            continue
+        if not path.is_file():
+            yield f"{path} is missing; install the package anew"
+            continue
+        digest = hashlib.new(file.hash.mode, path.read_bytes()).digest()
+        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
+            yield f"{path} was changed; install the package anew"
+
+
+def _clone(root: Path, found: Diagnosis) -> None:
+    """Ask git which data files are gone or changed."""
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        found.notes.append("no git here: files that are missing from the clone are not noticed")
+        return
+    command = [git, "-C", str(root), "status", "--porcelain", "--no-renames", "--", *DATA]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        found.notes.append(f"git does not tell the state of {root}")
+    for line in done.stdout.splitlines():
+        state, name = line[:2], line[3:]
+        if "D" in state:
+            found.faults.append(f"{root / name} is missing; git checkout -- {name}")
+        elif "M" in state and not name.endswith(".py"):
+            found.notes.append(f"{name} differs from the last commit")
+    try:
+        installed = metadata.version("parenvs")
+    except metadata.PackageNotFoundError:
+        found.notes.append("the clone is not installed: pip install -e . makes the command")
+        return
+    if installed != __version__:
+        found.notes.append(
+            f"installed as {installed}, the clone is {__version__}; pip install -e ."
+        )

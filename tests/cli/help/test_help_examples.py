@@ -1,0 +1,44 @@
+"""Every command ends its help with an example that its own parser takes."""
+
+import shlex
+
+import pytest
+import typer
+
+from parenvs.cli.app import app
+from parenvs.cli.help.examples import EXAMPLES
+
+
+def commands():
+    """Name without ``parenvs`` -> command, those of groups among them."""
+    found = {}
+    for name, command in typer.main.get_command(app).commands.items():
+        inner = getattr(command, "commands", None)
+        found |= {name: command} if inner is None else {f"{name} {k}": c for k, c in inner.items()}
+    return found
+
+
+COMMANDS = commands()
+
+
+def test_examples__of_commands_that_exist():
+    assert set(EXAMPLES) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples__every_command_has_one_that_parses(name):
+    command = COMMANDS[name]
+    shown = [line[2:] for line in (command.epilog or "").splitlines() if line.startswith("$ ")]
+    assert shown, f"parenvs {name} has no example: add a line to parenvs/cli/help/examples.py"
+    for line in shown:
+        words = shlex.split(line)
+        assert words[: 1 + len(name.split())] == ["parenvs", *name.split()], line
+        with command.make_context(name, words[1 + len(name.split()) :]):
+            pass  # unknown options, and required ones that are missing, raise UsageError
+
+
+def test_examples__the_program_itself_has_one():
+    top = typer.main.get_command(app)
+    assert "$ parenvs plan" in top.epilog
+    options = {option for parameter in top.params for option in parameter.opts}
+    assert {"--install-completion", "--show-completion"} <= options
