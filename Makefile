@@ -1,6 +1,9 @@
 # make demo   plan T5-3B on four servers with PPO, beside even cut, PipeDream and the optimum
 # make test   the tests
 # Both set up .venv first; PYTHON chooses the interpreter.
+# make slow   the tutorials that train or start processes
+# make docs   the site, in build/docs: warnings are errors, links inside are checked, no network
+# make release  sdist and wheel in dist, checked, and installed with every Python that is there
 # make lowest the tests with the lowest versions that setup.cfg allows: all that need no JAX in
 #             .venv-lowest, on Python 3.10 where there is one, then those of JAX and PyTorch in
 #             .venv-lowest-jax, on the lowest Python that JAX runs on
@@ -18,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lowest lint check bench clean
+.PHONY: demo test slow docs release lowest lint check bench clean
 
 $(STAMP): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +41,22 @@ demo: $(VENV)/.demo
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
+slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
+
+# The leaderboard's own site, with every plan drawn, is a part of it.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -b html -W --keep-going -q docs build/docs
+	$(BIN)/parenvs leaderboard site --out build/docs/leaderboard
+	$(BIN)/python docs/check_links.py build/docs
+
+release: $(STAMP)
+	$(BIN)/python benchmarks/release.py
+
 $(LOWEST)/.installed: setup.cfg pyproject.toml constraints-lowest.txt
 	$(LOWEST_PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet -c constraints-lowest.txt -e '.[agents,envs,fast,dev]'
@@ -56,6 +75,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell $$(git ls-files '*.py' '*.md' '*.cfg' '*.txt' Makefile CITATION.cff NOTICE)
 
 check: lint test
 

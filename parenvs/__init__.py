@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from gymnasium.envs.registration import register as _register
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # In a checkout, agents/, datasets/ and leaderboard/ lie beside this package; installed, inside it.
 if __name__ == "parenvs" and (_Path(__file__).parent.parent / "setup.cfg").is_file():

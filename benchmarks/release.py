@@ -1,0 +1,170 @@
+"""Builds sdist and wheel, checks them, and tries the wheel with every Python that is there.
+
+    python benchmarks/release.py
+    python benchmarks/release.py --extras jax envs   # besides the plain installation
+
+Each Python from 3.10 on gets a fresh environment without the checkout. Needs the packages of the
+extra ``dev`` and a package index.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, parser, progress, publish, table
+
+DIST = ROOT / "dist"
+NEWEST = 20
+"""Pythons 3.10 to 3.20 are looked for."""
+IMPORTS = 5
+"""Times that an import is timed; the median counts."""
+
+
+def run(*line: str | Path, folder: Path | None = None) -> str:
+    """Run a command without this checkout on the path; its output, or its error as an exit."""
+    own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    words = [str(word) for word in line]
+    done = subprocess.run(words, cwd=folder, env=own, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def pythons() -> dict[str, Path]:
+    """Version -> interpreter, of all that run: on the path, and of pyenv."""
+    found: dict[str, Path] = {}
+    for minor in range(10, NEWEST + 1):
+        names = [shutil.which(f"python3.{minor}") or ""]
+        names += sorted(map(str, Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python")))
+        for name in filter(None, names):
+            code = "import ensurepip, sys; print('%d.%d.%d' % sys.version_info[:3])"
+            done = subprocess.run([name, "-c", code], capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                found[done.stdout.strip()] = Path(name)
+    newest: dict[str, str] = {}
+    for version in sorted(found, key=lambda text: [int(x) for x in text.split(".")]):
+        newest[version.rpartition(".")[0]] = version
+    return {version: found[version] for version in newest.values()}
+
+
+def built() -> tuple[Path, Path]:
+    """Build both files from a clean copy of what git tracks, and return them."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name) / "parenvs"
+        for file in run("git", "ls-files", folder=ROOT).splitlines():
+            if (ROOT / file).is_file():
+                (copy / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / file, copy / file)
+        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST, copy)
+    (wheel,), (source,) = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
+    return source, wheel
+
+
+def checked(source: Path, wheel: Path, folder: Path) -> None:
+    """Check what the files say of themselves, and that licences and notices are in them."""
+    run(sys.executable, "-m", "venv", folder / "twine")
+    python = folder / "twine" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", "twine")
+    run(python, "-m", "twine", "check", "--strict", source, wheel)
+    inside = " ".join(zipfile.ZipFile(wheel).namelist())
+    with tarfile.open(source) as archive:
+        outside = " ".join(archive.getnames())
+    for name in ("LICENSE", "NOTICE", "data/measured/NOTICE"):
+        if name not in inside or name not in outside:
+            sys.exit(f"{name} is missing from the wheel or the sdist")
+
+
+def tried(python: Path, wheel: Path, extras: list[str], folder: Path) -> dict[str, Any]:
+    """Install the wheel into a fresh environment and use it; what was measured."""
+    run(python, "-m", "venv", folder)
+    own = folder / "bin" / "python"
+    size = _size(folder)
+    begin = time.perf_counter()
+    target = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
+    limits = ["-c", str(ROOT / "constraints.txt")]
+    run(own, "-m", "pip", "install", "--quiet", *limits, target)
+    seconds = time.perf_counter() - begin
+    run(own, "-I", ROOT / "benchmarks" / "smoke.py", "--extras", *extras, folder=folder)
+    place = run(own, "-I", "-c", "import parenvs; print(parenvs.__path__[0])").strip()
+    return {
+        "extras": extras,
+        "install_seconds": seconds,
+        "own_bytes": _size(Path(place)),
+        "all_bytes": _size(folder) - size,
+        "import_seconds": _import_seconds(own),
+        "numpy": run(own, "-c", "import numpy; print(numpy.__version__)").strip(),
+    }
+
+
+def _size(folder: Path) -> int:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return sum(path.stat().st_size for path in files)
+
+
+def _import_seconds(python: Path) -> float:
+    """Median of the processor seconds of an import, less those of an empty program."""
+    code = "import time\n{}\nprint(time.process_time())"
+    times = {
+        words: statistics.median(
+            float(run(python, "-I", "-c", code.format(words))) for _ in range(IMPORTS)
+        )
+        for words in ("", "import parenvs")
+    }
+    return times["import parenvs"] - times[""]
+
+
+def main() -> None:
+    """Build, check, try, and publish the table."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--extras", nargs="*", default=[], help="tried besides, where they fit")
+    arguments.add_argument("--only", nargs="*", default=[], help="versions, such as 3.12")
+    options = arguments.parse_args()
+    source, wheel = built()
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        checked(source, wheel, Path(name))
+        for version, python in pythons().items():
+            if options.only and version.rpartition(".")[0] not in options.only:
+                continue
+            for extras in [[], options.extras] if options.extras else [[]]:
+                progress(f"Python {version} {' '.join(extras)}")
+                folder = Path(name) / re.sub(r"\W", "-", f"{version} {' '.join(extras)}")
+                rows.append({"python": version, **tried(python, wheel, extras, folder)})
+                shutil.rmtree(folder)
+    sizes = {path.name: path.stat().st_size for path in (source, wheel)}
+    publish("release", _sections(sizes, rows), {"files": sizes, "rows": rows}, options.out)
+
+
+def _sections(sizes: dict[str, int], rows: list[dict[str, Any]]) -> list[str]:
+    files = table(["file", "MB"], [[key, f"{size / 1e6:.2f}"] for key, size in sizes.items()])
+    titles = ["Python", "extras", "NumPy", "import (s)", "parenvs (MB)", "with all it needs (MB)"]
+    lines = [
+        [
+            row["python"], " ".join(row["extras"]) or "none", row["numpy"],
+            f"{row['import_seconds']:.2f}", f"{row['own_bytes'] / 1e6:.1f}",
+            f"{row['all_bytes'] / 1e6:.0f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    words = (
+        "The wheel in fresh environments: every environment plays an episode, a problem is solved, "
+        "its plan is judged, `parenvs doctor` finds nothing broken, and each extra is used. Import: "
+        "processor seconds of `import parenvs`, median of five."
+    )
+    return [files, words, table(titles, lines, 3)]
+
+
+if __name__ == "__main__":
+    main()
