@@ -160,7 +160,7 @@ def _sections(sizes: dict[str, int], rows: list[dict[str, Any]]) -> list[str]:
     ]  # fmt: skip
     words = (
         "The wheel in fresh environments: every environment plays an episode, a problem is solved, "
-        "its plan is judged, `parenvs doctor` finds nothing broken, and each extra is used. Import: "
+        "its plan is judged, `parenvs doctor` finds nothing broken, each extra is used. Import: "
         "processor seconds of `import parenvs`, median of five."
     )
     return [files, words, table(titles, lines, 3)]

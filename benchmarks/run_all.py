@@ -43,6 +43,7 @@ SCRIPTS = (
     "inference",
     "fused",
     "plan_rl",
+    "instead",
 )
 
 

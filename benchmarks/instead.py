@@ -1,0 +1,110 @@
+"""What a user would take instead, beside what is here: scores of the leaderboard, in one table.
+
+    python benchmarks/instead.py
+
+Reads ``leaderboard/results.md``, which ``parenvs leaderboard table`` prints; every score there is
+computed by the judge from the plans of an entry.
+"""
+
+from __future__ import annotations
+
+import re
+
+from common import ROOT, parser, publish, table
+
+ROWS = (
+    (
+        "pipeline-cut",
+        "cut a model into a stage a server",
+        (
+            ("even", "GPipe's even cut"),
+            ("pipedream", "PipeDream's planner"),
+            ("random", "random search"),
+        ),
+        (("exact-full", "exact"), ("pretrained", "network that ships"), ("ppo", "PPO")),
+    ),
+    (
+        "pipeline-plan",
+        "stages and devices of a pipeline",
+        (
+            ("even", "GPipe's even cut"),
+            ("pipedream", "PipeDream's planner"),
+            ("random", "random search"),
+        ),
+        (("exact-full", "exact"), ("pretrained", "network that ships"), ("ppo", "PPO")),
+    ),
+    (
+        "operator-partition-step-time",
+        "which tensors to split",
+        (
+            ("data-parallel", "data parallelism"),
+            ("expert", "Megatron's splits"),
+            ("random", "random search"),
+        ),
+        (("exact", "exact"), ("ppo", "PPO"), ("rainbow", "Rainbow")),
+    ),
+    (
+        "hybrid",
+        "all axes together",
+        (("megatron", "Megatron's rule of thumb"), ("uniform", "best plan of equal stages")),
+        (("exact", "exact search"),),
+    ),
+    (
+        "hetero",
+        "servers of different speed",
+        (("sorted", "fastest servers first"),),
+        (("swap", "swap search"),),
+    ),
+    (
+        "packed-order",
+        "order of micro-batches",
+        (("as-drawn", "as they come"), ("descending", "longest first")),
+        (("exact", "exact search"), ("swap", "swap search")),
+    ),
+)
+"""Task, what it asks, entries that people would take, entries of this project."""
+
+
+def scores(text: str) -> dict[str, dict[str, str]]:
+    """Task -> entry -> its score in words, of the leaderboard's rankings."""
+    found: dict[str, dict[str, str]] = {}
+    for section in re.split("^## ", text, flags=re.M)[1:]:
+        lines = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
+        titles = [title.strip("| ") for title in lines[0]]
+        entries = found.setdefault(section.split("\n", 1)[0], {})
+        count = re.search(r"(\d+) problems", section)
+        for line in lines[2:]:
+            if not line[0].strip("| ").isdigit():
+                break  # the table of problems
+            cells = dict(zip(titles, (cell.strip() for cell in line), strict=True))
+            name = cells["entry"].partition("]")[0].strip("[")
+            missing = re.match(r"(\d+) missing", cells["marked"])
+            note = f" ({missing[1]} of {count[1]} without a plan)" if missing and count else ""
+            entries[name] = f"{float(cells['score']):.3f}{note}"
+    return found
+
+
+def page(text: str) -> str:
+    """The table, from the leaderboard's rankings."""
+    found = scores(text)
+    lines = []
+    for task, words, *groups in ROWS:
+        cells = [
+            ", ".join(
+                f"{title} {found[task][entry]}" for entry, title in group if entry in found[task]
+            )
+            for group in groups
+        ]
+        lines.append([words, *cells])
+    return table(["question", "what one would take", "what is here"], lines, 3)
+
+
+def main() -> None:
+    """Write the table."""
+    options = parser(__doc__).parse_args()
+    text = (ROOT / "leaderboard" / "results.md").read_text(encoding="utf-8")
+    publish("instead", [page(text)], None, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""The site's parts: tutorials run, the FAQ quotes real errors, generated pages are complete."""
+
+import importlib.util
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+import parenvs
+from benchmarks.readme import pages
+from parenvs.cli import app as cli
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def module(path):
+    """A script of the repository as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+generate = module(DOCS / "generate.py")
+
+# Tutorials
+
+SMALLER = {
+    "write_a_solver": (
+        ("ROUNDS, DRAWS = 40, 256", "ROUNDS, DRAWS = 10, 64"),
+        (', ("t5-3b", "C")', ""),
+    ),
+    "leaderboard": (),
+    "own_jax_model": (("LAYERS, WIDTH = 12, 4096", "LAYERS, WIDTH = 2, 64"),),
+    "own_torch_model": (("BATCH, STEPS = 2, 32, 8, 5", "BATCH, STEPS = 2, 8, 4, 2"),),
+    "train_ppo": (("STEPS = 20_000", "STEPS = 512"),),
+    "elastic_policy": (("STEPS = 50_000", "STEPS = 4096"),),
+}
+"""Tutorial -> what is made smaller here."""
+SLOW = ("own_torch_model", "train_ppo", "elastic_policy")
+NEEDS = {"own_jax_model": "jax", "own_torch_model": "jax", "train_ppo": "sb3_contrib"}
+NEEDS["elastic_policy"] = "sb3_contrib"
+SAYS = {
+    "write_a_solver": "above the optimal plan by: even ",
+    "leaderboard": "accepted: True, score 0.98",
+    "own_jax_model": "of one device's seconds",
+    "own_torch_model": "equal",
+    "train_ppo": "PPO has the smaller regret on ",
+    "elastic_policy": "of the ideal samples",
+}
+
+
+def test_tutorials__are_all_known():
+    assert set(SMALLER) == {path.stem for path in (DOCS / "tutorials").glob("*.py")}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SMALLER]
+)
+def test_tutorials__run(name, tmp_path, monkeypatch, capfd):
+    pytest.importorskip(NEEDS.get(name, "numpy"))
+    text = (DOCS / "tutorials" / f"{name}.py").read_text(encoding="utf-8")
+    for before, after in SMALLER[name]:
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    script = tmp_path / f"{name}.py"
+    script.write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # processes that it starts import it
+    runpy.run_path(str(script), run_name="__main__")
+    assert SAYS[name] in capfd.readouterr().out
+
+
+def test_tutorials__pages_show_the_whole_script():
+    for path in (DOCS / "tutorials").glob("*.py"):
+        page = generate.tutorial_page(path)
+        code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S))
+        script = path.read_text(encoding="utf-8").split('"""', 2)[2]
+        kept = [x for x in script.splitlines() if x and not x.startswith("#")]
+        assert [x for x in code.splitlines() if x] == kept, path.name
+
+
+# Errors that people meet
+
+FAQ = (DOCS / "faq.md").read_text(encoding="utf-8")
+QUOTED = re.findall(r"```console\n\$ (.*)\n(.*)\n```", FAQ)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """A folder with the files that the questions are about."""
+    folder = tmp_path_factory.mktemp("faq")
+    plan = parenvs.solve(parenvs.problem("vgg-19", cluster="B", stages=2)).plan
+    plan.save(folder / "v.json")
+    (folder / "m.py").write_text("def f(weights, batch):\n    return (batch @ weights).mean()\n")
+    return folder
+
+
+def test_faq__quotes_commands():
+    assert len(QUOTED) == FAQ.count("```console") >= 10
+
+
+@pytest.mark.parametrize(("line", "said"), QUOTED, ids=[line for line, _ in QUOTED])
+def test_faq__errors_are_those_of_the_command(line, said, desk, monkeypatch, capfd):
+    if "m.py" in line:
+        pytest.importorskip("jax")
+    monkeypatch.chdir(desk)
+    monkeypatch.setattr(sys, "argv", shlex.split(line))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    last = capfd.readouterr().err.strip().splitlines()[-1]
+    assert all(part in last for part in said.split("...")), last
+
+
+# Generated pages
+
+
+def test_generate__a_page_for_everything():
+    names = generate.environments()
+    assert len(names) >= 8 and "PipelineCut-v0" in names
+    assert all((DOCS / "pictures" / f"{name}.webp").exists() for name in names)
+    page = generate.environment_page("PipelineCut-v0")
+    for heading in ("Action Space", "Observation Space", "Rewards", "Arguments", "Signature"):
+        assert f"\n## {heading}\n" in page
+    assert "`Discrete(302)`" in page and "../../pictures/PipelineCut-v0.webp" in page
+    commands = dict(generate.command_pages())
+    assert {"parenvs", "bench", "leaderboard", "iopddl"} <= set(commands)
+    assert "## parenvs plan" in commands["parenvs"] and "`--cluster`" in commands["parenvs"]
+    assert "parenvs iopddl solve problem.json" in commands["iopddl"]
+    text = generate.names_page()
+    assert all(f"parenvs.{name}\n" in text for name in parenvs.__all__)
+
+
+def test_generate__links():
+    def at(text):
+        return generate.linked(text, "docs/elastic.md")
+
+    assert at("[x](hybrid.md#seconds)") == "[x](hybrid.md#seconds)"
+    assert at("[x](../CHANGELOG.md)") == "[x](generated/changelog.md)"
+    assert at("[x](../benchmarks/results/memory.md)") == "[x](results/partitions.md)"
+    assert at("[x](../benchmarks/results/exports.md)") == "[x](generated/results/exports.md)"
+    assert at("[x](tutorials/train_ppo.py)") == "[x](generated/tutorials/train_ppo.md)"
+    assert at("[x](../benchmarks/memory.py)") == "x"
+    assert at("[x](https://a.b/c)") == "[x](https://a.b/c)"
+
+
+def test_generate__every_page_is_in_the_contents():
+    text = generate.with_others((DOCS / "index.md").read_text(encoding="utf-8"))
+    named = re.findall(r"^[\w/*.-]+$", text, re.M)
+    for page in pages():
+        if DOCS in page.parents and page.name != "index.md":
+            name = str(page.relative_to(DOCS).with_suffix(""))
+            assert name in named or f"{Path(name).parent}/*" in named, name
+
+
+# The README answers what newcomers ask, or is one link away from the answer.
+
+QUESTIONS = {
+    "What does it do?": ("README.md", "A **plan** says which layers run where"),
+    "How do I install it?": ("docs/start.md", "## Install"),
+    "How do I plan my own model?": ("docs/tutorials/index.md", "Plan your own JAX model"),
+    "Which environment do I train on?": ("docs/environments.md", "## Which one to train on"),
+    "What is a pivot?": ("docs/glossary.md", "## Pivot"),
+    "Is the cost model to be trusted?": ("docs/cost-model.md", "## What to trust"),
+    "How good is it beside what I use?": ("README.md", "what one would take"),
+    "How do I enter the leaderboard?": ("leaderboard/README.md", "## Enter"),
+    "How do I report and cite it?": ("docs/reporting.md", "## Metric"),
+    "What does this error mean?": ("docs/faq.md", "## Memory"),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_readme__answers(question):
+    page, words = QUESTIONS[question]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert page == "README.md" or f"]({page}" in readme, question
+    assert words in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_readme__two_screens():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
+
+
+def test_readme__table_is_the_leaderboards(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    instead = module(ROOT / "benchmarks" / "instead.py")
+    text = (ROOT / "leaderboard" / "results.md").read_text(encoding="utf-8")
+    shown = (ROOT / "benchmarks" / "results" / "instead.md").read_text(encoding="utf-8")
+    assert instead.page(text) in shown, "run benchmarks/instead.py, then benchmarks/readme.py"
+
+
+# What is released
+
+
+def test_release__citation_and_notice():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {parenvs.__version__}\n" in citation
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{parenvs.__version__}] - " in changelog
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    for path in (ROOT / "datasets" / "data" / "measured").iterdir():
+        assert path.name in notice, path.name
+    for name in re.findall(r"\b[\w./-]+\.(?:json|csv)\b", notice):
+        place = ROOT / name if "/" in name else ROOT / "datasets" / "data" / "measured" / name
+        assert place.is_file(), name
