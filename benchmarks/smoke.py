@@ -80,7 +80,7 @@ def main() -> None:
     extras = parser.parse_args().extras
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        count = environments()
+        count = 0 if extras else environments()  # the plain installation is tried by itself
         answers(folder)
         command(folder, "judge", "plan.json")
         found = json.loads(command(folder, "doctor", "--json"))
