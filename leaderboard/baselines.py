@@ -9,6 +9,7 @@ from parenvs.leaderboard.kinds.base import Description, Planner
 from parenvs.leaderboard.tasks import Task
 
 _PRETRAINED_ON = ("generated", "plan-validation")
+_FITTED_ON = {"mean-chain": ("other: the mean chain of elastic-train",)}
 
 
 def agents(task: Task) -> dict[str, Description]:
@@ -25,6 +26,8 @@ def learned_from(agent: str) -> tuple[str, ...]:
     """Return what an agent learned from, as ``Entry.trained_on``; empty if it did not learn."""
     if agent in TRAINED:
         return ("the problem itself",)
+    if agent in _FITTED_ON:
+        return _FITTED_ON[agent]
     return _PRETRAINED_ON if agent.startswith("pretrained") else ()
 
 

@@ -6,88 +6,22 @@ scores over all problems of its task that everybody can judge.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
-from parenvs.errors import ParenvsError, shown
 from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.leaderboard.kinds import KINDS
-from parenvs.leaderboard.problem import BOUND, OPTIMAL, TOLERANCE, Reference, TaskProblem
-from parenvs.leaderboard.reading import cleaned
-from parenvs.leaderboard.tasks import Task, tasks
-from parenvs.plan import Plan
+from parenvs.leaderboard.kinds import DRAWN, kind_of
+from parenvs.leaderboard.methods.judging import drawn_task, method_verdicts
+from parenvs.leaderboard.policies.judging import policy_verdicts
+from parenvs.leaderboard.problem import BOUND, OPTIMAL, TOLERANCE, Reference
+from parenvs.leaderboard.tasks import Task, TaskList, tasks
+from parenvs.leaderboard.verdicts import PlanState, Verdict, judged
 
 DIGITS = 6
 """Decimals to which scores are compared: scores that are equal to these tie."""
-_REASONS = 5
-"""Reasons that are given for one plan; the others are counted."""
-
-
-class PlanState(str, Enum):
-    """State of an entry's plan of a problem."""
-
-    LEGAL = "legal"
-    MISSING = "missing"
-    ILLEGAL = "illegal"
-    UNJUDGED = "not judged"  # the problem's file is not here
-
-    __str__ = str.__str__  # so that pages and messages show the word
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Verdict on an entry's plan of one problem.
-
-    Attributes:
-        problem: the problem.
-        state: whether the plan is legal, missing, illegal or not judged.
-        cost: cost of the plan if it is legal, else that of the trivial plan.
-        reasons: why the plan is illegal; each reason names the field.
-        report: the judge's report, None if the judge was not asked.
-        improves: whether the plan is better than a reference that is not proven.
-        note: why the plan is not judged, and the remedy; no reason for refusing the entry.
-    """
-
-    problem: TaskProblem
-    state: PlanState
-    cost: float
-    reasons: tuple[str, ...] = ()
-    report: Any = None
-    improves: bool = False
-    note: str = ""
-
-    @property
-    def counts(self) -> bool:
-        """Whether the problem counts in the score of the task."""
-        return not self.problem.added
-
-    @property
-    def score(self) -> float:
-        """Score of the plan: above 1 only if it is better than a reference without proof."""
-        return self.problem.score(self.cost)
-
-    @property
-    def reaches(self) -> bool:
-        """Whether the plan is legal and costs no more than the reference."""
-        reference = self.problem.reference.cost
-        return self.state == PlanState.LEGAL and self.cost <= reference * (1 + TOLERANCE)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the verdict as an object of JSON types, without the judge's report."""
-        return {
-            "problem": self.problem.name,
-            "state": self.state.value,
-            "cost": self.cost,
-            "score": self.score,
-            "reasons": list(self.reasons),
-            "improves": self.improves,
-            **({"note": self.note} if self.note else {}),
-        }
 
 
 @dataclass(frozen=True)
@@ -111,8 +45,9 @@ class CheckedEntry:
 
     @property
     def score(self) -> float:
-        """Geometric mean of the scores of all problems that count."""
-        return mean_score(verdict for verdict in self.verdicts if verdict.counts)
+        """Mean of the scores of all problems that count, of the task's kind."""
+        counted = (verdict for verdict in self.verdicts if verdict.counts)
+        return mean_score(counted, kind_of(self.task.name).mean)
 
     def count(self, state: PlanState) -> int:
         """Return the number of problems that count whose plan has this state."""
@@ -126,7 +61,7 @@ class CheckedEntry:
             for verdict in self.verdicts
             if verdict.state != PlanState.UNJUDGED
         ]
-        values = {figure: figure.of(pairs) for figure in KINDS[self.task.name].figures}
+        values = {figure: figure.of(pairs) for figure in kind_of(self.task.name).figures}
         return {
             figure.title: "" if value is None else figure.show(value)
             for figure, value in values.items()
@@ -178,28 +113,46 @@ class Standing:
         }
 
 
-def mean_score(verdicts: Iterable[Verdict]) -> float:
-    """Return the geometric mean of scores."""
-    logarithms = [math.log(verdict.score) for verdict in verdicts]
-    return math.exp(math.fsum(logarithms) / len(logarithms))
+def with_drawn(known: TaskList, entries: Iterable[CheckedEntry]) -> TaskList:
+    """Return the list of tasks, and after them the drawn tasks that entries of methods are of."""
+    drawn = {e.task.name: e.task for e in entries if e.entry.content == "script"}
+    ordered = {name: drawn[name] for name in DRAWN if name in drawn}
+    return TaskList(known.version, known.revision, {**known.tasks, **ordered})
 
 
-def check_file(path: str | os.PathLike[str]) -> CheckedEntry:
-    """Read an entry and judge its plans.
+def mean_score(verdicts: Iterable[Verdict], kind: str = "geometric") -> float:
+    """Return the mean of scores, ``"geometric"`` or ``"arithmetic"``."""
+    scores = [verdict.score for verdict in verdicts]
+    if kind == "arithmetic":
+        return math.fsum(scores) / len(scores)
+    return math.exp(math.fsum(map(math.log, scores)) / len(scores))
+
+
+def check_file(path: str | os.PathLike[str], seed: int = 0) -> CheckedEntry:
+    """Read an entry and judge what it holds; arguments as of ``check``.
 
     Raises:
         EntryError: the file is no entry; the error has every reason.
     """
-    return check(load_entry(path))
+    return check(load_entry(path), seed)
 
 
-def check(entry: Entry) -> CheckedEntry:
-    """Judge the plans of an entry.
+def check(entry: Entry, seed: int = 0) -> CheckedEntry:
+    """Judge the plans of an entry, play its policy, or run its method.
 
     Where a problem's file is one that users add and is not here, the plan is not judged, and
-    nothing else is lost.
+    nothing else is lost. What strangers wrote runs in ``parenvs.leaderboard.sandbox``.
+
+    Args:
+        entry: the entry.
+        seed: of what the checker draws: courses for policies, problems for methods.
     """
+    if entry.content == "script":
+        drawn = drawn_task(entry.task, seed)
+        return CheckedEntry(entry, drawn, method_verdicts(entry, drawn))
     task = tasks().task(entry.task)
+    if entry.content == "policy":
+        return CheckedEntry(entry, task, policy_verdicts(entry, task, seed))
     verdicts = (
         judged(problem, entry.plans[problem.name])
         if problem.name in entry.plans
@@ -207,47 +160,6 @@ def check(entry: Entry) -> CheckedEntry:
         for problem in task.problems.values()
     )
     return CheckedEntry(entry, task, tuple(verdicts))
-
-
-def judged(problem: TaskProblem, content: Any) -> Verdict:
-    """Judge the content of a plan file.
-
-    Nothing in it is opened as a file: instance and cluster must be the problem's own.
-
-    Args:
-        problem: the problem that the plan must be for.
-        content: the plan as JSON types, which may be anything.
-    """
-    where = f"field 'plans.{problem.name}'"
-    reasons = _reasons_of_head(problem, content)
-    if reasons:
-        return _illegal(problem, where, reasons)
-    try:
-        plan: Plan = problem.plan_class.from_json(content, where)
-    except ParenvsError as error:
-        return _illegal(problem, where, [str(error).removeprefix(f"{where}: ")])
-    missing = problem.missing()
-    if missing:
-        note = cleaned(f"{where}: not judged: {missing}")
-        return Verdict(problem, PlanState.UNJUDGED, problem.trivial, note=note)
-    reasons = problem.faults(plan)
-    if reasons:
-        return _illegal(problem, where, reasons)
-    report = problem.judge(plan)
-    if not report.legal:
-        return _illegal(problem, where, list(report.reasons), report)
-    cost, reference = problem.cost(report), problem.reference
-    impossible = cost < reference.bound * (1 - TOLERANCE)
-    if impossible or (reference.proven and cost < reference.cost * (1 - TOLERANCE)):
-        what = "optimum" if reference.proven else "lower bound"
-        proven = reference.cost if reference.proven else reference.bound
-        words = (
-            f"cost {cost!r} is better than the proven {what} {proven!r}: the proof or the "
-            "judge is wrong; please open an issue with this file"
-        )
-        return _illegal(problem, where, [words], report)
-    improves = problem.improves(cost)
-    return Verdict(problem, PlanState.LEGAL, cost, report=report, improves=improves)
 
 
 def ranking(task: Task, entries: Iterable[CheckedEntry]) -> list[Standing]:
@@ -287,54 +199,3 @@ def _reference(verdict: Verdict, method: str) -> Reference:
     if cost <= old.bound * (1 + TOLERANCE):
         return Reference(cost, cost, OPTIMAL, method, "", bounded_by, old.source)
     return Reference(cost, old.bound, BOUND, method, "", bounded_by, old.source)
-
-
-def _illegal(
-    problem: TaskProblem,
-    where: str,
-    reasons: list[str],
-    report: Any = None,
-) -> Verdict:
-    """Return the verdict on an illegal plan, with at most ``_REASONS`` reasons."""
-    more = len(reasons) - _REASONS
-    if more > 0:
-        reasons = [*reasons[:_REASONS], f"and {more:,} more reasons"]
-    words = tuple(cleaned(f"{where}: {reason}") for reason in reasons)
-    return Verdict(problem, PlanState.ILLEGAL, problem.trivial, words, report)
-
-
-def _reasons_of_head(problem: TaskProblem, content: Any) -> list[str]:
-    """Return the reasons why the content is no plan of the problem, whatever it decides."""
-    if not isinstance(content, Mapping):
-        return [f"must be a plan, an object, not {shown(content)}"]
-    reasons = []
-    for key, wanted in problem.head.items():
-        if key in content:
-            value = content[key]
-        elif key in problem.optional:
-            value = problem.optional[key]
-        else:
-            reasons.append(f"field {key!r} is missing")
-            continue
-        if not _same(value, wanted):
-            remedy = "; make the plan anew" if key == "fingerprint" else ""
-            reasons.append(f"field {key!r} must be {_short(wanted)}, not {shown(value)}{remedy}")
-    if "cluster" in content and "cluster" not in problem.head:
-        reasons.append("field 'cluster' must be left out: 'devices' says it")
-    return reasons
-
-
-def _same(value: Any, wanted: Any) -> bool:
-    """Return whether two values of JSON types are equal; true is not 1, but 1.0 is."""
-    if isinstance(wanted, dict):
-        return (
-            isinstance(value, dict)
-            and set(value) == set(wanted)
-            and all(_same(value[key], wanted[key]) for key in wanted)
-        )
-    return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)
-
-
-def _short(wanted: Any) -> str:
-    """Return a value as JSON of at most 120 characters."""
-    return cleaned(json.dumps(wanted), 120)

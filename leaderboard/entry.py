@@ -6,13 +6,15 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parenvs.errors import did_you_mean, shown
 from parenvs.files import write_text
+from parenvs.leaderboard.kinds import DRAWN, KINDS
 from parenvs.leaderboard.names import author_fault, entry_fault, is_seen
+from parenvs.leaderboard.policies.formats import PolicyError, read_policy, with_weights
 from parenvs.leaderboard.reading import EntryError, cleaned, read_json
 from parenvs.leaderboard.tasks import Task, TaskList, tasks
 
@@ -49,16 +51,19 @@ class Entry:
         seeds: seeds of all random numbers.
         search_budget: time or steps that were spent on each problem, in words.
         hardware: machine that the planner ran on.
-        plans: name of a problem -> content of its plan file; a problem may be missing.
+        plans: name of a problem -> content of its plan file; a problem may be missing. Empty in
+            entries of policies and methods.
         seconds: name of a problem -> wall seconds that its plan took; shown, never ranked.
         tasks: version of the list of tasks that the entry is for.
+        policy: of a task that takes policies, see ``parenvs.leaderboard.policies.formats``.
+        script: of a task whose problems are drawn, the text of the method.
     """
 
     task: str
     entry: str
     authors: tuple[str, ...]
     method: str
-    plans: Mapping[str, Any]
+    plans: Mapping[str, Any] = field(default_factory=dict)
     learned: bool = False
     trained_on: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
@@ -67,10 +72,17 @@ class Entry:
     link: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
     tasks: int = field(default_factory=lambda: tasks().version)
+    policy: Mapping[str, Any] | None = None
+    script: str = ""
+
+    @property
+    def content(self) -> str:
+        """What the entry holds: ``"plans"``, ``"policy"`` or ``"script"``."""
+        return holds(self.task)
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as an object of JSON types, schema version first."""
-        return {
+        content = {
             "schema": SCHEMA,
             "tasks": self.tasks,
             "task": self.task,
@@ -83,9 +95,12 @@ class Entry:
             "seeds": list(self.seeds),
             "search_budget": self.search_budget,
             "hardware": self.hardware,
-            "seconds": dict(self.seconds),
-            "plans": dict(self.plans),
         }
+        if self.content == "script":
+            return {**content, "script": f"{self.entry}.py"}
+        if self.content == "policy":
+            return {**content, "policy": self.policy}
+        return {**content, "seconds": dict(self.seconds), "plans": dict(self.plans)}
 
     @classmethod
     def from_json(cls, content: Any, where: str = "entry", known: TaskList | None = None) -> Self:
@@ -104,7 +119,7 @@ class Entry:
         checks = _FieldChecks(content)
         task = checks.head(tasks() if known is None else known)
         fields = checks.fields()
-        if task is not None:
+        if isinstance(task, Task):
             checks.problems(task)
         if checks.reasons:
             raise EntryError(where, checks.reasons)
@@ -118,10 +133,15 @@ class Entry:
         """
         content = self.to_json()
         self.from_json(content, cleaned(os.fspath(path)))
-        plans = content.pop("plans")
+        if self.content == "script":
+            write_text(Path(path).with_suffix(".py"), self.script)
+            write_text(path, json.dumps(content, indent=1) + "\n")
+            return
+        key = self.content
+        parts = content.pop(key)
         text = json.dumps(content, indent=1).removesuffix("\n}")
-        lines = ",\n".join(f"  {json.dumps(k)}: {json.dumps(plan)}" for k, plan in plans.items())
-        write_text(path, f'{text},\n "plans": {{\n{lines}\n }}\n}}\n')
+        lines = ",\n".join(f"  {json.dumps(k)}: {json.dumps(part)}" for k, part in parts.items())
+        write_text(path, f'{text},\n "{key}": {{\n{lines}\n }}\n}}\n')
 
 
 def load_entry(path: str | os.PathLike[str]) -> Entry:
@@ -130,7 +150,42 @@ def load_entry(path: str | os.PathLike[str]) -> Entry:
     Raises:
         EntryError: the file cannot be read, or fields are not valid; the error has every reason.
     """
-    return Entry.from_json(read_json(path), cleaned(os.fspath(path)))
+    content, where, folder = read_json(path), cleaned(os.fspath(path)), Path(path).parent
+    if isinstance(content, dict) and "policy" in content:
+        try:
+            content["policy"] = with_weights(content["policy"], folder)
+        except PolicyError as error:
+            raise EntryError(where, [f"field 'policy': {error}"]) from None
+    entry = Entry.from_json(content, where)
+    if entry.content != "script":
+        return entry
+    return replace(entry, script=_script(folder / f"{entry.entry}.py", where))
+
+
+def _script(path: Path, where: str) -> str:
+    """Read the text of a method; nothing in it runs.
+
+    Raises:
+        EntryError: it is missing, no regular file, too large, or not UTF-8.
+    """
+    name = f"field 'script': {path.name}"
+    try:
+        if path.is_symlink() or not path.is_file():
+            raise EntryError(where, [f"{name} is no file beside the entry"])
+        if path.stat().st_size > MAX_SCRIPT:
+            raise EntryError(where, [f"{name} has more than {MAX_SCRIPT:,} bytes"])
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        raise EntryError(where, [f"{name} is not UTF-8"]) from None
+    except OSError as error:
+        raise EntryError(where, [f"{name}: {error.strerror}"]) from None
+
+
+def holds(task: str) -> str:
+    """Return what entries of a task hold: ``"plans"``, ``"policy"`` or ``"script"``."""
+    if task in DRAWN:
+        return "script"
+    return "policy" if task in KINDS and KINDS[task].policy is not None else "plans"
 
 
 def entry_files(folder: str | os.PathLike[str]) -> list[Path]:
@@ -169,10 +224,14 @@ def _strangeness(path: Path, entry: Entry) -> tuple[bool, bool]:
     return path.name != place.name, path.parent.name != place.parent.name
 
 
-_KEYS = (
+_COMMON = (
     "schema", "tasks", "task", "entry", "authors", "link", "method", "learned", "trained_on",
-    "seeds", "search_budget", "hardware", "seconds", "plans",
+    "seeds", "search_budget", "hardware",
 )  # fmt: skip
+_OWN = {"plans": ("seconds", "plans"), "policy": ("policy",), "script": ("script",)}
+"""What entries hold -> the fields that they have beside ``_COMMON``."""
+MAX_SCRIPT = 2**18
+"""Bytes of the largest method."""
 
 
 class _FieldChecks:
@@ -186,15 +245,20 @@ class _FieldChecks:
         """Add a reason: the field ``key`` with ``words``."""
         self.reasons.append(f"field {key!r} {words}")
 
-    def head(self, known: TaskList) -> Task | None:
-        """Check keys and versions, and return the task, None if there is no such task."""
+    def head(self, known: TaskList) -> Task | str | None:
+        """Check keys and versions, and return the task, None if there is no such task.
+
+        Of a task whose problems are drawn it returns the name.
+        """
         content = self.content
-        for key in _KEYS:
+        name = content.get("task")
+        keys = (*_COMMON, *_OWN[holds(name) if isinstance(name, str) else "plans"])
+        for key in keys:
             if key not in content:
                 self.refuse(key, "is missing")
-        unknown = [key for key in content if key not in _KEYS]
+        unknown = [key for key in content if key not in keys]
         for key in unknown[:3]:
-            near = did_you_mean(key[:80], _KEYS)
+            near = did_you_mean(key[:80], keys)
             self.reasons.append(f"unknown field {shown(key)}{near}")
         if len(unknown) > 3:
             self.reasons.append(f"and {len(unknown) - 3:,} more unknown fields")
@@ -202,11 +266,12 @@ class _FieldChecks:
             value = content.get(key)
             if key in content and (type(value) is not int or value != version):
                 self.refuse(key, f"is {shown(value)}; this version of parenvs takes {version}")
-        name = content.get("task")
         if isinstance(name, str) and name in known.tasks:
             return known.tasks[name]
+        if isinstance(name, str) and name in DRAWN:
+            return name
         if "task" in content:
-            self.refuse("task", f"is {shown(name)}; known: {', '.join(known.tasks)}")
+            self.refuse("task", f"is {shown(name)}; known: {', '.join((*known.tasks, *DRAWN))}")
         return None
 
     def fields(self) -> dict[str, Any]:
@@ -249,12 +314,33 @@ class _FieldChecks:
             "method": self._text("method", 1000),
             "search_budget": self._text("search_budget", 300),
             "hardware": self._text("hardware", 200),
-            "seconds": self.content.get("seconds"),
-            "plans": self.content.get("plans"),
+            **self._own(),
         }
+
+    def _own(self) -> dict[str, Any]:
+        """Check what the entry holds but its plans, and return it as arguments of ``Entry``."""
+        content, name = self.content, self.content.get("task")
+        kind = holds(name) if isinstance(name, str) else "plans"
+        if kind == "policy" and "policy" in content:
+            try:
+                read_policy(content["policy"], content.get("entry"))
+            except PolicyError as error:
+                self.refuse("policy", str(error))
+            return {"policy": content["policy"]}
+        if kind == "script" and "script" in content:
+            wanted = f"{content.get('entry')}.py"
+            if content["script"] != wanted:
+                self.refuse("script", f"must be {shown(wanted)}, not {shown(content['script'])}")
+        if kind != "plans":
+            return {}
+        return {"seconds": content.get("seconds"), "plans": content.get("plans")}
 
     def problems(self, task: Task) -> None:
         """Check that plans and seconds are of problems of the task, whatever the plans are."""
+        policy = self.content.get("policy")
+        if isinstance(policy, dict) and isinstance(policy.get("plans"), dict):
+            for name in [name for name in policy["plans"] if name not in task.problems][:3]:
+                self.refuse("policy", f"names {shown(name)}, no problem of {task.name}")
         for key in ("plans", "seconds"):
             value = self.content.get(key)
             if not isinstance(value, dict):

@@ -145,6 +145,10 @@ class TaskProblem(ABC):
             InfeasibleError: no plan fits the memory.
         """
 
+    def found(self) -> dict[str, Any]:
+        """Return settings that are computed with the reference, such as another bound."""
+        return {}
+
     def faults(self, plan: Plan) -> list[str]:
         """Return why a plan, whatever it costs, is none of this problem; the judge is not asked."""
         return []

@@ -55,7 +55,12 @@ def solved(problem: TaskProblem, seconds: float = SECONDS) -> TaskProblem:
     Raises:
         InfeasibleError: no plan fits the memory.
     """
-    return replace(problem, reference=problem.solved(seconds), trivial=problem.trivial_cost())
+    return replace(
+        problem,
+        reference=problem.solved(seconds),
+        trivial=problem.trivial_cost(),
+        settings={**problem.settings, **problem.found()},
+    )
 
 
 def is_same_cost(one: float, other: float) -> bool:

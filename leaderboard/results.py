@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from parenvs.leaderboard.check import (
-    CheckedEntry,
-    PlanState,
-    Standing,
-    Verdict,
-    mean_score,
-    ranking,
-)
-from parenvs.leaderboard.kinds import KINDS
+from parenvs.leaderboard.check import CheckedEntry, Standing, mean_score, ranking
+from parenvs.leaderboard.comparing import Marks, compare, simulated, turned
+from parenvs.leaderboard.kinds import DRAWN, kind_of
 from parenvs.leaderboard.tasks import Task, TaskList
+from parenvs.leaderboard.verdicts import PlanState, Verdict
 from parenvs.markdown import escaped, table
 
 COMMAND = "parenvs leaderboard table --out leaderboard/results.md"
@@ -22,6 +17,8 @@ SHORT_COMMAND = "parenvs leaderboard table --summary --out leaderboard/summary.m
 """Command that writes ``summary.md``."""
 ADDED_COMMAND = "parenvs leaderboard table --added --out leaderboard/contest.md"
 """Command that writes ``contest.md``."""
+METHODS_COMMAND = "parenvs leaderboard table --methods --out leaderboard/methods.md"
+"""Command that writes ``methods.md``, with another seed than 0 followed by ``--seed``."""
 _HEADER = (
     "rank", "entry", "score", "at the reference", "marked", "learned", "trained on", "search",
     "seconds", "authors",
@@ -40,19 +37,72 @@ def page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
         "The rules are in [README.md](README.md).",
     ]
     for task in known.tasks.values():
-        standings = ranking(task, entries)
-        parts += [f"## {task.name}", _about(task)]
-        if not standings:
-            parts.append("No entry yet.")
-            continue
-        own = [] if task.tiers == {} else ["certified"]
-        header = (*_HEADER[:4], *own, *_HEADER[4:])
-        left = (1, *(k for k, name in enumerate(header) if name in _LEFT))
-        parts += [
-            table(header, [_row(s, own) for s in standings], left=left),
-            _by_tier(task, standings) if task.tiers else _by_problem(task, standings),
-        ]
+        parts += _section(task, ranking(task, entries))
     return "\n\n".join(parts) + "\n"
+
+
+def methods_page(known: TaskList, entries: Sequence[CheckedEntry], seed: int) -> str:
+    """Return the rankings of methods, on the problems that a seed of the checker draws.
+
+    Args:
+        known: of ``with_drawn``.
+        entries: judged entries, of methods and others.
+        seed: of the checker.
+    """
+    command = METHODS_COMMAND if seed == 0 else f"{METHODS_COMMAND} --seed {seed}"
+    parts = [
+        "# Methods on drawn problems",
+        f"`{command}`",
+        f"Every method ran in the sandbox on problems that seed {seed} drew, each in a process of "
+        "its own; the judge priced the plans outside of it. References were solved for this page, "
+        "with a time limit. Other seeds give other problems. The rules are in "
+        "[README.md](README.md).",
+    ]
+    for task in (task for name, task in known.tasks.items() if name in DRAWN):
+        parts += _section(task, ranking(task, entries))
+        faults = [
+            f"* {escaped(checked.entry.entry)}: {escaped(checked.reasons[0])}"
+            for checked in entries
+            if checked.task.name == task.name and checked.reasons
+        ]
+        parts += ["\n".join(faults)] if faults else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(task: Task, standings: Sequence[Standing]) -> list[str]:
+    """Return title, description and tables of a task."""
+    parts = [f"## {task.name}", _about(task)]
+    if not standings:
+        return [*parts, "No entry yet."]
+    marks = compare(standings)
+    own = [figure.title for figure in kind_of(task.name).figures if not figure.added]
+    shown = [*own, "simulated"] if any(m.simulated is not None for m in marks.values()) else own
+    header = (*_HEADER[:4], *shown, *_HEADER[4:])
+    left = (1, *(k for k, name in enumerate(header) if name in _LEFT))
+    rows = [_row(standing, own, marks[standing.checked.entry.entry]) for standing in standings]
+    parts.append(table(header, rows, left=left))
+    others = turned(standings)
+    if shown != own:
+        parts.append(
+            f"L ranks. `simulated`: the same score by the simulated length. On {len(others)} of "
+            f"{len(task.problems)} problems a plan with a greater L than the reference is not "
+            "slower in simulation (≈ below); the simulated length is up to "
+            f"{_greatest_error(standings):.2f} times L. Entries whose order the simulation turns "
+            "round are equal within the model's error."
+        )
+    by_tier = _by_tier(task, standings) if task.tiers else _by_problem(task, standings, others)
+    return [*parts, by_tier]
+
+
+def _greatest_error(standings: Sequence[Standing]) -> float:
+    """Return the largest ratio of simulated length and L."""
+    ratios = [
+        seconds / verdict.cost
+        for standing in standings
+        for verdict in standing.checked.verdicts
+        if (seconds := simulated(verdict)) is not None
+    ]
+    return max(ratios)
 
 
 _LEFT = ("marked", "learned", "trained on", "search", "authors")
@@ -85,7 +135,7 @@ def added_page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
         if not problems:
             continue
         parts.append(f"## {task.name}")
-        figures = KINDS[task.name].figures
+        figures = kind_of(task.name).figures
         parts += [f"{figure.title}: {figure.words}." for figure in figures if figure.added]
         rows = []
         for standing in ranking(task, entries):
@@ -140,10 +190,17 @@ def _about(task: Task) -> str:
         f"{task.title} Cost: {task.cost}. Trivial plan: {task.trivial}. {len(problems)} "
         f"problems, {proven} with a proven optimum."
     )
-    if task.tiers and proven < len(problems):
+    kind = kind_of(task.name)
+    if kind.mean == "arithmetic":
+        words += (
+            " The reference is the hindsight optimum of the same courses. Score of a problem: "
+            "samples / those of the reference, 0 if that is less than nothing; of the task: the "
+            f"arithmetic mean. `{kind.figures[0].title}`: {kind.figures[0].words}."
+        )
+    elif kind.figures and proven < len(problems):
         words += (
             " A plan better than a reference without proof scores above 1. `certified`: "
-            f"{KINDS[task.name].figures[0].words}."
+            f"{kind.figures[0].words}."
         )
     if len(problems) < len(task.problems):
         words += (
@@ -153,8 +210,9 @@ def _about(task: Task) -> str:
     return words
 
 
-def _row(standing: Standing, own: Sequence[str]) -> list[str]:
+def _row(standing: Standing, own: Sequence[str], marks: Marks) -> list[str]:
     """Return the row of an entry in the ranking; see ``_HEADER``."""
+    marked = "; ".join(filter(None, (standing.mark, escaped(marks.words))))
     entry = standing.checked.entry
     name = escaped(entry.entry)
     total = len(standing.checked.task.counted)
@@ -165,7 +223,8 @@ def _row(standing: Standing, own: Sequence[str]) -> list[str]:
         f"{standing.score:.4f}",
         f"{standing.reached} of {total}",
         *(standing.checked.figures[title] for title in own),
-        standing.mark,
+        *([] if marks.simulated is None else [f"{marks.simulated:.4f}"]),
+        marked,
         "yes" if entry.learned else "no",
         escaped(", ".join(entry.trained_on)),
         escaped(entry.search_budget),
@@ -174,14 +233,26 @@ def _row(standing: Standing, own: Sequence[str]) -> list[str]:
     ]
 
 
-def _by_problem(task: Task, standings: Sequence[Standing]) -> str:
-    """Return a table of the scores by problem; scores without a legal plan are in brackets."""
+def _by_problem(
+    task: Task, standings: Sequence[Standing], others: Mapping[str, Collection[str]]
+) -> str:
+    """Return a table of the scores by problem; scores without a legal plan are in brackets.
+
+    Args:
+        task: the task.
+        standings: its ranking.
+        others: of ``turned``: their scores have a mark.
+    """
     columns = [s.checked for s in standings]
     verdicts = [{v.problem.name: v for v in checked.verdicts} for checked in columns]
     rows = []
     for name, problem in task.problems.items():
         reference = problem.reference
-        cells = [_cell(by_name[name]) for by_name in verdicts]
+        marked = others.get(name, ())
+        cells = [
+            _cell(by_name[name]) + " ≈" * (checked.entry.entry in marked)
+            for checked, by_name in zip(columns, verdicts, strict=True)
+        ]
         rows.append(
             [name, f"{reference.cost:.6g}", _proof(reference.cost, reference.bound), *cells]
         )
@@ -200,7 +271,7 @@ def _by_tier(task: Task, standings: Sequence[Standing]) -> str:
         cells = []
         for checked in columns:
             own = [v for v in checked.verdicts if v.problem.name in names]
-            score = f"{mean_score(own):.4f}"
+            score = f"{mean_score(own, kind_of(task.name).mean):.4f}"
             whole = all(v.state == PlanState.LEGAL for v in own)
             cells.append(score if whole else f"({score})")
         count = str(len(problems))

@@ -9,12 +9,13 @@ from typing import Any
 from parenvs.agents.names import STEPS
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.leaderboard.baselines import agents, learned_from, planner
-from parenvs.leaderboard.check import PlanState, judged
-from parenvs.leaderboard.entry import Entry
+from parenvs.leaderboard.entry import Entry, holds
+from parenvs.leaderboard.kinds import KINDS
 from parenvs.leaderboard.kinds.base import ONE, Planner
 from parenvs.leaderboard.problem import TaskProblem
 from parenvs.leaderboard.reading import cleaned
 from parenvs.leaderboard.tasks import tasks
+from parenvs.leaderboard.verdicts import PlanState, judged
 from parenvs.machine import cores, counted, processor
 
 
@@ -57,6 +58,8 @@ def submission(
     Raises:
         ParenvsError: there is no such task, or no problem got a legal plan.
     """
+    if holds(task) != "plans":
+        raise ParenvsError(f"task {task!r} takes no plans; see leaderboard/README.md")
     plans: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     for problem in tasks().task(task).problems.values():
@@ -110,9 +113,27 @@ def agent_submission(
         ParenvsError: there is no such task or agent, or an extra is missing.
     """
     known_task = tasks().task(task)
+    known = agents(known_task)
+    if agent not in known:
+        planner(known_task, agent)  # raises, and says which there are
+    description, trained_on = known[agent], learned_from(agent)
+    make_policy = KINDS[task].policy
+    if make_policy is not None:
+        made = Entry(
+            task=task,
+            entry=entry or agent,
+            authors=tuple(authors),
+            method=description.method,
+            learned=bool(trained_on),
+            trained_on=trained_on,
+            search_budget=description.search_budget,
+            hardware=this_hardware() if hardware is None else hardware,
+            link=description.link,
+            policy=make_policy(agent),
+        )
+        say(f"{task} {made.entry}: {made.policy['kind'] if made.policy else ''}")
+        return made
     plan = planner(known_task, agent, seed, steps)
-    description = agents(known_task)[agent]
-    trained_on = learned_from(agent)
     return submission(
         task,
         plan,

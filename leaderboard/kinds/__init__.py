@@ -1,6 +1,6 @@
 """The tasks, a module for each kind: problems, references, agents; a new task is a new module."""
 
-from parenvs.leaderboard.kinds import hybrid, iopddl, ordering, partition, pipeline
+from parenvs.leaderboard.kinds import drawn, elastic, hybrid, iopddl, ordering, partition, pipeline
 from parenvs.leaderboard.kinds.base import TaskKind
 
 KINDS: dict[str, TaskKind] = {
@@ -9,5 +9,13 @@ KINDS: dict[str, TaskKind] = {
     **hybrid.TASKS,
     **ordering.TASKS,
     **iopddl.TASKS,
+    **elastic.TASKS,
 }
 """Name of a task -> what the leaderboard knows of it, in the order of the list."""
+DRAWN: dict[str, TaskKind] = drawn.TASKS
+"""Name of a task whose problems a seed of the checker draws, for methods -> the same."""
+
+
+def kind_of(task: str) -> TaskKind:
+    """Return what the leaderboard knows of a task, of the list or drawn."""
+    return KINDS[task] if task in KINDS else DRAWN[task]

@@ -113,6 +113,9 @@ class TaskKind:
         planner: makes a planner of an agent's name, a seed and steps.
         reward: ``"paper"`` or ``"step_time"`` for partitions.
         figures: what is shown beside the score.
+        policy: makes the policy of an agent's name, JSON types; None where entries hold plans.
+        mean: how the scores of problems make that of the task, ``"geometric"`` or
+            ``"arithmetic"``, where scores may be 0.
     """
 
     title: str
@@ -125,6 +128,8 @@ class TaskKind:
     planner: Callable[[str, int, int], Planner]
     reward: str = ""
     figures: tuple[Figure, ...] = field(default=())
+    policy: Callable[[str], dict[str, Any]] | None = None
+    mean: str = "geometric"
 
     def fields(self) -> dict[str, str]:
         """Return the fields that stand in ``tasks.json``."""

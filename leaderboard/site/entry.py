@@ -7,7 +7,7 @@ from typing import Any
 
 from parenvs.hybrid.report import HybridReport
 from parenvs.iopddl.problem import IntraOpReport
-from parenvs.leaderboard.check import PlanState, Standing, Verdict
+from parenvs.leaderboard.check import Standing
 from parenvs.leaderboard.site.html import (
     Child,
     Markup,
@@ -33,6 +33,7 @@ from parenvs.leaderboard.site.sortable_table import (
     seconds_field,
     sortable_table,
 )
+from parenvs.leaderboard.verdicts import PlanState, Verdict
 from parenvs.ordering.problem import OrderReport
 from parenvs.partitioning.problem import PartitionReport
 from parenvs.pipeline.problem import Report

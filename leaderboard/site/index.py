@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from parenvs.leaderboard.check import PlanState, Standing, Verdict
-from parenvs.leaderboard.kinds import KINDS
+from parenvs.leaderboard.check import Standing
+from parenvs.leaderboard.comparing import Marks, compare, turned
+from parenvs.leaderboard.kinds import kind_of
 from parenvs.leaderboard.problem import Reference, TaskProblem
 from parenvs.leaderboard.site.entry import learned_mark
 from parenvs.leaderboard.site.html import Child, Markup, badge, foreign_text, markup, page, tag
@@ -20,6 +21,7 @@ from parenvs.leaderboard.site.sortable_table import (
     sortable_table,
 )
 from parenvs.leaderboard.tasks import Task, TaskList
+from parenvs.leaderboard.verdicts import PlanState, Verdict
 
 _RANKING = (
     Column("rank", "number"),
@@ -137,16 +139,28 @@ def ranking_table(task: Task, standings: Sequence[Standing], root: str) -> Marku
     """Make the table of a task's ranking; ``root`` leads to the folder of the entries."""
     if not standings:
         return tag("p", "No entry yet.", class_="quiet")
-    rows = [_rank(task, standing, root) for standing in standings]
-    own = [Column(figure.title, first="descending") for figure in KINDS[task.name].figures]
+    marks = compare(standings)
+    is_simulated = any(mark.simulated is not None for mark in marks.values())
+    rows = [
+        _rank(task, standing, root, marks[standing.checked.entry.entry], is_simulated)
+        for standing in standings
+    ]
+    figures = kind_of(task.name).figures
+    own = [Column(figure.title, first="descending") for figure in figures]
+    own += [Column("simulated", "number", "descending")] if is_simulated else []
     words = (
         f"Ranking of {task.name}. Seconds are the entry's own, of all its plans; they do not rank."
     )
-    words += "".join(f" {x.title}: {x.words}." for x in KINDS[task.name].figures)
+    words += "".join(f" {x.title[0].upper()}{x.title[1:]}: {x.words}." for x in figures)
+    if is_simulated:
+        words += (
+            " L ranks. Simulated: the same score by the simulated length; entries whose order it "
+            "turns round are equal within the model's error (≈)."
+        )
     return sortable_table(words, (*_RANKING[:5], *own, *_RANKING[5:]), rows, head=1)
 
 
-def _rank(task: Task, standing: Standing, root: str) -> Row:
+def _rank(task: Task, standing: Standing, root: str, mark: Marks, is_simulated: bool) -> Row:
     """Make the row of an entry in the ranking."""
     checked, entry = standing.checked, standing.checked.entry
     total, legal = len(task.counted), checked.count(PlanState.LEGAL)
@@ -158,6 +172,16 @@ def _rank(task: Task, standing: Standing, root: str) -> Row:
     ):
         if checked.count(state):
             marks += [badge(f"{checked.count(state)} {words}", kind), " "]
+    if mark.same:
+        marks += [badge("same plans", "warn"), tag("small", foreign_text(f" as {mark.same}")), " "]
+    beside = [tag("small", foreign_text(f"≈ {', '.join(mark.equal)}"))] if mark.equal else []
+    simulated = (
+        []
+        if mark.simulated is None
+        else [Field([f"{mark.simulated:.4f}", *beside], mark.simulated, "score")]
+    )
+    if is_simulated and not simulated:
+        simulated = [Field("")]
     authors = ", ".join(entry.authors)
     name = tag("a", foreign_text(entry.entry), href=f"{root}{task.name}/{entry.entry}.html")
     sources = tag("small", foreign_text(", ".join(entry.trained_on))) if entry.trained_on else None
@@ -170,6 +194,7 @@ def _rank(task: Task, standing: Standing, root: str) -> Row:
             number(standing.reached, f"{standing.reached} of {total}"),
             Field([*marks, f"{legal} of {total}"], float(legal)),
             *(Field(words, words) for words in checked.figures.values()),
+            *simulated,
             Field([learned_mark(entry.learned), sources], "1" if entry.learned else "2"),
             Field(foreign_text(entry.search_budget), entry.search_budget, "prose"),
             seconds_field(seconds),
@@ -197,7 +222,7 @@ def task_page(task: Task, standings: Sequence[Standing]) -> str:
 
 def _matrix(task: Task, standings: Sequence[Standing]) -> Markup:
     """Make the table of scores: a row for each problem, a column for each entry."""
-    columns = [Column("problem")]
+    columns, others = [Column("problem")], turned(standings)
     verdicts = []
     for standing in standings:
         entry = standing.checked.entry
@@ -206,7 +231,15 @@ def _matrix(task: Task, standings: Sequence[Standing]) -> Markup:
         columns.append(Column(name, "number", "descending"))
         verdicts.append({v.problem.name: v for v in standing.checked.verdicts})
     rows = [
-        Row((Field(name), *(_cell(by_name[name]) for by_name in verdicts)))
+        Row(
+            (
+                Field(name),
+                *(
+                    _cell(by_name[name], s.checked.entry.entry in others.get(name, ()))
+                    for s, by_name in zip(standings, verdicts, strict=True)
+                ),
+            )
+        )
         for name in task.problems
     ]
     words = (
@@ -214,12 +247,14 @@ def _matrix(task: Task, standings: Sequence[Standing]) -> Markup:
         "better than the reference, which has no proof. In brackets: no legal plan, scored as the "
         "trivial plan."
     )
+    if others:
+        words += " ≈: a greater L than the reference, and not slower in simulation."
     return sortable_table(words, columns, rows)
 
 
-def _cell(verdict: Verdict) -> Field:
-    """Make the cell of a score."""
-    score = f"{verdict.score:.4f}"
+def _cell(verdict: Verdict, is_turned: bool) -> Field:
+    """Make the cell of a score; ``is_turned`` says that the simulation puts it first."""
+    score = f"{verdict.score:.4f}" + " ≈" * is_turned
     if verdict.state == PlanState.ILLEGAL:
         return Field(f"illegal ({score})", verdict.score, "bad")
     if verdict.state == PlanState.UNJUDGED:

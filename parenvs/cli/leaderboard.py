@@ -14,7 +14,7 @@ import typer
 from parenvs.cli import tables
 from parenvs.cli.options import Json, Seed, check_range
 from parenvs.cli.report import out, say, say_json, say_progress
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, one_line
 from parenvs.files import locked, write_text
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ Files = Annotated[list[Path], typer.Argument(help="Entries.", show_default=False
 Folder = Annotated[
     Path, typer.Option("--folder", help="Folder of the entries, TASK/ENTRY.json in it.")
 ]
-_SUBMISSIONS = Path("leaderboard/submissions")
+_SUBMISSIONS, _SCRIPTS = Path("leaderboard/submissions"), Path("leaderboard/scripts")
+Drawing = Annotated[
+    int, typer.Option("--seed", help="Of the problems and courses that the checker draws.")
+]
 
 
 def add_leaderboard(app: typer.Typer) -> None:
@@ -87,11 +90,16 @@ def submit(
 
 def check(
     files: Files,
+    seed: Drawing = 0,
     as_json: Json = False,
 ) -> None:
-    """Judge entries anew and give every reason for refusing one. Status 2 if one is refused."""
+    """Judge entries anew and give every reason for refusing one. Status 2 if one is refused.
+
+    Networks, tables and methods run in a process of their own, with limits.
+    """
+    check_range("--seed", seed, 0)
     begin = time.perf_counter()
-    entries, refused = _checked(files)
+    entries, refused = _checked(files, seed=seed)
     if as_json:
         say_json(_standings(entries))
     else:
@@ -122,17 +130,28 @@ def table(
     added: Annotated[
         bool, typer.Option("--added", help="The problems whose files you added, and no others.")
     ] = False,
+    methods: Annotated[
+        bool, typer.Option("--methods", help=f"Methods on drawn problems, of {_SCRIPTS}.")
+    ] = False,
+    seed: Drawing = 0,
     as_json: Json = False,
 ) -> None:
     """Rank a folder's entries, all judged anew, as Markdown. Status 2 if one is refused."""
-    from parenvs.leaderboard.results import added_page, page, summary
+    from parenvs.leaderboard.check import with_drawn
+    from parenvs.leaderboard.results import added_page, methods_page, page, summary
     from parenvs.leaderboard.tasks import tasks
 
-    entries, refused = _accepted(_of_folder(folder), folder)
+    check_range("--seed", seed, 0)
+    if methods and folder == _SUBMISSIONS:
+        folder = _SCRIPTS
+    entries, refused = _accepted(_of_folder(folder), folder, seed)
+    known = with_drawn(tasks(), entries)
     if as_json:
         text = json.dumps(_standings(entries)) + "\n"
+    elif methods:
+        text = methods_page(known, entries, seed)
     else:
-        text = (added_page if added else summary if short else page)(tasks(), entries)
+        text = (added_page if added else summary if short else page)(known, entries)
     if path is None:
         sys.stdout.write(text)
     else:
@@ -144,13 +163,22 @@ def table(
 def site(
     path: Annotated[Path, typer.Option("--out", help="Folder of the site, replaced as a whole.")],
     folder: Folder = _SUBMISSIONS,
+    methods: Annotated[
+        Path | None, typer.Option(help="Folder of methods, to be shown with the entries.")
+    ] = None,
+    seed: Drawing = 0,
 ) -> None:
     """Write the leaderboard as static pages, every plan drawn, all judged anew."""
+    from parenvs.leaderboard.check import with_drawn
     from parenvs.leaderboard.site import write_site
     from parenvs.leaderboard.tasks import tasks
 
-    entries, refused = _accepted(_of_folder(folder), folder)
-    files = write_site(path, tasks(), entries)
+    check_range("--seed", seed, 0)
+    entries, refused = _accepted(_of_folder(folder), folder, seed)
+    if methods is not None:
+        more, words = _accepted(_of_folder(methods), methods, seed)
+        entries, refused = [*entries, *more], "; ".join(filter(None, (refused, words)))
+    files = write_site(path, with_drawn(tasks(), entries), entries)
     total = sum(len(text.encode()) for text in files.values())
     say(f"site written to {path}: {len(files)} files, {total / 1e6:.1f} MB; open index.html")
     _end(refused)
@@ -178,12 +206,13 @@ def update(files: Files) -> None:
 
 
 def _checked(
-    files: Iterable[Path], folder: Path | None = None
+    files: Iterable[Path], folder: Path | None = None, seed: int = 0
 ) -> tuple[list[CheckedEntry], dict[Path, tuple[str, ...]]]:
     """Judge entries: all that could be judged, and the reasons for refusing a file.
 
     An entry that breaks a rule is in both; a file that is no entry, or claims that of another
-    file, is refused only. So is one under ``folder`` that is not where its fields say.
+    file, is refused only. So is one under ``folder`` that is not where its fields say, and one on
+    which the judge itself fails: no file stops the others.
     """
     from parenvs.leaderboard.check import check
     from parenvs.leaderboard.entry import displaced, home, load_entry
@@ -208,14 +237,25 @@ def _checked(
         refused[path] = (reason,)
     entries = []
     for path, entry in loaded.items():
-        entries.append(check(entry))
-        if entries[-1].reasons:
-            refused[path] = entries[-1].reasons
+        try:
+            checked = check(entry, seed)
+        except Exception as error:
+            words = one_line(f"{type(error).__name__}: {error}")
+            refused[path] = (f"the judge failed ({words}); please open an issue with this file",)
+            continue
+        entries.append(checked)
+        if checked.reasons:
+            refused[path] = checked.reasons
     return entries, refused
 
 
-def _accepted(files: list[Path], folder: Path | None = None) -> tuple[list[CheckedEntry], str]:
+def _accepted(
+    files: list[Path], folder: Path | None = None, seed: int = 0
+) -> tuple[list[CheckedEntry], str]:
     """Judge entries, and tell of each that is refused.
+
+    A method that fails on some problems stays in the ranking, as it is judged on all of them;
+    those problems score as the trivial plan, and the page names the fault.
 
     Returns:
         The accepted ones, and words on the refused ones for ``_end``.
@@ -223,11 +263,14 @@ def _accepted(files: list[Path], folder: Path | None = None) -> tuple[list[Check
     Raises:
         ParenvsError: none is accepted.
     """
-    entries, refused = _checked(files, folder)
+    entries, refused = _checked(files, folder, seed)
     for path, reasons in refused.items():
         say_progress(f"{path}: {reasons[0]}; parenvs leaderboard check gives all reasons")
     words = _summary(files, refused)
-    accepted = [checked for checked in entries if not checked.reasons]
+    accepted = [
+        checked for checked in entries
+        if not checked.reasons or checked.entry.content == "script"
+    ]  # fmt: skip
     if not accepted:
         raise ParenvsError(words)
     return accepted, words
@@ -267,10 +310,10 @@ def _of_folder(folder: Path) -> list[Path]:
 
 def _standings(entries: list[CheckedEntry]) -> dict[str, Any]:
     """All that a page shows: the list of tasks, and the standings of each."""
-    from parenvs.leaderboard.check import ranking
+    from parenvs.leaderboard.check import ranking, with_drawn
     from parenvs.leaderboard.tasks import tasks
 
-    known = tasks()
+    known = with_drawn(tasks(), entries)
     return {
         "version": known.version,
         "revision": known.revision,

@@ -404,16 +404,21 @@ def bench_totals(rows: Sequence[Sequence[str]]) -> Table:
 
 def standings(entries: Sequence[CheckedEntry]) -> Table:
     """The entries of every task of the leaderboard, best first."""
-    from parenvs.leaderboard.check import ranking
+    from parenvs.leaderboard.check import ranking, with_drawn
+    from parenvs.leaderboard.comparing import compare
     from parenvs.leaderboard.tasks import tasks
 
     table = empty("", "task", "entry", "score", "at the reference", "marked", names=2)
     table.columns[-1].justify = "left"
-    for task in tasks().tasks.values():
-        for standing in ranking(task, list(entries)):
+    for task in with_drawn(tasks(), entries).tasks.values():
+        ranked = ranking(task, list(entries))
+        marks = compare(ranked)
+        for standing in ranked:
             checked = standing.checked
             reached = f"{standing.reached} of {len(checked.verdicts)}"
-            row = (task.name, checked.entry.entry, f"{standing.score:.4f}", reached, standing.mark)
+            words = marks[checked.entry.entry].words
+            marked = "; ".join(filter(None, (standing.mark, words)))
+            row = (task.name, checked.entry.entry, f"{standing.score:.4f}", reached, marked)
             table.add_row(*row)
     return table
 

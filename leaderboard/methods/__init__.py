@@ -1,0 +1,1 @@
+"""Methods as entries: scripts that run in the sandbox on problems that the checker draws."""

@@ -1,0 +1,64 @@
+"""Judges methods: each drawn problem in a process of its own, the plan by the judge out here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from parenvs.errors import InfeasibleError
+from parenvs.leaderboard.entry import Entry
+from parenvs.leaderboard.kinds import DRAWN
+from parenvs.leaderboard.kinds.drawn import SECONDS, count, drawn
+from parenvs.leaderboard.sandbox.limits import Limits
+from parenvs.leaderboard.sandbox.runner import run
+from parenvs.leaderboard.tasks import Task
+from parenvs.leaderboard.verdicts import Verdict, illegal, judged
+
+LIMITS = Limits(seconds=180.0, cpu_seconds=60)
+"""What a method may use for each problem, the start of Python included."""
+_PLANNED = "parenvs.leaderboard.methods.work:planned"
+
+
+@lru_cache(maxsize=16)
+def drawn_task(name: str, seed: int, problems: int = 0) -> Task:
+    """Return a task with the problems of a seed, solved here; the answers leave no trace.
+
+    Args:
+        name: name of the task.
+        seed: of the checker.
+        problems: how many (0: all that the task has).
+    """
+    solved = {}
+    for number in range(problems or count(name)):
+        problem = drawn(name, seed, number)
+        try:
+            reference = problem.solved(SECONDS)
+        except InfeasibleError:  # draws fit the memory, but a search may find nothing in time
+            continue
+        solved[problem.name] = replace(problem, reference=reference, trivial=problem.trivial_cost())
+    return Task(name, **DRAWN[name].fields(), problems=solved)
+
+
+def method_verdicts(entry: Entry, task: Task, limits: Limits = LIMITS) -> tuple[Verdict, ...]:
+    """Return a verdict on each problem of a drawn task.
+
+    Args:
+        entry: an entry of a method.
+        task: of ``drawn_task``.
+        limits: for each problem.
+    """
+    verdicts = []
+    for problem in task.problems.values():
+        job = {
+            "task": task.name,
+            "seed": problem.settings["seed"],
+            "number": problem.settings["number"],
+            "script": entry.script,
+        }
+        outcome = run(_PLANNED, job, limits)
+        if outcome.fault:
+            where = f"problem {problem.name!r}"
+            verdicts.append(illegal(problem, where, [f"the method {outcome.fault}"]))
+        else:
+            verdicts.append(judged(problem, outcome.value))
+    return tuple(verdicts)

@@ -1,0 +1,411 @@
+"""Policies as data: a decision table, a network of few layers, a rule by name, or recorded runs.
+
+All of them choose by what ``ElasticPlan-v0`` shows, in version ``OBSERVATION``. Nothing in them is
+code, and every size is checked before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from parenvs.agents.elastic.rules import RULES
+from parenvs.elastic.library import EVENTS, MOST_PLANS
+from parenvs.elastic.trace import MOST_INTERVALS, MOST_NODES
+from parenvs.envs.elastic.play import NUMBERS
+from parenvs.envs.elastic.tables import CHANGE_COLUMNS, PLAN_COLUMNS
+from parenvs.errors import did_you_mean, shown
+from parenvs.graph.checks.npz import UNREADABLE, read_arrays
+from parenvs.leaderboard.names import entry_fault
+from parenvs.leaderboard.reading import MAX_BYTES, cleaned
+
+OBSERVATION = 1
+"""Version of what networks see: ``Network.seen``."""
+KINDS = ("table", "network", "rule", "recorded")
+"""Kinds of policies."""
+REFERENCES = ("hindsight", "look-ahead", "optimal")
+"""Entries that may be recorded runs: the references, which know what no policy does, and a rule
+that takes long."""
+OWN = len(PLAN_COLUMNS) + len(CHANGE_COLUMNS) + 1 + len(NUMBERS)
+"""Features of a candidate that a network sees: its own, one beside the others, the job's."""
+MOST_LAYERS, MOST_WIDTH = 4, 256
+"""Layers of a part of a network, and outputs of a layer, at most."""
+PARTS = ("each", "job", "score")
+"""Parts of a network: of each candidate, of the job's numbers, and of both together."""
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "none": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "tanh": np.tanh,
+}
+"""What follows a layer."""
+_FIELDS = {
+    "table": ("observation", "tables"),
+    "network": ("observation", "layers"),
+    "rule": ("rule",),
+    "recorded": ("seed", "rule", "plans"),
+}
+_LARGEST = 1e6
+"""Largest weight, so that no sum leaves float32."""
+
+
+class PolicyError(ValueError):
+    """A policy that is none; its text names the field and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A decision table: the next plan by what happened, the nodes, and the plan in force.
+
+    Attributes:
+        choices: name of a library -> (EVENTS, N+1, K) int64, the plan; more nodes than N count as
+            N, and plans that the nodes are not enough for become 0, to wait.
+    """
+
+    choices: Mapping[str, np.ndarray]
+    kind: ClassVar[str] = "table"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """``activation(x @ weights + biases)``.
+
+    Attributes:
+        weights: (in, out) float32.
+        biases: (out,) float32.
+        activation: a key of ``ACTIVATIONS``.
+    """
+
+    weights: np.ndarray
+    biases: np.ndarray
+    activation: str
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Return the outputs, (..., out)."""
+        return ACTIVATIONS[self.activation](x @ self.weights + self.biases)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Scores candidates one by one; the one of the largest score that the nodes allow is chosen.
+
+    ``each`` sees a candidate (``seen``). ``score`` sees what ``each`` made of it, the mean of that
+    over the candidates that the nodes are enough for, and what ``job`` made of the job's numbers.
+    Without ``score`` what ``each`` makes, one number, is the score.
+
+    Attributes:
+        each: layers from ``OWN`` inputs.
+        job: layers from the 16 numbers of the job; may be empty.
+        score: layers to one output; may be empty.
+    """
+
+    each: tuple[Layer, ...]
+    job: tuple[Layer, ...] = ()
+    score: tuple[Layer, ...] = ()
+    kind: ClassVar[str] = "network"
+
+    def scores(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the scores of candidates, (n, 64) float32.
+
+        Args:
+            observation: of the native batch: ``plans``, ``change``, ``numbers``.
+        """
+        x, fits = self.seen(observation)
+        for layer in self.each:
+            x = layer(x)
+        if not self.score:
+            return np.asarray(x[..., 0])
+        count = np.maximum(fits.sum(axis=1, keepdims=True), 1).astype(np.float32)
+        mean = (x * fits[..., None]).sum(axis=1) / count
+        y = observation["numbers"]
+        for layer in self.job:
+            y = layer(y)
+        rest = np.concatenate([mean, y] if self.job else [mean], axis=1)[:, None]
+        x = np.concatenate([x, np.broadcast_to(rest, (*x.shape[:2], rest.shape[2]))], axis=2)
+        for layer in self.score:
+            x = layer(x)
+        return np.asarray(x[..., 0])
+
+    @staticmethod
+    def seen(observation: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return what ``each`` sees, (n, 64, OWN) float32, and which candidates fit, (n, 64).
+
+        A candidate's own columns are ``plans`` and ``change``; then 10 (rate / fastest that fits -
+        0.9), as rates that differ little decide; then the 16 numbers.
+        """
+        plans, change, numbers = (observation[key] for key in ("plans", "change", "numbers"))
+        fits = plans[..., 3] + plans[..., 4] / np.float32(32) <= numbers[:, None, 0] + 1e-6
+        rate = plans[..., 5]
+        most = np.maximum((rate * fits).max(axis=1, keepdims=True), np.float32(1e-6))
+        share = np.float32(10) * (rate / most - np.float32(0.9))
+        wide = np.broadcast_to(numbers[:, None], (*rate.shape, numbers.shape[1]))
+        return np.concatenate([plans, change, share[..., None], wide], axis=2), fits
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of ``parenvs.agents.elastic.rules``, by its name."""
+
+    name: str
+    kind: ClassVar[str] = "rule"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What was chosen on the courses of one seed: no policy, but a reference can be judged so.
+
+    Attributes:
+        seed: of the checker.
+        plans: name of a problem -> plans of each course.
+        rule: what chose them, which plays where the seed is another one; None if no rule did.
+    """
+
+    seed: int
+    plans: Mapping[str, tuple[tuple[int, ...], ...]]
+    rule: Rule | None = None
+    kind: ClassVar[str] = "recorded"
+
+
+Policy: TypeAlias = Table | Network | Rule | Recorded
+
+
+def read_policy(content: Any, entry: object = None) -> Policy:
+    """Make a policy of JSON types, which may be anything.
+
+    Args:
+        content: the field ``policy`` of an entry.
+        entry: name of the entry.
+
+    Raises:
+        PolicyError: it is none.
+    """
+    if not isinstance(content, dict):
+        raise PolicyError(f"must be an object, not {shown(content)}")
+    kind = content.get("kind")
+    if kind not in KINDS:
+        raise PolicyError(f"field 'kind' is {shown(kind)}; known: {', '.join(KINDS)}")
+    known = ("kind", *_FIELDS[kind])
+    for key in content:
+        if key not in known:
+            raise PolicyError(f"unknown field {shown(key)}{did_you_mean(key[:80], known)}")
+    for key in known:
+        if key not in content:
+            raise PolicyError(f"field {key!r} is missing")
+    seen = content.get("observation", OBSERVATION)
+    if type(seen) is not int or seen != OBSERVATION:
+        raise PolicyError(
+            f"field 'observation' is {shown(seen)}; this version of parenvs has {OBSERVATION}"
+        )
+    if kind == "rule":
+        return _rule(content["rule"])
+    if kind == "recorded":
+        if entry not in REFERENCES:
+            raise PolicyError(
+                f"field 'kind' is 'recorded', which is for {', '.join(REFERENCES)}; enter a table, "
+                "a network or a rule"
+            )
+        return _recorded(content)
+    return _table(content["tables"]) if kind == "table" else _network(content["layers"])
+
+
+def _rule(name: Any) -> Rule:
+    """Make a rule."""
+    if not isinstance(name, str) or name not in RULES:
+        near = did_you_mean(name[:80], RULES) if isinstance(name, str) else ""
+        raise PolicyError(f"field 'rule' is {shown(name)}{near}; known: {', '.join(RULES)}")
+    return Rule(name)
+
+
+def _table(tables: Any) -> Table:
+    """Make a decision table."""
+    if not isinstance(tables, dict) or not 1 <= len(tables) <= 16:
+        raise PolicyError("field 'tables' must be an object of 1 to 16 libraries")
+    choices = {}
+    for name, rows in tables.items():
+        where = f"field 'tables.{name[:60]}'"
+        array = _whole_numbers(rows, where)
+        if array.ndim != 3 or array.shape[0] != EVENTS:
+            raise PolicyError(
+                f"{where} must be {EVENTS} x nodes x plans numbers, not {_sizes(array.shape)}"
+            )
+        if not (1 <= array.shape[1] <= MOST_NODES + 1 and 1 <= array.shape[2] <= MOST_PLANS):
+            raise PolicyError(
+                f"{where} has {_sizes(array.shape)} numbers; at most {EVENTS} x {MOST_NODES + 1} x "
+                f"{MOST_PLANS}"
+            )
+        if array.min() < 0 or array.max() >= array.shape[2]:
+            raise PolicyError(f"{where} names plans out of 0 to {array.shape[2] - 1}")
+        choices[name] = array
+    return Table(choices)
+
+
+def _network(layers: Any) -> Network:
+    """Make a network, whose layers must fit each other."""
+    if not isinstance(layers, dict) or not {"each"} <= set(layers) <= set(PARTS):
+        raise PolicyError(f"field 'layers' must have 'each', and may have {', '.join(PARTS[1:])}")
+    made: dict[str, tuple[Layer, ...]] = {}
+    inputs = {"each": OWN, "job": len(NUMBERS)}
+    for part in (part for part in PARTS if part in layers):
+        rows, where = layers[part], f"field 'layers.{part}'"
+        if part == "score":
+            job = made.get("job", ())
+            inputs["score"] = 2 * len(made["each"][-1].biases)
+            inputs["score"] += len(job[-1].biases) if job else 0
+        if not isinstance(rows, list) or not 1 <= len(rows) <= MOST_LAYERS:
+            raise PolicyError(f"{where} must be a list of 1 to {MOST_LAYERS} layers")
+        size, of_part = inputs[part], []
+        for number, row in enumerate(rows):
+            of_part.append(_layer(row, size, f"field 'layers.{part}.{number}'"))
+            size = len(of_part[-1].biases)
+        made[part] = tuple(of_part)
+    last = "score" if "score" in made else "each"
+    if len(made[last][-1].biases) != 1:
+        raise PolicyError(f"field 'layers.{last}' must end with one output, the score")
+    if "job" in made and "score" not in made:
+        raise PolicyError("field 'layers.job' needs 'score', which takes it")
+    return Network(**made)
+
+
+def _layer(content: Any, inputs: int, where: str) -> Layer:
+    """Make a layer."""
+    known = {"weights", "biases", "activation"}
+    if not isinstance(content, dict) or set(content) != known:
+        raise PolicyError(f"{where} must have exactly {', '.join(sorted(known))}")
+    activation = content["activation"]
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise PolicyError(
+            f"{where}.activation is {shown(activation)}; known: {', '.join(ACTIVATIONS)}"
+        )
+    weights = _numbers(content["weights"], f"{where}.weights")
+    biases = _numbers(content["biases"], f"{where}.biases")
+    if biases.ndim != 1 or not 1 <= len(biases) <= MOST_WIDTH:
+        raise PolicyError(f"{where}.biases must be 1 to {MOST_WIDTH} numbers")
+    if weights.shape != (inputs, len(biases)):
+        raise PolicyError(
+            f"{where}.weights is {_sizes(weights.shape)} numbers; {inputs} inputs and "
+            f"{len(biases)} outputs have {inputs} x {len(biases)}"
+        )
+    return Layer(weights, biases, activation)
+
+
+def _recorded(content: dict[str, Any]) -> Recorded:
+    """Make recorded runs; whether the plans are legal is seen when they are replayed."""
+    seed, plans = content["seed"], content["plans"]
+    rule = None if content["rule"] is None else _rule(content["rule"])
+    if type(seed) is not int or not 0 <= seed < 2**31:
+        raise PolicyError(f"field 'seed' must be a whole number from 0, not {shown(seed)}")
+    if not isinstance(plans, dict):
+        raise PolicyError("field 'plans' must be an object of problems")
+    made = {}
+    for name, courses in plans.items():
+        if not isinstance(courses, list) or not 1 <= len(courses) <= 64:
+            raise PolicyError(f"field 'plans.{name[:80]}' must be a list of 1 to 64 courses")
+        for course in courses:
+            is_plans = isinstance(course, list) and len(course) <= MOST_INTERVALS
+            if not (is_plans and all(type(k) is int and 0 <= k < MOST_PLANS for k in course)):
+                raise PolicyError(
+                    f"field 'plans.{name[:80]}' must be lists of plans from 0 to {MOST_PLANS - 1}"
+                )
+        made[name] = tuple(map(tuple, courses))
+    return Recorded(seed, made, rule)
+
+
+def _numbers(content: Any, where: str) -> np.ndarray:
+    """Return nested lists, or an array, as finite float32; nothing is made of other types."""
+    if not isinstance(content, np.ndarray):
+        flat, shape = _flat(content, (int, float), where)
+        content = np.array(flat, dtype=np.float64).reshape(shape)
+    if not np.isfinite(content).all() or np.abs(content).max(initial=0.0) > _LARGEST:
+        raise PolicyError(f"{where} must be finite numbers of at most {_LARGEST:g}")
+    return np.asarray(content, dtype=np.float32)
+
+
+def _whole_numbers(content: Any, where: str) -> np.ndarray:
+    """Return nested lists as int64."""
+    flat, shape = _flat(content, (int,), where)
+    if any(abs(value) > MOST_PLANS for value in flat):
+        raise PolicyError(f"{where} must be numbers of plans")
+    return np.array(flat, dtype=np.int64).reshape(shape)
+
+
+def _flat(content: Any, types: tuple[type, ...], where: str) -> tuple[list[Any], tuple[int, ...]]:
+    """Return the numbers of nested lists of equal lengths, and their sizes."""
+    level, shape = [content], []
+    while all(isinstance(part, list) for part in level):
+        lengths = {len(part) for part in level}
+        if len(lengths) != 1 or lengths == {0} or len(shape) == 3:
+            raise PolicyError(f"{where} must be lists of equal length, of up to three dimensions")
+        shape.append(lengths.pop())
+        level = [item for part in level for item in part]
+    if not shape or not all(type(item) in types for item in level):
+        raise PolicyError(f"{where} must be lists of numbers")
+    return level, tuple(shape)
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "no"
+
+
+def with_weights(content: Any, folder: Path) -> Any:
+    """Return a policy whose weights lie in a ``.npz`` beside the entry with them inside.
+
+    The file has an array ``PART_NUMBER_weights`` and ``PART_NUMBER_biases`` for each layer; the
+    policy has ``"file"``, ``"sha256"`` and ``"activations"`` (part -> list) in place of
+    ``"layers"``. No array is unpickled, and sizes are compared before anything is unpacked.
+
+    Args:
+        content: the field ``policy``, which may be anything; it is given back if it names no file.
+        folder: of the entry.
+
+    Raises:
+        PolicyError: the file or the fields are wrong.
+    """
+    if not isinstance(content, dict) or "file" not in content:
+        return content
+    name, told = content["file"], content.get("sha256")
+    is_name = isinstance(name, str) and name.endswith(".npz") and not entry_fault(name[:-4])
+    if not is_name:
+        raise PolicyError(f"field 'file' must be NAME.npz beside the entry, not {shown(name)}")
+    path = folder / name
+    if path.is_symlink() or not path.is_file():
+        raise PolicyError(f"field 'file': {name} is no file beside the entry")
+    if path.stat().st_size > MAX_BYTES:
+        raise PolicyError(f"field 'file': {name} has more than {MAX_BYTES:,} bytes")
+    data = path.read_bytes()
+    found = hashlib.sha256(data).hexdigest()
+    if told != found:
+        raise PolicyError(f"field 'sha256' is {shown(told)}; that of {name} is {found}")
+    try:
+        with path.open("rb") as stream:
+            arrays = read_arrays(stream, MAX_BYTES)
+    except UNREADABLE as error:
+        raise PolicyError(f"field 'file': {name}: {cleaned(str(error), 200)}") from None
+    activations = content.get("activations")
+    if not isinstance(activations, dict) or not set(activations) <= set(PARTS):
+        raise PolicyError("field 'activations' must be an object of parts, each a list")
+    layers: dict[str, list[dict[str, Any]]] = {}
+    for part, names in activations.items():
+        if not isinstance(names, list) or len(names) > MOST_LAYERS:
+            raise PolicyError(f"field 'activations.{part}' must be a list of layers")
+        layers[part] = []
+        for number, activation in enumerate(names):
+            row: dict[str, Any] = {"activation": activation}
+            for key in ("weights", "biases"):
+                array = arrays.pop(f"{part}_{number}_{key}", None)
+                if array is None:
+                    raise PolicyError(f"field 'file': {name} has no {part}_{number}_{key}")
+                if array.dtype.kind != "f" or math.prod(array.shape) > OWN * MOST_WIDTH * 10:
+                    raise PolicyError(f"field 'file': {part}_{number}_{key} must be small floats")
+                row[key] = array.astype(np.float64).tolist()
+            layers[part].append(row)
+    if arrays:
+        raise PolicyError(
+            f"field 'file': {name} has {shown(next(iter(arrays)))}, which is no layer"
+        )
+    rest = {k: v for k, v in content.items() if k not in ("file", "sha256", "activations")}
+    return {**rest, "layers": layers}
