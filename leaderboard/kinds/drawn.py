@@ -30,7 +30,7 @@ from parenvs.ordering.problem import Ordering
 from parenvs.pipeline.problem import Pipeline
 from parenvs.plan import HybridPlan, IntraOpPlan, OrderPlan, PipelinePlan
 
-SECONDS = 10.0
+SECONDS = 5.0
 """Time limit of the search for a reference."""
 JUDGED = 4096
 """Orders that the reference's local search judges where branch and bound takes too long."""
@@ -136,7 +136,7 @@ class _Of(NamedTuple):
 
     problem: type[TaskProblem]
     kind: str
-    count: int
+    many: int
     tiers: tuple[str, ...]
     title: str
     trivial: str
@@ -203,7 +203,7 @@ def drawn(task: str, seed: int, number: int) -> TaskProblem:
 
 def count(task: str) -> int:
     """Return the number of problems of a drawn task."""
-    return _TASKS[task].count
+    return _TASKS[task].many
 
 
 def _problems(instances: Instances = None) -> Iterator[TaskProblem]:

@@ -12,7 +12,7 @@ from parenvs.leaderboard.kinds.drawn import SECONDS, count, drawn
 from parenvs.leaderboard.sandbox.limits import Limits
 from parenvs.leaderboard.sandbox.runner import run
 from parenvs.leaderboard.tasks import Task
-from parenvs.leaderboard.verdicts import Verdict, illegal, judged
+from parenvs.leaderboard.verdicts import PlanState, Verdict, illegal, judged
 
 LIMITS = Limits(seconds=180.0, cpu_seconds=60)
 """What a method may use for each problem, the start of Python included."""
@@ -59,6 +59,8 @@ def method_verdicts(entry: Entry, task: Task, limits: Limits = LIMITS) -> tuple[
         if outcome.fault:
             where = f"problem {problem.name!r}"
             verdicts.append(illegal(problem, where, [f"the method {outcome.fault}"]))
+        elif outcome.value is None:
+            verdicts.append(Verdict(problem, PlanState.MISSING, problem.trivial))
         else:
             verdicts.append(judged(problem, outcome.value))
     return tuple(verdicts)

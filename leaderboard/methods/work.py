@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from parenvs.errors import InfeasibleError
 from parenvs.leaderboard.kinds.drawn import drawn
 from parenvs.leaderboard.sandbox.child import SOURCE
 
@@ -18,6 +19,9 @@ def planned(job: dict[str, Any]) -> Any:
     Args:
         job: ``task``, ``seed`` and ``number`` of the problem, and ``script``, the method's text.
 
+    Returns:
+        The content, or None if the method raises ``InfeasibleError``: it leaves the problem out.
+
     Raises:
         TypeError: the script has no function ``plan``, or that returns no plan.
     """
@@ -28,9 +32,12 @@ def planned(job: dict[str, Any]) -> Any:
     function = getattr(module, FUNCTION, None)
     if not callable(function):
         raise TypeError(f"{SOURCE} has no function {FUNCTION}(problem)")
-    plan = function(problem)
+    try:
+        plan = function(problem)
+    except InfeasibleError:
+        return None
     if isinstance(plan, dict):
         return plan
-    if not hasattr(plan, "to_json"):
+    if not hasattr(plan, "to_json"):  # None is no plan, either: only that error leaves out
         raise TypeError(f"{FUNCTION}(problem) returned {type(plan).__name__}, not a plan")
     return plan.to_json()

@@ -335,7 +335,8 @@ def _whole_numbers(content: Any, where: str) -> np.ndarray:
 
 def _flat(content: Any, types: tuple[type, ...], where: str) -> tuple[list[Any], tuple[int, ...]]:
     """Return the numbers of nested lists of equal lengths, and their sizes."""
-    level, shape = [content], []
+    level: list[Any] = [content]
+    shape: list[int] = []
     while all(isinstance(part, list) for part in level):
         lengths = {len(part) for part in level}
         if len(lengths) != 1 or lengths == {0} or len(shape) == 3:

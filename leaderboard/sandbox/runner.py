@@ -155,11 +155,13 @@ class _Watched:
 
     def _told(self) -> dict[str, Any]:
         """Return what the process wrote, which a stranger's code may have changed."""
+        if not self.result.heard:
+            return {}
         try:
             told = parse_json(bytes(self.result.heard), "result")
-        except EntryError:
-            return {}
-        return told if isinstance(told, dict) else {}
+        except EntryError as error:
+            return {"unread": error.reasons[0]}
+        return told if isinstance(told, dict) else {"unread": "it is no object"}
 
     def _said(self, told: dict[str, Any]) -> str:
         """Return the fault that the process itself tells, or an empty text."""
@@ -188,8 +190,8 @@ class _Watched:
             return f"was ended by signal {name}"
         if "value" in told:
             return ""
-        if self.result.heard:
-            return "gave a result that is no JSON, or is nested too deeply, or has no number in it"
+        if "unread" in told:
+            return f"gave a result that cannot be read: {told['unread']}"
         last = self.printed.heard.decode("utf-8", "replace").strip().splitlines()
         words = f": {last[-1][:160]}" if last else ""
         return f"ended without a result, with status {code}{words}"
@@ -240,7 +242,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 def _python() -> list[str]:
     """Return the folders of Python, its packages and this one."""
-    packages = (parenvs, parenvs.agents, parenvs.datasets, parenvs.leaderboard)
+    packages: tuple[Any, ...] = (parenvs, parenvs.agents, parenvs.datasets, parenvs.leaderboard)
     paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.executable, *sys.path]
     paths += [path for package in packages for path in package.__path__]
     # The folder that a program was started in may hold anything; packages in it are named.

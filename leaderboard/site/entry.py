@@ -8,6 +8,8 @@ from typing import Any
 from parenvs.hybrid.report import HybridReport
 from parenvs.iopddl.problem import IntraOpReport
 from parenvs.leaderboard.check import Standing
+from parenvs.leaderboard.kinds.elastic import PolicyReport
+from parenvs.leaderboard.site.elastic import policy_figure
 from parenvs.leaderboard.site.html import (
     Child,
     Markup,
@@ -202,6 +204,7 @@ _FIGURES: dict[type, Callable[[str, Any], Markup]] = {
     HybridReport: hybrid_figure,
     OrderReport: order_figure,
     IntraOpReport: strategies_figure,
+    PolicyReport: policy_figure,
 }
 """Class of a judge's report -> what draws it."""
 

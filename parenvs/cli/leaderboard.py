@@ -14,7 +14,7 @@ import typer
 from parenvs.cli import tables
 from parenvs.cli.options import Json, Seed, check_range
 from parenvs.cli.report import out, say, say_json, say_progress
-from parenvs.errors import ParenvsError, one_line
+from parenvs.errors import ParenvsError
 from parenvs.files import locked, write_text
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _checked(
     """
     from parenvs.leaderboard.check import check
     from parenvs.leaderboard.entry import displaced, home, load_entry
-    from parenvs.leaderboard.reading import EntryError
+    from parenvs.leaderboard.reading import EntryError, cleaned
 
     loaded: dict[Path, Any] = {}
     refused: dict[Path, tuple[str, ...]] = {}
@@ -240,7 +240,7 @@ def _checked(
         try:
             checked = check(entry, seed)
         except Exception as error:
-            words = one_line(f"{type(error).__name__}: {error}")
+            words = cleaned(f"{type(error).__name__}: {error}")
             refused[path] = (f"the judge failed ({words}); please open an issue with this file",)
             continue
         entries.append(checked)

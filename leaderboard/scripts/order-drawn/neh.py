@@ -1,0 +1,8 @@
+"""NEH: the heaviest first, each where those so far take least."""
+
+from parenvs.agents.heuristics.ordering import neh
+
+
+def plan(problem):
+    """Return the plan of a problem of ``order-drawn``."""
+    return neh(problem.target).plan

@@ -1,0 +1,380 @@
+"""Policies as entries: every field mutated, networks equal to their rules, weights in files."""
+
+import copy
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parenvs.agents.elastic.rules import RULES
+from parenvs.elastic.run import follow
+from parenvs.leaderboard.check import check, mean_score
+from parenvs.leaderboard.entry import Entry, load_entry
+from parenvs.leaderboard.kinds import KINDS
+from parenvs.leaderboard.kinds.elastic import AGENTS, policy
+from parenvs.leaderboard.policies import formats, judging
+from parenvs.leaderboard.policies.formats import OWN, PolicyError, read_policy, with_weights
+from parenvs.leaderboard.policies.judging import policy_verdicts
+from parenvs.leaderboard.policies.play import followed, load, play, seeds
+from parenvs.leaderboard.reading import EntryError
+from parenvs.leaderboard.tasks import tasks
+from parenvs.leaderboard.verdicts import PlanState
+
+FOLDER = Path(__file__).parents[2] / "leaderboard" / "submissions" / "elastic"
+CHAIN, OTHER = "elastic-test/bulk-gpt-1.5b-000", "elastic-test/growth-bert-large-001"
+SHARED = {"observation": 1}
+TINY = {"weights": [[0.0]] * OWN, "biases": [0.0], "activation": "none"}
+NETWORK = {"kind": "network", **SHARED, "layers": {"each": [TINY]}}
+TABLE = {"kind": "table", **SHARED, "tables": {"gpt-1.5b-measured": [[[0, 0]]] * 8}}
+RULE = {"kind": "rule", "rule": "fastest"}
+
+
+def small(names=(CHAIN,)):
+    """Return the task with a few problems."""
+    task = tasks().task("elastic")
+    return replace(task, problems={name: task.problems[name] for name in names})
+
+
+def entry_of(content, name="mine"):
+    return Entry("elastic", name, ("Ada",), "By hand.", policy=content)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Policies play in this process, not in the sandbox."""
+
+    def run(function, argument, limits):
+        from parenvs.leaderboard.sandbox.runner import Outcome
+
+        assert function.endswith("play:play")
+        return Outcome(json.loads(json.dumps(play(argument))), "", 0.0)
+
+    monkeypatch.setattr(judging, "run", run)
+
+
+@pytest.mark.parametrize("rule", ["fastest", "hysteresis"])
+def test_play__networks_choose_as_the_rules_do(rule):
+    """All courses at once, by features, and one by one, by the rule itself."""
+    names = [CHAIN, OTHER, "p3/gpt-1.5b"]
+    found = play({"policy": policy(rule), "problems": names, "seed": 3})
+    for name in names:
+        problem = load(name)
+        courses = [problem.drawn(number) for number in seeds(problem, 3)]
+        assert len(found[name]) == len(courses) == (1 if name.startswith("p3") else 2)
+        for chosen, course in zip(found[name], courses, strict=True):
+            assert chosen == follow(problem, course, RULES[rule]()).plans.tolist()
+
+
+def test_play__a_table_is_looked_up():
+    """By event, nodes and plan; what does not fit, and what has no row, waits."""
+    problem = load(CHAIN)
+    plans = len(problem.library)
+    rows = np.zeros((8, problem.nodes + 1, plans), dtype=int)
+    rows[:] = np.arange(problem.nodes + 1)[:, None] % plans
+    content = {**TABLE, "tables": {problem.library.name: rows.tolist()}}
+    found = play({"policy": content, "problems": [CHAIN, OTHER], "seed": 0})
+    course = problem.drawn(0)
+    wanted = course.nodes.astype(int) % plans
+    fits = problem.library.needed[wanted] <= course.nodes
+    assert found[CHAIN][0] == np.where(fits, wanted, 0).tolist() and fits.any() and not fits.all()
+    assert set(found[OTHER][0]) == {0}  # of another library
+
+
+def test_policy_verdicts__score_is_the_share_of_hindsight(here):
+    task = small((CHAIN, OTHER))
+    verdicts = policy_verdicts(entry_of(policy("hysteresis")), task)
+    for verdict in verdicts:
+        problem = verdict.problem
+        assert verdict.state == PlanState.LEGAL
+        runs = [follow(problem.target, course, RULES["hysteresis"]()) for course in problem.courses]
+        best = problem.hindsight().runs
+        share = sum(run.total for run in runs) / sum(run.total for run in best)
+        assert verdict.score == pytest.approx(share) and 0.5 < share < 1
+        assert problem.reference.cost == pytest.approx(problem.cost(problem.hindsight()))
+        assert problem.settings["expected"] <= 1 and problem.settings["optimal"] < 1
+    assert mean_score(verdicts, "arithmetic") == pytest.approx(
+        sum(verdict.score for verdict in verdicts) / 2
+    )
+
+
+def test_policy_verdicts__another_seed_draws_other_courses(here):
+    task = small()
+    first, other = (policy_verdicts(entry_of(policy("fastest")), task, seed)[0] for seed in (0, 1))
+    assert other.problem.seed == 1 and "optimal" not in other.problem.settings
+    assert first.cost != other.cost and first.problem.reference.cost != other.problem.reference.cost
+    assert other.problem.trivial == 1 and 0 < other.score <= 1
+
+
+def test_policy_verdicts__a_policy_that_loses_everything_scores_nothing(here):
+    """Changes at every interval cost more than they earn; waiting earns nothing."""
+    (waits,) = policy_verdicts(entry_of(TABLE), small())
+    assert (waits.cost, waits.score) == (1.0, 0.0)
+    problem = tasks().task("elastic").problems[CHAIN]
+    assert problem.score(1.7) == 0 and problem.score(0.0) == 1
+
+
+def test_policy_verdicts__recorded_runs_are_replayed_and_hold_for_their_seed():
+    entry = load_entry(FOLDER / "look-ahead.json")
+    (verdict,) = policy_verdicts(entry, small())
+    assert verdict.state == PlanState.LEGAL
+    problem = load(CHAIN)
+    rule = read_policy({"kind": "rule", "rule": "look-ahead"})
+    plans = followed(rule, problem, 0)
+    assert entry.policy["plans"][CHAIN] == plans  # what is recorded is what the rule does
+    tampered = copy.deepcopy(entry.policy)
+    tampered["plans"][CHAIN][0][5] = 63
+    (verdict,) = policy_verdicts(replace(entry, policy=tampered), small())
+    assert verdict.state == PlanState.ILLEGAL and "does not fit" in verdict.reasons[0]
+    tampered["plans"][CHAIN][0] = plans[0][:-1]
+    (verdict,) = policy_verdicts(replace(entry, policy=tampered), small())
+    assert "239 of 240 intervals were played" in verdict.reasons[0]
+    hindsight = load_entry(FOLDER / "hindsight.json")
+    (verdict,) = policy_verdicts(hindsight, small(), seed=1)
+    assert verdict.state == PlanState.UNJUDGED and "recorded for seed 0, not 1" in verdict.note
+
+
+def test_policy_verdicts__better_than_hindsight_is_an_error(here):
+    """The proof or the judge would be wrong."""
+    task = small()
+    problem = task.problems[CHAIN]
+    worse = replace(problem.reference, cost=0.9, bound=0.9)
+    task = replace(task, problems={CHAIN: replace(problem, reference=worse)})
+    (verdict,) = policy_verdicts(entry_of(policy("fastest")), task)
+    assert "better than the proven optimum" in verdict.reasons[0]
+
+
+def test_check__a_network_plays_in_the_sandbox():
+    """The whole way of a stranger's policy; what the sandbox says of it is the reason."""
+    verdicts = policy_verdicts(entry_of(policy("fastest")), small(("p3/bert-large",)))
+    assert [verdict.state for verdict in verdicts] == [PlanState.LEGAL]
+    slow = replace(judging.LIMITS, seconds=0.01)
+    (verdict,) = policy_verdicts(entry_of(policy("fastest")), small(), limits=slow)
+    assert verdict.reasons == ("field 'policy': the policy took longer than 0.01 s",)
+
+
+def mutated(content, *path, value=None, drop=False):
+    """Return a copy with a field changed or dropped."""
+    content = copy.deepcopy(content)
+    inner = content
+    for key in path[:-1]:
+        inner = inner[key]
+    if drop:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return content
+
+
+LAYER = ("layers", "each", 0)
+WRONG = [
+    (None, "must be an object"),
+    ({"kind": "onnx"}, "field 'kind' is 'onnx'"),
+    (mutated(RULE, "rule", value="fastes"), "did you mean 'fastest'"),
+    (mutated(RULE, "rule", value=["fastest"]), "field 'rule' is"),
+    (mutated(RULE, "ruel", value="x"), "unknown field 'ruel', did you mean 'rule'"),
+    (mutated(RULE, "rule", drop=True), "field 'rule' is missing"),
+    (mutated(NETWORK, "observation", value=2), "field 'observation' is 2"),
+    (mutated(NETWORK, "observation", value=True), "field 'observation' is true"),
+    (mutated(NETWORK, "layers", value=[]), "field 'layers' must have 'each'"),
+    (mutated(NETWORK, "layers", "more", value=[TINY]), "field 'layers' must have 'each'"),
+    (mutated(NETWORK, "layers", "each", value=[]), "a list of 1 to 4 layers"),
+    (mutated(NETWORK, "layers", "each", value=[TINY] * 5), "a list of 1 to 4 layers"),
+    (mutated(NETWORK, "layers", "job", value=[TINY]), "16 inputs and 1 outputs"),
+    (mutated(NETWORK, *LAYER, "activation", value="relo"), "activation is 'relo'"),
+    (mutated(NETWORK, *LAYER, "activation", value=1), "activation is 1"),
+    (mutated(NETWORK, *LAYER, "biases", value=[0.0] * 257), "1 to 256 numbers"),
+    (mutated(NETWORK, *LAYER, "biases", value=["0"]), "must be lists of numbers"),
+    (mutated(NETWORK, *LAYER, "biases", value=[10**30]), "finite numbers"),
+    (mutated(NETWORK, *LAYER, "biases", value=[True]), "must be lists of numbers"),
+    (mutated(NETWORK, *LAYER, "weights", value=[[0.0]]), f"{OWN} inputs and 1 outputs"),
+    (mutated(NETWORK, *LAYER, "weights", value=[[0.0], [0.0, 0.0]]), "lists of equal length"),
+    (mutated(NETWORK, *LAYER, "weights", value=[]), "lists of equal length"),
+    (mutated(NETWORK, *LAYER, "more", value=1), "must have exactly"),
+    (mutated(NETWORK, *LAYER, value=[]), "must have exactly"),
+    (mutated(TABLE, "tables", value={}), "1 to 16 libraries"),
+    (mutated(TABLE, "tables", "x", value=[[[0]]]), "must be 8 x nodes x plans numbers, not 1 x"),
+    (mutated(TABLE, "tables", "x", value=[[[0] * 65]] * 8), "at most 8 x 65 x 64"),
+    (mutated(TABLE, "tables", "x", value=[[[1]]] * 8), "names plans out of 0 to 0"),
+    (mutated(TABLE, "tables", "x", value=[[[-1]]] * 8), "names plans out of 0 to 0"),
+    (mutated(TABLE, "tables", "x", value=[[[0.5]]] * 8), "must be lists of numbers"),
+    (mutated(TABLE, "tables", "x", value=[[[10**18]]] * 8), "must be numbers of plans"),
+    ({"kind": "recorded", "seed": 0, "rule": None, "plans": {}}, "enter a table, a network"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_read_policy__mutants_are_refused(number):
+    content, words = WRONG[number]
+    with pytest.raises(PolicyError) as error:
+        read_policy(content, "mine")
+    assert words in str(error.value), error.value
+    with pytest.raises(EntryError, match="field 'policy'"):
+        Entry.from_json({**entry_of(RULE).to_json(), "policy": content})
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("seed",), -1), (("seed",), 1.5), (("plans",), []), (("plans", CHAIN), [[64]]),
+        (("plans", CHAIN), []), (("plans", CHAIN), [["1"]]), (("rule",), "none"),
+    ],
+)  # fmt: skip
+def test_read_policy__mutants_of_recorded_runs_are_refused(path, value):
+    content = {"kind": "recorded", "seed": 0, "rule": None, "plans": {CHAIN: [[0]]}}
+    read_policy(content, "optimal")
+    with pytest.raises(PolicyError, match="field"):
+        read_policy(mutated(content, *path, value=value), "optimal")
+
+
+def test_entry__a_policy_goes_where_policies_are_taken(tmp_path):
+    path = tmp_path / "mine.json"
+    entry = entry_of(NETWORK)
+    entry.save(path)
+    assert load_entry(path) == entry and "plans" not in json.loads(path.read_text())
+    content = json.loads(path.read_text())
+    with pytest.raises(EntryError, match="unknown field 'plans'"):
+        Entry.from_json({**content, "plans": {}})
+    with pytest.raises(EntryError, match="unknown field 'policy'"):
+        Entry.from_json({**content, "task": "data-parallel"})
+    recorded = {"kind": "recorded", "seed": 0, "rule": None, "plans": {"p4/x": [[0]]}}
+    with pytest.raises(EntryError, match="names 'p4/x', no problem of elastic"):
+        Entry.from_json({**content, "entry": "optimal", "policy": recorded})
+
+
+def weights_file(folder, **changes):
+    """Write a network's weights to a file, and return the policy that names it."""
+    arrays = {"each_0_weights": np.zeros((OWN, 1)), "each_0_biases": np.zeros(1), **changes}
+    np.savez(folder / "mine.npz", **{k: v for k, v in arrays.items() if v is not None})
+    digest = hashlib.sha256((folder / "mine.npz").read_bytes()).hexdigest()
+    rest = {"file": "mine.npz", "sha256": digest, "activations": {"each": ["none"]}}
+    return {"kind": "network", **SHARED, **rest}
+
+
+def test_with_weights__a_file_of_arrays(tmp_path):
+    policy_ = weights_file(tmp_path)
+    assert with_weights(policy_, tmp_path) == NETWORK
+    content = {**entry_of(RULE).to_json(), "policy": policy_}
+    (tmp_path / "mine.json").write_text(json.dumps(content))
+    assert load_entry(tmp_path / "mine.json").policy == NETWORK
+
+
+class Harm:
+    """What must never be unpickled."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("it was unpickled",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"each_0_biases": np.array([Harm()], dtype=object)}, "its header tells object"),
+        ({"each_0_biases": None}, "has no each_0_biases"),
+        ({"more": np.zeros(1)}, "has 'more', which is no layer"),
+        ({"each_0_biases": np.zeros(1, dtype=int)}, "must be small floats"),
+        ({"each_0_weights": np.zeros((1000, 1000))}, "unpacks to"),
+    ],
+)
+def test_with_weights__other_files_are_refused(tmp_path, changes, words):
+    with pytest.raises(PolicyError, match=words):
+        with_weights(weights_file(tmp_path, **changes), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("file",), "../mine.npz", "must be NAME.npz"),
+        (("file",), "none.npz", "is no file"),
+        (("file",), 1, "must be NAME.npz"),
+        (("sha256",), "0", "field 'sha256'"),
+        (("activations",), [], "field 'activations'"),
+        (("activations",), {"every": []}, "field 'activations'"),
+        (("activations", "each"), ["none"] * 5, "must be a list of layers"),
+    ],
+)
+def test_with_weights__mutants_are_refused(tmp_path, path, value, words):
+    content = mutated(weights_file(tmp_path), *path, value=value)
+    with pytest.raises(PolicyError, match=words):
+        with_weights(content, tmp_path)
+    (tmp_path / "mine.npz").write_bytes(b"PK" + b"x" * 2**22)
+    with pytest.raises(PolicyError):
+        with_weights(content, tmp_path)
+
+
+def test_scores__of_a_network_by_hand():
+    """The layers in scalars: features, mean over what fits, numbers of the job."""
+    rng = np.random.default_rng(0)
+
+    def layer(inputs, outputs, activation):
+        weights, biases = rng.normal(size=(inputs, outputs)), rng.normal(size=outputs)
+        return {
+            "weights": weights.tolist(), "biases": biases.tolist(), "activation": activation
+        }  # fmt: skip
+
+    layers = {
+        "each": [layer(OWN, 3, "relu"), layer(3, 2, "tanh")],
+        "job": [layer(16, 4, "tanh")],
+        "score": [layer(8, 1, "none")],
+    }
+    network = read_policy({"kind": "network", **SHARED, "layers": layers})
+    seen = {
+        key: rng.random(shape, dtype=np.float32)
+        for key, shape in (("plans", (2, 64, 6)), ("change", (2, 64, 3)), ("numbers", (2, 16)))
+    }
+    found = network.scores(seen)
+
+    def through(part, x):
+        for row in layers[part]:
+            x = x @ np.array(row["weights"]) + row["biases"]
+            x = {"relu": np.maximum(x, 0), "tanh": np.tanh(x), "none": x}[row["activation"]]
+        return x
+
+    for b in range(2):
+        plans, numbers = seen["plans"][b], seen["numbers"][b]
+        fits = [p[3] + p[4] / 32 <= numbers[0] + 1e-6 for p in plans]
+        most = max(p[5] for p, fit in zip(plans, fits, strict=True) if fit)
+        each = [
+            through("each", np.array([*p, *c, 10 * (p[5] / most - 0.9), *numbers]))
+            for p, c in zip(plans, seen["change"][b], strict=True)
+        ]
+        mean = np.mean([e for e, fit in zip(each, fits, strict=True) if fit], axis=0)
+        job = through("job", numbers)
+        wanted = [through("score", np.concatenate([e, mean, job]))[0] for e in each]
+        assert found[b] == pytest.approx(wanted, rel=1e-3, abs=1e-3)
+
+
+def test_learned__the_actor_of_an_agent_is_a_network():
+    """The network chooses what the trained actor finds likeliest, without torch."""
+    pytest.importorskip("sb3_contrib")
+    torch = pytest.importorskip("torch")
+    from parenvs.agents.elastic.train import train
+    from parenvs.leaderboard.policies.learned import network_of
+
+    agent = train(seed=0, steps=64, envs=2, instance=CHAIN)
+    network = read_policy(network_of(agent))
+    assert isinstance(network, formats.Network)
+    rng = np.random.default_rng(1)
+    observation, _ = __import__("gymnasium").make("ElasticPlan-v0", instance=CHAIN).reset(seed=1)
+    seen = {key: np.stack([x, x]) for key, x in observation.items()}
+    seen["numbers"] = seen["numbers"] + rng.random((2, 16), dtype=np.float32) * 0.1
+    with torch.no_grad():
+        tensors = {key: torch.as_tensor(x) for key, x in seen.items()}
+        features = agent.policy.features_extractor(tensors)
+        wanted = agent.policy.mlp_extractor.forward_actor(features).numpy()
+    assert network.scores(seen) == pytest.approx(wanted, abs=1e-4)
+
+
+def test_elastic__every_agent_is_a_policy_and_is_entered():
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(AGENTS)
+    assert KINDS["elastic"].policy is not None
+    for name in ("fastest", "hysteresis"):
+        assert load_entry(FOLDER / f"{name}.json").policy == policy(name)
+
+
+def test_check__content_decides_how_an_entry_is_judged():
+    checked = check(load_entry(FOLDER / "optimal.json"))
+    assert checked.task.name == "elastic" and checked.reasons == ()
+    assert float(checked.figures["of the optimal policy"]) == pytest.approx(1, abs=1e-3)
