@@ -1,5 +1,7 @@
 """Fixtures of the leaderboard's tests: judged entries, the command, a list of tasks to change."""
 
+import hashlib
+import json
 import sys
 import time
 from dataclasses import replace
@@ -8,20 +10,43 @@ from pathlib import Path
 import pytest
 
 from parenvs.cli import app as cli
+from parenvs.files import write_text
 from parenvs.leaderboard import tasks as lists
 from parenvs.leaderboard.check import check_file
 from parenvs.leaderboard.entry import entry_files
+from parenvs.leaderboard.policies import judging
+from parenvs.leaderboard.sandbox.runner import Outcome
 from parenvs.leaderboard.tasks import read_tasks
 
 BOARD = Path(__file__).parents[2] / "leaderboard"
 
 
 @pytest.fixture(scope="session")
-def board():
-    """Every committed entry, judged: (entries, seconds)."""
-    begin = time.perf_counter()
-    entries = [check_file(path) for path in entry_files(BOARD / "submissions")]
-    return entries, time.perf_counter() - begin
+def board(tmp_path_factory, worker_id):
+    """Every committed entry, judged: (entries, processor seconds here).
+
+    Processes that test side by side play the policies of entries once: what the sandbox gave is
+    shared, and what is chosen is replayed and judged in each.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder if worker_id == "master" else folder.parent
+
+    def run(function, argument, limits):
+        name = hashlib.sha256(json.dumps([function, argument]).encode()).hexdigest()
+        path = folder / f"{name}.json"
+        if not path.exists():
+            outcome = sandbox(function, argument, limits)
+            assert outcome.fault == ""
+            write_text(path, json.dumps(outcome.value))
+        return Outcome(json.loads(path.read_text()), "", 0.0)
+
+    sandbox, begin = judging.run, time.process_time()
+    judging.run = run
+    try:
+        entries = [check_file(path) for path in entry_files(BOARD / "submissions")]
+    finally:
+        judging.run = sandbox
+    return entries, time.process_time() - begin
 
 
 @pytest.fixture

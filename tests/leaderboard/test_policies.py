@@ -73,11 +73,11 @@ def test_play__a_table_is_looked_up():
     problem = load(CHAIN)
     plans = len(problem.library)
     rows = np.zeros((8, problem.nodes + 1, plans), dtype=int)
-    rows[:] = np.arange(problem.nodes + 1)[:, None] % plans
+    rows[:] = 2 * np.arange(problem.nodes + 1)[:, None] % plans
     content = {**TABLE, "tables": {problem.library.name: rows.tolist()}}
     found = play({"policy": content, "problems": [CHAIN, OTHER], "seed": 0})
     course = problem.drawn(0)
-    wanted = course.nodes.astype(int) % plans
+    wanted = 2 * course.nodes.astype(int) % plans
     fits = problem.library.needed[wanted] <= course.nodes
     assert found[CHAIN][0] == np.where(fits, wanted, 0).tolist() and fits.any() and not fits.all()
     assert set(found[OTHER][0]) == {0}  # of another library
@@ -174,10 +174,10 @@ WRONG = [
     ({"kind": "onnx"}, "field 'kind' is 'onnx'"),
     (mutated(RULE, "rule", value="fastes"), "did you mean 'fastest'"),
     (mutated(RULE, "rule", value=["fastest"]), "field 'rule' is"),
-    (mutated(RULE, "ruel", value="x"), "unknown field 'ruel', did you mean 'rule'"),
+    (mutated(RULE, "ruel", value="x"), "unknown field 'ruel'"),
     (mutated(RULE, "rule", drop=True), "field 'rule' is missing"),
     (mutated(NETWORK, "observation", value=2), "field 'observation' is 2"),
-    (mutated(NETWORK, "observation", value=True), "field 'observation' is true"),
+    (mutated(NETWORK, "observation", value=True), "field 'observation' is True"),
     (mutated(NETWORK, "layers", value=[]), "field 'layers' must have 'each'"),
     (mutated(NETWORK, "layers", "more", value=[TINY]), "field 'layers' must have 'each'"),
     (mutated(NETWORK, "layers", "each", value=[]), "a list of 1 to 4 layers"),
@@ -247,7 +247,7 @@ def test_entry__a_policy_goes_where_policies_are_taken(tmp_path):
 def weights_file(folder, **changes):
     """Write a network's weights to a file, and return the policy that names it."""
     arrays = {"each_0_weights": np.zeros((OWN, 1)), "each_0_biases": np.zeros(1), **changes}
-    np.savez(folder / "mine.npz", **{k: v for k, v in arrays.items() if v is not None})
+    np.savez_compressed(folder / "mine.npz", **{k: v for k, v in arrays.items() if v is not None})
     digest = hashlib.sha256((folder / "mine.npz").read_bytes()).hexdigest()
     rest = {"file": "mine.npz", "sha256": digest, "activations": {"each": ["none"]}}
     return {"kind": "network", **SHARED, **rest}

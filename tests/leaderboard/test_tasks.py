@@ -21,7 +21,7 @@ GRAPHS = [
     "pipeline-plan",
 ]
 """Tasks of the graphs of Auto-MAP's paper."""
-TASKS = [*GRAPHS, "hybrid", "hetero", "packed-order", "iopddl"]
+TASKS = [*GRAPHS, "hybrid", "hetero", "packed-order", "iopddl", "elastic"]
 
 
 def test_tasks__list():
@@ -34,7 +34,7 @@ def test_tasks__list():
         for name, problem in task.problems.items():
             reference = problem.reference
             assert problem.name == name
-            assert re.fullmatch(r"[a-z0-9A-Z-]+(/[a-z0-9-]+)?", name)  # also an address on a page
+            assert re.fullmatch(r"[a-z0-9A-Z-]+(/[a-z0-9.-]+)?", name)  # also an address on a page
             assert reference.status in ("optimal", "bound")
             assert 0 < reference.bound <= reference.cost <= problem.trivial
             assert (reference.status == "optimal") == (reference.bound == reference.cost)
