@@ -103,7 +103,8 @@ class Standing:
     def to_json(self) -> dict[str, Any]:
         """Return the standing as an object of JSON types, without the plans."""
         entry = self.checked.entry.to_json()
-        del entry["plans"], entry["schema"]
+        for key in ("plans", "policy", "schema"):
+            entry.pop(key, None)
         return {
             "rank": self.rank,
             "score": self.score,

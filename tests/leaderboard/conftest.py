@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import sys
 import time
 from dataclasses import replace
@@ -22,14 +23,14 @@ BOARD = Path(__file__).parents[2] / "leaderboard"
 
 
 @pytest.fixture(scope="session")
-def board(tmp_path_factory, worker_id):
+def board(tmp_path_factory):
     """Every committed entry, judged: (entries, processor seconds here).
 
     Processes that test side by side play the policies of entries once: what the sandbox gave is
     shared, and what is chosen is replayed and judged in each.
     """
     folder = tmp_path_factory.getbasetemp()
-    folder = folder if worker_id == "master" else folder.parent
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
     def run(function, argument, limits):
         name = hashlib.sha256(json.dumps([function, argument]).encode()).hexdigest()
