@@ -40,7 +40,7 @@ def _picture(name: str, run: Run) -> Markup:
     most = max(run.problem.nodes, 1)
     areas = [
         tag("path", d=_area(values, most), class_=style)
-        for values, style in ((there, "s1"), (used, "s0"))
+        for values, style in ((there, "there"), (used, "used"))
     ]
     words = f"Nodes over time of {name}, and those in use"
     picture = tag(

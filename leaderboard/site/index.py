@@ -78,8 +78,10 @@ def _rules() -> Markup:
                 "1 where the reference is a proven optimum; a plan better than one without proof "
                 "scores above 1, is marked by a triangle, and becomes the reference of the next "
                 "list."),
-            tag("li", "Score of a task: the geometric mean over all its problems. Equal to six "
-                "decimals is a tie, listed by name."),
+            tag("li", "Score of a task: the geometric mean over all its problems, of policies the "
+                "arithmetic one. Equal to six decimals is a tie, listed by name."),
+            tag("li", "Same plans: on every problem those of another entry. ≈: entries that the "
+                "simulation puts in another order than L are equal within the model's error."),
             tag("li", "A problem without a legal plan scores as the trivial plan and is marked: "
                 "leaving out what one is bad at does not pay."),
             tag("li", "A reference is a proven optimum, or the best plan known with a proven "
@@ -132,6 +134,11 @@ def about(task: Task) -> str:
     count, more = len(task.counted), len(task.problems) - len(task.counted)
     proofs = "all" if proven == count else f"{proven} of them"
     words = f"{task.title} {count} problems, {proofs} with a proven optimum. Cost: {task.cost}."
+    if kind_of(task.name).mean == "arithmetic":
+        words += (
+            " The reference is the hindsight optimum of the same courses; the score of a problem is "
+            "its share, that of the task the arithmetic mean."
+        )
     return words if not more else f"{words} {more} more, whose files users add, do not count."
 
 
