@@ -136,8 +136,8 @@ def about(task: Task) -> str:
     words = f"{task.title} {count} problems, {proofs} with a proven optimum. Cost: {task.cost}."
     if kind_of(task.name).mean == "arithmetic":
         words += (
-            " The reference is the hindsight optimum of the same courses; the score of a problem is "
-            "its share, that of the task the arithmetic mean."
+            " The reference is the hindsight optimum of the same courses; the score of a problem "
+            "is its share, that of the task the arithmetic mean."
         )
     return words if not more else f"{words} {more} more, whose files users add, do not count."
 

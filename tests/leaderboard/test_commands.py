@@ -9,6 +9,7 @@ import kills
 import pytest
 
 from parenvs.errors import ParenvsError
+from parenvs.leaderboard import check as judging
 from parenvs.leaderboard import references
 from parenvs.leaderboard.tasks import tasks
 
@@ -172,6 +173,22 @@ def test_commands__a_bad_file_does_not_stop_the_others(run, tmp_path, name):
     assert "greedy" in out
     assert err.splitlines()[-1] == f"parenvs: 1 of 2 refused: {name}.json"
     assert all(line.isprintable() and len(line) < 600 for line in err.splitlines())
+
+
+def test_commands__a_fault_of_the_judge_does_not_stop_the_others(run, monkeypatch):
+    """Whatever the judge raises on an entry is told with its file, and the others are judged."""
+    sound = judging.check
+
+    def broken(entry, seed=0):
+        if entry.entry == "ones":
+            raise OverflowError("too\nlarge")
+        return sound(entry, seed)
+
+    monkeypatch.setattr(judging, "check", broken)
+    folder = BOARD / "submissions" / "data-parallel"
+    status, out, err = run("check", folder / "ones.json", folder / "greedy.json")
+    assert status == 2 and "greedy" in out and "1 of 2 refused" in err
+    assert "ones.json: the judge failed (OverflowError: too large); please open an issue" in err
 
 
 @pytest.mark.parametrize(

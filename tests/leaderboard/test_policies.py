@@ -20,6 +20,7 @@ from parenvs.leaderboard.policies.formats import OWN, PolicyError, read_policy, 
 from parenvs.leaderboard.policies.judging import policy_verdicts
 from parenvs.leaderboard.policies.play import followed, load, play, seeds
 from parenvs.leaderboard.reading import EntryError
+from parenvs.leaderboard.site.elastic import policy_figure
 from parenvs.leaderboard.tasks import tasks
 from parenvs.leaderboard.verdicts import PlanState
 
@@ -372,6 +373,16 @@ def test_elastic__every_agent_is_a_policy_and_is_entered():
     assert KINDS["elastic"].policy is not None
     for name in ("fastest", "hysteresis"):
         assert load_entry(FOLDER / f"{name}.json").policy == policy(name)
+
+
+def test_site__a_policy_is_drawn():
+    """A picture with a name for readers without eyes, and a row for each course."""
+    problem = tasks().task("elastic").problems[CHAIN]
+    text = policy_figure(CHAIN, problem.hindsight())
+    assert f'aria-label="Nodes over time of {CHAIN}, and those in use"' in text
+    assert text.count("<tr") == 3 and text.count("<path") == 2
+    run = problem.hindsight().runs[0]
+    assert f"{run.total:,.0f}" in text and f"{100 * run.share:.2f} %" in text
 
 
 def test_check__content_decides_how_an_entry_is_judged():
