@@ -114,10 +114,12 @@ def check(
             if verdict.note:
                 say_progress(f"{checked.entry.entry}: {verdict.note}")
             if verdict.improves:
+                remedy = "parenvs leaderboard update takes it over"
+                is_drawn = checked.entry.content == "script"
                 say_progress(
                     f"{checked.entry.entry}: {verdict.problem.name}: cost {verdict.cost:.9g} is "
                     f"better than the reference {verdict.problem.reference.cost:.9g}, which is not "
-                    "proven; parenvs leaderboard update takes it over"
+                    f"proven{'' if is_drawn else f'; {remedy}'}"
                 )
     say_progress(f"{len(files)} judged in {time.perf_counter() - begin:.1f} s")
     _end(_summary(files, refused))

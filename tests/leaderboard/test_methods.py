@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parenvs.errors import ParenvsError
-from parenvs.leaderboard.check import check, ranking, with_drawn
+from parenvs.leaderboard.check import check, improvements, ranking, with_drawn
 from parenvs.leaderboard.entry import MAX_SCRIPT, Entry, entry_files, load_entry
 from parenvs.leaderboard.kinds import DRAWN
 from parenvs.leaderboard.kinds.drawn import count, drawn
@@ -188,3 +188,13 @@ def test_scripts__have_a_page():
     for path in FILES:
         assert f"## {path.parent.name}\n" in text and f"| {path.stem} |" in text
     assert not set(DRAWN) & set(tasks().tasks)
+
+
+def test_improvements__drawn_problems_are_none_of_the_list(here):
+    """A method that beats a reference without proof scores above 1, and changes no list."""
+    checked = check(entry_of(), seed=3)
+    first = checked.verdicts[0]
+    worse = replace(first.problem.reference, cost=2 * first.cost, status="bound")
+    better = replace(first, problem=replace(first.problem, reference=worse), improves=True)
+    assert better.score == pytest.approx(2)
+    assert improvements([replace(checked, verdicts=(better,))]) == {}
