@@ -191,11 +191,12 @@ def _command(name: str, command: Any) -> list[str]:
     options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
     words = [_metavar(p) if p.required else f"[{_metavar(p)}]" for p in arguments]
     usage = " ".join([name, *(["[OPTIONS]"] if options else []), *words])
-    lines = [f"## {name}", "", _text(command.help), "", "```text", usage, "```", ""]
+    lines = [f"## {name}", "", _text(command.help), ""]
+    lines += ["```text", usage, "```", ""] if usage != name else []
     if command.epilog:
         lines += ["Example:", "", "```text", *_examples(command.epilog), "```", ""]
     if arguments or options:
-        lines += ["| | | default |", "|:--|:--|:--|"]
+        lines += ["| argument, option | meaning | default |", "|:--|:--|:--|"]
     for parameter in arguments:
         lines.append(f"| `{_metavar(parameter)}` | {_cell(parameter.help)} | |")
     for parameter in options:

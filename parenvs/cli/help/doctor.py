@@ -28,7 +28,7 @@ from parenvs.shipped import data_folder, manifest
 PURPOSES = {
     "agents": "training and evaluating agents",
     "jax": "reading JAX functions, checking plans against XLA",
-    "torch": "reading PyTorch modules, calibrate, profile, reshard",
+    "torch": "reading PyTorch modules, calibrate, profile, run, reshard",
     "envs": "the agents of hybrid_v0 (PettingZoo)",
     "fast": "compiled searches over unequal servers",
     "docs": "building the site",
