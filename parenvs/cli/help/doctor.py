@@ -40,6 +40,7 @@ CHECKOUT = _TOP if (_TOP / "setup.cfg").is_file() else None
 """Root of the clone that the package runs from; None if it is installed."""
 DATA = ("datasets/data", "agents/pretrained/data", "leaderboard")
 _REQUIREMENT = re.compile(r"^([\w.-]+)\s*(?:>=\s*([\w.]+))?")
+_MARKER = re.compile(r";.*python_version\s*>=\s*['\"]([\d.]+)['\"]")
 
 
 @dataclass
@@ -147,9 +148,8 @@ def wanted() -> dict[str, list[str]]:
         return {extra: text.split("\n")[1:] for extra, text in texts.items()}
     extras: dict[str, list[str]] = {"": []}
     for line in metadata.requires("parenvs") or ():
-        requirement, _, marker = line.partition(";")
-        named = re.search(r"extra\s*==\s*['\"](\w+)['\"]", marker)
-        extras.setdefault(named[1] if named else "", []).append(requirement.strip())
+        named = re.search(r"extra\s*==\s*['\"](\w+)['\"]", line)
+        extras.setdefault(named[1] if named else "", []).append(line)
     return extras
 
 
@@ -162,7 +162,9 @@ def _lack(requirement: str) -> str:
     match = _REQUIREMENT.match(requirement)
     if not match:
         return ""
-    name, least = match[1], match[2]
+    name, least, marker = match[1], match[2], _MARKER.search(requirement)
+    if marker and sys.version_info[:2] < _numbers(marker[1]):
+        return f"{name} needs Python {marker[1]}"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:

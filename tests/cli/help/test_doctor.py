@@ -85,6 +85,14 @@ def test_doctor__missing_extra_and_old_package(monkeypatch):
     assert "[agents]'" in text and text.endswith("1 broken")
 
 
+def test_doctor__requirements():
+    assert doctor._lack("numpy>=1.0") == ""
+    assert doctor._lack('numpy>=1.0; python_version >= "3.10" and extra == "x"') == ""
+    assert doctor._lack('numpy>=1.0; python_version>="3.99"') == "numpy needs Python 3.99"
+    assert doctor._lack("no-such-package") == "no-such-package is not installed"
+    assert doctor._lack("numpy>=99").endswith("is older than 99")
+
+
 def test_doctor__deleted_file_of_a_clone(tmp_path, monkeypatch):
     found = doctor.Diagnosis()
 
