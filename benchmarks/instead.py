@@ -70,7 +70,9 @@ def scores(text: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for section in re.split("^## ", text, flags=re.M)[1:]:
         lines = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
-        titles = [title.strip("| ") for title in lines[0]]
+        titles = [title.strip("| ") for title in lines[0]] if lines else []
+        if not {"rank", "entry", "score", "marked"} <= set(titles):
+            continue
         entries = found.setdefault(section.split("\n", 1)[0], {})
         count = re.search(r"(\d+) problems", section)
         for line in lines[2:]:

@@ -67,6 +67,10 @@ def built() -> tuple[Path, Path]:
                 (copy / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / file, copy / file)
         run(sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST, copy)
+    return _files()
+
+
+def _files() -> tuple[Path, Path]:
     (wheel,), (source,) = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
     return source, wheel
 
@@ -126,9 +130,11 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--extras", nargs="*", default=[], help="tried besides, where they fit")
     arguments.add_argument("--only", nargs="*", default=[], help="versions, such as 3.12")
+    arguments.add_argument("--built", action="store_true", help="take what lies in dist")
     options = arguments.parse_args()
-    source, wheel = built()
-    rows = []
+    source, wheel = _files() if options.built else built()
+    rows: list[dict[str, Any]] = []
+    sizes = {path.name: path.stat().st_size for path in (source, wheel)}
     with tempfile.TemporaryDirectory() as name:
         checked(source, wheel, Path(name))
         for version, python in pythons().items():
@@ -141,8 +147,9 @@ def main() -> None:
                 folder = Path(name) / re.sub(r"\W", "-", f"{version} {' '.join(extras)}")
                 rows.append({"python": version, **tried(python, wheel, extras, folder)})
                 shutil.rmtree(folder)
-    sizes = {path.name: path.stat().st_size for path in (source, wheel)}
-    publish("release", _sections(sizes, rows), {"files": sizes, "rows": rows}, options.out)
+                publish(
+                    "release", _sections(sizes, rows), {"files": sizes, "rows": rows}, options.out
+                )
 
 
 def _sections(sizes: dict[str, int], rows: list[dict[str, Any]]) -> list[str]:
