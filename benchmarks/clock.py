@@ -415,7 +415,8 @@ def main() -> None:
     if file.exists():
         for line in file.read_text(encoding="utf-8").splitlines():
             part = json.loads(line)
-            known[part["part"]] = part
+            if part["quick"] == chosen.quick or chosen.render_only:
+                known[part["part"]] = part
     settings = _QUICK if chosen.quick else _FULL
     wanted = () if chosen.render_only else chosen.only or [x for x in PARTS if x not in known]
     for name in wanted:

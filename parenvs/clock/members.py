@@ -104,7 +104,7 @@ def _answers(pipes: Sequence[Any], members: Sequence[Any]) -> list[Any]:
             pipe: rank for rank, pipe in enumerate(pipes) if rank not in found
         }
         ready: list[Any] = connection.wait(list(waiting))
-        failed = {}
+        failed: dict[int, Any] = {}
         for pipe in ready:
             answer = _answer(pipe)
             (failed if answer is None or answer[0] else found)[waiting[pipe]] = answer
