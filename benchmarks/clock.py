@@ -343,9 +343,9 @@ def _runs_section(rows: Sequence[dict[str, Any]], when: str) -> list[str]:
             x["name"], x["words"], f"{x['difference']:.1e}",
             f"{max(x['predicted_memory']) / 1e6:.3f}", f"{max(x['memory']) / 1e6:.3f}",
             f"{max(x['predicted_memory']) / max(x['memory']):.2f}",
-            f"{1e3 * x['seconds']:.2f}", f"{1e3 * x['step']['seconds']:.2f}",
+            f"{1e3 * (x['seconds'] or np.nan):.2f}", f"{1e3 * x['step']['seconds']:.2f}",
             f"{1e3 * x['step']['low']:.2f} to {1e3 * x['step']['high']:.2f}",
-            f"{x['seconds'] / x['step']['seconds']:.2f}", f"{x['load']:.2f}",
+            f"{(x['seconds'] or np.nan) / x['step']['seconds']:.2f}", f"{x['load']:.2f}",
         ]
         for x in rows
     ]  # fmt: skip

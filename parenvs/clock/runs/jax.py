@@ -216,10 +216,11 @@ def _loss(graph: Graph, feeds: dict[int, int]) -> int:
     )
 
 
-def _seconds(timed: Any, graph: Graph) -> float:
-    """Predicted seconds of a step on a calibrated machine."""
+def _seconds(timed: Any, graph: Graph) -> float | None:
+    """Predicted seconds of a step on a calibrated machine; None of a plan that it cannot hold."""
     if isinstance(timed, HybridPlan):
-        return judge(timed, HybridModel.of_graph(graph)).length_seconds
+        seconds = judge(timed, HybridModel.of_graph(graph)).length_seconds
+        return seconds if np.isfinite(seconds) else None
     return float(judge(timed, graph).step_seconds)
 
 
