@@ -12,7 +12,6 @@ from typer.core import TyperGroup
 from parenvs import __version__
 from parenvs.cli import tables
 from parenvs.cli.bench import add_bench
-from parenvs.cli.clock import add_clock
 from parenvs.cli.elastic import add_elastic
 from parenvs.cli.help import add_doctor, add_examples
 from parenvs.cli.iopddl import add_iopddl
@@ -394,7 +393,6 @@ def _judged(file: Path, model: Model) -> Any:
 add_planning(app)
 add_training(app)
 add_bench(app)
-add_clock(app)
 add_leaderboard(app)
 add_elastic(app)
 add_iopddl(app)

@@ -1,4 +1,4 @@
-"""The commands below ``parenvs bench``."""
+"""The commands that measure: ``parenvs bench``, ``calibrate``, ``profile`` and ``run``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,18 @@ import typer
 
 from parenvs.agents.names import TRAINED
 from parenvs.cli import tables
-from parenvs.cli.options import TASKS, check_range
-from parenvs.cli.report import out, say, say_progress, say_text
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra
+from parenvs.cli.options import TASKS, FunctionArguments, Json, PlanFile, check_range
+from parenvs.cli.report import Step, note, out, say, say_json, say_progress, say_text
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
 from parenvs.files import locked, write_text
+
+_Kind = Annotated[str, typer.Option(help="Kind of the device: cpu or cuda.")]
+_Repeats = Annotated[int, typer.Option(help="Runs of everything that count.")]
+_Meet = Annotated[
+    str, typer.Option(help="HOST:PORT of this machine where processes meet; 0: a free port.")
+]
+_Timeout = Annotated[float, typer.Option(help="Seconds in which they have to meet.")]
+_HERE = "127.0.0.1:0"
 
 
 def add_bench(app: typer.Typer) -> None:
@@ -28,6 +36,9 @@ def add_bench(app: typer.Typer) -> None:
     bench.command()(speed)
     bench.command()(hybrid)
     app.add_typer(bench, name="bench")
+    app.command()(calibrate)
+    app.command()(profile)
+    app.command()(run)
 
 
 def agents(
@@ -249,3 +260,162 @@ def _line(record: dict[str, Any], reached: bool) -> str:
     end = f"optimum after {record['target_steps']:,} steps" if reached else "optimum not reached"
     names = f"{record['problem']} {record['agent']} seed {record['seed']}"
     return f"{names}: {end}, {record['seconds']:.1f} s"
+
+
+def calibrate(
+    path: Annotated[Path, typer.Option("--out", help="Cluster file (.json) to write.")] = Path(
+        "machine.json"
+    ),
+    framework: Annotated[str, typer.Option(help="torch, or jax.")] = "torch",
+    device: _Kind = "cpu",
+    processes: Annotated[
+        int,
+        typer.Option(help="Local processes (of JAX: devices), each with a GPU or some cores."),
+    ] = 2,
+    repeats: _Repeats = 20,
+    most: Annotated[
+        float, typer.Option(help="Largest array of collectives in MB, from 0.004.")
+    ] = 67.2,
+    meet: _Meet = _HERE,
+    timeout: _Timeout = 60.0,
+) -> None:
+    """Measure this machine with PyTorch or JAX: products, memory, collectives; write a cluster.
+
+    Every command takes the file as --cluster.
+    """
+    from parenvs.clock.calibration import SIZES, calibrated
+
+    _check_framework(framework)
+    check_range("--repeats", repeats, 1)
+    check_range("--processes", processes, 1)
+    _check_ending(path, ".json")
+    sizes = [size for size in SIZES if size <= 1e6 * most]
+    if len(sizes) < 2:
+        raise ParenvsError(f"--most must be at least 0.0041 MB, not {most:g}; two sizes are needed")
+    _check_timeout(timeout)
+    with Step(f"measuring {processes} x {device}"):
+        if framework == "jax":
+            from parenvs.clock.xla.calibration import calibrated as measured
+
+            found = measured(device, processes, repeats, sizes)
+        else:
+            found = calibrated(device, processes, repeats, sizes, meet=meet, seconds=timeout)
+    out.print(tables.calibration(found.rows))
+    for words in found.missing:
+        note(f"not measured: {words}")
+    found.save(path)
+    say(f"written to {path}; give it as --cluster {path}")
+
+
+def profile(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A PyTorch module or JAX function: FILE.py:NAME.")
+    ],
+    arguments: FunctionArguments = None,
+    path: Annotated[Path, typer.Option("--out", help="Chain (.csv) to write.")] = Path("chain.csv"),
+    device: _Kind = "cpu",
+    repeats: _Repeats = 20,
+    warm_up: Annotated[int, typer.Option(help="Runs before those.")] = 3,
+    threads: Annotated[int, typer.Option(help="Threads on a CPU, of PyTorch.")] = 1,
+    processes: Annotated[
+        int, typer.Option(help="Processes of PyTorch that measure at once, as stages will run.")
+    ] = 1,
+) -> None:
+    """Measure the layers of a model; write the chain that pipelines are planned on.
+
+    Layers are a PyTorch module's submodules, or the named scopes of a JAX function.
+    """
+    from parenvs.graph.python_source import is_function, is_torch
+
+    for option, value, least in (("--repeats", repeats, 1), ("--warm-up", warm_up, 0),
+                                 ("--threads", threads, 1),
+                                 ("--processes", processes, 1)):  # fmt: skip
+        check_range(option, value, least)
+    _check_ending(path, ".csv")
+    if not is_function(model):
+        raise ParenvsError(f"profile takes FILE.py:NAME, not {shown(model)}")
+    given = (model, arguments, path.stem, repeats, warm_up, device)
+    with Step(f"measuring {model}"):
+        if is_torch(model):
+            with need_extra("torch", "profiling"):
+                from parenvs.clock.layers import profiled
+            found = profiled(*given, threads, processes)
+        else:
+            from parenvs.clock.xla.profile import profiled as scopes
+
+            found = scopes(*given)
+    out.print(tables.layers(found))
+    found.profile.to_csv(path, [f"parenvs profile {model} on {device}", *found.comments()])
+    say(f"written to {path}; plan it with --micro-batch {found.samples}")
+
+
+def run(
+    file: PlanFile,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="The model that it is for: FILE.py:NAME.")
+    ],
+    arguments: FunctionArguments = None,
+    steps: Annotated[int, typer.Option(help="Steps that are timed.")] = 20,
+    processes: Annotated[
+        int | None, typer.Option(help="Processes, or devices of JAX (default: the plan's).")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="File of parenvs calibrate, to predict seconds by.")
+    ] = None,
+    device: _Kind = "cpu",
+    meet: _Meet = _HERE,
+    timeout: _Timeout = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Run a plan here, in local processes of PyTorch or on virtual devices of JAX, and compare.
+
+    Losses beside one device; collectives, memory and seconds beside what is predicted. Exit status
+    2 if the losses are not those of one device.
+    """
+    from parenvs.clock.runs.run import run as running
+    from parenvs.graph.python_source import is_function
+
+    check_range("--steps", steps, 1)
+    if processes is not None:
+        check_range("--processes", processes, 1)
+    _check_timeout(timeout)
+    if not is_function(model):
+        raise ParenvsError(f"run takes a model FILE.py:NAME, not {shown(model)}")
+    with Step(f"running {file}"):
+        found = running(
+            file, model, arguments, steps, processes, calibration, device, meet, timeout
+        )
+    if as_json:
+        say_json(found.to_json())
+    else:
+        say_text(found.text())
+    if not found.agrees:
+        raise ParenvsError(
+            f"{file}: losses differ from those of one device by up to {found.difference:.1e}"
+        )
+
+
+def _check_framework(name: str) -> None:
+    """Refuse an unknown framework."""
+    known = ("torch", "jax")
+    if name not in known:
+        raise ParenvsError(
+            f"--framework {shown(name)} is unknown{did_you_mean(name, known)}; known: "
+            f"{', '.join(known)}"
+        )
+
+
+def _check_timeout(seconds: float) -> None:
+    """Refuse a limit that means nothing."""
+    if not 0 < seconds <= 3600:
+        raise ParenvsError(f"--timeout must be more than 0 and at most 3600, not {seconds:g}")
+
+
+def _check_ending(path: Path, ending: str) -> None:
+    """Refuse a file that commands would not take for what it is.
+
+    Raises:
+        ParenvsError: it ends otherwise.
+    """
+    if path.suffix != ending:
+        raise ParenvsError(f"--out must end in {ending}, not {shown(str(path))}")

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from parenvs.clock.fit import Curve, Line
@@ -189,21 +188,6 @@ def known_device(model: str) -> Device:
     """Return the device of a name that a framework gives, its data sheet's if that is known."""
     known = next((DEVICES[name] for name in DEVICES if name in model.lower()), None)
     return known or Device(one_line(ValueError(model)).lower(), 1.0, 1.0, 1.0)
-
-
-def shared_memory_bytes(count: int) -> float:
-    """Return the memory of one of ``count`` processes or devices that share this machine's.
-
-    Raises:
-        ParenvsError: the system does not tell it.
-    """
-    try:
-        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):  # not on Windows
-        raise ParenvsError("--device cpu: the system does not tell its memory") from None
-    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
-    text = limit.read_text(encoding="utf-8").strip() if limit.exists() else "max"
-    return float(min(whole, int(text)) if text.isdecimal() else whole) / count
 
 
 def _even(runs: Sequence[Sequence[float]]) -> list[Sequence[float]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from parenvs.clock.calibration import shared_memory_bytes
+from parenvs.clock.members import shared_memory_bytes
 from parenvs.clock.timer import samples
 from parenvs.errors import ParenvsError, one_line, shown
 

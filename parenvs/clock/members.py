@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any
 
 from parenvs.errors import ParenvsError, one_line
@@ -76,6 +77,21 @@ def run_members(
                 member.join()
         for pipe in pipes:
             pipe.close()
+
+
+def shared_memory_bytes(count: int) -> float:
+    """Return the memory of one of ``count`` processes or devices that share this machine's.
+
+    Raises:
+        ParenvsError: the system does not tell it.
+    """
+    try:
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):  # not on Windows
+        raise ParenvsError("--device cpu: the system does not tell its memory") from None
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
+    text = limit.read_text(encoding="utf-8").strip() if limit.exists() else "max"
+    return float(min(whole, int(text)) if text.isdecimal() else whole) / count
 
 
 def first_line(error: BaseException) -> str:

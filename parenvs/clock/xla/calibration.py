@@ -16,8 +16,8 @@ from parenvs.clock.calibration import (
     assembled,
     groups_of,
     known_device,
-    shared_memory_bytes,
 )
+from parenvs.clock.members import shared_memory_bytes
 from parenvs.clock.xla.devices import with_devices
 from parenvs.clock.xla.kernels import measure
 from parenvs.errors import ParenvsError
