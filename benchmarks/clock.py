@@ -32,7 +32,7 @@ from synchronisation import section as synchronisation_section  # isort: skip
 
 from parenvs import Cluster, Graph, HybridPlan, HybridStage, Pipeline, StageProfile
 from parenvs.cli.model import Model
-from parenvs.clock.calibration import Calibration, calibrated
+from parenvs.clock.calibration import SIZES, Calibration, calibrated
 from parenvs.clock.collectives import reduced
 from parenvs.clock.layers import profiled
 from parenvs.clock.processes import together
@@ -190,15 +190,16 @@ def runs(settings: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory(prefix="parenvs-") as place:
         found = {}
+        small = {**settings, "sizes": settings["sizes"] or SIZES[:6]}  # the models are small
         for processes in (2, 4):
             progress(f"calibrating {processes} processes")
             found[processes] = Path(place) / f"torch-{processes}.json"
-            machine(settings, processes).save(found[processes])
+            machine(small, processes).save(found[processes])
         progress("calibrating 8 devices of JAX")
-        sizes = {} if settings["sizes"] is None else {"sizes": settings["sizes"]}
-        by_jax = calibrated_by_jax("cpu", 8, settings["repeats"], shapes=[(256, 256, 256)], **sizes)
         found[8] = Path(place) / "jax-8.json"
-        by_jax.save(found[8])
+        calibrated_by_jax(
+            "cpu", 8, settings["repeats"], small["sizes"], shapes=[(256, 256, 256)]
+        ).save(found[8])
         for name, plan, source, arguments in planned(Path(place), settings["sizes"] is not None):
             progress(name)
             steps = 3 if settings["sizes"] is not None else 20
@@ -326,7 +327,8 @@ def _runs_section(rows: Sequence[dict[str, Any]], when: str) -> list[str]:
         "of gloo) and `examples/jax_transformer.py` (8 virtual devices), with "
         f"{steps} timed steps each. Losses are those of one device in {same} of {len(rows)}. Bytes "
         "of whole arrays over all processes, a step; single numbers aside. As predicted: "
-        f"{equal} of {len(sent)}. {when}"
+        f"{equal} of {len(sent)}. With tp ranks, DTensor gathers the logits for a loss over words "
+        f"that are split, where the judge sums partial results. {when}"
     )
     cells = [
         [

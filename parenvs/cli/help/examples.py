@@ -29,7 +29,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "pretrain": ("parenvs pretrain --out runs/network",),
     "calibrate": ("parenvs calibrate --out machine.json",),
     "profile": ("parenvs profile my_model.py:make --args batch --out chain.csv",),
-    "run": ("parenvs run plan.json my_model.py:make --args batch --calibration machine.json",),
+    "run": (
+        "parenvs run plan.json my_model.py:make --args batch --steps 20 --calibration machine.json",
+    ),
     "elastic": ("parenvs elastic p3 --model gpt-1.5b --policy hysteresis --plot run.png",),
     "reshard": ("parenvs reshard checkpoint --from old.json --to new.json --out moved",),
     "bench agents": ("parenvs bench agents --steps 1000 --seeds 1 --out results",),
