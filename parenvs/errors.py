@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -79,6 +80,12 @@ def need_extra(extra: str, purpose: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
+        # The lowest JAX of setup.cfg is of Python 3.11 on; before, pip installs none.
+        where = "on Python 3.11 or newer, " if _lacks_jax() and extra in ("jax", "torch") else ""
         raise ParenvsError(
-            f"{purpose} needs the extra {extra!r} ({error}); pip install 'parenvs[{extra}]'"
+            f"{purpose} needs the extra {extra!r} ({error}); {where}pip install 'parenvs[{extra}]'"
         ) from None
+
+
+def _lacks_jax() -> bool:
+    return sys.version_info < (3, 11)

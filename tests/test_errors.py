@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from parenvs.errors import ParenvsError, did_you_mean, need_extra, one_line, printable
@@ -11,6 +13,16 @@ def test_need_extra__names_the_pip_line():
     assert words.endswith("; pip install 'parenvs[agents]'")
     assert caught.value.__cause__ is None
     assert "\n" not in words
+
+
+@pytest.mark.parametrize(
+    ("version", "words"), [((3, 10, 13), "on Python 3.11 or newer, "), ((3, 11), "")]
+)
+def test_need_extra__jax_is_of_newer_pythons(monkeypatch, version, words):
+    monkeypatch.setattr(sys, "version_info", version)
+    with pytest.raises(ParenvsError) as caught, need_extra("jax", "verifying"):
+        import parenvs.no_such_module  # noqa: F401
+    assert str(caught.value).endswith(f"); {words}pip install 'parenvs[jax]'")
 
 
 def test_need_extra__lets_other_errors_through():
