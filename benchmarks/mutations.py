@@ -32,6 +32,7 @@ FIRST = "the first instruction reads nothing"
 START = "stages that end at the first device have none, as those that cannot run"
 FEWER = "one device fewer is tried afterwards, and so one"
 PAIR = "one class makes no pair"
+TOGETHER = "operand and result have as many elements, and so end together"
 EQUIVALENT = {
     ("parenvs/partitioning/formulas.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
     ("parenvs/partitioning/formulas.py", "graph.parent[graph.parent >= 0]",
@@ -97,6 +98,16 @@ EQUIVALENT = {
      "batch > 0 and len({s[:batch] for s in arrays.values()}) == 1",
      "batch >= 0 and len({s[:batch] for s in arrays.values()}) == 1"):
         "a batch of no dimensions has none to split",
+    ("parenvs/partitioning/rules.py", "True", "False"):
+        "shapes that `zip` could tell apart are refused where the program is read",
+    **{
+        ("parenvs/partitioning/rules.py", "i < len(left) and j < len(right)", other): TOGETHER
+        for other in (
+            "i < len(left) or j < len(right)",
+            "i <= len(left) and j < len(right)",
+            "i < len(left) and j <= len(right)",
+        )
+    },
     ("parenvs/partitioning/rules.py", "3", "4"): "kinds are compared for equality alone",
 }  # fmt: skip
 """Module, and what is changed to what: changes that no test can see -> the reason."""

@@ -198,6 +198,13 @@ CASES = {
         [(8, 4), (8, 4)],
         [],
     ),
+    "approximate top-k of another rank": (  # custom calls may have any shapes
+        "custom-call",
+        {"target": "ApproxTopK"},
+        [(4, 6)],
+        [(4,)],
+        [],
+    ),
     "approximate top-k that shortens two dimensions": (
         "custom-call",
         {"target": "ApproxTopK"},
