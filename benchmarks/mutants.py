@@ -431,7 +431,7 @@ def main() -> None:
     options = parser(__doc__, seconds=15)
     options.add_argument("modules", nargs="*", help="part of their paths (default: all)")
     options.add_argument("--again", action="store_true", help="run survivors once more")
-    options.add_argument("--sample", type=int, help="mutants drawn at random (default: all)")
+    options.add_argument("--sample", type=int, help="mutants drawn from all modules (default: all)")
     options.add_argument("--seed", type=int, default=0, help="of the draw")
     chosen = options.parse_args()
     modules = [m for m in ROOMS if not chosen.modules or any(x in m for x in chosen.modules)]
@@ -442,9 +442,11 @@ def main() -> None:
         mutant = Mutant(**json.loads(line))
         if not (chosen.again and mutant.outcome == "lives"):
             known[mutant.key] = mutant
-    every = [x for m in modules for x, _ in mutants(m, (ROOT / m).read_text(encoding="utf-8"))]
+    every = [x for m in ROOMS for x, _ in mutants(m, (ROOT / m).read_text(encoding="utf-8"))]
     order = np.random.default_rng(chosen.seed).permutation(len(every))[: chosen.sample]
-    found = {every[k].key: every[k] for k in sorted(order.tolist())}
+    some = [every[k] for k in sorted(order.tolist())]
+    found = {mutant.key: mutant for mutant in some if mutant.module in modules}
+    every = [mutant for mutant in every if mutant.module in modules]
     new = {key: mutant for key, mutant in found.items() if key not in known}
     progress(f"{len(found)} mutants, of which {len(found) - len(new)} are in {file}")
     start = time.perf_counter()
