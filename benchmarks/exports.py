@@ -11,76 +11,33 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common import ROOT, parser, progress, publish, table
+from compiled_plans import (
+    DEVICES,
+    KINDS,
+    SHALLOW,
+    TIMEOUT,
+    TP,
+    compiled,
+    depths,
+    largest,
+    predicted,
+)
 
-from parenvs import HybridPlan, HybridStage
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.cluster import choose_cluster
-from parenvs.errors import ParenvsError
-from parenvs.exports.compilation import compile_plan
-from parenvs.instances import load_graph, load_model, load_partitioning
-from parenvs.plan import Plan
 from parenvs.shipped import names
 
-GRAPHS = ("vgg-19", "t5-base", "big-lstm", "dlrm-criteo", "resnet-50", "llama3-8b-scanned")
-"""Shipped graphs that are compiled by default: a minute each on two cores."""
-DEVICES, TP = 8, 4
-TIMEOUT = 3600.0
-"""Seconds after which a compiler is stopped."""
 STEPS = 20
 TOLERANCE = 1e-4
+BAND = 0.8, 1.25
+"""Of the ratio of memory predicted to XLA's, outside of which the largest tensors are listed."""
 _RUNS = (
     ("jax_transformer.py",),
     ("torch_transformer.py",),
     ("torch_transformer.py", "--processes", "4"),
 )
-
-
-def partition(name: str, task: str, reward: str) -> Plan:
-    """The exact plan of a shipped graph that splits evenly."""
-    cluster = choose_cluster(devices=DEVICES)
-    problem = load_partitioning(name, cluster, uneven="forbid", task=task, reward=reward)
-    return problem.plan(exact_partition(problem).chosen)
-
-
-def hybrid(name: str) -> Plan:
-    """Two replicas of four tp ranks, the whole batch at once."""
-    model, graph = load_model(name), load_graph(name)
-    stage = HybridStage(((0, len(model)),), DEVICES, tp=TP)
-    cluster = choose_cluster(devices=DEVICES)
-    roomy = replace(cluster.device, memory_bytes=1e15)  # a virtual device has any memory
-    return HybridPlan(
-        name, model.fingerprint, replace(cluster, device=roomy), "roofline", "fp32",
-        batch=graph.batch_size, micro_batch=graph.batch_size * TP // DEVICES, stages=(stage,),
-    )  # fmt: skip
-
-
-KINDS: dict[str, Callable[[str], Plan]] = {
-    "operators": lambda name: partition(name, "operator-partition", "paper"),
-    "batch": lambda name: partition(name, "data-parallel", "step_time"),
-    f"{DEVICES // TP} x {TP}": hybrid,
-}
-"""Kind of a plan -> the plan of a shipped graph."""
-
-
-def compiled(name: str, kind: str) -> dict[str, Any]:
-    """Compile a plan of a shipped graph; what cannot be exported gives its reason."""
-    begin = time.perf_counter()
-    try:
-        found = compile_plan(KINDS[kind](name), timeout_seconds=TIMEOUT)
-    except ParenvsError as error:
-        return {"refused": str(error)}
-    row = found.to_json()
-    return {key: row[key] for key in row if key != "notes"} | {
-        "notes": list(found.notes),
-        "wall": time.perf_counter() - begin,
-    }
 
 
 def t5_losses() -> list[dict[str, Any]]:
@@ -91,7 +48,6 @@ def t5_losses() -> list[dict[str, Any]]:
     from parenvs import Graph
     from parenvs.datasets.models import t5, train_step
     from parenvs.exports.jax import shardings
-    from parenvs.hybrid.model import HybridModel
 
     model = t5(2, 64, 128, 8, 8, vocab=64, tokens=16, batch_size=16, name="t5-small")
     function, shapes = train_step(model)
@@ -125,20 +81,7 @@ def t5_losses() -> list[dict[str, Any]]:
 
     single = curve()
     rows = []
-    cluster = choose_cluster(devices=DEVICES)
-    stage = HybridStage(((0, len(HybridModel.of_graph(graph))),), DEVICES, tp=TP)
-    plans: dict[str, Plan] = {
-        "2 x 4": HybridPlan(
-            graph.name, graph.fingerprint, cluster, "roofline", "fp32", batch=16, micro_batch=8,
-            stages=(stage,),
-        )
-    }  # fmt: skip
-    for kind, task, reward in (
-        ("operators", "operator-partition", "paper"),
-        ("batch", "data-parallel", "step_time"),
-    ):
-        problem = graph.partitioning(cluster, reward, task=task, uneven="forbid")
-        plans[kind] = problem.plan(exact_partition(problem).chosen)
+    plans = {kind: plan(graph) for kind, plan in KINDS.items()}
     for kind, plan in plans.items():
         sizes = (DEVICES // TP, TP) if kind == "2 x 4" else (DEVICES,)
         mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(sizes), ("a", "b")[: len(sizes)])
@@ -181,27 +124,76 @@ def losses(which: str) -> list[dict[str, Any]]:
     return rows
 
 
-def cells(row: dict[str, Any]) -> list[str]:
+def found(rows: list[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
+    """What was compiled of a plan of a graph: whole, or extrapolated from few layers by layer."""
+    own = {x["layers"]: x for x in rows if (x["graph"], x["kind"]) == (name, kind)}
+    if any("refused" in x for x in own.values()):
+        return next(x for x in own.values() if "refused" in x)
+    if name not in depths():
+        row = own[None]
+        return {**row, "whole": row["predicted"], "linear": True}
+    few, more = (own[n] for n in SHALLOW)
+    steps = depths()[name].layers - SHALLOW[0]
+
+    def at_depth(a: Any, b: Any) -> Any:
+        if isinstance(a, dict):
+            none = {"operations": 0, "arrays": 0, "bytes": 0.0}
+            keys = dict.fromkeys([*a, *b])
+            return {key: at_depth(a.get(key, none), b.get(key, none)) for key in keys}
+        return a + (b - a) * steps
+
+    keys = ("collectives", "argument_bytes", "peak_bytes", "predicted", "asked", "seconds")
+    deep = {key: at_depth(few[key], more[key]) for key in keys}
+    whole = own[depths()[name].layers]["predicted"]
+    same = (deep["predicted"]["arrays"], round(deep["predicted"]["bytes"] / 1e3))
+    return {
+        **more,
+        **deep,
+        "changed": [*few["changed"], *more["changed"]],
+        "whole": whole,
+        "linear": same == (whole["arrays"], round(whole["bytes"] / 1e3)),
+        "seconds": few["seconds"] + more["seconds"],
+    }
+
+
+def in_band(row: dict[str, Any]) -> bool:
+    """Whether XLA takes about the memory that is predicted of its compiler for CPUs."""
+    return BAND[0] <= row["whole"]["cpu_peak_bytes"] / row["peak_bytes"] <= BAND[1]
+
+
+def as_predicted(row: dict[str, Any]) -> bool:
+    """Whether shardings, arrays, bytes and kinds of collectives are those predicted."""
+    reduced = row["collectives"].get("all-reduce", {"arrays": 0, "bytes": 0.0})
+    same = abs(reduced["bytes"] - row["whole"]["cpu_bytes"]) <= 1e-6 * row["whole"]["cpu_bytes"]
+    others = any(x["arrays"] for k, x in row["collectives"].items() if k != "all-reduce")
+    arrays = reduced["arrays"] == row["whole"]["arrays"]
+    return arrays and same and not others and not row["changed"]
+
+
+def cells(name: str, kind: str, row: dict[str, Any]) -> list[str]:
     """The cells of a compiled plan."""
-    head = [row["graph"], row["kind"]]
+    deep = depths().get(name)
+    head = [name, kind, "all" if deep is None else f"{SHALLOW[0]}, {SHALLOW[1]} of {deep.layers}"]
     if "refused" in row:
         return [*head, row["refused"].split(";")[0], *[""] * 6]
-    found = row["collectives"].get("all-reduce", {"arrays": 0, "bytes": 0.0})
+    reduced = row["collectives"].get("all-reduce", {"arrays": 0, "bytes": 0.0})
     others = ", ".join(
         f"{x['arrays']} {kind} of {x['bytes'] / 1e9:.3f} GB"
         for kind, x in row["collectives"].items()
-        if kind != "all-reduce"
+        if kind != "all-reduce" and x["arrays"]
     )
-    predicted = row["predicted"]
+    whole, peak = row["whole"], row["peak_bytes"]
     return [
         *head,
-        f"{row['asked'] - len(row['changed']):,} of {row['asked']:,}",
-        f"{predicted['arrays']:,} / {found['arrays']:,}",
-        f"{predicted['bytes'] / 1e9:.4f} / {found['bytes'] / 1e9:.4f}",
+        "all" if not row["changed"] else f"all but {len(row['changed'])}",
+        f"{whole['arrays']:,} / {reduced['arrays']:,}",
+        " / ".join(
+            f"{x / 1e9:,.4f}" for x in (whole["bytes"], whole["cpu_bytes"], reduced["bytes"])
+        ),
         others or "none",
-        f"{predicted['peak_bytes'] / 1e9:.2f} / {row['peak_bytes'] / 1e9:.2f}",
-        f"{predicted['peak_bytes'] / row['peak_bytes']:.2f}",
-        f"{row['seconds']:.0f}",
+        " / ".join(f"{x / 1e9:,.2f}" for x in (whole["peak_bytes"], whole["cpu_peak_bytes"], peak)),
+        f"{whole['peak_bytes'] / peak:.2f}",
+        f"{whole['cpu_peak_bytes'] / peak:.2f}",
     ]
 
 
@@ -209,7 +201,7 @@ def main() -> int:
     """Fill in the missing rows, and write the page; the status is 1 if losses differ."""
     options = parser(__doc__)
     options.add_argument(
-        "--graphs", nargs="*", default=GRAPHS, choices=names(), help="shipped graphs to compile"
+        "--graphs", nargs="*", default=names(), choices=names(), help="shipped graphs to compile"
     )
     options.add_argument("--t5", action="store_true", help="only print the losses of T5 as JSON")
     chosen = options.parse_args()
@@ -230,21 +222,33 @@ def main() -> int:
         if not any(x.get("asked_for") == which for x in rows):
             for row in losses(which):
                 add(row | {"asked_for": which})
-    for name in chosen.graphs:
-        for kind in KINDS:
-            if not any((x.get("graph"), x.get("kind")) == (name, kind) for x in rows):
-                add({"graph": name, "kind": kind, **compiled(name, kind)})
-    order = {name: k for k, name in enumerate(names())}
-    kinds = list(KINDS)
-    graphs = sorted(
-        (x for x in rows if "graph" in x), key=lambda x: (order[x["graph"]], kinds.index(x["kind"]))
-    )
-    curves = [x for x in rows if "run" in x]
-    done = [x for x in graphs if "refused" not in x]
-    same = sum(x["agrees"] for x in done)
-    header = ["graph", "plan", "shardings kept", "all-reduced arrays, predicted / XLA"]
-    header += ["their GB", "other collectives", "GB a device", "ratio", "compiled in s"]
-    sections = [
+    plans = [(name, kind) for name in chosen.graphs for kind in KINDS]
+    for name, kind in plans:
+        deep = depths().get(name)
+        for layers in (None,) if deep is None else (*SHALLOW, deep.layers):
+            own = {"graph": name, "kind": kind, "layers": layers}
+            if any(own.items() <= x.items() for x in rows if "graph" in x):
+                continue
+            if deep is not None and layers == deep.layers:
+                content = predicted(name, kind)
+                add({**own, **(content if "refused" in content else {"predicted": content})})
+            else:
+                add({**own, **compiled(name, kind, layers)})
+    graphs = [x for x in rows if "graph" in x]
+    table_rows = {plan: found(graphs, *plan) for plan in plans}
+    for (name, kind), row in table_rows.items():
+        own = {"large": name, "kind": kind}
+        if "refused" in row or in_band(row) or any(own.items() <= x.items() for x in rows):
+            continue
+        layers = SHALLOW[1] if name in depths() else None
+        add({**own, "layers": layers, "tensors": largest(name, kind, layers)})
+    publish("exports", [*loss_sections(rows), *compiled_sections(rows, table_rows)], [], chosen.out)
+    return int(any(x.get("worst", 1.0) > TOLERANCE for x in rows if "run" in x))
+
+
+def loss_sections(rows: list[dict[str, Any]]) -> list[str]:
+    """Losses of runs."""
+    return [
         f"Losses of {STEPS} steps on virtual devices and local processes, beside one device: "
         "largest relative difference.",
         table(
@@ -260,25 +264,51 @@ def main() -> int:
                 ]
                 if "worst" in x
                 else [x["run"], x["plan"], x["failed"], "", "", ""]
-                for x in curves
+                for x in rows
+                if "run" in x
             ],
             left=3,
         ),
-        f"Training steps of shipped graphs, full size, compiled for {DEVICES} virtual CPU devices. "
-        "`operators`: the exact plan under the paper's reward, `batch`: the exact data-parallel "
-        f"plan, both with `uneven=forbid`; `{DEVICES // TP} x {TP}`: a hybrid plan of "
-        f"{DEVICES // TP} replicas with {TP} tp ranks. As predicted (all shardings kept, as many "
-        f"all-reduced arrays, no other collective): {same} of {len(done)}. Memory is XLA's for "
-        "CPUs: inputs, outputs that replace none, temporary tensors. XLA's CPU compiler widens "
-        "bfloat16 to float32, in all-reduces too: bytes of graphs in mixed precision (big-lstm, "
-        "dlrm-criteo, resnet-50, llama3-8b) are up to twice the predicted ones there, and so are "
-        "temporary tensors. VGG's backward max pooling becomes scatters and index tensors that the "
-        "graph does not hold. T5's temporary tensors are a fifth above ours, as in "
-        "[memory](memory.md).",
-        table(header, [cells(x) for x in graphs], left=3),
     ]
-    publish("exports", sections, [], chosen.out)
-    return int(any(x.get("worst", 1.0) > TOLERANCE for x in curves))
+
+
+def compiled_sections(
+    rows: list[dict[str, Any]], plans: dict[tuple[str, str], dict[str, Any]]
+) -> list[str]:
+    """Compiled plans beside what is predicted, and what takes the memory where that is off."""
+    done = [x for x in plans.values() if "refused" not in x]
+    same, near = sum(map(as_predicted, done)), sum(map(in_band, done))
+    header = ["graph", "plan", "layers compiled", "shardings kept"]
+    header += ["all-reduced arrays, predicted / XLA", "their GB, predicted / for CPUs / XLA"]
+    header += ["other collectives", "GB a device, predicted / for CPUs / XLA", "ratio", "for CPUs"]
+    bent = [f"{name} {kind}" for (name, kind), x in plans.items() if not x.get("linear", True)]
+    sections = [
+        f"Training steps of shipped graphs at full width, batch and length, compiled for {DEVICES} "
+        "virtual CPU devices. `operators`: the exact plan under the paper's reward, `batch`: the "
+        f"exact data-parallel plan, both with `uneven=forbid`; `{DEVICES // TP} x {TP}`: a hybrid "
+        f"plan of {DEVICES // TP} replicas with {TP} tp ranks. Deep models are compiled with "
+        f"{SHALLOW[0]} and {SHALLOW[1]} layers and extrapolated by layer; what is predicted is of "
+        "the whole graph"
+        + (f", not linear in the layers for {', '.join(bent)}" if bent else "")
+        + ". `for CPUs`: predicted of XLA's compiler for CPUs, which widens bfloat16 to float32 "
+        "and writes out an int32 position for each dimension and element in the backward pass of "
+        f"max pooling. As predicted (all shardings kept, arrays and bytes equal, no other "
+        f"collective): {same} of {len(done)}; memory within {BAND[0]} to {BAND[1]} of that for "
+        f"CPUs: {near}.",
+        table(header, [cells(*plan, row) for plan, row in plans.items()], left=4),
+    ]
+    large = [x for x in rows if "large" in x]
+    if large:
+        sections += [
+            "The largest tensors in the memory of the plans outside that band, with the shapes "
+            "that take turns in their place:",
+            table(
+                ["graph", "plan", "tensors"],
+                [[x["large"], x["kind"], "; ".join(x["tensors"])] for x in large],
+                left=3,
+            ),
+        ]
+    return sections
 
 
 if __name__ == "__main__":

@@ -34,6 +34,11 @@ _KINDS = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter|rag
 _COLLECTIVE = re.compile(rf"= (?P<types>.*?) (?P<kind>{_KINDS})(?P<half>-start|-done)?\(")
 _TYPE = re.compile(r"(?P<kind>pred|bf16|[a-z]+(?P<bits>\d+)\w*)\[(?P<sizes>[\d,]*)\]")
 _DEVICES = "--xla_force_host_platform_device_count"
+_QUICK = {
+    "--xla_backend_optimization_level": "0",
+    "--xla_llvm_disable_expensive_passes": "true",
+}
+"""The program never runs, so its machine code may be slow; tensors and memory are the same."""
 _NAMED = 3
 
 
@@ -105,8 +110,13 @@ class Compilation:
 
     @property
     def memory_ratio(self) -> float:
-        """Predicted bytes over XLA's."""
+        """Bytes predicted over those that XLA takes."""
         return self.predicted.peak_bytes / self.peak_bytes
+
+    @property
+    def cpu_memory_ratio(self) -> float:
+        """Bytes predicted of XLA's compiler for CPUs over those that it takes."""
+        return self.predicted.cpu_peak_bytes / self.peak_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Return the compilation as an object of JSON types."""
@@ -127,7 +137,7 @@ class Compilation:
             f"{self.seconds:.1f} s and keeps {kept:,} of {self.asked:,} shardings.",
             f"It all-reduces {plural(found.arrays, 'array')} of {size(found.bytes)} in "
             f"{plural(found.operations, 'operation')}; the judge predicted {expected.arrays:,} of "
-            f"{size(expected.bytes)}.",
+            f"{size(expected.bytes)}{_on_cpus(expected.bytes, expected.cpu_bytes)}.",
         ]
         if self.changed:
             more = len(self.changed) - _NAMED
@@ -139,10 +149,19 @@ class Compilation:
             sentences.append(f"{kind}: {arrays} of {size(others.bytes)}{why}.")
         sentences.append(
             f"Memory of a device: {size(self.peak_bytes)}, predicted {size(expected.peak_bytes)} "
-            f"({self.memory_ratio:.2f}); inputs {size(self.argument_bytes)}, predicted "
+            f"({self.memory_ratio:.2f})"
+            f"{_on_cpus(expected.peak_bytes, expected.cpu_peak_bytes, self.cpu_memory_ratio)}; "
+            f"inputs {size(self.argument_bytes)}, predicted "
             f"{size(expected.argument_bytes)}."
         )
         return " ".join([*sentences, *(f"Note: {note}." for note in self.notes)])
+
+
+def _on_cpus(own: float, cpu: float, ratio: float | None = None) -> str:
+    """What is predicted of XLA's compiler for CPUs, if that differs."""
+    if cpu == own:
+        return ""
+    return f", for CPUs {size(cpu)}" + (f" ({ratio:.2f})" if ratio is not None else "")
 
 
 def compile_plan(
@@ -207,9 +226,10 @@ def _compiled(sharding: Sharding, proto: bytes, timeout_seconds: float) -> dict[
         (folder / "module.pb").write_bytes(proto)
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
         words = [x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(_DEVICES)]
+        own = {**_QUICK, _DEVICES: str(sharding.devices)}
         environment = {
             **os.environ,
-            "XLA_FLAGS": " ".join([*words, f"{_DEVICES}={sharding.devices}"]),
+            "XLA_FLAGS": " ".join([*(f"{name}={own[name]}" for name in own), *words]),
             "JAX_PLATFORMS": "cpu",
             "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
         }
