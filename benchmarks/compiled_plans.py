@@ -23,14 +23,16 @@ from parenvs.errors import ParenvsError
 from parenvs.exports.compilation import compile_plan
 from parenvs.exports.prediction import predict
 from parenvs.exports.sharding import sharding_of
+from parenvs.graph.reader import read_proto
 from parenvs.hybrid.model import HybridModel
 from parenvs.instances import load_graph
 from parenvs.plan import Plan
+from parenvs.shardy.module import proto_of
 
 DEVICES, TP = 8, 4
 TIMEOUT = 3600.0
 """Seconds after which a compiler is stopped."""
-SHALLOW = (2, 3)
+SHALLOW = (1, 2)
 """Layers with which deep models are compiled."""
 LARGEST = 5
 """Tensors in memory that are listed."""
@@ -74,6 +76,7 @@ def depths() -> dict[str, Depth]:
     }
 
 
+@cache
 def step_of(name: str, layers: int | None = None) -> tuple[Graph, Any]:
     """Return a shipped graph, or that of its model with fewer layers, and the module's source."""
     if layers is None:
@@ -84,8 +87,9 @@ def step_of(name: str, layers: int | None = None) -> tuple[Graph, Any]:
 
     model = depths()[name].make(layers)
     function, shapes = train_step(model)
-    graph = Graph.from_jax(function, *shapes, name=name, batch_size=model.batch_size)
-    return graph, jax.jit(function, keep_unused=True).lower(*shapes)
+    lowered = jax.jit(function, keep_unused=True).lower(*shapes)
+    proto = proto_of(lowered)
+    return read_proto(proto, name, name=name, batch_size=model.batch_size), lowered
 
 
 def partition(graph: Graph, task: str, reward: str) -> Plan:

@@ -124,16 +124,34 @@ def losses(which: str) -> list[dict[str, Any]]:
     return rows
 
 
+def rows_of(rows: list[dict[str, Any]], name: str, kind: str) -> dict[int | None, dict[str, Any]]:
+    """Layers -> what is known of a plan of a graph with so many; None for a graph as it is."""
+    own = (x for x in rows if (x.get("graph"), x.get("kind")) == (name, kind))
+    return {x["layers"]: x for x in own}
+
+
+def missing(rows: list[dict[str, Any]], name: str, kind: str) -> list[int | None]:
+    """Layers with which a plan of a graph is still to be compiled, or predicted."""
+    own, deep = rows_of(rows, name, kind), depths().get(name)
+    if any("refused" in x for x in own.values()):
+        return []
+    if deep is None:
+        return [] if None in own else [None]
+    shallow = [] if len(own.keys() - {deep.layers}) >= 2 else [n for n in SHALLOW if n not in own]
+    return [*shallow, *([] if deep.layers in own else [deep.layers])]
+
+
 def found(rows: list[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
     """What was compiled of a plan of a graph: whole, or extrapolated from few layers by layer."""
-    own = {x["layers"]: x for x in rows if (x["graph"], x["kind"]) == (name, kind)}
+    own = rows_of(rows, name, kind)
     if any("refused" in x for x in own.values()):
         return next(x for x in own.values() if "refused" in x)
     if name not in depths():
         row = own[None]
         return {**row, "whole": row["predicted"], "linear": True}
-    few, more = (own[n] for n in SHALLOW)
-    steps = depths()[name].layers - SHALLOW[0]
+    depth = sorted(own)  # two shallow ones, and the whole
+    few, more = own[depth[0]], own[depth[1]]
+    steps = (depth[-1] - depth[0]) / (depth[1] - depth[0])
 
     def at_depth(a: Any, b: Any) -> Any:
         if isinstance(a, dict):
@@ -144,13 +162,14 @@ def found(rows: list[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
 
     keys = ("collectives", "argument_bytes", "peak_bytes", "predicted", "asked", "seconds")
     deep = {key: at_depth(few[key], more[key]) for key in keys}
-    whole = own[depths()[name].layers]["predicted"]
+    whole = own[depth[-1]]["predicted"]
     same = (deep["predicted"]["arrays"], round(deep["predicted"]["bytes"] / 1e3))
     return {
         **more,
         **deep,
         "changed": [*few["changed"], *more["changed"]],
         "whole": whole,
+        "depth": f"{depth[0]}, {depth[1]} of {depth[-1]}",
         "linear": same == (whole["arrays"], round(whole["bytes"] / 1e3)),
         "seconds": few["seconds"] + more["seconds"],
     }
@@ -172,8 +191,7 @@ def as_predicted(row: dict[str, Any]) -> bool:
 
 def cells(name: str, kind: str, row: dict[str, Any]) -> list[str]:
     """The cells of a compiled plan."""
-    deep = depths().get(name)
-    head = [name, kind, "all" if deep is None else f"{SHALLOW[0]}, {SHALLOW[1]} of {deep.layers}"]
+    head = [name, kind, row.get("depth", "all")]
     if "refused" in row:
         return [*head, row["refused"].split(";")[0], *[""] * 6]
     reduced = row["collectives"].get("all-reduce", {"arrays": 0, "bytes": 0.0})
@@ -203,6 +221,7 @@ def main() -> int:
     options.add_argument(
         "--graphs", nargs="*", default=names(), choices=names(), help="shipped graphs to compile"
     )
+    options.add_argument("--page", action="store_true", help="only write the page anew")
     options.add_argument("--t5", action="store_true", help="only print the losses of T5 as JSON")
     chosen = options.parse_args()
     if chosen.t5:
@@ -219,29 +238,26 @@ def main() -> int:
             stream.write(json.dumps(row) + "\n")
 
     for which in ("t5", *(" ".join(words) for words in _RUNS)):
-        if not any(x.get("asked_for") == which for x in rows):
+        if not chosen.page and not any(x.get("asked_for") == which for x in rows):
             for row in losses(which):
                 add(row | {"asked_for": which})
     plans = [(name, kind) for name in chosen.graphs for kind in KINDS]
-    for name, kind in plans:
-        deep = depths().get(name)
-        for layers in (None,) if deep is None else (*SHALLOW, deep.layers):
+    for name, kind in () if chosen.page else plans:
+        for layers in missing(rows, name, kind):
             own = {"graph": name, "kind": kind, "layers": layers}
-            if any(own.items() <= x.items() for x in rows if "graph" in x):
-                continue
-            if deep is not None and layers == deep.layers:
+            if name in depths() and layers == depths()[name].layers:
                 content = predicted(name, kind)
                 add({**own, **(content if "refused" in content else {"predicted": content})})
             else:
                 add({**own, **compiled(name, kind, layers)})
-    graphs = [x for x in rows if "graph" in x]
-    table_rows = {plan: found(graphs, *plan) for plan in plans}
+    whole = [x for x in plans if not missing(rows, *x)]
+    table_rows = {plan: found(rows, *plan) for plan in whole}
     for (name, kind), row in table_rows.items():
         own = {"large": name, "kind": kind}
-        if "refused" in row or in_band(row) or any(own.items() <= x.items() for x in rows):
-            continue
-        layers = SHALLOW[1] if name in depths() else None
-        add({**own, "layers": layers, "tensors": largest(name, kind, layers)})
+        known = any(own.items() <= x.items() for x in rows)
+        if not (chosen.page or "refused" in row or in_band(row) or known):
+            layers = SHALLOW[1] if name in depths() else None
+            add({**own, "layers": layers, "tensors": largest(name, kind, layers)})
     publish("exports", [*loss_sections(rows), *compiled_sections(rows, table_rows)], [], chosen.out)
     return int(any(x.get("worst", 1.0) > TOLERANCE for x in rows if "run" in x))
 
@@ -287,7 +303,7 @@ def compiled_sections(
         "virtual CPU devices. `operators`: the exact plan under the paper's reward, `batch`: the "
         f"exact data-parallel plan, both with `uneven=forbid`; `{DEVICES // TP} x {TP}`: a hybrid "
         f"plan of {DEVICES // TP} replicas with {TP} tp ranks. Deep models are compiled with "
-        f"{SHALLOW[0]} and {SHALLOW[1]} layers and extrapolated by layer; what is predicted is of "
+        "few layers and extrapolated by layer; what is predicted is of "
         "the whole graph"
         + (f", not linear in the layers for {', '.join(bent)}" if bent else "")
         + ". `for CPUs`: predicted of XLA's compiler for CPUs, which widens bfloat16 to float32 "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -47,6 +48,11 @@ _COLLECTIVES = {
 }
 """Operation of PyTorch -> collective."""
 _NAMED = 3
+_LOST = re.compile(
+    "connection (closed|reset)|broken pipe|socket error|remote (process exited|error)|timed out",
+    re.IGNORECASE,
+)
+"""What gloo and NCCL say if a process of the group has ended, or does not answer."""
 
 
 class Parallel:
@@ -83,11 +89,9 @@ class Parallel:
                 f"processes: the plan is for {devices}, and the group has {found}; start it with "
                 f"torchrun --nproc-per-node {devices}"
             )
-        if len(inputs[0]) != plan.batch:
-            raise ParenvsError(
-                f"inputs: the plan is for a batch of {plan.batch}, and the first has "
-                f"{len(inputs[0])}"
-            )
+        if not inputs or len(inputs[0]) != plan.batch:
+            first = f"the first has {len(inputs[0])}" if inputs else "none are given"
+            raise ParenvsError(f"inputs: the plan is for a batch of {plan.batch}, and {first}")
         _check_names(module, plan)
         self.mesh = init_device_mesh(device, sizes, mesh_dim_names=(PIPE, DATA, MODEL))
         # fully_shard serves the data's axis itself; axes of one device are none.
@@ -95,6 +99,7 @@ class Parallel:
         self._axes = tuple(name for name, size in own.items() if size > 1)
         self._grid = self.mesh[self._axes] if self._axes else None
         self._inputs = len(inputs)
+        self._shapes = [tuple(x.shape) for x in inputs]
         self._names = list(argument_names(module, len(inputs), 1).values())
         module = copy.deepcopy(module).to(device)
         if plan.pipe == 1:
@@ -120,7 +125,24 @@ class Parallel:
 
         Args:
             *batch: inputs, then targets; every process gives the whole batch.
+
+        Raises:
+            ParenvsError: a tensor has another shape than before, or another process of the group
+                has ended; the line says which.
         """
+        self._check_shapes(batch)
+        try:
+            return self._stepped(batch)
+        except RuntimeError as error:
+            if not _LOST.search(str(error)):
+                raise
+            raise ParenvsError(
+                f"processes: rank {dist.get_rank()} of {dist.get_world_size()} lost another, which "
+                f"ended or does not answer ({one_line(error)[:200]}); its own output says why"
+            ) from error
+
+    def _stepped(self, batch: tuple[torch.Tensor, ...]) -> float:
+        """Run forward and backward passes, and return the loss."""
         with ExitStack() as stack:
             # DTensor has no strategy for the CPU's fused attention.
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
@@ -132,6 +154,22 @@ class Parallel:
             if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
         return value
+
+    def _check_shapes(self, batch: tuple[torch.Tensor, ...]) -> None:
+        """Refuse tensors of other shapes than those that the step was made for.
+
+        Raises:
+            ParenvsError: there is one; targets have the shapes of the first step.
+        """
+        self._shapes += [tuple(x.shape) for x in batch[len(self._shapes) :]]
+        for number, (x, shape) in enumerate(zip(batch, self._shapes, strict=False)):
+            if tuple(x.shape) != shape:
+                place = number if number < self._inputs else number - self._inputs
+                raise ParenvsError(
+                    f"{'inputs' if number < self._inputs else 'targets'}[{place}]: a step is for "
+                    f"the shape {shape}, and this one has {tuple(x.shape)}; a plan has fixed "
+                    "shapes: pad what is smaller, or leave it out"
+                )
 
     def collectives(self, *batch: torch.Tensor) -> dict[str, int]:
         """Run a step as ``step`` does, and return how many collectives of each kind it takes.

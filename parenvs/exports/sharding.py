@@ -141,8 +141,11 @@ class Sharding:
         sizes = {axis.name: axis.size for axis in self.axes}
         return float(1 / np.prod([sizes[name] for name in spec if name is not None]))
 
-    def check_even(self) -> None:
-        """Refuse what JAX refuses: an input or output that an axis does not divide.
+    def check_even(self, framework: str = "JAX") -> None:
+        """Refuse what frameworks refuse: an input or output that an axis does not divide.
+
+        Args:
+            framework: its name, for the line.
 
         Raises:
             InfeasibleError: there is one; the line names the first few.
@@ -163,8 +166,8 @@ class Sharding:
         if odd:
             more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
             raise InfeasibleError(
-                f"JAX splits evenly only, and the plan splits {'; '.join(odd[:_NAMED])}{more}; "
-                "make the plan with --uneven forbid"
+                f"{framework} splits evenly only, and the plan splits {'; '.join(odd[:_NAMED])}"
+                f"{more}; make the plan with --uneven forbid"
             )
 
 

@@ -113,7 +113,7 @@ def torch_plan(plan: Plan, graph: Graph | None = None) -> TorchPlan:
         graph = load_graph(plan.instance)
     if isinstance(plan, PartitionPlan):
         sharding = sharding_of(plan, graph)
-        sharding.check_even()
+        sharding.check_even("PyTorch")
         (axis,) = sharding.axes
         told = list(sharding.notes)
         if axis.name == MODEL and plan.rules == "shardy":
@@ -135,7 +135,7 @@ def torch_plan(plan: Plan, graph: Graph | None = None) -> TorchPlan:
     notes = list(planned.notes)
     if isinstance(plan, HybridPlan):
         sharding = sharding_of(plan, graph, pipelines=True)
-        sharding.check_even()
+        sharding.check_even("PyTorch")
         own = _splits(sharding)
         notes += [note for note in sharding.notes if not note.startswith(("micro_b", "zero"))]
     if zero == 1:

@@ -54,11 +54,13 @@ def test_export__refuses_in_a_line(run, to, words):
 def test_verify__compile_tells_what_differs(run, monkeypatch):
     found = Compilation(
         "small", "hybrid", {"data": 2, "model": 4}, 10, (), {"all-reduce": Collectives(1, 3, 4e9)},
-        1e9, 2e9, 1.0, Prediction(3, 4e9, 1e9, 1e9),
+        1e9, 2e9, 1.0, Prediction(3, 4e9, 1e9, 1e9, 4e9, 1.9e9),
     )  # fmt: skip
     monkeypatch.setattr(compilation, "compile_plan", lambda plan, module: found)
     status, out, _ = run("verify", "plan.json", "--compile")
-    assert status == 0 and "keeps 10 of 10 shardings" in out and "predicted 1.00 GB (0.50)" in out
+    assert status == 0 and "keeps 10 of 10 shardings" in out
+    assert "predicted 1.00 GB (0.50), for CPUs 1.90 GB (0.95); inputs" in out
+    assert "the judge predicted 3 of 4.00 GB. Memory" in out
     gathers = {**found.collectives, "all-gather": Collectives(2, 2, 1e9)}
     other = replace(found, changed=("q",), collectives=gathers)
     monkeypatch.setattr(compilation, "compile_plan", lambda plan, module: other)
@@ -68,3 +70,81 @@ def test_verify__compile_tells_what_differs(run, monkeypatch):
     assert replace(other, changed=(), shares_states=True).agrees
     status, out, _ = run("verify", "plan.json", "--compile", "--json")
     assert status == 2 and json.loads(out)["changed"] == ["q"]
+
+
+SOURCE = """
+import jax
+import jax.numpy as jnp
+from jax.export import symbolic_shape
+
+def step(params, batch):
+    def loss(params):
+        scores = jnp.einsum("btw,whd->bthd", batch, params["q"])
+        return jnp.mean(jnp.square(jnp.einsum("bthd,hdw->btw", scores, params["out"])))
+    value, gradients = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), value
+
+def shape(*sizes):
+    return jax.ShapeDtypeStruct(sizes, jnp.float32)
+
+def heads():
+    return {"q": shape(16, 12, 3), "out": shape(12, 3, 16)}, shape(8, 4, 16)
+
+def branch(params, batch):
+    if (batch @ params).sum() > 0:
+        return (batch @ params).mean()
+    return -params.mean()
+
+def picked(params, batch):
+    return (batch @ params)[batch > 0].mean()
+
+def plain(params, batch):
+    return (batch @ params).mean()
+
+def arrays():
+    return jnp.zeros((16, 16)), jnp.zeros((8, 16))
+
+def any_batch():
+    return shape(16, 16), shape(*symbolic_shape("b, 16"))
+"""
+EIGHT = ("--task", "operator-partition", "--devices", "8", "--reward", "paper")
+
+
+@pytest.fixture
+def script(run, tmp_path):
+    """A file of functions beside the plan."""
+    pytest.importorskip("jax")
+    (tmp_path / "steps.py").write_text(SOURCE)
+    return run
+
+
+def test_export__twelve_heads_on_eight_devices(script):
+    """A plan that pads is refused by name; the option that the line gives makes one that runs."""
+    plan = ("plan", "steps.py:step", "--args", "heads", *EIGHT, "--out", "heads.json")
+    assert script(*plan)[0] == 0
+    for to, name in (("jax", "JAX"), ("torch", "PyTorch")):
+        status, out, err = script("export", "heads.json", "--to", to)
+        assert (status, out) == (2, "") and err.count("\n") == 1
+        assert err.startswith(f"parenvs: {name} splits evenly only, and the plan splits dimension ")
+        assert "of q, f32[16,12,3], by 8" in err
+        assert err.endswith("; make the plan with --uneven forbid\n")
+    assert script(*plan, "--uneven", "forbid")[0] == 0
+    status, out, err = script("export", "heads.json", "--to", "jax")
+    specs = {x["path"]: x["spec"] for x in json.loads(out)["inputs"]}
+    assert status == 0 and not err and any(specs["q"])
+    for path, spec in specs.items():  # none of the twelve heads is split
+        assert spec[{"q": 1, "out": 0}.get(path, 1)] is None
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "words"),
+    [
+        ("branch", "arrays", ("steps.py:", ": TracerBoolConversionError: ")),
+        ("picked", "arrays", ("steps.py:", ": NonConcreteBooleanIndexError: ")),
+        ("plain", "any_batch", ("dynamic dimensions", "; lower with fixed shapes")),
+    ],
+)
+def test_plan__refuses_what_does_not_trace_in_a_line(script, function, arguments, words):
+    status, out, err = script("plan", f"steps.py:{function}", "--args", arguments, *EIGHT)
+    (line,) = [x for x in err.splitlines() if x.startswith("parenvs: ")]
+    assert (status, out) == (2, "") and all(word in line for word in words)

@@ -1,0 +1,66 @@
+"""A process of a running exported plan is killed: the others end within seconds, and say why."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from parenvs import Cluster, HybridPlan, HybridStage
+from parenvs.exports.torch import torch_plan
+
+pytest.importorskip("jax")
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+MOST_SECONDS = 20.0
+
+
+@pytest.fixture
+def example():
+    """The example as a module, which processes that it starts can import, too."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    import torch_transformer
+
+    yield torch_transformer
+    sys.path.remove(str(ROOT / "examples"))
+
+
+def test_parallel__others_end_when_one_is_killed(example, tmp_path):
+    """Two replicas of two ranks: three processes wait for sums with one that is gone."""
+    from exported_work import dying
+
+    graph = example.read()
+    stage = HybridStage(((0, example.LAYERS),), 4, tp=2)
+    cluster = Cluster.parse("1x4:v100")
+    plan = torch_plan(
+        HybridPlan("net", graph.fingerprint, cluster, "roofline", "fp32", 8, 4, (stage,)), graph
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    context = multiprocessing.get_context("forkserver")
+    multiprocessing.set_forkserver_preload(["parenvs.exports.parallel", "torch._dynamo"])
+    workers = [
+        context.Process(target=dying, args=(rank, 4, port, plan, str(tmp_path)))
+        for rank in range(4)
+    ]
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(timeout=300)
+        assert [worker.exitcode for worker in workers] == [2, 2, 2, -signal.SIGKILL]
+    finally:
+        for worker in workers:
+            worker.kill()
+    killed = float((tmp_path / "killed").read_text())
+    for rank in range(3):
+        ended, line = (tmp_path / str(rank)).read_text().split("\n", 1)
+        assert 0 <= float(ended) - killed < MOST_SECONDS
+        assert line.startswith(f"processes: rank {rank} of 4 lost another, which ended")
+        assert "\n" not in line and "its own output says why" in line
