@@ -7,13 +7,10 @@ in the prediction, which is made of the whole graph, too.
 
 from __future__ import annotations
 
-import re
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from parenvs import Graph, HybridPlan, HybridStage
@@ -34,8 +31,6 @@ TIMEOUT = 3600.0
 """Seconds after which a compiler is stopped."""
 SHALLOW = (1, 2)
 """Layers with which deep models are compiled."""
-LARGEST = 5
-"""Tensors in memory that are listed."""
 
 
 @dataclass(frozen=True)
@@ -136,26 +131,3 @@ def predicted(name: str, kind: str) -> dict[str, Any]:
         return asdict(predict(sharding_of(KINDS[kind](graph), graph)))
     except ParenvsError as error:
         return {"refused": str(error)}
-
-
-def largest(name: str, kind: str, layers: int | None = None) -> list[str]:
-    """The largest tensors in the memory of a compiled plan: gigabytes, and what shares the place.
-
-    XLA lists them, if it is asked to write out what it compiles.
-    """
-    import os
-
-    with tempfile.TemporaryDirectory(prefix="parenvs-") as folder:
-        before = os.environ.get("XLA_FLAGS", "")
-        os.environ["XLA_FLAGS"] = f"{before} --xla_dump_to={folder}"
-        try:
-            compiled(name, kind, layers)
-        finally:
-            os.environ["XLA_FLAGS"] = before
-        reports = sorted(
-            Path(folder).glob("*memory-usage-report.txt"), key=lambda x: x.stat().st_size
-        )
-        text = reports[-1].read_text(encoding="utf-8")
-    rows = re.findall(r"\); +([\d.]+)(\w+); +\d+; +\d+; (.*)", text)[:LARGEST]
-    scale = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
-    return [f"{float(size) * scale[unit] / 1e9:.2f} GB {shapes}" for size, unit, shapes in rows]

@@ -126,7 +126,7 @@ def _sections(rows: list[dict[str, Any]]) -> list[str]:
         f"Public models with 2 layers of width 32 or 64 and random weights: {listed}. Trained for "
         f"{STEPS} steps of Adam under plans made of their graphs, JAX on {DEVICES} virtual devices "
         f"(`operators` and `batch` exact, with `uneven=forbid`; `{DEVICES // TP} x {TP}` replicas "
-        f"and tp ranks), PyTorch on {PROCESSES} processes (`operators` exact under automap's rules, "
+        f"and tp ranks), PyTorch on {PROCESSES} processes (`operators` exact, automap's rules, "
         "`batch`, `tensor` a hybrid plan of 2 tp ranks, `pipeline` one of 2 stages with 2 "
         f"micro-batches). Losses within {TOLERANCE:g} of one device's: {equal} of {len(rows)} plans"
         f"; {len(rows) - len(done)} do not run, with the reason.",

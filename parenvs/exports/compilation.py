@@ -14,11 +14,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from parenvs.errors import ParenvsError, one_line
+from parenvs.exports.liveness import BROADCAST, COPY, alive_at_peak
 from parenvs.exports.prediction import Prediction, predict
 from parenvs.exports.sharding import Sharding, sharding_of
 from parenvs.graph.graph import Graph
@@ -74,6 +75,7 @@ class Compilation:
         predicted: what the judge says.
         shares_states: whether replicas share states (ZeRO), which XLA gathers.
         notes: what the plan says and shardings cannot, in sentences.
+        alive: temporary tensors at their peak by kind, see ``liveness``; empty if unknown.
     """
 
     instance: str
@@ -88,6 +90,7 @@ class Compilation:
     predicted: Prediction
     shares_states: bool = False
     notes: tuple[str, ...] = ()
+    alive: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def all_reduces(self) -> Collectives:
@@ -154,6 +157,10 @@ class Compilation:
             f"inputs {size(self.argument_bytes)}, predicted "
             f"{size(expected.argument_bytes)}."
         )
+        words = {BROADCAST: "broadcasts", COPY: "copies"}
+        written = [f"{words[x]} of {size(self.alive[x])}" for x in words if self.alive.get(x)]
+        if written:
+            sentences.append(f"At its peak are {' and '.join(written)} that XLA writes out.")
         return " ".join([*sentences, *(f"Note: {note}." for note in self.notes)])
 
 
@@ -204,6 +211,7 @@ def compile_plan(
         predicted=predict(sharding),
         shares_states=sharding.zero > 0,
         notes=sharding.notes,
+        alive=answer["alive"],
     )
 
 
@@ -290,6 +298,7 @@ def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
     ranks = [len(spec) for key in ("inputs", "outputs") for spec in request[key]]
     kept = [*compiled.input_shardings[0], *compiled.output_shardings]
     memory: Any = compiled.memory_analysis()
+    text = compiled.as_text() or ""
     inside = memory.argument_size_in_bytes
     return {
         "seconds": seconds,
@@ -300,9 +309,8 @@ def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
             )
             if not own.is_equivalent_to(other, rank)
         ],
-        "collectives": {
-            kind: asdict(found) for kind, found in collectives_of(compiled.as_text() or "").items()
-        },
+        "collectives": {kind: asdict(found) for kind, found in collectives_of(text).items()},
+        "alive": alive_at_peak(text),
         "argument_bytes": inside,
         "peak_bytes": inside
         + memory.output_size_in_bytes

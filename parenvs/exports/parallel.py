@@ -424,10 +424,11 @@ def _check_names(module: nn.Module, plan: TorchPlan) -> None:
     if not plan.shapes:
         return
     own = {name: tuple(x.shape) for name, x in module.named_parameters()}
+    fixed = {name for name, _ in module.named_buffers()}  # to a plan they are frozen weights
     parts = []
     for words, names in (
         ("the plan has no", [name for name in own if name not in plan.shapes]),
-        ("the module has no", [name for name in plan.shapes if name not in own]),
+        ("the module has no", [x for x in plan.shapes if x not in own and x not in fixed]),
     ):
         if names:
             more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""

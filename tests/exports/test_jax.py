@@ -134,6 +134,37 @@ def test_prediction__counts_each_axis_once(graph):
     assert both.bytes == 4 * (6 * 4 + 4 + 4 * 4 + 4 + 1 + 4 * 4)
 
 
+def test_prediction__of_the_compiler_for_cpus():
+    """It widens bfloat16, and writes out where each element of a max pooling's input stands."""
+
+    def pooled(kernel, images):
+        def loss(kernel):
+            features = jnp.einsum("bxyc,cd->bxyd", images, kernel)
+            window = (1, 2, 2, 1)
+            largest = jax.lax.reduce_window(
+                features, -jnp.inf, jax.lax.max, window, window, "VALID"
+            )
+            return jnp.sum(jnp.square(largest.astype(jnp.float32)))
+
+        return kernel - jax.grad(loss)(kernel)
+
+    def predicted(kind, partition, shape=(8, 6, 6, 3)):
+        arguments = jax.ShapeDtypeStruct((3, 4), kind), jax.ShapeDtypeStruct(shape, kind)
+        graph = Graph.from_jax(pooled, *arguments, name="pooled", batch_size=8)
+        plan = plan_of(graph, partition, BatchPlan)
+        return predict(sharding_of(replace(plan, instance="pooled"), graph))
+
+    own = predicted(jnp.float32, {"images": 0})
+    features = 8 * 6 * 6 * 4 / 4  # of a quarter of the images
+    assert own.arrays == 1 and own.bytes == own.cpu_bytes == 3 * 4 * 4
+    assert own.cpu_peak_bytes - own.peak_bytes == 4 * 4 * features
+    narrow = predicted(jnp.bfloat16, {"images": 0})
+    assert (narrow.bytes, narrow.cpu_bytes) == (3 * 4 * 2, 3 * 4 * 4)
+    assert narrow.argument_bytes == own.argument_bytes / 2  # inputs stay as they are
+    activations = own.peak_bytes - own.argument_bytes
+    assert narrow.cpu_peak_bytes - narrow.argument_bytes >= activations
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -208,6 +239,7 @@ def test_compile__as_predicted(graph):
         found.predicted.bytes,
     )
     assert found.argument_bytes == found.predicted.argument_bytes
+    assert found.alive["other"] > 0 and sum(found.alive.values()) <= found.peak_bytes
     assert "keeps 18 of 18 shardings" in found.text() and "data 2 x model 2" in found.text()
     assert json.loads(json.dumps(found.to_json()))["agrees"] is True
 

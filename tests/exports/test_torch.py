@@ -120,6 +120,37 @@ def test_parallel__refuses_other_modules_and_groups(example, graph, alone):
         Parallel(model, example.loss, single, words)
 
 
+def test_parallel__buffers_are_no_parameters(graph, alone):
+    """A table of positions is a frozen weight to the plan, and a buffer to the module."""
+    from parenvs.exports.parallel import Parallel
+
+    class Shifted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(4))
+            self.register_buffer("places", torch.arange(4.0), persistent=False)
+
+        def forward(self, x):
+            return x * self.scale + self.places
+
+    plan = replace(
+        torch_plan(hybrid(graph), graph), pipe=1, model=1, cuts=(), placements={}, inputs={},
+        shapes={"scale": (4,), "places": (4,)}, micro_batches=2,
+    )  # fmt: skip
+    inputs, targets = torch.ones(8, 4), torch.zeros(8, 4)
+    parallel = Parallel(Shifted(), torch.nn.functional.mse_loss, plan, inputs)
+    assert parallel.step(inputs, targets) == 7.5  # the mean of 1, 4, 9 and 16
+    with pytest.raises(
+        ParenvsError, match=r"inputs\[0\]: a step is for the shape \(8, 4\), and this"
+    ):
+        parallel.step(inputs[:6], targets[:6])
+    with pytest.raises(ParenvsError, match=r"targets\[0\]: a step is for the shape \(8, 4\)"):
+        parallel.step(inputs, targets[:6])
+    other = replace(plan, shapes={**plan.shapes, "shift": (4,)})
+    with pytest.raises(ParenvsError, match=r"the module has no 'shift'$"):
+        Parallel(Shifted(), torch.nn.functional.mse_loss, other, inputs)
+
+
 def test_parallel__refuses_weights_of_several_stages(example):
     from parenvs.exports.parallel import refuse_tied
 

@@ -1,0 +1,147 @@
+"""What is alive in a compiled module when most is in use: tensors that no product asked for.
+
+XLA's compiler for CPUs calls libraries for products and reductions, and what those read has to lie
+in memory: broadcasts, which the judge takes as fused into their readers, and transposed copies.
+The text of a scheduled module has its instructions in the order in which they run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+BROADCAST, COPY, OTHER = "broadcast", "copy", "other"
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
+_TYPE = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
+_NAME = re.compile(r"%([\w.\-]+)")
+_CALLED = re.compile(r"(?:body|to_apply|branch_computations)=\{?((?:%?[\w.\-]+(?:, )?)+)")
+_VIEWS = {"bitcast", "get-tuple-element", "tuple", "opt-barrier", "while", "conditional", "call"}
+"""Opcodes whose results lie where their operands do, or where a called computation puts them."""
+_NO_TEMPORARY = {"parameter", "constant"}
+_FILLERS = {"wrapped", "fusion", "bitcast", "reshape", ""}
+_WORDS = re.compile(r"[a-z]+(?:-[a-z]+)*")
+
+
+class Instruction(NamedTuple):
+    """An instruction of a computation.
+
+    Attributes:
+        name: of it; fusions are named after what they fuse.
+        bytes: of its result.
+        opcode: what it does.
+        operands: names of what it reads.
+        called: names of the computations that it runs.
+    """
+
+    name: str
+    bytes: float
+    opcode: str
+    operands: tuple[str, ...]
+    called: tuple[str, ...]
+
+
+def alive_at_peak(text: str) -> dict[str, float]:
+    """Return the bytes of temporary tensors at their peak, by kind; empty if there is no order.
+
+    Args:
+        text: of a compiled module.
+
+    Returns:
+        ``"broadcast"``, ``"copy"`` (transposed ones among them) and ``"other"`` -> bytes.
+    """
+    if "is_scheduled=true" not in text[: text.find("\n")]:
+        return {}
+    computations, entry = _computations(text)
+    return dict(_peak(computations, entry, {}))
+
+
+def _computations(text: str) -> tuple[dict[str, list[Instruction]], str]:
+    """The computations of a module by name, and which one is its entry."""
+    found: dict[str, list[Instruction]] = {}
+    rows: list[Instruction] = []
+    entry = ""
+    for line in text.splitlines():
+        head = _COMPUTATION.match(line)
+        if head:
+            rows = found.setdefault(head[1], [])
+            entry = head[1] if line.startswith("ENTRY") else entry
+        match = _INSTRUCTION.match(line)
+        if match:
+            _, name, kind, opcode, rest = match.groups()
+            operands, attributes = _split(rest)
+            called = tuple(
+                x.strip(" %")
+                for names in _CALLED.findall(attributes)
+                for x in names.split(",")
+                if opcode in ("while", "conditional", "call")
+            )
+            operands_named = tuple(_NAME.findall(operands))
+            rows.append(Instruction(name, _bytes(kind), opcode, operands_named, called))
+    return found, entry
+
+
+def _split(rest: str) -> tuple[str, str]:
+    """Operands, and what follows their closing bracket."""
+    depth = 0
+    for place, sign in enumerate(rest):
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0:
+            return rest[:place], rest[place:]
+    return rest, ""
+
+
+def _bytes(kind: str) -> float:
+    """Bytes of a type."""
+    total = 0.0
+    for name, bits, sizes in _TYPE.findall(kind):
+        elements = 1
+        for size in filter(None, sizes.split(",")):
+            elements *= int(size)
+        total += elements * (1.0 if name == "pred" else int(bits or 0) / 8)
+    return total
+
+
+def kind_of(instruction: Instruction) -> str:
+    """What an instruction's result is: a broadcast, a copy, or anything else."""
+    stem = re.sub(r"\.(clone|remat)?\d*", "", instruction.name)
+    words = set(_WORDS.findall(stem.replace("_", " "))) - _FILLERS
+    if words and words <= {"broadcast", "copy", "transpose"}:
+        return BROADCAST if "broadcast" in words else COPY
+    return OTHER
+
+
+def _peak(
+    computations: Mapping[str, Sequence[Instruction]],
+    name: str,
+    known: dict[str, Counter[str]],
+) -> Counter[str]:
+    """Bytes at the peak of a computation by kind, those of what it calls among them."""
+    if name in known:
+        return known[name]
+    rows = computations.get(name, ())
+    last = {x.name: k for k, x in enumerate(rows)}  # what nobody reads lives for a moment
+    for k, x in enumerate(rows):
+        for operand in x.operands:
+            last[operand] = k
+    for k in reversed(range(len(rows))):
+        if rows[k].opcode in _VIEWS:
+            for operand in rows[k].operands:
+                last[operand] = max(last.get(operand, k), last[rows[k].name])
+    ends: dict[int, list[tuple[str, float]]] = {}
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    for k, x in enumerate(rows):
+        if x.opcode not in _VIEWS | _NO_TEMPORARY:
+            now[kind_of(x)] += x.bytes
+            ends.setdefault(last[x.name], []).append((kind_of(x), x.bytes))
+        inner = [_peak(computations, called, known) for called in x.called]
+        here = now + max(inner, key=lambda y: y.total(), default=Counter())
+        if here.total() > most.total():
+            most = Counter(here)
+        for kind, size in ends.pop(k, ()):
+            now[kind] -= size
+    known[name] = most
+    return most
