@@ -8,17 +8,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from parenvs.agents.iopddl.chain import Chain
 from parenvs.agents.iopddl.compiled import COMPILED
 from parenvs.agents.iopddl.core import Core, core_size, solve_core
-from parenvs.agents.iopddl.memory import empty_tree, place_node
+from parenvs.agents.iopddl.memory import empty_tree
 from parenvs.agents.iopddl.messages import Dual, priced_costs
 from parenvs.agents.iopddl.model import arrays_of
-from parenvs.agents.iopddl.trees import complete, improve, plan_cost
+from parenvs.agents.iopddl.trees import complete, plan_cost
 from parenvs.iopddl.reduced import Reduced
 
 _PROGRAM = 60_000
@@ -27,8 +29,6 @@ _PART = 12_000
 """Pairs of a part that HiGHS solves anew."""
 _WARM = (30.0, 0.03, 3.0, 0.3)
 """Temperatures to begin with, as shares of the plan's cost by node."""
-_COOLED = 300.0
-"""Ratio of the first temperature to the last."""
 _LARGEST = (60, 400)
 """Most nodes of a tree that is moved."""
 _BOUND, _LONG = 0.5, 0.6
@@ -119,6 +119,7 @@ class Search:
         clock: time and rounds.
         seed: seed of what is drawn.
         tell: told how far the search is, about once a second.
+        threads: chains of moves that run at once.
         chosen: best choice so far, or None.
         cost: its cost without the constant.
         bound: proven lower bound, without the constant.
@@ -128,6 +129,7 @@ class Search:
     clock: Clock
     seed: int = 0
     tell: Callable[[Status], None] = silent
+    threads: int = 1
     chosen: np.ndarray | None = None
     cost: float = np.inf
     bound: float = -np.inf
@@ -138,6 +140,8 @@ class Search:
         self.model = arrays_of(self.reduced)
         self.dual = Dual(self.model)
         self.rng = np.random.default_rng(self.seed)
+        others = [np.random.default_rng([self.seed, k]) for k in range(1, self.threads)]
+        self.rngs = [self.rng, *others]
         self.empty = empty_tree(self.model)
         self.widest = int(np.diff(self.model.offset).max())
         self.program: threading.Thread | None = None
@@ -344,34 +348,31 @@ class Search:
         priced = np.empty(len(model.costs))
         priced_costs(model, dual.sums(dual.price), priced)
         priced -= model.costs
-        chosen, best = self.chosen.copy(), self.chosen.copy()
-        tree = self.empty.copy()
-        for node in range(len(chosen)):
-            place_node(model, tree, node, chosen[node], 1)
-        largest = min(arm.largest, len(chosen))
-        marks = np.zeros(len(chosen), dtype=np.int64)
-        space = np.zeros(2 * largest * self.widest)
-        back = np.zeros(2 * largest * self.widest, dtype=np.int64)
-        warm = arm.warm * max(abs(self.cost), 1.0) / len(chosen)
+        largest = min(arm.largest, len(self.chosen))
+        chains = [
+            Chain(model, self.empty, self.chosen, rng, largest, self.widest) for rng in self.rngs
+        ]
+        warm = arm.warm * max(abs(self.cost), 1.0) / len(self.chosen)
         total = self.length * (1 + arm.tried)
         if np.isfinite(self.clock.left):
             total = max(int(min(total, 0.25 * self.clock.left / self.pace)), 50)
-        made, change, part = 0, 0.0, max(min(total // 10, int(0.5 / self.pace)), 1)
+        made, part = 0, max(min(total // 10, int(0.5 / self.pace)), 1)
         first, until = self.cost, self.clock.spent + (share or 0.0) * self.clock.left
-        while made < total and self.clock.left > 0:
-            begin = self.clock.spent
-            if share is not None:
-                total = made + max(int((until - begin) / self.pace), 1)
-            moves = min(part, total - made)
-            lead = max(0.0, first + change - self.cost)
-            change += improve(
-                model, priced, tree, chosen, best, marks, space, back, self.rng, lead,
-                made, moves, total, largest, warm, warm / _COOLED, 1.0,
-            )  # fmt: skip
-            made += moves
-            self.offer(best)
-            self.pace = 0.5 * self.pace + 0.5 * (self.clock.spent - begin) / moves
-            self.collect()
-            self.say(f"trees at {arm.warm:g}")
-            if self.proven:
-                return
+        with ThreadPoolExecutor(len(chains)) as pool:
+            while made < total and self.clock.left > 0 and not self.proven:
+                begin = self.clock.spent
+                if share is not None:
+                    total = made + max(int((until - begin) / self.pace), 1)
+                moves = min(part, total - made)
+                leads = [max(0.0, first + chain.change - self.cost) for chain in chains]
+                moving = [
+                    pool.submit(chain.move, priced, warm, made, moves, total, lead)
+                    for chain, lead in zip(chains, leads, strict=True)
+                ]
+                for chain, one in zip(chains, moving, strict=True):
+                    one.result()
+                    self.offer(chain.best)
+                made += moves
+                self.pace = 0.5 * self.pace + 0.5 * (self.clock.spent - begin) / moves
+                self.collect()
+                self.say(f"trees at {arm.warm:g}")

@@ -52,6 +52,7 @@ def solve_iopddl(
     steps: int | None = None,
     processor: bool = False,
     tell: Callable[[Status], None] = silent,
+    threads: int = 1,
 ) -> IntraOpAnswer:
     """Search for the cheapest legal plan, and prove how cheap a plan can be.
 
@@ -65,15 +66,24 @@ def solve_iopddl(
         steps: limit of rounds. Without ``seconds`` the same plan comes out every time.
         processor: whether seconds are those of the process, on a machine that others use, too.
         tell: told about once a second how far the search is.
+        threads: chains of moves over trees that run at once, each with draws of its own. HiGHS has
+            a thread beside them.
 
     Raises:
         InfeasibleError: no plan keeps the limit without a forbidden cost, or none was found.
-        ParenvsError: neither seconds nor steps are given, or the costs are too large.
+        ParenvsError: neither seconds nor steps are given, the costs are too large, or seconds of
+            the process are asked for with several threads, which would share them.
     """
     if seconds is None and steps is None:
         raise ParenvsError("the search needs an end: give seconds or steps")
     if (seconds is not None and not seconds > 0) or (steps is not None and steps < 1):
         raise ParenvsError(f"seconds and steps must be positive, not {seconds} and {steps}")
+    if threads < 1 or (processor and threads > 1):
+        raise ParenvsError(
+            f"threads must be a whole number from 1, not {threads}"
+            if threads < 1
+            else "seconds of the process are for one thread; leave out processor, or threads"
+        )
     clock = Clock(seconds, steps, processor)
     tell(Status(0.0, None, None, "reduction"))
     half = np.inf if seconds is None else 0.5 * seconds
@@ -89,7 +99,7 @@ def solve_iopddl(
     if not len(reduced):
         chosen, bound, rounds = np.zeros(0, dtype=np.int64), reduced.constant, 0
     else:
-        search = Search(reduced, clock, seed, tell)
+        search = Search(reduced, clock, seed, tell, threads)
         search.run()
         search.say("end", force=True)
         if search.chosen is None:

@@ -127,6 +127,7 @@ def solve(
     processor: Annotated[
         bool, typer.Option("--processor", help="Count the seconds of the process.")
     ] = False,
+    threads: Annotated[int, typer.Option(help="Chains of moves that run at once.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Search for the cheapest plan and a bound. Ctrl-C gives the best so far."""
@@ -140,12 +141,14 @@ def solve(
         raise ParenvsError(f"--seconds must be a number above 0, not {seconds:g}")
     if steps is not None and steps < 1:
         raise ParenvsError(f"--steps must be a whole number from 1, not {steps}")
+    if threads < 1:
+        raise ParenvsError(f"--threads must be a whole number from 1, not {threads}")
     if seed < 0:
         raise ParenvsError(f"--seed must be a whole number from 0, not {seed}")
     if path is not None and path.suffix != ".json":
         raise ParenvsError(f"--out must be a .json file, not {path}")
     problem = store.find(target)
-    answer = solve_iopddl(problem, seconds, seed, steps, processor, _Progress())
+    answer = solve_iopddl(problem, seconds, seed, steps, processor, _Progress(), threads)
     report = answer.report
     if path is not None:
         report.plan.save(path)

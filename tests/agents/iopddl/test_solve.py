@@ -10,6 +10,7 @@ from drawn_intra_op import draw, optimum
 from intra_op_files import FOLDER, needs_files
 
 from parenvs.agents.iopddl import core, search, solve_iopddl
+from parenvs.agents.iopddl.chain import Chain
 from parenvs.agents.iopddl.compiled import COMPILED
 from parenvs.agents.iopddl.core import core_size, solve_core
 from parenvs.agents.iopddl.memory import add, empty_tree, most, place_node
@@ -62,6 +63,32 @@ def test_solve__is_the_same_every_time_and_refuses_no_end():
         solve_iopddl(problem, None)
     with pytest.raises(ParenvsError, match="must be positive"):
         solve_iopddl(problem, -1.0)
+
+
+def test_solve__several_threads_are_the_same_every_time_and_no_worse():
+    problem, _, best = drawn()[0]
+    first, second = (solve_iopddl(problem, None, seed=3, steps=3, threads=3) for _ in range(2))
+    assert first.plan == second.plan and first.report.legal
+    assert best <= first.cost <= solve_iopddl(problem, None, seed=3, steps=3).cost
+    with pytest.raises(ParenvsError, match="for one thread"):
+        solve_iopddl(problem, 1.0, processor=True, threads=2)
+    with pytest.raises(ParenvsError, match="from 1, not 0"):
+        solve_iopddl(problem, 1.0, threads=0)
+
+
+def test_chain__draws_of_its_own_and_an_account_of_its_cost():
+    for _, reduced, _ in drawn():
+        search = Search(reduced, Clock(None, 1), threads=2)
+        search.run()
+        if search.chosen is None:
+            continue
+        start = plan_cost(search.model, search.chosen)
+        for rng in search.rngs:
+            chain = Chain(search.model, search.empty, search.chosen, rng, 2, search.widest)
+            chain.move(np.zeros(len(search.model.costs)), 1e9, 0, 40, 40, np.inf)
+            assert plan_cost(search.model, chain.chosen) == pytest.approx(start + chain.change)
+            assert reduced.legal(chain.chosen)
+        assert search.rngs[0].bit_generator.state != search.rngs[1].bit_generator.state
 
 
 def test_search__an_interrupt_leaves_the_best_plan_so_far():
