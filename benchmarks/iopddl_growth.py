@@ -1,0 +1,238 @@
+"""Time and memory of the sharding solver as problems grow from 10^3 to 10^6 nodes.
+
+    python benchmarks/iopddl_growth.py --seconds 60
+
+Three families. ``exported``: the partitioning of shipped graphs as ``parenvs iopddl export`` writes
+it, with four fifths of the memory that copies of everything need. ``mesh``: drawn problems of the
+family ``mesh`` one after another in time, half of each beside the next, joined by an edge and by
+one limit. ``mesh, 4``: the same with the first four strategies of each node, as a million nodes
+with all of them would exceed the size of file that is read. Each problem is written, read and
+solved in a process of its own. Rows are kept in ``results/iopddl_growth.jsonl``; what is there is
+not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import parser, percent, progress, publish, table
+
+from parenvs import Cluster
+from parenvs.agents.iopddl import solve_iopddl
+from parenvs.agents.iopddl.compiled import COMPILED
+from parenvs.datasets.drawing.intra_op import drawn
+from parenvs.errors import InfeasibleError
+from parenvs.instances import load_partitioning
+from parenvs.iopddl import load_iopddl, reduce, save_iopddl
+from parenvs.iopddl.exchange import Exchange
+from parenvs.iopddl.problem import IntraOp
+
+GRAPHS = ("vgg-19", "resnet-50", "t5-base", "bert-48", "t5-11b")
+SIZES = {"mesh": (1_000, 10_000, 100_000), "mesh, 4": (1_000, 10_000, 100_000, 1_000_000)}
+PARTS = 24
+"""Problems that are drawn; a longer chain repeats them with other costs."""
+SPARE, TIGHT = 1.1, 0.8
+"""The limit over the peak of the leanest plan, and over that of copies of everything."""
+
+
+def exported(name: str) -> IntraOp:
+    """Return a shipped graph's partitioning, with less memory than whole copies need."""
+    found = Exchange.of(load_partitioning(name, Cluster.parse("A")))
+    whole = found.strategies(np.zeros(len(found.partitioning.classes), dtype=bool))
+    return replace(found.problem, limit=int(TIGHT * found.problem.usage(whole)[0]), instance="")
+
+
+def limited(problem: IntraOp) -> IntraOp:
+    """Return a problem whose limit is ``SPARE`` times what the leanest plan uses."""
+    least = np.minimum.reduceat(problem.usages, problem.offset[:-1])
+    places = np.arange(len(problem.costs)) - np.repeat(problem.offset[:-1], problem.sizes)
+    is_least = problem.usages == np.repeat(least, problem.sizes)
+    lean = np.minimum.reduceat(np.where(is_least, places, 2**31), problem.offset[:-1])
+    return replace(problem, limit=int(SPARE * problem.usage(lean)[0]), instance="")
+
+
+def shortened(problem: IntraOp, most: int) -> IntraOp:
+    """Return a problem with the first strategies of each node alone."""
+    sizes = np.minimum(problem.sizes, most)
+    kept = np.arange(len(problem.costs)) - np.repeat(problem.offset[:-1], problem.sizes) < most
+    a, b = problem.ends.T
+    width = np.repeat(problem.sizes[b], np.diff(problem.edge_offset))
+    at = np.arange(len(problem.edge_costs)) - np.repeat(
+        problem.edge_offset[:-1], np.diff(problem.edge_offset)
+    )
+    inside = (at // width < most) & (at % width < most)
+    return replace(
+        problem,
+        offset=np.r_[0, np.cumsum(sizes)],
+        costs=problem.costs[kept],
+        usages=problem.usages[kept],
+        edge_offset=np.r_[0, np.cumsum(sizes[a] * sizes[b])],
+        edge_costs=problem.edge_costs[inside],
+        instance="",
+    )
+
+
+def chain(nodes: int, most: int | None = None) -> IntraOp:
+    """Return drawn problems one after another, of at least so many nodes in all."""
+    rng = np.random.default_rng(nodes)
+    parts = [drawn("mesh", number) for number in range(PARTS)]
+    parts = parts if most is None else [shortened(part, most) for part in parts]
+    rows: dict[str, list[np.ndarray]] = {
+        key: [] for key in ("lives", "sizes", "costs", "usages", "ends", "tables", "edge_costs")
+    }
+    begin = first = 0
+    while begin < nodes:
+        part = parts[int(rng.integers(PARTS))]
+        sizes, tables = part.sizes, np.diff(part.edge_offset)
+        ends, edge_costs = part.ends + begin, part.edge_costs
+        if begin:  # the last node of the part before, and the first of this one
+            seam = int(rows["sizes"][-1][-1] * sizes[0])
+            ends = np.r_[[[begin - 1, begin]], ends]
+            tables = np.r_[seam, tables]
+            typical = max(int(np.median(edge_costs)), 1)
+            edge_costs = np.r_[rng.integers(0, 2 * typical, seam), edge_costs]
+        noise = np.exp(0.2 * rng.standard_normal(len(part.costs)))
+        found = {
+            "lives": part.intervals + first,
+            "sizes": sizes,
+            "costs": np.rint(part.costs * noise).astype(np.int64),
+            "usages": part.usages,
+            "ends": ends,
+            "tables": tables,
+            "edge_costs": edge_costs,
+        }
+        for key, values in found.items():
+            rows[key].append(values)
+        begin += len(part)
+        first += int(part.intervals.max()) // 2
+    joined = {key: np.concatenate(values) for key, values in rows.items()}
+    problem = IntraOp(
+        name=f"chain-{nodes}" + (f"-{most}" if most else ""),
+        limit=None,
+        intervals=joined["lives"],
+        offset=np.r_[0, np.cumsum(joined["sizes"])],
+        costs=joined["costs"],
+        usages=joined["usages"],
+        ends=joined["ends"],
+        edge_offset=np.r_[0, np.cumsum(joined["tables"])],
+        edge_costs=joined["edge_costs"],
+    )
+    return limited(problem)
+
+
+def row(family: str, size: str, make: Callable[[], IntraOp], seconds: float) -> dict[str, Any]:
+    """Write, read, reduce and solve a problem."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "problem.json.gz"
+        save_iopddl(make(), path)
+        megabytes = path.stat().st_size / 1e6
+        begin = time.process_time()
+        problem = load_iopddl(path)
+    reading = time.process_time() - begin
+    begin = time.process_time()
+    reduced = reduce(problem)
+    reduction = time.process_time() - begin
+    first: list[float] = []
+
+    def tell(status: Any) -> None:
+        if status.cost is not None and not first:
+            first.append(status.seconds)
+
+    cost = bound = None
+    try:
+        answer = solve_iopddl(problem, seconds, processor=True, tell=tell)
+        assert answer.report.legal and answer.report.cost == answer.cost
+        cost, bound, seconds = answer.cost, answer.bound, answer.seconds
+    except InfeasibleError as error:
+        progress(str(error))
+    return {
+        "family": family,
+        "size": size,
+        "nodes": len(problem),
+        "edges": len(problem.ends),
+        "edge_costs": len(problem.edge_costs),
+        "file": megabytes,
+        "reading": reading,
+        "reduction": reduction,
+        "left": len(reduced),
+        "first": first[0] if first else None,
+        "seconds": seconds,
+        "cost": cost,
+        "bound": bound,
+        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        "compiled": COMPILED,
+    }
+
+
+def main() -> None:
+    """Run what is not there, and write the page."""
+    options = parser(__doc__, seconds=60.0)
+    options.add_argument("--largest", type=int, default=10**6, help="most nodes of a chain")
+    given = options.parse_args()
+    store = given.out / "iopddl_growth.jsonl"
+    store.parent.mkdir(parents=True, exist_ok=True)
+    rows = [json.loads(line) for line in store.read_text().splitlines()] if store.exists() else []
+    cases: list[tuple[str, str, Callable[[], IntraOp]]] = [
+        ("exported", name, lambda name=name: exported(name)) for name in GRAPHS
+    ]
+    for family, sizes in SIZES.items():
+        most = 4 if family == "mesh, 4" else None
+        cases += [
+            (family, f"{size:,}", lambda size=size, most=most: chain(size, most))
+            for size in sizes
+            if size <= given.largest
+        ]
+    for family, size, make in cases:
+        if any((x["family"], x["size"]) == (family, size) for x in rows):
+            continue
+        if os.fork() == 0:  # memory is that of one problem
+            found = row(family, size, make, given.seconds)
+            with store.open("a") as stream:
+                stream.write(json.dumps(found) + "\n")
+            progress(str(found))
+            os._exit(0)
+        if os.wait()[1]:
+            raise SystemExit(f"{family} {size} failed")
+    rows = [json.loads(line) for line in store.read_text().splitlines()]
+
+    def number(value: float | None, form: str = ".1f") -> str:
+        return "none" if value is None else format(value, form)
+
+    lines = [
+        [
+            x["family"], x["size"], f"{x['nodes']:,}", f"{x['edges']:,}", f"{x['edge_costs']:,}",
+            number(x["file"]), number(x["reading"]), number(x["reduction"]), f"{x['left']:,}",
+            number(x["first"]), number(x["seconds"], ".0f"),
+            "none" if x["cost"] is None else percent(1 - x["bound"] / x["cost"], 3),
+            f"{x['megabytes']:,.0f}",
+        ]
+        for x in rows
+    ]  # fmt: skip
+    heads = [
+        "family", "size", "nodes", "edges", "edge costs", "file (MB)", "reading (s)",
+        "reduction (s)", "nodes left", "first plan (s)", "solved in (s)", "gap", "MB",
+    ]  # fmt: skip
+    publish(
+        "iopddl_growth",
+        [
+            f"Seconds of the process on one thread; the solver has {given.seconds:g} s, reduction "
+            "included and reading not. The gap is that of the best plan to the proven bound at the "
+            "end; MB is the most that the process held.",
+            table(heads, lines),
+        ],
+        {},
+        given.out,
+    )
+
+
+if __name__ == "__main__":
+    main()
