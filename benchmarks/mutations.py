@@ -254,7 +254,8 @@ def estimate(drawn: list[Mutant], every: int, seed: int) -> str:
         f"Of all {every}, {len(drawn)} drawn at random (seed {seed}) were tried whatever they are: "
         f"{equivalent} are equivalent, and {killed} of the other {able} are killed, {share}. The "
         f"share of all is between {percent(1 - high, 1)} and {percent(1 - low, 1)}, with 95 % "
-        "confidence (exact, of draws without putting back)."
+        "confidence (exact, of draws without putting back). Tests that were written for survivors "
+        "of the sample make it speak too well of the rest."
     )
 
 
