@@ -333,7 +333,9 @@ def profile(
         check_range(option, value, least)
     _check_ending(path, ".csv")
     if not is_function(model):
-        raise ParenvsError(f"profile takes FILE.py:NAME, not {shown(model)}")
+        raise ParenvsError(
+            f"profile takes a PyTorch module or a JAX function, FILE.py:NAME, not {shown(model)}"
+        )
     given = (model, arguments, path.stem, repeats, warm_up, device)
     with Step(f"measuring {model}"):
         if is_torch(model):

@@ -13,6 +13,8 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from parenvs.clock.fit import Curve, Line
 from parenvs.clock.timer import Timing
 from parenvs.cluster import (
@@ -169,8 +171,15 @@ def assembled(
     reduced = [x for x in rows if x.kind == "all-reduce" and x.group == devices]
     if reduced:
         moved = [float(sync_bytes(x.bytes, x.group)) for x in reduced]
-        line = Line.through(moved, [x.seconds for x in reduced])
-        link, latency = line.bandwidth, line.latency
+        taken = [x.seconds for x in reduced]
+        try:
+            link, latency = reversed(Line.through(moved, taken))
+        except ClusterError:
+            link, latency = max(moved) / taken[int(np.argmax(moved))], 0.0
+            missing.append(
+                "latency: larger all-reduces took no longer, as on a machine that does other "
+                "things; the rate of the largest stands for the bandwidth"
+            )
         missing.append("inter_bw: there is one server; the bandwidth inside it stands for it")
     else:
         link, latency = memory_bw, 0.0

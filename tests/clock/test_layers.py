@@ -134,11 +134,11 @@ def test_profile__command_writes_a_chain(monkeypatch, capfd, tmp_path):
     assert text.startswith("# parenvs profile own_skip.py:make on cpu\n# one micro-batch of 5;")
     before = sorted(tmp_path.rglob("*.csv"))
     for arguments, words in (
-        (("vgg-19",), "profile takes a PyTorch module, FILE.py:NAME, not 'vgg-19'"),
+        (("vgg-19",), "a PyTorch module or a JAX function, FILE.py:NAME, not 'vgg-19'"),
         (("none.py:make",), "no file 'none.py'"),
         (("own_skip.py:mak",), "no name 'mak' (did you mean 'make'?)"),
         (("own_skip.py:make",), "takes arguments: give --args"),
-        (("own_skip.py:batch", "--args", "batch"), "makes no torch.nn.Module"),
+        (("own_skip.py:batch", "--args", "batch"), "it fails on its arguments"),
         (("own_skip.py:make", "--args", "wide"), "the module fails on its inputs"),
         (("own_skip.py:make", "--args", "batch", "--device", "gpu"), "--device 'gpu' is unknown"),
         (("own_skip.py:make", "--args", "batch", "--out", "x.json"), "--out must end in .csv"),
