@@ -23,7 +23,17 @@ _END_SECONDS = 2.0
 """Seconds in which a process has to end before it is killed."""
 _LATER_SECONDS = 1.0
 """Seconds in which others tell why they failed, behind the first that did."""
-_NETWORK = ("connection", "gloo", "socket", "timed out", "broken pipe", "recv", "nccl", "peer")
+_NETWORK = (
+    "lost another",
+    "connection",
+    "gloo",
+    "socket",
+    "timed out",
+    "broken pipe",
+    "recv",
+    "nccl",
+    "peer",
+)
 """Words of the errors of processes whose neighbour is gone."""
 
 

@@ -21,6 +21,7 @@ from parenvs.cluster import Device, Measurement
 from parenvs.errors import ParenvsError
 from parenvs.machine import cores, processor
 
+OLDER = "plans run on the PyTorch of constraints.txt"
 WIDTH, SAMPLES, MICRO_BATCHES = 6, 2, 3
 MODEL = f"""
 import os
@@ -162,7 +163,7 @@ def test_meter__bytes_by_hand():
 
 
 def test_run__command_compares(monkeypatch, capfd, folder):
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", "2.13", reason=OLDER)
     run = caller(monkeypatch, capfd, folder, "run")
     common = ("own_net.py:make", "--args", "batch", "--steps", 2, "--calibration", "m.json")
     status, out, err = run("p.json", *common, "--processes", 2, "--json")
@@ -214,7 +215,7 @@ def test_run__bad_input_is_one_line_and_status_2(monkeypatch, capfd, folder, cal
 @pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked for in /proc")
 def test_run__a_killed_process_ends_all(folder, tmp_path_factory):
     """SIGKILL of one process: the others end within seconds, and the line says which it was."""
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", "2.13", reason=OLDER)
     script = "from parenvs.cli import main; main()"
     options = ["p.json", "own_net.py:telling", "--args", "batch", "--steps", "1000000"]
     marks = tmp_path_factory.mktemp("marks")

@@ -80,7 +80,10 @@ def run(
     given = (request, proto, values, steps, kind)
     found = with_devices(train, kind, sharding.devices, given)
     expected = predict(sharding)
-    traffic = {"all-reduce": expected.bytes * sharding.devices} if expected.bytes else {}
+    on_cpus = kind == "cpu"  # where XLA widens half precision
+    reduced = (expected.cpu_bytes if on_cpus else expected.bytes) * sharding.devices
+    traffic = {"all-reduce": reduced} if reduced else {}
+    held = expected.cpu_peak_bytes if on_cpus else expected.peak_bytes
     mesh = " x ".join(f"{axis.name} {axis.size}" for axis in sharding.axes if axis.size > 1)
     return Run(
         plan=os.fspath(file),
@@ -93,7 +96,7 @@ def run(
         seconds=None if timed is None else _seconds(timed, graph),
         traffic=traffic_of([found["traffic"]] * sharding.devices, traffic),
         memory=(found["peak_bytes"],) * sharding.devices,
-        predicted_memory=(expected.peak_bytes,) * sharding.devices,
+        predicted_memory=(held,) * sharding.devices,
         load=load,
         notes=(*notes, *sharding.notes, *_zero_note(sharding)),
     )

@@ -212,10 +212,15 @@ def _of_hybrid(
     ]
     sent = 2.0 * ELEMENT * plan.batch * found.model * float(sum(elements))
     traffic = Counter({"send": sent})
-    weights = float(sum(_local(found, name) for name in found.shapes))
+    trained = [
+        path.replace("/", ".")
+        for path, role in zip(graph.paths, graph.parameter_role.tolist(), strict=True)
+        if role == Role.VARIABLE
+    ]
+    weights = float(sum(_local(found, name) for name in trained))
     if found.zero and found.data > 1:
         # PyTorch pads the first dimension of each parameter to whole shares
-        padded = float(sum(_local(found, name, found.data) for name in found.shapes))
+        padded = float(sum(_local(found, name, found.data) for name in trained))
         passes = found.micro_batches if found.pipe == 1 else 1
         gathers = 2 * passes if found.zero == 3 else 1
         traffic["all-gather"] += gathers * padded * found.data * found.model
