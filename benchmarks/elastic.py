@@ -1,13 +1,15 @@
 """Plans on nodes that come and go: what moves, what rules and agents earn, and how fast it is.
 
-    python benchmarks/elastic.py                                # all but PPO
+    python benchmarks/elastic.py                                # all but agents
     python benchmarks/elastic.py --only traces                  # of these parts
-    python benchmarks/elastic.py --only ppo --seeds 0 1 2 3 4 --steps 1000000
+    python benchmarks/elastic.py --only agents --agents ppo rainbow --seeds 0 1 2 3 4
 
 Rows go to ``elastic.jsonl`` as they are known; what is there already is not done again. Published
 seconds are those of Tenplex (SOSP 2024), for GPT-3 on hosts of four devices. Parcae's decisions on
 the p3 trace are replayed in our decision process: its prices of changes are others, and it knows no
-checkpoints. PPO is trained on ``elastic-train``, never on a trace or on a problem of the test set.
+checkpoints. Agents are trained on ``elastic-train``, never on a trace or on a problem of the test
+set; a training and what it earns everywhere is one row. The weights of the PPO that is best on
+``elastic-validation`` go to ``elastic-ppo.npz``.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -33,6 +36,7 @@ from parenvs.elastic.movement import Degrees, move
 from parenvs.elastic.problem import Elastic
 from parenvs.elastic.run import Policy, Run, follow
 from parenvs.elastic.state import State
+from parenvs.files import replacing
 from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.shape import TransformerShape
 from parenvs.shipped import (
@@ -45,7 +49,7 @@ from parenvs.shipped import (
     shapes,
 )
 
-PARTS = ("movement", "traces", "sets", "speed", "ppo")
+PARTS = ("movement", "traces", "sets", "speed", "agents")
 GPT3 = {"1.3B": (24, 2048), "2.7B": (32, 2560), "6.7B": (32, 4096)}
 """Model -> layers and width; 2,048 tokens, 51,200 words."""
 PUBLISHED = (
@@ -67,7 +71,11 @@ REPLAYED = {
     "liveput_known": "Parcae: future known",
     "liveput_predicted": "Parcae: future predicted",
 }
-AGENT = "ppo"
+AGENTS = {"ppo": 200_000, "rainbow": 64_000, "recurrent-ppo": 100_000}
+"""Agents, and the environment steps of a training."""
+RIVAL = "look-ahead"
+VALIDATED = 64
+"""Episodes on ``elastic-validation`` that choose the weights that are kept."""
 
 
 def gpt3(name: str) -> State:
@@ -171,9 +179,31 @@ def mean(rows: Rows, problem: str, method: str, key: str, seed: int | None = Non
     return float(np.mean(found)) if found else float("nan")
 
 
-def agent_seeds(rows: Rows) -> list[int]:
-    """Seeds of the agents that were trained."""
-    return sorted({row["seed"] for row in rows.rows.values() if row["method"] == AGENT})
+def seeds_of(rows: Rows, agent: str) -> list[int]:
+    """Seeds of the trainings of an agent."""
+    return sorted(row["seed"] for row in trainings(rows) if row["method"] == agent)
+
+
+def trainings(rows: Rows) -> list[Row]:
+    """Rows of trained agents."""
+    return [row for row in rows.rows.values() if row["problem"] == ELASTIC_SETS[0]]
+
+
+def spread(rows: Rows) -> Rows:
+    """Add to the rows in memory what the agents earn on each problem, for ``mean``."""
+    for row in trainings(rows):
+        for name, (value, share) in row["earned"].items():
+            key = {"problem": name, "method": row["method"], "seed": row["seed"]}
+            ideal = (
+                load_elastic(*name.removesuffix("-measured").split("/")).ideal
+                if name.endswith("-measured")
+                else 1.0
+            )
+            nothing = dict.fromkeys(("changes", "stops", "state_lost", "change_seconds"), np.nan)
+            rows.rows[Rows.key(key)] = {
+                **key, "value": value, "share_of_ideal": share, "samples": value * ideal, **nothing
+            }  # fmt: skip
+    return rows
 
 
 def trace_sections(rows: Rows) -> list[str]:
@@ -227,7 +257,8 @@ def set_rows(rows: Rows) -> None:
 
 def set_sections(rows: Rows) -> list[str]:
     """Returns by family and model, and gaps to the optimal policy on the same courses."""
-    methods = [*RULES, AGENT, "optimal", "hindsight"]
+    trained = [agent for agent in AGENTS if seeds_of(rows, agent)]
+    methods = [*RULES, *trained, "optimal", "hindsight"]
     members = elastic_rows(ELASTIC_SETS[2])
     names = {f"{ELASTIC_SETS[2]}/{member}": member.rsplit("-", 1)[0] for member in members}
     groups = dict.fromkeys(names.values())
@@ -241,7 +272,7 @@ def set_sections(rows: Rows) -> list[str]:
     families = np.array([group.split("-")[0] for group in names.values()])
     best = np.array([mean(rows, name, "optimal", "value") for name in names])
     for method in methods[:-2]:
-        seeds = agent_seeds(rows) if method == AGENT else [None]
+        seeds: list[Any] = seeds_of(rows, method) if method in AGENTS else [None]
         values = [[mean(rows, name, method, "value", seed) for name in names] for seed in seeds]
         found = 1.0 - np.array(values).reshape(len(seeds), len(names)) / best
         if found.size and not np.isnan(found).any():
@@ -293,78 +324,119 @@ def speed_sections() -> list[str]:
     ]
 
 
-def ppo_rows(rows: Rows, seeds: list[int], steps: int) -> None:
-    """Train an agent for each seed, and play the test set and the traces with it."""
-    from parenvs.agents.elastic.train import returns, train
+def agent_rows(rows: Rows, agents: list[str], seeds: list[int], scale: float, out: Path) -> None:
+    """Train agents for each seed, and play the test set and the traces with them."""
+    from parenvs.agents.elastic.train import all_returns, returns, train, weights
 
-    instances: list[tuple[str, dict[str, Any], int]] = [
-        (f"{ELASTIC_SETS[2]}/{member}", {}, SEEDS) for member in elastic_rows(ELASTIC_SETS[2])
-    ]
-    instances += [(trace, {"model": model}, 4) for trace in TRACES for model in MEASURED]
-    for seed in seeds:
-        problems: list[tuple[Elastic, dict[str, Any], int]] = [
-            (load_elastic(name, **more), {"instance": name, **more}, count)
-            for name, more, count in instances
-        ]
-        if all((problem.name, AGENT, seed) in rows.rows for problem, _, _ in problems):
-            continue
+    missing = [(seed, agent) for seed in seeds for agent in agents
+               if (ELASTIC_SETS[0], agent, seed) not in rows.rows]  # fmt: skip
+    tests = {f"{ELASTIC_SETS[2]}/{member}": {"instance": f"{ELASTIC_SETS[2]}/{member}"}
+             for member in elastic_rows(ELASTIC_SETS[2])}  # fmt: skip
+    traces = {f"{trace}/{model}-measured": {"instance": trace, "model": model}
+              for trace in TRACES for model in MEASURED}  # fmt: skip
+    for seed, agent in missing:
+        steps = max(int(AGENTS[agent] * scale), 1)
         begin = time.process_time()
-        agent = train(seed, steps)
+        learner = train(agent, seed, steps)
         seconds = time.process_time() - begin
-        progress(f"{AGENT} seed {seed}: {steps:,} steps in {seconds:.0f} s")
-        for problem, arguments, count in problems:
-            number = count if isinstance(problem.source, Markov) or problem.is_random else 1
-            rows.add({"problem": problem.name, "method": AGENT, "seed": seed},
-                     lambda p=problem, a=arguments, n=number, g=agent, s=seconds: {
-                         **_played(p, returns(g, range(n), **a)), "steps": steps, "seconds": s,
-                     })  # fmt: skip
+        valid = float(returns(learner, range(VALIDATED), instance=ELASTIC_SETS[1])["value"].mean())
+        earned = {}
+        for some in (tests, traces):
+            jobs = [(range(SEEDS if name != "p3" else 1), some[name]) for name in some]
+            for name, found in zip(some, all_returns(learner, jobs), strict=True):
+                earned[name] = [float(found[key].mean()) for key in ("value", "share")]
+        best = max((row["validation"] for row in trainings(rows) if row["method"] == "ppo"),
+                   default=-np.inf)  # fmt: skip
+        if agent == "ppo" and valid > best:
+            with replacing(out / "elastic-ppo.npz") as stream:
+                np.savez(stream, **weights(learner))
+        row = {"problem": ELASTIC_SETS[0], "method": agent, "seed": seed}
+        rows.add(row, lambda n=steps, s=seconds, v=valid, e=earned: {
+            "steps": n, "seconds": round(s, 1), "validation": v, "earned": e})  # fmt: skip
+        progress(f"{agent} seed {seed}: {steps:,} steps in {seconds:.0f} s, {valid:.4f}")
 
 
-def _played(problem: Elastic, found: dict[str, np.ndarray]) -> Row:
-    """The figures of an agent's episodes that are kept."""
-    value = float(found["value"].mean())
-    nothing = dict.fromkeys(("changes", "stops", "state_lost", "change_seconds"), float("nan"))
-    share = float(found["share"].mean())
-    return {"value": value, "share_of_ideal": share, "samples": value * problem.ideal, **nothing}
-
-
-def ppo_sections(rows: Rows) -> list[str]:
-    """What was trained."""
-    found = [row for row in rows.rows.values() if row["method"] == AGENT]
+def agent_sections(rows: Rows) -> list[str]:
+    """What was trained, and how far it is from rules, hindsight and the optimal policy."""
+    found = trainings(rows)
     if not found:
         return []
-    seeds = agent_seeds(rows)
-    spent = {row["seed"]: row["seconds"] for row in found}
-    by_seed = [
-        np.mean([row["value"] for row in found
-                 if row["seed"] == seed and row["problem"].startswith(ELASTIC_SETS[2])])
-        for seed in seeds
-    ]  # fmt: skip
-    return [
-        "## PPO",
-        f"Seeds {', '.join(map(str, seeds))}, {found[0]['steps']:,} steps each, "
-        f"{np.mean(list(spent.values())):.0f} s of a processor; mean return on {ELASTIC_SETS[2]} "
-        f"by seed: {', '.join(f'{x:.4f}' for x in by_seed)}.",
+    names = {
+        "traces never trained on": [f"{t}/{m}-measured" for t in TRACES for m in MEASURED],
+        "test chains": [f"{ELASTIC_SETS[2]}/{member}" for member in elastic_rows(ELASTIC_SETS[2])],
+    }
+    lines = []
+    for agent in AGENTS:
+        own = [row for row in found if row["method"] == agent]
+        if own:
+            lines.append([
+                agent, len(own), f"{own[0]['steps']:,}",
+                f"{np.mean([row['seconds'] for row in own]):.0f}",
+                ", ".join(f"{row['validation']:.4f}" for row in sorted(own, key=_seed)),
+            ])  # fmt: skip
+    parts = [
+        "## Agents",
+        f"Trained on {ELASTIC_SETS[0]}, which has none of the test chains and no trace; "
+        "environment steps, processor seconds of a training, and the mean return on "
+        f"{ELASTIC_SETS[1]} by seed.",
+        table(["agent", "seeds", "steps", "seconds", "validation"], lines, 1),
     ]
+    for where, problems in names.items():
+        against = "optimal" if where == "test chains" else "hindsight"
+        best = np.array([mean(rows, name, against, "value") for name in problems])
+        kinds = np.array([name.removeprefix(f"{ELASTIC_SETS[2]}/").split("-")[0].split("/")[0]
+                          for name in problems])  # fmt: skip
+        ahead = np.array([mean(rows, name, RIVAL, "value") for name in problems])
+        lines = []
+        for method in (*RULES, *AGENTS):
+            seeds: list[Any] = seeds_of(rows, method) if method in AGENTS else [None]
+            if not seeds:
+                continue
+            values = np.array(
+                [[mean(rows, n, method, "value", s) for n in problems] for s in seeds]
+            )
+            gaps, more = 1.0 - values / best, values / ahead - 1.0
+            low, high = bootstrap_interval(interquartile_mean, gaps, strata=kinds)
+            lines.append([
+                method, len(seeds), percent(interquartile_mean(gaps)),
+                f"{percent(low)} to {percent(high)}", percent(gaps.mean()),
+                percent(gaps.mean(axis=0).max()), percent(more.mean()),
+                f"{(more.mean(axis=0) > 0).sum()} of {len(problems)}",
+            ])  # fmt: skip
+        parts += [
+            f"Gap on {where} to {'the optimal policy' if against == 'optimal' else 'hindsight'} on "
+            "the same courses: interquartile mean with its 95 % interval (over seeds; of rules, "
+            f"over problems), mean, worst problem; mean return more than that of {RIVAL}, and on "
+            "how many problems.",
+            table(["policy", "seeds", "gap", "interval", "mean", "worst", f"over {RIVAL}",
+                   "better on"], lines, 1),
+        ]  # fmt: skip
+    return parts
+
+
+def _seed(row: Row) -> int:
+    return int(row["seed"])
 
 
 def main() -> None:
     """Run the parts, and write the page."""
     options = parser(__doc__)
     options.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS[:-1]))
+    options.add_argument("--agents", nargs="+", choices=list(AGENTS), default=list(AGENTS))
     options.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    options.add_argument("--steps", type=int, default=1_000_000)
+    options.add_argument("--scale", type=float, default=1.0, help="factor of the steps, for a try")
     chosen = options.parse_args()
     rows = Rows(chosen.out / "elastic.jsonl")
     if "traces" in chosen.only:
         trace_rows(rows)
     if "sets" in chosen.only:
         set_rows(rows)
-    if "ppo" in chosen.only:
-        ppo_rows(rows, chosen.seeds, chosen.steps)
+    if "agents" in chosen.only:
+        agent_rows(rows, chosen.agents, chosen.seeds, chosen.scale, chosen.out)
+    spread(rows)
     speed = speed_sections() if "speed" in chosen.only else []
     sections = movement_sections() + trace_sections(rows) + set_sections(rows)
-    publish("elastic", [*sections, *ppo_sections(rows), *speed], None, chosen.out)
+    publish("elastic", [*sections, *agent_sections(rows), *speed], None, chosen.out)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,18 @@ def largest(values: Array) -> Array:
     if isinstance(values, np.ndarray):
         return np.maximum.reduce(values)  # half the overhead of ``max``, which counts on few values
     return values.amax(dim=0)
+
+
+def positive(values: Array) -> Array:
+    """Return ``values`` where they are positive, else 0."""
+    return np.maximum(values, 0) if isinstance(values, np.ndarray) else values.relu()
+
+
+def joined(values: Sequence[Array]) -> Array:
+    """Return matrices side by side, (k, i) and (k, j) as (k, i + j)."""
+    if isinstance(values[0], np.ndarray):
+        return np.concatenate(values, axis=1)
+    return namespace(values[0]).concat(values, axis=1)
 
 
 def running_max(values: Array) -> Array:

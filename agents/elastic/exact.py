@@ -9,6 +9,7 @@ any policy can earn on it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,8 +64,13 @@ class Optimal:
         return int(self.change[t, event, nodes, plan])
 
 
-def optimal(problem: Elastic) -> Optimal:
+def optimal(problem: Elastic, seen: Callable[[int, np.ndarray], None] | None = None) -> Optimal:
     """Return the optimal policy on a Markov chain, by going back from the last interval.
+
+    Args:
+        problem: the problem.
+        seen: is called with each interval and the expected samples after a choice in it, (N+1, K,
+            C) by nodes, choice, and intervals since the state is safe then.
 
     Raises:
         ParenvsError: the nodes of the problem come from a trace.
@@ -83,6 +89,8 @@ def optimal(problem: Elastic) -> Optimal:
     stays = np.zeros((count, most + 1, plans, every), dtype=bool)
     after = np.zeros((most + 1, plans, every))  # expected samples to come, by what is chosen
     for t in range(count - 1, -1, -1):
+        if seen is not None:
+            seen(t, after)
         keep = backup.keep + np.roll(after, -1, axis=2)
         keep[~fits] = -np.inf
         value = np.empty((EVENTS, most + 1, plans))

@@ -1,167 +1,111 @@
-"""Trains MaskablePPO on chains of ``elastic-train``, and plays what it has learnt.
+"""Trains agents on chains of ``elastic-train``, and plays what they have learnt.
 
-    python -m parenvs.agents.elastic.train --seed 0 --steps 1000000 --out elastic-ppo.zip
+    python -m parenvs.agents.elastic.train --agent ppo --seed 0 --steps 200000 --out elastic-ppo.npz
 
-The agent sees courses of the training set only. The network sees each candidate beside the numbers
-of the job and a summary of all candidates, and scores them one by one, so that the policy does not
-depend on their order.
+The agents see courses of the training set only. MaskablePPO, Rainbow and RecurrentPPO of sb3-contrib
+share the network that rates candidates (``parenvs.agents.elastic.network``) and what they are paid
+(``PaidVecEnv``).
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
-import torch
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from sb3_contrib import MaskablePPO
-from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.utils import LinearSchedule
-from torch import nn
 
-from parenvs.agents.vec_env import NativeVecEnv, one_thread
+from parenvs.agents.elastic.policies import (
+    MASK,
+    REMEMBERED,
+    ElasticLstmPolicy,
+    ElasticPolicy,
+    ElasticQPolicy,
+    PaidVecEnv,
+)
+from parenvs.agents.rainbow import Rainbow
+from parenvs.agents.vec_env import one_thread
 from parenvs.envs.elastic.batch import ElasticPlanVectorEnv
-from parenvs.envs.elastic.play import NUMBERS
-from parenvs.envs.elastic.tables import CHANGE_COLUMNS, PLAN_COLUMNS
+from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.files import replacing
 from parenvs.shipped import ELASTIC_SETS
 
-ENVS = 128
-"""Environments side by side."""
-STEPS = 1_000_000
+Agent = MaskablePPO | Rainbow | RecurrentPPO
+AGENTS = {"ppo": 256, "recurrent-ppo": 256, "rainbow": 64}
+"""Agents, and the environments that each has side by side."""
+STEPS = 200_000
 """Environment steps of a training by default."""
-_OWN = len(PLAN_COLUMNS) + len(CHANGE_COLUMNS) + 1
-_WIDTH = 32
-_REWARD = 240.0  # an interval of the ideal pays about 1
-
-
-class Scores(BaseFeaturesExtractor):
-    """Features of candidates (64 x 16), each beside the job's numbers, and a summary of all.
-
-    Args:
-        space: of the observations.
-        own: features of a candidate.
-        common: features of the job.
-    """
-
-    def __init__(self, space: spaces.Dict, own: int = 16, common: int = 32) -> None:
-        count = space["plans"].shape[0]  # type: ignore[index]
-        super().__init__(space, count * own + own + common)
-        self.count, self.own, self.common = count, own, common
-        self.each = nn.Sequential(
-            nn.Linear(_OWN + len(NUMBERS), _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, own), nn.ReLU()
-        )
-        self.job = nn.Sequential(nn.Linear(len(NUMBERS), common), nn.Tanh())
-
-    def forward(self, observation: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the features, (b, 64 * own + own + common)."""
-        plans, change, numbers = (observation[key] for key in ("plans", "change", "numbers"))
-        # Rates that differ little decide: the share of the fastest that fits is given, too.
-        fits = plans[..., 3] + plans[..., 4] / 32.0 <= numbers[:, None, 0] + 1e-6
-        rate = plans[..., 5:6]
-        most = (rate * fits[..., None]).amax(dim=1, keepdim=True).clamp(min=1e-6)
-        wide = numbers[:, None].expand(-1, self.count, -1)
-        each = self.each(torch.cat([plans, change, 10.0 * (rate / most - 0.9), wide], dim=-1))
-        summary = (each * fits[..., None]).sum(dim=1) / fits.sum(dim=1, keepdim=True).clamp(min=1)
-        return torch.cat([each.flatten(1), summary, self.job(numbers)], dim=1)
-
-
-class Heads(nn.Module):
-    """Scores of candidates from their own features and the summary; a value from the summary."""
-
-    def __init__(self, count: int, own: int, common: int) -> None:
-        super().__init__()
-        self.count, self.own = count, own
-        self.latent_dim_pi, self.latent_dim_vf = count, _WIDTH
-        self.score = nn.Sequential(
-            nn.Linear(2 * own + common, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 1)
-        )
-        self.worth = nn.Sequential(nn.Linear(own + common, _WIDTH), nn.Tanh())
-
-    def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return scores (b, 64), and what the value is read from."""
-        return self.forward_actor(features), self.forward_critic(features)
-
-    def forward_actor(self, features: torch.Tensor) -> torch.Tensor:
-        """Return the scores."""
-        each = features[:, : self.count * self.own].unflatten(1, (self.count, self.own))
-        rest = features[:, None, self.count * self.own :].expand(-1, self.count, -1)
-        return self.score(torch.cat([each, rest], dim=-1))[..., 0]
-
-    def forward_critic(self, features: torch.Tensor) -> torch.Tensor:
-        """Return what the value is read from."""
-        return self.worth(features[:, self.count * self.own :])
-
-
-class ElasticPolicy(MaskableActorCriticPolicy):
-    """An actor whose logits are the scores of candidates, with a critic beside it."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Make the networks; arguments as of the base."""
-        super().__init__(*args, **{**kwargs, "features_extractor_class": Scores})
-
-    def _build_mlp_extractor(self) -> None:
-        extractor: Any = self.features_extractor
-        self.mlp_extractor = Heads(extractor.count, extractor.own, extractor.common)  # type: ignore[assignment]
-
-    def _build(self, lr_schedule: Callable[[float], float]) -> None:
-        super()._build(lr_schedule)
-        self.action_net = nn.Identity()  # the scores are the logits
-        self.optimizer = self.optimizer_class(
-            self.parameters(),
-            lr=lr_schedule(1),  # type: ignore[call-arg]
-            **self.optimizer_kwargs,
-        )
-
-
-class PaidVecEnv(NativeVecEnv):
-    """Pays about 1 for an interval of the ideal, so that the critic learns from the first on."""
-
-    def step_wait(self) -> Any:
-        """See ``NativeVecEnv.step_wait``."""
-        observation, rewards, dones, infos = super().step_wait()
-        return observation, rewards * _REWARD, dones, infos
+GAMMA = 0.95
+"""Discount of an interval: payments already tell what hindsight loses later."""
+RATES = LinearSchedule(3e-3, 3e-4, 1.0)
+"""Learning rates of all agents."""
 
 
 def train(
+    agent: str = "ppo",
     seed: int = 0,
     steps: int = STEPS,
-    envs: int = ENVS,
+    envs: int | None = None,
     callback: BaseCallback | None = None,
     **problem: Any,
-) -> MaskablePPO:
+) -> Agent:
     """Train an agent on drawn courses.
 
     Args:
+        agent: of ``AGENTS``.
         seed: of everything random.
         steps: environment steps.
-        envs: environments side by side.
+        envs: environments side by side (default: of ``AGENTS``).
         callback: of SB3.
         **problem: arguments of ``ElasticPlanEnv`` (default: ``elastic-train``).
+
+    Raises:
+        ParenvsError: there is no such agent.
     """
-    batch = ElasticPlanVectorEnv(envs, autoreset_mode=AutoresetMode.SAME_STEP, **problem)
-    env = PaidVecEnv(batch)
-    env.seed(seed)
-    agent = MaskablePPO(
-        ElasticPolicy, env, learning_rate=LinearSchedule(5e-4, 5e-5, 1.0), n_steps=32,
-        batch_size=8 * envs, n_epochs=4, gamma=0.99, gae_lambda=0.95, ent_coef=0.003, seed=seed,
-        device="cpu",
-    )  # fmt: skip
+    if agent not in AGENTS:
+        raise ParenvsError(
+            f"unknown agent {agent!r}{did_you_mean(agent, AGENTS)}; known: {', '.join(AGENTS)}"
+        )
+    count = envs or AGENTS[agent]
+    batch = ElasticPlanVectorEnv(count, autoreset_mode=AutoresetMode.SAME_STEP, **problem)
+    env = PaidVecEnv(batch, shows_mask=agent == "recurrent-ppo")
+    env.seed(10_000 * seed)  # environments take the seeds behind it
+    common: dict[str, Any] = {"gamma": GAMMA, "seed": seed, "device": "cpu"}
     with one_thread():
-        agent.learn(steps, callback=callback)
-    return agent
+        learner = _rainbow(env, common) if agent == "rainbow" else _ppo(agent, env, common)
+        learner.learn(steps, callback=callback)
+    return learner
 
 
-def returns(agent: MaskablePPO, seeds: Iterable[int], **problem: Any) -> dict[str, np.ndarray]:
+def _ppo(agent: str, env: PaidVecEnv, common: dict[str, Any]) -> MaskablePPO | RecurrentPPO:
+    """Return PPO, or PPO with a memory."""
+    options: dict[str, Any] = {
+        **common, "learning_rate": RATES, "n_steps": 32, "batch_size": 512, "n_epochs": 3,
+        "gae_lambda": 0.8, "ent_coef": 0.001,
+    }  # fmt: skip
+    if agent == "ppo":
+        return MaskablePPO(ElasticPolicy, env, **options)
+    return RecurrentPPO(ElasticLstmPolicy, env, **options)
+
+
+def _rainbow(env: PaidVecEnv, common: dict[str, Any]) -> Rainbow:
+    """Return Rainbow: double, dueling, prioritised, sums of five steps."""
+    return Rainbow(
+        ElasticQPolicy, env, **common, learning_rate=RATES, n_steps=5,
+        buffer_size=50_000, batch_size=256, learning_starts=3_000, target_update_interval=2_000,
+        exploration_initial_eps=0.2, exploration_final_eps=0.01, exploration_fraction=0.3,
+    )  # fmt: skip
+
+
+def returns(agent: Agent, seeds: Iterable[int], **problem: Any) -> dict[str, np.ndarray]:
     """Return what the agent's likeliest plans earn, an episode for each seed.
 
     Args:
@@ -172,26 +116,84 @@ def returns(agent: MaskablePPO, seeds: Iterable[int], **problem: Any) -> dict[st
     Returns:
         ``value``, the returns, and ``share``, those of each course's ideal, (n,) each.
     """
-    numbers = list(seeds)
-    batch: Any = gym.make_vec(
-        "ElasticPlan-v0", num_envs=len(numbers), autoreset_mode=AutoresetMode.DISABLED,
-        vectorization_mode="vector_entry_point", **problem,
-    )  # fmt: skip
-    observation, info = batch.reset(seed=numbers)
-    total, over = np.zeros(len(numbers)), False
+    return all_returns(agent, [(list(seeds), problem)])[0]
+
+
+def all_returns(
+    agent: Agent, jobs: Sequence[tuple[Sequence[int], dict[str, Any]]]
+) -> list[dict[str, np.ndarray]]:
+    """Return ``returns`` of several problems, played in step, which takes far less time.
+
+    Args:
+        agent: the agent.
+        jobs: seeds, and arguments of ``ElasticPlanEnv``, of each.
+    """
+    games = [_Game(seeds, problem) for seeds, problem in jobs]
     with one_thread():
-        while not over:
-            masks = batch.action_masks()
-            plan, _ = agent.predict(observation, action_masks=masks, deterministic=True)
-            observation, rewards, ended, _, info = batch.step(plan)
-            total += rewards
-            over = bool(ended.all())
-    return {"value": total, "share": info["share"]}
+        while on := [game for game in games if not game.is_over]:
+            parts = [game.seen for game in on]
+            seen = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+            masks = seen.pop(MASK)
+            if isinstance(agent, RecurrentPPO):
+                seen[MASK] = masks.astype(np.float32)
+                plans, state = agent.predict(seen, _states(on), deterministic=True)
+            else:
+                plans, state = agent.predict(seen, action_masks=masks, deterministic=True)
+            first = 0
+            for game in on:
+                own = slice(first, first + len(game.total))
+                game.step(plans[own], None if state is None else [x[:, own] for x in state])
+                first = own.stop
+    return [{"value": game.total, "share": game.share} for game in games]
+
+
+class _Game:
+    """Episodes of one problem that are played.
+
+    Attributes:
+        seen: the observation, and the mask.
+        total: (n,) returns so far.
+        share: (n,) shares of the ideal, once it is over.
+        state: what a recurrent agent remembers, (1, n, units) twice.
+    """
+
+    def __init__(self, seeds: Sequence[int], problem: dict[str, Any]) -> None:
+        self.batch: Any = gym.make_vec(
+            "ElasticPlan-v0", num_envs=len(seeds), autoreset_mode=AutoresetMode.DISABLED,
+            vectorization_mode="vector_entry_point", **problem,
+        )  # fmt: skip
+        observation, _ = self.batch.reset(seed=list(seeds))
+        self.seen = {**observation, MASK: self.batch.action_masks()}
+        self.total, self.share = np.zeros((2, len(seeds)))
+        self.state = [np.zeros((1, len(seeds), REMEMBERED), dtype=np.float32)] * 2
+        self.is_over = False
+
+    def step(self, plans: np.ndarray, state: list[np.ndarray] | None) -> None:
+        """Play an interval."""
+        observation, rewards, ended, _, info = self.batch.step(plans)
+        self.seen = {**observation, MASK: self.batch.action_masks()}
+        self.total += rewards
+        self.state = state or self.state
+        self.is_over = bool(ended.all())
+        if self.is_over:
+            self.share = info["share"]
+
+
+def _states(games: list[_Game]) -> tuple[np.ndarray, ...]:
+    """Return what is remembered of all games."""
+    return tuple(np.concatenate([game.state[i] for game in games], axis=1) for i in range(2))
+
+
+def weights(agent: MaskablePPO) -> dict[str, np.ndarray]:
+    """Return the weights of PPO's ratings, for ``parenvs.agents.elastic.network.rate``."""
+    heads: Any = agent.policy.mlp_extractor
+    return cast(dict[str, np.ndarray], heads.actor.arrays())
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--agent", choices=list(AGENTS), default="ppo")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--instance", default=ELASTIC_SETS[0])
@@ -199,7 +201,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=None, help="the agent, a .zip")
     options = parser.parse_args(None if arguments is None else list(arguments))
     problem = {"instance": options.instance, "model": options.model}
-    agent = train(options.seed, options.steps, **problem)
+    agent = train(options.agent, options.seed, options.steps, **problem)
     found = returns(agent, range(64), instance=ELASTIC_SETS[1], model=options.model)
     sys.stdout.write(f"{ELASTIC_SETS[1]}: mean return {found['value'].mean():.4f}\n")
     if options.out is not None:
