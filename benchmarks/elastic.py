@@ -8,8 +8,9 @@ Rows go to ``elastic.jsonl`` as they are known; what is there already is not don
 seconds are those of Tenplex (SOSP 2024), for GPT-3 on hosts of four devices. Parcae's decisions on
 the p3 trace are replayed in our decision process: its prices of changes are others, and it knows no
 checkpoints. Agents are trained on ``elastic-train``, never on a trace or on a problem of the test
-set; a training and what it earns everywhere is one row. The weights of the PPO that is best on
-``elastic-validation`` go to ``elastic-ppo.npz``.
+set; a training and what it earns everywhere is one row. ``taught`` is no reinforcement learning: it
+imitates the optimal policies of training chains. The weights of the PPO and of the taught network
+that are best on ``elastic-validation`` go to ``elastic-ppo.npz`` and ``elastic-taught.npz``.
 """
 
 from __future__ import annotations
@@ -31,9 +32,7 @@ from parenvs.agents.elastic.exact import hindsight, optimal
 from parenvs.agents.elastic.rules import RULES, Given
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.elastic.course import Course
-from parenvs.elastic.markov import Markov
 from parenvs.elastic.movement import Degrees, move
-from parenvs.elastic.problem import Elastic
 from parenvs.elastic.run import Policy, Run, follow
 from parenvs.elastic.state import State
 from parenvs.files import replacing
@@ -71,8 +70,12 @@ REPLAYED = {
     "liveput_known": "Parcae: future known",
     "liveput_predicted": "Parcae: future predicted",
 }
-AGENTS = {"ppo": 200_000, "rainbow": 64_000, "recurrent-ppo": 100_000}
+AGENTS = {"ppo": 150_000, "rainbow": 40_000, "recurrent-ppo": 60_000, "taught": 250_000}
 """Agents, and the environment steps of a training."""
+TAUGHT = 32
+"""Chains of the training set whose optimal policies teach."""
+KEPT = ("ppo", "taught")
+"""Agents whose weights are kept: of the seed that is best on the validation set."""
 RIVAL = "look-ahead"
 VALIDATED = 64
 """Episodes on ``elastic-validation`` that choose the weights that are kept."""
@@ -324,32 +327,62 @@ def speed_sections() -> list[str]:
     ]
 
 
+def learners(chains: int = TAUGHT) -> Callable[[str, int, int], tuple[Any, float]]:
+    """Return what trains an agent by name, seed and steps; it tells the processor seconds, too."""
+    from parenvs.agents.elastic.learnt import Learnt
+    from parenvs.agents.elastic.teach import Lessons, teach
+    from parenvs.agents.elastic.train import train
+
+    known: list[tuple[Lessons, float]] = []  # solved once for all seeds
+
+    def make(agent: str, seed: int, steps: int) -> tuple[Any, float]:
+        if agent == "taught" and not known:
+            begin = time.process_time()
+            members = list(elastic_rows(ELASTIC_SETS[0]))
+            some = members[:: max(len(members) // chains, 1)]
+            lessons = Lessons(
+                [load_elastic(f"{ELASTIC_SETS[0]}/{x}") for x in some],
+                lambda problem: progress(f"{problem.name}: solved"),
+            )
+            known.append((lessons, time.process_time() - begin))
+        begin = time.process_time()
+        if agent != "taught":
+            return train(agent, seed, steps), time.process_time() - begin
+        lessons, spent = known[0]
+        found = Learnt(teach(lessons, seed, steps).arrays())
+        return found, time.process_time() - begin + spent
+
+    return make
+
+
 def agent_rows(rows: Rows, agents: list[str], seeds: list[int], scale: float, out: Path) -> None:
     """Train agents for each seed, and play the test set and the traces with them."""
-    from parenvs.agents.elastic.train import all_returns, returns, train, weights
+    from parenvs.agents.elastic.train import all_returns, returns, weights
 
     missing = [(seed, agent) for seed in seeds for agent in agents
                if (ELASTIC_SETS[0], agent, seed) not in rows.rows]  # fmt: skip
-    tests = {f"{ELASTIC_SETS[2]}/{member}": {"instance": f"{ELASTIC_SETS[2]}/{member}"}
-             for member in elastic_rows(ELASTIC_SETS[2])}  # fmt: skip
-    traces = {f"{trace}/{model}-measured": {"instance": trace, "model": model}
-              for trace in TRACES for model in MEASURED}  # fmt: skip
+    tests = [
+        load_elastic(f"{ELASTIC_SETS[2]}/{member}") for member in elastic_rows(ELASTIC_SETS[2])
+    ]
+    groups = [tests, *([load_elastic(trace, model) for model in MEASURED] for trace in TRACES)]
+    make = learners()
     for seed, agent in missing:
         steps = max(int(AGENTS[agent] * scale), 1)
-        begin = time.process_time()
-        learner = train(agent, seed, steps)
-        seconds = time.process_time() - begin
+        learner, seconds = make(agent, seed, steps)
         valid = float(returns(learner, range(VALIDATED), instance=ELASTIC_SETS[1])["value"].mean())
         earned = {}
-        for some in (tests, traces):
-            jobs = [(range(SEEDS if name != "p3" else 1), some[name]) for name in some]
-            for name, found in zip(some, all_returns(learner, jobs), strict=True):
-                earned[name] = [float(found[key].mean()) for key in ("value", "share")]
-        best = max((row["validation"] for row in trainings(rows) if row["method"] == "ppo"),
-                   default=-np.inf)  # fmt: skip
-        if agent == "ppo" and valid > best:
-            with replacing(out / "elastic-ppo.npz") as stream:
-                np.savez(stream, **weights(learner))
+        for problems in groups:
+            courses = range(SEEDS if problems[0].is_random else 1)
+            for problem, found in zip(
+                problems, all_returns(learner, problems, courses), strict=True
+            ):
+                earned[problem.name] = [float(found[key].mean()) for key in ("value", "share")]
+        if agent in KEPT:
+            best = max((row["validation"] for row in trainings(rows) if row["method"] == agent),
+                       default=-np.inf)  # fmt: skip
+            if valid > best:
+                with replacing(out / f"elastic-{agent}.npz") as stream:
+                    np.savez(stream, **(weights(learner) if agent == "ppo" else learner.weights))
         row = {"problem": ELASTIC_SETS[0], "method": agent, "seed": seed}
         rows.add(row, lambda n=steps, s=seconds, v=valid, e=earned: {
             "steps": n, "seconds": round(s, 1), "validation": v, "earned": e})  # fmt: skip

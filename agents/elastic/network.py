@@ -1,9 +1,9 @@
 """The network that rates candidate plans: one formula for NumPy arrays and torch tensors.
 
 Each candidate is rated from what is observed of it, beside what is observed of the job, of the plan
-in force and of the mean of the candidates that fit. The same weights rate all candidates, so their order and
-number do not matter. Agents train the weights with torch, and ``parenvs.agents.elastic.learnt``
-plays them with NumPy alone.
+in force and of the mean of the candidates that fit. The same weights rate all candidates, so their
+order and number do not matter. Agents train the weights with torch, and
+``parenvs.agents.elastic.learnt`` plays them with NumPy alone.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def shapes(memory: int = 0) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the weights, with a recurrent layer of so many units."""
     return {
         "state": (JOB + 2 * OWN + memory, WIDTH), "first": (WIDTH,), "own": (OWN, WIDTH),
-        "inner": (WIDTH, WIDTH), "second": (WIDTH,), "hidden": (WIDTH, LAST), "outer": (WIDTH, LAST),
-        "third": (LAST,), "score": (LAST,), "prior": (OWN,),
+        "inner": (WIDTH, WIDTH), "second": (WIDTH,), "hidden": (WIDTH, LAST),
+        "outer": (WIDTH, LAST), "third": (LAST,), "score": (LAST,), "prior": (OWN,),
     }  # fmt: skip
 
 

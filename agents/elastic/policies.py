@@ -93,8 +93,8 @@ class Worth(nn.Module):
     def __init__(self, memory: int = 0) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(JOB + 2 * OWN + memory, 2 * WIDTH), nn.ReLU(), nn.Linear(2 * WIDTH, 2 * WIDTH),
-            nn.ReLU(),
+            nn.Linear(JOB + 2 * OWN + memory, 2 * WIDTH), nn.ReLU(),
+            nn.Linear(2 * WIDTH, 2 * WIDTH), nn.ReLU(),
         )  # fmt: skip
 
     def forward(self, seen: Seen, memory: torch.Tensor | None = None) -> torch.Tensor:
@@ -210,7 +210,7 @@ def _finish(policy: Any, lr_schedule: Callable[[float], float]) -> None:
 
 
 class ElasticQNetwork(RainbowNetwork):
-    """Q-values of candidates: their ratings, less the mean of those that fit, and the state's worth.
+    """Q-values of candidates: their ratings less the mean of those that fit, and a value.
 
     Args:
         **options: as of ``RainbowNetwork``.

@@ -56,7 +56,8 @@ class Lessons:
 
             def keep(t: int, after: np.ndarray, number: int = number, unit: float = unit) -> None:
                 own = unit * (after - after[:, :1, :1])
-                self.after[number, t, :, : own.shape[1], : own.shape[2]] = own
+                a, b, c = own.shape
+                self.after[number, t, :a, :b, :c] = own
 
             optimal(problem, keep)
             if told is not None:

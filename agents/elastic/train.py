@@ -1,10 +1,10 @@
 """Trains agents on chains of ``elastic-train``, and plays what they have learnt.
 
-    python -m parenvs.agents.elastic.train --agent ppo --seed 0 --steps 200000 --out elastic-ppo.npz
+    python -m parenvs.agents.elastic.train --agent ppo --seed 0 --steps 150000 --out elastic-ppo.npz
 
-The agents see courses of the training set only. MaskablePPO, Rainbow and RecurrentPPO of sb3-contrib
-share the network that rates candidates (``parenvs.agents.elastic.network``) and what they are paid
-(``PaidVecEnv``).
+The agents see courses of the training set only. MaskablePPO, Rainbow and RecurrentPPO of
+sb3-contrib share the network that rates candidates (``parenvs.agents.elastic.network``) and what
+they are paid (``PaidVecEnv``).
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, cast
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
 
+from parenvs.agents.elastic.learnt import Learnt
 from parenvs.agents.elastic.policies import (
     MASK,
-    REMEMBERED,
     ElasticLstmPolicy,
     ElasticPolicy,
     ElasticQPolicy,
@@ -33,7 +32,10 @@ from parenvs.agents.elastic.policies import (
 )
 from parenvs.agents.rainbow import Rainbow
 from parenvs.agents.vec_env import one_thread
+from parenvs.elastic.problem import Elastic
 from parenvs.envs.elastic.batch import ElasticPlanVectorEnv
+from parenvs.envs.elastic.play import Play
+from parenvs.envs.elastic.tables import Source, Tables
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.files import replacing
 from parenvs.shipped import ELASTIC_SETS
@@ -41,7 +43,7 @@ from parenvs.shipped import ELASTIC_SETS
 Agent = MaskablePPO | Rainbow | RecurrentPPO
 AGENTS = {"ppo": 256, "recurrent-ppo": 256, "rainbow": 64}
 """Agents, and the environments that each has side by side."""
-STEPS = 200_000
+STEPS = 150_000
 """Environment steps of a training by default."""
 GAMMA = 0.95
 """Discount of an interval: payments already tell what hindsight loses later."""
@@ -105,83 +107,67 @@ def _rainbow(env: PaidVecEnv, common: dict[str, Any]) -> Rainbow:
     )  # fmt: skip
 
 
-def returns(agent: Agent, seeds: Iterable[int], **problem: Any) -> dict[str, np.ndarray]:
+def returns(agent: Agent | Learnt, seeds: Iterable[int], **problem: Any) -> dict[str, np.ndarray]:
     """Return what the agent's likeliest plans earn, an episode for each seed.
 
     Args:
         agent: the agent.
-        seeds: of the environments; the courses are those of ``Elastic.drawn``.
+        seeds: of the environments; the courses are those of ``Elastic.drawn`` for one problem.
         **problem: arguments of ``ElasticPlanEnv``.
 
     Returns:
         ``value``, the returns, and ``share``, those of each course's ideal, (n,) each.
     """
-    return all_returns(agent, [(list(seeds), problem)])[0]
+    source = Source(**problem)
+    drawn = [source.draw(np.random.default_rng(seed)) for seed in seeds]
+    return _played(agent, Play(len(drawn), source.tables), drawn)
 
 
 def all_returns(
-    agent: Agent, jobs: Sequence[tuple[Sequence[int], dict[str, Any]]]
+    agent: Agent | Learnt, problems: Sequence[Elastic], seeds: Sequence[int]
 ) -> list[dict[str, np.ndarray]]:
-    """Return ``returns`` of several problems, played in step, which takes far less time.
+    """Return ``returns`` of several problems of as many intervals, all played at once.
 
     Args:
         agent: the agent.
-        jobs: seeds, and arguments of ``ElasticPlanEnv``, of each.
+        problems: all of chains, all of one named trace, or all of traces without names.
+        seeds: of the courses of each.
     """
-    games = [_Game(seeds, problem) for seeds, problem in jobs]
+    drawn = [
+        (number, problem.draw(np.random.default_rng(seed)))
+        for number, problem in enumerate(problems)
+        for seed in seeds
+    ]
+    found = _played(agent, Play(len(drawn), Tables.of(problems)), drawn)
+    return [
+        {key: values.reshape(len(problems), -1)[i] for key, values in found.items()}
+        for i in range(len(problems))
+    ]
+
+
+def _played(
+    agent: Agent | Learnt, play: Play, drawn: Sequence[tuple[int, np.ndarray | None]]
+) -> dict[str, np.ndarray]:
+    """Play one episode each of what was drawn: numbers of problems, and what decides courses."""
+    who, state, is_over = np.arange(len(drawn)), None, False
+    play.start(who, [number for number, _ in drawn], [numbers for _, numbers in drawn])
+    plans, total = play.tables.plans[play.row], np.zeros(len(drawn))
     with one_thread():
-        while on := [game for game in games if not game.is_over]:
-            parts = [game.seen for game in on]
-            seen = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-            masks = seen.pop(MASK)
-            if isinstance(agent, RecurrentPPO):
+        while not is_over:
+            masks = play.masks() > 0
+            seen = {"plans": plans, **play.observation(who)}
+            if isinstance(agent, Learnt):
+                choice = agent.plans(seen, masks)
+            elif isinstance(agent, RecurrentPPO):
                 seen[MASK] = masks.astype(np.float32)
-                plans, state = agent.predict(seen, _states(on), deterministic=True)
+                choice, state = agent.predict(seen, state, deterministic=True)
             else:
-                plans, state = agent.predict(seen, action_masks=masks, deterministic=True)
-            first = 0
-            for game in on:
-                own = slice(first, first + len(game.total))
-                game.step(plans[own], None if state is None else [x[:, own] for x in state])
-                first = own.stop
-    return [{"value": game.total, "share": game.share} for game in games]
-
-
-class _Game:
-    """Episodes of one problem that are played.
-
-    Attributes:
-        seen: the observation, and the mask.
-        total: (n,) returns so far.
-        share: (n,) shares of the ideal, once it is over.
-        state: what a recurrent agent remembers, (1, n, units) twice.
-    """
-
-    def __init__(self, seeds: Sequence[int], problem: dict[str, Any]) -> None:
-        self.batch: Any = gym.make_vec(
-            "ElasticPlan-v0", num_envs=len(seeds), autoreset_mode=AutoresetMode.DISABLED,
-            vectorization_mode="vector_entry_point", **problem,
-        )  # fmt: skip
-        observation, _ = self.batch.reset(seed=list(seeds))
-        self.seen = {**observation, MASK: self.batch.action_masks()}
-        self.total, self.share = np.zeros((2, len(seeds)))
-        self.state = [np.zeros((1, len(seeds), REMEMBERED), dtype=np.float32)] * 2
-        self.is_over = False
-
-    def step(self, plans: np.ndarray, state: list[np.ndarray] | None) -> None:
-        """Play an interval."""
-        observation, rewards, ended, _, info = self.batch.step(plans)
-        self.seen = {**observation, MASK: self.batch.action_masks()}
-        self.total += rewards
-        self.state = state or self.state
-        self.is_over = bool(ended.all())
-        if self.is_over:
-            self.share = info["share"]
-
-
-def _states(games: list[_Game]) -> tuple[np.ndarray, ...]:
-    """Return what is remembered of all games."""
-    return tuple(np.concatenate([game.state[i] for game in games], axis=1) for i in range(2))
+                choice, _ = agent.predict(seen, action_masks=masks, deterministic=True)
+            if not play.legal(choice).all():
+                raise AssertionError("an agent chose an illegal plan")
+            rewards, over = play.step(who, choice)
+            total, is_over = total + rewards, bool(over.all())
+    return {"value": total, "share": play.shares(who)}
 
 
 def weights(agent: MaskablePPO) -> dict[str, np.ndarray]:
@@ -198,7 +184,9 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--instance", default=ELASTIC_SETS[0])
     parser.add_argument("--model", default=None)
-    parser.add_argument("--out", type=Path, default=None, help="the agent, a .zip")
+    parser.add_argument(
+        "--out", type=Path, default=None, help="the agent, a .zip; of PPO also its weights, a .npz"
+    )
     options = parser.parse_args(None if arguments is None else list(arguments))
     problem = {"instance": options.instance, "model": options.model}
     agent = train(options.agent, options.seed, options.steps, **problem)
@@ -206,7 +194,10 @@ def main(arguments: Iterable[str] | None = None) -> int:
     sys.stdout.write(f"{ELASTIC_SETS[1]}: mean return {found['value'].mean():.4f}\n")
     if options.out is not None:
         with replacing(options.out) as stream:
-            agent.save(cast(BufferedIOBase, stream))
+            if options.out.suffix == ".npz" and isinstance(agent, MaskablePPO):
+                np.savez(stream, **weights(agent))  # type: ignore[arg-type]
+            else:
+                agent.save(cast(BufferedIOBase, stream))
     return 0
 
 

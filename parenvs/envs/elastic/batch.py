@@ -109,8 +109,11 @@ class ElasticPlanVectorEnv(SeededBatch):
         return problem.instance if name == "instance" else problem
 
     def _observation(self) -> dict[str, Any]:
-        plans = self._plans.copy() if self.copy else self._plans.view()
-        plans.flags.writeable = self.copy
+        if self.copy:  # from the tables, which are small, and not from what was copied before
+            plans = self._play_of.tables.plans.take(self._play_of.row, axis=0)
+        else:
+            plans = self._plans.view()
+            plans.flags.writeable = False
         return {"plans": plans, **self._play_of.observation(self._rows)}
 
     def _last(self, who: np.ndarray) -> list[dict[str, Any]]:

@@ -53,9 +53,10 @@ class Play:
         self.length = np.full(count, self.size)
         self.is_shared = not any(problem.is_random for problem in tables.problems)
         held = 1 if self.is_shared else count
-        counts, joined, left = np.zeros((3, held, self.size), dtype=np.int16)
+        # Beside each other, as each episode reads all three of one interval.
+        self._counts = np.zeros((held, self.size, 4), dtype=np.int16)
         lost = np.zeros((held, self.size, nodes + 1), dtype=np.int8)
-        self.course = Course(counts, joined, left, lost)
+        self.course = Course(*(self._counts[:, :, i] for i in range(3)), lost)
         self._own = np.zeros(count, dtype=np.int64) if self.is_shared else np.arange(count)
         if self.is_shared:
             self._put(0, tables.problems[0].course())
@@ -95,6 +96,7 @@ class Play:
         Returns:
             Rewards (k,) float64, and which episodes are over, (k,) bool.
         """
+        rows, who = who, self._all_of(who)
         tables, row = self.tables, self.row[who]
         old, event, since = self.plan[who], self.event[who], self.since[who]
         at = self.interval[who]
@@ -108,30 +110,36 @@ class Play:
             lost = since * tables.lost_samples[row, old]
             samples = np.where(gone, samples - lost, samples)
         self.total[who] += samples
-        self.chosen[who, at] = plan
+        self.chosen[rows, at] = plan
         at = at + 1
         self.interval[who] = at
-        self.plan[who] = plan
         self.since[who] = np.where(stays & ~written & (old > 0), since_next, 0)
+        self.plan[who] = plan
         over = at == self.length[who]
         self.event[who] = 0
-        on, now = (who[~over], at[~over]) if over.any() else (who, at)
+        on, now = (rows[~over], at[~over]) if over.any() else (rows, at)
         if len(on):
             self._next(on, now)
         return samples / tables.ideal[self.problem[who]], over
 
-    def _next(self, who: np.ndarray, at: np.ndarray) -> None:
-        """Let nodes leave and come before interval ``at``, (k,), of episodes ``who``."""
-        own, before = self._own[who], self.nodes[who]
-        joined, left = self.course.joined[own, at], self.course.left[own, at]
-        self.nodes[who] = self.course.nodes[own, at]
-        self.joined[who], self.left[who] = joined, left
+    def _all_of(self, who: np.ndarray) -> Any:
+        """Return episodes ``who``, (k,), as a slice if they are all: then nothing is gathered."""
+        return slice(None) if len(who) == len(self.plan) else who
+
+    def _next(self, rows: np.ndarray, at: np.ndarray) -> None:
+        """Let nodes leave and come before interval ``at``, (k,), of episodes ``rows``."""
+        who = self._all_of(rows)
+        own = self._own[who]
+        there, joined, left, _ = self._counts[own, at].T
+        self.leaving[who] *= KEEP
+        self.leaving[who] += (1 - KEEP) * left / np.maximum(self.nodes[who], 1)
+        self.joining[who] *= KEEP
+        self.joining[who] += (1 - KEEP) * joined / MOST_NODES
+        self.nodes[who], self.joined[who], self.left[who] = there, joined, left
         self.quiet[who] = np.where((joined > 0) | (left > 0), 0, self.quiet[who] + 1)
-        self.leaving[who] = KEEP * self.leaving[who] + (1 - KEEP) * left / np.maximum(before, 1)
-        self.joining[who] = KEEP * self.joining[who] + (1 - KEEP) * joined / MOST_NODES
         losing = left.nonzero()[0]
         if losing.size:
-            some = who[losing]
+            some = rows[losing]
             row, plan = self.row[some], self.plan[some]
             lost = self.course.lost[own[losing], at[losing]]
             hit = lost[np.arange(len(some)), self.tables.used[row, plan]].nonzero()[0]
