@@ -1,17 +1,25 @@
 """A state that moves: trained on 4 processes, resharded, trained on by 2; bytes as predicted.
 
 Needs the extra ``torch``. Every plan of 4 processes goes to every plan of 2.
+
+    python benchmarks/reshard.py
+    python benchmarks/reshard.py --old "T2 P2" "P2 D2" --kills 4    # of these plans
+
+Every move is a line of ``reshard.jsonl``, and so are the kills; what is there is not done again.
+Trainings that are done stay in ``build/reshard``, from which a run that was stopped goes on.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +28,14 @@ from common import ROOT, parser, progress, publish, table
 sys.path.insert(0, str(ROOT / "examples"))
 import resharding
 
+from parenvs.bench import runs
 from parenvs.exports.checkpoint.folder import Checkpoint
 from parenvs.exports.checkpoint.reshard import reshard
+from parenvs.files import write_text
 
 TOLERANCE = 1e-4
-KILLS = 12
+KILLS = 6
+BUILD = Path("build/reshard")
 
 
 def kills(folder: Path, plan: Path, number: int) -> dict[str, int]:
@@ -55,8 +66,8 @@ def kills(folder: Path, plan: Path, number: int) -> dict[str, int]:
     return found
 
 
-def moved(folder: Path) -> list[dict[str, Any]]:
-    """Train, reshard and train on, for every pair of plans."""
+def moved(folder: Path, olds: list[str], done: set[tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+    """Train, reshard and train on, for every pair of plans that is missing."""
     graph = resharding.example.read()
     graph.save(folder / "net.npz")
     name = str(folder / "net.npz")
@@ -64,59 +75,89 @@ def moved(folder: Path) -> list[dict[str, Any]]:
         {key: resharding.plan_of(graph, name, n, *x) for key, x in some.items()}
         for n, some in ((4, resharding.FOUR), (2, resharding.TWO))
     ]
-    progress("training on 4 processes")
-    resharding.example.start(
-        4,
-        {
-            key: resharding.job(plan, folder / f"{key}.told", save=folder / key)
-            for key, plan in plans[0].items()
-        },
-        resharding.train,
-    )
-    rows, jobs = [], {}
-    for key, old in plans[0].items():
-        for other, new in plans[1].items():
-            out = folder / f"{key} {other}"
-            found = reshard(folder / key, new, old, out, graph)
-            rows.append({**found.to_json(), "old": key, "new": other})
-            # of the old plan's files, and of the new one's
-            for kind, source in (("direct", folder / key), ("after", out)):
-                told = folder / f"{key} {other} {kind}.told"
-                jobs[told.name] = resharding.job(new, told, load=source)
-    progress(f"training on 2 processes, {len(jobs)} runs")
-    resharding.example.start(2, jobs, resharding.train)
-    single = resharding.alone()
-    for row in rows:
-        told = {
-            kind: json.loads((folder / f"{row['old']} {row['new']} {kind}.told").read_text())
-            for kind in ("direct", "after")
-        }
-        first = json.loads((folder / f"{row['old']}.told").read_text())["losses"]
-        curve = first + told["after"]["losses"]
+    pairs = [(old, new) for old in olds for new in plans[1] if (old, new) not in done]
+    trained(folder, 4, {
+        old: {"plan": plans[0][old], "save": folder / old} for old, _ in pairs
+    })  # fmt: skip
+    found, jobs = {}, {}
+    for old, new in pairs:
+        out = folder / f"{old} {new}"
+        shutil.rmtree(out, ignore_errors=True)
+        found[old, new] = reshard(folder / old, plans[1][new], plans[0][old], out, graph)
+        # of the old plan's files, and of the new one's
+        for kind, source in (("direct", folder / old), ("after", out)):
+            jobs[f"{old} {new} {kind}"] = {"plan": plans[1][new], "load": source}
+    trained(folder, 2, jobs)
+    single = alone(folder) if pairs else []
+    for old, new in pairs:
+        told = {kind: read(folder / f"{old} {new} {kind}.told") for kind in ("direct", "after")}
+        curve = read(folder / f"{old}.told")["losses"] + told["after"]["losses"]
+        row = {"old": old, "new": new, **found[old, new].to_json()}
         row["worst"] = max(abs(a / b - 1) for a, b in zip(curve, single, strict=True))
         row["same"] = told["after"]["losses"] == told["direct"]["losses"]
         row["read_by_process"] = [sum(n for _, n in x) for x in told["direct"]["read"]]
+        row["agrees"] &= all(
+            abs(a - b) < 1
+            for a, b in zip(row["read_by_process"], row["rank_predicted_bytes"], strict=True)
+        )
         row["last"] = curve[-1]
-    return rows
+        yield row
+
+
+def trained(folder: Path, processes: int, jobs: dict[str, dict[str, Any]]) -> None:
+    """Run the trainings whose losses are not there yet, all in the same processes."""
+    missing = {
+        name: resharding.job(told=folder / f"{name}.told", **arguments)
+        for name, arguments in jobs.items()
+        if not (folder / f"{name}.told").exists()
+    }
+    if missing:
+        progress(f"training on {processes} processes, {len(missing)} runs")
+        resharding.example.start(processes, missing, resharding.train)
+
+
+def alone(folder: Path) -> list[float]:
+    """Losses on one device without a break."""
+    path = folder / "alone.json"
+    if not path.exists():
+        write_text(path, json.dumps(resharding.alone()))
+    return read(path)
+
+
+def read(path: Path) -> Any:
+    """Read a file of JSON."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells a row from others."""
+    return (row["old"], row["new"]) if "old" in row else ("kills",)
 
 
 def main() -> int:
     """Train, count and write; the status is 1 if losses or bytes differ."""
     options = parser(__doc__)
+    options.add_argument("--old", nargs="+", choices=list(resharding.FOUR), metavar="PLAN",
+                         default=list(resharding.FOUR), help="plans of 4 processes")  # fmt: skip
     options.add_argument("--kills", type=int, default=KILLS)
+    options.add_argument("--build", type=Path, default=BUILD, help="folder of the trainings")
     chosen = options.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        rows = moved(folder)
-        (folder / "T2 P2").rename(folder / "state")
-        plan = folder / "T2 P2 D2" / "plan.json"
+    folder, path = chosen.build.absolute(), chosen.out / "reshard.jsonl"
+    for each in (folder, chosen.out):
+        each.mkdir(parents=True, exist_ok=True)
+    done = runs.read(path, key)
+    for row in moved(folder, chosen.old, set(done)):
+        runs.append(path, row)
+    if ("kills",) not in done and chosen.kills:
         progress("killing")
-        killed = kills(folder, plan, chosen.kills)
-    for row in rows:
-        read = row["read_by_process"]
-        row["agrees"] &= all(
-            abs(a - b) < 1 for a, b in zip(read, row["rank_predicted_bytes"], strict=True)
-        )
+        with tempfile.TemporaryDirectory() as name:
+            place = Path(name)
+            shutil.copytree(folder / chosen.old[0], place / "state")
+            plan = folder / f"{chosen.old[0]} D2" / "plan.json"
+            runs.append(path, {"kills": kills(place, plan, chosen.kills)})
+    done = runs.read(path, key)
+    killed = done.pop(("kills",), {}).get("kills")
+    rows = [row for row in done.values() if row["old"] in chosen.old]
     good = [x for x in rows if x["agrees"] and x["same"] and x["worst"] < TOLERANCE]
     sections = [
         f"The transformer of `examples/torch_transformer.py`, float32 with Adam: "
@@ -142,11 +183,15 @@ def main() -> int:
             ],
             left=2,
         ),
-        f"`parenvs reshard` ended by SIGKILL {chosen.kills} times, spread over the second half of "
-        f"its run: the checkpoint was the old one, whole, {killed['old']} times and the new one, "
-        f"whole, {killed['new']} times; {killed['left']} left something under a temporary name.",
     ]
-    publish("reshard", sections, {"moves": rows, "kills": killed}, chosen.out)
+    if killed:
+        sections.append(
+            f"`parenvs reshard` ended by SIGKILL {killed['old'] + killed['new']} times, spread "
+            "over the second half of its run: the checkpoint was the old one, whole, "
+            f"{killed['old']} times and the new one, whole, {killed['new']} times; "
+            f"{killed['left']} left something under a temporary name."
+        )
+    publish("reshard", sections, None, chosen.out)
     return int(len(good) < len(rows))
 
 

@@ -12,6 +12,7 @@ import torch_transformer as example
 
 from parenvs import Cluster, HybridPlan, HybridStage
 from parenvs.exports.torch import TorchPlan, torch_plan
+from parenvs.files import write_text
 
 STEPS = 20
 WHOLE, UNEVEN = ((0, 3),), ((0, 1), (1, 3))
@@ -92,5 +93,5 @@ def train(rank: int, processes: int, port: int, jobs: dict[str, Job]) -> None:
         dist.all_gather_object(every, read)
         if rank == 0:
             told = {"steps": steps, "losses": curve, "read": [sorted(x.items()) for x in every]}
-            run.told.write_text(json.dumps(told), encoding="utf-8")
+            write_text(run.told, json.dumps(told))  # whole or not at all
     dist.destroy_process_group()
