@@ -177,7 +177,7 @@ class ElasticLstmPolicy(RecurrentActorCriticPolicy):
         """Make the networks; arguments as of the base."""
         options = {"features_extractor_class": Packed, "lstm_hidden_size": REMEMBERED}
         super().__init__(*args, **{**kwargs, **options})
-        inputs = self.features_extractor.shapes["numbers"][0]  # type: ignore[index, union-attr]
+        inputs = self.features_extractor.shapes["numbers"][0]  # type: ignore[index]
         self.lstm_actor = nn.LSTM(inputs, REMEMBERED)
         self.lstm_critic = nn.LSTM(inputs, REMEMBERED)
         schedule = args[2] if len(args) > 2 else kwargs["lr_schedule"]
@@ -220,7 +220,7 @@ class ElasticQNetwork(RainbowNetwork):
         super().__init__(**{**options, "net_arch": []})
         packed: Any = self.features_extractor
         self.unpack = packed.unpack
-        self.q_net = nn.Identity()  # type: ignore[assignment]
+        self.q_net = nn.Identity()
         if self.dueling:
             del self.value, self.advantage
         self.rating, self.worth = Rating(WORTH), Worth()

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -40,7 +40,7 @@ from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.files import replacing
 from parenvs.shipped import ELASTIC_SETS
 
-Agent = MaskablePPO | Rainbow | RecurrentPPO
+Agent: TypeAlias = "MaskablePPO | Rainbow | RecurrentPPO"
 AGENTS = {"ppo": 256, "recurrent-ppo": 256, "rainbow": 64}
 """Agents, and the environments that each has side by side."""
 STEPS = 150_000

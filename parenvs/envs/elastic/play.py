@@ -54,9 +54,9 @@ class Play:
         self.is_shared = not any(problem.is_random for problem in tables.problems)
         held = 1 if self.is_shared else count
         # Beside each other, as each episode reads all three of one interval.
-        self._counts = np.zeros((held, self.size, 4), dtype=np.int16)
+        self._counts = counts = np.zeros((held, self.size, 4), dtype=np.int16)
         lost = np.zeros((held, self.size, nodes + 1), dtype=np.int8)
-        self.course = Course(*(self._counts[:, :, i] for i in range(3)), lost)
+        self.course = Course(counts[:, :, 0], counts[:, :, 1], counts[:, :, 2], lost)
         self._own = np.zeros(count, dtype=np.int64) if self.is_shared else np.arange(count)
         if self.is_shared:
             self._put(0, tables.problems[0].course())
