@@ -462,7 +462,7 @@ def agent_sections(rows: Rows) -> list[str]:
             ])  # fmt: skip
         parts += [
             f"Gap on {where} to {'the optimal policy' if against == 'optimal' else 'hindsight'} on "
-            "the same courses: interquartile mean with its 95 % interval (over seeds; of rules, "
+            "the same courses: interquartile mean with its 95 % interval (over seeds; of one seed, "
             f"over problems), mean, worst problem; mean return more than that of {RIVAL}, and on "
             "how many problems.",
             table(["policy", "seeds", "gap", "interval", "mean", "worst", f"over {RIVAL}",
