@@ -92,7 +92,7 @@ def moved(folder: Path, olds: list[str], done: set[tuple[Any, ...]]) -> Iterator
     for old, new in pairs:
         told = {kind: read(folder / f"{old} {new} {kind}.told") for kind in ("direct", "after")}
         curve = read(folder / f"{old}.told")["losses"] + told["after"]["losses"]
-        row = {"old": old, "new": new, **found[old, new].to_json()}
+        row = {**found[old, new].to_json(), "old": old, "new": new}
         row["worst"] = max(abs(a / b - 1) for a, b in zip(curve, single, strict=True))
         row["same"] = told["after"]["losses"] == told["direct"]["losses"]
         row["read_by_process"] = [sum(n for _, n in x) for x in told["direct"]["read"]]
