@@ -41,7 +41,7 @@ _RUNS = (
 )
 
 
-def t5_losses() -> list[dict[str, Any]]:
+def t5_losses(layers: int = 2) -> list[dict[str, Any]]:
     """Train T5 of the shipped code, small, under every kind of plan; in a process of its own."""
     import jax
     import numpy as np
@@ -50,7 +50,7 @@ def t5_losses() -> list[dict[str, Any]]:
     from parenvs.datasets.models import t5, train_step
     from parenvs.exports.jax import shardings
 
-    model = t5(2, 64, 128, 8, 8, vocab=64, tokens=16, batch_size=16, name="t5-small")
+    model = t5(layers, 64, 128, 8, 8, vocab=64, tokens=16, batch_size=16, name="t5-small")
     function, shapes = train_step(model)
     graph = Graph.from_jax(function, *shapes, name="t5-small")
     random = np.random.default_rng(0)
@@ -90,7 +90,13 @@ def t5_losses() -> list[dict[str, Any]]:
         assert any(not x.is_fully_replicated for x in jax.tree.leaves(own)), kind
         losses = curve(own)
         worst = max(abs(a / b - 1) for a, b in zip(losses, single, strict=True))
-        rows.append({"run": "T5 of the shipped code, 2 + 2 layers", "plan": kind, "worst": worst})
+        rows.append(
+            {
+                "run": f"T5 of the shipped code, {layers} + {layers} layers",
+                "plan": kind,
+                "worst": worst,
+            }
+        )
         rows[-1] |= {"first": single[0], "last": losses[-1]}
     return rows
 
@@ -101,7 +107,7 @@ def losses(which: str) -> list[dict[str, Any]]:
     own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     command = [str(ROOT / "examples" / which.split()[0]), *which.split()[1:]]
     if which == "t5":
-        command, own["XLA_FLAGS"] = [__file__, "--t5"], flags
+        command, own["XLA_FLAGS"] = [__file__, "--t5", "2"], flags
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", *command],
         env={**os.environ, **own},
@@ -163,7 +169,7 @@ def found(rows: list[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
         return a + (b - a) * steps
 
     keys = ("alive", "collectives", "argument_bytes", "peak_bytes", "predicted", "asked", "seconds")
-    deep = {key: at_depth(few[key], more[key]) for key in keys}
+    deep = {key: at_depth(few[key], more[key]) for key in keys if key in few and key in more}
     whole = own[depth[-1]]["predicted"]
     same = (deep["predicted"]["arrays"], round(deep["predicted"]["bytes"] / 1e3))
     return {
@@ -231,10 +237,12 @@ def main() -> int:
         "--graphs", nargs="*", default=names(), choices=names(), help="shipped graphs to compile"
     )
     options.add_argument("--page", action="store_true", help="only write the page anew")
-    options.add_argument("--t5", action="store_true", help="only print the losses of T5 as JSON")
+    options.add_argument(
+        "--t5", type=int, metavar="LAYERS", help="only print the losses of a small T5 as JSON"
+    )
     chosen = options.parse_args()
     if chosen.t5:
-        print(json.dumps(t5_losses()))
+        print(json.dumps(t5_losses(chosen.t5)))
         return 0
     chosen.out.mkdir(parents=True, exist_ok=True)
     path: Path = chosen.out / "exports.jsonl"

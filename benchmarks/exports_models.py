@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,11 @@ def _sections(rows: list[dict[str, Any]]) -> list[str]:
         for framework, models in MODELS.items()
         for name, what in models.items()
     )
+    known = {(x["framework"], x["model"], x["plan"]) for x in rows}
+    every = [
+        (f, name, plan) for f, models in MODELS.items() for name in models for plan in PLANS[f]
+    ]
+    left = [" ".join(x) for x in every if x not in known]
     equal = sum(x["worst"] <= TOLERANCE for x in done)
     return [
         f"Public models with 2 layers of width 32 or 64 and random weights: {listed}. Trained for "
@@ -143,6 +149,7 @@ def _sections(rows: list[dict[str, Any]]) -> list[str]:
             cells,
             left=4,
         ),
+        *([f"Not run yet: {', '.join(left)}."] if left else []),
     ]
 
 
@@ -416,9 +423,8 @@ def _torch(name: str, plans: list[str]) -> None:
                 job = {"name": name, "plan": plan, "told": str(told)}
                 example.start(PROCESSES, job, torch_work)
             except Exception as error:  # of any kind: the framework's, or ours
-                lines = [x for x in str(error).strip().splitlines() if x.strip()]
-                progress(str(error)[-2500:])
-                _tell(kind, missing=one_line(lines[-1] if lines else error)[:240])
+                named = re.findall(r"^[\w.]+(?:Error|Exception): .*", str(error), re.MULTILINE)
+                _tell(kind, missing=one_line(named[-1] if named else error)[:240])
                 continue
             values, counts = json.loads(told.read_text())
             kinds = ", ".join(f"{n} {x}" for x, n in counts.items()) or "no collective"

@@ -263,3 +263,24 @@ def test_example__losses_are_those_of_one_device():
     worst = [float(line.rsplit(" ", 1)[1]) for line in lines[1:]]
     assert np.max(worst) < 1e-4
     assert "5 parameters split over 8," in lines[1] and "5 parameters split over 2x4" in lines[3]
+
+
+def test_t5__losses_are_those_of_one_device():
+    """The shipped T5, small: twenty steps under operator, data and hybrid plans on 8 devices."""
+    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "exports.py"), "--t5", "1"],
+        env={
+            **os.environ,
+            "XLA_FLAGS": f"{quick} --xla_force_host_platform_device_count=8",
+            "JAX_PLATFORMS": "cpu",
+        },
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    rows = json.loads(ended.stdout)
+    assert [row["plan"] for row in rows] == ["operators", "batch", "2 x 4"]
+    assert max(row["worst"] for row in rows) < 1e-4
+    assert all(row["last"] < row["first"] for row in rows)
