@@ -147,7 +147,7 @@ def test_generate__links():
     assert at("[x](hybrid.md#seconds)") == "[x](hybrid.md#seconds)"
     assert at("[x](../CHANGELOG.md)") == "[x](generated/changelog.md)"
     assert at("[x](../benchmarks/results/memory.md)") == "[x](results/partitions.md)"
-    assert at("[x](../benchmarks/results/exports.md)") == "[x](generated/results/exports.md)"
+    assert at("[x](../benchmarks/results/kills.md)") == "[x](generated/results/kills.md)"
     assert at("[x](tutorials/train_ppo.py)") == "[x](generated/tutorials/train_ppo.md)"
     assert at("[x](../benchmarks/memory.py)") == "x"
     assert at("[x](https://a.b/c)") == "[x](https://a.b/c)"
