@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ class BestPlan(BaseCallback):
     """Remembers the actions of the best episode, and when it was found.
 
     Seconds are processor seconds: training runs on one thread, so they are what an idle machine
-    would take, whatever else runs. Environments of the suite are deterministic after a reset, so
+    would take, whatever else runs; an agent that trains in several processes gives the seconds of
+    all (``processor_seconds``). Environments of the suite are deterministic after a reset, so
     the actions alone restore the plan.
 
     Args:
@@ -65,13 +67,15 @@ class BestPlan(BaseCallback):
         self._running: list[list[int]] = []
         self._returns: list[float] = []
         self._started = 0.0
+        self._clock: Callable[[], float] = time.process_time
 
     def _on_training_start(self) -> None:
         count = self.training_env.num_envs
         if len(self._running) != count:  # after ``restore`` they are there
             self._running = [[] for _ in range(count)]
             self._returns = [0.0] * count
-        self._started = time.process_time() - self.seconds
+        self._clock = getattr(self.model, "processor_seconds", time.process_time)
+        self._started = self._clock() - self.seconds
 
     def _on_step(self) -> bool:
         for index, (action, reward, done) in enumerate(
@@ -81,7 +85,7 @@ class BestPlan(BaseCallback):
             self._returns[index] += float(reward) * self.scale
             if done:
                 self._finish(index)
-        self.seconds = time.process_time() - self._started
+        self.seconds = self._clock() - self._started
         return not (self.stop and self.target_steps is not None)
 
     def _finish(self, index: int) -> None:
@@ -96,7 +100,7 @@ class BestPlan(BaseCallback):
                 and self.best_return >= self.target
             ):
                 self.target_steps = self.num_timesteps
-                self.target_seconds = time.process_time() - self._started
+                self.target_seconds = self._clock() - self._started
         self._running[index] = []
         self._returns[index] = 0.0
 

@@ -26,12 +26,17 @@ from parenvs.files import replacing
 from parenvs.graph.checks.npz import read_arrays
 
 STATE, REPLAY = "state.json", "replay.npz"
+WORKERS = "workers"
+"""Key of ``STATE`` for what agents hold of other processes that play for them."""
 FIRST_STEPS, FIRST_SECONDS = 1000, 60.0
 """The first checkpoint is taken after so many environment steps or seconds, if not before."""
 
 
 class Checkpoints(BaseCallback):
     """Saves the agent, the best plan and the random states every few rollouts.
+
+    An agent whose environments other processes play tells their states (``worker_states``), and
+    gives them back (``restore_workers``).
 
     A checkpoint is taken where a rollout starts. Environments may then be in the middle of an
     episode; ``BestPlan`` keeps its actions and replays them after a restart.
@@ -77,6 +82,8 @@ class Checkpoints(BaseCallback):
     def save(self) -> None:
         """Write a checkpoint now."""
         state = {"tracker": self.tracker.state(), "random": _random_states()}
+        if (workers := getattr(self.model, "worker_states", None)) is not None:
+            state[WORKERS] = workers()
         buffer = getattr(self.model, "replay_buffer", None)
         with replacing(self.path) as stream, zipfile.ZipFile(stream, "w") as archive:
             save_agent(archive, self.model)
@@ -114,7 +121,10 @@ def load_checkpoint(
                 replay = io.BytesIO(read_member(archive, REPLAY))
                 buffer.restore(read_arrays(replay, buffer.most_bytes))
         tracker.restore(state["tracker"])
-        tracker.replay(model.env, model)
+        if (restore_workers := getattr(model, "restore_workers", None)) is not None:
+            restore_workers(state[WORKERS])  # the episodes go on there
+        else:
+            tracker.replay(model.env, model)
         _set_random_states(state["random"])
     except Exception as error:  # broken files raise errors of many kinds
         raise ParenvsError(f"{path}: not a checkpoint ({one_line(error)}); train anew") from None

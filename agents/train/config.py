@@ -18,6 +18,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
 from parenvs import __version__
+from parenvs.agents.distributed.distribution import Distribution
 from parenvs.agents.names import STEPS
 from parenvs.agents.train.learners import learner_of
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
@@ -62,6 +63,7 @@ class Config:
         seed: seed of everything random.
         steps: number of environment steps.
         overrides: settings of the agent that differ from its defaults.
+        distribution: how the training is spread, as ``Distribution`` has it; empty: one process.
     """
 
     env_id: str = "PipelineCut-v0"
@@ -70,6 +72,7 @@ class Config:
     seed: int = 0
     steps: int = STEPS
     overrides: dict[str, Any] = field(default_factory=dict)
+    distribution: dict[str, Any] = field(default_factory=dict)
 
 
 def save_config(config: Config, folder: Path) -> None:
@@ -80,7 +83,8 @@ def save_config(config: Config, folder: Path) -> None:
     """
     path = folder / CONFIG
     try:
-        text = json.dumps({"parenvs": __version__, **asdict(config)}, indent=1)
+        content = {k: v for k, v in asdict(config).items() if v or k != "distribution"}
+        text = json.dumps({"parenvs": __version__, **content}, indent=1)
     except (TypeError, ValueError) as error:
         raise ParenvsError(f"{path}: only JSON types can be written ({error})") from None
     with naming(path):
@@ -160,7 +164,7 @@ def _parsed(content: Any) -> Config:
     for name in ("env_id", "agent"):
         if not isinstance(getattr(config, name), str):
             raise ParenvsError(f"field {name!r}: expected text, not {shown(getattr(config, name))}")
-    for name in ("env_kwargs", "overrides"):
+    for name in ("env_kwargs", "overrides", "distribution"):
         if not isinstance(getattr(config, name), dict):
             raise ParenvsError(
                 f"field {name!r}: expected an object, not {shown(getattr(config, name))}"
@@ -171,6 +175,8 @@ def _parsed(content: Any) -> Config:
     with naming("field 'agent'"):
         learner = learner_of(config.agent)
     _check_overrides(config.overrides, learner.algorithm)
+    with naming("field 'distribution'"):
+        Distribution.from_json(config.distribution)
     return config
 
 
