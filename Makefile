@@ -7,6 +7,7 @@
 # make lowest the tests with the lowest versions that setup.cfg allows: all that need no JAX in
 #             .venv-lowest, on Python 3.10 where there is one, then those of JAX and PyTorch in
 #             .venv-lowest-jax, on the lowest Python that JAX runs on
+# make ray-test the tests of distribution by Ray, in .venv-ray, whose gymnasium is older
 PYTHON ?= python3
 # The first that starts: a name may stand for a version that is not switched on.
 start = $(shell for p in $(1); do "$$p" -c "" 2>/dev/null && echo "$$p" && break; done)
@@ -20,8 +21,9 @@ LOWEST_JAX_TESTS = $(shell grep -rliE 'jax|torch' tests --include='test_*.py')
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RAY := .venv-ray
 
-.PHONY: demo test slow docs release lowest lint check bench clean
+.PHONY: demo test slow docs release lowest ray-test lint check bench clean
 
 $(STAMP): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -71,6 +73,14 @@ lowest: $(LOWEST)/.installed $(LOWEST_JAX)/.installed
 	$(LOWEST)/bin/python -m pytest -n 2
 	$(LOWEST_JAX)/bin/python -m pytest -n 2 $(LOWEST_JAX_TESTS)
 
+$(RAY)/.installed: setup.cfg pyproject.toml constraints-ray.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet -c constraints-ray.txt -e '.[ray]' pytest
+	touch $@
+
+ray-test: $(RAY)/.installed
+	$(RAY)/bin/python -m pytest tests/agents/distributed
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -83,4 +93,4 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/run_all.py
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(LOWEST_JAX) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(LOWEST) $(LOWEST_JAX) $(RAY) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -162,5 +162,3 @@ class LearnersPPO(ActorsPPO):
 
     def _keep(self, plays: list[Play]) -> None:
         """Rows stay with the learners."""
-
-

@@ -25,6 +25,8 @@ def load_ray() -> Any:
         ParenvsError: it is not installed; the line has the pip command.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Of actors that die each caller is told, not the terminal as well.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     with need_extra("ray", "distribution by Ray"):
         import ray
     return ray

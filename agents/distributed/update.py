@@ -44,13 +44,18 @@ class Gloo:
         rank: number of this learner.
         count: number of learners.
         generation: number of the meeting, so that one after a failure is another one.
+        host: address of this machine at which the others reach it.
     """
 
-    def __init__(self, store: Any, rank: int, count: int, generation: int) -> None:
-        from torch import distributed
+    def __init__(self, store: Any, rank: int, count: int, generation: int, host: str) -> None:
+        from torch.distributed import PrefixStore, ProcessGroupGloo
 
-        meeting = distributed.PrefixStore(str(generation), store)
-        self._group = distributed.ProcessGroupGloo(meeting, rank, count, timedelta(seconds=WAIT))
+        # By default Gloo listens at the address of the machine's name, often the loopback.
+        options: Any = ProcessGroupGloo._Options()
+        options._devices = [ProcessGroupGloo.create_device(hostname=host)]
+        options._timeout = timedelta(seconds=WAIT)
+        meeting = PrefixStore(str(generation), store)
+        self._group = ProcessGroupGloo(meeting, rank, count, options)
 
     def add(self, tensor: torch.Tensor) -> None:
         """Replace a tensor by the sum over all learners, in place.

@@ -6,6 +6,7 @@ it was, or where a process before it was killed, is in the state that each rollo
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class Worker:
         self._seed = config.seed + self.first
 
     def _make(self) -> None:
-        """Make environments and agent; not at once, as Ray hides the errors of what makes actors."""
+        """Make environments and agent; Ray would hide the errors of ``__init__``."""
         config, index, shares = self._config, self.index, self._shares
         torch.set_num_threads(1)
         self.env = make_env(config.env_id, config.env_kwargs, self._seed, shares[index])
@@ -97,9 +98,7 @@ class Worker:
         self._step, self.env.step = self.env.step, self._timed_step  # type: ignore[method-assign]
         steps = self.env.get_attr("episode_steps")[0]
         learner = learner_of(config.agent)
-        self.model = learner.make(
-            self.env, config.env_id, steps, config.seed, **config.overrides
-        )
+        self.model = learner.make(self.env, config.env_id, steps, config.seed, **config.overrides)
         self.model.set_logger(Logger(None, []))
         self.model.ep_info_buffer = self.model.ep_success_buffer = deque(maxlen=1)
         self._recorder = _Recorder()
@@ -195,11 +194,13 @@ class Worker:
             count: number of learners.
             generation: number of the meeting.
         """
+        import ray
         from torch.distributed import TCPStore
 
         self._group = None
         store = self._store if self.index == 0 else TCPStore(*place, None, False)
-        self._group = Gloo(store, self.index, count, generation)
+        host = ray.util.get_node_ip_address()
+        self._group = Gloo(store, self.index, count, generation, host)
         self._generation = generation
         return True
 
@@ -230,6 +231,10 @@ class Worker:
         figures = update(self.model, orders, rows, self._group)
         figures["seconds"] = time.process_time() - begin
         return figures, None if self.index else self.model.get_parameters()
+
+    def pid(self) -> int:
+        """Number of the process, by which tests kill it."""
+        return os.getpid()
 
     def at(self) -> int:
         """Number of the next rollout; -1 before ``start``."""

@@ -20,6 +20,8 @@ from parenvs.errors import ParenvsError, one_line
 
 RESTARTS = 100
 """Failures of a run after which it ends."""
+PAUSE, PATIENCE = 0.5, 300.0
+"""Seconds between two calls of an actor that Ray restarts, and until it is given up."""
 
 
 class Workers:
@@ -158,18 +160,23 @@ class Workers:
 
     def _bring_back(self, k: int) -> None:
         """Start an actor at the rollout that is due, as often as it takes."""
+        self._count()
+        self._generation = 0
+        begin = time.monotonic()
         while True:
-            self._count()
             try:
                 self._ray.get(
                     self._actors[k].start.remote(self.number, self.states[k], self._parameters)
                 )
-                break
+                return
             except self._ray.exceptions.RayActorError as error:
                 self._last = one_line(error)
-                if self._last.count("creation task"):  # it will never come up
-                    self.failures = RESTARTS
-        self._generation = 0
+                too_long = time.monotonic() - begin > PATIENCE
+                if too_long or "creation task" in self._last:  # it will never come up
+                    raise ParenvsError(
+                        f"an actor of the run does not come back: {self._last}; go on with --resume"
+                    ) from None
+            time.sleep(PAUSE)  # while Ray restarts it, each call fails at once
 
     def _count(self) -> None:
         self.failures += 1

@@ -13,7 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from parenvs.agents.distributed.tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.datasets.references import Row, read, write
+from parenvs.errors import ParenvsError, printable
 from parenvs.shipped import data_folder
 
 SAME = 1e-9
@@ -48,18 +50,27 @@ class ReferenceFile:
         parser.add_argument("problems", nargs="*", metavar="NAME", help="default: all")
         parser.add_argument("--check", action="store_true", help="judge all, change nothing")
         parser.add_argument("--out", type=Path, default=data_folder() / self.file)
+        parser.add_argument("--engine", choices=ENGINES, default=LOCAL, help="default: local")
+        parser.add_argument("--jobs", type=_count, default=2, help="tasks of Ray (default: 2)")
+        parser.add_argument("--address", help="of a cluster of Ray (default: this machine)")
         options = parser.parse_args(None if arguments is None else list(arguments))
         rows, faults = read(options.out), 0
-        for name in options.problems or self.names():
-            problem = self.load(name)
-            fault = self.fault(problem, rows[name]) if name in rows else "is missing"
-            faults += bool(fault)
-            if fault and not options.check:
-                rows[name] = self.make(problem)
-                write(options.out, rows)
-            if fault:
-                words = fault if options.check else f"{rows[name]['length']}"
-                print(f"{name}: {words}", flush=True)
+        items = [(name, rows.get(name), options.check) for name in options.problems or self.names()]
+        found: Iterable[tuple[str, str, Row | None]] = map(self.look, items)
+        try:
+            if options.engine == RAY:
+                found = on_ray(self.look, items, options.jobs, options.address, in_order=True)
+            for name, fault, row in found:
+                faults += bool(fault)
+                if row is not None:
+                    rows[name] = row
+                    write(options.out, rows)
+                if fault:
+                    words = fault if row is None else f"{row['length']}"
+                    print(f"{name}: {words}", flush=True)
+        except ParenvsError as error:
+            print(printable(str(error)), file=sys.stderr)
+            return 2
         verb = "wrong" if options.check else "made"
         print(f"{options.out}: {len(rows)} references, {faults} {verb}")
         if rows:
@@ -67,7 +78,28 @@ class ReferenceFile:
             print(f"length over bound: median {median(over):.2%}, most {over[-1]:.2%}")
         return 1 if options.check and faults else 0
 
+    def look(self, item: tuple[str, Row | None, bool]) -> tuple[str, str, Row | None]:
+        """Look at a problem, and solve it if that is due.
+
+        Args:
+            item: its name, the row that there is, and whether to check only.
+
+        Returns:
+            its name, what is wrong with the row in words, and the new row, if one was made.
+        """
+        name, row, only_check = item
+        problem = self.load(name)
+        fault = self.fault(problem, row) if row is not None else "is missing"
+        return name, fault, self.make(problem) if fault and not only_check else None
+
 
 def run(references: ReferenceFile) -> None:
     """Run the command line of a file of references, and end the process."""
     sys.exit(references.main())
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from parenvs.agents.distributed.tasks import LOCAL, RAY, on_ray
 from parenvs.agents.pretrained.examples import (
     Examples,
     OptimalPlans,
@@ -142,7 +144,12 @@ def ratios(policy: PlanPolicy, solved: OptimalPlans, draws: int = 1) -> np.ndarr
 
 
 def pretrain(
-    recipe: Recipe, folder: str | Path, workers: int = 1, say: Say = lambda _: None
+    recipe: Recipe,
+    folder: str | Path,
+    workers: int = 1,
+    say: Say = lambda _: None,
+    engine: str = LOCAL,
+    address: str | None = None,
 ) -> dict[str, Any]:
     """Train a network, or continue an interrupted training, and write network and log.
 
@@ -152,6 +159,9 @@ def pretrain(
             holds ``plans/`` and ``checkpoint.pt`` too.
         workers: number of processes that solve problems.
         say: is called with lines on how the training goes.
+        engine: one of ``ENGINES``: which kind of processes solves problems. It changes no result.
+        address: of the cluster of Ray that the engine uses; None: this machine. Its machines have
+            to see the folder.
 
     Returns:
         the content of the log.
@@ -161,10 +171,12 @@ def pretrain(
             writes to it.
     """
     with locked(folder):
-        return _pretrain(recipe, Path(folder), workers, say)
+        return _pretrain(recipe, Path(folder).resolve(), workers, say, engine, address)
 
 
-def _pretrain(recipe: Recipe, place: Path, workers: int, say: Say) -> dict[str, Any]:
+def _pretrain(
+    recipe: Recipe, place: Path, workers: int, say: Say, engine: str, address: str | None
+) -> dict[str, Any]:
     """Train a network in a folder whose lock is held; see ``pretrain``."""
     checkpoint = place / CHECKPOINT
     trainer, log = Trainer(recipe), Log(recipe, place, say)
@@ -179,7 +191,7 @@ def _pretrain(recipe: Recipe, place: Path, workers: int, say: Say) -> dict[str, 
         _save(checkpoint, trainer, log)
     begin, before = time.perf_counter(), log.seconds["labels"]
     examples = []
-    for part in _example_parts(recipe, place / PLANS, workers):
+    for part in _example_parts(recipe, place / PLANS, workers, engine, address):
         examples.append(part)
         log.seconds["labels"] = before + time.perf_counter() - begin
         if len(examples) % 10 == 0 or len(examples) == recipe.parts:
@@ -224,9 +236,13 @@ def _part(recipe: Recipe, folder: Path, number: int) -> tuple[Examples, Examples
 
 
 def _example_parts(
-    recipe: Recipe, folder: Path, workers: int
+    recipe: Recipe, folder: Path, workers: int, engine: str, address: str | None
 ) -> Iterator[tuple[Examples, Examples]]:
     """The examples of all parts in their order; other processes make them a little ahead."""
+    if engine == RAY:
+        part = partial(_part, recipe, folder)
+        yield from on_ray(part, range(recipe.parts), workers, address, in_order=True)
+        return
     pending: deque[Future[tuple[Examples, Examples]]] = deque()
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         for number in range(recipe.parts):

@@ -117,12 +117,13 @@ class Learner:
             seed: seed of everything random.
             **overrides: settings that replace the learner's own.
         """
-        name = plain(env_id)
-        policy = self.policies.get(name, POLICY)
-        if inspect.isfunction(policy):
-            policy = policy()
-        options = {**self.settings(name, episode_steps), **overrides}
-        return self.algorithm(policy, env, seed=seed, **options)
+        options = {**self.settings(plain(env_id), episode_steps), **overrides}
+        return self.algorithm(self.policy(env_id), env, seed=seed, **options)
+
+    def policy(self, env_id: str) -> Any:
+        """First argument of ``algorithm`` for an environment: a name or a class."""
+        policy = self.policies.get(plain(env_id), POLICY)
+        return policy() if inspect.isfunction(policy) else policy
 
 
 def plain(env_id: str) -> str:

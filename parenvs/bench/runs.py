@@ -10,6 +10,7 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT, signal
 from typing import Any, TypeVar
 
+from parenvs.agents.distributed.tasks import LOCAL, RAY, on_ray
 from parenvs.errors import ParenvsError
 from parenvs.files import locked, write_text
 
@@ -61,7 +62,11 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def run_all(
-    perform: Callable[[Run], dict[str, Any]], runs: Iterable[Run], jobs: int = 1
+    perform: Callable[[Run], dict[str, Any]],
+    runs: Iterable[Run],
+    jobs: int = 1,
+    engine: str = LOCAL,
+    address: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Perform runs in ``jobs`` processes, and yield their records as they are done.
 
@@ -70,8 +75,13 @@ def run_all(
     Args:
         perform: performs a run and returns its record; with several ``jobs`` it is pickled.
         runs: the runs.
-        jobs: number of processes; with 1 the runs are performed in this process.
+        jobs: number of processes; with 1 the local engine performs the runs in this process.
+        engine: one of ``ENGINES``.
+        address: of the cluster of Ray that the engine uses; None: this machine.
     """
+    if engine == RAY:
+        yield from on_ray(perform, runs, jobs, address)
+        return
     if jobs == 1:
         yield from map(perform, runs)
         return

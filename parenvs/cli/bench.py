@@ -12,7 +12,16 @@ import typer
 
 from parenvs.agents.names import TRAINED
 from parenvs.cli import tables
-from parenvs.cli.options import TASKS, FunctionArguments, Json, PlanFile, check_range
+from parenvs.cli.options import (
+    TASKS,
+    Address,
+    Engine,
+    FunctionArguments,
+    Json,
+    PlanFile,
+    check_engine_options,
+    check_range,
+)
 from parenvs.cli.report import Step, note, out, say, say_json, say_progress, say_text
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
 from parenvs.files import locked, write_text
@@ -24,6 +33,8 @@ _Meet = Annotated[
 ]
 _Timeout = Annotated[float, typer.Option(help="Seconds in which they have to meet.")]
 _HERE = "127.0.0.1:0"
+QUICK_STEPS = 1000
+"""Environment steps of a run of ``bench agents --quick``."""
 
 
 def add_bench(app: typer.Typer) -> None:
@@ -60,6 +71,14 @@ def agents(
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
+    engine: Engine = "local",
+    address: Address = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="One small problem, two seeds, 1000 steps; nothing to compare."
+        ),
+    ] = False,
     full: Annotated[bool, typer.Option("--full", help="Go on after the optimum.")] = False,
     folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("bench"),
     render_only: Annotated[
@@ -73,6 +92,7 @@ def agents(
     for option, value in (("--seeds", seeds), ("--steps", steps), ("--jobs", jobs)):
         if value is not None:
             check_range(option, value, 1)
+    check_engine_options(engine, address)
     with need_extra("agents", "training"):
         from parenvs.agents.train.learners import LEARNERS, find_plugin
         from parenvs.bench import agents as bench
@@ -82,6 +102,9 @@ def agents(
     from parenvs.bench.agents_table import markdown, summary, totals
     from parenvs.instances import PAPER, names
 
+    if quick:
+        agents, tasks, instances, clusters = "ppo", TASKS[0], instances or "vgg-19", "B"
+        seeds, steps = min(seeds, 2), steps or QUICK_STEPS
     shipped = names()
     for name in agents.split(","):
         find_plugin(name.strip())
@@ -110,7 +133,9 @@ def agents(
         say_progress(f"{len(runs)} runs, of which {len(runs) - len(missing)} are in {path}")
         if not render_only:
             try:
-                for number, record in enumerate(run_all(bench.perform, missing, jobs), 1):
+                for number, record in enumerate(
+                    run_all(bench.perform, missing, jobs, engine, address), 1
+                ):
                     append(path, {**record, "jobs": jobs})
                     say_progress(f"{number}/{len(missing)} {_line(record, reached(record))}")
             except KeyboardInterrupt:

@@ -61,6 +61,23 @@ Stages = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 MicroBatch = Annotated[int | None, typer.Option(help="Samples in a micro-batch (default: 16).")]
+Word = Annotated[
+    str,
+    typer.Option(
+        "--distribution", help="How ppo is spread: single, actors, learners, async or fused."
+    ),
+]
+Actors = Annotated[
+    int | None, typer.Option(help="Processes that play (actors, async; default: 2).")
+]
+Learners = Annotated[int | None, typer.Option(help="Processes that learn (learners: 2, async: 1).")]
+Address = Annotated[
+    str | None,
+    typer.Option(help="HOST:PORT of a cluster of Ray, or auto (default: Ray on this machine)."),
+]
+Engine = Annotated[
+    str, typer.Option(help="Where independent runs are performed: local, or ray, as its tasks.")
+]
 PlanFile = Annotated[Path, typer.Argument(help="A plan file.")]
 OtherInstance = Annotated[
     str | None, typer.Option("--instance", help="Judge on this instance instead of the plan's own.")
@@ -330,6 +347,18 @@ def check_range(option: str, value: int, least: int) -> None:
     """
     if not least <= value < 2**31:
         raise ParenvsError(f"{option} must be from {least} to {2**31 - 1}, not {value}")
+
+
+def check_engine_options(engine: str, address: str | None) -> None:
+    """Raise a ParenvsError unless these options go together and Ray is there if it is wanted."""
+    from parenvs.agents.distributed.session import load_ray
+    from parenvs.agents.distributed.tasks import RAY, check_engine
+
+    check_engine(engine)
+    if engine == RAY:
+        load_ray()
+    elif address is not None:
+        raise ParenvsError(f"--address is an option of --engine {RAY}")
 
 
 def _picture(path: Path | None) -> Path | None:

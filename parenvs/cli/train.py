@@ -10,10 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parenvs.agents.distributed.distribution import FUSED, SINGLE, Distribution
 from parenvs.cli import tables
 from parenvs.cli.hybrid import samples_of
 from parenvs.cli.model import Model
-from parenvs.cli.options import Seed, check_range, with_request
+from parenvs.cli.options import (
+    Actors,
+    Address,
+    Engine,
+    Learners,
+    Seed,
+    Word,
+    check_engine_options,
+    check_range,
+    with_request,
+)
 from parenvs.cli.report import out, say
 from parenvs.datasets.drawing.orders import TIERS
 from parenvs.errors import ParenvsError, need_extra
@@ -53,8 +64,17 @@ def train(
     until_optimal: Annotated[
         bool, typer.Option(help="Stop once the proven optimum is reached.")
     ] = False,
+    distribution: Word = "single",
+    actors: Actors = None,
+    learners: Learners = None,
+    address: Address = None,
 ) -> None:
     """Train an agent on one instance: checkpoints, logs, the model and its best plan."""
+    spread = _spread(distribution, actors, learners, address)
+    if spread.word == FUSED:
+        raise ParenvsError(
+            f"--distribution {FUSED} plays drawn problems: --task pipeline-plan without a model"
+        )
     trainer = _trainer()
     best = request.optimum()
     name = Path(request.problem.instance).stem
@@ -69,8 +89,9 @@ def train(
                 raise ParenvsError(f"{place}: holds a run on another graph than {model.instance}")
             request = replace(request, problem=replace(request.problem, instance=str(graph)))
         config = trainer.Config(
-            request.env_id, request.env_kwargs, agent=agent, seed=request.seed, steps=request.steps
-        )
+            request.env_id, request.env_kwargs, agent=agent, seed=request.seed,
+            steps=request.steps, distribution=spread.to_json(),
+        )  # fmt: skip
         try:
             result, _ = trainer.train(
                 config,
@@ -79,6 +100,7 @@ def train(
                 target=request.target(best),
                 stop_at_target=until_optimal,
                 progress=True,
+                address=address,
             )
         except KeyboardInterrupt:
             if model.kept and not trainer.claimed(place):
@@ -95,6 +117,10 @@ def train_drawn(
     steps: int = DRAWN_STEPS,
     folder: Path | None = None,
     resume: bool = False,
+    distribution: str = "single",
+    actors: int | None = None,
+    learners: int | None = None,
+    address: str | None = None,
     **others: Any,
 ) -> None:
     """Train an agent on drawn problems, on a set, or on one problem.
@@ -107,6 +133,10 @@ def train_drawn(
         steps: environment steps.
         folder: folder of the run (default: ``runs/...``).
         resume: whether to continue the run in the folder.
+        distribution: how the training is spread, see ``Distribution``.
+        actors: processes that play.
+        learners: processes that learn.
+        address: of the cluster of Ray that is used.
         **others: further options of the command line.
 
     Raises:
@@ -119,8 +149,12 @@ def train_drawn(
             raise ParenvsError(f"--{name.replace('_', '-')} is not an option of {where}")
     check_range("--steps", steps, 1)
     check_range("--seed", seed, 0)
+    spread = _spread(distribution, actors, learners, address)
     trainer = _trainer()
     place = folder or Path("runs") / f"{Path(instance or 'drawn').stem}-{task}-{agent}-{seed}"
+    if spread.word == FUSED:
+        _train_fused(task, instance, agent, seed, steps, place, resume)
+        return
     kwargs = dict(drawing)
     if task == "packed-order" and instance in TIERS:
         kwargs["tier"] = instance
@@ -128,12 +162,55 @@ def train_drawn(
         kwargs = {"instance": instance, **others}
     if "batch" in others:
         kwargs["batch"] = samples_of(others["batch"])
-    config = trainer.Config(env_id, kwargs, agent=agent, seed=seed, steps=steps)
+    config = trainer.Config(
+        env_id, kwargs, agent=agent, seed=seed, steps=steps, distribution=spread.to_json()
+    )
     try:
-        result, _ = trainer.train(config, place, resume=resume, progress=True)
+        result, _ = trainer.train(config, place, resume=resume, progress=True, address=address)
     except KeyboardInterrupt:
         raise _interrupted(trainer, place) from None
     out.print(tables.training(result, None, place))
+
+
+def _spread(
+    word: str, actors: int | None, learners: int | None, address: str | None
+) -> Distribution:
+    """Return the distribution that options describe."""
+    found = Distribution.of(word, actors=actors, learners=learners)
+    if address is not None and word in (SINGLE, FUSED):
+        raise ParenvsError(f"--address is not an option of --distribution {word}")
+    return found
+
+
+def _train_fused(
+    task: str,
+    instance: str | None,
+    agent: str,
+    seed: int,
+    steps: int,
+    place: Path,
+    resume: bool,
+) -> None:
+    """Train by the loop whose environments and updates are tensors on one device."""
+    if task != "pipeline-plan" or instance is not None:
+        raise ParenvsError(
+            f"--distribution {FUSED} plays drawn problems: --task pipeline-plan without a model"
+        )
+    if agent != "ppo" or resume:
+        what = "--resume" if resume else f"--agent {agent}"
+        raise ParenvsError(f"{what} is not an option of --distribution {FUSED}")
+    from parenvs.agents.fused.ppo import Settings
+    from parenvs.agents.fused.run import LOG, WEIGHTS, train
+
+    if (place / LOG).exists():
+        raise ParenvsError(f"{place}: holds a run already; choose another folder")
+    samples = Settings().samples
+    with locked(place):
+        try:
+            log = train(Settings(seed=seed, iterations=-(-steps // samples)), place, say=say)
+        except KeyboardInterrupt:
+            raise ParenvsError("interrupted; nothing is kept") from None
+    say(f"{log['samples']:,} samples in {log['seconds']} s; {place / WEIGHTS}")
 
 
 def _interrupted(trainer: Any, place: Path) -> ParenvsError:
@@ -259,6 +336,8 @@ def pretrain(
     seed: Seed = 0,
     parts: Annotated[int, typer.Option(help="Parts of 128 generated problems.")] = 600,
     passes: Annotated[int, typer.Option(help="Times that each part is used.")] = 20,
+    engine: Engine = "local",
+    address: Address = None,
 ) -> None:
     """Train the network of the agent 'pretrained' from scratch, or go on with it."""
     for option, value, least in (
@@ -266,13 +345,14 @@ def pretrain(
         ("--passes", passes, 1),
     ):  # fmt: skip
         check_range(option, value, least)
+    check_engine_options(engine, address)
     _trainer()
     from parenvs.agents.pretrained.imitate import Recipe
     from parenvs.agents.pretrained.pretrain import CURVE, LOG, draw, pretrain
 
     with locked(folder):
         try:
-            pretrain(Recipe(seed, parts, passes=passes), folder, workers, say)
+            pretrain(Recipe(seed, parts, passes=passes), folder, workers, say, engine, address)
         except KeyboardInterrupt:
             raise ParenvsError("interrupted; the same command goes on from here") from None
         draw(folder / LOG, folder / CURVE)
