@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.utils import safe_mean
 
@@ -37,7 +38,7 @@ class AsyncPPO(MaskablePPO):
         self.run_config = config
         self._elsewhere: dict[int, float] = {}
 
-    def learn(
+    def learn(  # type: ignore[override]
         self,
         total_timesteps: int,
         callback: Any = None,
@@ -102,9 +103,10 @@ class AsyncPPO(MaskablePPO):
                 "that the agent plays at once, as RLlib needs it"
             )
         register_env("parenvs-batch", make_batch)
+        size = self.batch_size or self.n_steps * sum(shares)
         learners = distribution.learners if distribution.learners > 1 else 0
         rate: Any = [[0, self.lr_schedule(1.0)], [max(total, 1), self.lr_schedule(0.0)]]
-        fragment = min(self.n_steps, max(1, self.batch_size // max(shares)))
+        fragment = min(self.n_steps, max(1, size // max(shares)))
         return (
             APPOConfig()
             .environment("parenvs-batch", env_config={"config": run}, disable_env_checking=True)
@@ -122,7 +124,7 @@ class AsyncPPO(MaskablePPO):
             .training(
                 lr=rate,
                 gamma=self.gamma,
-                train_batch_size_per_learner=self.batch_size // max(1, learners),
+                train_batch_size_per_learner=size // max(1, learners),
                 clip_param=float(self.clip_range(1.0)),  # type: ignore[operator]
                 entropy_coeff=self.ent_coef,
                 vf_loss_coeff=2 * self.vf_coef,  # RLlib halves the squared error
@@ -184,7 +186,7 @@ class AsyncPPO(MaskablePPO):
                     if not callback.on_step():
                         return False
                     if done:
-                        self._update_info_buffer(infos, [done])
+                        self._update_info_buffer(infos, np.array([done]))
         if self.ep_info_buffer:
             mean = safe_mean([episode["r"] for episode in self.ep_info_buffer])
             self.logger.record("plan/mean_return", mean)

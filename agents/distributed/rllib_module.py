@@ -43,7 +43,7 @@ class MaskedBatch(gym.vector.VectorEnv[Any, Any, Any]):
     """
 
     def __init__(self, config: Config, num_envs: int) -> None:
-        self.batch: Any = gym.make_vec(
+        batch: Any = gym.make_vec(
             config.env_id,
             num_envs=num_envs,
             vectorization_mode="vector_entry_point",
@@ -51,12 +51,12 @@ class MaskedBatch(gym.vector.VectorEnv[Any, Any, Any]):
             mask_in_observation=True,
             **config.env_kwargs,
         )
-        self.num_envs, self.metadata = num_envs, self.batch.metadata
-        self.single_observation_space = self.batch.single_observation_space
-        self.single_action_space = self.batch.single_action_space
+        self.batch, self.num_envs, self.metadata = batch, num_envs, batch.metadata
+        self.single_observation_space = batch.single_observation_space
+        self.single_action_space = batch.single_action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.scale = float(self.batch.env.largest_return)
+        self.scale = float(batch.env.largest_return)
         self._begun = np.zeros(num_envs, dtype=bool)
         self._running: list[list[int]] = [[] for _ in range(num_envs)]
         self._returns = np.zeros(num_envs)
@@ -140,7 +140,7 @@ def policy_of(config: Config, observation_space: gym.Space[Any], action_space: A
     """The policy of a run's ``MaskablePPO`` with its first weights."""
     learner = learner_of(config.agent)
     policy: Any = learner.policy(config.env_id)
-    kind = MaskablePPO.policy_aliases.get(policy, policy) if isinstance(policy, str) else policy
+    kind: Any = MaskablePPO.policy_aliases.get(policy, policy)
     options = learner.settings(plain(config.env_id), 1) | config.overrides
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)

@@ -51,7 +51,8 @@ def on_ray(
     """
     with session(address, jobs) as ray:
         remote = ray.remote(num_cpus=1, max_retries=TRIES)(_call)
-        waiting, pending = enumerate(items), {}
+        waiting = enumerate(items)
+        pending: dict[Any, int] = {}
         ready: dict[int, Found] = {}
         due = 0
         try:

@@ -48,14 +48,16 @@ class Gloo:
     """
 
     def __init__(self, store: Any, rank: int, count: int, generation: int, host: str) -> None:
-        from torch.distributed import PrefixStore, ProcessGroupGloo
+        from torch.distributed import PrefixStore
+        from torch.distributed import ProcessGroupGloo as group
 
         # By default Gloo listens at the address of the machine's name, often the loopback.
-        options: Any = ProcessGroupGloo._Options()
-        options._devices = [ProcessGroupGloo.create_device(hostname=host)]
+        gloo: Any = group
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=host)]
         options._timeout = timedelta(seconds=WAIT)
         meeting = PrefixStore(str(generation), store)
-        self._group = ProcessGroupGloo(meeting, rank, count, options)
+        self._group = gloo(meeting, rank, count, options)
 
     def add(self, tensor: torch.Tensor) -> None:
         """Replace a tensor by the sum over all learners, in place.

@@ -95,7 +95,7 @@ class Worker:
         torch.set_num_threads(1)
         self.env = make_env(config.env_id, config.env_kwargs, self._seed, shares[index])
         self._environment_seconds = 0.0
-        self._step, self.env.step = self.env.step, self._timed_step  # type: ignore[method-assign]
+        self._step, self.env.step = self.env.step, self._timed_step
         steps = self.env.get_attr("episode_steps")[0]
         learner = learner_of(config.agent)
         self.model = learner.make(self.env, config.env_id, steps, config.seed, **config.overrides)
