@@ -26,7 +26,6 @@ class ActorsPPO(MaskablePPO):
     """
 
     workers: Workers
-    learning_seconds = 0.0
 
     def learn(self, *args: Any, **options: Any) -> Any:
         """Train; see ``MaskablePPO``."""
@@ -66,12 +65,6 @@ class ActorsPPO(MaskablePPO):
             self._update_info_buffer(infos, dones[step])
         callback.on_rollout_end()
         return True
-
-    def train(self) -> None:
-        """Update the policy, as ``MaskablePPO`` does."""
-        begin = time.process_time()
-        super().train()
-        self.learning_seconds += time.process_time() - begin
 
     def processor_seconds(self) -> float:
         """Processor seconds of this process and of the actors."""
@@ -121,7 +114,7 @@ class ActorsPPO(MaskablePPO):
         buffer.pos, buffer.full = buffer.buffer_size, True
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "workers", "learning_seconds"]
+        return [*super()._excluded_save_params(), "workers"]
 
 
 class LearnersPPO(ActorsPPO):

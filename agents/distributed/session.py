@@ -32,6 +32,17 @@ def load_ray() -> Any:
     return ray
 
 
+def check_ray(address: str | None = None) -> None:
+    """Check that Ray is installed, and that somebody listens at an address.
+
+    Raises:
+        ParenvsError: it is not, or nobody does.
+    """
+    load_ray()
+    if address is not None:
+        _answers(address)
+
+
 @contextlib.contextmanager
 def session(
     address: str | None = None, processes: int = 1, store_bytes: int = STORE_BYTES

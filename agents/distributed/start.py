@@ -11,7 +11,7 @@ from sb3_contrib import MaskablePPO
 
 from parenvs.agents.distributed.distribution import ASYNC, FUSED, LEARNERS, SINGLE, Distribution
 from parenvs.agents.distributed.ppo import ActorsPPO, LearnersPPO
-from parenvs.agents.distributed.session import load_ray, session
+from parenvs.agents.distributed.session import check_ray, session
 from parenvs.agents.distributed.workers import Workers
 from parenvs.agents.train.config import Config
 from parenvs.agents.train.learners import Learner, learner_of
@@ -32,7 +32,7 @@ def spread(config: Config, address: str | None = None) -> Iterator[Spread]:
     Raises:
         ParenvsError: the agent cannot be spread so, Ray is missing, or nobody answers.
     """
-    distribution, learner = check_spread(config), learner_of(config.agent)
+    distribution, learner = check_spread(config, address), learner_of(config.agent)
     if distribution.word == ASYNC:
         from parenvs.agents.distributed.rllib import AsyncPPO
 
@@ -58,11 +58,11 @@ Spread = tuple[Learner, Callable[[Any], None]]
 """A learner, and a function that gives a fresh agent of it what the block holds."""
 
 
-def check_spread(config: Config) -> Distribution:
+def check_spread(config: Config, address: str | None = None) -> Distribution:
     """Check that the agent of a run can be spread as its configuration says.
 
     Raises:
-        ParenvsError: it cannot, or Ray is missing.
+        ParenvsError: it cannot, Ray is missing, or nobody listens at the address.
     """
     distribution = Distribution.from_json(config.distribution)
     word, learner = distribution.word, learner_of(config.agent)
@@ -77,7 +77,7 @@ def check_spread(config: Config) -> Distribution:
             f"--distribution {word} spreads agents that are MaskablePPO, not {config.agent!r}; "
             f"take --agent ppo or --distribution {SINGLE}"
         )
-    load_ray()
+    check_ray(address)
     if word != ASYNC:
         distribution.shares(learner.side_by_side(config.env_id))
     return distribution

@@ -124,7 +124,7 @@ def train(
     if config.distribution:
         from parenvs.agents.distributed.start import check_spread
 
-        check_spread(config)
+        check_spread(config, address)
     tracker = BestPlan(target, stop_at_target)
     if folder is None:
         with one_thread():
@@ -138,7 +138,7 @@ def train(
             model, draws = _learned(
                 config, tracker, progress, callbacks, address, place, resume, checkpoint_every
             )
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, ParenvsError):
             if fresh and not (place / CHECKPOINT).exists():
                 (place / CONFIG).unlink()
                 shutil.rmtree(place / LOG, ignore_errors=True)

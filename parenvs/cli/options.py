@@ -351,12 +351,12 @@ def check_range(option: str, value: int, least: int) -> None:
 
 def check_engine_options(engine: str, address: str | None) -> None:
     """Raise a ParenvsError unless these options go together and Ray is there if it is wanted."""
-    from parenvs.agents.distributed.session import load_ray
+    from parenvs.agents.distributed.session import check_ray
     from parenvs.agents.distributed.tasks import RAY, check_engine
 
     check_engine(engine)
     if engine == RAY:
-        load_ray()
+        check_ray(address)
     elif address is not None:
         raise ParenvsError(f"--address is an option of --engine {RAY}")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs.agents.distributed.distribution import FUSED, SINGLE, Distribution
+from parenvs.agents.distributed.session import check_ray
 from parenvs.cli import tables
 from parenvs.cli.hybrid import samples_of
 from parenvs.cli.model import Model
@@ -177,7 +178,9 @@ def _spread(
 ) -> Distribution:
     """Return the distribution that options describe."""
     found = Distribution.of(word, actors=actors, learners=learners)
-    if address is not None and word in (SINGLE, FUSED):
+    if word not in (SINGLE, FUSED):
+        check_ray(address)
+    elif address is not None:
         raise ParenvsError(f"--address is not an option of --distribution {word}")
     return found
 

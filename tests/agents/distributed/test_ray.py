@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from parenvs.agents.train.config import Config
 from parenvs.agents.train.run import load_model, train
 from parenvs.errors import ParenvsError
 
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tasks cannot import tests
 UPDATE = 64 * 8 * 2
 RUN = Config(env_kwargs={"instance": "vgg-19", "cluster": "B"}, steps=UPDATE, seed=5)
 
