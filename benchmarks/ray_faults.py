@@ -148,6 +148,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--kills", type=int, default=10, help="of each kind")
     options.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    options.add_argument("--render-only", action="store_true", help="kill no more")
     chosen = options.parse_args()
     path = chosen.out / "ray_faults.jsonl"
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -179,7 +180,7 @@ def main() -> None:
         }
 
     try:
-        for kind in chosen.kinds:
+        for kind in () if chosen.render_only else chosen.kinds:
             with session(processes=4):
                 while True:
                     done = [r for r in read(path, _key).values() if r["kind"] == kind]
