@@ -30,9 +30,11 @@ from parenvs.errors import ParenvsError
 
 UPDATE = 64 * 8 * 2
 """Environment steps of an update on three stages."""
-RUN = Config(env_kwargs={"instance": "vgg-19", "cluster": "B"}, steps=24 * UPDATE, seed=5)
+RUN = Config(env_kwargs={"instance": "vgg-19", "cluster": "B"}, seed=5)
 KINDS = {"actor": "actors", "learner": "learners", "driver": "actors"}
 """What is killed -> the distribution."""
+UPDATES = {"actor": 24, "learner": 24, "driver": 60}
+"""Updates of a training; those of drivers are long enough to be killed in."""
 KILLS_A_RUN = 2
 """Kills of actors or learners in one training."""
 
@@ -101,7 +103,7 @@ def _with_kills(kind: str, seed: int, kills: int) -> tuple[Any, Any, list[int]]:
 
 def _config(kind: str) -> Config:
     word = KINDS[kind]
-    return replace(RUN, distribution={"word": word, word: 2})
+    return replace(RUN, steps=UPDATES[kind] * UPDATE, distribution={"word": word, word: 2})
 
 
 def _driver(seed: int, folder: Path) -> tuple[Any, Any, list[int]]:
@@ -109,7 +111,7 @@ def _driver(seed: int, folder: Path) -> tuple[Any, Any, list[int]]:
     command = [
         sys.executable, "-m", "parenvs", "train", "vgg-19", "--cluster", "B", "--stages", "3",
         "--distribution", "actors", "--actors", "2", "--seed", str(RUN.seed), "--steps",
-        str(RUN.steps), "--out", str(folder), "--resume",
+        str(_config("driver").steps), "--out", str(folder), "--resume",
     ]  # fmt: skip
     draw, environment = random.Random(seed), {**os.environ, "PYTHONPATH": str(ROOT)}
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
@@ -118,7 +120,7 @@ def _driver(seed: int, folder: Path) -> tuple[Any, Any, list[int]]:
     log = folder / "log"
     while child.poll() is None and not log.exists():
         time.sleep(0.05)
-    time.sleep(draw.uniform(0, 4.0))
+    time.sleep(draw.uniform(0, 3.0))
     if child.poll() is None:
         os.kill(child.pid, signal.SIGKILL)
         killed_at = [int((folder / "checkpoint.zip").exists())]
@@ -133,7 +135,7 @@ def _driver(seed: int, folder: Path) -> tuple[Any, Any, list[int]]:
 def _distance(one: Any, other: Any) -> float:
     """Greatest difference of two agents' weights."""
     pairs = zip(one.policy.parameters(), other.policy.parameters(), strict=True)
-    return max(float((a - b).abs().max()) for a, b in pairs)
+    return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -155,10 +157,9 @@ def main() -> None:
     whole: dict[str, Any] = {}
 
     def undisturbed(kind: str) -> Any:
-        word = KINDS[kind]
-        if word not in whole:
-            whole[word] = train(_config(kind))
-        return whole[word]
+        if kind not in whole:
+            whole[kind] = train(_config(kind))
+        return whole[kind]
 
     def trial(kind: str, seed: int, kills: int) -> dict[str, Any]:
         begin = time.perf_counter()
@@ -205,7 +206,8 @@ def main() -> None:
                 f"{sum(r['seconds'] for r in mine) / len(mine):.0f}",
             ])  # fmt: skip
     sections = [
-        f"VGG-19 on B, {RUN.steps // UPDATE} updates, two actors or two learners. SIGKILL at a "
+        f"VGG-19 on B, {UPDATES['actor']} updates (drivers: {UPDATES['driver']}), two actors or "
+        "two learners. SIGKILL at a "
         "random moment to an actor, to a learner, or to the driver, which is then started again "
         "with `--resume`. Same: trainings that ended with the best plan, step and episodes of the "
         "undisturbed one; weights: the greatest difference from its weights.",
