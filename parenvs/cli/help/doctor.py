@@ -31,6 +31,7 @@ PURPOSES = {
     "torch": "reading PyTorch modules, calibrate, profile, run, reshard",
     "envs": "the agents of hybrid_v0 (PettingZoo)",
     "fast": "compiled searches over unequal servers",
+    "ray": "training and benchmarks on several processes and machines",
     "docs": "building the site",
     "dev": "tests and linters",
 }
@@ -39,7 +40,7 @@ _TOP = Path(__file__).parents[3]
 CHECKOUT = _TOP if (_TOP / "setup.cfg").is_file() else None
 """Root of the clone that the package runs from; None if it is installed."""
 DATA = ("datasets/data", "agents/pretrained/data", "leaderboard")
-_REQUIREMENT = re.compile(r"^([\w.-]+)\s*(?:>=\s*([\w.]+))?")
+_REQUIREMENT = re.compile(r"^([\w.-]+)(?:\[[\w,]+\])?\s*(?:>=\s*([\w.]+))?")
 _MARKER = re.compile(r";.*python_version\s*>=\s*['\"]([\d.]+)['\"]")
 
 

@@ -24,7 +24,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "parenvs plan llama3-70b --task hybrid --cluster 16x8:h100 --batch 1024",
     ),
     "compare": ("parenvs compare t5-base --cluster C --stages 4 --agent even --agent exact",),
-    "train": ("parenvs train --task pipeline-plan --seed 0 --steps 100000 --out runs/ppo-0",),
+    "train": (
+        "parenvs train --task pipeline-plan --seed 0 --steps 100000 --out runs/ppo-0",
+        "parenvs train t5-3b --cluster C --distribution actors --actors 4 --out runs/ppo-1",
+    ),
     "evaluate": ("parenvs evaluate runs/ppo-0 runs/ppo-1 --set plan-test",),
     "pretrain": ("parenvs pretrain --out runs/network",),
     "calibrate": ("parenvs calibrate --out machine.json",),
