@@ -223,17 +223,17 @@ def main() -> None:
     sections = [
         "Two actors, or two learners; `async` is RLlib's APPO with two actors. Processor seconds "
         "are those of all processes, without their start; wall seconds include it.",
-        f"#### {CUT}, {CONFIGS[CUT].steps:,} steps: gap of the best plan to the optimum",
+        f"## {CUT}, {CONFIGS[CUT].steps:,} steps: gap of the best plan to the optimum",
         table(heading, _rows_of_curves(records, CUT)),
-        f"#### {PLAN}, {CONFIGS[PLAN].steps:,} steps: regret of the policy on plan-validation",
-        table(heading, _rows_of_curves(records, PLAN)),
-        "#### Parts of an update, ms",
+        f"## {PLAN}, {CONFIGS[PLAN].steps:,} steps: regret of the policy on plan-validation",
+        table(heading, rows) if (rows := _rows_of_curves(records, PLAN)) else "No training yet.",
+        "## Parts of an update, ms",
         "Environment, inference, learning and transfer (rows pickled, read and joined) in "
         "processor time of one process, the all-reduces of all minibatches between two threads by "
         f"the clock, the quickest of {REDUCTIONS}.",
         table(("environment", "envs", "rows", "environment", "inference", "learning", "transfer",
                "MB sent", "weights", "all-reduce"), _rows_of_parts(measured), left=1),
-        "#### Predicted: how many times as fast as `single`, `actors` / `learners`, and who wins",
+        "## Predicted: how many times as fast as `single`, `actors` / `learners`, and who wins",
         "By these parts, with a core for each process: actors share environment and inference, "
         "learners everything but the all-reduces, whose messages grow with their number. Two "
         "cores cannot show it: they run two processes at once, share caches and memory, and "

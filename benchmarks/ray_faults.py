@@ -120,7 +120,7 @@ def _driver(seed: int, folder: Path) -> tuple[Any, Any, list[int]]:
     log = folder / "log"
     while child.poll() is None and not log.exists():
         time.sleep(0.05)
-    time.sleep(draw.uniform(0, 3.0))
+    time.sleep(draw.uniform(0, 8.0))
     if child.poll() is None:
         os.kill(child.pid, signal.SIGKILL)
         killed_at = [int((folder / "checkpoint.zip").exists())]
