@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,8 +125,8 @@ def of_plan(
     sharding = sharding_of(plan, graph)
     report = judge(plan, graph)
     seconds = None if timed is None else float(judge(timed, graph).step_seconds)
-    traffic = Counter({"all-reduce": reduced_bytes(sharding) * found.data * found.model})
-    memory = (float(report.memory.total),) * (found.data * found.model)
+    traffic = {"all-reduce": reduced_bytes(sharding) * found.data * found.model}
+    memory = (float(report.memory.peak),) * (found.data * found.model)
     adam = Role.OPTIMISER in graph.parameter_role.tolist()
     return found, Prediction(seconds, memory, _nonzero(traffic), adam, True, found.notes)
 
@@ -156,7 +157,7 @@ def torch_of_chain(plan: PipelinePlan, chain: StageProfile) -> TorchPlan:
     for name in cuts:
         if "#" in name:
             raise ParenvsError(f"cuts: {name} is a layer's second run, and stages are of modules")
-    notes = ()
+    notes: tuple[str, ...] = ()
     if plan.recompute != "none":
         notes = ("recompute: what a module does not recompute itself is kept",)
     return TorchPlan(
@@ -184,10 +185,10 @@ def _of_pipeline(
     report = judge(kept if has_kept else moved, target)
     crossing = report.pipeline.profile.cut_bytes[np.array(moved.cuts, dtype=int) - 1]
     held = [stage.parameter_bytes for stage in report.stages]
-    traffic = Counter({
+    traffic = {
         "send": 2.0 * plan.micro_batches * float(np.sum(crossing)),
         "all-reduce": found.data * sum(held) if found.data > 1 else 0.0,
-    })  # fmt: skip
+    }  # fmt: skip
     memory = tuple(
         stage.memory_bytes for stage in report.stages for _ in range(found.data * found.model)
     )
@@ -211,7 +212,7 @@ def _of_hybrid(
         for first, _ in sorted(part for stage in plan.stages for part in stage.layers)[1:]
     ]
     sent = 2.0 * ELEMENT * plan.batch * found.model * float(sum(elements))
-    traffic = Counter({"send": sent})
+    traffic: dict[str, float] = defaultdict(float, {"send": sent})
     trained = [
         path.replace("/", ".")
         for path, role in zip(graph.paths, graph.parameter_role.tolist(), strict=True)
@@ -299,6 +300,6 @@ def _local(found: TorchPlan, name: str, multiple: int = 1) -> float:
     return ELEMENT * elements if elements > 1 else 0.0
 
 
-def _nonzero(traffic: Counter[str]) -> dict[str, float]:
+def _nonzero(traffic: Mapping[str, float]) -> dict[str, float]:
     """Kinds that there are."""
     return {kind: float(size) for kind, size in sorted(traffic.items()) if size}

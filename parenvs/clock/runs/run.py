@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def run(
         ParenvsError: the plan cannot be run, or not on as many devices; it is of another model, or
             the calibration of other devices; processes cannot meet, or one failed.
     """
-    plan = load_plan(file)
+    plan: Any = load_plan(file)
     if not hasattr(plan, "cluster"):
         raise ParenvsError(f"{os.fspath(file)}: plans of task {plan.task} cannot be run")
     known = None if calibration is None else Calibration.load(calibration)

@@ -107,7 +107,6 @@ def _products(
     own: Sequence[Any], shapes: Sequence[tuple[int, int, int]], repeats: int, kind: str
 ) -> tuple[dict[tuple[str, tuple[int, int, int]], list[float]], dict[str, str]]:
     """Time products of each shape in each precision, on all devices at once."""
-    import jax
     import jax.numpy as jnp
 
     found, missing = {}, {}
@@ -122,15 +121,20 @@ def _products(
                 m, k, n = shape
                 a, b = _spread(own, (m, k), name), _spread(own, (k, n), name)
                 run = _on_each(own, body)
-                found[precision, shape] = _repeated(
-                    lambda run=run, a=a, b=b: jax.block_until_ready(run(a, b)), repeats
-                )
+                found[precision, shape] = _repeated(partial(_finished, run, a, b), repeats)
                 if max(found[precision, shape]) > _SLOW:
                     missing[precision] = f"larger than {m} x {k} x {n}, which takes a second"
                     break
         except Exception as error:  # of any kind, from within XLA
             missing[precision] = one_line(error)
     return found, missing
+
+
+def _finished(run: Callable[..., Any], *given: Any) -> None:
+    """Run until the devices have done it."""
+    import jax
+
+    jax.block_until_ready(run(*given))
 
 
 def _copies(own: Sequence[Any], size: int, repeats: int) -> list[float]:
@@ -168,7 +172,7 @@ def _on_each(own: Sequence[Any], body: Callable[..., Any]) -> Callable[..., Any]
 
     part = PartitionSpec(_AXIS)
     mesh = Mesh(np.array(own), (_AXIS,))
-    shard_map = getattr(jax, "shard_map", None)
+    shard_map: Any = getattr(jax, "shard_map", None)
     if shard_map is None:
         from jax.experimental.shard_map import shard_map
     return jax.jit(shard_map(body, mesh=mesh, in_specs=part, out_specs=part))

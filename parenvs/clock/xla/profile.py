@@ -133,7 +133,7 @@ def measured_scopes(
         resident_bytes=np.array(kept, dtype=np.float64),
     )
     data = [x for x in jax.tree.leaves((positional[1:], named)) if np.ndim(x)]
-    whole = _whole(function, positional, named, repeats, warm_up)
+    whole = _whole(function, tuple(positional), named, repeats, warm_up)
     return Layers(
         profile, tuple(forward), tuple(backward), whole, int(np.shape(data[0])[0]) if data else 1
     )
