@@ -37,13 +37,13 @@ class Instruction(NamedTuple):
     """
 
     name: str
-    bytes: float
+    bytes: int
     opcode: str
     operands: tuple[str, ...]
     called: tuple[str, ...]
 
 
-def alive_at_peak(text: str) -> dict[str, float]:
+def alive_at_peak(text: str) -> dict[str, int]:
     """Return the bytes of temporary tensors at their peak, by kind; empty if there is no order.
 
     Args:
@@ -93,14 +93,14 @@ def _split(rest: str) -> tuple[str, str]:
     return rest, ""
 
 
-def _bytes(kind: str) -> float:
+def _bytes(kind: str) -> int:
     """Bytes of a type."""
-    total = 0.0
+    total = 0
     for name, bits, sizes in _TYPE.findall(kind):
         elements = 1
         for size in filter(None, sizes.split(",")):
             elements *= int(size)
-        total += elements * (1.0 if name == "pred" else int(bits or 0) / 8)
+        total += -(-elements * (8 if name == "pred" else int(bits or 0)) // 8)
     return total
 
 
@@ -130,7 +130,7 @@ def _peak(
         if rows[k].opcode in _VIEWS:
             for operand in rows[k].operands:
                 last[operand] = max(last.get(operand, k), last[rows[k].name])
-    ends: dict[int, list[tuple[str, float]]] = {}
+    ends: dict[int, list[tuple[str, int]]] = {}
     now: Counter[str] = Counter()
     most: Counter[str] = Counter()
     for k, x in enumerate(rows):
