@@ -1,4 +1,4 @@
-"""Policies as data: a decision table, a network of few layers, a rule by name, or recorded runs.
+"""Policies as data: a decision table, a network, a rule by name, or recorded runs.
 
 All of them choose by what ``ElasticPlan-v0`` shows, in version ``OBSERVATION``. Nothing in them is
 code, and every size is checked before anything is made of it.
@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from parenvs.agents.elastic.network import features, rate, shapes
 from parenvs.agents.elastic.rules import RULES
 from parenvs.elastic.library import EVENTS, MOST_PLANS
 from parenvs.elastic.trace import MOST_INTERVALS, MOST_NODES
@@ -27,7 +28,7 @@ from parenvs.leaderboard.reading import MAX_BYTES, cleaned
 
 OBSERVATION = 1
 """Version of what networks see: ``Network.seen``."""
-KINDS = ("table", "network", "rule", "recorded")
+KINDS = ("table", "network", "ratings", "rule", "recorded")
 """Kinds of policies."""
 REFERENCES = ("hindsight", "look-ahead", "optimal")
 """Entries that may be recorded runs: the references, which know what no policy does, and a rule
@@ -47,6 +48,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 _FIELDS = {
     "table": ("observation", "tables"),
     "network": ("observation", "layers"),
+    "ratings": ("observation", "weights"),
     "rule": ("rule",),
     "recorded": ("seed", "rule", "plans"),
 }
@@ -148,6 +150,27 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Ratings:
+    """Rates candidates by the network of ``parenvs.agents.elastic.network``; the best is chosen.
+
+    Attributes:
+        weights: by name, float32.
+    """
+
+    weights: Mapping[str, np.ndarray]
+    kind: ClassVar[str] = "ratings"
+
+    def scores(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the ratings of candidates, (n, 64) float32.
+
+        Args:
+            observation: of the native batch: ``plans``, ``change``, ``numbers``.
+        """
+        seen = features(*(observation[key] for key in ("plans", "change", "numbers")))
+        return np.asarray(rate(self.weights, seen))
+
+
+@dataclass(frozen=True)
 class Rule:
     """A rule of ``parenvs.agents.elastic.rules``, by its name."""
 
@@ -171,7 +194,7 @@ class Recorded:
     kind: ClassVar[str] = "recorded"
 
 
-Policy: TypeAlias = Table | Network | Rule | Recorded
+Policy: TypeAlias = Table | Network | Ratings | Rule | Recorded
 
 
 def read_policy(content: Any, entry: object = None) -> Policy:
@@ -210,6 +233,8 @@ def read_policy(content: Any, entry: object = None) -> Policy:
                 "a network or a rule"
             )
         return _recorded(content)
+    if kind == "ratings":
+        return _ratings(content["weights"])
     return _table(content["tables"]) if kind == "table" else _network(content["layers"])
 
 
@@ -269,6 +294,21 @@ def _network(layers: Any) -> Network:
     if "job" in made and "score" not in made:
         raise PolicyError("field 'layers.job' needs 'score', which takes it")
     return Network(**made)
+
+
+def _ratings(weights: Any) -> Ratings:
+    """Make a network of the agents' form, whose weights have known names and shapes."""
+    expected = shapes()
+    if not isinstance(weights, dict) or set(weights) != set(expected):
+        raise PolicyError(f"field 'weights' must have exactly {', '.join(expected)}")
+    made = {}
+    for name, shape in expected.items():
+        made[name] = _numbers(weights[name], f"field 'weights.{name}'")
+        if made[name].shape != shape:
+            raise PolicyError(
+                f"field 'weights.{name}' is {_sizes(made[name].shape)} numbers, not {_sizes(shape)}"
+            )
+    return Ratings(made)
 
 
 def _layer(content: Any, inputs: int, where: str) -> Layer:

@@ -14,7 +14,14 @@ from parenvs.elastic.problem import Elastic
 from parenvs.elastic.run import follow
 from parenvs.envs.elastic.play import Play
 from parenvs.envs.elastic.tables import Tables
-from parenvs.leaderboard.policies.formats import Network, Recorded, Rule, Table, read_policy
+from parenvs.leaderboard.policies.formats import (
+    Network,
+    Ratings,
+    Recorded,
+    Rule,
+    Table,
+    read_policy,
+)
 from parenvs.shipped import load_elastic
 
 COURSES = 2
@@ -68,7 +75,9 @@ def followed(rule: Rule, problem: Elastic, seed: int) -> Plans:
     return [follow(problem, course, policy()).plans.tolist() for course in courses]
 
 
-def together(policy: Table | Network, problems: dict[str, Elastic], seed: int) -> dict[str, Plans]:
+def together(
+    policy: Table | Network | Ratings, problems: dict[str, Elastic], seed: int
+) -> dict[str, Plans]:
     """Return what a policy chooses on the courses of problems, all played at once.
 
     Args:
@@ -98,7 +107,7 @@ def together(policy: Table | Network, problems: dict[str, Elastic], seed: int) -
     return found
 
 
-def _chosen(policy: Table | Network, batch: Play, rows: np.ndarray) -> np.ndarray:
+def _chosen(policy: Table | Network | Ratings, batch: Play, rows: np.ndarray) -> np.ndarray:
     """Return the plans that a policy chooses in episodes ``rows``, (k,)."""
     fits = batch.masks()[rows] > 0
     if isinstance(policy, Table):

@@ -6,16 +6,19 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
+from parenvs.agents.elastic.learnt import Learnt
+from parenvs.agents.elastic.network import first_weights, shapes
 from parenvs.agents.elastic.rules import RULES
 from parenvs.elastic.run import follow
 from parenvs.leaderboard.check import check, mean_score
 from parenvs.leaderboard.entry import Entry, load_entry
 from parenvs.leaderboard.kinds import KINDS
 from parenvs.leaderboard.kinds.elastic import AGENTS, policy
-from parenvs.leaderboard.policies import formats, judging
+from parenvs.leaderboard.policies import judging, learned
 from parenvs.leaderboard.policies.formats import OWN, PolicyError, read_policy, with_weights
 from parenvs.leaderboard.policies.judging import policy_verdicts
 from parenvs.leaderboard.policies.play import followed, load, play, seeds
@@ -29,6 +32,11 @@ CHAIN, OTHER = "elastic-test/bulk-gpt-1.5b-000", "elastic-test/growth-bert-large
 SHARED = {"observation": 1}
 TINY = {"weights": [[0.0]] * OWN, "biases": [0.0], "activation": "none"}
 NETWORK = {"kind": "network", **SHARED, "layers": {"each": [TINY]}}
+RATINGS = {
+    "kind": "ratings",
+    **SHARED,
+    "weights": {name: np.zeros(shape).tolist() for name, shape in shapes().items()},
+}
 TABLE = {"kind": "table", **SHARED, "tables": {"gpt-1.5b-measured": [[[0, 0]]] * 8}}
 RULE = {"kind": "rule", "rule": "fastest"}
 
@@ -195,6 +203,10 @@ WRONG = [
     (mutated(NETWORK, *LAYER, "weights", value=[]), "lists of equal length"),
     (mutated(NETWORK, *LAYER, "more", value=1), "must have exactly"),
     (mutated(NETWORK, *LAYER, value=[]), "must have exactly"),
+    (mutated(RATINGS, "weights", value=[]), "must have exactly state, first"),
+    (mutated(RATINGS, "weights", "more", value=[0.0]), "must have exactly state, first"),
+    (mutated(RATINGS, "weights", "score", value=[0.0]), "'weights.score' is 1 numbers, not 16"),
+    (mutated(RATINGS, "weights", "prior", value=[10**30] * 13), "finite numbers"),
     (mutated(TABLE, "tables", value={}), "1 to 16 libraries"),
     (mutated(TABLE, "tables", "x", value=[[[0]]]), "must be 8 x nodes x plans numbers, not 1 x"),
     (mutated(TABLE, "tables", "x", value=[[[0] * 65]] * 8), "at most 8 x 65 x 64"),
@@ -347,29 +359,31 @@ def test_scores__of_a_network_by_hand():
         assert found[b] == pytest.approx(wanted, rel=1e-3, abs=1e-3)
 
 
-def test_learned__the_actor_of_an_agent_is_a_network():
-    """The network chooses what the trained actor finds likeliest, without torch."""
-    pytest.importorskip("sb3_contrib")
-    torch = pytest.importorskip("torch")
-    from parenvs.agents.elastic.train import train
-    from parenvs.leaderboard.policies.learned import network_of
-
-    agent = train(seed=0, steps=64, envs=2, instance=CHAIN)
-    network = read_policy(network_of(agent))
-    assert isinstance(network, formats.Network)
-    rng = np.random.default_rng(1)
-    observation, _ = __import__("gymnasium").make("ElasticPlan-v0", instance=CHAIN).reset(seed=1)
+def test_learned__weights_become_an_entry_that_chooses_the_same(tmp_path, capsys):
+    weights = first_weights(np.random.default_rng(3))
+    np.savez(tmp_path / "agent.npz", **weights)
+    arguments = [str(tmp_path / "agent.npz"), "--entry", "mine", "--seed", "3"]
+    assert learned.main([*arguments, "--folder", str(tmp_path)]) == 0
+    entry = load_entry(tmp_path / "elastic" / "mine.json")
+    assert (entry.learned, entry.seeds) == (True, (3,))
+    policy = read_policy(entry.policy)
+    observation, _ = gym.make("ElasticPlan-v0", instance=CHAIN).reset(seed=1)
     seen = {key: np.stack([x, x]) for key, x in observation.items()}
-    seen["numbers"] = seen["numbers"] + rng.random((2, 16), dtype=np.float32) * 0.1
-    with torch.no_grad():
-        tensors = {key: torch.as_tensor(x) for key, x in seen.items()}
-        features = agent.policy.features_extractor(tensors)
-        wanted = agent.policy.mlp_extractor.forward_actor(features).numpy()
-    assert network.scores(seen) == pytest.approx(wanted, abs=1e-4)
+    seen["numbers"] = seen["numbers"] + np.random.default_rng(1).random((2, 16)) * 0.1
+    fits = np.zeros((2, 64), dtype=bool)
+    fits[:, :5] = True
+    chosen = np.where(fits, policy.scores(seen), -np.inf).argmax(axis=1)
+    assert chosen.tolist() == Learnt(weights).plans(seen, fits).tolist()
+    del weights["prior"]
+    np.savez(tmp_path / "agent.npz", **weights)
+    assert learned.main(arguments) == 2
+    assert "weights must be named" in capsys.readouterr().err
 
 
 def test_elastic__every_agent_is_a_policy_and_is_entered():
-    assert {path.stem for path in FOLDER.glob("*.json")} == set(AGENTS)
+    entries = {path.stem for path in FOLDER.glob("*.json")}
+    assert entries >= set(AGENTS)
+    assert all(load_entry(FOLDER / f"{name}.json").learned for name in entries - set(AGENTS))
     assert KINDS["elastic"].policy is not None
     for name in ("fastest", "hysteresis"):
         assert load_entry(FOLDER / f"{name}.json").policy == policy(name)
