@@ -1,18 +1,23 @@
-"""Readers of traces of nodes and of sets of elastic problems, for ``fuzz.py``."""
+"""Readers of traces of nodes, of sets of elastic problems and of policies, for ``fuzz.py``."""
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
 import numpy as np
 from fuzz_readers import Reader, file_of, must, refusable
 
+from parenvs.agents.elastic.network import first_weights
 from parenvs.agents.elastic.rules import RULES
 from parenvs.elastic.files import Row, read_set, save_set
 from parenvs.elastic.library import Library
 from parenvs.elastic.problem import Elastic
 from parenvs.elastic.run import follow
 from parenvs.elastic.trace import Trace, read_trace
+from parenvs.leaderboard.entry import Entry, load_entry
+from parenvs.leaderboard.policies.formats import OWN
+from parenvs.leaderboard.policies.play import play
 from parenvs.shipped import MEASURED, load_elastic, load_library
 
 EVENTS = """seconds,event,node
@@ -60,10 +65,34 @@ def check_set(rows: dict[str, Row]) -> None:
             check_problem(Elastic(library(), row.chain, 60.0, row.intervals, name=name))
 
 
+def policies() -> list[bytes]:
+    """Return an entry of each kind of policy."""
+    layer = {"weights": [[0.1]] * OWN, "biases": [0.0], "activation": "none"}
+    drawn = first_weights(np.random.default_rng(0))
+    weights = {name: array.tolist() for name, array in drawn.items()}
+    made = [
+        {"kind": "rule", "rule": "fastest"},
+        {"kind": "table", "tables": {MEASURED[0]: [[[0, 1], [1, 0]]] * 8}, "observation": 1},
+        {"kind": "network", "layers": {"each": [layer]}, "observation": 1},
+        {"kind": "ratings", "weights": weights, "observation": 1},
+    ]
+    entries = [Entry("elastic", "mine", ("Ada",), "By hand.", policy=policy) for policy in made]
+    return [json.dumps(entry.to_json()).encode() for entry in entries]
+
+
+def check_policy(entry: Entry) -> None:
+    """Check that a policy can be played."""
+    problem = "elastic-test/bulk-gpt-1.5b-000"
+    with refusable():
+        chosen = play({"policy": entry.policy, "problems": [problem], "seed": 0})[problem]
+        must(all(0 <= plan < 64 for course in chosen for plan in course), "no plan was chosen")
+
+
 ELASTIC: dict[str, Reader] = {
-    "trace": Reader(".csv", 4, lambda: [EVENTS.encode(), COUNTS.encode()], read_trace, check_trace),
+    "trace": Reader(".csv", 3, lambda: [EVENTS.encode(), COUNTS.encode()], read_trace, check_trace),
     "chains": Reader(
-        ".json", 4, lambda: [_problems()], lambda path: read_set(path, MEASURED), check_set
+        ".json", 3, lambda: [_problems()], lambda path: read_set(path, MEASURED), check_set
     ),
+    "policy": Reader(".json", 2, policies, load_entry, check_policy),
 }
 """Name -> reader, with its share of ``fuzz_readers.READERS``."""

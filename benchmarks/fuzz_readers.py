@@ -438,11 +438,13 @@ def graphs() -> list[Graph]:
 
 
 def entries() -> list[bytes]:
-    """Return the smallest entry of each task, with the plans that are soon judged."""
+    """Return the smallest entry of each task of plans, with those that are soon judged."""
     made = []
     for folder in sorted(SUBMISSIONS.iterdir()):
         content = min((path.read_bytes() for path in folder.glob("*.json")), key=len)
         entry = json.loads(content)
+        if "plans" not in entry:  # a policy
+            continue
         entry["plans"] = dict(sorted(entry["plans"].items(), key=lambda item: "t5" in item[0])[:2])
         entry["seconds"] = {key: entry["seconds"].get(key, 1.0) for key in entry["plans"]}
         made.append(json.dumps(entry).encode())
