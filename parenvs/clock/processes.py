@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from parenvs.clock.members import first_line, run_members
 from parenvs.errors import ParenvsError, shown
+from parenvs.machine import hold_cores
 
 MEET_SECONDS = 60.0
 """Seconds in which processes have to meet."""
@@ -82,6 +83,7 @@ def _grouped(work: Callable[..., Any], group: tuple[Any, ...], given: Sequence[A
     """Work as a process of a group."""
     rank, processes, backend, host, port, threads, seconds, limit = group
     torch.set_num_threads(threads)
+    hold_cores(rank, processes)
     if backend == "nccl":
         torch.cuda.set_device(rank)
     try:
