@@ -328,7 +328,7 @@ def _runs_section(rows: Sequence[dict[str, Any]], when: str) -> list[str]:
         f"{steps} timed steps each. Losses are those of one device in {same} of {len(rows)}. Bytes "
         "of whole arrays over all processes, a step; single numbers aside. As predicted: "
         f"{equal} of {len(sent)}. With tp ranks, DTensor gathers the logits for a loss over words "
-        f"that are split, where the judge sums partial results. {when}"
+        f"that are split, and so it is predicted; the judge prices partial sums. {when}"
     )
     cells = [
         [
@@ -437,7 +437,8 @@ def main() -> None:
     sections = [
         "What is predicted, beside what this machine takes; all runs are in `clock.jsonl`. On a "
         "machine that does other things, seconds are noise: the load when each part began stands "
-        "in the tables.",
+        "in the tables. Processes of gloo are held on their cores, and the cores kept awake by "
+        "processes of the lowest class, which the load behind the first part counts.",
         *(text for x in PARTS if x in known for text in section(x, known[x])),
     ]
     if any(part["quick"] for part in known.values()):

@@ -5,11 +5,23 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
 PACKAGES = ("numpy", "gymnasium", "torch", "stable-baselines3", "sb3-contrib")
 """Packages whose versions change the times; those of the extra ``agents`` may be missing."""
+_COUNT = """\
+import os, sys
+parent, core = map(int, sys.argv[1:])
+os.sched_setaffinity(0, {core})
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+while os.getppid() == parent:
+    pass
+"""
 
 
 def processor() -> str:
@@ -42,6 +54,31 @@ def hold_cores(rank: int, processes: int) -> None:
     share = len(mine) // processes
     if share:
         os.sched_setaffinity(0, mine[rank * share : (rank + 1) * share])
+
+
+@contextmanager
+def awake_cores() -> Iterator[None]:
+    """Keep the cores awake while something short is measured on them (Linux).
+
+    A core that waits for a message sleeps, and that of a virtual machine may take 4 ms to wake,
+    ten times what the message takes. On each core a process counts that runs only where nothing
+    else wants to; it ends with this one.
+    """
+    if not hasattr(os, "SCHED_IDLE"):
+        yield
+        return
+    command = [sys.executable, "-I", "-S", "-c", _COUNT, str(os.getpid())]
+    counting = [
+        subprocess.Popen([*command, str(core)], stderr=subprocess.DEVNULL)
+        for core in os.sched_getaffinity(0)
+    ]
+    try:
+        yield
+    finally:
+        for process in counting:
+            process.kill()
+        for process in counting:
+            process.wait()
 
 
 def counted(number: int) -> str:

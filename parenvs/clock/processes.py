@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from parenvs.clock.members import first_line, run_members
 from parenvs.errors import ParenvsError, shown
-from parenvs.machine import hold_cores
+from parenvs.machine import awake_cores, hold_cores
 
 MEET_SECONDS = 60.0
 """Seconds in which processes have to meet."""
@@ -64,7 +64,8 @@ def together(
         (work, (rank, processes, backend, host, store.port, threads, *limits), given)
         for rank in range(processes)
     ]
-    return run_members(_grouped, groups, (*_PRELOAD, *preload))
+    with awake_cores():
+        return run_members(_grouped, groups, (*_PRELOAD, *preload))
 
 
 def address(meet: str) -> tuple[str, int]:

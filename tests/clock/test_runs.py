@@ -149,6 +149,34 @@ def test_reduced_bytes__partial_results_that_are_added_are_summed_once():
         assert len(_summed(graph, dots)) == summed
 
 
+def test_rank_bytes__a_softmax_over_a_split_dimension_gathers():
+    """Logits (8, 6) of words that 2 ranks split are gathered; what makes x (8, 4) is summed."""
+    pytest.importorskip("jax")
+    import jax
+    import jax.numpy as jnp
+
+    from parenvs import Graph
+    from parenvs.clock.runs.prediction import rank_bytes
+    from parenvs.exports.sharding import MeshAxis, Sharding
+    from parenvs.partitioning.classes import dimension_classes
+
+    def loss(x, table):
+        return -jax.nn.log_softmax(x @ table)[:, 0].sum()
+
+    shape = jax.ShapeDtypeStruct((8, 4), jnp.float32), jax.ShapeDtypeStruct((4, 6), jnp.float32)
+    graph = Graph.from_jax(jax.grad(loss), *shape)
+    classes = dimension_classes(graph)
+    for number, wanted in (
+        (1, {"all-gather": 8 * 6 * 4.0, "all-reduce": 8 * 4 * 4.0}),  # the words
+        (0, {"all-gather": 0.0, "all-reduce": 8 * 6 * 4.0}),  # what a product sums over
+    ):
+        tensor = graph.parameter_tensor[1]
+        chosen = np.zeros(len(classes), dtype=bool)
+        chosen[classes.label[graph.dim_offset[tensor] + number]] = True
+        axis = MeshAxis("model", 2, chosen)
+        assert rank_bytes(Sharding(None, graph, classes, (axis,))) == wanted
+
+
 def test_meter__bytes_by_hand():
     torch = pytest.importorskip("torch")
     from parenvs.clock.runs.counting import Meter
@@ -212,9 +240,20 @@ def test_run__bad_input_is_one_line_and_status_2(monkeypatch, capfd, folder, cal
             assert words in err and len(err.splitlines()) == 1, err
 
 
+ENDINGS = {"SIGINT": (130,), "SIGTERM": (-15, 143), "SIGKILL": (-9,)}
+"""Signal to the command -> its exit status, as the shell or the system tells it."""
+
+
 @pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked for in /proc")
-def test_run__a_killed_process_ends_all(folder, tmp_path_factory):
-    """SIGKILL of one process: the others end within seconds, and the line says which it was."""
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("SIGKILL", False),
+        *(pytest.param(name, True, marks=pytest.mark.slow) for name in ENDINGS),
+    ],
+)
+def test_run__a_signal_ends_all(folder, tmp_path_factory, name, whole):
+    """To one process, which the line then names, or to the command: all end within seconds."""
     pytest.importorskip("torch", "2.13", reason=OLDER)
     script = "from parenvs.cli import main; main()"
     options = ["p.json", "own_net.py:telling", "--args", "batch", "--steps", "1000000"]
@@ -237,12 +276,16 @@ def test_run__a_killed_process_ends_all(folder, tmp_path_factory):
             time.sleep(0.2)
         members = [inner for outer in below(process.pid) for inner in below(outer)]
         everyone = [*below(process.pid), *members]
-        os.kill(next(x for x in members if x not in training), signal.SIGKILL)
+        one = process.pid if whole else next(x for x in members if x not in training)
+        os.kill(one, getattr(signal, name))
         _, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 2
-    assert err.strip().endswith("of 2 was ended by SIGKILL") and len(err.splitlines()) == 1, err
+    if whole:
+        assert process.returncode in ENDINGS[name] and "Traceback" not in err, err
+    else:
+        assert process.returncode == 2
+        assert err.strip().endswith("of 2 was ended by SIGKILL") and len(err.splitlines()) == 1, err
     deadline = time.monotonic() + 20
     while any(map(lives, everyone)) and time.monotonic() < deadline:
         time.sleep(0.1)

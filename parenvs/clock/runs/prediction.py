@@ -125,7 +125,8 @@ def of_plan(
     sharding = sharding_of(plan, graph)
     report = judge(plan, graph)
     seconds = None if timed is None else float(judge(timed, graph).step_seconds)
-    traffic = {"all-reduce": reduced_bytes(sharding) * found.data * found.model}
+    devices = found.data * found.model
+    traffic = {kind: size * devices for kind, size in rank_bytes(sharding).items()}
     memory = (float(report.memory.peak),) * (found.data * found.model)
     adam = Role.OPTIMISER in graph.parameter_role.tolist()
     return found, Prediction(seconds, memory, _nonzero(traffic), adam, True, found.notes)
@@ -232,28 +233,71 @@ def _of_hybrid(
         sharding = sharding_of(plan, graph, pipelines=True)
         ranks = replace(sharding, axes=sharding.axes[1:])
         scale = plan.batch / graph.batch_size * found.model
-        traffic["all-reduce"] += reduced_bytes(ranks) * scale
+        for kind, size in rank_bytes(ranks).items():
+            traffic[kind] += size * scale
     seconds = seconds if seconds is not None and math.isfinite(seconds) else None
     return Prediction(seconds, memory, _nonzero(traffic), True, True, found.notes)
 
 
-def reduced_bytes(sharding: Sharding) -> float:
-    """Return the bytes that a device all-reduces in a step, as PyTorch's DTensors do it.
+def rank_bytes(sharding: Sharding) -> dict[str, float]:
+    """Return the bytes that a device all-reduces and gathers in a step, as DTensors do it.
 
     Partial results that are only added to each other are summed once, where the judge counts each.
+    A softmax over a split dimension, as of a loss over split words, is made of its gathered
+    operand, where the judge sums the partial results of maximum and sum.
+
+    Args:
+        sharding: of one axis.
+
+    Returns:
+        Kind of a collective -> bytes of its arrays.
     """
     graph, classes = sharding.graph, sharding.classes
-    chosen = np.logical_or.reduce([axis.chosen for axis in sharding.axes])
-    partial = np.unique(
-        np.concatenate(
-            [formulas.partial_instructions(classes, axis.chosen) for axis in sharding.axes]
-        )
-    )
-    share = np.ones(len(classes))
-    for axis in sharding.axes:
-        share = np.where(axis.chosen, formulas.device_share(classes, axis.size), share)
-    held = graph.tensor_bytes * Footprint(graph, classes.label, share).scale(chosen)
-    return float(sum(held[t] for t in _summed(graph, set(partial.tolist())) if _many(graph, t)))
+    (axis,) = sharding.axes
+    partial = set(formulas.partial_instructions(classes, axis.chosen).tolist())
+    gathered = [
+        number
+        for number in sorted(partial)
+        if _opcode(graph, number) == "reduce" and '"maximum"' in _attribute(graph, number)
+    ]
+    operands = [_operand(graph, number) for number in gathered]
+    split = [_split(sharding, tensor) for tensor in operands]
+    partial -= {
+        number
+        for number in partial
+        if _opcode(graph, number) in ("reduce", "gather")
+        and _split(sharding, _operand(graph, number)) in split
+    }
+    share = np.where(axis.chosen, formulas.device_share(classes, axis.size), 1.0)
+    held = graph.tensor_bytes * Footprint(graph, classes.label, share).scale(axis.chosen)
+    summed = [tensor for tensor in _summed(graph, partial) if _many(graph, tensor)]
+    return {
+        "all-gather": float(graph.tensor_bytes[operands].sum()),
+        "all-reduce": float(held[summed].sum()),
+    }
+
+
+def _opcode(graph: Graph, number: int) -> str:
+    """Operation of an instruction."""
+    return str(graph.opcodes[graph.opcode[number]])
+
+
+def _attribute(graph: Graph, number: int) -> str:
+    """JSON text of what an instruction has besides its operands."""
+    return str(graph.strings[graph.attribute[number]])
+
+
+def _operand(graph: Graph, number: int) -> int:
+    """First tensor that an instruction reads."""
+    return int(graph.operands[graph.operand_offset[number]])
+
+
+def _split(sharding: Sharding, tensor: int) -> tuple[int, ...]:
+    """Shape of a tensor and those of its dimension classes that the axis splits."""
+    graph, (axis,) = sharding.graph, sharding.axes
+    first, end = graph.dim_offset[tensor : tensor + 2]
+    labels = sharding.classes.label[first:end]
+    return (*graph.shape(tensor), *labels[axis.chosen[labels]].tolist())
 
 
 def _summed(graph: Graph, partial: set[int]) -> set[int]:
@@ -268,7 +312,7 @@ def _summed(graph: Graph, partial: set[int]) -> set[int]:
         readers[tensor] += 1
     waiting: set[int] = set()
     for number in range(len(graph.opcode)):
-        name = graph.opcodes[graph.opcode[number]]
+        name = _opcode(graph, number)
         first, end = graph.operand_offset[number : number + 2].tolist()
         operands = graph.operands[first:end].tolist()
         made_first, made_end = graph.result_offset[number : number + 2].tolist()
