@@ -5,6 +5,7 @@
     python -m parenvs.leaderboard.references --check --instances vgg-19
     python -m parenvs.leaderboard.references --changed            # new problems, changed costs
     python -m parenvs.leaderboard.references --tasks hybrid       # the others stay as they are
+    python -m parenvs.leaderboard.references --engine ray --jobs 8 [--address auto]
 
 The list is written after every task, so that ``--changed`` goes on where a run was stopped. Proven
 references are the same on every machine. Where a search ends at its time limit, the better of the
@@ -18,10 +19,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from parenvs.agents.distributed.tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.files import locked, write_text
 from parenvs.leaderboard.kinds import KINDS
@@ -38,6 +41,12 @@ seconds. Entries hold plans, which are judged anew by the costs of the day.
 """
 VERSION = 1
 """Version of the list; entries for another version are refused."""
+Item = tuple[TaskProblem, float]
+"""A problem without reference, and the time limit of each search in seconds."""
+Found = TaskProblem | str
+"""The problem with its reference, or why no plan fits."""
+Spread = Callable[[Callable[[Item], Found], Iterable[Item]], Iterable[Found]]
+"""Calls a function for each item, and yields what it returns in their order."""
 
 
 def problems(task: str, instances: Sequence[str] | None = None) -> Iterator[TaskProblem]:
@@ -89,6 +98,7 @@ def make_task(
     old: TaskList | None,
     seconds: float = SECONDS,
     only_changed: bool = False,
+    spread: Spread = map,
 ) -> Task:
     """Solve the problems of a task again; of references without proof, keep the better.
 
@@ -98,29 +108,41 @@ def make_task(
         old: the list with the references so far, if any.
         seconds: time limit of each search.
         only_changed: whether to keep problems whose costs are still the same as they are.
+        spread: how problems are solved: one by one, or as tasks of Ray.
     """
     known = old.tasks[name].problems if old is not None and name in old.tasks else {}
-    solved_problems = {}
+    order, kept, due = [], {}, []
     for problem in problems(name, instances):
         before = known.get(problem.name)
         same = before is not None and is_same_cost(problem.trivial_cost(), before.trivial)
-        if only_changed and same and before is not None:
-            solved_problems[problem.name] = before
+        order.append(problem.name)
+        if before is not None and same:
+            kept[problem.name] = before
+        if not (only_changed and same):
+            due.append((replace(problem), seconds))  # without what it has read for its cost
+    made = dict(kept) if only_changed else {}
+    for (problem, _), new in zip(due, spread(_solved, due), strict=True):
+        if isinstance(new, str):
+            print(f"{name} {problem.name}: left out, {new}", file=sys.stderr)
             continue
-        try:
-            new = solved(problem, seconds)
-        except InfeasibleError as error:
-            print(f"{name} {problem.name}: left out, {error}", file=sys.stderr)
-            continue
-        if same and before is not None:
-            new = replace(new, reference=better(new.reference, before.reference))
-        solved_problems[new.name] = new
+        if problem.name in kept:
+            new = replace(new, reference=better(new.reference, kept[problem.name].reference))
+        made[new.name] = new
         best = new.reference
         print(
             f"{name} {new.name}: {best.cost:.6g}, {best.status} ({best.bound / best.cost:.4f})",
             file=sys.stderr,
         )
+    solved_problems = {key: made[key] for key in order if key in made}
     return Task(name, **KINDS[name].fields(), problems=solved_problems)
+
+
+def _solved(item: Item) -> Found:
+    """Solve a problem, in this process or in a task."""
+    try:
+        return solved(*item)
+    except InfeasibleError as error:
+        return str(error)
 
 
 def better(new: Reference, old: Reference) -> Reference:
@@ -168,23 +190,16 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit of each search")
     parser.add_argument("--changed", action="store_true", help="only problems whose costs changed")
     parser.add_argument("--out", type=Path, default=tasks_file(), help="default: %(default)s")
+    parser.add_argument("--engine", choices=ENGINES, default=LOCAL, help="default: local")
+    parser.add_argument("--jobs", type=int, default=2, help="tasks of Ray (default: 2)")
+    parser.add_argument("--address", help="of a cluster of Ray (default: this machine)")
     options = parser.parse_args(None if arguments is None else list(arguments))
-    if options.check:
-        old = _known(options.out)
-        if old is None:
-            print(f"{COMMAND}: no file {options.out}", file=sys.stderr)
-            return 2
-        lines = []
-        for name in options.tasks:
-            task = make_task(name, options.instances, old, options.seconds)
-            lines += differences(task, old.task(name), options.instances)
-        for line in lines:
-            print(f"{COMMAND}: {line}", file=sys.stderr)
-        return 2 if lines else 0
-    if options.instances is not None:
+    if options.instances is not None and not options.check:
         print(f"{COMMAND}: tasks are made whole; --instances goes with --check")
         return 2
     try:
+        if options.check:
+            return _check(_known(options.out), options)
         with locked(options.out, beside=True):
             # Another process may have written it before this one had the lock.
             _renew(_known(options.out), options)
@@ -192,6 +207,27 @@ def main(arguments: Iterable[str] | None = None) -> int:
         print(f"{COMMAND}: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _check(old: TaskList | None, options: argparse.Namespace) -> int:
+    """Solve the problems again, print what differs from the list, and return the exit status."""
+    if old is None:
+        print(f"{COMMAND}: no file {options.out}", file=sys.stderr)
+        return 2
+    lines: list[str] = []
+    for name in options.tasks:
+        task = make_task(name, options.instances, old, options.seconds, spread=_spread(options))
+        lines += differences(task, old.task(name), options.instances)
+    for line in lines:
+        print(f"{COMMAND}: {line}", file=sys.stderr)
+    return 2 if lines else 0
+
+
+def _spread(options: argparse.Namespace) -> Spread:
+    """How the options say that problems are solved."""
+    if options.engine == RAY:
+        return partial(on_ray, jobs=options.jobs, address=options.address, in_order=True)
+    return map
 
 
 def _known(path: Path) -> TaskList | None:
@@ -206,7 +242,7 @@ def _renew(old: TaskList | None, options: argparse.Namespace) -> None:
     tasks = {name: known[name] for name in KINDS if name in known}
     made = TaskList(VERSION, revision, tasks)
     for name in (name for name in KINDS if name in options.tasks):
-        tasks[name] = make_task(name, None, old, options.seconds, options.changed)
+        tasks[name] = make_task(name, None, old, options.seconds, options.changed, _spread(options))
         ordered = {key: tasks[key] for key in KINDS if key in tasks}
         is_new = old is not None and ordered.keys() != old.tasks.keys()
         grown = bool(old is not None and (is_new or changes(old, TaskList(0, 0, ordered))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from parenvs.agents.rainbow.policy import (
     MultiInputPolicy,
     RainbowNetwork,
     RainbowPolicy,
+    beyond,
     masked,
     project,
 )
@@ -40,6 +42,10 @@ DEFAULTS: dict[str, Any] = {
     "exploration_fraction": 0.3, "exploration_initial_eps": 1.0, "exploration_final_eps": 0.02,
 }  # fmt: skip
 """Defaults of ``Rainbow`` for those arguments of ``DQN`` where they differ."""
+WATCHED = 200
+"""Updates over which targets beyond the support of C51 are averaged."""
+TOLERATED = 0.02
+"""Share of the targets beyond the support that needs no warning."""
 Self = TypeVar("Self", bound="Rainbow")
 
 
@@ -68,8 +74,9 @@ class Rainbow(DQN):
         distributional: the network learns the distribution of returns (C51) by cross entropy,
             which then is the error of a transition too.
         n_atoms: number of returns in the support of the distribution.
-        v_min: smallest return in the support.
-        v_max: greatest return in the support.
+        v_min: smallest return in the support; None for what ``returns_within`` makes of the rewards
+            that are seen before the training starts.
+        v_max: greatest return in the support, likewise.
         noisy: noisy layers explore instead of epsilon, which then is 0. Environments side by side
             share the noise.
         policy_kwargs: further arguments of the policy, e.g. ``net_arch``.
@@ -106,8 +113,8 @@ class Rainbow(DQN):
         n_steps: int = 3,
         distributional: bool = False,
         n_atoms: int = 51,
-        v_min: float = -10.0,
-        v_max: float = 10.0,
+        v_min: float | None = None,
+        v_max: float | None = None,
         noisy: bool = False,
         policy_kwargs: dict[str, Any] | None = None,
         _init_setup_model: bool = True,
@@ -118,7 +125,7 @@ class Rainbow(DQN):
             f"alpha={alpha}": alpha >= 0,
             f"beta={beta}": 0 <= beta <= 1,
             f"n_atoms={n_atoms}": n_atoms >= 2,
-            f"v_min={v_min}, v_max={v_max}": v_min < v_max,
+            f"v_min={v_min}, v_max={v_max}": v_min is None or v_max is None or v_min < v_max,
         }
         if not all(possible.values()):
             impossible = [name for name, value in possible.items() if not value]
@@ -133,8 +140,8 @@ class Rainbow(DQN):
         switches = {
             "dueling": dueling,
             "atoms": n_atoms if distributional else 1,
-            "v_min": v_min,
-            "v_max": v_max,
+            "v_min": -1.0 if v_min is None else v_min,  # until rewards are seen
+            "v_max": 1.0 if v_max is None else v_max,
             "noisy": noisy,
         }
         greedy = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0} if noisy else {}
@@ -148,6 +155,8 @@ class Rainbow(DQN):
         self.double_q, self.distributional, self.noisy = double_q, distributional, noisy
         self.prioritized, self.alpha, self.beta = prioritized, alpha, beta
         self.n_steps = n_steps
+        self._given = (v_min, v_max) if distributional else (0.0, 0.0)
+        self._clipped: list[float] | None = [] if distributional else None
         self.exploration_rate = self.exploration_initial_eps
         self._masking = False
         self._masks: np.ndarray | None = None
@@ -230,11 +239,15 @@ class Rainbow(DQN):
             chosen = _of_actions(outputs, masked(q, batch.next_masks).argmax(dim=1, keepdim=True))
             if not self.distributional:
                 return batch.rewards + batch.discounts * chosen
-            probabilities = chosen.softmax(dim=1)
-            return project(probabilities, batch.rewards, batch.discounts, self.q_net.support)
+            given = (chosen.softmax(dim=1), batch.rewards, batch.discounts, self.q_net.support)
+            if self._clipped is not None:
+                self._watch(beyond(*given))
+            return project(*given)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """Update the online network ``gradient_steps`` times by batches of ``batch_size``."""
+        if None in self._given:
+            self._take_support()
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         beta = self.beta_schedule(self._current_progress_remaining)
@@ -270,6 +283,53 @@ class Rainbow(DQN):
         self.logger.record("train/mean_q", q.mean().item())
         self.logger.record("train/beta", beta)
         self.logger.record("train/exploration_rate", self.exploration_rate)
+
+    def _take_support(self) -> None:
+        """Make the support of the rewards in the buffer, for good."""
+        size = self.replay_buffer.size()
+        rewards = self.replay_buffer.rewards[:size]
+        if self._vec_normalize_env is not None:
+            rewards = self._vec_normalize_env.normalize_reward(rewards)
+        low, high = returns_within(rewards, self.gamma, self._horizon(size))
+        least, most = self._given
+        least, most = low if least is None else least, high if most is None else most
+        if least >= most:
+            raise ParenvsError(
+                f"Rainbow: the rewards seen make returns of {low:g} to {high:g}, which do not fit "
+                "the bound of the support that is given; give v_min and v_max"
+            )
+        self._given = (least, most)
+        self.policy_kwargs.update(v_min=least, v_max=most)
+        self.policy.spread(least, most)
+
+    def _horizon(self, size: int) -> float:
+        """The most steps of an episode: what the environment allows, or else without end."""
+        assert self.env is not None
+        specs = [spec for spec in self.env.get_attr("spec") if spec is not None]
+        limits = [spec.max_episode_steps for spec in specs]
+        if limits and None not in limits:
+            return float(max(limits))
+        if self.gamma < 1:
+            return np.inf
+        return float(longest(self.replay_buffer.dones[:size]))
+
+    def _watch(self, share: float) -> None:
+        """Warn once if many targets lie beyond the support."""
+        assert self._clipped is not None
+        self._clipped.append(share)
+        if len(self._clipped) < WATCHED:
+            return
+        mean, low, high = np.mean(self._clipped), *self.q_net.support[[0, -1]].tolist()
+        self._clipped = []
+        self.logger.record("train/clipped", mean)
+        if mean > TOLERATED:
+            self._clipped = None  # says it once
+            warnings.warn(
+                f"Rainbow: {mean:.0%} of the targets lie outside of the support of C51, "
+                f"{low:g} to {high:g}, and are cut off there; give v_min and v_max that hold all "
+                "discounted returns, or leave them out",
+                stacklevel=2,
+            )
 
     def learn(
         self: Self,
@@ -328,3 +388,33 @@ class Rainbow(DQN):
 def _of_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     """The (b, atoms) entries that the (b, c, atoms) ``outputs`` have for (b, 1) ``actions``."""
     return outputs.gather(1, actions[:, :, None].expand(-1, -1, outputs.shape[2])).squeeze(1)
+
+
+def returns_within(rewards: np.ndarray, gamma: float, horizon: float) -> tuple[float, float]:
+    """Return bounds of all discounted returns that rewards like these can sum to.
+
+    An episode of ``horizon`` steps could have the smallest reward, or the greatest, in each; one
+    that ends at once has 0 behind it.
+
+    Args:
+        rewards: any shape, the rewards seen.
+        gamma: discount of a step, 0 to 1.
+        horizon: most steps of an episode, ``inf`` if there is no limit.
+    """
+    steps = horizon if gamma == 1 else (1 - gamma**horizon) / (1 - gamma)
+    low, high = min(0.0, float(rewards.min())) * steps, max(0.0, float(rewards.max())) * steps
+    return (low, high) if low < high else (-1.0, 1.0)
+
+
+def longest(ends: np.ndarray) -> int:
+    """Return the steps of the longest episode.
+
+    Args:
+        ends: (steps, environments), whether an episode ended there.
+    """
+    steps, most = np.zeros(ends.shape[1], dtype=np.int64), 0
+    for row in ends.astype(bool):
+        steps += 1
+        most = max(most, int(steps.max()))
+        steps[row] = 0
+    return most

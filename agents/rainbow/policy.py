@@ -55,6 +55,22 @@ def project(
     return result.scatter_add_(1, below + 1, upper)
 
 
+def beyond(
+    probabilities: torch.Tensor,
+    rewards: torch.Tensor,
+    discounts: torch.Tensor,
+    support: torch.Tensor,
+) -> float:
+    """Return the share of the distributions that ``project`` cuts off at the ends of the support.
+
+    Half a distance of atoms beyond the ends is still near. Arguments are those of ``project``.
+    """
+    half = (support[1] - support[0]) / 2
+    returns = rewards + discounts * support
+    outside = (returns < support[0] - half) | (returns > support[-1] + half)
+    return float((probabilities * outside).sum(dim=1).mean())
+
+
 class NoisyLinear(nn.Linear):
     """A linear layer whose parameters are drawn around their means.
 
@@ -226,6 +242,12 @@ class RainbowPolicy(DQNPolicy):
         if FUSED and options.get("optimizer_class", Adam) is Adam:
             options["optimizer_kwargs"] = {"fused": True, **(options.get("optimizer_kwargs") or {})}
         super().__init__(observation_space, action_space, lr_schedule, **options)
+
+    def spread(self, v_min: float, v_max: float) -> None:
+        """Give both networks another support of returns."""
+        self.switches.update(v_min=v_min, v_max=v_max)
+        for network in (self.q_net, self.q_net_target):
+            torch.linspace(v_min, v_max, network.atoms, out=network.support)
 
     def make_q_net(self) -> RainbowNetwork:
         """Make a network with a features extractor of its own."""

@@ -90,6 +90,7 @@ def agent(env=None, **options):
     settings = {
         **OFF, "gamma": GAMMA, "learning_starts": 0, "batch_size": 16, "buffer_size": 500,
         "policy_kwargs": {"net_arch": []}, "seed": 0, "device": "cpu", "n_atoms": 21,
+        "v_min": -10.0, "v_max": 10.0,
     }  # fmt: skip
     several = getattr(env, "envs", [env])
     if isinstance(several[0].observation_space, spaces.Dict):

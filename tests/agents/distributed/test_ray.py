@@ -185,6 +185,19 @@ def test_references__as_tasks(tmp_path, capsys):
     assert "4 references, 3 made" in capsys.readouterr().out
 
 
+def test_leaderboard_references__as_tasks(tmp_path, monkeypatch):
+    """Solved as tasks and one by one: the same list, to the last bit."""
+    from parenvs.leaderboard import references
+
+    few = lambda task, _: references.KINDS[task].problems(["vgg-19"])  # noqa: E731
+    monkeypatch.setattr(references, "problems", few)
+    for engine in ("local", "ray"):
+        path = tmp_path / f"{engine}.json"
+        arguments = ["--tasks", "data-parallel", "--out", str(path), "--engine", engine]
+        assert references.main(arguments) == 0
+    assert (tmp_path / "local.json").read_bytes() == (tmp_path / "ray.json").read_bytes()
+
+
 def test_pretrain__is_the_same(tmp_path):
     recipe = Recipe(seed=3, parts=2, part=8, passes=1, hidden=8)
     for engine in ("local", "ray"):
