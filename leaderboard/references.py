@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from parenvs.agents.distributed.tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.errors import InfeasibleError, ParenvsError
@@ -43,7 +44,7 @@ VERSION = 1
 """Version of the list; entries for another version are refused."""
 Item = tuple[TaskProblem, float]
 """A problem without reference, and the time limit of each search in seconds."""
-Found = TaskProblem | str
+Found: TypeAlias = TaskProblem | str
 """The problem with its reference, or why no plan fits."""
 Spread = Callable[[Callable[[Item], Found], Iterable[Item]], Iterable[Found]]
 """Calls a function for each item, and yields what it returns in their order."""

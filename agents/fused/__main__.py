@@ -33,6 +33,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", help=f"{' or '.join(DEVICES)} (default: cpu)")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the results")
     parser.add_argument("--workers", type=int, default=1, help="processes that make problems")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     for field in fields(Settings):
         kind = {"int": int, "float": float}.get(str(field.type), str)
         choices = {"family": list(FAMILIES), "objective": OBJECTIVES}.get(field.name)
@@ -42,9 +43,12 @@ def main(arguments: Iterable[str] | None = None) -> int:
             help=f"default: {default}",
         )  # fmt: skip
     options = vars(parser.parse_args(None if arguments is None else list(arguments)))
-    folder, device, workers = (options.pop(key) for key in ("out", "device", "workers"))
+    folder, device, workers, resume = (
+        options.pop(key) for key in ("out", "device", "workers", "resume")
+    )
     try:
-        log = train(Settings(**options), folder, device, workers, partial(print, flush=True))
+        say = partial(print, flush=True)
+        log = train(Settings(**options), folder, device, workers, say, resume)
     except ParenvsError as error:
         print(printable(str(error)), file=sys.stderr)
         return 2

@@ -29,12 +29,13 @@ class FusedEnv:
         choices_made: (n,) int64, how many choices each episode has made.
         cuts: (n, 7) int64, chosen points; entries beyond the choices made are undefined.
         units: (n, 7) int64, chosen units; entries beyond the choices made are undefined.
+        generator: draws problems.
         turn: ``POINT`` or ``UNIT`` if all episodes choose that next, None if they may differ.
     """
 
     def __init__(self, pool: ProblemPool, count: int, seed: int = 0) -> None:
         self.pool, self.count, self.device = pool, count, pool.device
-        self._generator = torch.Generator(self.device).manual_seed(seed)
+        self.generator = torch.Generator(self.device).manual_seed(seed)
         self._slot = torch.arange(STAGES - 1, device=self.device)
         self.reset()
 
@@ -53,7 +54,7 @@ class FusedEnv:
     def draw(self) -> torch.Tensor:
         """Draw a problem for each episode: (n,) int64 indices in the pool, uniform."""
         return torch.randint(
-            len(self.pool), (self.count,), generator=self._generator, device=self.device
+            len(self.pool), (self.count,), generator=self.generator, device=self.device
         )
 
     def step(self, actions: torch.Tensor, check: bool = False) -> tuple[torch.Tensor, torch.Tensor]:

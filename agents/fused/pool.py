@@ -32,6 +32,7 @@ class ProblemPool:
     Args:
         episodes: the problems.
         device: the device that holds them.
+        first: which problem is the oldest.
 
     Attributes:
         device: the device that holds the problems.
@@ -40,12 +41,12 @@ class ProblemPool:
         outlooks: (8 b, 129, 65) int8; row ``8 i + k`` is problem i's ``outlook`` of k stages.
     """
 
-    def __init__(self, episodes: Episodes, device: torch.device) -> None:
+    def __init__(self, episodes: Episodes, device: torch.device, first: int = 0) -> None:
         self.device = device
         self.tensors = episodes.batch.map(lambda values: on(values, device))
         self.constant = {key: on(value, device) for key, value in episodes.constant.items()}
         self.outlooks = on(episodes.outlooks, device).flatten(0, 1)
-        self._next = 0
+        self._next = first
 
     def __len__(self) -> int:
         """Number of problems."""

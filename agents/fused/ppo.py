@@ -115,13 +115,14 @@ class PPO:
     Attributes:
         policy: the network that is trained.
         iteration: number of rollouts learned from so far.
+        generator: draws the choices.
     """
 
     def __init__(self, settings: Settings, env: FusedEnv) -> None:
         self.settings, self.env, self.iteration = settings, env, 0
         self.policy = FusedPolicy(env.device, settings.hidden, settings.seed)
         self.optimizer = torch.optim.Adam(self.policy.parameters(), eps=1e-5)
-        self._generator = torch.Generator(env.device).manual_seed(settings.seed + 1)
+        self.generator = torch.Generator(env.device).manual_seed(settings.seed + 1)
         self._next_choices: Choices | None = None
 
     def restart(self) -> None:
@@ -136,7 +137,7 @@ class PPO:
         choices = Choices.of(self.env) if self._next_choices is None else self._next_choices
         for _ in range(2 * self.settings.choices):
             logits = self.policy.logits(choices)
-            rank = draw(logits, self._generator)
+            rank = draw(logits, self.generator)
             taken.append((choices, rank, logits.gather(1, rank[:, None])[:, 0]))
             values.append(self.policy.values(choices))
             reward, ended = self.env.step(choices.action(rank))

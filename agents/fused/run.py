@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from parenvs.agents.fused.checkpoint import CHECKPOINT, load, save
 from parenvs.agents.fused.env import FusedEnv
 from parenvs.agents.fused.policy import greedy_lengths
 from parenvs.agents.fused.pool import ProblemPool, concatenated, draw_part, draw_parts
@@ -35,6 +36,8 @@ HELD_OUT, HELD_OUT_PART = 256, 2**32 - 1
 LOOKS = 10
 """How often a training evaluates the policy on the problems held out, the start not counted."""
 DEVICES = ("cpu", "cuda")
+KEPT_EVERY = 60.0
+"""Seconds of training between two checkpoints."""
 
 Say = Callable[[str], object]
 """Takes a line on how the training goes."""
@@ -46,6 +49,7 @@ def train(
     device: str = "cpu",
     workers: int = 1,
     say: Say = lambda _: None,
+    resume: bool = False,
 ) -> dict[str, Any]:
     """Train, and write the weights (``fused-policy.npz``) and the log (``fused-policy.json``).
 
@@ -55,30 +59,50 @@ def train(
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:<number>"``.
         workers: processes that make problems; 0 makes them in this one. It changes no result.
         say: is called with lines on how the training goes.
+        resume: go on from the last checkpoint in the folder, which is written every minute and
+            removed at the end; the result is that of a training without an interruption.
 
     Returns:
         The content of the log, as JSON types.
 
     Raises:
-        ParenvsError: there is no such device, or a setting is out of its range.
+        ParenvsError: there is no such device, a setting is out of its range, or the folder holds a
+            training that was interrupted, or, with ``resume``, no training of these settings.
     """
     check(settings)
+    kept = Path(folder) / CHECKPOINT
+    if kept.exists() and not resume:
+        raise ParenvsError(
+            f"{folder}: holds a training that was interrupted; continue with --resume, or choose "
+            "another folder"
+        )
+    standing = load(kept, settings) if resume else None
     if workers < 0:
         raise ParenvsError(f"workers must not be negative, not {workers}")
     torch_device = device_of(device)
     threads = one_thread() if torch_device.type == "cpu" else contextlib.nullcontext()
-    new_parts = draw_parts(settings.seed, settings.part, settings.family, workers)
+    done = 0 if standing is None else standing.iteration
+    refills = (done - 1) // settings.refill if settings.refill and done else 0
+    new_parts = draw_parts(settings.seed, settings.part, settings.family, workers, refills)
     with threads, contextlib.closing(new_parts):
         begin = time.perf_counter()
         parts = settings.problems // settings.part
-        first_problems = concatenated([next(new_parts) for _ in range(parts)])
+        first_parts = [next(new_parts) for _ in range(parts)]
+        first_problems = concatenated([first_parts[(k - refills) % parts] for k in range(parts)])
         held_out = draw_part(settings.seed, HELD_OUT_PART, HELD_OUT, settings.family)
-        pool = ProblemPool(first_problems, torch_device)
+        pool = ProblemPool(first_problems, torch_device, refills % parts * settings.part)
         ppo = PPO(settings, FusedEnv(pool, settings.envs, settings.seed))
         held_out_env = FusedEnv(ProblemPool(held_out, torch_device), HELD_OUT)
         points: list[dict[str, float]] = []
         say(f"{len(pool)} problems made in {time.perf_counter() - begin:.1f} s")
-        seconds = 0.0
+        seconds = written = 0.0
+        if standing is not None:
+            try:
+                standing.put(ppo)
+            except ParenvsError as error:
+                raise ParenvsError(f"{kept}: {error}; start anew elsewhere") from None
+            points, seconds, written = standing.points, standing.seconds, standing.seconds
+            say(f"goes on behind iteration {done}")
 
         def look(point: dict[str, float]) -> None:
             """Add the mean length of the greedy plans of the problems held out to a point."""
@@ -86,8 +110,9 @@ def train(
             point["held_out"] = round(mean_length, 5)
             points.append(point)
 
-        look({"iteration": 0})
-        for iteration in range(1, settings.iterations + 1):
+        if standing is None:
+            look({"iteration": 0})
+        for iteration in range(done + 1, settings.iterations + 1):
             begin = time.perf_counter()
             if settings.refill and iteration > 1 and (iteration - 1) % settings.refill == 0:
                 pool.put(next(new_parts))
@@ -113,7 +138,12 @@ def train(
                 )
             else:
                 points.append(point)
-    return _write(ppo, points, seconds, Path(folder), torch_device)
+            if seconds - written > KEPT_EVERY and iteration < settings.iterations:
+                save(kept, ppo, points, seconds)
+                written = seconds
+    log = _write(ppo, points, seconds, Path(folder), torch_device)
+    kept.unlink(missing_ok=True)
+    return log
 
 
 def device_of(name: str) -> torch.device:

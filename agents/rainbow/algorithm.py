@@ -319,7 +319,7 @@ class Rainbow(DQN):
         self._clipped.append(share)
         if len(self._clipped) < WATCHED:
             return
-        mean, low, high = np.mean(self._clipped), *self.q_net.support[[0, -1]].tolist()
+        mean, (low, high) = float(np.mean(self._clipped)), self.q_net.support[[0, -1]].tolist()
         self._clipped = []
         self.logger.record("train/clipped", mean)
         if mean > TOLERATED:

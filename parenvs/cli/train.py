@@ -199,20 +199,22 @@ def _train_fused(
         raise ParenvsError(
             f"--distribution {FUSED} plays drawn problems: --task pipeline-plan without a model"
         )
-    if agent != "ppo" or resume:
-        what = "--resume" if resume else f"--agent {agent}"
-        raise ParenvsError(f"{what} is not an option of --distribution {FUSED}")
+    if agent != "ppo":
+        raise ParenvsError(f"--agent {agent} is not an option of --distribution {FUSED}")
+    from parenvs.agents.fused.checkpoint import CHECKPOINT
     from parenvs.agents.fused.ppo import Settings
     from parenvs.agents.fused.run import LOG, WEIGHTS, train
 
     if (place / LOG).exists():
         raise ParenvsError(f"{place}: holds a run already; choose another folder")
-    samples = Settings().samples
+    settings = Settings(seed=seed, iterations=-(-steps // Settings().samples))
     with locked(place):
         try:
-            log = train(Settings(seed=seed, iterations=-(-steps // samples)), place, say=say)
+            log = train(settings, place, say=say, resume=resume)
         except KeyboardInterrupt:
-            raise ParenvsError("interrupted; nothing is kept") from None
+            kept = (place / CHECKPOINT).exists()
+            ending = f"continue with --resume --out {place}" if kept else "nothing is kept"
+            raise ParenvsError(f"interrupted; {ending}") from None
     say(f"{log['samples']:,} samples in {log['seconds']} s; {place / WEIGHTS}")
 
 

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parenvs.agents.fused import run as fused
 from parenvs.agents.fused.__main__ import main
+from parenvs.agents.fused.checkpoint import CHECKPOINT
 from parenvs.agents.fused.env import ACTIONS, FusedEnv
 from parenvs.agents.fused.policy import Choices, FusedPolicy, draw, greedy_lengths
 from parenvs.agents.fused.pool import ProblemPool, concatenated, draw_part, draw_parts
@@ -335,6 +337,65 @@ def test_train__the_same_again_with_any_number_of_workers(tmp_path, device, monk
         tmp_path / "2", Settings(**{**kept["settings"], "seed": 1, "iterations": 1}), workers=0
     )
     assert other["points"][0]["held_out"] != log["points"][0]["held_out"]
+
+
+class Stop(Exception):
+    """Ends a training in the middle."""
+
+
+def interrupted(folder, settings, monkeypatch, iteration):
+    """Train until an iteration is over, with a checkpoint behind each."""
+    played = PPO.play
+
+    def play(self):
+        if self.iteration == iteration:
+            raise Stop
+        return played(self)
+
+    monkeypatch.setattr(fused, "KEPT_EVERY", 0.0)
+    with monkeypatch.context() as until, pytest.raises(Stop):
+        until.setattr(PPO, "play", play)
+        fused.train(settings, folder, workers=0)
+
+
+def test_train__goes_on_as_if_it_had_not_been_interrupted(tmp_path, monkeypatch):
+    """Behind refills that have gone around the pool, and in the middle of episodes."""
+    monkeypatch.setattr(fused, "HELD_OUT", 4)
+    settings = replace(QUICK, envs=8, iterations=6, problems=8, part=4, refill=1, family="cnn")
+    whole, weights, _ = trained(tmp_path / "whole", settings, workers=0)
+    interrupted(tmp_path / "parts", settings, monkeypatch, 4)
+    assert [x.name for x in (tmp_path / "parts").iterdir()] == [CHECKPOINT]
+    with pytest.raises(ParenvsError, match="interrupted; continue with --resume"):
+        fused.train(settings, tmp_path / "parts")
+    with pytest.raises(ParenvsError, match="with seed 0, not 1"):
+        fused.train(replace(settings, seed=1), tmp_path / "parts", resume=True)
+    with pytest.raises(ParenvsError, match="no training to continue"):
+        fused.train(settings, tmp_path / "whole", resume=True)
+    log, again, _ = trained(tmp_path / "parts", settings, workers=0, resume=True)
+    assert all(np.array_equal(value, again[key]) for key, value in weights.items())
+    drop = [{k: v for k, v in p.items() if k != "seconds"} for p in (*whole["points"],)]
+    assert [{k: v for k, v in p.items() if k != "seconds"} for p in log["points"]] == drop
+    assert not (tmp_path / "parts" / CHECKPOINT).exists()
+
+
+@pytest.mark.parametrize("name", ["env/cuts", "env/problem", "random/choices", "adam/0/exp_avg"])
+def test_checkpoint__wrong_arrays_are_named(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(fused, "HELD_OUT", 4)
+    settings = replace(QUICK, envs=4, iterations=3, problems=4, part=4, family="cnn")
+    interrupted(tmp_path, settings, monkeypatch, 1)
+    path = tmp_path / CHECKPOINT
+    with np.load(path) as stored:
+        arrays = dict(stored)
+    np.savez(path, **{**arrays, name: arrays[name].astype(np.float16)})
+    with pytest.raises(ParenvsError, match=f"array '{name}'"):
+        fused.train(settings, tmp_path, workers=0, resume=True)
+    if name.startswith("env/"):
+        np.savez(path, **{**arrays, name: arrays[name] + 999})
+        with pytest.raises(ParenvsError, match=f"array '{name}' must hold numbers from 0 to"):
+            fused.train(settings, tmp_path, workers=0, resume=True)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ParenvsError, match="cannot be read"):
+        fused.train(settings, tmp_path, workers=0, resume=True)
 
 
 def test_draw_parts__are_what_is_drawn():

@@ -41,6 +41,10 @@ def refused(monkeypatch, capfd, tmp_path):
             ("train", "--task", "pipeline-plan", "--distribution", "fused", "--agent", "rainbow"),
             "--agent rainbow is not an option of --distribution fused",
         ),
+        (
+            ("train", "--task", "pipeline-plan", "--distribution", "fused", "--resume"),
+            "no training to continue",
+        ),
         (("train", "--task", "hybrid", "--distribution", "fused"), "--task pipeline-plan"),
         (("bench", "agents", "--engine", "ray"), MISSING),
         (("bench", "agents", "--engine", "rya"), "no engine 'rya'"),
@@ -65,7 +69,8 @@ def test_commands__fused_trains(monkeypatch, capfd, tmp_path):
     """As many iterations as have the steps; the folder is then taken."""
     from parenvs.agents.fused import run as fused
 
-    def train(settings, folder, say):
+    def train(settings, folder, say, resume):
+        assert not resume
         assert (settings.seed, settings.iterations, settings.samples) == (3, 2, 4096)
         (folder / fused.LOG).write_text("{}")
         return {"samples": 8192, "seconds": 1.0}
