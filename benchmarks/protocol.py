@@ -5,13 +5,12 @@
     python benchmarks/protocol.py --scale 0.001 --seeds 2 --out /tmp/try    # a quick try
 
 Every run is a line of ``protocol.jsonl``; what is there is not done again. A training that is
-stopped goes on from its last checkpoint in ``build/protocol`` (the fused loop begins anew).
+stopped goes on from its last checkpoint in ``build/protocol``.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -29,6 +28,7 @@ from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import THRESHOLDS, SetEvaluation, references_of
 from parenvs.agents.fused import Settings
 from parenvs.agents.fused import train as train_fused
+from parenvs.agents.fused.checkpoint import CHECKPOINT
 from parenvs.agents.fused.run import WEIGHTS
 from parenvs.agents.pretrained.policy import Episodes, PlanPolicy
 from parenvs.agents.train import Config, train
@@ -153,12 +153,9 @@ def fused(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
     folder = Path(run.build) / f"{run.agent}-{run.steps}-{run.seed}"
     samples = Settings().samples
     settings = Settings(seed=run.seed, iterations=max(run.steps // samples, 1))
-    begin = time.process_time()
-    if folder.exists():  # a run that was stopped
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    log = train_fused(settings, folder, workers=0)
-    seconds = time.process_time() - begin
+    folder.mkdir(parents=True, exist_ok=True)
+    log = train_fused(settings, folder, workers=0, resume=(folder / CHECKPOINT).exists())
+    seconds = log["seconds"]
     with np.load(folder / WEIGHTS) as weights:
         policy = PlanPolicy(dict(weights))
     played = set_of(SET)
@@ -210,7 +207,7 @@ def report(groups: dict[str, list[dict[str, Any]]]) -> list[str]:
         f"Regret on the {len(names):,} problems of `{SET}`, none of which is trained on: the share "
         "of the proven optimum's return that a plan falls short of. Interquartile mean, with the "
         "95 % interval of a stratified bootstrap over what the next column says. Each problem is "
-        "played once, by the best actions. `minutes`: of processor time of a training (median), of "
+        "played once, by the best actions. `minutes`: of processor time of a training (median; the fused loop by the clock), of "
         "the planners for all problems. `docs/reporting.md` has the protocol.",
         table(["agent", "what", "steps", "seeds", "regret", "95 % interval", "over", "mean",
                "optimal", "illegal", "minutes"], lines, left=2),
