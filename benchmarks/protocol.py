@@ -207,8 +207,8 @@ def report(groups: dict[str, list[dict[str, Any]]]) -> list[str]:
         f"Regret on the {len(names):,} problems of `{SET}`, none of which is trained on: the share "
         "of the proven optimum's return that a plan falls short of. Interquartile mean, with the "
         "95 % interval of a stratified bootstrap over what the next column says. Each problem is "
-        "played once, by the best actions. `minutes`: of processor time of a training (median; the fused loop by the clock), of "
-        "the planners for all problems. `docs/reporting.md` has the protocol.",
+        "played once, by the best actions. `minutes`: of processor time of a training (median; "
+        "the fused loop by the clock), of the planners for all problems. `docs/reporting.md` has the protocol.",
         table(["agent", "what", "steps", "seeds", "regret", "95 % interval", "over", "mean",
                "optimal", "illegal", "minutes"], lines, left=2),
         "## Performance profile\n\nShare of the episodes with at most a given regret.",
