@@ -208,7 +208,8 @@ def report(groups: dict[str, list[dict[str, Any]]]) -> list[str]:
         "of the proven optimum's return that a plan falls short of. Interquartile mean, with the "
         "95 % interval of a stratified bootstrap over what the next column says. Each problem is "
         "played once, by the best actions. `minutes`: of processor time of a training (median; "
-        "the fused loop by the clock), of the planners for all problems. `docs/reporting.md` has the protocol.",
+        "the fused loop by the clock), of the planners for all problems. `docs/reporting.md` has "
+        "the protocol.",
         table(["agent", "what", "steps", "seeds", "regret", "95 % interval", "over", "mean",
                "optimal", "illegal", "minutes"], lines, left=2),
         "## Performance profile\n\nShare of the episodes with at most a given regret.",
