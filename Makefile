@@ -41,7 +41,7 @@ demo: $(VENV)/.demo
 	$(BIN)/parenvs judge demo/plan.json
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
@@ -70,7 +70,7 @@ $(LOWEST_JAX)/.installed: setup.cfg pyproject.toml constraints-lowest-jax.txt
 	touch $@
 
 lowest: $(LOWEST)/.installed $(LOWEST_JAX)/.installed
-	$(LOWEST)/bin/python -m pytest -n 2
+	$(LOWEST)/bin/python -m pytest -n 2 --dist loadgroup
 	$(LOWEST_JAX)/bin/python -m pytest -n 2 $(LOWEST_JAX_TESTS)
 
 $(RAY)/.installed: setup.cfg pyproject.toml constraints-ray.txt
