@@ -1,7 +1,7 @@
 # make demo   plan T5-3B on four servers with PPO, beside even cut, PipeDream and the optimum
 # make test   the tests
 # Both set up .venv first; PYTHON chooses the interpreter.
-# make slow   the tutorials that train or start processes
+# make slow   the second job: tutorials that train or start processes, and tests/slow.txt
 # make docs   the site, in build/docs: warnings are errors, links inside are checked, no network
 # make release  sdist and wheel in dist, checked, and installed with every Python that is there
 # make lowest the tests with the lowest versions that setup.cfg allows: all that need no JAX in
@@ -44,7 +44,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
 
 $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
