@@ -135,7 +135,8 @@ class PartitionRequest(Request):
 
     Attributes:
         problem: the graph on its devices, with task and reward.
-        memory_limit: bytes that a device may use, for the planner ``exact`` (None: no limit).
+        memory_limit: bytes that a device may use, for the planner ``exact`` (None: the problem's
+            own limit, to which plans of all planners must keep, if it has one).
     """
 
     problem: Partitioning
@@ -156,6 +157,7 @@ class PartitionRequest(Request):
             "rules": problem.rules,
             "uneven": problem.uneven,
             "reward": problem.reward,
+            **problem.step.settings,
         }
 
     @cached_property
@@ -355,6 +357,8 @@ def _trained_partition(agent: str, request: PartitionRequest) -> PartitionAnswer
 
     env = play(request.env_id, request.object_kwargs, result.actions, request.seed)
     chosen = request.problem.chosen(env.get_wrapper_attr("plan")().partition)
+    if request.problem.step.limit is not None and not request.problem.fits(chosen):
+        raise InfeasibleError(f"{agent} found no plan within memory; give it more --steps")
     return PartitionAnswer(
         request.problem, chosen, result.value, method=agent, evaluations=result.episodes
     )

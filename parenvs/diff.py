@@ -22,6 +22,7 @@ import numpy as np
 from parenvs.errors import ParenvsError
 from parenvs.judging import ROUNDING
 from parenvs.partitioning.problem import Partitioning, PartitionReport
+from parenvs.partitioning.step import SETTINGS
 from parenvs.pipeline import formulas
 from parenvs.pipeline.problem import Pipeline, Report
 from parenvs.plan import HybridPlan, IntraOpPlan, OrderPlan, PipelinePlan, Plan
@@ -31,7 +32,7 @@ MOST_MOVES = 14
 _PIPELINE_FIELDS = (
     "fingerprint", "cluster", "micro_batch", "micro_batches", "recompute", "sync", "tied", "copies",
 )  # fmt: skip
-_PARTITION_FIELDS = ("fingerprint", "cluster", "rules", "uneven")
+_PARTITION_FIELDS = ("fingerprint", "cluster", "rules", "uneven", *SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,8 @@ def _pipeline_settings(pipeline: Pipeline) -> dict[str, Any]:
 
 def _partition_settings(problem: Partitioning) -> dict[str, Any]:
     own = {field: getattr(problem, field, None) for field in _PARTITION_FIELDS}
-    return {**own, "fingerprint": problem.graph.fingerprint}
+    step = {name: getattr(problem.step, name) for name in SETTINGS}
+    return {**own, **step, "fingerprint": problem.graph.fingerprint}
 
 
 def _require_equal(

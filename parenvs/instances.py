@@ -18,6 +18,7 @@ from parenvs.hybrid.model import HybridModel
 from parenvs.hybrid.problem import Hybrid, default_stack
 from parenvs.hybrid.stack import Stack
 from parenvs.partitioning.problem import Partitioning
+from parenvs.partitioning.step import Step
 from parenvs.pipeline.problem import Pipeline, check_stages, stages_on
 from parenvs.pipeline.profile import StageProfile
 from parenvs.plan import (
@@ -57,7 +58,9 @@ PIPELINE_OPTIONS = (
     "stages", "micro_batch", "micro_batches", "copies", "recompute", "sync", "tied",
 )  # fmt: skip
 """Options of ``problem`` for pipelines."""
-PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward")
+STEP_OPTIONS = ("micro_batch", "micro_batches", "recompute", "memory_limit")
+"""Options of partitions that say how a step runs, see ``parenvs.partitioning.step.Step.of``."""
+PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward", *STEP_OPTIONS)
 """Options of ``problem`` for partitions."""
 HYBRID_OPTIONS = ("batch", "stack")
 """Options of ``problem`` for hybrid plans."""
@@ -99,10 +102,11 @@ def problem(
         **options: for pipelines ``stages``, ``micro_batch``, ``micro_batches``, ``copies``,
             ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for the paper's instances, as
             its tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
-            cluster), ``rules``, ``uneven`` and ``reward``; for both ``variables``, ``batch``,
-            ``frozen`` and ``arguments``, see ``load_graph``; for hybrid plans ``batch`` (samples of
-            a step, which has no default), ``stack`` and ``precision``, see ``Hybrid``, and of what
-            ``load_graph`` takes ``variables``, ``frozen`` and ``arguments``; orders have none.
+            cluster), ``rules``, ``uneven``, ``reward``, and of ``STEP_OPTIONS``; for both
+            ``variables``, ``batch``, ``frozen`` and ``arguments``, see ``load_graph``; for hybrid
+            plans ``batch`` (samples of a step, which has no default), ``stack`` and ``precision``,
+            see ``Hybrid``, and of what ``load_graph`` takes ``variables``, ``frozen`` and
+            ``arguments``; orders have none.
 
     Returns:
         A ``Pipeline``, a ``Partitioning``, a ``Hybrid`` or an ``Ordering``.
@@ -271,7 +275,7 @@ def load_partitioning(
     task: str = PartitionPlan.task,
     reward: str = "paper",
     arguments: str | None = None,
-    **reading: Any,
+    **options: Any,
 ) -> Partitioning:
     """Load the partitioning of a shipped instance or a graph file.
 
@@ -286,17 +290,18 @@ def load_partitioning(
         task: ``"operator-partition"`` or ``"data-parallel"``.
         reward: ``"paper"`` or ``"step_time"``.
         arguments: see ``load_graph``.
-        **reading: see ``load_graph``.
+        **options: of the step, see ``Partitioning.build``, and of reading, see ``load_graph``.
 
     Raises:
         UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
         ParenvsError: see ``load_graph`` and ``Partitioning.build``.
     """
     text = os.fspath(instance)
-    how = (arguments, _reading_key(reading), _stamp(text))
     own = Cluster.parse(cluster)
+    step = Step.of(own, **{key: options.pop(key) for key in STEP_OPTIONS if key in options})
+    how = (arguments, _reading_key(options), _stamp(text))
     named = next((preset for preset in PRESETS.values() if preset == own), own)  # as plans say it
-    return _cached_partitioning(text, how, named, rules, uneven, task, reward)
+    return _cached_partitioning(task, reward, step, text, how, named, rules, uneven)
 
 
 def pipeline_of(
@@ -399,18 +404,10 @@ def _checked_pipeline(
 
 
 @lru_cache(maxsize=64)
-def _cached_partitioning(
-    instance: str,
-    how: tuple[str | None, _Key, int | None],
-    cluster: Cluster,
-    rules: str,
-    uneven: str,
-    task: str,
-    reward: str,
-) -> Partitioning:
-    """Load the problem; ``how`` are a function's arguments, the reading, and the file's time."""
-    partitioning = _cached_classes(instance, how, cluster, rules, uneven)
-    return replace(partitioning, task=task, reward=reward)
+def _cached_partitioning(task: str, reward: str, step: Step, *key: Any) -> Partitioning:
+    """Load the problem; ``key`` begins the arguments of ``_cached_classes``."""
+    found = _cached_classes(*key, step.micro_batch)
+    return replace(found, task=task, reward=reward, step=step.on(found.graph))
 
 
 @lru_cache(maxsize=16)
@@ -420,11 +417,13 @@ def _cached_classes(
     cluster: Cluster,
     rules: str,
     uneven: str,
+    micro_batch: int | None,
 ) -> Partitioning:
     """Load the problem with the default task and reward, which do not change the classes."""
-    arguments, reading, _ = how
+    arguments, reading, _ = how  # the time of the file's last change is part of the key
     graph = load_graph(instance, arguments=arguments, **dict(reading))
-    return Partitioning.build(graph, cluster, rules, uneven, instance=instance)
+    own = {"instance": instance, "micro_batch": micro_batch}
+    return Partitioning.build(graph, cluster, rules, uneven, **own)
 
 
 @lru_cache(maxsize=4)

@@ -121,8 +121,10 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
             f"{shown(target)}"
         )
     problem = Partitioning.build(
-        target, judged_cluster, plan.rules, plan.uneven, plan.task, instance=plan.instance
-    )
+        target, judged_cluster, plan.rules, plan.uneven, plan.task, instance=plan.instance,
+        micro_batch=plan.micro_batch, micro_batches=plan.micro_batches, recompute=plan.recompute,
+        memory_limit=plan.memory_limit,
+    )  # fmt: skip
     return problem.report(plan)
 
 

@@ -412,7 +412,7 @@ def test_plan__variable_that_stands_twice(path):
 def test_plan__unknown_key_of_a_partition(path, plan):
     words = refusal(path, {**plan.to_json(), "partitions": {}})
     assert "unknown field 'partitions' (did you mean 'partition'?)" in words
-    for key in ("cuts", "device_cuts", "micro_batch", "cut_after"):
+    for key in ("cuts", "device_cuts", "copies", "cut_after"):
         assert f"unknown field {key!r}" in refusal(path, {**plan.to_json(), key: 1})
 
 

@@ -29,7 +29,7 @@ def exact_partition(
 
     Args:
         problem: the problem, with its reward.
-        memory_limit: bytes that a device may use at most (default: no limit).
+        memory_limit: bytes that a device may use at most (default: the problem's limit, if any).
         scope: which tensors may be partitioned, ``"variables"``, ``"inputs"`` or ``"all"``
             (default: the problem's scope).
 
@@ -37,6 +37,7 @@ def exact_partition(
         InfeasibleError: no partition keeps the memory limit; says by how much the best one misses.
     """
     begin = time.perf_counter()
+    memory_limit = problem.step.limit if memory_limit is None else memory_limit
     classes, base_return, weights = problem.decidable(scope), *problem.returns
     program = _Program(problem, classes)
     nodes = 0

@@ -11,6 +11,7 @@ from parenvs.agents.answer import PartitionAnswer
 from parenvs.errors import InfeasibleError
 from parenvs.partitioning.explain import Explainer
 from parenvs.partitioning.megatron import megatron_classes
+from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import PartitionSpace
 
 _BATCH = 4096  # episodes drawn at once
@@ -69,19 +70,48 @@ def random_episodes(space: PartitionSpace, episodes: int, rng: np.random.Generat
 def random_search(
     space: PartitionSpace, evaluations: int, rng: np.random.Generator
 ) -> PartitionAnswer:
-    """The best of ``evaluations`` random episodes."""
+    """The best of ``evaluations`` random episodes.
+
+    Raises:
+        InfeasibleError: none of them keeps to the problem's limit of memory.
+    """
     begin = time.perf_counter()
-    problem = space.problem
     best: tuple[float, np.ndarray] | None = None
     evaluations = max(evaluations, 1)
     for start in range(0, evaluations, _BATCH):
         chosen = space.chosen(random_episodes(space, min(_BATCH, evaluations - start), rng))
-        values = problem.value(chosen)
-        i = int(values.argmax())
-        if best is None or values[i] > best[0]:
-            best = float(values[i]), chosen[i]
-    assert best is not None
+        found = best_fitting(space.problem, chosen)
+        if found is not None and (best is None or found[0] > best[0]):
+            best = found
+    if best is None:
+        raise InfeasibleError(
+            f"random: none of {evaluations:,} plans of {space.problem.graph.name} keeps to "
+            f"{space.problem.memory_limit:,.0f} bytes on a device; give it more --steps"
+        )
     return _answer(space, best[1], "random", evaluations, begin)
+
+
+def best_fitting(problem: Partitioning, chosen: np.ndarray) -> tuple[float, np.ndarray] | None:
+    """Return and classes of the best of some plans that keep to the limit of memory, or None.
+
+    The bytes at one moment are linear in the classes: the fullest moment of a plan that exceeds the
+    limit tells at once which others exceed it there.
+
+    Args:
+        problem: the problem.
+        chosen: (k, C) bool, legal choices of classes.
+    """
+    returns, limit = problem.returns.value(chosen), problem.step.limit
+    left = np.ones(len(chosen), dtype=bool)
+    while left.any():
+        best = int(np.where(left, returns, -np.inf).argmax())
+        memory = problem.footprint.memory(chosen[best])
+        if limit is None or memory.peak <= limit:
+            return float(returns[best]), chosen[best]
+        whole_bytes, saved_bytes = problem.footprint.saved_at(memory.at)
+        left &= whole_bytes - chosen @ saved_bytes <= limit
+        left[best] = False
+    return None
 
 
 def data_parallel(space: PartitionSpace) -> PartitionAnswer:

@@ -17,6 +17,7 @@ from parenvs.cli.model import Model, reading
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
 from parenvs.instances import PURE_TASKS as TASKS
+from parenvs.partitioning.step import DEVICE
 from parenvs.plan import HybridPlan, OrderPlan, PipelinePlan
 
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ Stages = Annotated[
     typer.Option(help="Pipeline stages (default: chosen, with the devices; train: one a server)."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
-MicroBatch = Annotated[int | None, typer.Option(help="Samples in a micro-batch (default: 16).")]
+MicroBatch = Annotated[
+    int | None,
+    typer.Option(help="Samples in a micro-batch (default: 16; partitions: the graph's batch)."),
+]
 Word = Annotated[
     str,
     typer.Option(
@@ -113,13 +117,14 @@ def read_request(
     ] = None,
     micro_batch: MicroBatch = None,
     micro_batches: Annotated[
-        int | None, typer.Option(help="Micro-batches in a step (default: 16).")
+        int | None, typer.Option(help="Micro-batches in a step (default: 16; partitions: 1).")
     ] = None,
     copies: Annotated[
         float | None, typer.Option(help="Copies of the parameters on a device (default: 2).")
     ] = None,
     recompute: Annotated[
-        str | None, typer.Option(help="Activations recomputed: full (default) or none.")
+        str | None,
+        typer.Option(help="Activations recomputed: full (default of pipelines) or none."),
     ] = None,
     sync: Annotated[
         str | None,
@@ -163,7 +168,7 @@ def read_request(
     price: hybrid.Price = None,
     memory_limit: Annotated[
         str | None,
-        typer.Option(help="GB a device, or 'device' for 0.9 of its own; for the exact agent."),
+        typer.Option(help="Of partitions: GB a device, or 'device' for 0.9 of its own memory."),
     ] = None,
 ) -> tuple[Request, Model]:
     """Read the problem of a command and how to solve it, as planners take them.
@@ -236,6 +241,7 @@ def read_request(
         rules=rules,
         uneven=uneven,
         reward=reward,
+        memory_limit=None if memory_limit is None else _limit(memory_limit),
     )
     allowed = PIPELINE_OPTIONS if is_pipeline else PARTITION_OPTIONS
     for name in problem_options if task in TASKS else ():  # problem() refuses unknown tasks
@@ -261,16 +267,10 @@ def read_request(
     search_options = given(radius=radius, candidates=candidates, time_limit=time_limit)
     if parts:
         search_options["clusters"] = tuple(parts)
-    if is_pipeline and memory_limit is not None:
-        raise ParenvsError(f"--memory-limit is not an option of --task {task}")
     if not is_pipeline and search_options:
         raise ParenvsError(
             f"{_option(next(iter(search_options)))} is not an option of --task {task}"
         )
-    if memory_limit == "device":
-        search_options["memory_limit"] = planned.memory_limit
-    elif memory_limit is not None:
-        search_options["memory_limit"] = _gigabytes(memory_limit)
     return request_of(planned, seed=seed, steps=steps, **search_options), model
 
 
@@ -284,8 +284,10 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _gigabytes(text: str) -> float:
-    """Return as bytes what ``text`` gives in GB."""
+def _limit(text: str) -> float | str:
+    """Return as bytes what ``text`` gives in GB, and ``device`` as it is."""
+    if text == DEVICE:
+        return text
     try:
         gigabytes = float(text)
     except ValueError:

@@ -59,6 +59,7 @@ def load_partitioning(
     uneven: str,
     task: str,
     reward: str,
+    **step: Any,
 ) -> Partitioning:
     """Return the partitioning problem of an instance.
 
@@ -70,6 +71,7 @@ def load_partitioning(
         uneven: ``"pad"`` or ``"forbid"``.
         task: ``"operator-partition"`` or ``"data-parallel"``.
         reward: ``"paper"`` or ``"step_time"``.
+        **step: ``micro_batch``, ``micro_batches``, ``recompute`` and ``memory_limit``.
 
     Raises:
         TypeError: ``instance`` is nothing of these.
@@ -77,9 +79,9 @@ def load_partitioning(
     """
     parsed = choose_cluster(cluster, devices)
     if isinstance(instance, Graph):
-        return Partitioning.build(instance, parsed, rules, uneven, task, reward)
+        return Partitioning.build(instance, parsed, rules, uneven, task, reward, **step)
     name = path_of(instance, "a Graph")
-    return instances.load_partitioning(name, parsed, rules, uneven, task, reward)
+    return instances.load_partitioning(name, parsed, rules, uneven, task, reward, **step)
 
 
 def path_of(instance: Any, kinds: str) -> str:

@@ -117,21 +117,20 @@ class Exchange:
 def _groups(
     partitioning: Partitioning, node_of: dict[int, int]
 ) -> dict[tuple[int, int, tuple[int, ...]], np.ndarray]:
-    """(first instruction, end, classes) -> bytes if none of these is partitioned, or each one."""
+    """(first moment, end, classes) -> bytes if none of these is partitioned, or each one."""
     footprint, graph = partitioning.footprint, partitioning.graph
-    steps = max(len(graph.opcode), 1)
-    held = np.zeros(len(footprint.bytes), dtype=bool)
-    held[footprint.parameters] = True
+    moments = max(len(footprint.order), 1)
+    held = footprint.parameters[footprint.bytes[footprint.parameters] > 0]
+    lives = [(tensor, 0, moments) for tensor in held.tolist()]
+    stays = np.stack(footprint.stays, axis=1)
+    lives += [(tensor, first, last + 1) for tensor, first, last in stays.tolist()]
     groups: dict[tuple[int, int, tuple[int, ...]], np.ndarray] = {}
-    for tensor in np.flatnonzero((held | footprint.transient) & (footprint.bytes > 0)).tolist():
-        lo, hi = (
-            (0, steps) if held[tensor] else (footprint.first[tensor], footprint.last[tensor] + 1)
-        )
+    for tensor, lo, hi in sorted(lives, key=lambda life: life[0]):
         labels = footprint.label[graph.dim_offset[tensor] : graph.dim_offset[tensor + 1]].tolist()
         own = tuple(sorted({x for x in labels if x in node_of and footprint.share[x] < 1}))
         size = float(footprint.bytes[tensor])
         sizes = [size] + [size * float(footprint.share[x]) ** labels.count(x) for x in own]
-        key = (int(lo), int(hi), own)
+        key = (lo, hi, own)
         groups[key] = groups.get(key, np.zeros(len(sizes))) + np.array(sizes)
     return groups
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -132,6 +132,18 @@ class DimensionClasses:
             chosen[self.label[self.graph.dim_offset[self.tensor[path]] + dimension]] = True
         return chosen
 
+    def with_sizes(self, uneven: str, devices: int) -> DimensionClasses:
+        """The same classes, blocked by the rules and by the sizes of the graph's dimensions.
+
+        Args:
+            uneven: ``"pad"`` or ``"forbid"``, as in ``dimension_classes``.
+            devices: devices that a dimension would be split over.
+        """
+        dims, blocked = self.graph.dims, self.blocked_by >= 0
+        if uneven == "forbid":
+            blocked[self.label[(dims > 1) & (dims % max(devices, 1) != 0)]] = True
+        return replace(self, blocked=blocked, devices=devices)
+
     def partition(self, chosen: np.ndarray, scope: str) -> dict[str, int]:
         """Partitioned dimension of each entry parameter of a scope that has one, by path."""
         graph = self.graph
@@ -182,21 +194,17 @@ def dimension_classes(
                         blocked_by[lower] = instruction
                 else:
                     first_conflict.setdefault((lower, upper), instruction)
-    blocked = blocked_by >= 0
-    if uneven == "forbid":
-        odd = (graph.dims > 1) & (graph.dims % max(devices, 1) != 0)
-        blocked[label[odd]] = True
     pairs = sorted(first_conflict)
-    return DimensionClasses(
+    classes = DimensionClasses(
         graph=graph,
         factors=factors,
         label=label.astype(np.int32),
-        blocked=blocked,
+        blocked=blocked_by >= 0,
         blocked_by=blocked_by,
         conflicts=np.array(pairs, dtype=np.int32).reshape(-1, 2),
         conflict_at=np.array([first_conflict[pair] for pair in pairs], dtype=np.int32),
-        devices=devices,
     )
+    return classes.with_sizes(uneven, devices)
 
 
 def _exclusive(factors: Factors, label: np.ndarray) -> list[tuple[int, list[int]]]:

@@ -91,31 +91,36 @@ def saved_seconds(classes: DimensionClasses, seconds: np.ndarray, share: np.ndar
 
 
 def all_reduce_seconds(
-    classes: DimensionClasses, seconds: np.ndarray, cluster: Cluster
+    classes: DimensionClasses, seconds: np.ndarray, cluster: Cluster, times: np.ndarray
 ) -> np.ndarray:
     """(C,) seconds of all-reduces that partitioning a class costs in a step.
 
-    Each factor that leaves a partial result costs one ring over all devices, at each run.
+    Each factor that leaves a partial result costs one ring over all devices, at each time that the
+    result is summed.
 
     Args:
         classes: the dimension classes.
         seconds: (I,) seconds of each instruction, which tell the branch that is taken.
         cluster: the devices.
+        times: (I,) how often a step sums each instruction's result, loops aside.
     """
     graph, factors = classes.graph, classes.factors
     instruction = factors.instruction[factors.partial]
-    size_bytes = graph.tensor_bytes_of(instruction) * runs(graph, seconds)[instruction]
+    often = (runs(graph, seconds) * times)[instruction]
+    size_bytes = graph.tensor_bytes_of(instruction) * often
     ring_seconds = cluster.sync_seconds(size_bytes, np.array(0), np.array(cluster.devices))
     return np.bincount(classes.factor_class[factors.partial], ring_seconds, len(classes))
 
 
-def all_reduces(classes: DimensionClasses, chosen: np.ndarray) -> int:
-    """Number of results that are all-reduced if the classes ``chosen`` are split.
+def all_reduces(classes: DimensionClasses, chosen: np.ndarray, times: np.ndarray) -> int:
+    """Number of all-reduces of a step, loops aside, if the classes ``chosen`` are split.
 
-    An argmax reduces two arrays at once, values and indices: each is all-reduced.
+    ``times`` (I,) says how often a step sums each instruction's result. An argmax reduces two
+    arrays at once, values and indices: each is all-reduced.
     """
     instructions = partial_instructions(classes, chosen)
-    return int(np.diff(classes.graph.result_offset)[instructions].sum())
+    results = np.diff(classes.graph.result_offset)[instructions]
+    return int((results * times[instructions]).sum())
 
 
 def partial_instructions(classes: DimensionClasses, chosen: np.ndarray) -> np.ndarray:

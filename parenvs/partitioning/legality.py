@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.cluster import Cluster
 from parenvs.errors import did_you_mean, shown
 from parenvs.partitioning.classes import DimensionClasses, scope_of
 from parenvs.partitioning.explain import Explainer, shape_text
@@ -24,7 +23,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(
-    plan: PartitionPlan, classes: DimensionClasses, cluster: Cluster, rules: str, uneven: str
+    plan: PartitionPlan, classes: DimensionClasses, fingerprint: str, settings: dict[str, Any]
 ) -> Verdict:
     """Check a plan against the classes of a graph and the settings of a problem.
 
@@ -33,12 +32,11 @@ def verdict(
     Args:
         plan: the plan.
         classes: the dimension classes of the problem's graph.
-        cluster: the problem's cluster, which must be the plan's.
-        rules: the problem's rule set, likewise.
-        uneven: the problem's treatment of uneven dimensions, likewise.
+        fingerprint: of the graph, which must be the plan's.
+        settings: of the problem by name (cluster, rules, ...), which must be the plan's, too.
     """
     known, reasons = _known_entries(plan, classes)
-    reasons += _mismatches(plan, classes, {"cluster": cluster, "rules": rules, "uneven": uneven})
+    reasons += _mismatches(plan, classes.graph.name, fingerprint, settings)
     chosen = classes.chosen(known)
     if not reasons:
         reasons = _broken_rules(plan, classes, chosen)
@@ -72,20 +70,31 @@ def _known_entries(
     return known, reasons
 
 
+def over_memory(peak: float, limit: float) -> tuple[str, ...]:
+    """The reason for which a plan of ``peak`` bytes on each device is illegal, if it is one."""
+    if peak <= limit:
+        return ()
+    return (
+        f"memory: {peak:,.0f} bytes on each device, {peak - limit:,.0f} more than the {limit:,.0f} "
+        "allowed",
+    )
+
+
 def _mismatches(
-    plan: PartitionPlan, classes: DimensionClasses, settings: dict[str, Cluster | str]
+    plan: PartitionPlan, name: str, fingerprint: str, settings: dict[str, Any]
 ) -> list[str]:
-    """Reasons for which the plan is for another graph or other settings."""
-    graph, reasons = classes.graph, []
-    if plan.fingerprint != graph.fingerprint:
+    """Reasons for which the plan is for another graph, called ``name``, or other settings."""
+    reasons = []
+    if plan.fingerprint != fingerprint:
         reasons.append(
-            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {graph.name} is "
-            f"{graph.fingerprint[:19]}...; make the plan anew"
+            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {name} is "
+            f"{fingerprint[:19]}...; make the plan anew"
         )
     for key, expected in settings.items():
         planned = getattr(plan, key)
         if planned != expected:
-            reasons.append(f"{key}: the plan is for {planned}, not {expected}")
+            words = ["the graph's batch" if x is None else str(x) for x in (planned, expected)]
+            reasons.append(f"{key}: the plan is for {words[0]}, not {words[1]}")
     return reasons
 
 

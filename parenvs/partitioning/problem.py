@@ -24,8 +24,9 @@ from parenvs.graph.graph import Graph
 from parenvs.partitioning.classes import DimensionClasses, dimension_classes, scope_of
 from parenvs.partitioning.explain import Explainer
 from parenvs.partitioning.formulas import LinearReturn
-from parenvs.partitioning.legality import verdict
+from parenvs.partitioning.legality import over_memory, verdict
 from parenvs.partitioning.memory import Footprint, Memory
+from parenvs.partitioning.step import SETTINGS, WHOLE, Step, at_micro_batch
 from parenvs.plan import ILLEGAL, PARTITION_PLANS, Bounded, PartitionPlan
 
 REWARDS = ("paper", "step_time")
@@ -46,6 +47,8 @@ class Partitioning:
         task: ``"operator-partition"`` or ``"data-parallel"``.
         reward: ``"paper"`` or ``"step_time"``, what ``value`` and the environments pay.
         instance: name or path that plans carry (default: the graph's name).
+        step: micro-batches, recomputation, and the limit of memory; the classes are those of the
+            graph at its micro-batch.
 
     Raises:
         ParenvsError: unknown task or reward.
@@ -59,6 +62,7 @@ class Partitioning:
     task: str = PartitionPlan.task
     reward: str = "paper"
     instance: str = ""
+    step: Step = WHOLE
 
     def __post_init__(self) -> None:
         """Refuse unknown tasks and rewards; take the graph's name where no instance is given."""
@@ -81,6 +85,7 @@ class Partitioning:
         task: str = PartitionPlan.task,
         reward: str = "paper",
         instance: str = "",
+        **step: Any,
     ) -> Partitioning:
         """Find the classes of a graph.
 
@@ -92,10 +97,12 @@ class Partitioning:
             task: ``"operator-partition"`` or ``"data-parallel"``.
             reward: ``"paper"`` or ``"step_time"``.
             instance: name or path that plans carry (default: the graph's name).
+            **step: ``micro_batch``, ``micro_batches``, ``recompute`` and ``memory_limit``, see
+                ``parenvs.partitioning.step.Step.of``.
 
         Raises:
             ParenvsError: one device only, no trainable variable, paths that are not unique,
-                unknown rules, task or reward.
+                unknown rules, task or reward, or a setting of the step that cannot be.
         """
         cluster = Cluster.parse(cluster)
         if cluster.devices < 2:
@@ -108,8 +115,11 @@ class Partitioning:
                 "Graph.from_hlo(path, variables=...), an argument's index or globs over parameter "
                 "paths, save it as .npz and give that"
             )
+        how = Step.of(cluster, **step).on(graph)
         classes = dimension_classes(graph, rules, uneven, cluster.devices)
-        problem = cls(graph, cluster, rules, uneven, classes, task, reward, instance)
+        if how.micro_batch is not None:
+            classes = at_micro_batch(classes, how.micro_batch, uneven)
+        problem = cls(graph, cluster, rules, uneven, classes, task, reward, instance, how)
         paths = [graph.paths[i] for i in problem.parameters("all").tolist()]
         twice = [path for path, count in Counter(paths).items() if count > 1]
         if twice:
@@ -127,7 +137,9 @@ class Partitioning:
         """Graph, cluster and what is asked, in a line."""
         return (
             f"Partitioning({self.graph.name!r}, {self.cluster}, rules={self.rules!r}, "
-            f"uneven={self.uneven!r}, task={self.task!r}, reward={self.reward!r})"
+            f"uneven={self.uneven!r}, task={self.task!r}, reward={self.reward!r}"
+            + "".join(f", {name}={value!r}" for name, value in self.step.settings.items())
+            + ")"
         )
 
     # What is decided
@@ -172,8 +184,20 @@ class Partitioning:
 
     @cached_property
     def seconds(self) -> np.ndarray:
-        """(I,) seconds of each instruction on one device."""
-        return formulas.instruction_seconds(self.graph, self.cluster.device)
+        """(I,) seconds of each instruction in a step on one device."""
+        graph = self.classes.graph
+        times = self.step.repetitions(graph, self._again)
+        return formulas.instruction_seconds(graph, self.cluster.device) * times
+
+    @cached_property
+    def synchronisations(self) -> np.ndarray:
+        """(I,) how often a step all-reduces partial results of each instruction, loops aside."""
+        return self.step.synchronisations(self.classes, self._again)
+
+    @property
+    def _again(self) -> np.ndarray | int:
+        """(I,) bool, what the backward pass runs once more; 0 if that is nothing."""
+        return self.footprint.again if self.step.recomputes else 0
 
     @property
     def replicate_seconds(self) -> float:
@@ -188,7 +212,9 @@ class Partitioning:
     @cached_property
     def all_reduce_seconds(self) -> np.ndarray:
         """(C,) seconds of all-reduces that partitioning a class costs in a step."""
-        return formulas.all_reduce_seconds(self.classes, self.seconds, self.cluster)
+        return formulas.all_reduce_seconds(
+            self.classes, self.seconds, self.cluster, self.synchronisations
+        )
 
     @cached_property
     def gain_seconds(self) -> np.ndarray:
@@ -222,18 +248,35 @@ class Partitioning:
         raise ParenvsError(f"reward must be one of {REWARDS}, not {shown(reward)}")
 
     def value(self, chosen: np.ndarray) -> np.ndarray:
-        """Return of the complete episodes that partition the classes ``chosen``, (..., C) bool."""
-        return self.returns.value(chosen)
+        """Return of the complete episodes that partition the classes ``chosen``, (..., C) bool.
+
+        It is -1 beyond the limit of memory, if there is one.
+        """
+        returns = self.returns.value(chosen)
+        if self.step.limit is None:
+            return returns
+        fits = np.array([self.fits(one) for one in chosen.reshape(-1, chosen.shape[-1])])
+        return np.where(fits.reshape(chosen.shape[:-1]), returns, ILLEGAL)
 
     @cached_property
     def footprint(self) -> Footprint:
         """Memory on each device."""
-        return Footprint(self.graph, self.classes.label, self.device_share)
+        return Footprint(
+            self.classes.graph,
+            self.classes.label,
+            self.device_share,
+            self.step.micro_batches,
+            self.step.recomputes,
+        )
 
     @property
     def memory_limit(self) -> float:
-        """Bytes that a plan may use on each device."""
-        return self.cluster.memory_limit
+        """Bytes that a plan may use on each device: the limit, or without one the cluster's."""
+        return self.cluster.memory_limit if self.step.limit is None else self.step.limit
+
+    def fits(self, chosen: np.ndarray) -> bool:
+        """Whether the classes ``chosen``, (C,) bool, keep to ``memory_limit``."""
+        return bool(self.footprint.memory(chosen).peak <= self.memory_limit)
 
     # Choices, plans and reports
 
@@ -261,15 +304,22 @@ class Partitioning:
             partition=self.partition(chosen),
             rules=self.rules,
             uneven=self.uneven,
+            **self.step.settings,
         )
 
     def report(self, plan: PartitionPlan) -> PartitionReport:
         """Judge a plan of any task on this graph and cluster.
 
-        What the plan has to name follows from its own task, not from the problem's.
+        What the plan has to name follows from its own task, not from the problem's. The limit of
+        memory is the problem's, whatever the plan was made for.
         """
         classes, dims = self.classes, self.graph.dims
-        chosen, reasons = verdict(plan, classes, self.cluster, self.rules, self.uneven)
+        expected = {name: getattr(self, name) for name in ("cluster", "rules", "uneven")}
+        expected |= {name: getattr(self.step, name) for name in SETTINGS}
+        chosen, reasons = verdict(plan, classes, self.graph.fingerprint, expected)
+        memory = self.footprint.memory(chosen)
+        if self.step.limit is not None and not reasons:
+            reasons = over_memory(memory.peak, self.step.limit)
         dimensions = self.dimensions(scope_of(plan.task, "paper"))
         split = chosen[classes.label[dimensions]] & (dims[dimensions] > 1)
         compute, communication = formulas.step_parts(
@@ -285,9 +335,9 @@ class Partitioning:
             partitioned_dimensions=int(split.sum()),
             compute_seconds=compute,
             communication_seconds=communication,
-            all_reduces=formulas.all_reduces(classes, chosen),
+            all_reduces=formulas.all_reduces(classes, chosen, self.synchronisations),
             replicate_seconds=self.replicate_seconds,
-            memory=self.footprint.memory(chosen),
+            memory=memory,
         )
 
 
@@ -342,14 +392,17 @@ class PartitionReport:
     def utilisation(self) -> float:
         """Average device utilisation, in [0, 1]: useful FLOPs / (N * peak * step time).
 
-        It is 0 if all is computed from constants, so that a step takes no time.
+        What is recomputed is not useful. It is 0 if all is computed from constants, so that a step
+        takes no time.
         """
         cluster = self.problem.cluster
         if not self.step_seconds:
             return 0.0
         device = replace(cluster.device, memory_bw=math.inf)
-        useful = formulas.instruction_seconds(self.problem.graph, device, efficiency=1.0).sum()
-        return float(useful) / (cluster.devices * self.step_seconds)
+        graph = self.problem.classes.graph
+        once = formulas.instruction_seconds(graph, device, efficiency=1.0)
+        useful = float((once * self.problem.step.repetitions(graph)).sum())
+        return useful / (cluster.devices * self.step_seconds)
 
     @property
     def fits(self) -> bool:

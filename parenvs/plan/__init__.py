@@ -17,7 +17,7 @@ from parenvs.plan.hybrid import (
 )
 from parenvs.plan.intra_op import IntraOpPlan
 from parenvs.plan.order import OrderPlan
-from parenvs.plan.partition import RULE_SETS, UNEVEN, BatchPlan, PartitionPlan
+from parenvs.plan.partition import REMADE, RULE_SETS, UNEVEN, BatchPlan, PartitionPlan
 from parenvs.plan.pipeline import (
     COPIES,
     MICRO_BATCH,
@@ -38,6 +38,7 @@ __all__ = [
     "PLANS",
     "RECOMPUTE",
     "RECOMPUTE_MODES",
+    "REMADE",
     "RULE_SETS",
     "SCHEDULES",
     "SCHEMA",

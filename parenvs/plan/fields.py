@@ -13,6 +13,7 @@ from parenvs.errors import PlanError, did_you_mean, shown
 
 LARGEST_NUMBER = 2**31 - 1
 """Largest number in a plan file."""
+_LARGEST_SIZE = 1e30
 _LONGEST_TEXT = 4096  # as long as a path can be
 
 
@@ -65,6 +66,20 @@ def number(content: Mapping[str, Any], key: str, default: float, where: str) -> 
     ):
         raise PlanError(f"{where}: field {key!r} must be a number from 0, not {shown(value)}")
     return value
+
+
+def size(content: Mapping[str, Any], key: str, where: str) -> float:
+    """Return a field that is a positive number of bytes."""
+    value = content[key]
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not 0 < value <= _LARGEST_SIZE
+    ):
+        raise PlanError(
+            f"{where}: field {key!r} must be a positive number of bytes, not {shown(value)}"
+        )
+    return float(value)
 
 
 def integers(content: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:

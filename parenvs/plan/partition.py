@@ -10,6 +10,7 @@ from parenvs.cluster import Cluster
 from parenvs.errors import PlanError
 from parenvs.plan import fields
 from parenvs.plan.base import HEAD, Plan
+from parenvs.plan.pipeline import RECOMPUTE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -18,6 +19,10 @@ RULE_SETS = ("shardy", "automap")
 """Factor rules; ``automap`` also forbids to partition a reduced dimension."""
 UNEVEN = ("pad", "forbid")
 """Dimensions that the number of devices does not divide are padded, or stay replicated."""
+REMADE = RECOMPUTE[::-1]
+"""What the backward pass of a partitioned step recomputes: nothing, or all but some borders."""
+_STEP = ("micro_batch", "micro_batches", "recompute", "memory_limit")
+"""Fields that say how a step runs; files leave them out where they have their defaults."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,10 @@ class PartitionPlan(Plan):
         partition: path of a variable or batch input -> its partitioned dimension.
         rules: ``"shardy"`` or ``"automap"``.
         uneven: ``"pad"`` or ``"forbid"``.
+        micro_batch: samples of a micro-batch; None: the batch that the graph was made for.
+        micro_batches: micro-batches of a step, whose gradients are added up.
+        recompute: ``"none"`` or ``"full"``.
+        memory_limit: bytes that the plan keeps to on each device; None: no limit is asked for.
     """
 
     instance: str
@@ -42,6 +51,10 @@ class PartitionPlan(Plan):
     partition: dict[str, int]
     rules: str = "shardy"
     uneven: str = "pad"
+    micro_batch: int | None = None
+    micro_batches: int = 1
+    recompute: str = REMADE[0]
+    memory_limit: float | None = None
 
     task: ClassVar[str] = "operator-partition"
 
@@ -50,6 +63,7 @@ class PartitionPlan(Plan):
 
         One server of V100 is written as its number of devices, without ``cluster``.
         """
+        defaults = dict(zip(_STEP, (None, 1, REMADE[0], None), strict=True))
         content: dict[str, Any] = {**self._head(), "devices": self.cluster.devices}
         if self.cluster != Cluster.parse(f"1x{self.cluster.devices}:v100"):
             content["cluster"] = self.cluster.to_json()
@@ -57,14 +71,15 @@ class PartitionPlan(Plan):
             **content,
             "rules": self.rules,
             "uneven": self.uneven,
+            **{key: value for key in _STEP if (value := getattr(self, key)) != defaults[key]},
             "partition": dict(sorted(self.partition.items())),
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
-        """See ``Plan.from_json``; rules are ``shardy`` and uneven is ``pad`` if not given."""
+        """See ``Plan.from_json``; without fields of the step it is one of the graph's batch."""
         needed = {*HEAD, "devices", "partition"}
-        fields.check_keys(content, needed, {"cluster", "rules", "uneven"}, where)
+        fields.check_keys(content, needed, {"cluster", "rules", "uneven", *_STEP}, where)
         devices = fields.count(content, "devices", where)
         if devices < 2:
             raise PlanError(f"{where}: field 'devices' must be 2 or more, not {devices}")
@@ -83,6 +98,14 @@ class PartitionPlan(Plan):
             partition=fields.dimensions(content, "partition", where),
             rules=fields.choice(content, "rules", RULE_SETS, where),
             uneven=fields.choice(content, "uneven", UNEVEN, where),
+            recompute=fields.choice(content, "recompute", REMADE, where),
+            micro_batch=fields.count(content, "micro_batch", where)
+            if "micro_batch" in content
+            else None,
+            micro_batches=fields.count({"micro_batches": 1, **content}, "micro_batches", where),
+            memory_limit=fields.size(content, "memory_limit", where)
+            if "memory_limit" in content
+            else None,
         )
 
 

@@ -39,6 +39,8 @@ class PartitionVectorEnv(BatchedEnv):
         self._row = np.arange(n) * self._known.shape[1]
         self._position = np.zeros(n, dtype=np.int64)
         self._stake = np.zeros(n, dtype=np.int64)  # decision known of the class at stake, or OPEN
+        self._limited = self.env.problem.step.limit is not None
+        self._earned = np.zeros(n)  # returns so far, with a limit of memory
         self._over = NOBODY  # environments whose episode has ended
         # Constant arrays: making them in every step, or using numbers instead, takes longer.
         self._free = np.ones((n, 2), dtype=np.int8)
@@ -60,7 +62,7 @@ class PartitionVectorEnv(BatchedEnv):
         env = copying.copy(self.env)
         env._decisions = self._decisions[index].copy()
         env._known = self._known[index, : len(self.space.classes)].tolist()
-        env._position = int(self._position[index])
+        env._position, env._earned = int(self._position[index]), float(self._earned[index])
         env._over = bool(np.isin(index % self.num_envs, self._over))
         return env
 
@@ -99,6 +101,13 @@ class PartitionVectorEnv(BatchedEnv):
             terminated[wrong] = True
             terminated[over] = False  # their actions were ignored
         self._over = terminated.nonzero()[0]
+        if self._limited:
+            complete = self._over[self._position[self._over] == len(self.space.questions)]
+            if complete.size:
+                known = self._known[complete, : len(self.space.classes)]
+                over_limit = complete[self.env._figures(known)["excess_bytes"] > 0]
+                rewards[over_limit] = ILLEGAL - self._earned[over_limit]
+            self._earned += rewards
         return rewards, terminated
 
     def _ended(self) -> np.ndarray:
@@ -139,6 +148,7 @@ class PartitionVectorEnv(BatchedEnv):
         self._decisions[who] = self.transitions.first_decisions
         self._known[who] = self.transitions.first_known
         self._position[who] = 0
+        self._earned[who] = 0.0
         if self._strict:
             self._stake[who] = self.transitions.first_known[self.transitions.column[0]]
 

@@ -18,7 +18,7 @@ from parenvs.graph.graph import Graph
 from parenvs.partitioning.formulas import paper_reward
 from parenvs.partitioning.problem import Partitioning, PartitionReport
 from parenvs.partitioning.space import OPEN, PARTITION, REPLICATE, STAKES, PartitionSpace
-from parenvs.plan import ILLEGAL, BatchPlan, PartitionPlan
+from parenvs.plan import ILLEGAL, REMADE, BatchPlan, PartitionPlan
 
 
 class PartitionEnv(PlanEnv):
@@ -30,7 +30,8 @@ class PartitionEnv(PlanEnv):
         space: the questions, and the consequences and rewards of the answers.
         masked: whether the mask forbids answers that contradict earlier decisions; otherwise it
             forbids nothing.
-        memory: whether infos at the end of an episode have ``excess_bytes``.
+        memory: whether infos at the end of an episode have ``excess_bytes``; with a limit of memory
+            they always do.
         render_mode: ``"ansi"``, ``"rgb_array"`` or None.
     """
 
@@ -39,7 +40,10 @@ class PartitionEnv(PlanEnv):
         "render_fps": 4,
     }
 
-    OPTIONS = ("instance", "devices", "cluster", "rules", "uneven", "reward", "problem")
+    OPTIONS = (
+        "instance", "devices", "cluster", "rules", "uneven", "reward", "micro_batch",
+        "micro_batches", "recompute", "memory_limit", "problem",
+    )  # fmt: skip
     OF_PROBLEM = ("problem", "space")
 
     def __init__(
@@ -59,15 +63,9 @@ class PartitionEnv(PlanEnv):
         )
         self._decisions = np.full(len(space.dimensions), OPEN, dtype=np.int8)
         self._known: list[int] = []
-        self._position = 0
+        self._position, self._earned = 0, 0.0
         self._start()
-        every_class = np.ones(len(self.problem.classes), dtype=bool)
-        least = self.problem.footprint.memory(every_class).peak - self.problem.memory_limit
-        if least > 0:
-            warn_infeasible(
-                f"{self.instance} on {self.problem.cluster}: the peak exceeds that of a device by "
-                f"{least:,.0f} bytes or more, whatever is partitioned"
-            )
+        self._check_memory()
 
     def step(
         self, action: int | np.int64
@@ -83,7 +81,26 @@ class PartitionEnv(PlanEnv):
             if self._over:
                 figures = self._figures(np.array([self._known]))
                 self._outcome = {name: float(values[0]) for name, values in figures.items()}
+                if self.problem.step.limit is not None and self._outcome["excess_bytes"] > 0:
+                    reward = ILLEGAL - self._earned
+            self._earned += reward
         return self._observation(), reward, self._over, False, self._info()
+
+    def _check_memory(self) -> None:
+        """Warn if no plan can fit the memory of a device, or keep to the limit."""
+        problem = self.problem
+        if problem.step.limit is None:
+            every_class = np.ones(len(problem.classes), dtype=bool)
+            least, what = problem.footprint.memory(every_class).peak, "that of a device"
+            more = ""
+        else:
+            least, what = problem.footprint.least(~problem.classes.blocked), "memory_limit"
+            more = ", so every complete episode returns -1"
+        if least > problem.memory_limit:
+            warn_infeasible(
+                f"{self.instance} on {problem.cluster}: the peak exceeds {what} by "
+                f"{least - problem.memory_limit:,.0f} bytes or more, whatever is partitioned{more}"
+            )
 
     def action_masks(self) -> np.ndarray:
         """Return the legal actions, (2,) bool; all are true once the episode is over."""
@@ -127,7 +144,7 @@ class PartitionEnv(PlanEnv):
         if space.linkage:
             self._decisions[space.fixed] = REPLICATE
         self._known = [OPEN] * len(space.classes)
-        self._position = 0
+        self._position, self._earned = 0, 0.0
         self._over, self._outcome = False, {}
 
     def _figures(self, known: np.ndarray) -> dict[str, np.ndarray]:
@@ -136,7 +153,7 @@ class PartitionEnv(PlanEnv):
         # A product of matrices could round differently for other k.
         saved_seconds = np.where(chosen, problem.gain_seconds, 0.0).sum(axis=-1)
         figures = {"length_seconds": problem.replicate_seconds - saved_seconds}
-        if self.memory:
+        if self.memory or problem.step.limit is not None:
             peaks = [problem.footprint.memory(one).peak for one in chosen]
             figures["excess_bytes"] = np.array(peaks) - problem.memory_limit
         return figures
@@ -235,7 +252,10 @@ class OperatorPartitionEnv(PartitionEnv):
       a complete episode returns 1 - T / T_replicate. The dimensions of the batch inputs are decided
       too: partitioning the batch is data parallelism.
 
-    A conflict (an illegal action) pays -1 and ends the episode.
+    A conflict (an illegal action) pays -1 and ends the episode. A complete plan that exceeds
+    ``memory_limit`` returns -1 in all: the last step takes back what the others earned, whatever
+    the reward. The mask says nothing of memory, as whether decisions can still be completed within
+    the limit is an integer program.
 
     ## Starting State
     Dimensions that can never be partitioned are replicated, all others are undecided; the same at
@@ -256,6 +276,11 @@ class OperatorPartitionEnv(PartitionEnv):
       a decision that contradicts an earlier one is a conflict.
     * ``masked``: whether the mask forbids contradictions; it matters only without linkage.
     * ``memory``: whether infos have ``excess_bytes``, which takes milliseconds an episode.
+    * ``memory_limit``: bytes on a device that plans must keep to; ``True`` or ``"device"`` for 0.9
+      of the device's memory; None: memory decides nothing.
+    * ``micro_batch``: samples of a micro-batch, 2 or more (None: the graph's batch);
+      ``micro_batches``: how many a step has, whose gradients are added up.
+    * ``recompute``: ``"none"``, or ``"full"``: activations are made again in the backward pass.
     * ``problem``: a ``parenvs.Partitioning`` of this task, in place of all the above but
       ``linkage``, ``masked`` and ``memory``.
 
@@ -264,8 +289,9 @@ class OperatorPartitionEnv(PartitionEnv):
 
     ## Infos
     ``action_mask``; at a reset and at the end ``instance``; at the end of a complete plan
-    ``length_seconds`` of a training step, and with ``memory`` ``excess_bytes``, by which the peak
-    exceeds the memory of a device (<= 0: it fits; rewards do not depend on it).
+    ``length_seconds`` of a training step, and with ``memory`` or ``memory_limit`` ``excess_bytes``,
+    by which the peak exceeds the limit, or without one the memory of a device (<= 0: it fits).
+    Without a limit rewards do not depend on it.
 
     ## Version History
     * v0: first version.
@@ -282,14 +308,20 @@ class OperatorPartitionEnv(PartitionEnv):
         linkage: bool = True,
         masked: bool = False,
         memory: bool = False,
+        memory_limit: float | str | bool | None = None,
+        micro_batch: int | None = None,
+        micro_batches: int = 1,
+        recompute: str = REMADE[0],
         problem: Partitioning | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
         if problem is None:
             problem = load_partitioning(
-                instance, devices, cluster, rules, uneven, PartitionPlan.task, reward
-            )
+                instance, devices, cluster, rules, uneven, PartitionPlan.task, reward,
+                micro_batch=micro_batch, micro_batches=micro_batches, recompute=recompute,
+                memory_limit=memory_limit,
+            )  # fmt: skip
         space = PartitionSpace.of(_checked(problem, PartitionPlan), linkage)
         super().__init__(space, masked, memory, render_mode)
 
@@ -317,7 +349,8 @@ class DataParallelEnv(PartitionEnv):
     * ``reward="paper"``: 0.4 for a dimension that is partitioned, 0.1 for one that is replicated.
     * ``reward="step_time"``: the fall of the step time, divided by that of the replicated step.
 
-    A conflict pays -1 and ends the episode.
+    A conflict pays -1 and ends the episode; a complete plan that exceeds ``memory_limit`` returns
+    -1, as in ``OperatorPartition-v0``.
 
     ## Starting State
     Nothing decided; the same at every reset.
@@ -326,8 +359,8 @@ class DataParallelEnv(PartitionEnv):
     When every dimension is decided, or at a conflict. No truncation.
 
     ## Arguments
-    * ``instance``, ``devices``, ``cluster``, ``rules``, ``uneven``, ``reward``: as in
-      ``OperatorPartition-v0``.
+    * ``instance``, ``devices``, ``cluster``, ``rules``, ``uneven``, ``reward``, ``memory_limit``,
+      ``micro_batch``, ``micro_batches``, ``recompute``: as in ``OperatorPartition-v0``.
     * ``masked``: whether the mask forbids conflicts; if False, it forbids nothing.
     * ``memory``, options of ``reset``, and infos: as in ``OperatorPartition-v0``.
     * ``problem``: a ``parenvs.Partitioning`` of this task, in place of all the above but
@@ -347,14 +380,20 @@ class DataParallelEnv(PartitionEnv):
         reward: str = "paper",
         masked: bool = True,
         memory: bool = False,
+        memory_limit: float | str | bool | None = None,
+        micro_batch: int | None = None,
+        micro_batches: int = 1,
+        recompute: str = REMADE[0],
         problem: Partitioning | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
         if problem is None:
             problem = load_partitioning(
-                instance, devices, cluster, rules, uneven, BatchPlan.task, reward
-            )
+                instance, devices, cluster, rules, uneven, BatchPlan.task, reward,
+                micro_batch=micro_batch, micro_batches=micro_batches, recompute=recompute,
+                memory_limit=memory_limit,
+            )  # fmt: skip
         space = PartitionSpace.of(_checked(problem, BatchPlan), linkage=False)
         super().__init__(space, masked, memory, render_mode)
 
