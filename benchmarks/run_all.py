@@ -28,6 +28,7 @@ SCRIPTS = (
     "partition",
     "paper_plans",
     "step_time",
+    "fits",
     "memory",
     "models",
     "conflicts",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -422,8 +422,8 @@ def _cached_classes(
     """Load the problem with the default task and reward, which do not change the classes."""
     arguments, reading, _ = how  # the time of the file's last change is part of the key
     graph = load_graph(instance, arguments=arguments, **dict(reading))
-    own = {"instance": instance, "micro_batch": micro_batch}
-    return Partitioning.build(graph, cluster, rules, uneven, **own)
+    build = partial(Partitioning.build, instance=instance, micro_batch=micro_batch)
+    return build(graph, cluster, rules, uneven)
 
 
 @lru_cache(maxsize=4)

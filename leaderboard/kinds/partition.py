@@ -1,4 +1,4 @@
-"""Partitions: tasks ``operator-partition-paper``, ``-step-time`` and ``data-parallel``."""
+"""Partitions: ``operator-partition-paper``, ``-step-time`` and ``-memory``, ``data-parallel``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parenvs.agents.exact.partition import exact_partition
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import shown
-from parenvs.instances import PAPER, load_graph, load_partitioning
+from parenvs.instances import PAPER, STEP_OPTIONS, load_graph, load_partitioning
 from parenvs.leaderboard.kinds.base import (
     ONE,
     PROVEN,
@@ -22,6 +22,7 @@ from parenvs.leaderboard.kinds.base import (
 )
 from parenvs.leaderboard.problem import BOUND, OPTIMAL, UNKNOWN, Reference, TaskProblem
 from parenvs.partitioning.problem import Partitioning, PartitionReport
+from parenvs.partitioning.step import Step
 from parenvs.plan import BatchPlan, PartitionPlan, Plan
 
 _UNKNOWN_PATHS = 20
@@ -29,11 +30,16 @@ _UNKNOWN_PATHS = 20
 
 
 class PartitionProblem(TaskProblem):
-    """Variables, or batch inputs, to be partitioned; settings: cluster, rules, uneven."""
+    """Variables, or batch inputs, to be partitioned; settings: cluster, rules, uneven.
+
+    Those with a limit of memory also have what of ``STEP_OPTIONS`` is not the default.
+    """
 
     plan_class: ClassVar[type[PartitionPlan]] = PartitionPlan
     decisions = ("partition",)
-    optional: ClassVar[Mapping[str, Any]] = {"rules": "shardy", "uneven": "pad"}
+    optional: ClassVar[Mapping[str, Any]] = {
+        "rules": "shardy", "uneven": "pad", "micro_batches": 1, "recompute": "none",
+    }  # fmt: skip
 
     @property
     def partitioning(self) -> Partitioning:
@@ -54,7 +60,13 @@ class PartitionProblem(TaskProblem):
             partition={path: int(dimension) for path, dimension in partition.items()},
             rules=self.settings["rules"],
             uneven=self.settings["uneven"],
+            **self.step,
         )
+
+    @property
+    def step(self) -> dict[str, Any]:
+        """The settings that say how a step runs."""
+        return {key: self.settings[key] for key in STEP_OPTIONS if key in self.settings}
 
     def load(self) -> Partitioning:
         """See ``TaskProblem.load``."""
@@ -66,6 +78,7 @@ class PartitionProblem(TaskProblem):
             settings["uneven"],
             self.kind,
             self.reward,
+            **self.step,
         )
 
     def fingerprint_of(self, target: Partitioning) -> str:
@@ -142,8 +155,87 @@ _PARTITION_SHAPES: dict[str, tuple[_PartitionShape, ...]] = {
 """Name of a partition task -> its shapes."""
 
 
+class _LimitedShape(NamedTuple):
+    """A graph on a cluster whose memory limits plans, and how a step runs there."""
+
+    instance: str
+    label: str
+    cluster: str | dict[str, Any]
+    rules: str
+    micro_batch: int
+    micro_batches: int
+    recompute: str = "none"
+
+
+_RTX: dict[str, Any] = {
+    "servers": 1,
+    "devices_per_server": 8,
+    "device": {
+        "name": "rtx-2080-ti",
+        "peak_flops": 13.45e12,
+        "memory_bw": 616e9,
+        "memory_bytes": 11e9,
+    },
+    "intra_bw": 16e9,
+    "inter_bw": 1.25e9,
+}
+"""NVIDIA GeForce RTX 2080 Ti on PCIe 3.0 x16 (NVIDIA, GeForce RTX 20 series; one direction)."""
+_LIMITED_SHAPES = (
+    _LimitedShape("vgg-19", "8", "1x8:v100", "automap", 512, 1),
+    _LimitedShape("vgg-19", "C", "C", "automap", 256, 2),
+    _LimitedShape("t5-base", "64", "8x8:v100,10Gbps", "shardy", 64, 4),
+    _LimitedShape("t5-base", "64", "8x8:v100,10Gbps", "shardy", 64, 1, "full"),
+    _LimitedShape("t5-3b", "8", "1x8:v100", "shardy", 16, 4, "full"),
+    _LimitedShape("t5-3b", "8rtx", _RTX, "shardy", 8, 8, "full"),
+    _LimitedShape("t5-3b", "C", "C", "shardy", 32, 2, "full"),
+    _LimitedShape("t5-11b", "8", "1x8:v100", "shardy", 8, 8, "full"),
+    _LimitedShape("t5-11b", "8a100", "1x8:a100", "shardy", 64, 1, "full"),
+    _LimitedShape("t5-11b", "8a100", "1x8:a100", "shardy", 8, 8),
+    _LimitedShape("t5-11b", "C", "C", "shardy", 64, 1, "full"),
+    _LimitedShape("t5-11b", "C", "C", "shardy", 8, 8),
+    _LimitedShape("bert-48", "8rtx", _RTX, "shardy", 16, 4, "full"),
+    _LimitedShape("bert-48", "8rtx", _RTX, "shardy", 64, 1, "full"),
+    _LimitedShape("bert-48", "C", "C", "automap", 64, 1, "full"),
+    _LimitedShape("whisper-large", "8", "1x8:v100", "shardy", 64, 4, "full"),
+    _LimitedShape("dlrm-criteo", "8a100", "1x8:a100", "shardy", 8192, 8),
+)
+"""Problems of task ``operator-partition-memory``: of graphs of the split ``test``, with a batch, an
+accumulation and a recomputation for which some plan fits the memory of a device, and for which that
+of the constant action 1 does not, or is slower than the best (``benchmarks/fits.py``)."""
+
+
+def limited_problems(instances: Instances = None) -> Iterator[PartitionProblem]:
+    """Yield the problems of task ``operator-partition-memory``, without references."""
+    kind, reward, problem = _KINDS[LIMITED]
+    for shape in _LIMITED_SHAPES:
+        if instances is not None and shape.instance not in instances:
+            continue
+        graph = load_graph(shape.instance)
+        settings: dict[str, Any] = {
+            "cluster": shape.cluster,
+            "rules": shape.rules,
+            "uneven": "pad",
+            **Step.of(
+                Cluster.parse(shape.cluster),
+                shape.micro_batch,
+                shape.micro_batches,
+                shape.recompute,
+                memory_limit=True,
+            )
+            .on(graph)
+            .settings,
+        }
+        again = "-again" if shape.recompute == "full" else ""
+        name = f"{shape.instance}-{shape.rules}-{shape.label}-{shape.micro_batches}x"
+        name += f"{shape.micro_batch}{again}"
+        yield problem(name, kind, reward, shape.instance, graph.fingerprint, settings, UNKNOWN, 0.0)
+
+
 def problems(task: str, instances: Instances = None) -> Iterator[PartitionProblem]:
     """Yield the problems of a task, without references."""
+    if task == LIMITED:
+        yield from limited_problems(instances)
+        return
     kind, reward, problem = _KINDS[task]
     for instance in (x for x in PAPER if instances is None or x in instances):
         fingerprint = load_graph(instance).fingerprint
@@ -189,9 +281,12 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
     return lambda problem: solve(problem.target, agent, seed=seed, steps=steps).plan
 
 
+LIMITED = "operator-partition-memory"
+"""The task whose plans must fit the memory of the devices."""
 _KINDS: dict[str, tuple[str, str, type[PartitionProblem]]] = {
     "operator-partition-paper": (PartitionPlan.task, "paper", PartitionProblem),
     "operator-partition-step-time": (PartitionPlan.task, "step_time", PartitionProblem),
+    LIMITED: (PartitionPlan.task, "step_time", PartitionProblem),
     "data-parallel": (BatchPlan.task, "step_time", BatchProblem),
 }
 _TITLES = {
@@ -199,12 +294,15 @@ _TITLES = {
     "once.",
     "operator-partition-step-time": "Partition variables and batch so that a training step is as "
     "short as possible.",
+    LIMITED: "Partition variables and batch so that a training step fits the memory and is as "
+    "short as possible.",
     "data-parallel": "Partition the batch inputs alone so that a training step is as short as "
     "possible.",
 }
 _WITHOUT = {
     "operator-partition-paper": "data-parallel",  # it decides no variable
     "operator-partition-step-time": "",
+    LIMITED: "",
     "data-parallel": "expert",  # it decides no input
 }
 TASKS = {
@@ -215,7 +313,8 @@ TASKS = {
         cost="1 / return under the paper's reward (0.4 a dimension partitioned, 0.1 replicated)"
         if reward == "paper"
         else "seconds of a training step",
-        trivial="nothing is partitioned: every device does everything",
+        trivial="nothing is partitioned: every device does everything"
+        + (", whatever its memory" if name == LIMITED else ""),
         problem=problem,
         problems=partial(problems, name),
         agents={agent: words for agent, words in AGENTS.items() if agent != _WITHOUT[name]},

@@ -195,7 +195,7 @@ def dimension_classes(
                 else:
                     first_conflict.setdefault((lower, upper), instruction)
     pairs = sorted(first_conflict)
-    classes = DimensionClasses(
+    found = DimensionClasses(
         graph=graph,
         factors=factors,
         label=label.astype(np.int32),
@@ -204,7 +204,7 @@ def dimension_classes(
         conflicts=np.array(pairs, dtype=np.int32).reshape(-1, 2),
         conflict_at=np.array([first_conflict[pair] for pair in pairs], dtype=np.int32),
     )
-    return classes.with_sizes(uneven, devices)
+    return found.with_sizes(uneven, devices)
 
 
 def _exclusive(factors: Factors, label: np.ndarray) -> list[tuple[int, list[int]]]:

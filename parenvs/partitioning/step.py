@@ -70,15 +70,9 @@ class Step:
         Raises:
             ParenvsError: a setting is none of these.
         """
-        least = {"micro_batch": FEWEST, "micro_batches": 1}
-        for name, number in (("micro_batch", micro_batch), ("micro_batches", micro_batches)):
-            whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
-            if not (whole and least[name] <= number <= LARGEST_NUMBER) and (
-                number is not None or name != "micro_batch"
-            ):
-                raise ParenvsError(
-                    f"{name} must be a whole number from {least[name]}, not {shown(number)}"
-                )
+        if micro_batch is not None:
+            _check_count("micro_batch", micro_batch, FEWEST)
+        _check_count("micro_batches", micro_batches, 1)
         if recompute not in REMADE:
             raise ParenvsError(
                 f"recompute must be one of {', '.join(REMADE)}, not {shown(recompute)}"
@@ -122,6 +116,13 @@ class Step:
         if self.micro_batches == 1:
             return times
         return np.where(synchronised_once(classes), 1.0, times)
+
+
+def _check_count(name: str, number: Any, least: int) -> None:
+    """Raise an error unless a number is a whole one from ``least``."""
+    is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+    if not is_whole or not least <= number <= LARGEST_NUMBER:
+        raise ParenvsError(f"{name} must be a whole number from {least}, not {shown(number)}")
 
 
 WHOLE = Step()

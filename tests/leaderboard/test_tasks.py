@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from parenvs.agents.exact.partition import exact_partition
+from parenvs.agents.heuristics.partition import partition_all
 from parenvs.datasets.families import FAMILIES
 from parenvs.datasets.instance_sets import SETS
 from parenvs.errors import ParenvsError
 from parenvs.instances import PAPER, family, names
 from parenvs.leaderboard import references
 from parenvs.leaderboard.tasks import SPLITS, read_tasks, split, tasks, tasks_file
+from parenvs.partitioning.space import PartitionSpace
 
 GRAPHS = [
     "operator-partition-paper",
@@ -21,7 +24,9 @@ GRAPHS = [
     "pipeline-plan",
 ]
 """Tasks of the graphs of Auto-MAP's paper."""
-TASKS = [*GRAPHS, "hybrid", "hetero", "packed-order", "iopddl", "elastic"]
+MEMORY = "operator-partition-memory"
+"""The task of partitions that fit, of the paper's graphs and others of the split for tests."""
+TASKS = [*GRAPHS[:2], MEMORY, *GRAPHS[2:], "hybrid", "hetero", "packed-order", "iopddl", "elastic"]
 
 
 def test_tasks__list():
@@ -103,7 +108,26 @@ def test_tasks__every_shipped_graph_is_in_the_split_of_its_family(task):
     assert len(new) >= 3  # the test is not of the paper's families alone
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS if task not in GRAPHS])
+def test_tasks__partitions_that_fit():
+    """Of every problem a plan fits; that of the constant action 1 does not, or takes longer."""
+    problems = tasks().task(MEMORY).problems
+    assert {p.instance for p in problems.values()} <= set(split("test")[MEMORY]["instances"])
+    assert len(problems) >= 15 and {p.instance for p in problems.values()} > set(PAPER)
+    assert all(p.reference.proven and p.head["memory_limit"] for p in problems.values())
+    for name in ("vgg-19-automap-8-1x512", "dlrm-criteo-shardy-8a100-8x8192"):
+        problem = problems[name]
+        target = problem.target
+        assert target.memory_limit == problem.cluster.memory_limit
+        best = exact_partition(target)
+        report = problem.judge(best.plan)
+        assert report.legal and report.fits
+        assert problem.cost(report) == pytest.approx(problem.reference.cost, rel=1e-9)
+        ones = partition_all(PartitionSpace.of(target)).report
+        assert not ones.legal or ones.step_seconds > 1.02 * report.step_seconds
+        assert problem.trivial == pytest.approx(target.replicate_seconds)
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in (*GRAPHS, MEMORY)])
 def test_tasks__problems_of_sets_are_none_to_train_on(task):
     """Problems of these tasks are drawn; the split of a set is in its name."""
     train, validation, test = (split(name)[task]["instances"] for name in SPLITS)
