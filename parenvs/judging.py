@@ -120,11 +120,8 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
             f"a plan of task {plan.task} is judged on a Graph or a Partitioning, not on "
             f"{shown(target)}"
         )
-    problem = Partitioning.build(
-        target, judged_cluster, plan.rules, plan.uneven, plan.task, instance=plan.instance,
-        micro_batch=plan.micro_batch, micro_batches=plan.micro_batches, recompute=plan.recompute,
-        memory_limit=plan.memory_limit,
-    )  # fmt: skip
+    own = {"task": plan.task, "instance": plan.instance, **plan.step}
+    problem = Partitioning.build(target, judged_cluster, plan.rules, plan.uneven, **own)
     return problem.report(plan)
 
 

@@ -335,8 +335,9 @@ class Graph:
         Args:
             cluster: as for ``pipeline`` (default: one server of 8 V100).
             reward: ``"paper"`` or ``"step_time"``.
-            **options: ``task`` (``"operator-partition"`` or ``"data-parallel"``), ``rules`` and
-                ``uneven``, see ``parenvs.Partitioning``.
+            **options: ``task`` (``"operator-partition"`` or ``"data-parallel"``), ``rules``,
+                ``uneven``, ``micro_batch``, ``micro_batches``, ``recompute`` and ``memory_limit``,
+                see ``parenvs.Partitioning``.
         """
         from parenvs.cluster import choose_cluster
         from parenvs.partitioning.problem import Partitioning

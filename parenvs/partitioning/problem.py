@@ -30,6 +30,8 @@ from parenvs.partitioning.step import SETTINGS, WHOLE, Step, at_micro_batch
 from parenvs.plan import ILLEGAL, PARTITION_PLANS, Bounded, PartitionPlan
 
 REWARDS = ("paper", "step_time")
+_PEAKS = 4096
+"""Peaks of plans that a problem keeps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,9 +276,26 @@ class Partitioning:
         """Bytes that a plan may use on each device: the limit, or without one the cluster's."""
         return self.cluster.memory_limit if self.step.limit is None else self.step.limit
 
+    @cached_property
+    def _peaks(self) -> dict[bytes, float]:
+        """Peaks of choices of classes that were asked for; learners ask for few plans often."""
+        return {}
+
+    def peak(self, chosen: np.ndarray) -> float:
+        """Most bytes in use on each device, if the classes ``chosen``, (C,) bool, are split.
+
+        It is the peak of ``footprint.memory``, which takes milliseconds; the last few are kept.
+        """
+        key = np.packbits(chosen).tobytes()
+        if key not in self._peaks:
+            if len(self._peaks) >= _PEAKS:
+                self._peaks.clear()
+            self._peaks[key] = self.footprint.memory(chosen).peak
+        return self._peaks[key]
+
     def fits(self, chosen: np.ndarray) -> bool:
         """Whether the classes ``chosen``, (C,) bool, keep to ``memory_limit``."""
-        return bool(self.footprint.memory(chosen).peak <= self.memory_limit)
+        return self.peak(chosen) <= self.memory_limit
 
     # Choices, plans and reports
 

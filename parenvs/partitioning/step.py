@@ -9,7 +9,6 @@ last micro-batch; every other partial result is summed wherever it is made.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +28,8 @@ SETTINGS = ("micro_batch", "micro_batches", "recompute")
 """Settings of a step that plans must share with the problem that they are judged on."""
 DEVICE = "device"
 """The limit of memory that is the cluster's own."""
+_MOST_BYTES = 1e30
+"""The largest limit: costs stay finite, and plan files take it."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class Step:
             raise ParenvsError(
                 f"recompute must be one of {', '.join(REMADE)}, not {shown(recompute)}"
             )
-        return cls(micro_batch, int(micro_batches), recompute, limit_of(memory_limit, cluster))
+        samples = None if micro_batch is None else int(micro_batch)
+        return cls(samples, int(micro_batches), recompute, limit_of(memory_limit, cluster))
 
     def on(self, graph: Graph) -> Step:
         """The same step, with no micro-batch of its own if it is the graph's batch."""
@@ -140,7 +142,7 @@ def limit_of(memory_limit: float | str | bool | None, cluster: Cluster) -> float
     if memory_limit is True or memory_limit == DEVICE:
         return cluster.memory_limit
     is_number = isinstance(memory_limit, (int, float, np.integer, np.floating))
-    if is_number and 0 < float(memory_limit) < math.inf:
+    if is_number and 0 < memory_limit <= _MOST_BYTES:
         return float(memory_limit)
     raise ParenvsError(
         f"memory_limit must be a positive number of bytes, or {DEVICE!r} for "

@@ -58,6 +58,11 @@ class PartitionPlan(Plan):
 
     task: ClassVar[str] = "operator-partition"
 
+    @property
+    def step(self) -> dict[str, Any]:
+        """How a step runs, by the names of the fields: the arguments that make the problem."""
+        return {key: getattr(self, key) for key in _STEP}
+
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first.
 
@@ -71,7 +76,7 @@ class PartitionPlan(Plan):
             **content,
             "rules": self.rules,
             "uneven": self.uneven,
-            **{key: value for key in _STEP if (value := getattr(self, key)) != defaults[key]},
+            **{key: value for key, value in self.step.items() if value != defaults[key]},
             "partition": dict(sorted(self.partition.items())),
         }
 

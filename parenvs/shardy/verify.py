@@ -175,7 +175,8 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
     if not isinstance(plan, PartitionPlan):
         raise ParenvsError(f"only partition plans can be verified, not one of task {plan.task!r}")
     module = module_for(graph, plan, source)
-    problem = Partitioning.build(graph, plan.cluster, plan.rules, plan.uneven)
+    step = {**plan.step, "memory_limit": None}  # whether it fits is no matter of rules
+    problem = Partitioning.build(graph, plan.cluster, plan.rules, plan.uneven, **step)
     return _compare(plan, problem, module.proto)
 
 

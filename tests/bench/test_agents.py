@@ -173,6 +173,19 @@ def test_run_all__an_error_ends_the_processes():
     assert set(active_children()) == before
 
 
+def test_solve_problems__within_memory(monkeypatch):
+    """A variant with a limit: the optimum keeps to it, and what does not is worth -1."""
+    variants = {
+        "fits": {"reward": "step_time", "memory_limit": 3.2e9},
+        "none": {"reward": "step_time", "memory_limit": 1e9},
+    }
+    monkeypatch.setitem(VARIANTS, "operator-partition", variants)
+    (problem,), skipped = solve_problems(["operator-partition"], ["vgg-19"], [])
+    assert list(skipped) == ["operator-partition none vgg-19"]
+    assert problem.setting == "fits" and problem.references["ones"] == -1
+    assert 0 < random_value(problem, 2000, 0) <= problem.optimum < 0.85
+
+
 def test_solve_problems__infeasible_are_named():
     problems, skipped = solve_problems(["pipeline-cut"], ["vgg-19", "t5-11b"], ["A", "B"])
     assert [p.name for p in problems] == ["pipeline-cut A vgg-19", "pipeline-cut B vgg-19"]

@@ -106,6 +106,7 @@ def test_micro_batch__uneven_is_told_by_the_micro_batch():
         ({"memory_limit": 0}, "memory_limit must be a positive number of bytes, or 'device' for"),
         ({"memory_limit": "devise"}, "or 'device' for 900,000, not 'devise'"),
         ({"memory_limit": float("nan")}, "memory_limit must be"),
+        ({"memory_limit": 10**400}, "memory_limit must be"),
     ],
 )
 def test_step__settings_that_cannot_be(step, words):

@@ -154,7 +154,7 @@ class PartitionEnv(PlanEnv):
         saved_seconds = np.where(chosen, problem.gain_seconds, 0.0).sum(axis=-1)
         figures = {"length_seconds": problem.replicate_seconds - saved_seconds}
         if self.memory or problem.step.limit is not None:
-            peaks = [problem.footprint.memory(one).peak for one in chosen]
+            peaks = [problem.peak(one) for one in chosen]
             figures["excess_bytes"] = np.array(peaks) - problem.memory_limit
         return figures
 

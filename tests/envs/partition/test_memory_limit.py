@@ -133,6 +133,19 @@ def test_limit__no_plan_is_told():
             gym.make_vec(OPERATOR, num_envs=2, instance="vgg-19", memory_limit=limit)
 
 
+def test_limit__peaks_are_kept_and_forgotten(monkeypatch):
+    """What is kept is what the judge counts, also when there is no more room."""
+    import parenvs.partitioning.problem as problem_module
+
+    of = parenvs.problem("vgg-19", task="operator-partition", reward="step_time", micro_batch=8)
+    monkeypatch.setattr(problem_module, "_PEAKS", 3)
+    rng = np.random.default_rng(0)
+    rows = rng.random((8, len(of.classes))) < 0.2
+    for row in (*rows, *rows[::-1]):
+        assert of.peak(row) == of.footprint.memory(row).peak
+        assert len(of._peaks) <= 3
+
+
 def test_limit__planners_keep_to_it():
     """The exact plan of the problem's own limit; random plans; the constant action 1 does not."""
     of = parenvs.problem(
