@@ -259,6 +259,10 @@ def flops_of(call: Call) -> float:
     return float(formula(call))
 
 
+PARTS_READ = ("slice", "dynamic-slice", "gather", "dynamic-update-slice", "scatter")
+"""Opcodes that read or write parts of their operands, see ``bytes_of``."""
+
+
 def bytes_of(opcode: str, operand_bytes: Sequence[float], result_bytes: Sequence[float]) -> float:
     """Return the bytes that one instruction reads and writes, each operand and result once.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -173,11 +173,31 @@ def dimension_classes(
         ParenvsError: an unknown rule set or treatment of uneven dimensions.
         HloError: an opcode without a rule; names the instruction.
     """
+    if rules not in RULE_SETS or uneven not in UNEVEN:
+        raise ParenvsError(f"rules must be one of {RULE_SETS}, uneven one of {UNEVEN}")
+    return _linked(_Same(graph), rules).with_sizes(uneven, devices)
+
+
+class _Same:
+    """A graph as a key: it equals itself alone, as its arrays have no hash."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def __hash__(self) -> int:
+        return id(self.graph)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.graph is self.graph
+
+
+@lru_cache(maxsize=4)
+def _linked(same: _Same, rules: str) -> DimensionClasses:
+    """The classes by the rules alone; the same graph object gives the same classes."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    if rules not in RULE_SETS or uneven not in UNEVEN:
-        raise ParenvsError(f"rules must be one of {RULE_SETS}, uneven one of {UNEVEN}")
+    graph = same.graph
     factors = Factors.of(graph, rules)
     size = len(graph.dims)
     links = coo_array((np.ones(len(factors.links)), factors.links.T), shape=(size, size))
@@ -195,7 +215,7 @@ def dimension_classes(
                 else:
                     first_conflict.setdefault((lower, upper), instruction)
     pairs = sorted(first_conflict)
-    found = DimensionClasses(
+    return DimensionClasses(
         graph=graph,
         factors=factors,
         label=label.astype(np.int32),
@@ -204,7 +224,6 @@ def dimension_classes(
         conflicts=np.array(pairs, dtype=np.int32).reshape(-1, 2),
         conflict_at=np.array([first_conflict[pair] for pair in pairs], dtype=np.int32),
     )
-    return found.with_sizes(uneven, devices)
 
 
 def _exclusive(factors: Factors, label: np.ndarray) -> list[tuple[int, list[int]]]:

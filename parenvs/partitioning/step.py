@@ -16,7 +16,7 @@ import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, shown
-from parenvs.graph.flops import bytes_of
+from parenvs.graph.flops import PARTS_READ, bytes_of
 from parenvs.graph.graph import Graph, Phase
 from parenvs.partitioning.classes import DimensionClasses
 from parenvs.partitioning.factors import free_tensors
@@ -141,9 +141,10 @@ def limit_of(memory_limit: float | str | bool | None, cluster: Cluster) -> float
         return None
     if memory_limit is True or memory_limit == DEVICE:
         return cluster.memory_limit
-    is_number = isinstance(memory_limit, (int, float, np.integer, np.floating))
-    if is_number and 0 < memory_limit <= _MOST_BYTES:
-        return float(memory_limit)
+    kinds = (int, float, np.integer, np.floating)
+    number = memory_limit if isinstance(memory_limit, kinds) else 0
+    if 0 < number <= _MOST_BYTES:
+        return float(number)
     raise ParenvsError(
         f"memory_limit must be a positive number of bytes, or {DEVICE!r} for "
         f"{cluster.memory_limit:,.0f}, not {shown(memory_limit)}"
@@ -250,24 +251,28 @@ def _costs(
     old, new = (g.tensor_bytes_of(every) for g in (graph, scaled))
     by_result = np.divide(new, old, out=np.ones(len(every)), where=old > 0)
     flops = graph.flops * np.where(count > 0, ratio**count, by_result)
-    moved = graph.bytes_accessed.copy()
-    place, tensor = graph.uses(every)
-    made_at, made = graph.makes(every)
-    differs = graph.tensor_bytes != scaled.tensor_bytes
-    touched = np.zeros(len(every), dtype=bool)
-    touched[place[differs[tensor]]] = True
-    touched[made_at[differs[made]]] = True
-    ins, outs = graph.operand_offset.tolist(), graph.result_offset.tolist()
-    for index in np.flatnonzero(touched & (moved > 0)).tolist():
-        read = graph.operands[ins[index] : ins[index + 1]]
-        written = graph.results[outs[index] : outs[index + 1]]
+    ratios = np.ones(len(every))  # of bytes: operands and results, but for some opcodes
+    sums = []
+    for g in (graph, scaled):
+        place, tensor = graph.uses(every)
+        read = np.bincount(place, g.tensor_bytes[tensor], minlength=len(every))
+        sums.append(read + g.tensor_bytes_of(every))
+    np.divide(sums[1], sums[0], out=ratios, where=sums[0] > 0)
+    parts = [code for code, name in enumerate(graph.opcodes) if name in PARTS_READ]
+    for index in np.flatnonzero(np.isin(graph.opcode, parts) & (ratios != 1)).tolist():
+        read, written = (
+            flat[offset[index] : offset[index + 1]]
+            for flat, offset in (
+                (graph.operands, graph.operand_offset), (graph.results, graph.result_offset),
+            )
+        )  # fmt: skip
         opcode = graph.opcodes[graph.opcode[index]]
         before, after = (
             bytes_of(opcode, g.tensor_bytes[read].tolist(), g.tensor_bytes[written].tolist())
             for g in (graph, scaled)
         )
-        moved[index] *= after / before if before else 1.0
-    return flops, moved
+        ratios[index] = after / before if before else 1.0
+    return flops, graph.bytes_accessed * ratios
 
 
 def synchronised_once(classes: DimensionClasses) -> np.ndarray:
@@ -283,12 +288,13 @@ def synchronised_once(classes: DimensionClasses) -> np.ndarray:
     needed[owner[batch_classes(classes)[classes.label] & (graph.dims > 1)]] = True
     operands, results = graph.operands.tolist(), graph.results.tolist()
     ins, outs = graph.operand_offset.tolist(), graph.result_offset.tolist()
-    waits = np.zeros(len(graph.opcode), dtype=bool)
+    wanted, waits = needed.tolist(), [False] * len(graph.opcode)
     backward = ((graph.phase == Phase.BACKWARD) & (graph.parent < 0)).tolist()
     updates = (graph.phase == Phase.UPDATE).tolist()
     for index in range(len(waits) - 1, -1, -1):
-        used = bool(needed[results[outs[index] : outs[index + 1]]].any())
+        used = any(wanted[tensor] for tensor in results[outs[index] : outs[index + 1]])
         waits[index] = backward[index] and not used
         if used and not updates[index]:
-            needed[operands[ins[index] : ins[index + 1]]] = True
-    return waits
+            for tensor in operands[ins[index] : ins[index + 1]]:
+                wanted[tensor] = True
+    return np.array(waits, dtype=bool)

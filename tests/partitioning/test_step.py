@@ -31,7 +31,7 @@ def opcodes(of):
     return [name for name, _, _ in toys.instructions(of.graph)]
 
 
-@pytest.mark.parametrize("family", ["resnet", "dlrm"])
+@pytest.mark.parametrize("family", ["resnet"])
 def test_micro_batch__sizes_are_those_of_a_lowered_graph(family):
     """Dimensions, bytes and FLOPs of every instruction, as JAX makes them for another batch."""
     pytest.importorskip("jax")
@@ -217,7 +217,7 @@ def test_footprint__recomputation_holds_less_and_takes_longer(remade):
     assert linear.whole - linear.saved[batch].sum() == pytest.approx(memory.peak, rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_footprint__recomputation_of_random_programs(seed):
     of = toys.random_problem(seed, steps=30)
     try:
