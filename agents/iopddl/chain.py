@@ -6,7 +6,7 @@ import numpy as np
 
 from parenvs.agents.iopddl.memory import place_node
 from parenvs.agents.iopddl.model import Arrays
-from parenvs.agents.iopddl.trees import improve
+from parenvs.agents.iopddl.trees import improve, surroundings
 
 _COOLED = 300.0
 """Ratio of the first temperature to the last."""
@@ -47,8 +47,9 @@ class Chain:
         for node in range(len(chosen)):
             place_node(model, self.tree, node, chosen[node], 1)
         self.marks = np.zeros(len(chosen), dtype=np.int64)
-        self.space = np.zeros(2 * largest * widest)
-        self.back = np.zeros(2 * largest * widest, dtype=np.int64)
+        self.local, self.blocked = np.empty_like(model.costs), np.empty_like(model.costs)
+        surroundings(model, self.chosen, self.local, self.blocked)
+        self.space = np.zeros((2 * largest + 1) * widest)
 
     def move(
         self, priced: np.ndarray, warm: float, made: int, moves: int, total: int, lead: float
@@ -64,6 +65,7 @@ class Chain:
             lead: by how much the plan it is at costs more than the best one known.
         """
         self.change += improve(
-            self.model, priced, self.tree, self.chosen, self.best, self.marks, self.space,
-            self.back, self.rng, lead, made, moves, total, self.largest, warm, warm / _COOLED, 1.0,
+            self.model, priced, self.tree, self.chosen, self.best, self.local, self.blocked,
+            self.marks, self.space, self.rng, lead, made, moves, total, self.largest, warm,
+            warm / _COOLED, 1.0,
         )  # fmt: skip

@@ -94,6 +94,17 @@ def place_node(m: Arrays, tree: np.ndarray, node: int, strategy: int, sign: int)
 
 
 @compiled
+def change_node(m: Arrays, tree: np.ndarray, node: int, old: int, new: int) -> None:
+    """Change what a node uses from one strategy's to another's."""
+    if old == new:
+        return
+    for term in range(m.term_start[node], m.term_start[node + 1]):
+        more = m.usage[m.term_at[term] + new] - m.usage[m.term_at[term] + old]
+        if more:
+            add(tree, m.term_times[term, 0], m.term_times[term, 1], more)
+
+
+@compiled
 def fits(m: Arrays, tree: np.ndarray, node: int, strategy: int) -> bool:
     """Whether a strategy of a node that uses its least in the tree keeps the limit."""
     for term in range(m.term_start[node], m.term_start[node + 1]):

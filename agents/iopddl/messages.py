@@ -11,6 +11,11 @@ import numpy as np
 from parenvs.agents.iopddl.compiled import compiled
 from parenvs.agents.iopddl.model import Arrays
 
+_PATIENCE, _SHORTER, _MOMENTUM = 20, 0.85, 0.85
+"""Sweeps without a better bound until steps become shorter, by how much, and their momentum."""
+_STEPS = 0.1, 2e-3
+"""Length of the steps to begin with again, at the best prices, and length to end with."""
+
 
 @compiled
 def priced_costs(m: Arrays, price: np.ndarray, out: np.ndarray) -> None:
@@ -193,11 +198,25 @@ class Dual:
             self.best_messages = self.messages.copy()
         else:
             self.stale += 1
-        if self.stale > 150:
-            self.scale, self.stale = max(0.7 * self.scale, 1e-3), 0
+        if self.stale > _PATIENCE:
+            self.scale, self.stale = _SHORTER * self.scale, 0
+            if self.scale < _STEPS[1]:
+                self.scale = _STEPS[0]
+                self.return_to_best()
         if len(model.slack):
             self.move(value, best)
         return value
+
+    def return_to_best(self) -> None:
+        """Go back to the best prices and their messages."""
+        self.prices, self.messages = self.price, self.best_messages.copy()
+        self.momentum = np.zeros(len(self.momentum))
+        priced_costs(self.model, self.sums(self.prices), self.costs)
+
+    def sweep(self, count: int) -> None:
+        """Pass messages some times at the prices as they are."""
+        for _ in range(count):
+            sweep(self.model, self.costs, self.messages, self.work, self.marginals)
 
     def settle(self, sweeps: int = 3) -> tuple[float, np.ndarray]:
         """Return a bound at the best prices, and (s,) by how much each strategy raises it.
@@ -225,5 +244,5 @@ class Dual:
         top = best if np.isfinite(best) else value + 0.05 * abs(value) + 1.0
         target = self.bound + 0.3 * (top - self.bound)
         step = self.scale * max(target - value, 1e-6 * abs(value)) / length * excess
-        self.momentum = 0.5 * self.momentum + step
+        self.momentum = _MOMENTUM * self.momentum + step
         self.prices = np.maximum(self.prices + self.momentum, 0.0)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from parenvs.agents.iopddl.chain import Chain
 from parenvs.agents.iopddl.compiled import COMPILED
@@ -29,17 +31,29 @@ _PART = 12_000
 """Pairs of a part that HiGHS solves anew."""
 _WARM = (30.0, 0.03, 3.0, 0.3)
 """Temperatures to begin with, as shares of the plan's cost by node."""
+_HOT = (3.0, 10.0)
+"""Temperatures of coolings that begin anew."""
 _LARGEST = (60, 400)
 """Most nodes of a tree that is moved."""
-_BOUND, _LONG = 0.5, 0.6
-"""Shares of the time for the prices, and of the rest for one long cooling by them.
+_EARLY, _BOUND, _LONG = 0.05, 0.25, 0.5
+"""Shares of the time left for first prices, and a first cooling by them; for good prices; and for
+coolings by those.
 
-Prices that are good lead moves better than a cooling that is twice as long.
+Steps of prices are as long as the gap between bound and plan asks for, so that a plan that is
+bad makes prices bad, and those make bad plans.
 """
+_COOLING, _SWEEPS = 40, (5, 50)
+"""Moves by node of the shortest cooling, and sweeps that make its first plan another one."""
 _CLOSE = 2e-6
 """Gap, as a share of the cost, that HiGHS's tolerances leave; then only few rounds follow."""
 _SAFE = 1e-9
 """Share of the bound by which sums in floats may be off."""
+
+
+def luby(number: int) -> int:
+    """Return a member, from 1 on, of the sequence 1, 1, 2, 1, 1, 2, 4, ..."""
+    whole = number.bit_length()
+    return 2 ** (whole - 1) if number == 2**whole - 1 else luby(number - 2 ** (whole - 1) + 1)
 
 
 class Status(NamedTuple):
@@ -198,9 +212,13 @@ class Search:
             self.raise_bound(0.03, 200 if COMPILED else 10)
             self.start_program()
             is_large = self.program is None and not self.proven
+            is_long = is_large and self.clock.seconds is not None
+            if is_long:
+                self.raise_bound(_EARLY, 10_000 if COMPILED else 40)
+                self.cool(_WARM[2], share=_EARLY)
             self.raise_bound(_BOUND if is_large else 0.3, 10_000 if COMPILED else 40)
-            if is_large and self.chosen is not None and self.clock.seconds is not None:
-                self.anneal(Arm(_WARM[2], _LARGEST[0]), _LONG)
+            if is_long:
+                self.restart(_LONG)
             arms = [Arm(warm, large) for large in _LARGEST for warm in _WARM] + [Arm(0.0, 0)]
             turn = 0
             close = 0  # rounds since only HiGHS's tolerance was between the plan and the bound
@@ -232,14 +250,16 @@ class Search:
             self.collect()
             self.say("bound")
 
-    def decode(self) -> None:
-        """Make a plan from the messages and prices as they are."""
+    def decode(self) -> np.ndarray | None:
+        """Make a plan from the messages and prices as they are; None if there is none."""
         chosen = np.zeros(len(self.reduced), dtype=np.int64)
         allowed = np.ones(len(self.model.costs), dtype=np.int8)
         dual, tree = self.dual, self.empty.copy()
         missed = complete(self.model, dual.costs, dual.messages, tree, allowed, chosen, dual.work)
-        if missed < 0:
-            self.offer(chosen)
+        if missed >= 0 or not self.reduced.legal(chosen):
+            return None
+        self.offer(chosen)
+        return chosen
 
     # HiGHS
 
@@ -336,43 +356,103 @@ class Search:
         arm.score = 0.5 * arm.score + gain / max(self.clock.spent - begin, 1e-3)
         arm.tried += 1
 
-    def anneal(self, arm: Arm, share: float | None = None) -> None:
-        """Move over trees from the best plan, from warm to cold.
+    def restart(self, share: float) -> None:
+        """Cool again and again for a share of the time, from plans of changing messages.
+
+        Lengths are those of M. Luby, A. Sinclair and D. Zuckerman (1993), as nobody knows how long
+        is worth it.
+        """
+        until, turn = self.clock.spent + share * self.clock.left, 0
+        while self.clock.spent < until and not self.proven:
+            turn += 1
+            left = until - self.clock.spent
+            moves = min(_COOLING * luby(turn) * len(self.reduced), int(left / self.pace))
+            self.cool(_HOT[turn % len(_HOT)], moves=moves)
+
+    def cool(self, warm: float, share: float | None = None, moves: int | None = None) -> None:
+        """Move over trees from the plan that the best prices lead to; see ``anneal``.
+
+        The best plan uses the memory to the limit, in places that fit worse prices, and moves
+        from there are slow to leave them.
+        """
+        self.dual.return_to_best()
+        self.dual.sweep(int(self.rng.integers(*_SWEEPS)))
+        start = self.decode()
+        if start is None:
+            self.raise_bound(0.01, 20)
+        if self.chosen is not None and not self.proven:
+            before = self.chosen
+            found = self.anneal(Arm(warm, _LARGEST[0]), share, start, moves)
+            self.combine(before, found)
+
+    def combine(self, *others: np.ndarray) -> None:
+        """Take connected parts in which the best plan differs from others, where they are cheaper.
+
+        Args:
+            others: (n,) legal plans.
+        """
+        assert self.chosen is not None
+        for other in others:
+            differs = self.chosen != other
+            inside = self.reduced.ends[differs[self.reduced.ends].all(axis=1)]
+            shape = len(other), len(other)
+            links = coo_array((np.ones(len(inside)), (inside[:, 0], inside[:, 1])), shape=shape)
+            part = connected_components(links, directed=False)[1]
+            for label in np.unique(part[differs]).tolist():
+                if self.clock.left <= 0:
+                    return
+                self.offer(np.where(differs & (part == label), other, self.chosen))
+
+    def anneal(
+        self,
+        arm: Arm,
+        share: float | None = None,
+        start: np.ndarray | None = None,
+        moves: int | None = None,
+    ) -> np.ndarray:
+        """Move over trees, from warm to cold.
 
         Args:
             arm: how.
             share: of the time that is left (default: as long as the arm's trials ask for).
+            start: (n,) plan to begin with (default: the best one).
+            moves: how many (default: as many as fit).
+
+        Returns:
+            (n,) a plan that it ended with.
         """
         assert self.chosen is not None
+        start = self.chosen if start is None else start
         model, dual = self.model, self.dual
         priced = np.empty(len(model.costs))
         priced_costs(model, dual.sums(dual.price), priced)
         priced -= model.costs
         largest = min(arm.largest, len(self.chosen))
-        chains = [
-            Chain(model, self.empty, self.chosen, rng, largest, self.widest) for rng in self.rngs
-        ]
+        chains = [Chain(model, self.empty, start, rng, largest, self.widest) for rng in self.rngs]
         warm = arm.warm * max(abs(self.cost), 1.0) / len(self.chosen)
         total = self.length * (1 + arm.tried)
-        if np.isfinite(self.clock.left):
+        if moves is not None:
+            total = max(moves, 50)
+        elif np.isfinite(self.clock.left):
             total = max(int(min(total, 0.25 * self.clock.left / self.pace)), 50)
         made, part = 0, max(min(total // 10, int(0.5 / self.pace)), 1)
-        first, until = self.cost, self.clock.spent + (share or 0.0) * self.clock.left
+        first, until = plan_cost(model, start), self.clock.spent + (share or 0.0) * self.clock.left
         with ThreadPoolExecutor(len(chains)) as pool:
             while made < total and self.clock.left > 0 and not self.proven:
                 begin = self.clock.spent
                 if share is not None:
                     total = made + max(int((until - begin) / self.pace), 1)
-                moves = min(part, total - made)
+                some = min(part, total - made)
                 leads = [max(0.0, first + chain.change - self.cost) for chain in chains]
                 moving = [
-                    pool.submit(chain.move, priced, warm, made, moves, total, lead)
+                    pool.submit(chain.move, priced, warm, made, some, total, lead)
                     for chain, lead in zip(chains, leads, strict=True)
                 ]
                 for chain, one in zip(chains, moving, strict=True):
                     one.result()
                     self.offer(chain.best)
-                made += moves
-                self.pace = 0.5 * self.pace + 0.5 * (self.clock.spent - begin) / moves
+                made += some
+                self.pace = 0.5 * self.pace + 0.5 * (self.clock.spent - begin) / some
                 self.collect()
                 self.say(f"trees at {arm.warm:g}")
+        return chains[0].chosen

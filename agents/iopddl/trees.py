@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from parenvs.agents.iopddl.compiled import compiled
-from parenvs.agents.iopddl.memory import fits, place_node
+from parenvs.agents.iopddl.memory import change_node, fits, place_node
 from parenvs.agents.iopddl.model import Arrays
 
 
@@ -61,13 +61,15 @@ def complete(
             if work[best] == np.inf:
                 break
             if fits(m, tree, node, best) and leaves_choice(m, allowed, node, best):
-                found = best
-                break
+                place_node(m, tree, node, best, 1)
+                if tree[0, 1] <= 0:
+                    found = best
+                    break
+                place_node(m, tree, node, best, -1)  # its terms fit alone, but not together
             work[best] = np.inf
         if found < 0:
             return node
         chosen[node] = found
-        place_node(m, tree, node, found, 1)
         for p in range(m.start[node], m.start[node + 1]):
             other = m.neighbour[p]
             if other > node:
@@ -119,9 +121,10 @@ def improve(
     tree: np.ndarray,
     chosen: np.ndarray,
     best: np.ndarray,
+    local: np.ndarray,
+    blocked: np.ndarray,
     marks: np.ndarray,
     space: np.ndarray,
-    back: np.ndarray,
     rng: np.random.Generator,
     lead: float,
     first: int,
@@ -140,9 +143,10 @@ def improve(
         tree: memory of ``chosen``; changed with it.
         chosen: (n,) the plan, legal; changed.
         best: (n,) the best plan; changed where a better one is found.
+        local: (s,) costs of each strategy with the neighbours in ``chosen``; changed with it.
+        blocked: (s,) how many neighbours forbid each strategy, which ``local`` leaves out; changed.
         marks: (n,) int64, all 0; a place in the tree, or a number of neighbours in it, below 0.
-        space: float64 scratch, 2 * largest * (most strategies of a node).
-        back: int64 scratch, of the same size.
+        space: float64 scratch, (2 * largest + 1) * (most strategies of a node).
         rng: draws the trees.
         lead: by how much ``best`` is cheaper than ``chosen`` at first.
         first: number of moves of this schedule that were made before.
@@ -154,7 +158,8 @@ def improve(
         heed: share of the price of memory that counts at the first move; 0 at the last.
     """
     count = len(m.offset) - 1
-    widest = len(space) // (2 * largest)
+    widest = len(space) // (2 * largest + 1)
+    half = largest * widest
     nodes = np.empty(largest, dtype=np.int64)
     parents = np.empty(largest, dtype=np.int64)  # directed edge to the parent
     fresh = np.empty(largest, dtype=np.int64)
@@ -195,34 +200,40 @@ def improve(
                     break
             if not found:
                 break
-        # Costs of each strategy with the neighbours outside of the tree.
+        # Costs of each strategy with the neighbours outside of the tree; the forbidden ones are
+        # counted in the second half meanwhile.
         for i in range(size):
-            node = nodes[i]
-            begin, width = m.offset[node], m.offset[node + 1] - m.offset[node]
+            begin, width = m.offset[nodes[i]], m.offset[nodes[i] + 1] - m.offset[nodes[i]]
             for s in range(width):
-                space[i * widest + s] = m.costs[begin + s]
-            for p in range(m.start[node], m.start[node + 1]):
-                other = m.neighbour[p]
-                if marks[other] <= 0:
-                    row = m.table[m.reverse[p]] + chosen[other] * width
-                    for s in range(width):
-                        space[i * widest + s] += m.pair[row + s]
-            place_node(m, tree, node, chosen[node], -1)
+                space[i * widest + s] = local[begin + s]
+                space[half + i * widest + s] = blocked[begin + s]
+        for i in range(1, size):
+            p = parents[i]
+            node, other = nodes[i], m.neighbour[p]
+            above = (marks[other] - 1) * widest
+            width, across = (
+                m.offset[node + 1] - m.offset[node],
+                m.offset[other + 1] - m.offset[other],
+            )
+            withdraw(m.pair, m.table[p] + chosen[node] * across, across, space, above, half)
+            withdraw(
+                m.pair,
+                m.table[m.reverse[p]] + chosen[other] * width,
+                width,
+                space,
+                i * widest,
+                half,
+            )
+        for i in range(size):
+            for s in range(i * widest, i * widest + m.offset[nodes[i] + 1] - m.offset[nodes[i]]):
+                if space[half + s] > 0.0:
+                    space[s] = np.inf
         drawn = rng.random()
-        factor = 2.0 * left * drawn if rng.random() < 0.7 else 3.0 * drawn
+        theta = heed * math.sqrt(left)
+        factor = 2.0 * theta * drawn if rng.random() < 0.7 else 3.0 * drawn
         done = False
         for _ in range(3):
-            best_subtrees(m, priced, nodes, parents, marks, size, factor, widest, space, back)
-            half = largest * widest
-            root = m.offset[nodes[0] + 1] - m.offset[nodes[0]]
-            top = 0
-            for s in range(1, root):
-                if space[half + s] < space[half + top]:
-                    top = s
-            fresh[0] = top
-            for i in range(1, size):
-                parent = marks[m.neighbour[parents[i]]] - 1
-                fresh[i] = back[i * widest + fresh[parent]]
+            best_subtrees(m, priced, nodes, parents, marks, size, factor, widest, space, fresh)
             change = price = 0.0
             same = True
             for i in range(size):
@@ -239,29 +250,27 @@ def improve(
                     change -= m.pair[m.table[p] + old * width + chosen[other]]
             if same:
                 break
-            worse = change + heed * left * price
+            worse = change + theta * price
             if worse > 0.0 and (
                 temperature <= 0.0 or rng.random() >= math.exp(-worse / temperature)
             ):
                 break
             for i in range(size):
-                place_node(m, tree, nodes[i], fresh[i], 1)
+                change_node(m, tree, nodes[i], chosen[nodes[i]], fresh[i])
             if tree[0, 1] <= 0:
                 done = True
                 break
             for i in range(size):
-                place_node(m, tree, nodes[i], fresh[i], -1)
+                change_node(m, tree, nodes[i], fresh[i], chosen[nodes[i]])
             factor = 2.0 * factor + 0.5
         for i in range(size):
             node = nodes[i]
             for p in range(m.start[node], m.start[node + 1]):
                 marks[m.neighbour[p]] = 0
-            if not done:
-                place_node(m, tree, node, chosen[node], 1)
-        for i in range(size):
-            marks[nodes[i]] = 0
-            if done:
-                chosen[nodes[i]] = fresh[i]
+            marks[node] = 0
+            if done and fresh[i] != chosen[node]:
+                tell_neighbours(m, node, chosen[node], fresh[i], local, blocked)
+                chosen[node] = fresh[i]
         if done:
             current += change
             if current < lowest - 1e-6:
@@ -269,6 +278,53 @@ def improve(
                 for node in range(count):
                     best[node] = chosen[node]
     return current
+
+
+@compiled
+def surroundings(m: Arrays, chosen: np.ndarray, local: np.ndarray, blocked: np.ndarray) -> None:
+    """Write what each strategy costs with the neighbours in a choice, as ``improve`` takes it.
+
+    Args:
+        m: the model.
+        chosen: (n,) the choice.
+        local: (s,) overwritten by costs; forbidden pairs are left out.
+        blocked: (s,) overwritten by numbers of forbidden pairs.
+    """
+    for s in range(len(m.costs)):
+        local[s] = m.costs[s]
+        blocked[s] = 0.0
+    for node in range(len(m.offset) - 1):
+        begin, width = m.offset[node], m.offset[node + 1] - m.offset[node]
+        for p in range(m.start[node], m.start[node + 1]):
+            row = m.table[m.reverse[p]] + chosen[m.neighbour[p]] * width
+            for s in range(width):
+                cost = m.pair[row + s]
+                local[begin + s] += cost if cost < np.inf else 0.0
+                blocked[begin + s] += 0.0 if cost < np.inf else 1.0
+
+
+@compiled
+def tell_neighbours(
+    m: Arrays, node: int, old: int, new: int, local: np.ndarray, blocked: np.ndarray
+) -> None:
+    """Change what the neighbours' strategies cost with a node that changes its own."""
+    for p in range(m.start[node], m.start[node + 1]):
+        other = m.neighbour[p]
+        begin, width = m.offset[other], m.offset[other + 1] - m.offset[other]
+        before, after = m.table[p] + old * width, m.table[p] + new * width
+        for t in range(width):
+            lost, won = m.pair[before + t], m.pair[after + t]
+            local[begin + t] += (won if won < np.inf else 0.0) - (lost if lost < np.inf else 0.0)
+            blocked[begin + t] += (0.0 if won < np.inf else 1.0) - (0.0 if lost < np.inf else 1.0)
+
+
+@compiled
+def withdraw(pair: np.ndarray, row: int, width: int, space: np.ndarray, at: int, half: int) -> None:
+    """Take a row of pairs out of sums of costs, and out of the numbers of forbidden ones."""
+    for t in range(width):
+        cost = pair[row + t]
+        space[at + t] -= cost if cost < np.inf else 0.0
+        space[half + at + t] -= 0.0 if cost < np.inf else 1.0
 
 
 @compiled
@@ -282,10 +338,16 @@ def best_subtrees(
     factor: float,
     widest: int,
     space: np.ndarray,
-    back: np.ndarray,
+    fresh: np.ndarray,
 ) -> None:
-    """Fill the second half of ``space`` and ``back``: best costs below each strategy of a tree."""
-    half = len(space) // 2
+    """Write the best strategies of a tree's nodes, with memory at a price, into ``fresh``.
+
+    The first half of ``space`` holds the costs of strategies outside of the tree, the second
+    becomes the best costs of what lies below each strategy. What led to them is found again on the
+    way back, for the strategies that are taken alone.
+    """
+    half = (len(space) - widest) // 2
+    low = 2 * half
     for i in range(size):
         begin, width = m.offset[nodes[i]], m.offset[nodes[i] + 1] - m.offset[nodes[i]]
         for s in range(width):
@@ -294,13 +356,29 @@ def best_subtrees(
         p = parents[i]
         node, other = nodes[i], m.neighbour[p]
         width, across = m.offset[node + 1] - m.offset[node], m.offset[other + 1] - m.offset[other]
-        above = half + (marks[other] - 1) * widest
-        row = m.table[m.reverse[p]]
+        above, row, below = half + (marks[other] - 1) * widest, m.table[p], half + i * widest
+        value, line, least = space[below], m.pair[row : row + across], space[low : low + across]
         for t in range(across):
-            low, at = np.inf, 0
+            least[t] = value + line[t]
+        for s in range(1, width):
+            value = space[below + s]
+            row += across
+            line = m.pair[row : row + across]
+            for t in range(across):
+                whole = value + line[t]
+                least[t] = whole if whole < least[t] else least[t]
+        for t in range(across):
+            space[above + t] += least[t]
+    for i in range(size):
+        width = m.offset[nodes[i] + 1] - m.offset[nodes[i]]
+        below = half + i * widest
+        if i:
+            other = m.neighbour[parents[i]]
+            row = m.table[m.reverse[parents[i]]] + fresh[marks[other] - 1] * width
             for s in range(width):
-                value = space[half + i * widest + s] + m.pair[row + t * width + s]
-                if value < low:
-                    low, at = value, s
-            space[above + t] += low
-            back[i * widest + t] = at
+                space[below + s] += m.pair[row + s]
+        top = 0
+        for s in range(1, width):
+            if space[below + s] < space[below + top]:
+                top = s
+        fresh[i] = top

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -13,11 +13,11 @@ from parenvs.agents.iopddl import core, search, solve_iopddl
 from parenvs.agents.iopddl.chain import Chain
 from parenvs.agents.iopddl.compiled import COMPILED
 from parenvs.agents.iopddl.core import core_size, solve_core
-from parenvs.agents.iopddl.memory import add, empty_tree, most, place_node
+from parenvs.agents.iopddl.memory import add, change_node, empty_tree, most, place_node
 from parenvs.agents.iopddl.messages import Dual, priced_costs, profile
 from parenvs.agents.iopddl.model import arrays_of
-from parenvs.agents.iopddl.search import Clock, Search
-from parenvs.agents.iopddl.trees import improve, plan_cost
+from parenvs.agents.iopddl.search import Clock, Search, luby
+from parenvs.agents.iopddl.trees import improve, plan_cost, surroundings
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.iopddl import load_iopddl, reduce
 from parenvs.iopddl.known import known
@@ -158,19 +158,95 @@ def test_improve__keeps_the_limit_and_the_account():
         for node, strategy in enumerate(chosen):
             place_node(model, tree, node, strategy, 1)
         widest, marks = int(sizes.max()), np.zeros(len(chosen), dtype=np.int64)
+        local, blocked = np.empty_like(model.costs), np.empty_like(model.costs)
+        surroundings(model, chosen, local, blocked)
         change = improve(
-            model, np.zeros(len(model.costs)), tree, chosen, lowest, marks,
-            np.zeros(8 * widest), np.zeros(8 * widest, dtype=np.int64),
-            np.random.default_rng(number), 0.0, 0, 80, 80, 4, 5.0, 0.1, 1.0,
+            model, np.zeros(len(model.costs)), tree, chosen, lowest, local, blocked, marks,
+            np.zeros(9 * widest), np.random.default_rng(number),
+            0.0, 0, 80, 80, 4, 5.0, 0.1, 1.0,
         )  # fmt: skip
         assert reduced.legal(chosen) and reduced.legal(lowest) and not marks.any()
         assert plan_cost(model, chosen) == pytest.approx(first + change)
         assert best - reduced.constant <= plan_cost(model, lowest) <= first
+        again, forbidden = np.empty_like(local), np.empty_like(blocked)
+        surroundings(model, chosen, again, forbidden)
+        assert local == pytest.approx(again) and (blocked == forbidden).all()
         used = np.zeros(len(model.slack) + 1)
         profile(model, chosen, used)
         assert tree[0, 1] == (used[:-1] - model.slack).max(initial=-(2.0**62))
         better += plan_cost(model, lowest) < first
     assert better > 2
+
+
+def test_surroundings__are_what_a_strategy_costs_beside_its_neighbours():
+    seen = 0
+    for _, reduced, _ in drawn():
+        model, rng = arrays_of(reduced), np.random.default_rng(0)
+        sizes = np.diff(reduced.offset)
+        chosen = np.array([int(rng.integers(size)) for size in sizes])
+        local, blocked = np.empty_like(model.costs), np.empty_like(model.costs)
+        surroundings(model, chosen, local, blocked)
+        for node, size in enumerate(sizes):
+            for strategy in range(size):
+                costs = [model.costs[model.offset[node] + strategy]]
+                for p in range(model.start[node], model.start[node + 1]):
+                    width = sizes[model.neighbour[p]]
+                    costs.append(
+                        model.pair[model.table[p] + strategy * width + chosen[model.neighbour[p]]]
+                    )
+                at = model.offset[node] + strategy
+                assert blocked[at] == np.isinf(costs).sum()
+                assert local[at] == sum(cost for cost in costs if cost < np.inf)
+                seen += blocked[at] > 0
+    assert seen
+
+
+def test_change_node__is_taking_away_and_placing():
+    for _, reduced, _ in drawn():
+        model, tree = arrays_of(reduced), empty_tree(arrays_of(reduced))
+        for node, size in enumerate(np.diff(reduced.offset)):
+            place_node(model, tree, node, 0, 1)
+            changed = tree.copy()
+            change_node(model, changed, node, 0, size - 1)
+            place_node(model, tree, node, 0, -1)
+            place_node(model, tree, node, size - 1, 1)
+            assert (changed == tree).all()
+
+
+def test_luby__the_sequence():
+    assert [luby(k) for k in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
+
+
+def test_combine__takes_the_cheaper_of_each_part_that_differs():
+    """Parts without an edge between them add up, so that none can be cheaper from the other."""
+    gained = 0
+    for number, (_, reduced, _) in enumerate(drawn()):
+        search, rng = Search(reduced, Clock(None, 1)), np.random.default_rng(number)
+        sizes = np.diff(reduced.offset)
+        drawn_plans = [np.array([rng.integers(size) for size in sizes]) for _ in range(400)]
+        plans = [chosen for chosen in drawn_plans if reduced.legal(chosen)][:6]
+        for first, second in pairwise(plans):
+            search.chosen, search.cost = None, np.inf
+            search.offer(first)
+            search.offer(second)
+            before = search.cost
+            search.combine(first, second)
+            assert reduced.legal(search.chosen) and search.cost <= before
+            assert ((search.chosen == first) | (search.chosen == second)).all()
+            gained += search.cost < before
+    assert gained
+
+
+def test_restart__begins_anew_and_keeps_the_best():
+    """Legal plans, no dearer than before, and an end when the share of the time is used up."""
+    _, reduced, best = drawn()[0]
+    search = Search(reduced, Clock(0.5, processor=True))
+    search.raise_bound(0.2, 20)
+    before = search.cost
+    search.bound = -np.inf
+    search.restart(0.5)
+    assert reduced.legal(search.chosen) and search.cost <= before
+    assert best - reduced.constant <= search.cost
 
 
 def test_core__is_the_optimum_of_what_is_kept():
