@@ -42,8 +42,11 @@ coolings by those.
 Steps of prices are as long as the gap between bound and plan asks for, so that a plan that is
 bad makes prices bad, and those make bad plans.
 """
-_COOLING, _SWEEPS = 40, (5, 50)
-"""Moves by node of the shortest cooling, and sweeps that make its first plan another one."""
+_COOLING, _SWEEPS = (40, 200_000), (5, 50)
+"""Moves of the shortest cooling, by node and at least, and sweeps that make its first plan another.
+
+Few nodes of many strategies need as many moves as many nodes.
+"""
 _CLOSE = 2e-6
 """Gap, as a share of the cost, that HiGHS's tolerances leave; then only few rounds follow."""
 _SAFE = 1e-9
@@ -158,6 +161,8 @@ class Search:
         self.rngs = [self.rng, *others]
         self.empty = empty_tree(self.model)
         self.widest = int(np.diff(self.model.offset).max())
+        self.decoded: np.ndarray | None = None  # cheapest plan that messages led to
+        self.decoded_cost = np.inf
         self.program: threading.Thread | None = None
         self.result: Core | BaseException | None = None
         self.length = (20 if COMPILED else 1) * len(self.reduced)
@@ -259,6 +264,9 @@ class Search:
         if missed >= 0 or not self.reduced.legal(chosen):
             return None
         self.offer(chosen)
+        cost = plan_cost(self.model, chosen)
+        if cost < self.decoded_cost:
+            self.decoded, self.decoded_cost = chosen, cost
         return chosen
 
     # HiGHS
@@ -357,7 +365,9 @@ class Search:
         arm.tried += 1
 
     def restart(self, share: float) -> None:
-        """Cool again and again for a share of the time, from plans of changing messages.
+        """Cool again and again for a share of the time, from plans that messages led to.
+
+        It is in turn the cheapest one that they led to, and one of the best prices.
 
         Lengths are those of M. Luby, A. Sinclair and D. Zuckerman (1993), as nobody knows how long
         is worth it.
@@ -366,18 +376,27 @@ class Search:
         while self.clock.spent < until and not self.proven:
             turn += 1
             left = until - self.clock.spent
-            moves = min(_COOLING * luby(turn) * len(self.reduced), int(left / self.pace))
-            self.cool(_HOT[turn % len(_HOT)], moves=moves)
+            least = max(_COOLING[0] * len(self.reduced), _COOLING[1])
+            moves = min(least * luby(turn), int(left / self.pace))
+            start = self.decoded if turn % 2 else None
+            self.cool(_HOT[turn // 2 % len(_HOT)], moves=moves, start=start)
 
-    def cool(self, warm: float, share: float | None = None, moves: int | None = None) -> None:
-        """Move over trees from the plan that the best prices lead to; see ``anneal``.
+    def cool(
+        self,
+        warm: float,
+        share: float | None = None,
+        moves: int | None = None,
+        start: np.ndarray | None = None,
+    ) -> None:
+        """Move over trees from a plan that messages led to, or that is given; see ``anneal``.
 
         The best plan uses the memory to the limit, in places that fit worse prices, and moves
         from there are slow to leave them.
         """
         self.dual.return_to_best()
         self.dual.sweep(int(self.rng.integers(*_SWEEPS)))
-        start = self.decode()
+        fresh = self.decode()
+        start = fresh if start is None else start
         if start is None:
             self.raise_bound(0.01, 20)
         if self.chosen is not None and not self.proven:

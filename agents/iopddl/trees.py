@@ -229,7 +229,7 @@ def improve(
                 if space[half + s] > 0.0:
                     space[s] = np.inf
         drawn = rng.random()
-        theta = heed * math.sqrt(left)
+        theta = heed * left
         factor = 2.0 * theta * drawn if rng.random() < 0.7 else 3.0 * drawn
         done = False
         for _ in range(3):
