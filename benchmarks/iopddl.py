@@ -116,7 +116,8 @@ def main() -> None:
         )
     heads = [
         "problem", "seed", "cost", "bound", "gap", "contest's best", "best known",
-        "bound known", "points", "limit, of the contest's (s)", "processor (s)", "wall (s)", "load", "MB",
+        "bound known", "points", "limit, of the contest's (s)",
+        "processor (s)", "wall (s)", "load", "MB",
     ]  # fmt: skip
     publish(
         "iopddl",
