@@ -152,12 +152,12 @@ LEAST = [
     (CHAIN, 64, "over_cartpole", 1 / 3),
     (CHAIN, 1024, "over_cartpole", 0.15 / 3),
     (BASE, 8, "over_single", 1.0),
-    (BASE, 1024, "over_cartpole", 0.3),
+    (BASE, 1024, "over_cartpole", 0.1),
     (f"{BATCH}, t5-base", 8, "over_single", 1.0),
     (f"{PLAN}, t5-base", 8, "over_single", 3.0),
     (f"{PLAN}, t5-base", 8, "over_cartpole", 0.4),
     (f"{PLAN}, t5-base", 64, "over_cartpole", 0.2),
-    (f"{PLAN}, t5-base", 1024, "over_cartpole", 0.04),
+    (f"{PLAN}, t5-base", 1024, "over_cartpole", 0.015),
 ]
 
 

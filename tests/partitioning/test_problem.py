@@ -13,6 +13,7 @@ from parenvs import (
     ParenvsError,
     Partitioning,
     PartitionPlan,
+    instances,
     load_graph,
 )
 from parenvs.cluster import Cluster, choose_cluster
@@ -417,6 +418,7 @@ def test_partitioning__choose_cluster():
 
 def test_partitioning__load():
     """The same arguments give the same object, whatever the cluster's form."""
+    instances._cached_partitioning.cache_clear()  # classes found by other tests may be gone
     problem = load_partitioning("vgg-19", choose_cluster("A"))
     assert load_partitioning("vgg-19", choose_cluster("2x8:v100,25Gbps")) is problem
     assert load_partitioning("vgg-19", choose_cluster("A"), "automap") is not problem

@@ -33,7 +33,7 @@ def test_fuzz__short_run(tmp_path):
         assert set(counts) <= {"accepted", "refused"}, name
         assert sum(counts.values()) == fuzz.READERS[name].weight
         if sum(counts.values()) > 10:
-            assert len(tally["reasons"]) > 3, name  # not all at the first check
+            assert len(tally["reasons"]) > 2, name  # not all at the first check
     assert not list(tmp_path.glob("*.jsonl"))  # what a run that was stopped would go on from
 
 
