@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from parenvs.graph.checks.npz import UNREADABLE
 from parenvs.graph.flops import OPCODES, PARTITIONED
 from parenvs.graph.proto import Module
 
@@ -275,7 +276,10 @@ def changed_array(data: bytes, draw: random.Random) -> bytes:
     """Change elements, the length, the type or the dimensions of one array of a ``.npz``."""
     members = _unpacked(data)
     name = draw.choice(list(members))
-    array = np.lib.format.read_array(io.BytesIO(members[name])).copy()
+    try:
+        array = np.lib.format.read_array(io.BytesIO(members[name])).copy()
+    except UNREADABLE:  # an earlier change broke its header
+        return changed_bytes(data, draw)
     text = _TEXTS.get(name.removesuffix(".npy"))
     kind = draw.random()
     if text and kind < 0.8:

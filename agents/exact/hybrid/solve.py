@@ -84,7 +84,8 @@ def exact_hybrid(
         time_limit: seconds after which the best plan found is returned without proof.
 
     Raises:
-        InfeasibleError: no plan fits, and there is no incumbent.
+        InfeasibleError: there is no incumbent, and no plan fits, or none was found in time; says
+            which.
     """
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
@@ -100,6 +101,11 @@ def exact_hybrid(
             if search.bound < np.inf:
                 searches.append(search)
     best, bound = _deepened(problem, goal, best, searches, deadline)
+    if best is None and bound < np.inf:
+        raise InfeasibleError(
+            f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan was found in "
+            f"{time_limit:g} s, which proves nothing; allow more seconds"
+        )
     if best is None:
         raise _nothing_fits(problem, limits)
     return replace(
@@ -126,7 +132,7 @@ def _deepened(
     the best plan, takes about as long as its proof.
 
     Returns:
-        The best plan, and a proven bound of its seconds.
+        The best plan, and a proven bound of its seconds; without a plan, of what is minimised.
     """
     weight = {id(search): goal.weight(search.setting.devices) for search in searches}
 
@@ -147,7 +153,7 @@ def _deepened(
         if not finished or own <= target or time.perf_counter() > deadline:
             break
     if best is None:
-        return None, np.inf
+        return None, min(bounds(), default=np.inf)
     return best, min([own, *bounds()]) / _weight(goal, best)
 
 

@@ -88,6 +88,13 @@ def test_exact_hybrid__time_limit_leaves_a_valid_bound():
     assert cut.bound <= full.length <= cut.length
 
 
+def test_exact_hybrid__no_time_is_not_no_plan():
+    problem = parenvs.problem("bert-large", "1x4:v100", task="hybrid", batch=16)
+    with pytest.raises(InfeasibleError, match=r"no plan was found in 0 s, which proves nothing"):
+        exact_hybrid(problem, Constraints(pp=3), time_limit=0.0)
+    assert exact_hybrid(problem, Constraints(pp=3)).report.legal
+
+
 def test_exact__infeasible_says_what_is_missing():
     problem = parenvs.problem("llama3-70b", "1x8:h100", task="hybrid", batch=8)
     with pytest.raises(InfeasibleError, match=r"needs [\d,]+ bytes more .* largest part is \w+"):
