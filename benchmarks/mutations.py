@@ -64,6 +64,14 @@ EQUIVALENT = {
     ("parenvs/partitioning/classes.py", "end - start > 1", "end + start > 1"): PAIR,
     ("parenvs/partitioning/classes.py", "False", "True"):
         "the weak components of a directed graph are those of the undirected one",
+    ("parenvs/partitioning/classes.py", "self.blocked_by >= 0", "self.blocked_by >= 1"):
+        "the first instruction makes a parameter, and blocks nothing",
+    ("parenvs/partitioning/classes.py", "-1", "-2"):
+        "NumPy takes any number below 0 as the length that is left",
+    ("parenvs/partitioning/classes.py",
+     "isinstance(other, _Same) and other.graph is self.graph",
+     "isinstance(other, _Same) or other.graph is self.graph"):
+        "keys are compared where their numbers are equal, and so are of the same graph",
     ("parenvs/partitioning/legality.py", "len(reasons) >= MOST_REASONS",
      "len(reasons) > MOST_REASONS"): "the reason that it words in full is cut off afterwards",
     ("parenvs/pipeline/points.py", "1.0 if total == 0 else total", "2.0 if total == 0 else total"):

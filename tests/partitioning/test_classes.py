@@ -336,6 +336,36 @@ def test_dimensions__one_too_many_or_too_few_is_uneven(size, blocked):
     assert classes.blocked[rows] == blocked
 
 
+def test_dimensions__of_size_one_are_neither_uneven_nor_partitioned():
+    shape = "f32[1,8]{1,0}"
+    inputs = {"params__w__": shape, "batch__x__": shape}
+    graph = toys.read(toys.module(inputs, [], f"op.1 = {shape} add(batch__x__.1, params__w__.1)"))
+    classes = dimension_classes(graph, uneven="forbid", devices=4)
+    rows, columns = classes.label[graph.dim_offset[graph.parameter_tensor[0]] + np.arange(2)]
+    assert rows != columns and not classes.blocked[rows]
+    chosen = np.zeros(len(classes), dtype=bool)
+    chosen[rows] = True
+    assert classes.partition(chosen, "variables") == {}
+    chosen[columns] = True
+    assert classes.partition(chosen, "variables") == {"w": 1}
+
+
+def test_dimensions__the_first_instruction_that_blocks_is_named():
+    shape = "f32[8,8]{1,0}"
+    inputs = {"params__w__": shape, "batch__x__": shape}
+    lines = [
+        f"op.1 = {shape} cholesky(params__w__.1), lower=true",
+        f"op.2 = {shape} add(op.1, batch__x__.1)",
+        f"op.3 = {shape} reverse(op.2), dimensions={{0,1}}",
+    ]
+    graph = toys.read(toys.module(inputs, lines, f"op.4 = {shape} add(op.3, op.1)"))
+    classes = dimension_classes(graph)
+    assert classes.blocked.all()
+    assert {graph.opcodes[graph.opcode[at]] for at in classes.blocked_by} == {"cholesky"}
+    opcodes = {graph.opcodes[graph.opcode[at]] for at, _ in classes.factors.untouchable}
+    assert opcodes == {"cholesky", "reverse"}
+
+
 def test_dimensions__sizes_of_two_are_odd_over_four_devices():
     lines = ["op.1 = f32[2,8]{1,0} tanh(batch__x__.1)"]
     text = toys.module(

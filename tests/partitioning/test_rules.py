@@ -299,9 +299,9 @@ def test_rules__factors(name):
     assert len(found) == len(wanted)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_rules__convolution(groups):
-    """NHWC images, HWIO kernel; with groups the features are left alone."""
+@pytest.mark.parametrize(("groups", "batch_groups"), [(1, 1), (2, 1), (1, 2)])
+def test_rules__convolution(groups, batch_groups):
+    """NHWC images, HWIO kernel; with groups of features or of the batch these are left alone."""
     jax = pytest.importorskip("jax")
     from parenvs import Graph
 
@@ -314,6 +314,7 @@ def test_rules__convolution(groups):
             "SAME",
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
             feature_group_count=groups,
+            batch_group_count=batch_groups,
         ),
         shape((3, 3, 8 // groups, 16), np.float32),
         shape((4, 10, 10, 8), np.float32),
@@ -323,12 +324,16 @@ def test_rules__convolution(groups):
         "convolution",
         json.loads(graph.strings[graph.attribute[index]]),
         [(4, 10, 10, 8), (3, 3, 8 // groups, 16)],
-        [(4, 10, 10, 16)],
+        [(4 // batch_groups, 10, 10, 16)],
     )
     found = {(frozenset(f.pairs), f.kind) for f in factors_of(instruction)}
-    wanted = {(read("0.0 r.0"), K)}
+    wanted = set()
+    if batch_groups == 1:
+        wanted |= {(read("0.0 r.0"), K)}
     if groups == 1:
-        wanted |= {(read("1.3 r.3"), K), (read("0.3 1.2"), C)}
+        wanted |= {(read("0.3 1.2"), C)}
+    if groups == batch_groups == 1:
+        wanted |= {(read("1.3 r.3"), K)}
     assert found == wanted
 
 
