@@ -311,6 +311,19 @@ def test_cluster__at_a_precision():
         Cluster.parse("2x8:a100-fp16x")
 
 
+def test_cluster__whole_numbers_beyond_those_of_arrays_are_floats():
+    large = 2**64
+    device = {"name": "x", "peak_flops": large, "memory_bw": large, "memory_bytes": large}
+    figures = {"servers": 2, "devices_per_server": 1, "intra_bw": large, "inter_bw": large}
+    cluster = Cluster.parse({**figures, "nic_bw": large, "speeds": [1, large], "device": device})
+    rates = [*cluster.speeds, cluster.intra_bw, cluster.inter_bw, cluster.nic_bw]
+    rates += [cluster.device.peak_flops, cluster.device.memory_bw, cluster.device.memory_bytes]
+    assert np.array(rates).dtype == np.float64
+    assert max(rates) == 2.0**64 and rates[0] == 1
+    with pytest.raises(ClusterError, match="intra_bw must be a positive number"):
+        Cluster.parse({**figures, "intra_bw": 10**400, "device": device})
+
+
 def test_cluster__network_cards_and_speeds():
     figures = {**GOOD, "nic_bw": 5e9, "speeds": [1.0, 0.8]}
     cluster = Cluster.parse(figures)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster.collectives import group_bandwidth, same_server, sync_seconds
-from parenvs.cluster.devices import DEVICES, MEMORY_FRACTION, PRECISIONS, Device
+from parenvs.cluster.devices import DEVICES, MEMORY_FRACTION, MOST_RATE, PRECISIONS, Device, rate
 from parenvs.cluster.measured import Measurement, measurements, provenance
 from parenvs.errors import ClusterError, ParenvsError, did_you_mean, shown
 from parenvs.files import DuplicateFieldError, no_duplicates
@@ -25,7 +25,7 @@ DEFAULT_DEVICES = 8
 """Devices of the one server on which partitions are planned unless a cluster is given."""
 _LIMIT = 100_000
 """Largest number of servers, and of devices in each."""
-_LEAST_RATE, _MOST_RATE = 1e-30, 1e30
+_LEAST_RATE = 1e-30
 """Limits of bandwidths, throughput and memory, within which the costs of plans stay finite."""
 _CLUSTER_KEYS = ("servers", "devices_per_server", "intra_bw", "inter_bw")
 _DEVICE_KEYS = ("name", "peak_flops", "memory_bw", "memory_bytes")
@@ -77,12 +77,15 @@ class Cluster:
         rates |= {f"speeds[{number}]": speed for number, speed in enumerate(self.speeds)}
         for key, value in rates.items():
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not _LEAST_RATE <= value <= _MOST_RATE:
-                limits = f"; {_LEAST_RATE:g} to {_MOST_RATE:g} can be counted with"
+            if not number or not _LEAST_RATE <= value <= MOST_RATE:
+                limits = f"; {_LEAST_RATE:g} to {MOST_RATE:g} can be counted with"
                 raise ClusterError(
                     f"cluster: {key} must be a positive number, not {shown(value)}"
                     + (limits if number and value > 0 else "")
                 )
+        for key in ("intra_bw", "inter_bw", "nic_bw"):
+            object.__setattr__(self, key, rate(getattr(self, key)))
+        object.__setattr__(self, "speeds", tuple(map(rate, self.speeds)))
         if self.speeds and len(self.speeds) != self.servers:
             raise ClusterError(
                 f"cluster: speeds has {len(self.speeds)} numbers, one for each of {self.servers} "

@@ -13,10 +13,17 @@ MEMORY_FRACTION = 0.9
 """Share of a device's memory that a plan may fill; a choice of this suite, not of the paper."""
 EFFICIENCY = 0.5
 """Share of the peak that an instruction reaches; a constant of the cost model (not measured)."""
+MOST_RATE = 1e30
+"""The largest FLOP/s, bytes/s, bytes or speed that can be counted with."""
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 """Number formats of matrix products, by the names that ``Device.peaks`` and plans use."""
 _RUNS_AS = {"f32": ("tf32",), "f16": ("fp16",), "bf16": ("bf16",), "f8": ("fp8", "bf16")}
 """Type of elements -> the precisions that run its products, the fastest first."""
+
+
+def rate(value: float) -> float:
+    """Return a whole number beyond those of arrays as the nearest float, all others as they are."""
+    return float(value) if isinstance(value, int) and 2**53 < value < MOST_RATE else value
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,10 @@ class Device:
 
     def __post_init__(self) -> None:
         """Put the peaks in order, so that equal devices are equal."""
-        object.__setattr__(self, "peaks", tuple(sorted(self.peaks)))
+        peaks = [(precision, rate(flops)) for precision, flops in sorted(self.peaks)]
+        object.__setattr__(self, "peaks", tuple(peaks))
+        for key in ("peak_flops", "memory_bw", "memory_bytes", "intra_bw", "inter_bw"):
+            object.__setattr__(self, key, rate(getattr(self, key)))
 
     def peak(self, precision: str) -> float:
         """Return the peak FLOP/s of matrix products in a precision.
