@@ -31,7 +31,9 @@ def test_readme__examples_are_shortened():
         assert sum(written in code for _, code in EXAMPLES) == 1
 
 
-@pytest.mark.parametrize(("page", "code"), EXAMPLES)
+@pytest.mark.parametrize(
+    ("page", "code"), EXAMPLES, ids=[f"{page}-code{k}" for k, (page, _) in enumerate(EXAMPLES)]
+)
 def test_readme__python_examples_run(page, code, tmp_path, monkeypatch):
     if "jax" in code:
         pytest.importorskip("jax")
