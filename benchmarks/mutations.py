@@ -39,7 +39,17 @@ EQUIVALENT = {
      "graph.parent[graph.parent > 0]"): LOOP,
     ("parenvs/partitioning/formulas.py", "np.maximum(size, 1)", "np.maximum(size, 2)"):
         "the shares of dimensions of size 1 are not read, and 0 over anything is 0",
+    ("parenvs/partitioning/formulas.py", "replicate_seconds or 1.0", "replicate_seconds or 2.0"):
+        "where the step takes no time, nothing is saved",
     ("parenvs/partitioning/memory.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
+    ("parenvs/partitioning/memory.py", "~graph.free & (graph.parent >= 0)",
+     "~graph.free & (graph.parent > 0)"): LOOP,
+    ("parenvs/partitioning/memory.py", "updated < 0", "updated < 1"):
+        "the first instruction makes a parameter, and updates nothing",
+    ("parenvs/partitioning/memory.py", "np.zeros(0, dtype=np.int64)", "np.zeros(1, dtype=np.int64)"):
+        "the first division that is tried takes its place",
+    ("parenvs/partitioning/memory.py", "np.append(level[1:] > level[:-1], False)",
+     "np.append(level[1:] >= level[:-1], False)"): "levels beside each other differ",
     ("parenvs/partitioning/memory.py", "graph.parent[made_by] >= 0", "graph.parent[made_by] >= 1"):
         LOOP,
     ("parenvs/partitioning/memory.py", "np.flatnonzero(graph.parent >= 0)",
@@ -116,6 +126,8 @@ EQUIVALENT = {
             "i < len(left) and j <= len(right)",
         )
     },
+    ("parenvs/partitioning/rules.py", "mine < other", "mine <= other"):
+        "the loop ends where they are equal",
     ("parenvs/partitioning/rules.py", "3", "4"): "kinds are compared for equality alone",
 }  # fmt: skip
 """Module, and what is changed to what: changes that no test can see -> the reason."""

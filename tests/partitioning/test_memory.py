@@ -385,3 +385,11 @@ def test_divide__where_there_are_few_narrow_places():
     assert memory._divide(np.array([0]), crossing, total, 30.0).tolist() == []
     begin = memory._divide(np.array([0, 1]), np.array([1, 0]), np.array([15.5, 100.0]), 30.0)
     assert begin.tolist() == [0, 1]
+
+
+def test_crosses__made_in_front_of_a_border_and_read_behind_it():
+    made = np.array([True, True, True, True, False])
+    first, used = np.array([0, 3, 5, 9, 3]), np.array([4, 5, 8, 12, 9])
+    crosses = memory._crosses(made, first, used, np.array([4, 8]))
+    assert crosses.tolist() == [False, True, False, False, False]
+    assert not memory._crosses(made, first, used, np.array([], dtype=np.int64)).any()
