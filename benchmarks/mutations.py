@@ -46,8 +46,9 @@ EQUIVALENT = {
      "~graph.free & (graph.parent > 0)"): LOOP,
     ("parenvs/partitioning/memory.py", "updated < 0", "updated < 1"):
         "the first instruction makes a parameter, and updates nothing",
-    ("parenvs/partitioning/memory.py", "np.zeros(0, dtype=np.int64)", "np.zeros(1, dtype=np.int64)"):
-        "the first division that is tried takes its place",
+    ("parenvs/partitioning/memory.py", "np.zeros(0, dtype=np.int64)",
+     "np.zeros(1, dtype=np.int64)"):
+        "nothing is kept that a border could divide, or the first division takes its place",
     ("parenvs/partitioning/memory.py", "np.append(level[1:] > level[:-1], False)",
      "np.append(level[1:] >= level[:-1], False)"): "levels beside each other differ",
     ("parenvs/partitioning/memory.py", "graph.parent[made_by] >= 0", "graph.parent[made_by] >= 1"):
