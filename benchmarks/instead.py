@@ -39,9 +39,21 @@ ROWS = (
         (
             ("data-parallel", "data parallelism"),
             ("expert", "Megatron's splits"),
+            ("ones", "everything that can be split"),
             ("random", "random search"),
         ),
         (("exact", "exact"), ("ppo", "PPO"), ("rainbow", "Rainbow")),
+    ),
+    (
+        "operator-partition-memory",
+        "the same, within the memory of a device",
+        (
+            ("data-parallel", "data parallelism"),
+            ("expert", "Megatron's splits"),
+            ("ones", "everything that can be split"),
+            ("random", "random search"),
+        ),
+        (("exact", "exact"), ("greedy", "greedy"), ("ppo", "PPO"), ("rainbow", "Rainbow")),
     ),
     (
         "hybrid",
@@ -52,7 +64,7 @@ ROWS = (
     (
         "hetero",
         "servers of different speed",
-        (("sorted", "fastest servers first"),),
+        (("sorted", "fastest servers first"), ("random", "random search")),
         (("swap", "swap search"),),
     ),
     (
