@@ -8,7 +8,6 @@ Stages are traced parts of the module, cut in front of modules by name.
 from __future__ import annotations
 
 import copy
-import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +20,20 @@ from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
+from parenvs.errors import ParenvsError, one_line, shown
+from parenvs.exports.cutting import Stage, cut
 from parenvs.exports.sharding import DATA, MODEL
 from parenvs.exports.torch import Split, TorchPlan
 from parenvs.graph.pytorch.export import argument_names
@@ -106,9 +113,10 @@ class Parallel:
             self.parts = [_Part(module, self)]
         else:
             rows = plan.batch // plan.micro_batches // (1 if DATA in self._axes else plan.data)
-            self.parts = [
-                _Part(stage, self) for stage in self._cut(module, [x[:rows] for x in inputs])
-            ]
+            stages = cut(module, plan.cuts, [x[:rows] for x in inputs])
+            rank = self.mesh[PIPE].get_local_rank()
+            own_stages = [stages[rank + k * plan.pipe] for k in range(plan.chunks)]
+            self.parts = [_Part(stage.module, self, stage) for stage in own_stages]
         for part in self.parts:
             self._place(part)
         self._schedule = self._scheduled() if plan.pipe > 1 else None
@@ -175,10 +183,18 @@ class Parallel:
         """Run a step as ``step`` does, and return how many collectives of each kind it takes.
 
         Those of DTensors and ``fully_shard`` are counted, in this process; sends between stages and
-        the mean of the loss are not.
+        the mean of the loss are not. Gradients that are there are put aside, and are there again
+        afterwards: added to them, those of each micro-batch would be summed on their own.
         """
-        with _Counted() as counted:
-            self.step(*batch)
+        kept = [(x, x.grad) for x in self.parameters()]
+        for parameter, _ in kept:
+            parameter.grad = None
+        try:
+            with _Counted() as counted:
+                self.step(*batch)
+        finally:
+            for parameter, gradient in kept:
+                parameter.grad = gradient
         return dict(sorted(counted.counts.items()))
 
     def _whole(self, batch: tuple[torch.Tensor, ...]) -> float:
@@ -261,6 +277,19 @@ class Parallel:
             for name in self._axes
         ]
 
+    def _rows(self, shape: Sequence[int]) -> list[Placement]:
+        """The placements of a tensor between stages: its first dimension over the replicas."""
+        whole = not shape or shape[0] % self.plan.data
+        return self._placements((None if whole else 0, None))
+
+    def _local(self, made: torch.Tensor) -> torch.Tensor:
+        """This process's part of what a stage gives to the next one."""
+        assert self._grid is not None
+        if not isinstance(made, DTensor):  # made of buffers and constants alone
+            same = [Replicate() for _ in self._axes]
+            made = DTensor.from_local(made, self._grid, same, run_check=False)
+        return made.redistribute(placements=self._rows(made.shape)).to_local()
+
     def _place(self, part: _Part) -> None:
         """Split a part's parameters and, with ZeRO, share them among the replicas."""
         if self._grid is not None:
@@ -276,43 +305,9 @@ class Parallel:
                 module = part.get_submodule(owner)
                 module.register_parameter(own_name, made[id(parameter)])
                 if any(isinstance(x, Shard) for x in made[id(parameter)].placements):  # type: ignore[attr-defined]
-                    module.register_forward_hook(_summed)
+                    module.register_forward_hook(summed)
         if self.plan.zero and self.plan.data > 1:
             fully_shard(part, mesh=self.mesh[DATA], reshard_after_forward=self.plan.zero == 3)
-
-    def _cut(self, module: nn.Module, micro: list[torch.Tensor]) -> list[nn.Module]:
-        """This process's stages of a module, traced with a micro-batch."""
-        plan = self.plan
-        known = {name for name, _ in module.named_modules()}
-        for name in plan.cuts:
-            if name not in known:
-                raise ParenvsError(
-                    f"cuts: {type(module).__name__} has no module {name!r}"
-                    f"{did_you_mean(name, known)}; plan this module"
-                )
-        points = dict.fromkeys(plan.cuts, pipelining.SplitPoint.BEGINNING)
-        try:
-            pipe = pipelining.pipeline(module, tuple(micro), split_spec=points)
-        except Exception as error:  # of any kind, from within tracing: the framework's, then ours
-            raise ParenvsError(
-                f"{type(error).__name__}: {one_line(error)}; PyTorch cannot trace and cut "
-                f"{type(module).__name__}"
-            ) from error
-        if pipe.num_stages != len(plan.cuts) + 1:
-            raise ParenvsError(
-                f"cuts: PyTorch makes {pipe.num_stages} stages of {len(plan.cuts) + 1}; call each "
-                "of the modules in front of which it is cut once, in order"
-            )
-        calls = [node for node in pipe.split_gm.graph.nodes if node.op == "call_module"]
-        for earlier, later in itertools.pairwise(calls):
-            if any(x is not earlier and x.args[:1] != (earlier,) for x in later.all_input_nodes):
-                raise ParenvsError(
-                    f"cuts: stage {calls.index(later)} reads more than the stage in front of it "
-                    "makes, which PyTorch's stages do not pass on; cut elsewhere"
-                )
-        refuse_tied(module, [pipe.get_stage_module(k) for k in range(pipe.num_stages)])
-        rank = self.mesh[PIPE].get_local_rank()
-        return [pipe.get_stage_module(rank + k * plan.pipe) for k in range(plan.chunks)]
 
     def _scheduled(self) -> Any:
         """The schedule of this process's stages."""
@@ -363,10 +358,10 @@ class _Part(nn.Module):
         module_of: the part of the user's module.
     """
 
-    def __init__(self, module: nn.Module, parallel: Parallel) -> None:
+    def __init__(self, module: nn.Module, parallel: Parallel, stage: Stage | None = None) -> None:
         super().__init__()
         self.module_of = module
-        self._parallel = [parallel]  # in a list, as it is no submodule
+        self._parallel, self._stage = [parallel], [stage]  # in lists, as they are no submodules
 
     def name_of(self, name: str) -> str:
         """The user's name of one of its parameters."""
@@ -374,45 +369,41 @@ class _Part(nn.Module):
 
     def forward(self, *given: torch.Tensor) -> Any:
         """Run the module, or the part of a stage on this replica's samples."""
-        (parallel,) = self._parallel
-        grid = parallel._grid
-        if grid is None or parallel.plan.pipe == 1:
+        (parallel,), (stage,) = self._parallel, self._stage
+        if stage is None:
             return self.module_of(*given)
-        rows = parallel._placements((0, None))
-        placed = [DTensor.from_local(x, grid, rows, run_check=False) for x in given]
-        made = self.module_of(*placed)
-        made = made if isinstance(made, tuple) else (made,)
-        local = tuple(
-            x.redistribute(placements=rows).to_local() if isinstance(x, DTensor) else x
-            for x in made
-        )
-        return local[0] if len(local) == 1 else local
+        grid = parallel._grid
+        if grid is None:
+            made = stage.wired(given)
+        else:
+            placed = [
+                DTensor.from_local(x, grid, parallel._rows(shape), run_check=False)
+                for x, shape in zip(given, stage.shapes, strict=True)
+            ]
+            made = tuple(parallel._local(x) for x in stage.wired(placed))
+        return made[0] if len(made) == 1 else made
 
 
-def refuse_tied(module: nn.Module, stages: Sequence[nn.Module]) -> None:
-    """Refuse weights that several stages would hold, each with a gradient of its own.
+def summed(module: nn.Module, given: Any, made: Any) -> Any:
+    """Sum partial results where they arise, once, as the judge prices them.
 
-    Raises:
-        ParenvsError: there are some; the line names the first.
+    A hook behind the forward pass of a module. Rows of an embedding that other ranks hold are
+    partial with a mask; PyTorch cannot bring a gradient that is partial, too, back to that, so
+    that one is summed first.
     """
-    names: dict[int, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    held = [{name for name, _ in stage.named_parameters()} for stage in stages]
-    for tied in names.values():
-        if sum(bool(own & set(tied)) for own in held) > 1:
-            raise ParenvsError(
-                f"cuts: {' and '.join(tied)} are one weight on several stages, whose gradients "
-                "PyTorch does not sum; untie them, or plan one stage"
-            )
-
-
-def _summed(module: nn.Module, given: Any, made: Any) -> Any:
-    """Sum partial results where they arise, once, as the judge prices them."""
     if not isinstance(made, DTensor) or not any(x.is_partial() for x in made.placements):
         return made
-    whole = [Replicate() if x.is_partial() else x for x in made.placements]
-    return made.redistribute(placements=whole)
+    whole = made.redistribute(placements=_without_partial(made.placements))
+    if whole.requires_grad and any(
+        x.is_partial() and type(x) is not Partial for x in made.placements
+    ):
+        whole.register_hook(lambda x: x.redistribute(placements=_without_partial(x.placements)))
+    return whole
+
+
+def _without_partial(placements: Sequence[Placement]) -> list[Placement]:
+    """The same placements, with whole tensors in place of partial ones."""
+    return [Replicate() if x.is_partial() else x for x in placements]
 
 
 def _check_names(module: nn.Module, plan: TorchPlan) -> None:

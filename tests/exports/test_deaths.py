@@ -29,16 +29,26 @@ def example():
     sys.path.remove(str(ROOT / "examples"))
 
 
-def test_parallel__others_end_when_one_is_killed(example, tmp_path):
-    """Two replicas of two ranks: three processes wait for sums with one that is gone."""
+STAGES = {
+    "replicas of ranks": {(0, 3): 2},
+    "pipeline": {(0, 1): 1, (1, 3): 1},
+}
+"""Plans of four processes: layers of each stage, and its tp."""
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_parallel__others_end_when_one_is_killed(example, tmp_path, name):
+    """Three processes wait for sums with one that is gone, or for what its stage gives."""
     from exported_work import dying
 
     graph = example.read()
-    stage = HybridStage(((0, example.LAYERS),), 4, tp=2)
+    own = STAGES[name]
+    stages = tuple(HybridStage((part,), 4 // len(own), tp=tp) for part, tp in own.items())
     cluster = Cluster.parse("1x4:v100")
     plan = torch_plan(
-        HybridPlan("net", graph.fingerprint, cluster, "roofline", "fp32", 8, 4, (stage,)), graph
+        HybridPlan("net", graph.fingerprint, cluster, "roofline", "fp32", 8, 2, stages), graph
     )
+    assert (plan.pipe, plan.data, plan.model) == ((1, 2, 2) if len(own) == 1 else (2, 2, 1))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

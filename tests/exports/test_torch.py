@@ -151,8 +151,60 @@ def test_parallel__buffers_are_no_parameters(graph, alone):
         Parallel(Shifted(), torch.nn.functional.mse_loss, other, inputs)
 
 
+def test_collectives__leaves_gradients_and_counts_those_of_a_first_step(graph, alone):
+    """A step adds to the gradients that are there; counting one must not."""
+    from parenvs.exports.parallel import Parallel
+
+    model = torch.nn.Linear(4, 1, bias=False)
+    plan = replace(
+        torch_plan(hybrid(graph), graph), pipe=1, model=1, cuts=(), placements={}, inputs={},
+        shapes={"weight": (1, 4)}, micro_batches=2,
+    )  # fmt: skip
+    inputs, targets = torch.ones(8, 4), torch.zeros(8, 1)
+    parallel = Parallel(model, torch.nn.functional.mse_loss, plan, inputs)
+    (weight,) = parallel.parameters()
+    assert parallel.collectives(inputs, targets) == {} and weight.grad is None
+    parallel.step(inputs, targets)
+    kept, values = weight.grad, weight.grad.clone()
+    parallel.collectives(inputs, targets)
+    assert weight.grad is kept and torch.equal(kept, values)
+    with pytest.raises(ParenvsError, match="a step is for the shape"):
+        parallel.collectives(inputs[:6], targets)
+    assert weight.grad is kept
+
+
+@pytest.mark.parametrize("kind", ["embedding", "rows"])
+def test_summed__gradients_that_are_partial_themselves(alone, kind):
+    """An embedding split by words is partial with a mask, to which no partial sum goes back."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+    from parenvs.exports.parallel import summed
+
+    mesh = init_device_mesh("cpu", (1,))
+    module = torch.nn.Embedding(6, 4) if kind == "embedding" else torch.nn.Linear(6, 4, bias=False)
+    weight, reader = module.weight.detach().clone(), torch.randn(5, 4)
+    split = Shard(0 if kind == "embedding" else 1)
+    module.weight = torch.nn.Parameter(distribute_tensor(weight, mesh, [split]))
+    given = torch.tensor([[1, 5, 1]]) if kind == "embedding" else torch.randn(2, 6)
+    placed = distribute_tensor(given, mesh, [Replicate() if kind == "embedding" else Shard(1)])
+    made = module(placed)
+    assert made.placements[0].is_partial()
+    whole = summed(module, (placed,), made)
+    assert whole.placements == (Replicate(),)
+    (whole @ distribute_tensor(reader.T, mesh, [Shard(1)])).sum().backward()
+    alone_weight = weight.clone().requires_grad_()
+    if kind == "embedding":
+        torch.nn.functional.embedding(given, alone_weight).matmul(reader.T).sum().backward()
+    else:
+        (given @ alone_weight.T @ reader.T).sum().backward()
+    torch.testing.assert_close(module.weight.grad.full_tensor(), alone_weight.grad)
+    partial = DTensor.from_local(torch.ones(3), mesh, [Partial()], run_check=False)
+    assert summed(module, (), partial).placements == (Replicate(),)
+
+
 def test_parallel__refuses_weights_of_several_stages(example):
-    from parenvs.exports.parallel import refuse_tied
+    from parenvs.exports.cutting import refuse_tied
 
     model = example.make()[0]
     stages = [
