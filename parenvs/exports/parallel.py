@@ -141,12 +141,13 @@ class Parallel:
         self._check_shapes(batch)
         try:
             return self._stepped(batch)
-        except RuntimeError as error:
-            if not _LOST.search(str(error)):
+        except Exception as error:  # of any kind: PyTorch's pipelines wrap what they meet
+            reason = _lost(error)
+            if reason is None:
                 raise
             raise ParenvsError(
                 f"processes: rank {dist.get_rank()} of {dist.get_world_size()} lost another, which "
-                f"ended or does not answer ({one_line(error)[:200]}); its own output says why"
+                f"ended or does not answer ({one_line(reason)[:200]}); its own output says why"
             ) from error
 
     def _stepped(self, batch: tuple[torch.Tensor, ...]) -> float:
@@ -328,6 +329,13 @@ class Parallel:
         kind = _SCHEDULES[plan.schedule]
         given = stages if plan.schedule == "Interleaved1F1B" else stages[0]
         return kind(given, plan.micro_batches, loss_fn=loss)
+
+
+def _lost(error: BaseException | None) -> BaseException | None:
+    """The error behind another, or itself, that says that a process of the group is lost."""
+    while error is not None and not _LOST.search(str(error)):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 class _Counted(TorchDispatchMode):
