@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 from torch.distributed import pipelining
-from torch.distributed.pipelining import _IR
 
 from parenvs.errors import ParenvsError, did_you_mean, one_line
 
@@ -49,7 +48,7 @@ def cut(module: nn.Module, cuts: Sequence[str], micro: Sequence[torch.Tensor]) -
     """Cut a module into stages.
 
     Args:
-        module: it is changed: the modules in front of which it is cut call PyTorch's marker first.
+        module: it is changed: the modules in front of which it is cut get a hook.
         cuts: (S-1) names of the modules that begin a stage, each called once, in this order.
         micro: inputs of a micro-batch.
 
@@ -67,9 +66,9 @@ def cut(module: nn.Module, cuts: Sequence[str], micro: Sequence[torch.Tensor]) -
                 f"cuts: {type(module).__name__} has no module {name!r}"
                 f"{did_you_mean(name, known)}; plan this module"
             )
-    points = dict.fromkeys(cuts, pipelining.SplitPoint.BEGINNING)
+    for name in cuts:
+        module.get_submodule(name).register_forward_pre_hook(_marked)
     try:
-        _IR.annotate_split_points(module, points)
         pipe = pipelining.pipeline(module, tuple(micro), split_policy=inlined)
     except ParenvsError:
         raise
@@ -86,6 +85,11 @@ def cut(module: nn.Module, cuts: Sequence[str], micro: Sequence[torch.Tensor]) -
     parts = [pipe.get_stage_module(k) for k in range(pipe.num_stages)]
     refuse_tied(module, parts)
     return wired(pipe.split_gm.graph, parts, [tuple(x.shape) for x in micro])
+
+
+def _marked(module: nn.Module, given: Any) -> None:
+    """Mark in a trace that a stage begins; a hook in front of the forward pass of a module."""
+    pipelining.pipe_split()
 
 
 def inlined(traced: fx.GraphModule) -> fx.GraphModule:
@@ -178,7 +182,7 @@ def wired(
         place[call] = (number, 0)
         for user in call.users:
             if user.op == "call_function":  # an item of several results
-                place[user] = (number, int(user.args[1]))  # type: ignore[arg-type]
+                place[user] = (number, int(user.args[1]))
     reads = [[x for x in call.args if isinstance(x, fx.Node)] for call in calls]
     for call, part in zip(calls, parts, strict=True):
         own = [x for x in part.graph.nodes if x.op == "placeholder"]  # type: ignore[union-attr]

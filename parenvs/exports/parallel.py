@@ -331,11 +331,12 @@ class Parallel:
         return kind(given, plan.micro_batches, loss_fn=loss)
 
 
-def _lost(error: BaseException | None) -> BaseException | None:
+def _lost(error: Exception) -> Exception | None:
     """The error behind another, or itself, that says that a process of the group is lost."""
-    while error is not None and not _LOST.search(str(error)):
-        error = error.__cause__ or error.__context__
-    return error
+    found: BaseException | None = error
+    while found is not None and not _LOST.search(str(found)):
+        found = found.__cause__ or found.__context__
+    return found if isinstance(found, Exception) else None
 
 
 class _Counted(TorchDispatchMode):

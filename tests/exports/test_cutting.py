@@ -82,7 +82,7 @@ def cut_of(module, cuts, x):
 
 def test_cut__refuses_by_name():
     x = torch.randn(2, 3)
-    with pytest.raises(ParenvsError, match="cuts: Layered has no module 'layer.1'"):
+    with pytest.raises(ParenvsError, match=r"cuts: Layered has no module 'layer\.1'"):
         cut_of(Layered(), ("layer.1",), x)
     with pytest.raises(ParenvsError, match="cuts: angles runs wrap_with_autocast, and PyTorch"):
         cut_of(Layered(lambda: torch.autocast("cpu", torch.bfloat16)), ("layers.1",), x)
