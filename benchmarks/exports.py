@@ -34,7 +34,7 @@ STEPS = 20
 TOLERANCE = 1e-4
 BAND = 0.8, 1.25
 """Of the ratio of memory predicted to XLA's, outside of which the largest tensors are listed."""
-EQUAL = 0.05
+EQUAL = 0.01
 """Most by which memory that is said to be known to a sum differs from it."""
 _RUNS = (
     ("jax_transformer.py",),
@@ -230,7 +230,7 @@ def cells(name: str, kind: str, row: dict[str, Any]) -> list[str]:
     """The cells of a compiled plan."""
     head = [name, kind, row.get("depth", "all")]
     if "refused" in row:
-        return [*head, row["refused"].split(";")[0], *[""] * 7]
+        return [*head, row["refused"].split(";")[0], *[""] * 8]
     reduced = row["collectives"].get("all-reduce", {"arrays": 0, "bytes": 0.0})
     others = ", ".join(
         f"{x['arrays']:,.0f} {kind} of {x['bytes'] / 1e9:.3f} GB"
