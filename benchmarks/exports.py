@@ -338,8 +338,10 @@ def compiled_sections(
     header += ["all-reduced arrays, predicted / XLA", "their GB, predicted / for CPUs / XLA"]
     header += ["other collectives", "GB a device, predicted / for CPUs / XLA", "ratio", "for CPUs"]
     header += ["but for what is written out", "off by more than the band because of"]
-    far = [x for x in done if not in_band(x)]
-    known = sum(bool(explained(x)) for x in far)
+    far = {" ".join(x): y for x, y in plans.items() if "refused" not in y and not in_band(y)}
+    open_ = [name for name, row in far.items() if not explained(row)]
+    told = f"{len(far) - len(open_)} are explained"
+    told += f", and these are not: {', '.join(open_)}" if open_ else ""
     bent = [f"{name} {kind}" for (name, kind), x in plans.items() if not x.get("linear", True)]
     sections = [
         f"Training steps of shipped graphs at full width, batch and length, compiled for {DEVICES} "
@@ -352,7 +354,7 @@ def compiled_sections(
         "and writes out an int32 position for each dimension and element in the backward pass of "
         f"max pooling. As predicted (all shardings kept, arrays and bytes equal, no other "
         f"collective): {same} of {len(done)}; memory within {BAND[0]} to {BAND[1]} of that for "
-        f"CPUs: {near}; of the other {len(far)}, {known} are explained. `but for what is written "
+        f"CPUs: {near}; of the other {len(far)}, {told}. `but for what is written "
         "out`: the same ratio to XLA's memory without the broadcasts and the "
         "transposed copies that are alive when most is in use. The compiler for "
         "CPUs calls libraries for products, reductions and softmax, and what those read has to lie "
