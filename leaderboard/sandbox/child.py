@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parenvs.leaderboard.sandbox import namespaces
 from parenvs.leaderboard.sandbox.limits import Limits
 
@@ -89,6 +91,8 @@ def main() -> int:
     """Run the job of the standard input; the status is 0 if it could be run at all."""
     job = json.loads(sys.stdin.buffer.read())
     limits = Limits(**job["limits"])
+    if np.__version__.startswith("1."):
+        importlib.import_module("numpy.testing")  # starts lscpu, and SciPy imports it
     entered = False
     if job["namespaces"] and namespaces.are_possible():
         namespaces.become_nobody(job["readable"])
@@ -102,7 +106,7 @@ def main() -> int:
             entered = True
     work = namespaces.WORK if entered else job["folder"]
     os.chdir(work)
-    for name in ("HOME", "TMPDIR", "TEMP", "TMP"):
+    for name in ("HOME", "TMPDIR", "TEMP", "TMP", "NUMBA_CACHE_DIR"):
         os.environ[name] = work
     # The result has a way of its own; prints of the job go to the standard error.
     sys.stdout.flush()

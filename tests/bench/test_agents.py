@@ -183,7 +183,7 @@ def test_solve_problems__within_memory(monkeypatch):
     (problem,), skipped = solve_problems(["operator-partition"], ["vgg-19"], [])
     assert list(skipped) == ["operator-partition none vgg-19"]
     assert problem.setting == "fits" and problem.references["ones"] == -1
-    assert 0 < random_value(problem, 2000, 0) <= problem.optimum < 0.85
+    assert 0 < random_value(problem, 2000, 0) <= problem.optimum + 1e-12 < 0.85
 
 
 def test_solve_problems__infeasible_are_named():

@@ -116,6 +116,7 @@ def test_measured_layers__refuses(monkeypatch):
 
 
 def test_profile__command_writes_a_chain(monkeypatch, capfd, tmp_path):
+    pytest.importorskip("jax")  # one of its errors is of a JAX function
     (tmp_path / "own_skip.py").write_text(
         "import torch\nfrom torch import nn\n"
         "def make():\n    return nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1)), loss\n"

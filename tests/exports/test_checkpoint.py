@@ -28,7 +28,8 @@ from parenvs.exports.checkpoint.reshard import reshard
 from parenvs.exports.torch import torch_plan
 from parenvs.hybrid.model import HybridModel
 
-pytest.importorskip("torch")
+for _package in ("torch", "jax"):
+    pytest.importorskip(_package)
 
 ROOT = Path(__file__).parents[2]
 KINDS = {PARAMETER: "float32", "exp_avg": "bfloat16", "seen": "int8"}

@@ -158,7 +158,7 @@ def test_limit__planners_keep_to_it():
     assert (best.chosen == same.chosen).all() and best.value == same.value
     assert best.report.legal and best.value < exact_partition(free).value
     drawn = random_search(space, 3000, np.random.default_rng(1))
-    assert drawn.report.legal and -1 < drawn.value <= best.value
+    assert drawn.report.legal and -1 < drawn.value <= best.value + 1e-12
     ones = partition_all(space)
     assert ones.value == -1 and not ones.report.legal
     env = gym.make(OPERATOR, problem=of)
