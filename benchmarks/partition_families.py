@@ -49,13 +49,14 @@ def rule(seen: dict[str, np.ndarray], mask: np.ndarray) -> int:
 
 
 class Rows:
-    """Rows of a file, by method, seed and set; each is written when it is known."""
+    """Rows of a file, by method, seed and set; those of another version of a set do not count."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, {}
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
             row = json.loads(line)
-            self.rows[row["method"], row["seed"], row["set"]] = row
+            if set(row["values"]) == set(set_of(row["set"]).problems):
+                self.rows[row["method"], row["seed"], row["set"]] = row
 
     def add(self, method: str, seed: int, name: str, policy: Any, **more: Any) -> None:
         """Play a set by a policy, unless that is known."""
