@@ -24,6 +24,9 @@ HETERO = "hetero-references.json"
 ORDERS = "order-references.json"
 """References of the sets of orders of micro-batches."""
 
+PARTITIONS = "partition-references.json"
+"""References of the sets of partition problems."""
+
 Row = dict[str, Any]
 """A reference as an object of JSON types."""
 

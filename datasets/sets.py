@@ -4,8 +4,9 @@ A set belongs to an environment, which plays it with ``instance=SET, order="sequ
 returns on it are measured against is data, that other modules prove and write:
 
 * ``plan-*``: proven optima (``parenvs.datasets.optima``);
-* ``hybrid-*``, ``hetero-*`` and ``order-*``: the best plan known and a bound that no plan beats
-  (``parenvs.datasets.references``). Where they meet, or the row says so, the plan is an optimum.
+* ``hybrid-*``, ``hetero-*``, ``order-*`` and ``partition-*``: the best plan known and a bound that
+  no plan beats (``parenvs.datasets.references``). Where they meet, or the row says so, the plan is
+  an optimum.
 
 Without a row there is still the unit of the returns, which no plan beats: they are at most 1.
 """
@@ -19,14 +20,17 @@ from typing import Any, NamedTuple
 
 from parenvs.datasets import instance_sets
 from parenvs.datasets.optima import optimum_of
-from parenvs.datasets.references import HETERO, HYBRID, ORDERS, references
+from parenvs.datasets.partitions import problems as partitions
+from parenvs.datasets.references import HETERO, HYBRID, ORDERS, PARTITIONS, Row, references
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.hybrid.problem import Hybrid
 from parenvs.shipped import (
     ORDER_SETS,
+    PARTITION_SETS,
     data_folder,
     load_hetero,
     load_ordering,
+    manifest,
     ordering_steps,
     problem_sets,
 )
@@ -84,6 +88,10 @@ _ORDER = _Kind(
     "MicroBatchOrder-v0", "tier", ORDERS,
     lambda name: [f"{name}/{member}" for member in ordering_steps(name)], load_ordering,
 )  # fmt: skip
+_PARTITION = _Kind(
+    "PartitionPlan-v0", "family", PARTITIONS,
+    lambda name: list(partitions.members(name)), partitions.load,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,6 +148,8 @@ class ProblemSet:
         row = references(self._kind.file).get(name)
         if row is None:
             return Reference(1.0, 1.0, KINDS[2])
+        if self._kind is _PARTITION:
+            return _partition_reference(name, row)
         problem = self.load(name)
         own = problem.model.fingerprint if isinstance(problem, Hybrid) else problem.fingerprint
         path = data_folder() / self._kind.file
@@ -154,10 +164,25 @@ class ProblemSet:
         return Reference(value, max(bound, value), KINDS[0 if proven else 1])
 
 
+def _partition_reference(name: str, row: Row) -> Reference:
+    """Return the reference of a partition problem, whose graph need not be read for it."""
+    path = data_folder() / PARTITIONS
+    graphs = manifest()["instances"][partitions.row_of(name).instance]["graphs"]
+    try:
+        if row["fingerprint"] != graphs["train"]["fingerprint"]:
+            raise ParenvsError(f"{path}: {name}: of another graph; make the file anew")
+        replicated = float(row["replicated"])
+        value = 1.0 - float(row["length"]) / replicated
+        bound = 1.0 - float(row["bound"]) / replicated
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ParenvsError(f"{path}: {name}: {one_line(error)}; make the file anew") from None
+    return Reference(value, max(bound, value), KINDS[0 if row.get("proven") else 1])
+
+
 @lru_cache(maxsize=1)
 def set_names() -> tuple[str, ...]:
     """Return the names of all shipped sets."""
-    return (*instance_sets.SETS, *problem_sets(), *ORDER_SETS)
+    return (*instance_sets.SETS, *problem_sets(), *ORDER_SETS, *PARTITION_SETS)
 
 
 @lru_cache(maxsize=64)
@@ -175,6 +200,8 @@ def set_of(name: str) -> ProblemSet:
     kind = _HETERO if name.startswith("hetero-") else _HYBRID
     if name in instance_sets.SETS or name in ORDER_SETS:
         kind = _ORDER if name in ORDER_SETS else _PLAN
+    if name in PARTITION_SETS:
+        kind = _PARTITION
     return ProblemSet(name, tuple(kind.names(name)), kind)
 
 

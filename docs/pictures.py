@@ -21,12 +21,15 @@ import gymnasium as gym  # noqa: E402
 import numpy as np  # noqa: E402
 from PIL import Image  # noqa: E402
 
+import parenvs  # noqa: E402, F401 (registers the environments)
+
 EPISODES, MOST_FRAMES, WIDTH = 30, 16, 720
 MILLISECONDS, LAST_MILLISECONDS = 700, 3000
 SETTINGS: dict[str, dict[str, Any]] = {
     "PipelineCut-v0": {"instance": "t5-3b", "cluster": "C"},
     "OperatorPartition-v0": {"instance": "t5-base", "reward": "step_time"},
     "DataParallel-v0": {"instance": "t5-base"},
+    "PartitionPlan-v0": {"instance": "partition-train/vgg-000"},
     "MicroBatchOrder-v0": {"instance": "order-test/p8-m16-000"},
 }
 """Arguments that make a picture worth looking at; the others have their defaults."""

@@ -111,6 +111,11 @@ for _id, _single, _many in (
         "ordering.single:MicroBatchOrderEnv",
         "ordering.batch:MicroBatchOrderVectorEnv",
     ),
+    (
+        "PartitionPlan-v0",
+        "partition.plan:PartitionPlanEnv",
+        "partition.plan_batch:PartitionPlanVectorEnv",
+    ),
     ("PipelineCut-v0", "pipeline.cut:PipelineCutEnv", "pipeline.cut_batch:PipelineCutVectorEnv"),
     (
         "PipelinePlan-v0",

@@ -26,12 +26,17 @@ from parenvs.hybrid.shape import TransformerShape
 from parenvs.ordering.files import read_problem, read_set
 from parenvs.ordering.packing import PackedStep
 from parenvs.ordering.problem import Ordering
+from parenvs.partitioning.drawn.files import SetRow
+from parenvs.partitioning.drawn.files import read_set as read_partition_set
 
 PAPER = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
 """Shipped instances of Auto-MAP's paper (arXiv 2007.04069), which the leaderboard plans."""
 
 ORDER_SETS = ("order-validation", "order-test", "order-outside")
 """Shipped sets of problems of task ``"packed-order"``; ``SET/NAME`` is one of a set."""
+
+PARTITION_SETS = ("partition-train", "partition-validation", "partition-test")
+"""Shipped sets of problems of ``PartitionPlan-v0``; ``SET/FAMILY-NUMBER`` is one of a set."""
 
 ELASTIC_SETS = ("elastic-train", "elastic-validation", "elastic-test")
 """Shipped sets of problems of ``ElasticPlan-v0``; ``SET/NAME`` is one of a set."""
@@ -203,6 +208,31 @@ def ordering_steps(name: str) -> dict[str, PackedStep]:
 def _shipped_steps(name: str) -> dict[str, PackedStep]:
     """Read a shipped set of ordering problems once."""
     return read_set(data_folder() / f"{name}.json", shapes())
+
+
+def partition_rows(name: str) -> dict[str, SetRow]:
+    """Read the problems of a shipped set of ``PartitionPlan-v0``, or of a ``.json`` file of a set.
+
+    Raises:
+        UnknownInstanceError: there is no such set or file.
+        ParenvsError: the file is wrong; the line names the file, the problem and the field.
+    """
+    if name in PARTITION_SETS:
+        return _shipped_partitions(name)
+    if name.endswith(".json") and Path(name).exists():
+        return read_partition_set(name)
+    if name.endswith(".json"):
+        raise UnknownInstanceError(f"instance {name!r}: no such file")
+    raise UnknownInstanceError(
+        f"unknown set {name!r}{did_you_mean(name, PARTITION_SETS)}; known: "
+        f"{', '.join(PARTITION_SETS)}, or give the path of a .json file of a set"
+    )
+
+
+@lru_cache(maxsize=len(PARTITION_SETS))
+def _shipped_partitions(name: str) -> dict[str, SetRow]:
+    """Read a shipped set of partition problems once."""
+    return read_partition_set(data_folder() / f"{name}.json")
 
 
 def load_trace(name: str | os.PathLike[str]) -> Trace:

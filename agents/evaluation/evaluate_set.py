@@ -30,7 +30,7 @@ def evaluate_set(
         policies: a policy, or a list of the policies of several runs. A policy is what
             ``parenvs.evaluate`` takes, or the name of a planner, which solves each problem.
         name: of the set: ``"plan-test"``, ``"hybrid-test"``, ``"hetero-8-test"``,
-            ``"order-test"``, ... (``parenvs.datasets.sets``).
+            ``"order-test"``, ``"partition-test"``, ... (``parenvs.datasets.sets``).
         family: problems of this family only (of orders: of this tier).
         greedy: whether models play their best action; otherwise they sample.
         seed: seed of models that sample.
@@ -64,6 +64,7 @@ def evaluate_set(
 def _planned(problem: Any, planner: str) -> float:
     """Return what a planner's plan earns; -1 if it finds none."""
     try:
-        return float(solve(problem, planner).report.value)
+        report = solve(problem, planner).report
+        return float(report.value() if callable(report.value) else report.value)
     except InfeasibleError:
         return float(ILLEGAL)

@@ -28,6 +28,8 @@ def validation_set(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[str, str
         return f"{tier}-validation", env_kwargs.get("family")
     if env_id == "MicroBatchOrder-v0":
         return "order-validation", env_kwargs.get("tier", "p8-m16")
+    if env_id == "PartitionPlan-v0":
+        return "partition-validation", None  # its families are not those of the training set
     return "plan-validation", env_kwargs.get("family")
 
 

@@ -29,6 +29,7 @@ PLUGINS = "parenvs.agents"
 PPO_ENVS = {
     "PipelineCut-v0": 64, "OperatorPartition-v0": 8, "DataParallel-v0": 8, "PipelinePlan-v0": 64,
     "HybridPlan-v0": 64, "MicroBatchOrder-v0": 128, "IntraOpSharding-v0": 64,
+    "PartitionPlan-v0": 16,
 }  # fmt: skip
 """Environments side by side, by environment id. On pipelines many short episodes in an update keep
 PPO from settling before it has seen enough cuts. On partitions an episode has hundreds of decisions
@@ -247,6 +248,15 @@ def ppo_settings(env_id: str, episode_steps: int) -> dict[str, Any]:
             "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
             "gae_lambda": 0.95,
             "ent_coef": 0.01,
+        }
+    if env_id == "PartitionPlan-v0":
+        return {
+            **common,
+            "n_steps": 64,
+            "batch_size": 256,
+            "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
+            "gae_lambda": 0.98,
+            "ent_coef": 0.003,
         }
     if env_id == "MicroBatchOrder-v0":
         return {

@@ -42,7 +42,7 @@ Batch = Annotated[
 ]
 Frozen = Annotated[list[str] | None, typer.Option(help="The same: weights that are not trained.")]
 _KNOWN = ", ".join(TASKS)
-DRAWN = ("pipeline-plan", "hybrid", "hetero", "packed-order")
+DRAWN = ("pipeline-plan", "hybrid", "hetero", "packed-order", "partition-plan")
 """Tasks of ``train`` that need no model: by default problems are drawn."""
 ClusterText = Annotated[
     str | None,
@@ -102,7 +102,7 @@ def read_request(
     batch: Batch = None,
     frozen: Frozen = None,
     task: Annotated[
-        str, typer.Option(help=f"What to plan: {_KNOWN}; train also: {DRAWN[0]}, {DRAWN[2]}.")
+        str, typer.Option(help=f"What to plan: {_KNOWN}; train also: {', '.join(DRAWN)}.")
     ] = TASKS[0],
     cluster: ClusterText = None,
     devices: Devices = None,

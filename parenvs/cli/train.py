@@ -42,6 +42,7 @@ PLAYED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "pipeline-plan": ("PipelinePlan-v0", {"draw": 2}, ()),
     "hybrid": ("HybridPlan-v0", {}, ("cluster", "batch", "stack", "precision")),
     "hetero": ("HybridPlan-v0", {"instance": "hetero-32"}, ()),
+    "partition-plan": ("PartitionPlan-v0", {}, ()),
     "packed-order": ("MicroBatchOrder-v0", {"tier": None, "pool": 1024}, ()),
 }
 """Task of ``train`` on drawn problems -> environment, its arguments, options of one problem."""

@@ -204,14 +204,17 @@ class Footprint:
 
         Legal plans split at most one dimension of a tensor, so the savings add up.
         """
-        copies = self._copies_at(at)
-        copies[self.parameters] = 1
-        held = self.bytes * copies
-        dims = np.flatnonzero((copies > 0)[self._owner] & (self.graph.dims > 1))
+        held = self.bytes_at(at)
+        dims = np.flatnonzero((held > 0)[self._owner] & (self.graph.dims > 1))
         label = self.label[dims]
         saved = held[self._owner[dims]] * (1 - self.share[label])
-        whole = float(held[copies > 0].sum())
-        return LinearBytes(whole, np.bincount(label, saved, len(self.share)))
+        return LinearBytes(float(held.sum()), np.bincount(label, saved, len(self.share)))
+
+    def bytes_at(self, at: int) -> np.ndarray:
+        """(T,) bytes of each tensor that is in memory at the moment ``at``, if nothing is split."""
+        copies = self._copies_at(at)
+        copies[self.parameters] = 1
+        return self.bytes * copies
 
     def _carry(self) -> None:
         """Keep what a loop or branch reads until the last instruction in it."""

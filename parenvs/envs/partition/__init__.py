@@ -1,1 +1,1 @@
-"""``OperatorPartition-v0`` and ``DataParallel-v0``, single and in batches."""
+"""``OperatorPartition-v0``, ``DataParallel-v0``, ``PartitionPlan-v0``, single and in batches."""

@@ -1,0 +1,32 @@
+"""The commands and the sets of ``PartitionPlan-v0``."""
+
+import pytest
+from commands import caller
+
+
+@pytest.fixture
+def run(monkeypatch, capfd, tmp_path):
+    """``run("train", ...)`` in an empty folder: (status, stdout, stderr)."""
+    return caller(monkeypatch, capfd, tmp_path)
+
+
+def test_list__names_sets_and_the_environment(run):
+    _, out, _ = run("list")
+    assert "PartitionPlan-v0" in out
+    assert "sets of partitions: partition-train, partition-validation, partition-test" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--cluster", "A"), "--cluster is not an option of train --task"),
+        (("--steps", "0"), "--steps"),
+        (("partition-trial",), "unknown problem 'partition-trial'"),
+        (("nothing.json",), "'nothing.json': no such file"),
+    ],
+)
+def test_train__bad_input_is_one_line(run, words, says):
+    status, _, err = run("train", *words, "--task", "partition-plan")
+    assert status == 2
+    (line,) = err.strip().splitlines()
+    assert says in line
