@@ -179,7 +179,9 @@ def publish(
         folder: where the files go.
         script: name of the benchmark (default: ``name``).
     """
-    arguments = shlex.join(sys.argv[1:])
+    # A page says nothing of where files lie on the machine that made it.
+    words = [Path(x).name if Path(x).is_absolute() else x for x in sys.argv[1:]]
+    arguments = shlex.join(words)
     command = f"python benchmarks/{script or name}.py {arguments}".strip()
     text = "\n\n".join([f"# {name}", f"`{command}`", machine(), *sections]) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
