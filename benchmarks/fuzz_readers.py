@@ -28,6 +28,7 @@ from parenvs.iopddl.reduced import NEVER
 from parenvs.leaderboard.check import check
 from parenvs.leaderboard.entry import Entry, load_entry
 from parenvs.ordering.problem import Ordering
+from parenvs.partitioning.drawn import files as partition_files
 from parenvs.plan import ILLEGAL, OrderPlan, PartitionPlan, Plan
 from parenvs.shipped import load_ordering, ordering_steps
 
@@ -402,6 +403,16 @@ def check_cluster(cluster: Cluster) -> None:
         check_pipeline(Pipeline(StageProfile.from_graph(_forward(), cluster.device), cluster, 2))
 
 
+def check_partitions(rows: dict[str, partition_files.SetRow]) -> None:
+    """Check that a set outlives its file, and that its settings can be asked for."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "again.json"
+        partition_files.save_set(path, rows)
+        must(partition_files.read_set(path) == rows, "another set from its own file")
+    for row in rows.values():
+        must(0 < Cluster.parse(row.cluster).memory_limit < math.inf, "its memory is not finite")
+
+
 def check_iopddl(problem: IntraOp) -> None:
     """Check that a problem outlives its file, and that what is left of it costs what it says."""
     with tempfile.TemporaryDirectory() as folder:
@@ -479,6 +490,12 @@ def plans() -> list[bytes]:
     return [json.dumps(plan).encode() for plan in made]
 
 
+PARTITIONS = {
+    "t5-000": partition_files.SetRow("t5-3b", "2x8:a100"),
+    "lstm-001": partition_files.SetRow(
+        "big-lstm", "C", 3.2e9, micro_batch=8, micro_batches=4, recompute="full", uneven="forbid"
+    ),
+}
 READERS: dict[str, Reader] = {
     "pb": Reader(
         ".pb",
@@ -504,7 +521,7 @@ READERS: dict[str, Reader] = {
     ),
     "csv": Reader(
         ".csv",
-        4,
+        3,
         lambda: [CSV.encode(), file_of(load_profile("vgg-19", "1x2:v100").to_csv, ".csv")],
         lambda path: load_profile(path, "1x2:v100"),
         check_profile,
@@ -519,9 +536,16 @@ READERS: dict[str, Reader] = {
         load_set,
         check_set,
     ),
+    "partitions": Reader(
+        ".json",
+        2,
+        lambda: [file_of(lambda path: partition_files.save_set(path, PARTITIONS), ".json")],
+        partition_files.read_set,
+        check_partitions,
+    ),
     "cluster": Reader(
         ".json",
-        4,
+        3,
         lambda: [json.dumps(cluster).encode() for cluster in CLUSTERS],
         lambda path: Cluster.parse(str(path)),
         check_cluster,
