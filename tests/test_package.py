@@ -47,7 +47,7 @@ def test_package__wheel_holds_only_parenvs(wheel):
         "parenvs/datasets/data/t5-11b.npz",
         "parenvs/datasets/data/t5-11b-forward.npz",
     }
-    roofs = {"agents", "datasets", "leaderboard"}  # folders beside the package, in it once installed
+    roofs = {"agents", "datasets", "leaderboard"}  # beside the package, installed in it
     for folder in ("parenvs", *sorted(roofs)):
         for file in (ROOT / folder).rglob("*.py"):
             path = file.relative_to(ROOT).as_posix()
