@@ -15,8 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from parenvs.leaderboard.sandbox import namespaces
 from parenvs.leaderboard.sandbox.limits import Limits
 
@@ -91,8 +89,7 @@ def main() -> int:
     """Run the job of the standard input; the status is 0 if it could be run at all."""
     job = json.loads(sys.stdin.buffer.read())
     limits = Limits(**job["limits"])
-    if np.__version__.startswith("1."):
-        importlib.import_module("numpy.testing")  # starts lscpu, and SciPy imports it
+    importlib.import_module("numpy.testing")  # SciPy's way to it starts lscpu with older NumPy
     entered = False
     if job["namespaces"] and namespaces.are_possible():
         namespaces.become_nobody(job["readable"])
