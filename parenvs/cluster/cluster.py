@@ -26,7 +26,7 @@ DEFAULT_DEVICES = 8
 _LIMIT = 100_000
 """Largest number of servers, and of devices in each."""
 _LEAST_RATE = 1e-30
-"""Limits of bandwidths, throughput and memory, within which the costs of plans stay finite."""
+"""The least bandwidth, throughput or memory; from there to ``MOST_RATE`` costs stay finite."""
 _CLUSTER_KEYS = ("servers", "devices_per_server", "intra_bw", "inter_bw")
 _DEVICE_KEYS = ("name", "peak_flops", "memory_bw", "memory_bytes")
 _UNITS = {"bps": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0, "Bps": 1.0}
