@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import re
 import secrets
@@ -21,7 +22,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, shown
 
 _HOST = re.sub(r"\W", "_", node(), flags=re.ASCII)[:30] or "host"
 _TEMPORARY = re.compile(
@@ -304,4 +305,29 @@ def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             if key in seen:
                 raise DuplicateFieldError(f"field {key[:80]!r} stands twice")
             seen.add(key)
+    return content
+
+
+def read_object(where: str, schema: int) -> dict[str, Any]:
+    """Return the object of a JSON file whose field ``schema`` this version reads.
+
+    Raises:
+        ParenvsError: the file is missing, no JSON, no object, or of another schema.
+    """
+    try:
+        content = json.loads(
+            Path(where).read_text(encoding="utf-8"), object_pairs_hook=no_duplicates
+        )
+    except DuplicateFieldError as error:
+        raise ParenvsError(f"{where}: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or "nested too deeply"
+        raise ParenvsError(f"{where}: not a JSON file ({reason})") from None
+    if not isinstance(content, dict):
+        raise ParenvsError(f"{where}: expected one JSON object")
+    found = content.get("schema")
+    if type(found) is not int or found != schema:
+        raise ParenvsError(
+            f"{where}: field 'schema' is {shown(found)}; this version reads {schema}"
+        )
     return content

@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.files import DuplicateFieldError, no_duplicates, write_text
+from parenvs.files import read_object, write_text
 from parenvs.hybrid.shape import TransformerShape
 from parenvs.ordering.packing import FIELDS, MOST_MICRO_BATCHES, MOST_STAGES, PackedStep
 from parenvs.ordering.problem import Ordering
-from parenvs.plan.fields import is_integer
 
 SCHEMA = 1
 """Version of the files."""
@@ -41,7 +39,7 @@ def read_problem(
         ParenvsError: the file is missing or wrong; the line names the file and the field.
     """
     where = os.fspath(path)
-    content = _read(where)
+    content = read_object(where, SCHEMA)
     if not set(_SECONDS) & set(content):
         return Ordering.of_step(_step(content, shapes, where), instance or where)
     _check_keys(content, {"schema", *_SECONDS}, where)
@@ -62,7 +60,7 @@ def read_set(
             field.
     """
     where = os.fspath(path)
-    content = _read(where)
+    content = read_object(where, SCHEMA)
     _check_keys(content, {"schema", "problems"}, where)
     if not isinstance(content["problems"], list):
         raise ParenvsError(f"{where}: field 'problems' must be a list of problems")
@@ -83,25 +81,6 @@ def save_set(path: str | os.PathLike[str], steps: Mapping[str, PackedStep]) -> N
     rows = (json.dumps({"name": name, **step.to_json()}) for name, step in steps.items())
     body = ",\n  ".join(rows)
     write_text(path, f'{{"schema": {SCHEMA}, "problems": [\n  {body}\n]}}\n')
-
-
-def _read(where: str) -> dict[str, Any]:
-    """Return the object of a file, of the schema that this version reads."""
-    try:
-        content = json.loads(
-            Path(where).read_text(encoding="utf-8"), object_pairs_hook=no_duplicates
-        )
-    except DuplicateFieldError as error:
-        raise ParenvsError(f"{where}: {error}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "nested too deeply"
-        raise ParenvsError(f"{where}: not a JSON file ({reason})") from None
-    if not isinstance(content, dict):
-        raise ParenvsError(f"{where}: expected one JSON object")
-    schema = content.get("schema")
-    if not is_integer(schema) or schema != SCHEMA:
-        raise ParenvsError(f"{where}: field 'schema' is {shown(schema)}; this version reads 1")
-    return content
 
 
 def _step(content: dict[str, Any], shapes: dict[str, TransformerShape], where: str) -> PackedStep:

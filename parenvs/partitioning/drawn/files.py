@@ -11,15 +11,13 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
-from parenvs.files import DuplicateFieldError, no_duplicates, write_text
+from parenvs.files import read_object, write_text
 from parenvs.partitioning.step import DEVICE, Step
 from parenvs.plan import REMADE, RULE_SETS, UNEVEN
-from parenvs.plan.fields import is_integer
 
 SCHEMA = 1
 """Version of the files."""
@@ -78,7 +76,10 @@ def read_set(path: str | os.PathLike[str]) -> dict[str, SetRow]:
             field.
     """
     where = os.fspath(path)
-    content = _read(where)
+    content = read_object(where, SCHEMA)
+    for key in content:
+        if key not in ("schema", "problems"):
+            raise ParenvsError(f"{where}: unknown field {shown(key)}")
     problems = content.get("problems")
     if not isinstance(problems, list) or not problems:
         raise ParenvsError(f"{where}: field 'problems' must be a list of one problem or more")
@@ -130,25 +131,3 @@ def _row(fields: dict[str, Any], where: str) -> SetRow:
     if step.limit is None:
         raise ParenvsError(f"{where}: field 'memory_limit' must be bytes or {DEVICE!r}")
     return row
-
-
-def _read(where: str) -> dict[str, Any]:
-    """Return the object of a file, of the schema that this version reads."""
-    try:
-        content = json.loads(
-            Path(where).read_text(encoding="utf-8"), object_pairs_hook=no_duplicates
-        )
-    except DuplicateFieldError as error:
-        raise ParenvsError(f"{where}: {error}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "nested too deeply"
-        raise ParenvsError(f"{where}: not a JSON file ({reason})") from None
-    if not isinstance(content, dict):
-        raise ParenvsError(f"{where}: expected one JSON object")
-    for key in content:
-        if key not in ("schema", "problems"):
-            raise ParenvsError(f"{where}: unknown field {shown(key)}")
-    schema = content.get("schema")
-    if not is_integer(schema) or schema != SCHEMA:
-        raise ParenvsError(f"{where}: field 'schema' is {shown(schema)}; this version reads 1")
-    return content
