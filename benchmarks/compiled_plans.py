@@ -40,10 +40,12 @@ class Depth:
     Attributes:
         make: layers -> the model, at its other sizes.
         layers: that the shipped model has.
+        shallow: layers with which it is compiled.
     """
 
     make: Callable[[int], Any]
     layers: int
+    shallow: tuple[int, int] = SHALLOW
 
 
 @cache
@@ -59,7 +61,8 @@ def depths() -> dict[str, Depth]:
         "llama3-8b": Depth(lambda n: models.llama(n), 32),
         "llama3-70b": Depth(lambda n: models.llama(n, 8192, 28672, 64, batch_size=64), 80),
         "gpt3-175b": Depth(lambda n: models.gpt(n), 96),
-        "mixtral-8x7b": Depth(lambda n: models.mixtral(n), 32),
+        # A plan of one layer splits it otherwise than those of more.
+        "mixtral-8x7b": Depth(lambda n: models.mixtral(n), 32, (2, 3)),
         "convnext-l": Depth(
             lambda n: models.convnext(tuple(zip(widths, (3, 3, n, 3), strict=True))), 27
         ),

@@ -19,7 +19,6 @@ from common import ROOT, parser, progress, publish, table
 from compiled_plans import (
     DEVICES,
     KINDS,
-    SHALLOW,
     TIMEOUT,
     TP,
     compiled,
@@ -27,7 +26,7 @@ from compiled_plans import (
     predicted,
 )
 
-from parenvs.exports.liveness import BROADCAST, COPY
+from parenvs.exports.liveness import BROADCAST, COPY, EARLY
 from parenvs.shipped import names
 
 STEPS = 20
@@ -146,7 +145,9 @@ def missing(rows: list[dict[str, Any]], name: str, kind: str) -> list[int | None
         return []
     if deep is None:
         return [] if None in own else [None]
-    shallow = [] if len(own.keys() - {deep.layers}) >= 2 else [n for n in SHALLOW if n not in own]
+    shallow = (
+        [] if len(own.keys() - {deep.layers}) >= 2 else [n for n in deep.shallow if n not in own]
+    )
     return [*shallow, *([] if deep.layers in own else [deep.layers])]
 
 
@@ -190,10 +191,10 @@ def in_band(row: dict[str, Any]) -> bool:
     return BAND[0] <= row["whole"]["cpu_peak_bytes"] / row["peak_bytes"] <= BAND[1]
 
 
-def without_written(row: dict[str, Any]) -> float:
-    """The same ratio to XLA's memory without broadcasts and copies that it writes out."""
-    written = sum(x for kind, x in row["alive"].items() if kind in (BROADCAST, COPY))
-    return row["whole"]["cpu_peak_bytes"] / (row["peak_bytes"] - written)
+def without(row: dict[str, Any], *kinds: str) -> float:
+    """The same ratio to XLA's memory without tensors of some kinds that are alive at its peak."""
+    left_out = sum(row["alive"].get(kind, 0.0) for kind in kinds)
+    return row["whole"]["cpu_peak_bytes"] / (row["peak_bytes"] - left_out)
 
 
 def explained(row: dict[str, Any]) -> str:
@@ -209,9 +210,15 @@ def explained(row: dict[str, Any]) -> str:
         if whole["peak_bytes"] > BAND[1] * peak:
             return "kept narrow, and made again: fewer tensors than the graph has are kept"
         return "kept narrow: between all in bfloat16 and all in float32"
-    if row.get("alive") and without_written(row) >= BAND[0]:
-        written = sum(x for kind, x in row["alive"].items() if kind in (BROADCAST, COPY))
+    alive = row.get("alive", {})
+    written = sum(alive.get(kind, 0.0) for kind in (BROADCAST, COPY))
+    if alive and without(row, BROADCAST, COPY) >= BAND[0]:
         return f"broadcasts and copies of {written / 1e9:,.1f} GB"
+    if alive and BAND[0] <= without(row, BROADCAST, COPY, EARLY) <= BAND[1]:
+        early = alive.get(EARLY, 0.0)
+        return (
+            f"made early: {early / 1e9:,.1f} GB; broadcasts and copies of {written / 1e9:,.1f} GB"
+        )
     if abs((whole["cpu_peak_bytes"] + reduced) / peak - 1) < EQUAL:
         return f"sums of {reduced / 1e9:,.1f} GB beside their parts"
     return ""
@@ -249,7 +256,7 @@ def cells(name: str, kind: str, row: dict[str, Any]) -> list[str]:
         " / ".join(f"{x / 1e9:,.2f}" for x in (whole["peak_bytes"], whole["cpu_peak_bytes"], peak)),
         f"{whole['peak_bytes'] / peak:.2f}",
         f"{whole['cpu_peak_bytes'] / peak:.2f}",
-        f"{without_written(row):.2f}" if row.get("alive") else "",
+        f"{without(row, BROADCAST, COPY):.2f}" if row.get("alive") else "",
         explained(row),
     ]
 
@@ -363,7 +370,11 @@ def compiled_sections(
         "and what the backward pass of an unrolled layer reads may stay bfloat16; `made again`: "
         "intermediate results of functions like GELU are computed anew in the fusions that read "
         "them, where the judge keeps each (`mixer-l16 operators` with 2 layers: 13 tensors of 6.6 "
-        "GB, XLA 8, and 3 for a moment in float32). `sums beside their parts`: what is "
+        "GB, XLA 8, and 3 for a moment in float32). `made early`: of tensors alive at the peak, "
+        "those that nothing has read yet; XLA for CPUs drops the barriers that hold recomputation "
+        "back, and then makes what the backward passes of all layers need without gradients "
+        "(recomputed tensors, factors of norms, float32 copies) before the first gradient; a loop "
+        "over layers, as in `-scanned`, keeps it from that. `sums beside their parts`: what is "
         "all-reduced at once lies in memory twice.",
         table(header, [cells(*plan, row) for plan, row in plans.items()], left=4),
     ]

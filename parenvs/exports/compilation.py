@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.errors import ParenvsError, one_line
-from parenvs.exports.liveness import BROADCAST, COPY, alive_at_peak
+from parenvs.exports.liveness import BROADCAST, COPY, EARLY, alive_at_peak
 from parenvs.exports.prediction import Prediction, predict
 from parenvs.exports.sharding import Sharding, sharding_of
 from parenvs.graph.graph import Graph
@@ -161,6 +161,8 @@ class Compilation:
         written = [f"{words[x]} of {size(self.alive[x])}" for x in words if self.alive.get(x)]
         if written:
             sentences.append(f"At its peak are {' and '.join(written)} that XLA writes out.")
+        if early := self.alive.get(EARLY):
+            sentences.append(f"Of {size(early)} alive there nothing has been read yet.")
         return " ".join([*sentences, *(f"Note: {note}." for note in self.notes)])
 
 

@@ -2,6 +2,8 @@
 
 XLA's compiler for CPUs calls libraries for products and reductions, and what those read has to lie
 in memory: broadcasts, which the judge takes as fused into their readers, and transposed copies.
+It also drops the barriers that hold recomputation back, and then makes what the backward pass needs
+as soon as it can: tensors that nothing reads before the gradients come.
 The text of a scheduled module has its instructions in the order in which they run.
 """
 
@@ -10,9 +12,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
-BROADCAST, COPY, OTHER = "broadcast", "copy", "other"
+BROADCAST, COPY, EARLY, OTHER = "broadcast", "copy", "early", "other"
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 _TYPE = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
@@ -50,7 +53,8 @@ def alive_at_peak(text: str) -> dict[str, int]:
         text: of a compiled module.
 
     Returns:
-        ``"broadcast"``, ``"copy"`` (transposed ones among them) and ``"other"`` -> bytes.
+        ``"broadcast"``, ``"copy"`` (transposed ones among them), ``"early"`` (others, which nothing
+        has read yet) and ``"other"`` -> bytes.
     """
     if "is_scheduled=true" not in text[: text.find("\n")]:
         return {}
@@ -122,26 +126,45 @@ def _peak(
     if name in known:
         return known[name]
     rows = computations.get(name, ())
+    first, last = _reads(rows)
+    inner = [
+        max(
+            (_peak(computations, x, known) for x in row.called),
+            key=Counter.total,
+            default=Counter(),
+        )
+        for row in rows
+    ]
+    owned = [k for k, x in enumerate(rows) if x.opcode not in _VIEWS | _NO_TEMPORARY]
+    change = [0] * (len(rows) + 1)
+    for k in owned:
+        change[k] += rows[k].bytes
+        change[last[rows[k].name] + 1] -= rows[k].bytes
+    totals = [now + here.total() for now, here in zip(accumulate(change), inner, strict=False)]
+    peak = max(range(len(rows)), key=totals.__getitem__, default=-1)
+    found: Counter[str] = Counter(inner[peak]) if rows else Counter()
+    for k in owned:
+        x = rows[k]
+        if k <= peak <= last[x.name]:
+            early = kind_of(x) == OTHER and k < peak < first[x.name]
+            found[EARLY if early else kind_of(x)] += x.bytes
+    known[name] = found
+    return found
+
+
+def _reads(rows: Sequence[Instruction]) -> tuple[dict[str, int], dict[str, int]]:
+    """Where each result is read first and last, through views too; never: where it is made."""
+    first: dict[str, int] = {}
     last = {x.name: k for k, x in enumerate(rows)}  # what nobody reads lives for a moment
     for k, x in enumerate(rows):
         for operand in x.operands:
             last[operand] = k
     for k in reversed(range(len(rows))):
-        if rows[k].opcode in _VIEWS:
-            for operand in rows[k].operands:
-                last[operand] = max(last.get(operand, k), last[rows[k].name])
-    ends: dict[int, list[tuple[str, int]]] = {}
-    now: Counter[str] = Counter()
-    most: Counter[str] = Counter()
-    for k, x in enumerate(rows):
-        if x.opcode not in _VIEWS | _NO_TEMPORARY:
-            now[kind_of(x)] += x.bytes
-            ends.setdefault(last[x.name], []).append((kind_of(x), x.bytes))
-        inner = [_peak(computations, called, known) for called in x.called]
-        here = now + max(inner, key=lambda y: y.total(), default=Counter())
-        if here.total() > most.total():
-            most = Counter(here)
-        for kind, size in ends.pop(k, ()):
-            now[kind] -= size
-    known[name] = most
-    return most
+        x = rows[k]
+        view = x.opcode in _VIEWS and not x.called
+        for operand in x.operands:
+            here = first.get(x.name, len(rows)) if view else k
+            first[operand] = min(first.get(operand, len(rows)), here)
+            if x.opcode in _VIEWS:
+                last[operand] = max(last.get(operand, k), last[x.name])
+    return {x.name: first.get(x.name, k) for k, x in enumerate(rows)}, last
