@@ -349,6 +349,8 @@ def compiled_sections(
     open_ = [name for name, row in far.items() if not explained(row)]
     told = f"{len(far) - len(open_)} are explained"
     told += f", and these are not: {', '.join(open_)}" if open_ else ""
+    others = [" ".join(x) for x, y in plans.items() if "refused" not in y and not as_predicted(y)]
+    but = f", all but {' and '.join(others)}" if others else ""
     bent = [f"{name} {kind}" for (name, kind), x in plans.items() if not x.get("linear", True)]
     sections = [
         f"Training steps of shipped graphs at full width, batch and length, compiled for {DEVICES} "
@@ -360,8 +362,8 @@ def compiled_sections(
         + ". `for CPUs`: predicted of XLA's compiler for CPUs, which widens bfloat16 to float32 "
         "and writes out an int32 position for each dimension and element in the backward pass of "
         f"max pooling. As predicted (all shardings kept, arrays and bytes equal, no other "
-        f"collective): {same} of {len(done)}; memory within {BAND[0]} to {BAND[1]} of that for "
-        f"CPUs: {near}; of the other {len(far)}, {told}. `but for what is written "
+        f"collective): {same} of {len(done)}{but}; memory within {BAND[0]} to {BAND[1]} of that "
+        f"for CPUs: {near}; of the other {len(far)}, {told}. `but for what is written "
         "out`: the same ratio to XLA's memory without the broadcasts and the "
         "transposed copies that are alive when most is in use. The compiler for "
         "CPUs calls libraries for products, reductions and softmax, and what those read has to lie "

@@ -2,8 +2,8 @@
 
 ``python benchmarks/iopddl.py FOLDER --seeds 1`` solves every ``*.json.gz`` of a folder at the
 contest's time limit, by one call that knows nothing of the problem but the file; seconds are those
-of the process, on one thread, as other work may share the machine. Rows are kept in
-``results/iopddl.jsonl``; what is there is not run again.
+of the process, on one thread, as other work may share the machine; with ``--threads 2`` they are
+those of the clock. Rows are kept in ``results/iopddl.jsonl``; what is there is not run again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from parenvs.iopddl.known import known
 FOLDER = Path(os.environ.get("PARENVS_IOPDDL", ROOT.parent / "shared" / "iopddl"))
 
 
-def row(path: Path, seed: int, share: float) -> dict:
+def row(path: Path, seed: int, share: float, threads: int) -> dict:
     """Solve a problem and judge its plan."""
     wall, begin = time.monotonic(), time.process_time()
     problem = load_iopddl(path)
@@ -38,13 +38,17 @@ def row(path: Path, seed: int, share: float) -> dict:
             last[0] = status.seconds
             progress(f"{problem.name} seed {seed}: {status}")
 
-    answer = solve_iopddl(problem, seconds - reading, seed, processor=True, tell=tell)
+    alone = threads == 1
+    answer = solve_iopddl(
+        problem, seconds - reading, seed, threads=threads, processor=alone, tell=tell
+    )
     report = answer.report
     assert report.legal and report.cost == answer.cost, report.reasons
     return {
         "name": problem.name,
         "seed": seed,
         "share": share,
+        "threads": threads,
         "limit": seconds,
         "cost": report.cost,
         "bound": round(answer.bound),
@@ -64,6 +68,7 @@ def main() -> None:
     arguments.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     arguments.add_argument("--seeds", type=int, default=1)
     arguments.add_argument("--share", type=float, default=1.0, help="of the contest's limits")
+    arguments.add_argument("--threads", type=int, default=1, help="chains of moves at once")
     arguments.add_argument("--only", default="", help="letters of problems (default: all)")
     given = arguments.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -72,6 +77,7 @@ def main() -> None:
     done = {
         (found["name"], found["seed"])
         for found in rows
+        if found.get("threads", 1) == given.threads
         if found["proven"] or found["share"] >= given.share
     }
     paths = sorted(given.folder.glob("*.json.gz"), key=lambda path: path.stat().st_size)
@@ -82,12 +88,15 @@ def main() -> None:
                 continue
             if os.fork() == 0:  # memory is that of one problem
                 with store.open("a") as stream:
-                    stream.write(json.dumps(row(path, seed, given.share)) + "\n")
+                    stream.write(json.dumps(row(path, seed, given.share, given.threads)) + "\n")
                 os._exit(0)
             if os.wait()[1]:
                 raise SystemExit(f"{name} failed")
     rows = [json.loads(line) for line in store.read_text().splitlines()]
-    longest = {(found["name"], found["seed"]): found for found in sorted(rows, key=_share)}
+    longest = {
+        (found["name"], found.get("threads", 1), found["seed"]): found
+        for found in sorted(rows, key=_share)
+    }
     rows = [longest[key] for key in sorted(longest)]
     lines, points = [], 0.0
     for found in rows:
@@ -100,6 +109,7 @@ def main() -> None:
             [
                 found["name"].removeprefix("asplos-2025-iopddl-"),
                 found["seed"],
+                found.get("threads", 1),
                 f"{found['cost']:,}",
                 f"{found['bound']:,}",
                 percent(gap, 3),
@@ -115,16 +125,17 @@ def main() -> None:
             ]
         )
     heads = [
-        "problem", "seed", "cost", "bound", "gap", "contest's best", "best known",
+        "problem", "seed", "threads", "cost", "bound", "gap", "contest's best", "best known",
         "bound known", "points", "limit, of the contest's (s)",
         "processor (s)", "wall (s)", "load", "MB",
     ]  # fmt: skip
     publish(
         "iopddl",
         [
-            f"One thread of search within the stated limit, in seconds of the process, reading "
-            f"and reduction included; other work shared the machine (load). The contest's limits "
-            f"are for 8 cores; some rows were given less. Points are the contest's: best team's "
+            "One thread of search within the stated limit, in seconds of the process, reading "
+            "and reduction included; other work shared the machine (load). With two threads the "
+            "limit is by the clock. The contest's limits are for 8 cores; some rows were given "
+            "less, where more changes the bound at most. Points are the contest's: best team's "
             f"cost / cost; sum {points:.4f} of {len(rows)}.",
             table(heads, lines),
         ],

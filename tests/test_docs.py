@@ -198,6 +198,25 @@ def test_readme__table_is_the_leaderboards(monkeypatch):
     assert instead.page(text) in shown, "run benchmarks/instead.py, then benchmarks/readme.py"
 
 
+# The site
+
+
+@pytest.mark.slow
+def test_site__builds_without_a_warning(tmp_path):
+    """As ``make docs`` does: warnings are errors, and every link inside leads somewhere."""
+    pytest.importorskip("furo")
+    site = tmp_path / "site"
+    for command in (
+        [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", DOCS, site],
+        [sys.executable, "-m", "parenvs", "leaderboard", "site", "--out", site / "leaderboard"],
+        [sys.executable, DOCS / "check_links.py", site],
+    ):
+        ended = subprocess.run(
+            [*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=1500
+        )
+        assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
+
+
 # What is released
 
 
