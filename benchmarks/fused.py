@@ -18,7 +18,7 @@ from stable_baselines3.common.logger import configure
 from parenvs.agents.fused.env import POINT, FusedEnv
 from parenvs.agents.fused.policy import draw
 from parenvs.agents.fused.pool import ProblemPool, draw_part
-from parenvs.agents.fused.ppo import PPO, Settings
+from parenvs.agents.fused.ppo import PPO, PPOSettings
 from parenvs.agents.fused.run import device_of
 from parenvs.agents.train.learners import POLICY
 from parenvs.agents.vec_env import make_env, one_thread
@@ -47,7 +47,7 @@ class Clock:
         return time.perf_counter()
 
 
-def fused(pool: ProblemPool, settings: Settings, clock: Clock) -> Round:
+def fused(pool: ProblemPool, settings: PPOSettings, clock: Clock) -> Round:
     """A round of the loop on one device: environments alone, with the policy, with updates."""
     ppo = PPO(settings, FusedEnv(pool, settings.envs, settings.seed))
     alone = FusedEnv(pool, settings.envs)
@@ -74,7 +74,7 @@ def fused(pool: ProblemPool, settings: Settings, clock: Clock) -> Round:
     return turn
 
 
-def stable_baselines(settings: Settings, clock: Clock) -> Round:
+def stable_baselines(settings: PPOSettings, clock: Clock) -> Round:
     """A round of MaskablePPO of sb3-contrib on ``NativeVecEnv``, with as many updates."""
     kwargs = {"repeat": REPEAT, "family": settings.family}
     env, alone = (make_env(ENV, kwargs, seed, settings.envs) for seed in (0, 10**6))
@@ -112,13 +112,13 @@ def stable_baselines(settings: Settings, clock: Clock) -> Round:
     return turn
 
 
-def rollouts(settings: Settings) -> int:
+def rollouts(settings: PPOSettings) -> int:
     """Number of rollouts of a round."""
     return -(-LEAST // settings.samples)
 
 
 def measure(
-    settings: Settings, repeats: int, pool: ProblemPool, clock: Clock
+    settings: PPOSettings, repeats: int, pool: ProblemPool, clock: Clock
 ) -> dict[str, dict[str, float]]:
     """Median figures of each agent; they take turns, after a first round that does not count."""
     turns = {"fused": fused(pool, settings, clock)}
@@ -143,7 +143,7 @@ def main() -> None:
     arguments.add_argument("--choices", type=int, default=4, help="pairs of choices in a rollout")
     options = arguments.parse_args()
     device = device_of(options.device)
-    settings = Settings(choices=options.choices, iterations=10**6)
+    settings = PPOSettings(choices=options.choices, iterations=10**6)
     pool = ProblemPool(draw_part(0, 0, settings.problems), device)
     rows: list[dict[str, Any]] = []
     with one_thread():

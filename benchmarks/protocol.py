@@ -27,7 +27,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import THRESHOLDS, SetEvaluation, references_of
-from parenvs.agents.fused import Settings
+from parenvs.agents.fused import PPOSettings
 from parenvs.agents.fused import train as train_fused
 from parenvs.agents.fused.checkpoint import CHECKPOINT
 from parenvs.agents.fused.run import WEIGHTS
@@ -160,9 +160,9 @@ def ppo(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
 def fused(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
     """The fused loop on one core; its curve is the mean length on problems held out."""
     folder = Path(run.build) / f"{run.agent}-{run.steps}-{run.seed}"
-    samples = Settings().samples
+    samples = PPOSettings().samples
     iterations = max(run.steps // samples, 1)
-    settings = Settings(seed=run.seed, iterations=iterations, objective=OBJECTIVE)
+    settings = PPOSettings(seed=run.seed, iterations=iterations, objective=OBJECTIVE)
     folder.mkdir(parents=True, exist_ok=True)
     begin, resume = time.process_time(), (folder / CHECKPOINT).exists()
     log = train_fused(settings, folder, workers=0, resume=resume)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from parenvs.agents.fused.ppo import PPO, Settings
+from parenvs.agents.fused.learner import Learner
+from parenvs.agents.fused.settings import Settings
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing
 from parenvs.graph.checks.npz import UNREADABLE, read_arrays
@@ -41,19 +42,19 @@ class Standing:
     arrays: Mapping[str, np.ndarray]
     turn: int | None
 
-    def put(self, ppo: PPO) -> None:
+    def put(self, learner: Learner) -> None:
         """Let a new training stand there; its pool holds the problems of that iteration.
 
         Raises:
             ParenvsError: the arrays are not those of such a training.
         """
-        for parameter in ppo.optimizer.param_groups[0]["params"]:
-            ppo.optimizer.state[parameter] = {
+        for parameter in learner.optimizer.param_groups[0]["params"]:
+            learner.optimizer.state[parameter] = {
                 "step": torch.zeros(()),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
-        wanted, limits = _tensors(ppo), {"problem": len(ppo.env.pool), **_LIMITS}
+        wanted, limits = _tensors(learner), {"problem": len(learner.env.pool), **_LIMITS}
         for name, tensor in wanted.items():
             array = self.arrays.get(name)
             if array is None or (array.shape, array.dtype) != _kind(tensor):
@@ -65,24 +66,24 @@ class Standing:
             for name, tensor in wanted.items():
                 if not name.startswith("random/"):
                     tensor.copy_(torch.from_numpy(self.arrays[name].copy()))
-        for name, generator in _generators(ppo).items():
+        for name, generator in _generators(learner).items():
             try:
                 generator.set_state(torch.from_numpy(self.arrays[name].copy()))
             except RuntimeError:
                 raise ParenvsError(f"array {name!r} is no state of a generator") from None
-        ppo.env.turn, ppo.iteration = self.turn, self.iteration
+        learner.env.turn, learner.iteration = self.turn, self.iteration
 
 
 _LIMITS = {"choices_made": 2 * (STAGES - 1), "cuts": POINTS, "units": UNITS}
 
 
-def save(path: Path, ppo: PPO, points: list[dict[str, float]], seconds: float) -> None:
+def save(path: Path, learner: Learner, points: list[dict[str, float]], seconds: float) -> None:
     """Write where a training stands; the file that was there is replaced in one step."""
     head = {
-        "settings": asdict(ppo.settings), "iteration": ppo.iteration, "turn": ppo.env.turn,
-        "seconds": seconds, "points": points,
+        "settings": asdict(learner.settings), "iteration": learner.iteration,
+        "turn": learner.env.turn, "seconds": seconds, "points": points,
     }  # fmt: skip
-    arrays = {name: tensor.detach().cpu().numpy() for name, tensor in _tensors(ppo).items()}
+    arrays = {name: tensor.detach().cpu().numpy() for name, tensor in _tensors(learner).items()}
     arrays[_HEAD] = np.frombuffer(json.dumps(head).encode(), dtype=np.uint8)
     content = io.BytesIO()
     np.savez(content, **arrays)  # type: ignore[arg-type]
@@ -128,23 +129,24 @@ def _check_settings(path: Path, there: Any, here: dict[str, Any]) -> None:
             )
 
 
-def _tensors(ppo: PPO) -> dict[str, torch.Tensor]:
+def _tensors(learner: Learner) -> dict[str, torch.Tensor]:
     """Name -> the tensors that change in a training."""
-    found = {f"policy/{name}": tensor for name, tensor in ppo.policy.state_dict().items()}
-    for number, parameter in enumerate(ppo.optimizer.param_groups[0]["params"]):
-        state = ppo.optimizer.state[parameter]
+    found = {f"policy/{name}": tensor for name, tensor in learner.policy.state_dict().items()}
+    for number, parameter in enumerate(learner.optimizer.param_groups[0]["params"]):
+        state = learner.optimizer.state[parameter]
         found |= {f"adam/{number}/{name}": tensor for name, tensor in state.items()}
-    env = ppo.env
+    env = learner.env
     found |= {
         "env/problem": env.problem, "env/choices_made": env.choices_made, "env/cuts": env.cuts,
         "env/units": env.units,
     }  # fmt: skip
-    return found | {name: one.get_state() for name, one in _generators(ppo).items()}
+    found |= learner.memory()
+    return found | {name: one.get_state() for name, one in _generators(learner).items()}
 
 
-def _generators(ppo: PPO) -> dict[str, torch.Generator]:
+def _generators(learner: Learner) -> dict[str, torch.Generator]:
     """Name -> the generators of a training."""
-    return {"random/choices": ppo.generator, "random/problems": ppo.env.generator}
+    return {"random/choices": learner.generator, "random/problems": learner.env.generator}
 
 
 def _kind(tensor: torch.Tensor) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -77,6 +77,11 @@ class Choices:
         """The (n,) int64 actions of the choices that have ``rank`` (n,) in their episode."""
         return self.actions[self.count.cumsum(dim=0) - self.count + rank]
 
+    def rank(self, action: torch.Tensor) -> torch.Tensor:
+        """The (n,) int64 ranks of legal actions (n,) among the choices of their episodes."""
+        before = self.actions < action.repeat_interleave(self.count)
+        return torch.segment_reduce(before.float(), "sum", lengths=self.count, unsafe=True).long()
+
 
 class FusedPolicy(nn.Module):
     """The network of the pretrained planner, and a critic that predicts an episode's return.

@@ -38,6 +38,7 @@ class ProblemPool:
         device: the device that holds the problems.
         tensors: legality and lengths of the problems' plans, as tensors.
         constant: the entries of the observation that never change, by name, (b, ...) float32.
+        newest: the first of the problems that were put last, and their number.
         outlooks: (8 b, 129, 65) int8; row ``8 i + k`` is problem i's ``outlook`` of k stages.
     """
 
@@ -46,7 +47,7 @@ class ProblemPool:
         self.tensors = episodes.batch.map(lambda values: on(values, device))
         self.constant = {key: on(value, device) for key, value in episodes.constant.items()}
         self.outlooks = on(episodes.outlooks, device).flatten(0, 1)
-        self._next = first
+        self._next, self.newest = first, (0, len(self))
 
     def __len__(self) -> int:
         """Number of problems."""
@@ -72,7 +73,7 @@ class ProblemPool:
             self.constant[key][replaced] = on(value, self.device)
         rows = slice(STAGES * first, STAGES * (first + count))
         self.outlooks[rows] = on(episodes.outlooks, self.device).flatten(0, 1)
-        self._next = (first + count) % len(self)
+        self._next, self.newest = (first + count) % len(self), (first, count)
 
 
 def draw_part(seed: int, number: int, count: int, family: str | None = None) -> Episodes:

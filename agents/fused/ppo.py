@@ -16,57 +16,29 @@ import torch
 
 from parenvs.agents.fused.env import FusedEnv
 from parenvs.agents.fused.policy import Choices, FusedPolicy, draw
-from parenvs.agents.pretrained.network import HIDDEN
+from parenvs.agents.fused.settings import Settings
 
-OBJECTIVES = ("value", "log")
 _LEAST_LOG_PROBABILITY = -1e4
 """Stands in for the lowest float32 of missing choices, whose product with 0 must be 0, not NaN."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What decides a training; equal settings give equal networks on one device.
+class PPOSettings(Settings):
+    """What decides a training.
 
     Attributes:
-        seed: seed of everything random.
-        envs: n, the number of episodes played at once.
-        iterations: number of rollouts.
-        choices: pairs of a point and a unit that each episode chooses in a rollout.
         epochs: how often each rollout is learned from.
-        rate: learning rate at first; it falls linearly to zero.
         clip: epsilon, by how much the ratio of probabilities may leave 1.
         trace: lambda of the generalised advantages.
         entropy: weight of the entropy bonus.
         value: weight of the squared error of the values.
-        problems: number of problems in the pool.
-        part: number of problems that are replaced at once; it divides ``problems``.
-        refill: iterations between two replacements; with 0 the pool stays as it is.
-        family: draw problems of this family only.
-        hidden: width of the network.
-        objective: what PPO maximises: ``"value"`` is 1/L, ``"log"`` is ln(1/L).
     """
 
-    seed: int = 0
-    envs: int = 256
-    iterations: int = 200
-    choices: int = 8
     epochs: int = 4
-    rate: float = 1e-3
     clip: float = 0.2
     trace: float = 0.95
     entropy: float = 0.003
     value: float = 0.5
-    problems: int = 512
-    part: int = 64
-    refill: int = 4
-    family: str | None = None
-    hidden: int = HIDDEN
-    objective: str = "value"
-
-    @property
-    def samples(self) -> int:
-        """Environment steps of a rollout."""
-        return 2 * self.choices * self.envs
 
 
 @dataclass(frozen=True)
@@ -118,17 +90,27 @@ class PPO:
         generator: draws the choices.
     """
 
-    def __init__(self, settings: Settings, env: FusedEnv) -> None:
+    def __init__(self, settings: PPOSettings, env: FusedEnv) -> None:
         self.settings, self.env, self.iteration = settings, env, 0
         self.policy = FusedPolicy(env.device, settings.hidden, settings.seed)
         self.optimizer = torch.optim.Adam(self.policy.parameters(), eps=1e-5)
         self.generator = torch.Generator(env.device).manual_seed(settings.seed + 1)
         self._next_choices: Choices | None = None
 
+    def memory(self) -> dict[str, torch.Tensor]:
+        """Name -> the tensors that change in a training besides policy, optimiser and episodes."""
+        return {}
+
     def restart(self) -> None:
         """Start all episodes anew, as is due after a refill of the pool."""
         self.env.reset()
         self._next_choices = None
+
+    def advance(self) -> dict[str, torch.Tensor]:
+        """Play a rollout and learn from it; returns the figures of the log, () tensors."""
+        rollout = self.play()
+        figures = {"episodes": rollout.ended, "reward": rollout.reward, "length": rollout.length}
+        return figures | self.learn(rollout)
 
     @torch.no_grad()
     def play(self) -> Rollout:

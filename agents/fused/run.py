@@ -1,4 +1,4 @@
-"""One training run of the fused PPO: problems, iterations, the log and the weights.
+"""One training run of a fused loop: problems, iterations, the log and the weights.
 
 Other processes make the problems, which are copied to the device. From then on environment, masks,
 policy and updates are tensors there. The host waits for the device only to learn the shapes of what
@@ -13,7 +13,7 @@ import io
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,11 @@ import torch
 
 from parenvs.agents.fused.checkpoint import CHECKPOINT, load, save
 from parenvs.agents.fused.env import FusedEnv
+from parenvs.agents.fused.learner import Learner, learner_of
 from parenvs.agents.fused.policy import greedy_lengths
 from parenvs.agents.fused.pool import ProblemPool, concatenated, draw_part, draw_parts
-from parenvs.agents.fused.ppo import OBJECTIVES, PPO, Settings
+from parenvs.agents.fused.rainbow import RainbowSettings
+from parenvs.agents.fused.settings import OBJECTIVES, Settings
 from parenvs.agents.vec_env import one_thread
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing, write_text
@@ -91,14 +93,14 @@ def train(
         first_problems = concatenated([first_parts[(k - refills) % parts] for k in range(parts)])
         held_out = draw_part(settings.seed, HELD_OUT_PART, HELD_OUT, settings.family)
         pool = ProblemPool(first_problems, torch_device, refills % parts * settings.part)
-        ppo = PPO(settings, FusedEnv(pool, settings.envs, settings.seed))
+        learner = learner_of(settings, FusedEnv(pool, settings.envs, settings.seed))
         held_out_env = FusedEnv(ProblemPool(held_out, torch_device), HELD_OUT)
         points: list[dict[str, float]] = []
         say(f"{len(pool)} problems made in {time.perf_counter() - begin:.1f} s")
         seconds = written = 0.0
         if standing is not None:
             try:
-                standing.put(ppo)
+                standing.put(learner)
             except ParenvsError as error:
                 raise ParenvsError(f"{kept}: {error}; start anew elsewhere") from None
             points, seconds, written = standing.points, standing.seconds, standing.seconds
@@ -106,7 +108,7 @@ def train(
 
         def look(point: dict[str, float]) -> None:
             """Add the mean length of the greedy plans of the problems held out to a point."""
-            mean_length = greedy_lengths(ppo.policy, held_out_env).log().mean().exp().item()
+            mean_length = greedy_lengths(learner.policy, held_out_env).log().mean().exp().item()
             point["held_out"] = round(mean_length, 5)
             points.append(point)
 
@@ -116,15 +118,8 @@ def train(
             begin = time.perf_counter()
             if settings.refill and iteration > 1 and (iteration - 1) % settings.refill == 0:
                 pool.put(next(new_parts))
-                ppo.restart()
-            rollout = ppo.play()
-            loss_parts = ppo.learn(rollout)
-            figures = {
-                "episodes": rollout.ended,
-                "reward": rollout.reward,
-                "length": rollout.length,
-                **loss_parts,
-            }
+                learner.restart()
+            figures = learner.advance()
             point = {key: round(figure.item(), 5) for key, figure in figures.items()}
             seconds += (spent := time.perf_counter() - begin)
             point = {"iteration": iteration, **point, "seconds": round(seconds, 3)}
@@ -133,15 +128,15 @@ def train(
                 say(
                     f"iteration {iteration} of {settings.iterations}: mean length "
                     f"{point['length']:.4f}, of best rated plans of problems held out "
-                    f"{point['held_out']:.4f}; entropy {point['entropy']:.3f}; "
+                    f"{point['held_out']:.4f}; "
                     f"{settings.samples / spent:,.0f} samples/s"
                 )
             else:
                 points.append(point)
             if seconds - written > KEPT_EVERY and iteration < settings.iterations:
-                save(kept, ppo, points, seconds)
+                save(kept, learner, points, seconds)
                 written = seconds
-    log = _write(ppo, points, seconds, Path(folder), torch_device)
+    log = _write(learner, points, seconds, Path(folder), torch_device)
     kept.unlink(missing_ok=True)
     return log
 
@@ -175,11 +170,10 @@ def check(settings: Settings) -> None:
     Raises:
         ParenvsError: a setting is not; the message names it and its value.
     """
-    for name in ("envs", "iterations", "choices", "epochs", "problems", "part", "hidden"):
-        if getattr(settings, name) < 1:
-            raise ParenvsError(f"{name} must be at least 1, not {getattr(settings, name)}")
-    if settings.refill < 0 or settings.seed < 0:
-        raise ParenvsError("refill and seed must not be negative")
+    for field in fields(settings):
+        least, value = int(field.name not in ("seed", "refill")), getattr(settings, field.name)
+        if field.type == "int" and value < least:
+            raise ParenvsError(f"{field.name} must be at least {least}, not {value}")
     if settings.objective not in OBJECTIVES:
         raise ParenvsError(
             f"objective must be one of {', '.join(OBJECTIVES)}, not {settings.objective!r}"
@@ -188,19 +182,24 @@ def check(settings: Settings) -> None:
         raise ParenvsError(
             f"part must divide problems: {settings.part} does not divide {settings.problems}"
         )
+    if isinstance(settings, RainbowSettings) and settings.steps > 2 * settings.choices:
+        raise ParenvsError(
+            f"steps must be at most those of a rollout, {2 * settings.choices}, not "
+            f"{settings.steps}"
+        )
 
 
 def _write(
-    ppo: PPO,
+    learner: Learner,
     points: list[dict[str, float]],
     seconds: float,
     folder: Path,
     device: torch.device,
 ) -> dict[str, Any]:
     """Write the weights and the log into the folder; returns the content of the log."""
-    settings = ppo.settings
+    settings = learner.settings
     weights = io.BytesIO()
-    np.savez(weights, **{k: v.astype(np.float32) for k, v in ppo.policy.weights().items()})
+    np.savez(weights, **{k: v.astype(np.float32) for k, v in learner.policy.weights().items()})
     with replacing(folder / WEIGHTS) as stream:
         stream.write(weights.getvalue())
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()

@@ -200,15 +200,17 @@ def _train_fused(
         raise ParenvsError(
             f"--distribution {FUSED} plays drawn problems: --task pipeline-plan without a model"
         )
-    if agent != "ppo":
-        raise ParenvsError(f"--agent {agent} is not an option of --distribution {FUSED}")
     from parenvs.agents.fused.checkpoint import CHECKPOINT
-    from parenvs.agents.fused.ppo import Settings
+    from parenvs.agents.fused.learner import AGENTS
     from parenvs.agents.fused.run import LOG, WEIGHTS, train
+
+    if agent not in AGENTS:
+        raise ParenvsError(f"--agent {agent} is not an option of --distribution {FUSED}")
 
     if (place / LOG).exists():
         raise ParenvsError(f"{place}: holds a run already; choose another folder")
-    settings = Settings(seed=seed, iterations=-(-steps // Settings().samples))
+    kind = AGENTS[agent]
+    settings = kind(seed=seed, iterations=-(-steps // kind().samples))
     with locked(place):
         try:
             log = train(settings, place, say=say, resume=resume)

@@ -19,7 +19,9 @@ from parenvs.agents.fused.checkpoint import CHECKPOINT
 from parenvs.agents.fused.env import ACTIONS, FusedEnv
 from parenvs.agents.fused.policy import Choices, FusedPolicy, draw, greedy_lengths
 from parenvs.agents.fused.pool import ProblemPool, concatenated, draw_part, draw_parts
-from parenvs.agents.fused.ppo import OBJECTIVES, PPO, Settings, advantages
+from parenvs.agents.fused.ppo import PPO, PPOSettings, advantages
+from parenvs.agents.fused.rainbow import KINDS, Memory, Rainbow, RainbowSettings, quality
+from parenvs.agents.fused.settings import OBJECTIVES
 from parenvs.agents.pretrained.network import LOWEST
 from parenvs.agents.pretrained.policy import Episodes, PlanPolicy
 from parenvs.agents.vec_env import one_thread
@@ -29,7 +31,12 @@ from parenvs.pipeline.points import PointSpace
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
-QUICK = Settings(envs=48, iterations=3, choices=3, epochs=2, problems=32, part=16, refill=1)
+QUICK = PPOSettings(envs=48, iterations=3, choices=3, epochs=2, problems=32, part=16, refill=1)
+
+QUICK_RAINBOW = RainbowSettings(
+    envs=32, iterations=3, choices=3, updates=4, batch=16, capacity=4096, copy=3, problems=32,
+    part=16, refill=1,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=DEVICES)
@@ -214,7 +221,7 @@ def test_ppo__starts_from_the_policy_that_played(episodes, device):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_ppo__what_the_last_choice_is_worth(episodes, device, objective, monkeypatch):
-    settings = Settings(envs=16, choices=3, objective=objective)
+    settings = PPOSettings(envs=16, choices=3, objective=objective)
     ppo = PPO(settings, FusedEnv(ProblemPool(episodes, device), settings.envs))
     step, made = ppo.env.step, []
     monkeypatch.setattr(ppo.env, "step", lambda actions: made.append(step(actions)) or made[-1])
@@ -278,7 +285,7 @@ def test_waits__none_in_the_environment_and_few_in_a_rollout(episodes, device):
 
 
 def test_ppo__finds_shorter_plans(episodes, device):
-    settings = Settings(envs=64, iterations=6, choices=5, problems=40, part=40, rate=3e-3)
+    settings = PPOSettings(envs=64, iterations=6, choices=5, problems=40, part=40, rate=3e-3)
     ppo = PPO(settings, FusedEnv(ProblemPool(episodes, device), settings.envs))
     judge = FusedEnv(ppo.env.pool, len(ppo.env.pool))
     before = greedy_lengths(ppo.policy, judge).log().mean().exp()
@@ -290,6 +297,140 @@ def test_ppo__finds_shorter_plans(episodes, device):
     assert after < 0.95 * before
     assert played[-1].length < 0.8 * played[0].length
     assert played[-1].reward > 1.15 * played[0].reward
+
+
+# Rainbow
+
+
+def rainbow(episodes, device, **options):
+    settings = replace(QUICK_RAINBOW, **options)
+    return Rainbow(settings, FusedEnv(ProblemPool(episodes, device), settings.envs))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("steps", [1, 3, 4])
+def test_rainbow__keeps_what_happened(episodes, device, steps, objective, monkeypatch):
+    """Each transition, by a record of the episodes: state, action, gain and what came later."""
+    agent = rainbow(episodes, device, steps=steps, objective=objective)
+    env, step, record = agent.env, agent.env.step, []
+
+    def recorded(actions):
+        before = env.problem.clone(), env.cuts.clone(), env.units.clone(), env.choices_made.clone()
+        record.append((before, actions, *step(actions)))
+        return record[-1][2:]
+
+    monkeypatch.setattr(env, "step", recorded)
+    agent.play()
+    after = (env.problem, env.cuts, env.units, env.choices_made)
+    states = [*(x[0] for x in record), after]
+    n, kept = env.count, 2 * agent.settings.choices - steps + 1
+    ends = 0
+    for kind, first in zip(KINDS, (0, 1), strict=True):
+        columns = agent.memories[kind].tensors
+        assert int(columns["written"]) == n * len(range(first, kept, 2))
+        for k, t in enumerate(range(first, kept, 2)):
+            for i in range(n):
+                row = {name: x[k * n + i] for name, x in columns.items() if x.dim()}
+                (problem, cuts, units, made) = (x[i] for x in states[t])
+                assert row["before"].tolist() == [problem, made, *cuts, *units]
+                assert row["action"] == record[t][1][i]
+                over = [u for u in range(t, t + steps) if record[u][3][i]]
+                assert bool(row["ended"]) == bool(over)
+                ends += len(over)
+                if over:
+                    reward = record[over[0]][2][i]
+                    worth = reward.log() if objective == "log" else reward
+                    assert row["gain"] == pytest.approx(worth.item(), rel=1e-6)
+                else:
+                    (problem, cuts, units, made) = (x[i] for x in states[t + steps])
+                    assert row["after"].tolist() == [problem, made, *cuts, *units]
+                    assert row["gain"] == 0
+                assert row["priority"] > 0
+    assert ends > 10
+
+
+def test_rainbow__rates_a_state_as_in_the_episode(episodes, device):
+    """Choices made anew from what is kept, ranks of actions among them, and their qualities."""
+    agent = rainbow(episodes, device, envs=16, batch=16)
+    state, choices = None, None
+    from parenvs.agents.fused.rainbow import state_of
+
+    for _ in range(3):
+        choices, state = Choices.of(agent.env), state_of(agent.env)
+        rank = draw(agent.policy.logits(choices), agent.generator)
+        actions = choices.action(rank)
+        assert choices.rank(actions).equal(rank)
+        again = agent.choices_at(state, choices.kind)
+        assert again.rows.equal(choices.rows)
+        assert again.actions.equal(choices.actions)
+        agent.env.step(actions)
+    rated = quality(agent.policy, choices)
+    for i, count in enumerate(choices.count.tolist()):
+        assert (rated[i, count:] == LOWEST).all()
+        value = agent.policy.values(choices)[i]
+        assert rated[i, :count].mean().item() == pytest.approx(value.item(), abs=1e-5)
+    logits = agent.policy.logits(choices)
+    assert rated.argmax(dim=1).equal(logits.argmax(dim=1))  # so the planner needs no critic
+
+
+def test_rainbow__targets_are_rewards_or_what_the_other_network_says(episodes, device):
+    agent = rainbow(episodes, device, steps=2)
+    agent.play()
+    with torch.no_grad():
+        for parameter in agent.target.parameters():
+            parameter += 0.01
+    for kind in KINDS:
+        row = {k: x[:16] for k, x in agent.memories[kind].tensors.items() if x.dim()}
+        row["ended"] = torch.arange(16, device=device) % 2 == 0
+        row["gain"] = torch.linspace(-2, -1, 16, device=device) * row["ended"]
+        found = agent.targets(kind, row)
+        assert found[::2].equal(row["gain"][::2])
+        choices = agent.choices_at(row["after"], kind)  # two steps later it is the same turn
+        online, other = quality(agent.policy, choices), quality(agent.target, choices)
+        expected = other.gather(1, online.argmax(dim=1, keepdim=True))[:, 0]
+        torch.testing.assert_close(found[1::2], expected[1::2].detach())
+
+
+def test_memory__draws_by_priority_and_writes_over_the_oldest(device):
+    memory = Memory(4, device)
+    column = torch.arange(3, device=device)
+    state = column[:, None].expand(-1, 16)
+    memory.put(before=state, after=state, action=column, gain=column, ended=column > 0)
+    assert memory.tensors["priority"].tolist() == pytest.approx([1e-3, 1e-3, 1e-3, 0.0])
+    memory.tensors["priority"][:3] = torch.tensor([4.0, 1.0, 0.0], device=device)
+    place, weight = memory.draw(30_000, 0.5, 1.0, torch.Generator(device).manual_seed(0))
+    share = place.bincount(minlength=4) / len(place)
+    assert share.tolist() == pytest.approx([2 / 3, 1 / 3, 0.0, 0.0], abs=0.02)
+    assert weight[place == 1].mean() == pytest.approx(1.0)
+    assert weight[place == 0].mean() == pytest.approx(0.5)
+    memory.put(before=state + 5, after=state, action=column + 5, gain=column, ended=column > 0)
+    assert memory.tensors["action"].tolist() == [6, 7, 2, 5]
+    assert memory.tensors["priority"].tolist() == pytest.approx([4.0, 4.0, 0.0, 4.0])
+    memory.forget(6, 2)
+    assert memory.tensors["priority"].tolist() == pytest.approx([0.0, 0.0, 0.0, 4.0])
+
+
+def test_rainbow__forgets_replaced_problems(episodes, device):
+    agent = rainbow(episodes, device)
+    agent.play()
+    agent.env.pool.put(draw_part(9, 0, 20))
+    agent.restart()
+    for memory in agent.memories.values():
+        known = memory.tensors["priority"] > 0
+        problems = memory.tensors["before"][:, 0]
+        assert known.any()
+        assert (problems[known] >= 20).all()
+    assert (agent.env.choices_made == 0).all()
+
+
+def test_rainbow__finds_shorter_plans(episodes, device):
+    agent = rainbow(episodes, device, envs=64, iterations=12, choices=5, updates=10, batch=64)
+    judge = FusedEnv(agent.env.pool, len(agent.env.pool))
+    before = greedy_lengths(agent.policy, judge).log().mean().exp()
+    for _ in range(agent.settings.iterations):
+        agent.advance()
+    after = greedy_lengths(agent.policy, judge).log().mean().exp()
+    assert after < 0.9 * before
 
 
 def test_pool__replaces_the_oldest(episodes, device):
@@ -327,14 +468,14 @@ def test_train__the_same_again_with_any_number_of_workers(tmp_path, device, monk
     assert log["samples"] == 3 * QUICK.samples == 3 * 48 * 6
     assert len(lines) == 4
     kept = json.loads((tmp_path / "0" / fused.LOG).read_text())
-    assert Settings(**kept["settings"]) == QUICK
+    assert PPOSettings(**kept["settings"]) == QUICK
     # The weights are those of a policy without torch, which plans as well.
     held_out = draw_part(QUICK.seed, fused.HELD_OUT_PART, 16)
     lengths = PlanPolicy(weights).lengths(held_out)
     expected = log["points"][-1]["held_out"]
     assert np.exp(np.log(lengths).mean()) == pytest.approx(expected, rel=0.02)
     other, _, _ = trained(
-        tmp_path / "2", Settings(**{**kept["settings"], "seed": 1, "iterations": 1}), workers=0
+        tmp_path / "2", PPOSettings(**{**kept["settings"], "seed": 1, "iterations": 1}), workers=0
     )
     assert other["points"][0]["held_out"] != log["points"][0]["held_out"]
 
@@ -345,7 +486,8 @@ class Stop(Exception):
 
 def interrupted(folder, settings, monkeypatch, iteration):
     """Train until an iteration is over, with a checkpoint behind each."""
-    played = PPO.play
+    agent = Rainbow if isinstance(settings, RainbowSettings) else PPO
+    played = agent.play
 
     def play(self):
         if self.iteration == iteration:
@@ -354,14 +496,15 @@ def interrupted(folder, settings, monkeypatch, iteration):
 
     monkeypatch.setattr(fused, "KEPT_EVERY", 0.0)
     with monkeypatch.context() as until, pytest.raises(Stop):
-        until.setattr(PPO, "play", play)
+        until.setattr(agent, "play", play)
         fused.train(settings, folder, workers=0)
 
 
-def test_train__goes_on_as_if_it_had_not_been_interrupted(tmp_path, monkeypatch):
+@pytest.mark.parametrize("quick", [QUICK, QUICK_RAINBOW], ids=["ppo", "rainbow"])
+def test_train__goes_on_as_if_it_had_not_been_interrupted(tmp_path, monkeypatch, quick):
     """Behind refills that have gone around the pool, and in the middle of episodes."""
     monkeypatch.setattr(fused, "HELD_OUT", 4)
-    settings = replace(QUICK, envs=8, iterations=6, problems=8, part=4, refill=1, family="cnn")
+    settings = replace(quick, envs=8, iterations=6, problems=8, part=4, refill=1, family="cnn")
     whole, weights, _ = trained(tmp_path / "whole", settings, workers=0)
     interrupted(tmp_path / "parts", settings, monkeypatch, 4)
     assert [x.name for x in (tmp_path / "parts").iterdir()] == [CHECKPOINT]
@@ -436,10 +579,10 @@ def test_main__settings_without_sense(tmp_path, capsys, options, word):
 
 
 def test_command__runs_as_a_module_and_its_parts_are_importable(tmp_path):
-    from parenvs.agents.fused import Settings as Lazy
+    from parenvs.agents.fused import PPOSettings as Lazy
     from parenvs.agents.fused import train
 
-    assert (Lazy, train) == (Settings, fused.train)
+    assert (Lazy, train) == (PPOSettings, fused.train)
     module = ["-m", "parenvs.agents.fused", "--device", "tpu", "--out", str(tmp_path)]
     done = subprocess.run([sys.executable, *module], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
@@ -461,6 +604,6 @@ def test_choices__of_turns_that_differ_are_refused(episodes):
     with pytest.raises(ValueError, match="same turn"):
         Choices.of(env)
     with pytest.raises(ParenvsError, match="iterations"):
-        fused.check(Settings(iterations=0))
+        fused.check(PPOSettings(iterations=0))
     with pytest.raises(ParenvsError, match="objective"):
-        fused.check(Settings(objective="length"))
+        fused.check(PPOSettings(objective="length"))
