@@ -27,7 +27,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import THRESHOLDS, SetEvaluation, references_of
-from parenvs.agents.fused import PPOSettings
+from parenvs.agents.fused import PPOSettings, RainbowSettings
 from parenvs.agents.fused import train as train_fused
 from parenvs.agents.fused.checkpoint import CHECKPOINT
 from parenvs.agents.fused.run import WEIGHTS
@@ -47,6 +47,8 @@ LOOKS = 8
 TRAINED = {
     "ppo-100k": 100_000,
     "ppo-1m": 1_000_000,
+    "fused-100k": 100_000,
+    "fused-rainbow-100k": 100_000,
     "fused-1m": 1_000_000,
     "fused-10m": 10_000_000,
 }
@@ -60,6 +62,8 @@ WORDS = {
     "pretrained": "the network that ships (imitates optima)",
     "ppo-100k": "MaskablePPO, bare observation",
     "ppo-1m": "MaskablePPO, bare observation",
+    "fused-100k": "PPO in the fused loop, look-ahead features",
+    "fused-rainbow-100k": "Rainbow in the fused loop, look-ahead features",
     "fused-1m": "PPO in the fused loop, look-ahead features",
     "fused-10m": "PPO in the fused loop, look-ahead features",
 }
@@ -117,10 +121,9 @@ class Curve(BaseCallback):
 def perform(run: Run) -> dict[str, Any]:
     """Train and judge; return the record."""
     ways: dict[str, Callable[[Run], tuple[np.ndarray, float, list[list[float]]]]] = {
-        "random": at_random, "even": planned, "pretrained": planned,
-        "ppo-100k": ppo, "ppo-1m": ppo, "fused-1m": fused, "fused-10m": fused,
+        "random": at_random, "even": planned, "pretrained": planned, "ppo": ppo, "fused": fused,
     }  # fmt: skip
-    values, seconds, points = ways[run.agent](run)
+    values, seconds, points = ways[run.agent.split("-")[0]](run)
     record = asdict(run)
     del record["build"]
     return {
@@ -160,9 +163,10 @@ def ppo(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
 def fused(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
     """The fused loop on one core; its curve is the mean length on problems held out."""
     folder = Path(run.build) / f"{run.agent}-{run.steps}-{run.seed}"
-    samples = PPOSettings().samples
+    kind = RainbowSettings if "rainbow" in run.agent else PPOSettings
+    samples = kind().samples
     iterations = max(run.steps // samples, 1)
-    settings = PPOSettings(seed=run.seed, iterations=iterations, objective=OBJECTIVE)
+    settings = kind(seed=run.seed, iterations=iterations, objective=OBJECTIVE)
     folder.mkdir(parents=True, exist_ok=True)
     begin, resume = time.process_time(), (folder / CHECKPOINT).exists()
     log = train_fused(settings, folder, workers=0, resume=resume)
