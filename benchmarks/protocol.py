@@ -31,13 +31,12 @@ from parenvs.agents.fused import PPOSettings, RainbowSettings
 from parenvs.agents.fused import train as train_fused
 from parenvs.agents.fused.checkpoint import CHECKPOINT
 from parenvs.agents.fused.run import WEIGHTS
-from parenvs.agents.pretrained.policy import Episodes, PlanPolicy
+from parenvs.agents.pretrained.policy import PlanPolicy
 from parenvs.agents.train import Config, train
 from parenvs.bench.curves import spread
 from parenvs.bench.runs import append, read, run_all
 from parenvs.datasets.sets import set_of
 from parenvs.files import write_text
-from parenvs.pipeline.points import PointSpace
 from parenvs.viewer.page import INK, QUIET, TRACK, WIDTH, blank_figure, stage_colour, style, write
 
 SET, VALIDATION, FIRST = "plan-test", "plan-validation", 80
@@ -171,13 +170,9 @@ def fused(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
     begin, resume = time.process_time(), (folder / CHECKPOINT).exists()
     log = train_fused(settings, folder, workers=0, resume=resume)
     seconds = log["seconds"] if resume else time.process_time() - begin
-    with np.load(folder / WEIGHTS) as weights:
-        policy = PlanPolicy(dict(weights))
-    played = set_of(SET)
-    spaces = [PointSpace.build(played.load(name)) for name in played.problems]
-    values = 1 / policy.lengths(Episodes.of(spaces))
+    values = evaluate_set(PlanPolicy.load(folder / WEIGHTS), SET).values[0]
     points = [[p["iteration"] * samples, p["held_out"]] for p in log["points"] if "held_out" in p]
-    return np.where(np.isfinite(values) & (values > 0), values, -1.0), seconds, points
+    return values, seconds, points
 
 
 def wanted(chosen: Any) -> list[Run]:

@@ -10,9 +10,14 @@ import numpy as np
 
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation, play_set, references_of
 from parenvs.agents.planners import solve
+from parenvs.agents.pretrained.policy import PlanPolicy
 from parenvs.datasets.sets import set_of
-from parenvs.errors import InfeasibleError
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.pipeline.points import PointSpace
 from parenvs.plan import ILLEGAL
+
+PLAYED = "PipelinePlan-v0"
+"""What a ``PlanPolicy`` plays."""
 
 
 def evaluate_set(
@@ -28,7 +33,8 @@ def evaluate_set(
 
     Args:
         policies: a policy, or a list of the policies of several runs. A policy is what
-            ``parenvs.evaluate`` takes, or the name of a planner, which solves each problem.
+            ``parenvs.evaluate`` takes, the name of a planner, which solves each problem, or a
+            ``PlanPolicy`` (sets of ``PipelinePlan-v0``).
         name: of the set: ``"plan-test"``, ``"hybrid-test"``, ``"hetero-8-test"``,
             ``"order-test"``, ``"partition-test"``, ... (``parenvs.datasets.sets``).
         family: problems of this family only (of orders: of this tier).
@@ -49,8 +55,14 @@ def evaluate_set(
     played = set_of(name)
     problems = played.of(family)[:first]
     several = policies if isinstance(policies, (list, tuple)) else [policies]
-    values = []
+    values: list[Any] = []
     for policy in several:
+        if isinstance(policy, PlanPolicy):
+            if played.env_id != PLAYED:
+                raise ParenvsError(f"{name} is a set of {played.env_id}; weights play {PLAYED}")
+            spaces = [PointSpace.build(played.load(problem)) for problem in problems]
+            values.append(policy.values(spaces))
+            continue
         if isinstance(policy, str):
             values.append([_planned(played.load(problem), policy) for problem in problems])
             continue

@@ -9,16 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from parenvs.agents.pretrained.features import point_features, unit_features
+from parenvs.agents.pretrained.features import (
+    POINT_FEATURES,
+    UNIT_FEATURES,
+    point_features,
+    unit_features,
+)
 from parenvs.agents.pretrained.outlook import outlook
-from parenvs.agents.pretrained.situation import Situation
+from parenvs.agents.pretrained.situation import CONTEXT, Situation
 from parenvs.envs.pipeline.plan import observe
+from parenvs.errors import ParenvsError, one_line
+from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.pipeline.batch import PointBatch
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
+from parenvs.plan import ILLEGAL
 
 
 @dataclass(frozen=True)
@@ -177,6 +186,21 @@ class Draws:
     lengths: np.ndarray
 
 
+def shapes(hidden: int) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of the parameters of ``network.RatingNetwork`` of some width."""
+    found: dict[str, tuple[int, ...]] = {}
+    for kind, features in (("points", POINT_FEATURES), ("units", UNIT_FEATURES)):
+        layers = {
+            "row.weight": (hidden, features), "row.bias": (hidden,),
+            "whole.weight": (hidden, CONTEXT), "common.weight": (hidden, 2 * hidden + CONTEXT),
+            "second.weight": (hidden, hidden), "second.bias": (hidden,),
+            "third.weight": (hidden, hidden), "third.bias": (hidden,),
+            "out.weight": (1, hidden), "out.bias": (1,),
+        }  # fmt: skip
+        found |= {f"{kind}.{name}": shape for name, shape in layers.items()}
+    return found
+
+
 class PlanPolicy:
     """Runs ``network.RatingNetwork`` in NumPy.
 
@@ -186,6 +210,29 @@ class PlanPolicy:
 
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
         self.weights = dict(weights)
+
+    @classmethod
+    def load(cls, path: str | Path) -> PlanPolicy:
+        """Read weights that a training wrote, such as ``fused-policy.npz``.
+
+        Raises:
+            ParenvsError: there is no such file, it is damaged, or the arrays are none of a
+                ``RatingNetwork``.
+        """
+        try:
+            weights = read_arrays(path)
+            wanted = shapes(len(weights["points.row.bias"]))
+            wrong = [
+                name for name in wanted.keys() | weights.keys()
+                if name not in weights or weights[name].shape != wanted.get(name)
+            ]  # fmt: skip
+            finite = all(np.isfinite(array).all() for array in weights.values())
+            if wrong or not finite:
+                words = f"array {min(wrong)!r}" if wrong else "a number that is not finite"
+                raise ValueError(f"{words} does not belong to such a network")
+        except UNREADABLE as error:
+            raise ParenvsError(f"{path}: no weights of a planner ({one_line(error)})") from None
+        return cls(weights)
 
     def ratings(self, turn: Turn) -> np.ndarray:
         """(d, n) float32 ratings as by ``network.Rater``, -inf for illegal choices."""
@@ -245,3 +292,8 @@ class PlanPolicy:
     def lengths(self, episodes: Episodes) -> np.ndarray:
         """(b,) lengths of the best rated plans, in units of the bubble-free time."""
         return episodes.lengths(*episodes.play(self.best))
+
+    def values(self, spaces: Sequence[PointSpace]) -> np.ndarray:
+        """(b,) returns of the best rated plans in ``PipelinePlan-v0``; ``ILLEGAL`` without one."""
+        values = 1 / self.lengths(Episodes.of(list(spaces)))
+        return np.where(np.isfinite(values) & (values > 0), values, ILLEGAL)

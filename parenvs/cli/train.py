@@ -309,6 +309,8 @@ def _evaluate_set(
     """Print how the agents of runs, all seeds of one, do on a set; see ``evaluate``."""
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
     from parenvs.agents.evaluation.validation import rules_of
+    from parenvs.agents.fused.run import WEIGHTS
+    from parenvs.agents.pretrained.policy import PlanPolicy
     from parenvs.agents.train.config import load_config
     from parenvs.agents.train.learners import plain
     from parenvs.agents.train.run import load_model
@@ -317,8 +319,11 @@ def _evaluate_set(
 
     found, env_id = [], set_of(name).env_id
     for runs in (folders, against):
-        settings = []
+        settings: list[dict[str, Any]] = []
         for run in runs:
+            if (run / WEIGHTS).exists():  # of the fused loop, which plays without further rules
+                settings.append({})
+                continue
             config = load_config(run)
             if plain(config.env_id) != env_id:
                 raise ParenvsError(
@@ -329,7 +334,12 @@ def _evaluate_set(
                 raise ParenvsError(f"{run}: trained by other rules than {runs[0]}: {settings[-1]}")
         if runs:
             with one_thread():
-                models = [load_model(run, trust) for run in runs]
+                models = [
+                    PlanPolicy.load(run / WEIGHTS)
+                    if (run / WEIGHTS).exists()
+                    else load_model(run, trust)
+                    for run in runs
+                ]
                 found.append(evaluate_set(models, name, family, seed=seed, settings=settings[0]))
     ours, theirs = found[0], found[1] if against else None
     out.print(tables.set_evaluation(ours, theirs))

@@ -11,8 +11,10 @@ from gymnasium.vector import AutoresetMode
 pytest.importorskip("sb3_contrib")
 
 import torch
+from commands import caller
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.fused import run as fused
 from parenvs.agents.fused.__main__ import main
 from parenvs.agents.fused.checkpoint import CHECKPOINT
@@ -26,6 +28,7 @@ from parenvs.agents.pretrained.network import LOWEST
 from parenvs.agents.pretrained.policy import Episodes, PlanPolicy
 from parenvs.agents.vec_env import one_thread
 from parenvs.datasets import generators
+from parenvs.datasets.sets import set_of
 from parenvs.errors import ParenvsError
 from parenvs.pipeline.points import PointSpace
 
@@ -607,3 +610,54 @@ def test_choices__of_turns_that_differ_are_refused(episodes):
         fused.check(PPOSettings(iterations=0))
     with pytest.raises(ParenvsError, match="objective"):
         fused.check(PPOSettings(objective="length"))
+
+
+# The weights of a run
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fused")
+    fused.train(replace(QUICK, envs=4, iterations=1, problems=4, part=4, family="cnn"), folder)
+    return folder
+
+
+def test_weights__are_judged_on_a_set(run_folder, monkeypatch, capfd, tmp_path):
+    """As the plans that they make; each is a plan of its problem."""
+    policy = PlanPolicy.load(run_folder / fused.WEIGHTS)
+    found = evaluate_set(policy, "plan-test", first=4)
+    for name, value in zip(found.problems, found.values[0], strict=True):
+        problem = set_of("plan-test").load(name)
+        space = PointSpace.build(problem)
+        made = policy.plan(space, 1, np.random.default_rng(0))
+        plan = problem.plan(*space.plan(made.cuts[0], made.units[0]))
+        assert value == pytest.approx(problem.report(plan).value)
+    with pytest.raises(ParenvsError, match="hybrid-test is a set of HybridPlan-v0; weights play"):
+        evaluate_set(policy, "hybrid-test", first=1)
+    words = ("evaluate", str(run_folder), "--set", "plan-test", "--family", "cnn")
+    status, out, _ = caller(monkeypatch, capfd, tmp_path)(*words)
+    assert status == 0
+    assert "regret, interquartile mean" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda a: a.pop("units.out.bias"), "units.out.bias"),
+        (lambda a: a.update({"points.row.weight": np.zeros((3, 3))}), "points.row.weight"),
+        (lambda a: a.update(more=np.zeros(1)), "more"),
+        (lambda a: a.update({"units.out.bias": np.full(1, np.nan)}), "not finite"),
+    ],
+)
+def test_weights__others_are_refused(run_folder, tmp_path, change, words):
+    with np.load(run_folder / fused.WEIGHTS) as stored:
+        arrays = dict(stored)
+    change(arrays)
+    path = tmp_path / fused.WEIGHTS
+    np.savez(path, **arrays)
+    with pytest.raises(ParenvsError, match=words) as refused:
+        PlanPolicy.load(path)
+    assert str(path) in str(refused.value)
+    path.write_bytes(b"PK\x03\x04")
+    with pytest.raises(ParenvsError, match="no weights of a planner"):
+        PlanPolicy.load(path)
