@@ -7,6 +7,7 @@ rotary embeddings, an encoder's output, the batch itself) is passed on by all st
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -69,7 +70,9 @@ def cut(module: nn.Module, cuts: Sequence[str], micro: Sequence[torch.Tensor]) -
     for name in cuts:
         module.get_submodule(name).register_forward_pre_hook(_marked)
     try:
-        pipe = pipelining.pipeline(module, tuple(micro), split_policy=inlined)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, of its own trees
+            pipe = pipelining.pipeline(module, tuple(micro), split_policy=inlined)
     except ParenvsError:
         raise
     except Exception as error:  # of any kind, from within tracing: the framework's, then ours
