@@ -40,15 +40,16 @@ class RainbowSettings(Settings):
         least: share of random choices from then on.
     """
 
-    updates: int = 16
-    batch: int = 256
-    steps: int = 3
+    updates: int = 32
+    batch: int = 128
+    steps: int = 4
     capacity: int = 65_536
-    copy: int = 100
+    copy: int = 8
     alpha: float = 0.5
     beta: float = 0.4
     exploration: float = 0.3
-    least: float = 0.02
+    least: float = 0.05
+    rate: float = 2e-3
     objective: str = "log"
 
 
