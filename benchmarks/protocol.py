@@ -43,6 +43,8 @@ SET, VALIDATION, FIRST = "plan-test", "plan-validation", 80
 """What rows are judged on; what curves are judged on, its first problems."""
 LOOKS = 8
 """Points of a learning curve after the start."""
+TICKS = (1, 2, 5, 10, 20)
+"""Labels of an axis of lengths."""
 TRAINED = {
     "ppo-100k": 100_000,
     "ppo-1m": 1_000_000,
@@ -229,7 +231,6 @@ def report(groups: dict[str, list[dict[str, Any]]]) -> list[str]:
         "## Probability of improvement\n\nHow likely a run of the row has a smaller regret on a "
         "problem than one of the column.",
         table(["agent", *found], better, left=1),
-        "![curves](protocol.png)",
     ]  # fmt: skip
 
 
@@ -241,16 +242,20 @@ def lengths_over(one: SetEvaluation) -> float:
 
 def picture(groups: dict[str, list[dict[str, Any]]]) -> Figure:
     """Draw learning curves of PPO and of the fused loop, and performance profiles."""
+    kinds = {"ppo": f"regret on {VALIDATION}", "fused": "fused loop: length, bubble-free = 1"}
+    drawn = {k: {a: x for a, x in groups.items() if a.startswith(k)} for k in kinds}
+    drawn = {k: x for k, x in drawn.items() if x}
+    count = len(drawn) + 1
     with style():
         figure = blank_figure(4.2)
-        left, middle, right = (
-            figure.add_axes((x / WIDTH, 0.14, (WIDTH / 3 - 0.75) / WIDTH, 0.76))
-            for x in (0.6, 0.6 + WIDTH / 3, 0.6 + 2 * WIDTH / 3)
+        *left, right = (
+            figure.add_axes((x / WIDTH, 0.14, (WIDTH / count - 0.75) / WIDTH, 0.76))
+            for x in (0.6 + k * WIDTH / count for k in range(count))
         )
-        curves(left, {k: v for k, v in groups.items() if k.startswith("ppo")})
-        left.set_title(f"regret on {VALIDATION}", color=INK, size=11)
-        curves(middle, {k: v for k, v in groups.items() if k.startswith("fused")})
-        middle.set_title("fused loop: length, bubble-free = 1", color=INK, size=11)
+        for axes, (kind, own) in zip(left, drawn.items(), strict=True):
+            curves(axes, own)
+            axes.set_title(kinds[kind], color=INK, size=11)
+            axes.set_ylim(bottom=0 if kind == "ppo" else 1)
         references = references_of(SET, set_of(SET).problems)
         grid = np.geomspace(1e-3, 1, 60)
         for agent, rows in groups.items():
@@ -273,7 +278,10 @@ def curves(axes: Axes, groups: dict[str, list[dict[str, Any]]]) -> None:
             axes.fill_between(steps, low, high, color=colour(agent), alpha=0.18, linewidth=0)
             axes.plot(steps, middle, color=colour(agent), label=agent)
     framed(axes, "environment steps")
-    axes.set_ylim(bottom=0)
+    if axes.get_ylim()[1] > 2:  # lengths
+        axes.set_yscale("log")
+        axes.minorticks_off()
+        axes.set_yticks(TICKS, [f"{x:g}" for x in TICKS])
 
 
 def framed(axes: Axes, words: str) -> None:
