@@ -38,8 +38,16 @@ def refused(monkeypatch, capfd, tmp_path):
         ((*TRAIN, "--address", "auto"), "--address is not an option of --distribution single"),
         ((*TRAIN, "--distribution", "fused"), "--task pipeline-plan without a model"),
         (
-            ("train", "--task", "pipeline-plan", "--distribution", "fused", "--agent", "rainbow"),
-            "--agent rainbow is not an option of --distribution fused",
+            (
+                "train",
+                "--task",
+                "pipeline-plan",
+                "--distribution",
+                "fused",
+                "--agent",
+                "rainbow-paper",
+            ),
+            "--agent rainbow-paper is not an option of --distribution fused",
         ),
         (
             ("train", "--task", "pipeline-plan", "--distribution", "fused", "--resume"),
