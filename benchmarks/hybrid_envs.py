@@ -2,6 +2,7 @@
 
     python benchmarks/hybrid_envs.py                        # planners, agents, the page
     python benchmarks/hybrid_envs.py --only planners        # or agents, or one agent, or page
+    python benchmarks/hybrid_envs.py --share 0.125          # an eighth of each training
 
 Every row is written to ``results/hybrid_envs.jsonl`` as soon as it is there; a run that was stopped
 goes on where it was. Trained policies and the lessons of their teachers are kept in
@@ -25,6 +26,7 @@ from common import parser, percent, progress, publish, table
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.agents.exact.hybrid import exact_hybrid, exact_uniform
 from parenvs.agents.heuristics.episodes import local_search, random_play
+from parenvs.agents.heuristics.hetero import sorted_orders, swap_search
 from parenvs.agents.heuristics.hybrid import megatron
 from parenvs.envs.hybrid.single import rules_of
 from parenvs.errors import InfeasibleError
@@ -77,10 +79,17 @@ def planners(problem: Hybrid, set_name: str) -> Iterator[tuple[str, Any]]:
         yield "Megatron's rule", lambda: megatron(problem)
         yield "all uniform plans", lambda: exact_uniform(problem)
         yield "exact, a minute", lambda: exact_hybrid(problem, time_limit=LIMIT)
+        return
+    yield "servers by speed", lambda: sorted_orders(problem)
+    for count in (SAMPLES, 600):
+        yield (
+            f"swap search, {count} plans",
+            lambda count=count: swap_search(problem, np.random.default_rng(0), None, count),
+        )
 
 
 class Rows:
-    """Rows of a file, by set, method, seed and problem; each is written when it is added."""
+    """Rows of a file, by set, method, steps, seed and problem; each is written when it is added."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, []  # type: ignore[var-annotated]
@@ -90,7 +99,7 @@ class Rows:
 
     @staticmethod
     def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-        return row["set"], row["method"], row["seed"], row["problem"]
+        return row["set"], row["method"], row["steps"], row["seed"], row["problem"]
 
     def add(self, **row: Any) -> None:
         """Add a row."""
@@ -101,7 +110,7 @@ class Rows:
             stream.write(json.dumps(row) + "\n")
 
     def has(self, *key: Any) -> bool:
-        """Whether there is a row of a set, method, seed and problem."""
+        """Whether there is a row of a set, method, training steps, seed and problem."""
         return key in self.known
 
 
@@ -110,7 +119,7 @@ def run_planners(rows: Rows) -> None:
     for set_name, count in SETS.items():
         for problem in problem_sets()[set_name][:count]:
             for name, plan in planners(problem, set_name):
-                if rows.has(set_name, name, 0, problem.instance):
+                if rows.has(set_name, name, 0, 0, problem.instance):
                     continue
                 begin, length, proven = time.process_time(), None, False
                 try:
@@ -119,17 +128,18 @@ def run_planners(rows: Rows) -> None:
                     length, proven = answer.length, bool(answer.proven)
                 except InfeasibleError:
                     pass
-                rows.add(set=set_name, method=name, seed=0, problem=problem.instance, length=length,
-                         proven=proven, seconds=time.process_time() - begin)  # fmt: skip
+                rows.add(set=set_name, method=name, steps=0, seed=0, problem=problem.instance,
+                         length=length, proven=proven,
+                         seconds=time.process_time() - begin)  # fmt: skip
             progress(problem.instance)
 
 
-def trained(agent: str, generator: str, seed: int) -> tuple[Any, float]:
+def trained(agent: str, generator: str, seed: int, steps: int) -> tuple[Any, float]:
     """Return an agent trained on a generator's problems, and the processor seconds it took."""
     from parenvs.agents.hybrid.imitation import Lesson, lessons
     from parenvs.agents.hybrid.train import load, save, train
 
-    name = f"{agent}-{generator}-{seed}"
+    name = f"{agent}-{generator}-{steps}-{seed}"
     path, took = BUILD / f"{name}.zip", BUILD / f"{name}.json"
     if took.exists():
         return load(agent, generator, seed, path), json.loads(took.read_text())
@@ -138,28 +148,31 @@ def trained(agent: str, generator: str, seed: int) -> tuple[Any, float]:
         source, count = LESSONS[generator]
         given = lessons(source, count, BUILD / f"lessons-{source}.json", report=progress)
     begin = time.process_time()
-    model = train(agent, generator, seed, STEPS[generator], given)
+    model = train(agent, generator, seed, steps, given)
     seconds = time.process_time() - begin
     save(model, path)
     took.write_text(json.dumps(seconds))
     return model, seconds
 
 
-def run_agent(rows: Rows, agent: str, seeds: int) -> None:
+def run_agent(rows: Rows, agent: str, seeds: int, share: float) -> None:
     """Train an agent, and let it plan every problem: its best actions, and by sampling."""
     label = LABELS[agent]
     names = {label: 1, f"{label}, best of {SAMPLES}": SAMPLES}
     for seed in range(seeds):
         for generator, sets in TRAINED_ON.items():
+            steps = 0 if agent == "imitation" else int(STEPS[generator] * share)
             open_ = [
                 (set_name, problem)
                 for set_name in sets
                 for problem in problem_sets()[set_name][: SETS[set_name]]
-                if not all(rows.has(set_name, name, seed, problem.instance) for name in names)
+                if not all(
+                    rows.has(set_name, name, steps, seed, problem.instance) for name in names
+                )
             ]
             if not open_:
                 continue
-            model, seconds = trained(agent, generator, seed)
+            model, seconds = trained(agent, generator, seed, steps)
             progress(f"{agent}, {generator}, seed {seed}: trained in {seconds:.0f} s")
             model.set_random_seed(seed)
             if agent == "rainbow":
@@ -167,9 +180,9 @@ def run_agent(rows: Rows, agent: str, seeds: int) -> None:
             for set_name, problem in open_:
                 for name, count in names.items():
                     begin, length = time.process_time(), played(model, set_name, problem, count)
-                    rows.add(set=set_name, method=name, seed=seed, problem=problem.instance,
-                             length=length, proven=False, seconds=time.process_time() - begin,
-                             training=seconds)  # fmt: skip
+                    rows.add(set=set_name, method=name, steps=steps, seed=seed,
+                             problem=problem.instance, length=length, proven=False,
+                             seconds=time.process_time() - begin, training=seconds)  # fmt: skip
 
 
 def played(model: Any, set_name: str, problem: Hybrid, count: int) -> float | None:
@@ -199,68 +212,81 @@ def played(model: Any, set_name: str, problem: Hybrid, count: int) -> float | No
     return float(best.min()) if np.isfinite(best.min()) else None
 
 
-def page(rows: Rows, out: Path) -> None:
-    """Write the page of all rows."""
-    best: dict[str, float] = {}
+def bounds(rows: Rows, out: Path) -> dict[str, float]:
+    """Problem -> seconds of a step that no plan is below: a proven optimum, or a certified bound.
+
+    Where neither is there, the fastest plan known stands in, and the page says so.
+    """
+    best, proven, certified = {}, set(), {}  # type: ignore[var-annotated]
     for row in rows.rows:
         if row["length"] is not None:
             best[row["problem"]] = min(best.get(row["problem"], np.inf), row["length"])
-    hetero = out / "hetero.json"
-    bounds: dict[str, float] = {}
+        if row["proven"] and row["method"].startswith("exact"):
+            proven.add(row["problem"])
+    hetero = out / "hetero.jsonl"
     if hetero.exists():
-        for row in json.loads(hetero.read_text())["data"].get("whole", []):
-            bounds[row["instance"]] = row["bound"]
-            best[row["instance"]] = min(best.get(row["instance"], np.inf), row["best"])
+        for line in hetero.read_text().splitlines():
+            row = json.loads(line)
+            if row["kind"] == "whole":
+                certified[row["row"]["instance"]] = row["row"]["bound"]
+    for problem, bound in certified.items():
+        if problem in best:
+            assert bound <= best[problem] * (1 + 1e-9), f"{problem}: a plan is below its bound"
+    bad = set(best) - proven - set(certified)
+    if bad:
+        progress(f"{len(bad)} problems have no bound: the best known plan stands in")
+    return {problem: certified.get(problem, best[problem]) for problem in best}
+
+
+def page(rows: Rows, out: Path) -> None:
+    """Write the page of all rows."""
+    bound = bounds(rows, out)
     sections = [
-        "Share of the best plan's speed that a plan has, 0 if it does not fit: the best known of a "
-        "problem over a method's seconds of a step. Interquartile mean over problems and seeds, "
+        "Share of the speed that no plan exceeds, 0 if a plan does not fit: the bound of a problem "
+        "over a method's seconds of a step. Interquartile mean over problems and seeds, "
         "with the 95 % interval of a stratified bootstrap (over seeds where there are several, "
-        "else over problems). The best known is the fastest of all methods of this page, and of "
-        "`hetero.md`. `no plan`: share of the problems without a plan that fits. `seconds`: of "
-        "processor time for a problem, median; training apart. Agents are trained on problems "
-        "that the generator draws, imitators on "
+        "else over problems). The bound is the proven optimum of the exact search, on unequal "
+        "servers the certified bound of `hetero.md`. `gap`: seconds over the bound, median of the "
+        "plans that fit. `no plan`: share of the "
+        "problems without a plan that fits. `seconds`: of processor time for a problem, median; "
+        "of a training apart. Agents are trained on problems that the generator draws, imitators "
+        "on "
         + ", ".join(
             f"{count} lessons of `{source}`" for source, count in dict.fromkeys(LESSONS.values())
         )
         + "; several plans of one are sampled, Rainbow's with a tenth of its actions drawn."
     ]
     for set_name in SETS:
-        scores: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-        seconds: dict[str, list[float]] = defaultdict(list)
-        proven: dict[str, int] = defaultdict(int)
-        training: dict[str, list[float]] = defaultdict(list)
+        found: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
         for row in rows.rows:
-            if row["set"] != set_name:
-                continue
-            length = row["length"]
-            share = 0.0 if length is None else best[row["problem"]] / length
-            scores[row["method"]][row["seed"]][row["problem"]] = share
-            seconds[row["method"]].append(row["seconds"])
-            proven[row["method"]] += bool(row["proven"])
-            if "training" in row:
-                training[row["method"]].append(row["training"])
+            if row["set"] == set_name:
+                found[row["method"], row["steps"]].append(row)
         lines = []
-        for method, by_seed in scores.items():
-            names = sorted(set.intersection(*(set(found) for found in by_seed.values())))
-            matrix = np.array([[found[name] for name in names] for found in by_seed.values()])
+        for (method, steps), own in found.items():
+            scores: dict[int, dict[str, float]] = defaultdict(dict)
+            for row in own:
+                length = row["length"]
+                score = 0.0 if length is None else bound[row["problem"]] / length
+                scores[row["seed"]][row["problem"]] = score
+            names = sorted(set.intersection(*(set(by_name) for by_name in scores.values())))
+            matrix = np.array([[by_name[name] for name in names] for by_name in scores.values()])
             low, high = bootstrap_interval(interquartile_mean, matrix)
+            training = [row["training"] for row in own if "training" in row]
+            fits = matrix[matrix > 0]
             lines.append([
-                method, len(matrix), len(names), f"{interquartile_mean(matrix):.3f}",
-                f"{low:.3f} to {high:.3f}", f"{matrix.mean():.3f}",
+                method, f"{steps:,}" if steps else "", len(matrix), len(names),
+                f"{interquartile_mean(matrix):.3f}", f"{low:.3f} to {high:.3f}",
+                f"{matrix.mean():.3f}",
+                percent(float(np.median(1 / fits - 1)), 1) if len(fits) else "",
                 percent((matrix == 0).mean(), 0),
-                proven[method] or "", f"{np.median(seconds[method]):.2f}",
-                f"{np.median(training[method]):,.0f}" if training[method] else "",
+                sum(bool(row["proven"]) for row in own) or "",
+                f"{np.median([row['seconds'] for row in own]):.2f}",
+                f"{np.median(training):,.0f}" if training else "",
             ])  # fmt: skip
         if lines:
-            head = ["method", "seeds", "problems", "share", "95 % interval", "mean", "no plan",
-                    "proven", "seconds", "training, s"]  # fmt: skip
+            head = ["method", "steps", "seeds", "problems", "share", "95 % interval", "mean", "gap",
+                    "no plan", "proven", "seconds", "training, s"]  # fmt: skip
             sections += [f"## {set_name}", table(head, lines)]
-            known = [bounds[name] / best[name] for name in bounds if name.startswith(set_name)]
-            if known:
-                sections.append(
-                    f"The best known plans are within {percent(1 - min(known), 1)} of a certified "
-                    f"bound, {percent(1 - float(np.median(known)), 1)} in the median."
-                )
     publish("hybrid_envs", sections, None, out)
 
 
@@ -270,13 +296,14 @@ def main() -> None:
     parts = ["planners", "agents", *LABELS, "page"]
     options.add_argument("--only", choices=parts, help="a part of it")
     options.add_argument("--seeds", type=int, default=SEEDS, help="trainings of each agent")
+    options.add_argument("--share", type=float, default=1.0, help="of the steps of a training")
     arguments = options.parse_args()
     rows = Rows(arguments.out / "hybrid_envs.jsonl")
     if arguments.only in (None, "planners"):
         run_planners(rows)
     for agent in LABELS:
         if arguments.only in (None, "agents", agent):
-            run_agent(rows, agent, arguments.seeds)
+            run_agent(rows, agent, arguments.seeds, arguments.share)
     page(rows, arguments.out)
 
 

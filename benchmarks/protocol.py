@@ -2,6 +2,7 @@
 
     python benchmarks/protocol.py                              # all rows that are missing
     python benchmarks/protocol.py --agents even random ppo-100k --seeds 2
+    python benchmarks/protocol.py --page                       # of the rows that are there
     python benchmarks/protocol.py --scale 0.001 --seeds 2 --out /tmp/try    # a quick try
 
 Every run is a line of ``protocol.jsonl``; what is there is not done again. A training that is
@@ -319,20 +320,22 @@ def main() -> None:
     options.add_argument("--scale", type=float, default=1.0, help="factor of the steps, for a try")
     options.add_argument("--jobs", type=int, default=1, help="processes")
     options.add_argument("--build", type=Path, default=BUILD, help="folder of the trainings")
+    options.add_argument("--page", action="store_true", help="run nothing; write what is there")
     chosen = options.parse_args()
     runs, path = wanted(chosen), chosen.out / "protocol.jsonl"
     chosen.out.mkdir(parents=True, exist_ok=True)
     read_all = partial(read, path, lambda record: Run(
         record["agent"], record["seed"], record["steps"], "").key)  # fmt: skip
     done = read_all()
-    missing = [run for run in runs if run.key not in done]
+    missing = [run for run in runs if run.key not in done and not chosen.page]
     for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
         append(path, record)
         words = f"{record['agent']} seed {record['seed']}, {record['seconds']:.0f} s"
         progress(f"{number}/{len(missing)} {words}, mean return {np.mean(record['values']):.4f}")
     done, groups = read_all(), {}
     for run in runs:
-        groups.setdefault(run.agent, []).append(done[run.key])
+        if run.key in done:
+            groups.setdefault(run.agent, []).append(done[run.key])
     write(chosen.out / "protocol.png", partial(picture, groups))
     publish("protocol", report(groups), None, chosen.out)
 
