@@ -212,10 +212,11 @@ def played(model: Any, set_name: str, problem: Hybrid, count: int) -> float | No
     return float(best.min()) if np.isfinite(best.min()) else None
 
 
-def bounds(rows: Rows, out: Path) -> dict[str, float]:
-    """Problem -> seconds of a step that no plan is below: a proven optimum, or a certified bound.
+def bounds(rows: Rows, out: Path) -> tuple[dict[str, float], list[str]]:
+    """Return what no plan is faster than, by problem, and the problems where nobody knows.
 
-    Where neither is there, the fastest plan known stands in, and the page says so.
+    It is a proven optimum or a certified bound, in seconds of a step; the fastest plan known stands
+    in where there is neither.
     """
     best, proven, certified = {}, set(), {}  # type: ignore[var-annotated]
     for row in rows.rows:
@@ -232,21 +233,20 @@ def bounds(rows: Rows, out: Path) -> dict[str, float]:
     for problem, bound in certified.items():
         if problem in best:
             assert bound <= best[problem] * (1 + 1e-9), f"{problem}: a plan is below its bound"
-    bad = set(best) - proven - set(certified)
-    if bad:
-        progress(f"{len(bad)} problems have no bound: the best known plan stands in")
-    return {problem: certified.get(problem, best[problem]) for problem in best}
+    unknown = sorted(set(best) - proven - set(certified))
+    return {problem: certified.get(problem, best[problem]) for problem in best}, unknown
 
 
 def page(rows: Rows, out: Path) -> None:
     """Write the page of all rows."""
-    bound = bounds(rows, out)
+    bound, unknown = bounds(rows, out)
+    instead = f"; of {', '.join(unknown)}, the fastest plan known" if unknown else ""
     sections = [
         "Share of the speed that no plan exceeds, 0 if a plan does not fit: the bound of a problem "
         "over a method's seconds of a step. Interquartile mean over problems and seeds, "
         "with the 95 % interval of a stratified bootstrap (over seeds where there are several, "
         "else over problems). The bound is the proven optimum of the exact search, on unequal "
-        "servers the certified bound of `hetero.md`. `gap`: seconds over the bound, median of the "
+        f"servers the certified bound of `hetero.md`{instead}. `gap`: seconds over the bound, median of the "
         "plans that fit. `no plan`: share of the "
         "problems without a plan that fits. `seconds`: of processor time for a problem, median; "
         "of a training apart. Agents are trained on problems that the generator draws, imitators "
