@@ -246,9 +246,9 @@ def page(rows: Rows, out: Path) -> None:
         "over a method's seconds of a step. Interquartile mean over problems and seeds, "
         "with the 95 % interval of a stratified bootstrap (over seeds where there are several, "
         "else over problems). The bound is the proven optimum of the exact search, on unequal "
-        f"servers the certified bound of `hetero.md`{instead}. `gap`: seconds over the bound, median of the "
-        "plans that fit. `no plan`: share of the "
-        "problems without a plan that fits. `seconds`: of processor time for a problem, median; "
+        f"servers the certified bound of `hetero.md`{instead}. `gap`: seconds over the "
+        "bound, median of the plans that fit. `no plan`: share of the problems "
+        "without a plan that fits. `seconds`: of processor time for a problem, median; "
         "of a training apart. Agents are trained on problems that the generator draws, imitators "
         "on "
         + ", ".join(

@@ -332,7 +332,8 @@ def main() -> None:
         append(path, record)
         words = f"{record['agent']} seed {record['seed']}, {record['seconds']:.0f} s"
         progress(f"{number}/{len(missing)} {words}, mean return {np.mean(record['values']):.4f}")
-    done, groups = read_all(), {}
+    done = read_all()
+    groups: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         if run.key in done:
             groups.setdefault(run.agent, []).append(done[run.key])
