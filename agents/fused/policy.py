@@ -7,7 +7,8 @@ and 64 units would need no wait but several times the work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -77,10 +78,22 @@ class Choices:
         """The (n,) int64 actions of the choices that have ``rank`` (n,) in their episode."""
         return self.actions[self.count.cumsum(dim=0) - self.count + rank]
 
-    def rank(self, action: torch.Tensor) -> torch.Tensor:
-        """The (n,) int64 ranks of legal actions (n,) among the choices of their episodes."""
-        before = self.actions < action.repeat_interleave(self.count)
-        return torch.segment_reduce(before.float(), "sum", lengths=self.count, unsafe=True).long()
+    def at(self, place: torch.Tensor) -> Choices:
+        """The choices of (b,) episodes by their numbers, each as often as it is named."""
+        count = self.count[place]
+        first = (self.count.cumsum(dim=0) - self.count)[place]
+        shift = (first - (count.cumsum(dim=0) - count)).repeat_interleave(count)
+        row = torch.arange(len(shift), device=shift.device) + shift
+        return Choices(
+            self.kind, self.rows[row], self.context[place], count, self.actions[row],
+            self.whole[place],
+        )  # fmt: skip
+
+    @classmethod
+    def joined(cls, parts: Sequence[Choices]) -> Choices:
+        """The choices of the episodes of all parts, which have one kind, in their order."""
+        names = [field.name for field in fields(cls) if field.name != "kind"]
+        return cls(parts[0].kind, *(torch.cat([getattr(x, name) for x in parts]) for name in names))
 
 
 class FusedPolicy(nn.Module):

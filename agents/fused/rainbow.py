@@ -3,8 +3,7 @@
 Of the parts of Rainbow (arXiv 1710.02298) it has those that ``parenvs.agents.rainbow`` has by
 default: double and dueling networks, priorities and targets of several steps. An episode is
 undiscounted and has one reward, in its last step, so a target is that reward, or the value of the
-state some steps later. What is kept of a state are a problem's number and the choices made; rows
-of features are made anew whenever it is learned from.
+state some steps later.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import torch
 from torch.nn import functional
 
 from parenvs.agents.fused.env import FusedEnv
+from parenvs.agents.fused.memory import LEAST_PRIORITY, Memory, state_of
 from parenvs.agents.fused.policy import FEATURES, Choices, FusedPolicy
 from parenvs.agents.fused.settings import Settings
 from parenvs.agents.pretrained.network import LOWEST
-from parenvs.pipeline.points import STAGES
 
 KINDS = tuple(FEATURES)
-_LEAST_PRIORITY = 1e-3
+"""What is chosen next, by the parity of the choices made."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class RainbowSettings(Settings):
         updates: optimiser steps behind each rollout.
         batch: transitions of each kind in an optimiser step.
         steps: environment steps between a state and the one that its target looks at.
-        capacity: transitions of each kind that are kept.
+        kept: rollouts whose states are kept.
         copy: optimiser steps between two copies of the network for targets.
         alpha: exponent of the priorities.
         beta: exponent of the importance weights at first; it grows to 1.
@@ -43,7 +42,7 @@ class RainbowSettings(Settings):
     updates: int = 32
     batch: int = 128
     steps: int = 4
-    capacity: int = 65_536
+    kept: int = 16
     copy: int = 8
     alpha: float = 0.5
     beta: float = 0.4
@@ -51,63 +50,6 @@ class RainbowSettings(Settings):
     least: float = 0.05
     rate: float = 2e-3
     objective: str = "log"
-
-
-class Memory:
-    """Transitions of one kind of choice, the oldest of which are written over.
-
-    Args:
-        capacity: c, number of transitions.
-        device: the device that holds them.
-
-    Attributes:
-        tensors: name -> (c, ...) tensor. ``before`` and ``after`` are rows of ``state_of``,
-            ``action`` is what was chosen, ``gain`` the reward up to ``after``, ``ended`` whether
-            the episode ended before. Of ``priority`` 0 nothing is drawn.
-    """
-
-    def __init__(self, capacity: int, device: torch.device) -> None:
-        def empty(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-            return torch.zeros(capacity, *shape, dtype=dtype, device=device)
-
-        self.tensors = {
-            "before": empty(2 * STAGES), "after": empty(2 * STAGES), "action": empty(),
-            "gain": empty(dtype=torch.float32), "ended": empty(dtype=torch.bool),
-            "priority": empty(dtype=torch.float32),
-            "written": torch.zeros((), dtype=torch.int64, device=device),
-        }  # fmt: skip
-
-    def put(self, **columns: torch.Tensor) -> None:
-        """Add transitions, as urgent as the most urgent one."""
-        kept, count = self.tensors, len(columns["action"])
-        priority, written = kept["priority"], kept["written"]
-        place = (written + torch.arange(count, device=priority.device)) % len(priority)
-        top = priority.max().clamp(min=_LEAST_PRIORITY)
-        for name, column in columns.items():
-            kept[name][place] = column.to(kept[name].dtype)
-        priority[place] = top
-        written += count
-
-    def draw(
-        self, count: int, alpha: float, beta: float, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw transitions by their priorities.
-
-        Returns:
-            (count,) int64 places, and (count,) float32 importance weights, 1 at most.
-        """
-        priority = self.tensors["priority"]
-        urgency = torch.where(priority > 0, priority**alpha, 0.0)
-        place = urgency.multinomial(count, replacement=True, generator=generator)
-        chance = urgency[place] / urgency.sum()
-        weight = ((priority > 0).sum() * chance) ** -beta
-        return place, weight / weight.max()
-
-    def forget(self, first: int, count: int) -> None:
-        """Draw no transition of these problems any more: others have their numbers now."""
-        problem = self.tensors["before"][:, 0]
-        replaced = (problem >= first) & (problem < first + count)
-        self.tensors["priority"].masked_fill_(replaced, 0.0)
 
 
 class Rainbow:
@@ -120,9 +62,9 @@ class Rainbow:
     Attributes:
         policy: the network that is trained; its ratings are advantages, its critics values.
         target: the network that rates what comes later.
-        memories: kind of choice -> transitions.
+        memories: kind of choice -> states in which it comes next.
         iteration: number of rollouts learned from so far.
-        generator: draws the choices and the transitions.
+        generator: draws the choices and the states.
     """
 
     def __init__(self, settings: RainbowSettings, env: FusedEnv) -> None:
@@ -132,8 +74,11 @@ class Rainbow:
         )
         self.optimizer = torch.optim.Adam(self.policy.parameters(), eps=1e-5)
         self.generator = torch.Generator(env.device).manual_seed(settings.seed + 1)
-        self.memories = {kind: Memory(settings.capacity, env.device) for kind in KINDS}
-        self.drawn = FusedEnv(env.pool, settings.batch)
+        self.memories = {
+            kind: Memory(settings.kept, count * settings.envs, env.device)
+            for kind, count in zip(KINDS, (settings.choices + 1, settings.choices), strict=True)
+        }
+        self._next_choices: Choices | None = None
 
     def memory(self) -> dict[str, torch.Tensor]:
         """Name -> the tensors that change in a training besides policy, optimiser and episodes."""
@@ -147,6 +92,7 @@ class Rainbow:
         for memory in self.memories.values():
             memory.forget(*self.env.pool.newest)
         self.env.reset()
+        self._next_choices = None
 
     def advance(self) -> dict[str, torch.Tensor]:
         """Play a rollout and learn; returns the figures of the log, () tensors."""
@@ -157,33 +103,59 @@ class Rainbow:
 
     @torch.no_grad()
     def play(self) -> dict[str, torch.Tensor]:
-        """Play one rollout and keep its transitions; its last steps, without a target, are not."""
+        """Play one rollout and keep its states; what came of the last ones is not known."""
         env, settings = self.env, self.settings
-        states, kinds, actions, rewards, ends = [], [], [], [], []
+        seen = [Choices.of(env) if self._next_choices is None else self._next_choices]
+        states, ranks, rewards, ends = [state_of(env)], [], [], []
         for _ in range(2 * settings.choices):
-            choices = Choices.of(env)
-            states.append(state_of(env))
-            kinds.append(choices.kind)
-            actions.append(choices.action(self._explore(choices)))
-            reward, ended = env.step(actions[-1])
+            ranks.append(self._explore(seen[-1]))
+            reward, ended = env.step(seen[-1].action(ranks[-1]))
             rewards.append(reward)
             ends.append(ended)
-        states.append(state_of(env))
+            states.append(state_of(env))
+            seen.append(Choices.of(env))
+        self._next_choices = seen[-1]
         reward, ended = torch.stack(rewards), torch.stack(ends)
         worth = reward.log() if settings.objective == "log" else reward
-        worth = torch.where(ended, worth, 0.0)
-        for t in range(len(actions) - settings.steps + 1):
-            within = ended[t : t + settings.steps]
-            first = within & (within.cumsum(dim=0) == 1)  # what comes later is another episode's
-            gain = torch.where(first, worth[t : t + settings.steps], 0.0).sum(dim=0)
-            self.memories[kinds[t]].put(
-                before=states[t], after=states[t + settings.steps], action=actions[t], gain=gain,
-                ended=within.any(dim=0),
-            )  # fmt: skip
+        self._keep(seen, torch.stack(states), torch.stack(ranks), torch.where(ended, worth, 0.0),
+                   ended)  # fmt: skip
         count = ended.sum()
         divisor = count.clamp(min=1)
         length = torch.where(ended, 1.0 / reward, 0.0).sum() / divisor
         return {"episodes": count, "reward": reward.sum() / divisor, "length": length}
+
+    def _keep(
+        self,
+        seen: list[Choices],
+        states: torch.Tensor,
+        ranks: torch.Tensor,
+        worth: torch.Tensor,
+        ended: torch.Tensor,
+    ) -> None:
+        """Keep a rollout of t steps: t + 1 choices and states, and (t, n) of what was done."""
+        steps, (length, n) = self.settings.steps, ended.shape
+        gains, over = torch.zeros_like(worth), torch.zeros_like(ended)
+        for t in range(length - steps + 1):
+            within = ended[t : t + steps]
+            first = within & (within.cumsum(dim=0) == 1)  # what comes later is another episode's
+            gains[t] = torch.where(first, worth[t : t + steps], 0.0).sum(dim=0)
+            over[t] = within.any(dim=0)
+        place, time = self.iteration % self.settings.kept, torch.arange(length + 1)
+        later = time + steps
+        start = torch.tensor([place * self.memories[kind].states for kind in KINDS])
+        first_after = (start[later % 2] + later // 2 * n).to(ended.device)
+        after = first_after[:, None] + torch.arange(n, device=ended.device)
+        known = (later <= length).to(ended.device)[:, None].expand(-1, n)
+        for parity, kind in enumerate(KINDS):
+            columns = {"rank": ranks, "gain": gains, "ended": over}
+            own = {
+                name: torch.cat([column, column[:1]])[parity::2].flatten()  # nothing came of the
+                for name, column in columns.items()                         # last state
+            }  # fmt: skip
+            self.memories[kind].put(
+                place, seen[parity::2], known[parity::2].flatten(),
+                state=states[parity::2].flatten(0, 1), after=after[parity::2].flatten(), **own,
+            )  # fmt: skip
 
     def _explore(self, choices: Choices) -> torch.Tensor:
         """(n,) int64 ranks: mostly of the best choice, sometimes of any."""
@@ -203,11 +175,16 @@ class Rainbow:
         settings = self.settings
         for group in self.optimizer.param_groups:
             group["lr"] = settings.rate * (1 - self.iteration / settings.iterations)
+        rollouts, env = min(self.iteration + 1, settings.kept), FusedEnv(self.env.pool, 1)
+        choices = {
+            kind: memory.known(rollouts, env, turn)
+            for turn, (kind, memory) in enumerate(self.memories.items())
+        }
         parts: list[dict[str, torch.Tensor]] = []
         for k in range(settings.updates):
             if (self.iteration * settings.updates + k) % settings.copy == 0:
                 self.target.load_state_dict(self.policy.state_dict())
-            pair = [self.loss_parts(kind) for kind in KINDS]
+            pair = [self.loss_parts(kind, choices) for kind in KINDS]
             parts += pair
             self.optimizer.zero_grad()
             torch.stack([one["loss"] for one in pair]).mean().backward()
@@ -215,43 +192,37 @@ class Rainbow:
             self.optimizer.step()
         return {key: torch.stack([one[key].detach() for one in parts]).mean() for key in parts[0]}
 
-    def loss_parts(self, kind: str) -> dict[str, torch.Tensor]:
-        """The loss on drawn transitions of a kind, whose priorities follow their errors."""
+    def loss_parts(self, kind: str, choices: dict[str, Choices]) -> dict[str, torch.Tensor]:
+        """The loss on drawn states of a kind, whose priorities follow their errors.
+
+        Args:
+            kind: which states.
+            choices: kind -> the choices of all states in its memory.
+        """
         settings, memory = self.settings, self.memories[kind]
         beta = settings.beta + (1 - settings.beta) * self.iteration / settings.iterations
         place, weight = memory.draw(settings.batch, settings.alpha, beta, self.generator)
-        row = {name: x[place] for name, x in memory.tensors.items() if x.dim()}
-        target = self.targets(kind, row)
-        choices = self.choices_at(row["before"], kind)
-        rank = choices.rank(row["action"].long())
-        found = quality(self.policy, choices).gather(1, rank[:, None])[:, 0]
+        row = {name: x[place] for name, x in memory.tensors.items()}
+        target = self.targets(kind, row, choices)
+        found = quality(self.policy, choices[kind].at(place)).gather(1, row["rank"][:, None])[:, 0]
         error = (found - target).abs().detach()
-        memory.tensors["priority"][place] = error + _LEAST_PRIORITY
+        memory.tensors["priority"][place] = error + LEAST_PRIORITY
         loss = (weight * functional.smooth_l1_loss(found, target, reduction="none")).mean()
         return {"loss": loss, "error": error.mean()}
 
     @torch.no_grad()
-    def targets(self, kind: str, row: dict[str, torch.Tensor]) -> torch.Tensor:
-        """(b,) returns that transitions of a kind are trained towards."""
-        after = KINDS[(KINDS.index(kind) + self.settings.steps) % 2]
-        choices = self.choices_at(row["after"], after)
-        best = quality(self.policy, choices).argmax(dim=1, keepdim=True)
-        later = quality(self.target, choices).gather(1, best)[:, 0]
-        return row["gain"] + torch.where(row["ended"], 0.0, later)
-
-    def choices_at(self, state: torch.Tensor, kind: str) -> Choices:
-        """The legal choices in (b, 16) states, all of which choose the same kind next."""
-        env = self.drawn
-        env.problem, env.choices_made = state[:, 0].long(), state[:, 1].long()
-        env.cuts, env.units = state[:, 2 : STAGES + 1].long(), state[:, STAGES + 1 :].long()
-        env.turn = KINDS.index(kind)
-        return Choices.of(env)
-
-
-def state_of(env: FusedEnv) -> torch.Tensor:
-    """(n, 16) int64: each episode's problem, number of choices made, cuts and units."""
-    head = torch.stack([env.problem, env.choices_made], dim=1)
-    return torch.cat([head, env.cuts, env.units], dim=1)
+    def targets(
+        self, kind: str, row: dict[str, torch.Tensor], choices: dict[str, Choices]
+    ) -> torch.Tensor:
+        """(b,) returns that states of a kind are trained towards; see ``loss_parts``."""
+        target = row["gain"].clone()
+        goes_on = (~row["ended"]).nonzero()[:, 0]
+        if len(goes_on):
+            after = KINDS[(KINDS.index(kind) + self.settings.steps) % 2]
+            later = choices[after].at(row["after"][goes_on])
+            best = quality(self.policy, later).argmax(dim=1, keepdim=True)
+            target[goes_on] += quality(self.target, later).gather(1, best)[:, 0]
+        return target
 
 
 def quality(policy: FusedPolicy, choices: Choices) -> torch.Tensor:

@@ -19,10 +19,11 @@ from parenvs.agents.fused import run as fused
 from parenvs.agents.fused.__main__ import main
 from parenvs.agents.fused.checkpoint import CHECKPOINT
 from parenvs.agents.fused.env import ACTIONS, FusedEnv
+from parenvs.agents.fused.memory import Memory, choices_at, state_of
 from parenvs.agents.fused.policy import Choices, FusedPolicy, draw, greedy_lengths
 from parenvs.agents.fused.pool import ProblemPool, concatenated, draw_part, draw_parts
 from parenvs.agents.fused.ppo import PPO, PPOSettings, advantages
-from parenvs.agents.fused.rainbow import KINDS, Memory, Rainbow, RainbowSettings, quality
+from parenvs.agents.fused.rainbow import KINDS, Rainbow, RainbowSettings, quality
 from parenvs.agents.fused.settings import OBJECTIVES
 from parenvs.agents.pretrained.network import LOWEST
 from parenvs.agents.pretrained.policy import Episodes, PlanPolicy
@@ -37,8 +38,8 @@ RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
 QUICK = PPOSettings(envs=48, iterations=3, choices=3, epochs=2, problems=32, part=16, refill=1)
 
 QUICK_RAINBOW = RainbowSettings(
-    envs=32, iterations=3, choices=3, updates=4, batch=16, capacity=4096, copy=3, problems=32,
-    part=16, refill=1,
+    envs=32, iterations=3, choices=3, updates=4, batch=16, kept=3, copy=3, problems=32, part=16,
+    refill=1,
 )  # fmt: skip
 
 
@@ -313,60 +314,79 @@ def rainbow(episodes, device, **options):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("steps", [1, 3, 4])
 def test_rainbow__keeps_what_happened(episodes, device, steps, objective, monkeypatch):
-    """Each transition, by a record of the episodes: state, action, gain and what came later."""
+    """Each state, by a record of the episodes: its choice, the gain and what came later."""
     agent = rainbow(episodes, device, steps=steps, objective=objective)
     env, step, record = agent.env, agent.env.step, []
 
     def recorded(actions):
-        before = env.problem.clone(), env.cuts.clone(), env.units.clone(), env.choices_made.clone()
-        record.append((before, actions, *step(actions)))
+        record.append((state_of(env), actions, *step(actions)))
         return record[-1][2:]
 
     monkeypatch.setattr(env, "step", recorded)
     agent.play()
-    after = (env.problem, env.cuts, env.units, env.choices_made)
-    states = [*(x[0] for x in record), after]
-    n, kept = env.count, 2 * agent.settings.choices - steps + 1
+    agent.iteration += 1
+    agent.play()
+    n, length = env.count, 2 * agent.settings.choices
     ends = 0
-    for kind, first in zip(KINDS, (0, 1), strict=True):
-        columns = agent.memories[kind].tensors
-        assert int(columns["written"]) == n * len(range(first, kept, 2))
-        for k, t in enumerate(range(first, kept, 2)):
-            for i in range(n):
-                row = {name: x[k * n + i] for name, x in columns.items() if x.dim()}
-                (problem, cuts, units, made) = (x[i] for x in states[t])
-                assert row["before"].tolist() == [problem, made, *cuts, *units]
-                assert row["action"] == record[t][1][i]
-                over = [u for u in range(t, t + steps) if record[u][3][i]]
-                assert bool(row["ended"]) == bool(over)
-                ends += len(over)
-                if over:
-                    reward = record[over[0]][2][i]
-                    worth = reward.log() if objective == "log" else reward
-                    assert row["gain"] == pytest.approx(worth.item(), rel=1e-6)
-                else:
-                    (problem, cuts, units, made) = (x[i] for x in states[t + steps])
-                    assert row["after"].tolist() == [problem, made, *cuts, *units]
-                    assert row["gain"] == 0
-                assert row["priority"] > 0
+    for parity, kind in enumerate(KINDS):
+        memory = agent.memories[kind]
+        assert memory.states == n * len(range(parity, length + 1, 2))
+        choices = memory.known(2, env, parity)
+        for number in range(2 * memory.states):
+            place, (block, i) = number // memory.states, divmod(number % memory.states, n)
+            t, row = 2 * block + parity, {k: x[number] for k, x in memory.tensors.items()}
+            if t + steps > length:
+                assert row["priority"] == 0
+                continue
+            t += place * length
+            state, actions, _, _ = record[t]
+            assert row["state"].equal(state[i].int())
+            assert choices.at(torch.tensor([number])).action(row["rank"][None]) == actions[i]
+            assert row["priority"] > 0
+            over = [u for u in range(t, t + steps) if record[u][3][i]]
+            assert bool(row["ended"]) == bool(over)
+            ends += len(over)
+            if over:
+                reward = record[over[0]][2][i]
+                worth = reward.log() if objective == "log" else reward
+                assert row["gain"] == pytest.approx(worth.item(), rel=1e-6)
+            else:
+                later = agent.memories[KINDS[(parity + steps) % 2]].tensors["state"][row["after"]]
+                expected = record[t + steps][0] if t + steps < 2 * length else state_of(env)
+                assert later.equal(expected[i].int())
+                assert row["gain"] == 0
     assert ends > 10
 
 
-def test_rainbow__rates_a_state_as_in_the_episode(episodes, device):
-    """Choices made anew from what is kept, ranks of actions among them, and their qualities."""
-    agent = rainbow(episodes, device, envs=16, batch=16)
-    state, choices = None, None
-    from parenvs.agents.fused.rainbow import state_of
-
-    for _ in range(3):
+def test_choices__of_what_is_kept(episodes, device):
+    """Made anew, taken one by one and joined they are those of the episode."""
+    agent = rainbow(episodes, device, envs=16)
+    seen = []
+    for t in range(4):
         choices, state = Choices.of(agent.env), state_of(agent.env)
-        rank = draw(agent.policy.logits(choices), agent.generator)
-        actions = choices.action(rank)
-        assert choices.rank(actions).equal(rank)
-        again = agent.choices_at(state, choices.kind)
-        assert again.rows.equal(choices.rows)
-        assert again.actions.equal(choices.actions)
-        agent.env.step(actions)
+        again = choices_at(FusedEnv(agent.env.pool, 1), state, t % 2)
+        for name, value in vars(choices).items():
+            same = value == getattr(again, name) if name == "kind" else value.equal(
+                getattr(again, name))  # fmt: skip
+            assert same, name
+        seen.append(choices)
+        agent.env.step(choices.action(draw(agent.policy.logits(choices), agent.generator)))
+    joined = Choices.joined(seen[::2])
+    place = torch.tensor([20, 3, 3, 31], device=device)
+    rated = quality(agent.policy, joined.at(place))
+    for row, number in zip(rated, place.tolist(), strict=True):
+        own = seen[2 * (number // 16)]
+        expected = quality(agent.policy, own)[number % 16, : own.count[number % 16]]
+        torch.testing.assert_close(row[: len(expected)], expected)
+        assert (row[len(expected) :] == LOWEST).all()
+    assert joined.at(place).actions.equal(
+        torch.cat([joined.at(place[k : k + 1]).actions for k in range(4)])
+    )
+
+
+def test_quality__means_are_values_and_the_best_is_best_rated(episodes, device):
+    agent = rainbow(episodes, device, envs=16)
+    choices = Choices.of(agent.env)
     rated = quality(agent.policy, choices)
     for i, count in enumerate(choices.count.tolist()):
         assert (rated[i, count:] == LOWEST).all()
@@ -382,35 +402,44 @@ def test_rainbow__targets_are_rewards_or_what_the_other_network_says(episodes, d
     with torch.no_grad():
         for parameter in agent.target.parameters():
             parameter += 0.01
+    known = {
+        kind: memory.known(1, FusedEnv(agent.env.pool, 1), turn)
+        for turn, (kind, memory) in enumerate(agent.memories.items())
+    }
     for kind in KINDS:
-        row = {k: x[:16] for k, x in agent.memories[kind].tensors.items() if x.dim()}
+        row = {k: x[:16] for k, x in agent.memories[kind].tensors.items()}
         row["ended"] = torch.arange(16, device=device) % 2 == 0
         row["gain"] = torch.linspace(-2, -1, 16, device=device) * row["ended"]
-        found = agent.targets(kind, row)
+        found = agent.targets(kind, row, known)
         assert found[::2].equal(row["gain"][::2])
-        choices = agent.choices_at(row["after"], kind)  # two steps later it is the same turn
+        choices = known[kind].at(row["after"])  # two steps later it is the same turn
         online, other = quality(agent.policy, choices), quality(agent.target, choices)
         expected = other.gather(1, online.argmax(dim=1, keepdim=True))[:, 0]
         torch.testing.assert_close(found[1::2], expected[1::2].detach())
+        row["ended"][:] = True
+        assert agent.targets(kind, row, known).equal(row["gain"])
 
 
-def test_memory__draws_by_priority_and_writes_over_the_oldest(device):
-    memory = Memory(4, device)
-    column = torch.arange(3, device=device)
-    state = column[:, None].expand(-1, 16)
-    memory.put(before=state, after=state, action=column, gain=column, ended=column > 0)
-    assert memory.tensors["priority"].tolist() == pytest.approx([1e-3, 1e-3, 1e-3, 0.0])
-    memory.tensors["priority"][:3] = torch.tensor([4.0, 1.0, 0.0], device=device)
+def test_memory__draws_by_priority_and_replaces_a_rollout(device):
+    memory = Memory(2, 2, device)
+    number = torch.arange(2, device=device)
+    columns = {"rank": number, "gain": number, "after": number, "ended": number > 0}
+    state, every = number[:, None].expand(-1, 16), number >= 0
+    memory.put(0, [], every, state=state, **columns)
+    assert memory.tensors["priority"].tolist() == pytest.approx([1e-3, 1e-3, 0.0, 0.0])
+    memory.tensors["priority"][:2] = torch.tensor([4.0, 1.0], device=device)
     place, weight = memory.draw(30_000, 0.5, 1.0, torch.Generator(device).manual_seed(0))
     share = place.bincount(minlength=4) / len(place)
     assert share.tolist() == pytest.approx([2 / 3, 1 / 3, 0.0, 0.0], abs=0.02)
     assert weight[place == 1].mean() == pytest.approx(1.0)
     assert weight[place == 0].mean() == pytest.approx(0.5)
-    memory.put(before=state + 5, after=state, action=column + 5, gain=column, ended=column > 0)
-    assert memory.tensors["action"].tolist() == [6, 7, 2, 5]
+    memory.put(1, [], number > 0, state=state + 5, **columns)
+    assert memory.tensors["priority"].tolist() == pytest.approx([4.0, 1.0, 0.0, 4.0])
+    memory.put(0, [], every, state=state + 5, **columns)
+    assert memory.tensors["state"][:, 0].tolist() == [5, 6, 5, 6]
     assert memory.tensors["priority"].tolist() == pytest.approx([4.0, 4.0, 0.0, 4.0])
     memory.forget(6, 2)
-    assert memory.tensors["priority"].tolist() == pytest.approx([0.0, 0.0, 0.0, 4.0])
+    assert memory.tensors["priority"].tolist() == pytest.approx([4.0, 0.0, 0.0, 0.0])
 
 
 def test_rainbow__forgets_replaced_problems(episodes, device):
@@ -418,11 +447,15 @@ def test_rainbow__forgets_replaced_problems(episodes, device):
     agent.play()
     agent.env.pool.put(draw_part(9, 0, 20))
     agent.restart()
-    for memory in agent.memories.values():
+    for turn, memory in enumerate(agent.memories.values()):
         known = memory.tensors["priority"] > 0
-        problems = memory.tensors["before"][:, 0]
         assert known.any()
-        assert (problems[known] >= 20).all()
+        assert (memory.tensors["state"][known, 0] >= 20).all()
+        kept = memory.known(1, FusedEnv(agent.env.pool, 1), turn)
+        memory.choices[0] = None  # as in a training that goes on
+        again = memory.known(1, FusedEnv(agent.env.pool, 1), turn)
+        place = known.nonzero()[:, 0]
+        assert again.at(place).rows.equal(kept.at(place).rows)
     assert (agent.env.choices_made == 0).all()
 
 
