@@ -103,7 +103,7 @@ class Rainbow:
 
     @torch.no_grad()
     def play(self) -> dict[str, torch.Tensor]:
-        """Play one rollout and keep its states; what came of the last ones is not known."""
+        """Play one rollout and keep its states; what comes of some of the last is not known."""
         env, settings = self.env, self.settings
         seen = [Choices.of(env) if self._next_choices is None else self._next_choices]
         states, ranks, rewards, ends = [state_of(env)], [], [], []
@@ -135,7 +135,7 @@ class Rainbow:
         """Keep a rollout of t steps: t + 1 choices and states, and (t, n) of what was done."""
         steps, (length, n) = self.settings.steps, ended.shape
         gains, over = torch.zeros_like(worth), torch.zeros_like(ended)
-        for t in range(length - steps + 1):
+        for t in range(length):
             within = ended[t : t + steps]
             first = within & (within.cumsum(dim=0) == 1)  # what comes later is another episode's
             gains[t] = torch.where(first, worth[t : t + steps], 0.0).sum(dim=0)
@@ -145,16 +145,15 @@ class Rainbow:
         start = torch.tensor([place * self.memories[kind].states for kind in KINDS])
         first_after = (start[later % 2] + later // 2 * n).to(ended.device)
         after = first_after[:, None] + torch.arange(n, device=ended.device)
-        known = (later <= length).to(ended.device)[:, None].expand(-1, n)
+        nothing = torch.zeros_like(ended[:1])  # has come of the last states yet
+        ranks, gains, over = (torch.cat([x, nothing.to(x.dtype)]) for x in (ranks, gains, over))
+        known = over | (later <= length).to(ended.device)[:, None]
         for parity, kind in enumerate(KINDS):
-            columns = {"rank": ranks, "gain": gains, "ended": over}
-            own = {
-                name: torch.cat([column, column[:1]])[parity::2].flatten()  # nothing came of the
-                for name, column in columns.items()                         # last state
-            }  # fmt: skip
+            columns = {"rank": ranks, "gain": gains, "ended": over, "after": after}
             self.memories[kind].put(
                 place, seen[parity::2], known[parity::2].flatten(),
-                state=states[parity::2].flatten(0, 1), after=after[parity::2].flatten(), **own,
+                state=states[parity::2].flatten(0, 1),
+                **{name: column[parity::2].flatten() for name, column in columns.items()},
             )  # fmt: skip
 
     def _explore(self, choices: Choices) -> torch.Tensor:

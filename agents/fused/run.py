@@ -182,9 +182,9 @@ def check(settings: Settings) -> None:
         raise ParenvsError(
             f"part must divide problems: {settings.part} does not divide {settings.problems}"
         )
-    if isinstance(settings, RainbowSettings) and settings.steps > 2 * settings.choices:
+    if isinstance(settings, RainbowSettings) and settings.steps >= 2 * settings.choices:
         raise ParenvsError(
-            f"steps must be at most those of a rollout, {2 * settings.choices}, not "
+            f"steps must be fewer than those of a rollout, {2 * settings.choices}, not "
             f"{settings.steps}"
         )
 
