@@ -115,7 +115,7 @@ class PipelineRequest(Request):
     @cached_property
     def points(self) -> PointSpace:
         """The problem over at most 128 points and 64 units."""
-        return PointSpace.build(self.problem)
+        return PointSpace.build(self.problem, by_network=True)
 
     @property
     def compared(self) -> tuple[str, ...]:

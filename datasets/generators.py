@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster, Device
-from parenvs.datasets.families import FAMILIES, MIN_PIVOTS, MIN_VARIABLES, ChainArrays
+from parenvs.datasets.families import FAMILIES, MIN_PIVOTS, ChainArrays
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, printable
 from parenvs.instances import PAPER, load_profile
 from parenvs.pipeline.points import PointSpace
@@ -146,9 +146,9 @@ class Ranges:
 
     def __post_init__(self) -> None:
         """Raise ``ParenvsError`` for chains too short, or plans of too many stages."""
-        if self.pivots[0] < MIN_PIVOTS or self.stages[1] > MIN_VARIABLES:
+        if self.pivots[0] < MIN_PIVOTS or self.stages[1] > self.pivots[0]:
             raise ParenvsError(
-                f"ranges: at least {MIN_PIVOTS} pivots and at most {MIN_VARIABLES} stages, not "
+                f"ranges: at least {MIN_PIVOTS} pivots and at most as many stages, not "
                 f"{self.pivots[0]} and {self.stages[1]}"
             )
 

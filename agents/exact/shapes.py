@@ -318,7 +318,7 @@ class _Run:
     def _search_points(self, trial: Trial) -> None:
         """Look for a short plan of the trial's ``PointSpace``."""
         try:
-            space = PointSpace.build(trial.pipeline)
+            space = PointSpace.build(trial.pipeline, by_network=True)
         except InfeasibleError:  # too many stages, or the points allow no plan within the memory
             return
         answer = exact_points(space, time_limit=_POINT_SECONDS)

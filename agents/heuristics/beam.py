@@ -10,7 +10,7 @@ from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.pretrained.features import lookahead
 from parenvs.agents.pretrained.policy import Episodes
 from parenvs.agents.pretrained.situation import Situation
-from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
+from parenvs.pipeline.points import POINTS, UNITS, PointSpace
 
 WIDTH = 16
 """Default number of beginnings that stay."""
@@ -30,7 +30,7 @@ def beam(space: PointSpace, width: int = WIDTH) -> PipelineAnswer:
     begin = time.perf_counter()
     episodes = Episodes.of([space])
     batch, last = episodes.batch, space.stages - 1
-    cuts, units = np.zeros((2, 1, STAGES - 1), dtype=np.int64)
+    cuts, units = np.zeros((2, 1, episodes.outlooks.shape[1] - 1), dtype=np.int64)
     evaluations = 0
     for stage in range(last):
         point, unit = (starts[:, max(stage - 1, 0)] for starts in (cuts, units))
@@ -61,12 +61,12 @@ def _situation(episodes: Episodes, cuts: np.ndarray, units: np.ndarray, stage: i
 
     Args:
         episodes: the problem.
-        cuts: (k, 7) int64 points; the first ``stage`` of them are chosen.
-        units: (k, 7) int64 units likewise.
+        cuts: (k, s) int64 points; the first ``stage`` of them are chosen.
+        units: (k, s) int64 units likewise.
         stage: number of cuts that are chosen.
     """
     k = len(cuts)
-    plan = np.full((k, 2, STAGES - 1), -1.0, dtype=np.float32)
+    plan = np.full((k, 2, cuts.shape[1]), -1.0, dtype=np.float32)
     plan[:, 0, :stage] = cuts[:, :stage] / np.float32(POINTS)
     plan[:, 1, :stage] = units[:, :stage] / np.float32(UNITS)
     behind = int(episodes.batch.stages[0]) - stage - 1

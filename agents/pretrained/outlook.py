@@ -26,8 +26,8 @@ LEVELS = np.array(
 stands for those above the one before, the last one for all above that."""
 
 
-def outlook(observation: Mapping[str, np.ndarray]) -> np.ndarray:
-    """(8, 129, 65) int8: indices in ``LEVELS`` of the least bottlenecks.
+def outlook(observation: Mapping[str, np.ndarray], most: int = STAGES) -> np.ndarray:
+    """(most, 129, 65) int8: indices in ``LEVELS`` of the least bottlenecks.
 
     Entry ``[k, p, u]`` is for k stages that start at point p on unit u and run to the end of the
     chain and of the cluster; beyond the problem's stages, points and units it has no meaning. It is
@@ -35,6 +35,7 @@ def outlook(observation: Mapping[str, np.ndarray]) -> np.ndarray:
 
     Args:
         observation: ``chain``, ``topology`` and ``numbers`` of one problem.
+        most: number of stages that the table has room for.
     """
     numbers = observation["numbers"].astype(float)
     stages, units = (round(float(x)) for x in numbers[[0, 2]] * (STAGES, UNITS))
@@ -50,7 +51,7 @@ def outlook(observation: Mapping[str, np.ndarray]) -> np.ndarray:
         for share in (1.0, 2.0 ** (-numbers[6] * OCTAVES))
     ]
     group = np.arange(units + 1) - np.arange(units)[:, None]
-    table = np.full((STAGES, POINTS + 1, UNITS + 1), len(levels), dtype=np.int8)
+    table = np.full((most, POINTS + 1, UNITS + 1), len(levels), dtype=np.int8)
     # Work before the earliest start of k stages, for each unit and level.
     start = work[-1] - levels * np.arange(units, 0, -1)[:, None]
     for k in range(1, stages):

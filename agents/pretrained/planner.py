@@ -26,10 +26,10 @@ from parenvs.pipeline.points import PointSpace
 WEIGHTS = "data/plan-policy.npz"
 DRAWS = 32
 """Plans that are drawn of a problem, the best rated one among them."""
-POOL, NEAR, FEW = 16, 2, 12
+POOL, NEAR, FEW = 16, 2, 24
 """Points that a refinement searches: the cuts of ``POOL`` plans, ``NEAR`` points on either side of
 each cut of the shortest plan, and ``FEW`` points spread over the chain."""
-PAIRS = 300_000
+PAIRS = 1_000_000
 """A refinement gives up a search with more pairs of state and label in a layer than this."""
 AFFORDABLE = 10.0
 """Default limit of ``gaps`` for each proof, seconds."""

@@ -26,7 +26,7 @@ from parenvs.envs.pipeline.plan import observe
 from parenvs.errors import ParenvsError, one_line
 from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.pipeline.batch import PointBatch
-from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
+from parenvs.pipeline.points import POINTS, UNITS, PointSpace
 from parenvs.plan import ILLEGAL
 
 
@@ -67,7 +67,8 @@ class Episodes:
     Attributes:
         batch: b problems.
         constant: the arrays of their observations that never change, by name, (b, ...) each.
-        outlooks: (b, 8, 129, 65) int8, the table of ``outlook`` of each problem.
+        outlooks: (b, stages, 129, 65) int8, the table of ``outlook`` of each problem, for as many
+            stages as ``batch`` is padded to.
     """
 
     batch: PointBatch
@@ -79,8 +80,10 @@ class Episodes:
         """The problems of these spaces."""
         observations = [observe(space) for space in spaces]
         constant = {key: np.stack([row[key] for row in observations]) for key in observations[0]}
-        outlooks = np.stack([outlook(observation) for observation in observations])
-        return cls(PointBatch.stack(spaces), constant, outlooks)
+        batch = PointBatch.stack(spaces)
+        stages = batch.starts.shape[1] - 1
+        outlooks = np.stack([outlook(observation, stages) for observation in observations])
+        return cls(batch, constant, outlooks)
 
     def play(self, choose: Choose, problems: np.ndarray | None = None) -> tuple[Any, Any]:
         """Play k episodes, one stage after the other.
@@ -90,7 +93,8 @@ class Episodes:
             problems: (k,) int64, the problem of each episode (default: one episode of each).
 
         Returns:
-            The points and the units of the cuts, (k, 7) int64 each; 0 behind the last cut.
+            The points and the units of the cuts, (k, stages - 1) int64 each, for as many stages as
+            ``batch`` is padded to; 0 behind the last cut.
         """
         if problems is None:
             problems = np.arange(len(self.batch))
@@ -112,17 +116,17 @@ class _Run:
     """Episodes under way.
 
     Attributes:
-        cuts, units: (k, 7) int64, chosen so far.
-        plan: (k, 2, 7) float32, the same as the environment shows it.
+        cuts, units: (k, stages - 1) int64, chosen so far.
+        plan: (k, 2, stages - 1) float32, the same as the environment shows it.
         node: (k,) int64, equal for episodes that are in one situation.
     """
 
     def __init__(self, episodes: Episodes, problems: np.ndarray) -> None:
         self.batch, self.constant = episodes.batch, episodes.constant
         self.outlooks, self.problems = episodes.outlooks, problems
-        k = len(problems)
-        self.cuts, self.units = np.zeros((2, k, STAGES - 1), np.int64)
-        self.plan = np.full((k, 2, STAGES - 1), -1.0, dtype=np.float32)
+        k, most = len(problems), episodes.outlooks.shape[1] - 1
+        self.cuts, self.units = np.zeros((2, k, most), np.int64)
+        self.plan = np.full((k, 2, most), -1.0, dtype=np.float32)
         self.node = problems.astype(np.int64)
 
     def choose(self, choose: Choose, kind: str, stage: int, active: np.ndarray) -> None:

@@ -102,7 +102,7 @@ class Situation:
         units = xp.concat([zero, xp.round(plan[:, 1] * UNITS)], axis=1)
         self.topology = xp.reshape(observation["topology"], (self.batch, UNITS * UNITS))
         self.outlook = xp.reshape(observation["outlook"], (-1, UNITS + 1))
-        slot = xp.arange(STAGES - 1, dtype=plan.dtype, device=device(plan))[None, :]
+        slot = xp.arange(plan.shape[2], dtype=plan.dtype, device=device(plan))[None, :]
         known = slot < self.done
         first, end = self.index(points[:, :-1]), self.index(points[:, 1:])
         low, high = self.index(units[:, :-1]), self.index(units[:, 1:])
@@ -129,7 +129,7 @@ class Situation:
         self.before = xp.sum(back + link_back, axis=1)[:, None]
         done = self.index(self.done)
         self.point, self.unit = self.at(points, done), self.at(units, done)
-        self.pending = self.at(points, self.index(xp.minimum(self.done + 1, zero + STAGES - 1)))
+        self.pending = self.at(points, self.index(xp.minimum(self.done + 1, zero + plan.shape[2])))
         self.unit_before = self.at(units, self.index(xp.maximum(self.done - 1, zero)))
         self.left = self.stages - self.done
         one_server = self.topology[:, :UNITS] >= 1.0

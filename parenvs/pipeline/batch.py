@@ -32,7 +32,7 @@ BOUNDARIES, CUTS = POINTS + 1, UNITS + 1
 
 @dataclass(frozen=True)
 class PointBatch:
-    """b problems, padded to 128 points, 64 units and 8 stages.
+    """b problems, padded to 128 points, 64 units and as many stages (8, or more if one has more).
 
     The arrays are NumPy arrays, or torch tensors on any device (``map`` converts them). All methods
     work on both, by the formulas of ``parenvs.pipeline.formulas`` in float64. Masks and lengths
@@ -60,8 +60,9 @@ class PointBatch:
         inside: (b, 129) float64, bytes of the largest cut inside each point, its end included.
         devices: (b, 65) float64, first device of each unit.
         server, server_before: (b, 65) int64, server of that device, and of the device before it.
-        starts: (b, 9, 129) int16; ``starts[:, k, i]`` is the last unit from which k stages that
-            start at point i can run, -1 if they cannot.
+        starts: (b, stages + 1, 129) int16, by the stages that all are padded to;
+            ``starts[:, k, i]`` is the last unit from which k stages that start at point i can run,
+            -1 if they cannot.
     """
 
     stages: Array
@@ -91,7 +92,8 @@ class PointBatch:
         Raises:
             ParenvsError: a problem has another cost model than recomputation and all-reduce.
         """
-        problems = [_arrays_of(space) for space in spaces]
+        stages = max(STAGES, *(space.stages for space in spaces))
+        problems = [_arrays_of(space, stages) for space in spaces]
         names = [field.name for field in fields(cls)]
         return cls(**{name: np.array([arrays[name] for arrays in problems]) for name in names})
 
@@ -244,12 +246,12 @@ class PointBatch:
         return step_seconds(self, *self._all_boundaries(cuts, units, rows), rows)
 
     def _all_boundaries(self, cuts: Array, units: Array, rows: Array) -> tuple[Array, Array]:
-        """Return the boundaries of stages as ``step_seconds`` takes them, (9, k) each.
+        """Return the boundaries of stages as ``step_seconds`` takes them, (stages + 1, k) each.
 
-        All plans get 8 stages: those beyond the last stage of a problem are empty.
+        All plans get as many stages: those beyond the last stage of a problem are empty.
         """
         where = namespace(self.stages).where
-        stage = counting(self.stages, STAGES - 1)[:, None]
+        stage = counting(self.stages, cuts.shape[1])[:, None]
         is_beyond = stage >= self.stages[rows] - 1
         points = _boundaries(where(is_beyond, self.points[rows], cuts.T), self.points[rows])
         unit_ends = _boundaries(where(is_beyond, self.units[rows], units.T), self.units[rows])
@@ -318,8 +320,12 @@ def _boundaries(inner: Array, last: Array) -> Array:
     return result
 
 
-def _arrays_of(space: PointSpace) -> dict[str, np.ndarray | float]:
+def _arrays_of(space: PointSpace, stages: int) -> dict[str, np.ndarray | float]:
     """Return the arrays of one problem, by the names of the attributes of ``PointBatch``.
+
+    Args:
+        space: the problem.
+        stages: number of stages that it is padded to.
 
     Raises:
         ParenvsError: the problem has another cost model than recomputation and all-reduce.
@@ -337,7 +343,7 @@ def _arrays_of(space: PointSpace) -> dict[str, np.ndarray | float]:
         )
     pivots, devices = space.pivots, space.devices
     inside = np.append(pipeline.largest_cut(pivots[:-1], pivots[1:]), 0.0)
-    starts = np.full((STAGES + 1, BOUNDARIES), -1, dtype=np.int16)
+    starts = np.full((stages + 1, BOUNDARIES), -1, dtype=np.int16)
     starts[: space.stages + 1, : len(pivots)] = space.latest.max(axis=2)
     return {
         "stages": space.stages,

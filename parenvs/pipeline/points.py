@@ -21,8 +21,10 @@ POINTS = 128
 """Largest number of points of a chain (arXiv 2007.04069, section 3.5)."""
 UNITS = 64
 """Largest number of units of a cluster."""
+FINER = 8
+"""Bins of ``network_pivots`` for cheap cuts, over those of ``coarse_pivots``."""
 STAGES = 8
-"""Largest number of stages of a plan."""
+"""Largest number of stages of a plan in ``PipelinePlan-v0``; planners take more."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,14 @@ class PointSpace:
     latest: np.ndarray
 
     @classmethod
-    def build(cls, pipeline: Pipeline, most: int = POINTS) -> PointSpace:
+    def build(cls, pipeline: Pipeline, most: int = POINTS, by_network: bool = False) -> PointSpace:
         """Choose the points and units of a problem.
 
         Args:
             pipeline: the problem.
             most: largest number of points.
+            by_network: whether the network's speed decides on the points of a long chain, too
+                (``network_pivots``), as is best for planning; environments go by the chain alone.
 
         Raises:
             InfeasibleError: no plan can have the number of stages, or no plan fits the memory.
@@ -57,12 +61,12 @@ class PointSpace:
         check_stages(pipeline, fewest=2)
         stages = pipeline.stages
         devices = units(pipeline)
-        if stages > min(STAGES, len(devices) - 1):
+        if stages > len(devices) - 1:
             raise InfeasibleError(
                 f"{pipeline.profile.name} on {pipeline.cluster}: {stages} stages asked for; a plan "
-                f"has at most {STAGES}, and one for each of {len(devices) - 1} units of devices"
+                f"has at most one for each of {len(devices) - 1} units of devices"
             )
-        pivots = points(pipeline, most)
+        pivots = points(pipeline, most, by_network)
         every = Stages(pipeline, pivots)
         latest = _latest(every, stages, devices)
         if latest[stages, 0].max() < 0:
@@ -120,11 +124,11 @@ class PointSpace:
         return self.pivots[point_index], self.devices[unit_index]
 
 
-def points(pipeline: Pipeline, most: int = POINTS) -> np.ndarray:
+def points(pipeline: Pipeline, most: int = POINTS, by_network: bool = False) -> np.ndarray:
     """Return the boundaries of m <= ``most`` points, (m+1,) int64: 0, the pivots to cut at, n.
 
     In a chain of at most ``most`` pivots each pivot is a point; in a longer one ``coarse_pivots``
-    chooses. Points consist of whole pivots, so a plan of points is a plan of pivots, with the same
+    or, ``by_network``, ``network_pivots`` chooses. Points consist of whole pivots, so a plan of points is a plan of pivots, with the same
     times and the same memory.
     """
     n = len(pipeline.profile)
@@ -132,7 +136,8 @@ def points(pipeline: Pipeline, most: int = POINTS) -> np.ndarray:
     if n > most:
         pivots = distinct_pivots(pipeline)
     if len(pivots) > most - 1:
-        pivots = coarse_pivots(pipeline, pivots, most - 1)
+        choose = network_pivots if by_network else coarse_pivots
+        pivots = choose(pipeline, pivots, most - 1)
     return np.concatenate([[0], pivots, [n]])
 
 
@@ -157,6 +162,32 @@ def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
     return pivots[~equals_next]
 
 
+def network_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndarray:
+    """Choose at most ``most`` of the pivots: the slower the network, the more of them cheap to cut.
+
+    Pivots without a variable on both sides are no legal cuts. Of the others, up to half are the
+    cheapest of ``coarse_pivots`` at ``FINER`` times the number of bins, so that many of them may
+    lie close together, such as around the head of a model; the rest are spread along the chain.
+
+    Args:
+        pipeline: the problem.
+        pivots: (k,) int64, ascending.
+        most: largest number of pivots.
+    """
+    variables = pipeline.variable_sum
+    pivots = pivots[(variables[pivots] > 0) & (variables[pivots] < variables[-1])]
+    if len(pivots) <= most:
+        return pivots
+    spread = coarse_pivots(pipeline, pivots, most)
+    cluster = pipeline.cluster
+    transfer = formulas.transfer_seconds(np.median(pipeline.cut_before[spread]), cluster.inter_bw)
+    slowness = 2 * transfer / (pipeline.seconds_sum[-1] / cluster.devices)
+    cheap = round(most / 2 * float(slowness / (1 + slowness)))
+    fine = coarse_pivots(pipeline, pivots, FINER * most)
+    order = np.argsort(pipeline.cut_before[fine], kind="stable")
+    return np.union1d(coarse_pivots(pipeline, pivots, most - cheap), fine[order[:cheap]])
+
+
 def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndarray:
     """Choose at most ``most`` of the pivots, spread evenly along the chain.
 
@@ -178,14 +209,14 @@ def units(pipeline: Pipeline, most: int = UNITS) -> np.ndarray:
     """Return the boundaries of at most ``most`` units of devices, (u+1,) int64.
 
     A unit is a device; with more than ``most`` devices it is a server or several servers; if these
-    servers are fewer than ``STAGES``, it is the smallest part of a server of which ``most`` units
-    suffice.
+    servers are fewer than ``STAGES``, or than the stages, it is the smallest part of a server of
+    which ``most`` units suffice.
     """
     cluster = pipeline.cluster
     server_size, unit_size = cluster.devices_per_server, 1
     if cluster.devices > most:
         unit_size = server_size * -(-cluster.servers // most)
-        if cluster.servers < min(STAGES, most + 1):
+        if cluster.servers < min(max(STAGES, pipeline.stages), most + 1):
             sizes = range(1, server_size + 1)
             unit_size = next(size for size in sizes if -(-cluster.devices // size) <= most)
     return np.append(np.arange(0, cluster.devices, unit_size), cluster.devices)

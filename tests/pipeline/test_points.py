@@ -10,9 +10,12 @@ import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parenvs.agents.exact.pipeline import exact_full
+from parenvs.agents.exact.points import exact_points
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.chain import Reads
+from parenvs.instances import problem
 from parenvs.pipeline import formulas
 from parenvs.pipeline.formulas import stage_bytes
 from parenvs.pipeline.points import (
@@ -20,6 +23,7 @@ from parenvs.pipeline.points import (
     coarse_pivots,
     distinct_pivots,
     least_devices,
+    network_pivots,
     points,
     units,
 )
@@ -168,6 +172,45 @@ def test_points__as_many_as_are_asked_for():
         assert len(points(pipeline, most)) - 1 <= most
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_network_pivots__legal_cuts_and_the_cheapest_of_them(seed):
+    """Pivots with a variable on both sides alone; the slower the network, the more cheap ones."""
+    rng = np.random.default_rng(seed)
+    n, most = int(rng.integers(20, 300)), int(rng.integers(4, 40))
+    weights = rng.integers(0, 5, n) * (rng.random(n) < 0.7)
+    cut_bytes = rng.permutation(n) + 1.0
+    profile = toys.chain(rng.random(n) + 0.1, rng.random(n), cut_bytes, weights)
+    held = np.flatnonzero(weights)
+    legal = np.arange(held[0] + 1, held[-1] + 1)
+    sizes = []
+    for speed in (1e-3, 1.0, 1e3):  # bytes/s, for transfers of n / 2 bytes
+        cluster = replace(Cluster.parse("2x1:v100"), inter_bw=speed)
+        pipeline = Pipeline(profile, cluster)
+        found = network_pivots(pipeline, np.arange(1, n), most)
+        assert np.isin(found, legal).all()
+        assert len(found) <= most
+        assert legal[pipeline.cut_before[legal].argmin()] in found
+        sizes.append(pipeline.cut_before[found].mean())
+        if len(legal) <= most:
+            assert np.array_equal(found, legal)
+    if len(legal) > 3 * most:
+        assert sizes[0] < sizes[2]
+        spread = coarse_pivots(pipeline, legal, most)
+        assert np.array_equal(found, spread)  # transfers take next to no time
+
+
+@pytest.mark.parametrize(("cluster", "stages"), [("2x8:v100,0.1Gbps", 2), ("4x8:v100,1Gbps", 4)])
+def test_network_pivots__keep_the_best_cuts_of_a_head(cluster, stages):
+    """On a slow network Mixer is best cut around its head, where even points have one cut."""
+    pipeline = problem("mixer-l16", cluster=cluster, stages=stages)
+    best = exact_full(pipeline).length
+    by_chain, by_network = (
+        exact_points(PointSpace.build(pipeline, by_network=x)).length for x in (False, True)
+    )
+    assert by_chain > 1.5 * best
+    assert by_network == pytest.approx(best, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("cluster", "most", "expected"),
     [
@@ -239,7 +282,7 @@ def even_chain(n):
     ("pivots", "cluster", "stages", "words"),
     [
         (9, "1x9:v100", 8, ""),
-        (9, "1x9:v100", 9, "a plan has at most 8, and one for each of 9 units"),
+        (9, "1x9:v100", 9, ""),
         (4, "1x2:v100", 2, ""),
         (4, "1x8:v100", 1, "at least 2 stages, not 1"),
         (4, "1x2:v100", 3, "only 2 devices"),

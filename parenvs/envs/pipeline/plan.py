@@ -27,7 +27,7 @@ from parenvs.envs.base import (
 from parenvs.envs.drawn import sequence
 from parenvs.envs.drawn.sequence import RANGES
 from parenvs.envs.loading import load_pipeline
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
 from parenvs.graph.graph import Graph
 from parenvs.pipeline import formulas
 from parenvs.pipeline.points import POINTS, STAGES, UNITS, PointSpace
@@ -95,8 +95,23 @@ def observe(space: PointSpace) -> dict[str, np.ndarray]:
     return {
         "chain": chain,
         "topology": topology,
-        "numbers": np.minimum(numbers, 1.0).astype(np.float32),
+        # A planner may have more stages than the environment.
+        "numbers": np.append(numbers[:1], np.minimum(numbers[1:], 1.0)).astype(np.float32),
     }
+
+
+def playable(pipeline: Pipeline) -> PointSpace:
+    """Build the search space of a problem that the environment has room for.
+
+    Raises:
+        InfeasibleError: it has more than ``STAGES`` stages, or no plan.
+    """
+    if pipeline.stages > STAGES:
+        raise InfeasibleError(
+            f"{pipeline.profile.name} on {pipeline.cluster}: {pipeline.stages} stages asked for; "
+            f"PipelinePlan-v0 has at most {STAGES} (planners take more)"
+        )
+    return PointSpace.build(pipeline)
 
 
 class PipelinePlanEnv(PlanEnv):
@@ -235,7 +250,7 @@ class PipelinePlanEnv(PlanEnv):
         self._over: bool
         self._legal: np.ndarray
         if problem is not None:
-            self._fixed = PointSpace.build(problem)
+            self._fixed = playable(problem)
         elif instance is not None and not is_set(instance):
             self._fixed = self._named(self._settings)
         self._left = 0  # episodes until the next problem is drawn
@@ -389,7 +404,7 @@ class PipelinePlanEnv(PlanEnv):
         one_by_one = is_sequential(self.order)
         index = number % len(problems) if one_by_one else int(rng.integers(len(problems)))
         # The problem's own ``space`` would stay in memory as long as the cached set.
-        return PointSpace.build(problems[index].pipeline)
+        return playable(problems[index].pipeline)
 
     def space_of(self, number: int) -> PointSpace:
         """Draw the problem of a number, see ``parenvs.envs.drawn.sequence``."""
@@ -461,11 +476,11 @@ class PipelinePlanEnv(PlanEnv):
         """Load a problem of a set, a shipped instance or a file, with the given settings."""
         instance = settings["instance"]
         if is_set(instance, member=True):
-            return PointSpace.build(instance_sets.find(instance).pipeline)
+            return playable(instance_sets.find(instance).pipeline)
         settings = {**settings, "cluster": Cluster.parse(settings["cluster"])}
         if settings["stages"] is None:
             settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
-        return PointSpace.build(load_pipeline(**settings))
+        return playable(load_pipeline(**settings))
 
 
 def is_set(instance: Any, member: bool = False) -> bool:

@@ -6,6 +6,7 @@ import pytest
 import toys
 
 from parenvs.agents.exact.points import even_plan, exact_points
+from parenvs.agents.heuristics.beam import beam
 from parenvs.agents.pretrained.planner import WEIGHTS, gaps, policy, pretrained, refined
 from parenvs.agents.pretrained.policy import Draws
 from parenvs.cluster import Cluster
@@ -160,3 +161,20 @@ def test_gaps__of_points_and_of_all_pivots():
 def test_gaps__one_where_points_are_pivots(some):
     space = next(space for space, _ in some if len(space.pivots) - 1 == len(space.pipeline.profile))
     assert len(gaps(space, pretrained(space))) == 1
+
+
+@pytest.mark.parametrize(("cluster", "stages"), [("4x8:v100", 12), ("16x8:v100", 16)])
+def test_pretrained__more_stages_than_the_environment(cluster, stages):
+    """Twelve stages on fewer servers, sixteen on servers that are units."""
+    space = real("t5-base", cluster, stages)
+    assert len(space.devices) - 1 >= stages
+    drawn, around = pretrained(space), pretrained(space, refine=True)
+    for answer in (drawn, around, beam(space)):
+        report = judge(answer.plan)
+        assert report.legal
+        assert len(answer.cuts) == stages - 1
+        assert report.length_seconds == pytest.approx(answer.length)
+    assert around.length <= drawn.length
+    exact = exact_points(space, time_limit=2.0)
+    assert exact.bound <= drawn.length * (1 + 1e-9)
+    assert around.length < 1.2 * exact.length
