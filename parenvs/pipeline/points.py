@@ -165,9 +165,10 @@ def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
 def network_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndarray:
     """Choose at most ``most`` of the pivots: the slower the network, the more of them cheap to cut.
 
-    Pivots without a variable on both sides are no legal cuts. Of the others, up to half are the
-    cheapest of ``coarse_pivots`` at ``FINER`` times the number of bins, so that many of them may
-    lie close together, such as around the head of a model; the rest are spread along the chain.
+    Pivots without a variable on both sides are no legal cuts. Of the others, half and more are
+    spread along the chain by ``coarse_pivots``. The rest are the cheapest that it gives for
+    ``FINER`` times as many bins, so that several may lie close together, such as at the head of a
+    model.
 
     Args:
         pipeline: the problem.
@@ -183,9 +184,10 @@ def network_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndar
     transfer = formulas.transfer_seconds(np.median(pipeline.cut_before[spread]), cluster.inter_bw)
     slowness = 2 * transfer / (pipeline.seconds_sum[-1] / cluster.devices)
     cheap = round(most / 2 * float(slowness / (1 + slowness)))
-    fine = coarse_pivots(pipeline, pivots, FINER * most)
+    spread = coarse_pivots(pipeline, pivots, most - cheap)
+    fine = np.setdiff1d(coarse_pivots(pipeline, pivots, FINER * most), spread)
     order = np.argsort(pipeline.cut_before[fine], kind="stable")
-    return np.union1d(coarse_pivots(pipeline, pivots, most - cheap), fine[order[:cheap]])
+    return np.sort(np.append(spread, fine[order[: most - len(spread)]]))
 
 
 def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndarray:
