@@ -199,7 +199,7 @@ def picture(rows: list[dict[str, Any]], names: list[str]) -> Figure:
 def main() -> None:
     """Plan what is missing, print and write."""
     options = parser(__doc__)
-    options.add_argument("--count", type=int, default=6, help="generated problems of each size")
+    options.add_argument("--count", type=int, default=4, help="generated problems of each size")
     options.add_argument("--real", nargs="*", default=list(REAL), help="shipped graphs")
     options.add_argument("--limits", nargs="+", type=float, default=list(LIMITS))
     options.add_argument("--page", action="store_true", help="run nothing; write what is there")

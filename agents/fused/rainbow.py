@@ -43,7 +43,7 @@ class RainbowSettings(Settings):
     batch: int = 128
     steps: int = 4
     kept: int = 16
-    copy: int = 8
+    copy: int = 32
     alpha: float = 0.5
     beta: float = 0.4
     exploration: float = 0.3
