@@ -52,6 +52,7 @@ TRAINED = {
     "fused-100k": 100_000,
     "fused-rainbow-100k": 100_000,
     "fused-1m": 1_000_000,
+    "fused-rainbow-1m": 1_000_000,
     "fused-10m": 10_000_000,
 }
 """Agent that trains -> environment steps."""
@@ -67,6 +68,7 @@ WORDS = {
     "fused-100k": "PPO in the fused loop, look-ahead features",
     "fused-rainbow-100k": "Rainbow in the fused loop, look-ahead features",
     "fused-1m": "PPO in the fused loop, look-ahead features",
+    "fused-rainbow-1m": "Rainbow in the fused loop, look-ahead features",
     "fused-10m": "PPO in the fused loop, look-ahead features",
 }
 BUILD = Path("build/protocol")
