@@ -1,7 +1,12 @@
 """Rainbow on known ground: each switch alone, all together, and SB3's DQN, at equal steps.
 
-Acrobot-v1 pays -1 a step until the goal is reached, at most 500 times. Each line trains with the
-settings of SB3's DQN that ``SHARED`` names; a run that was interrupted goes on where it was.
+    python benchmarks/rainbow_switches.py                       # all runs that are missing
+    python benchmarks/rainbow_switches.py --env Acrobot-v1      # of one game
+    python benchmarks/rainbow_switches.py --page                # of the runs that are there
+
+Acrobot-v1 pays -1 a step until the goal is reached, at most 500 times. MinAtar's Breakout pays 1
+for a brick (``pip install minatar``; Young and Tian, arXiv 1903.03176). All lines of a game train
+with the same settings; every run is a line of ``rainbow_switches.jsonl``, and is not done again.
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -18,11 +23,35 @@ from common import parser, progress, publish, table
 
 from parenvs.bench.runs import append, read, run_all
 
-SHARED: dict[str, Any] = {
-    "learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "learning_starts": 1_000,
-    "train_freq": 4, "gradient_steps": 4, "target_update_interval": 250, "gamma": 0.99,
-    "exploration_fraction": 0.12, "exploration_final_eps": 0.1, "exploration_initial_eps": 1.0,
-    "policy_kwargs": {"net_arch": [128, 128]},
+
+@dataclass(frozen=True)
+class Game:
+    """What a game is played with.
+
+    Attributes:
+        steps: environment steps of a training.
+        most: steps of an episode at most.
+        settings: of DQN and Rainbow alike.
+    """
+
+    steps: int
+    most: int
+    settings: dict[str, Any]
+
+
+COMMON: dict[str, Any] = {
+    "batch_size": 128, "buffer_size": 50_000, "learning_starts": 1_000, "train_freq": 4,
+    "gamma": 0.99, "exploration_final_eps": 0.1, "policy_kwargs": {"net_arch": [128, 128]},
+}  # fmt: skip
+GAMES = {
+    "Acrobot-v1": Game(30_000, 500, {
+        **COMMON, "learning_rate": 6.3e-4, "gradient_steps": 4, "target_update_interval": 250,
+        "exploration_fraction": 0.12,
+    }),
+    "MinAtar/Breakout-v1": Game(100_000, 1_000, {
+        **COMMON, "learning_rate": 2.5e-4, "gradient_steps": 1, "target_update_interval": 1_000,
+        "exploration_fraction": 0.2,
+    }),
 }  # fmt: skip
 OFF: dict[str, Any] = {
     "double_q": False, "dueling": False, "prioritized": False, "n_steps": 1,
@@ -55,13 +84,13 @@ def perform(task: tuple[str, str, int, int]) -> dict[str, Any]:
     from parenvs.agents.vec_env import one_thread
 
     env_id, line, seed, steps = task
-    switches = LINES[line]
+    switches, game = LINES[line], GAMES[env_id]
     algorithm: Any = DQN if switches is None else Rainbow
     begin = time.process_time()
     with one_thread(), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        env = gym.make(env_id)
-        model = algorithm("MlpPolicy", env, seed=seed, device="cpu", **SHARED, **(switches or {}))
+        options = {**game.settings, **(switches or {})}
+        model = algorithm("MlpPolicy", made(env_id), seed=seed, device="cpu", **options)
         model.learn(steps)
     support = (
         model.q_net.support[[0, -1]].tolist() if (switches or {}).get("distributional") else []
@@ -75,9 +104,19 @@ def perform(task: tuple[str, str, int, int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def made(env_id: str) -> gym.Env[Any, Any]:
+    """Make a game."""
+    if env_id.startswith("MinAtar/"):
+        from minatar.gym import register_envs
+
+        if env_id not in gym.registry:
+            register_envs()
+    return gym.make(env_id, max_episode_steps=GAMES[env_id].most)
+
+
 def greedy(model: Any, env_id: str, seed: int) -> float:
     """Mean return of greedy episodes."""
-    env, returns = gym.make(env_id), []
+    env, returns = made(env_id), []
     for episode in range(EPISODES):
         observation, _ = env.reset(seed=10_000 * (seed + 1) + episode)
         total, over = 0.0, False
@@ -114,35 +153,40 @@ def row(line: str, records: Sequence[dict[str, Any]]) -> list[str]:
 def main() -> None:
     """Run what is missing, print and write."""
     options = parser(__doc__)
-    options.add_argument("--env", default="Acrobot-v1", help="any id with Discrete actions")
-    options.add_argument("--steps", type=int, default=30_000)
+    options.add_argument("--env", nargs="+", default=list(GAMES), choices=GAMES)
+    options.add_argument("--steps", type=int, help="of a training, for a quick try")
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--jobs", type=int, default=1, help="processes")
+    options.add_argument("--page", action="store_true", help="run nothing; write what is there")
     chosen = options.parse_args()
-    path = chosen.out / "acrobot.jsonl"
+    path = chosen.out / "rainbow_switches.jsonl"
+    chosen.out.mkdir(parents=True, exist_ok=True)
     done = read(path, key_of)
     tasks = [
-        (chosen.env, line, seed, chosen.steps) for seed in range(chosen.seeds) for line in LINES
-    ]
-    missing = [task for task in tasks if task not in done]
+        (env_id, line, seed, chosen.steps or GAMES[env_id].steps)
+        for env_id in chosen.env for seed in range(chosen.seeds) for line in LINES
+    ]  # fmt: skip
+    missing = [task for task in tasks if task not in done and not chosen.page]
     for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
         append(path, record)
         progress(f"{number}/{len(missing)} {record['line']}: {record['greedy']:.1f}")
     done = read(path, key_of)
-    of_line = partial(map, lambda task: done[task])
     header = ["switches", "greedy return", "each seed", "return at the end", "support"]
     header += ["warned", "seconds"]
     sections = [
-        f"{chosen.env}, {chosen.steps:,} steps, {chosen.seeds} seeds. Greedy return: mean over "
-        f"{EPISODES} episodes behind the training. Return at the end: mean of the last {LAST} "
-        "episodes of the training, exploration included. Warned: runs that said that targets lie "
-        "outside of the support. Processor seconds, median.",
-        table(
-            header,
-            [row(line, list(of_line(t for t in tasks if t[1] == line))) for line in LINES],
-        ),
+        f"Greedy return: mean over {EPISODES} episodes behind the training. Return at the end: "
+        f"mean of the last {LAST} episodes of the training, exploration included. Warned: runs "
+        "that said that targets lie outside of the support. Processor seconds, median.",
     ]
-    publish("acrobot", sections, None, chosen.out)
+    for env_id in chosen.env:
+        found = [(task, done[task]) for task in tasks if task[0] == env_id and task in done]
+        rows = [row(line, [r for task, r in found if task[1] == line]) for line in LINES
+                if any(task[1] == line for task, _ in found)]  # fmt: skip
+        if rows:
+            seeds, steps = len({task[2] for task, _ in found}), found[0][0][3]
+            title = f"**{env_id}**, {steps:,} steps, {seeds} seeds"
+            sections += [title, table(header, rows)]
+    publish("rainbow_switches", sections, None, chosen.out)
 
 
 if __name__ == "__main__":
