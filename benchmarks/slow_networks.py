@@ -20,7 +20,7 @@ from parenvs.agents.pretrained.planner import pretrained
 from parenvs.errors import InfeasibleError
 from parenvs.pipeline.points import PointSpace
 
-GRAPHS = ("mixer-l16", "resnet-50", "unet-sd1", "vit-l16", "t5-base", "bert-48")
+GRAPHS = ("mixer-l16", "resnet-50", "unet-sd1", "vit-h14", "t5-base", "bert-48")
 CLUSTERS = ("8x1:v100,1Gbps", "4x8:v100,1Gbps", "8x8:v100,0.5Gbps", "2x8:v100,0.1Gbps")
 STAGES = (2, 4, 8)
 COLUMNS = ("chain", "network")
