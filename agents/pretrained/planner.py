@@ -21,7 +21,7 @@ from parenvs.agents.exact.point_search import PointSearch, SpaceTables
 from parenvs.agents.exact.points import exact_points, few_points
 from parenvs.agents.pretrained.policy import Draws, PlanPolicy
 from parenvs.pipeline.cuts import Cuts
-from parenvs.pipeline.points import PointSpace
+from parenvs.pipeline.points import PointSpace, distinct_pivots
 
 WEIGHTS = "data/plan-policy.npz"
 DRAWS = 32
@@ -103,7 +103,7 @@ def refined(space: PointSpace, drawn: Draws) -> tuple[Cuts, int]:
         len(space.pivots) - 1 < len(pipeline.profile)
         or len(space.devices) - 1 < pipeline.cluster.devices
     ):
-        plan = improve(pipeline, plan)
+        plan = improve(pipeline, plan, pivots=distinct_pivots(pipeline))
     return plan, search.evaluations
 
 
