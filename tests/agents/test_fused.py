@@ -38,8 +38,8 @@ RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
 QUICK = PPOSettings(envs=48, iterations=3, choices=3, epochs=2, problems=32, part=16, refill=1)
 
 QUICK_RAINBOW = RainbowSettings(
-    envs=32, iterations=3, choices=3, updates=4, batch=16, kept=3, copy=3, problems=32, part=16,
-    refill=1,
+    envs=32, iterations=3, choices=3, updates=4, batch=16, steps=4, kept=3, copy=3, problems=32,
+    part=16, refill=1,
 )  # fmt: skip
 
 
