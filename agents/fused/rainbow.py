@@ -41,13 +41,13 @@ class RainbowSettings(Settings):
 
     updates: int = 32
     batch: int = 128
-    steps: int = 8
+    steps: int = 4
     kept: int = 16
     copy: int = 32
     alpha: float = 0.2
     beta: float = 0.4
-    exploration: float = 0.15
-    least: float = 0.01
+    exploration: float = 0.3
+    least: float = 0.05
     rate: float = 2e-3
     objective: str = "log"
 
