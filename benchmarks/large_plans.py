@@ -121,6 +121,11 @@ def gaps(rows: list[dict[str, Any]], planner: str) -> np.ndarray:
     return np.array(found) / np.array([row["bound"] for row in rows]) - 1
 
 
+def shown(gap: float) -> str:
+    """A gap in per cent, or that there is no plan."""
+    return percent(float(gap)) if np.isfinite(gap) else "no plan"
+
+
 def seconds(rows: list[dict[str, Any]], planner: str) -> np.ndarray:
     """Processor seconds of a planner, where it found a plan."""
     return np.array([r["planners"][planner]["seconds"] for r in rows if planner in r["planners"]])
@@ -136,7 +141,7 @@ def summary(rows: list[dict[str, Any]], names: list[str]) -> str:
         middle, high = (np.quantile(gap, q, method="lower") for q in (0.5, 0.95))
         shares = [percent(float(np.mean(x)), 0) for x in (gap <= WITHIN, np.isinf(gap))]
         lines.append([
-            name, percent(float(middle)), percent(float(high)), *shares,
+            name, shown(middle), shown(high), *shares,
             percent(float(better), 0) if name != last else "",
             f"{np.median(spent):.2f}", f"{spent.max():.2f}",
         ])  # fmt: skip
@@ -155,7 +160,7 @@ def by_size(rows: list[dict[str, Any]], names: list[str]) -> str:
                 cells = []
                 for name in names:
                     gap, spent = np.median(gaps(some, name)), np.median(seconds(some, name))
-                    cells.append(f"{percent(float(gap))} in {spent:.2f}")
+                    cells.append(f"{shown(gap)} in {spent:.2f}")
                 proven = sum(row["proven"] for row in some)
                 lines.append([stages, devices, f"{proven} of {len(some)}", *cells])
     return table(["stages", "devices", "proven", *names], lines, left=0)
@@ -224,7 +229,7 @@ def main() -> None:
         f"(proven by the exact search of {limits[-1]:g} s; the optimum where it ends in time), "
         "less one. Refined plans are cut at any pivot and device, so they may lie below. The "
         "network is the one that ships; it was trained on problems of 2 to 6 stages and 4 to 64 "
-        "devices.",
+        "devices. By size: medians of gap and processor seconds.",
     ]
     for title, some in (("Generated problems", made), ("Shipped graphs", shipped)):
         if some:
