@@ -297,6 +297,27 @@ def evaluate(
         out.print(tables.evaluation(play(model, env, 100 if episodes is None else episodes, seed)))
 
 
+def _player(run: Path, name: str, env_id: str, trust: bool) -> tuple[Any, dict[str, Any]]:
+    """Load what plays a set for a run, and the rules that it was trained by.
+
+    Raises:
+        ParenvsError: the run was trained in another environment than that of the set.
+    """
+    from parenvs.agents.evaluation.validation import rules_of
+    from parenvs.agents.fused.run import WEIGHTS
+    from parenvs.agents.pretrained.policy import PlanPolicy
+    from parenvs.agents.train.config import load_config
+    from parenvs.agents.train.learners import plain
+    from parenvs.agents.train.run import load_model
+
+    if (run / WEIGHTS).exists():  # of the fused loop, which has no further rules
+        return PlanPolicy.load(run / WEIGHTS), {}
+    config = load_config(run)
+    if plain(config.env_id) != env_id:
+        raise ParenvsError(f"{run}: trained in {config.env_id}; {name} is a set of {env_id}")
+    return load_model(run, trust), rules_of(config.env_kwargs)
+
+
 def _evaluate_set(
     folders: Sequence[Path],
     name: str,
@@ -308,39 +329,19 @@ def _evaluate_set(
 ) -> None:
     """Print how the agents of runs, all seeds of one, do on a set; see ``evaluate``."""
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
-    from parenvs.agents.evaluation.validation import rules_of
-    from parenvs.agents.fused.run import WEIGHTS
-    from parenvs.agents.pretrained.policy import PlanPolicy
-    from parenvs.agents.train.config import load_config
-    from parenvs.agents.train.learners import plain
-    from parenvs.agents.train.run import load_model
     from parenvs.agents.vec_env import one_thread
     from parenvs.datasets.sets import set_of
 
     found, env_id = [], set_of(name).env_id
-    for runs in (folders, against):
-        settings: list[dict[str, Any]] = []
-        for run in runs:
-            if (run / WEIGHTS).exists():  # of the fused loop, which plays without further rules
-                settings.append({})
-                continue
-            config = load_config(run)
-            if plain(config.env_id) != env_id:
-                raise ParenvsError(
-                    f"{run}: trained in {config.env_id}; {name} is a set of {env_id}"
-                )
-            settings.append(rules_of(config.env_kwargs))
-            if settings[-1] != settings[0]:
-                raise ParenvsError(f"{run}: trained by other rules than {runs[0]}: {settings[-1]}")
-        if runs:
-            with one_thread():
-                models = [
-                    PlanPolicy.load(run / WEIGHTS)
-                    if (run / WEIGHTS).exists()
-                    else load_model(run, trust)
-                    for run in runs
-                ]
-                found.append(evaluate_set(models, name, family, seed=seed, settings=settings[0]))
+    for runs in filter(None, (folders, against)):
+        with one_thread():
+            players = [_player(run, name, env_id, trust) for run in runs]
+            rules = players[0][1]
+            for run, (_, own) in zip(runs, players, strict=True):
+                if own != rules:
+                    raise ParenvsError(f"{run}: trained by other rules than {runs[0]}: {own}")
+            policies = [policy for policy, _ in players]
+            found.append(evaluate_set(policies, name, family, seed=seed, settings=rules))
     ours, theirs = found[0], found[1] if against else None
     out.print(tables.set_evaluation(ours, theirs))
     if scores is not None:
