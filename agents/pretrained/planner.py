@@ -31,6 +31,8 @@ POOL, NEAR, FEW = 16, 2, 24
 each cut of the shortest plan, and ``FEW`` points spread over the chain."""
 PAIRS = 1_000_000
 """A refinement gives up a search with more pairs of state and label in a layer than this."""
+MOVES = 50_000
+"""Plans that a step of the last local search compares at most."""
 AFFORDABLE = 10.0
 """Default limit of ``gaps`` for each proof, seconds."""
 AT = 5e-6
@@ -103,7 +105,7 @@ def refined(space: PointSpace, drawn: Draws) -> tuple[Cuts, int]:
         len(space.pivots) - 1 < len(pipeline.profile)
         or len(space.devices) - 1 < pipeline.cluster.devices
     ):
-        plan = improve(pipeline, plan, pivots=distinct_pivots(pipeline))
+        plan = improve(pipeline, plan, pivots=distinct_pivots(pipeline), most=MOVES)
     return plan, search.evaluations
 
 
