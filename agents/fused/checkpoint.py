@@ -54,14 +54,15 @@ class Standing:
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
-        wanted, limits = _tensors(learner), {"problem": len(learner.env.pool), **_LIMITS}
+        wanted = _tensors(learner)
+        limits = {"env/problem": np.array(len(learner.env.pool)), **_LIMITS, **learner.limits()}
         for name, tensor in wanted.items():
             array = self.arrays.get(name)
             if array is None or (array.shape, array.dtype) != _kind(tensor):
                 raise ParenvsError(f"array {name!r} is not that of such a training")
-            most = limits.get(name.removeprefix("env/"))
+            most = limits.get(name)
             if most is not None and not ((array >= 0) & (array < most)).all():
-                raise ParenvsError(f"array {name!r} must hold numbers from 0 to {most - 1}")
+                raise ParenvsError(f"array {name!r} must hold numbers from 0 to {most.max() - 1}")
         with torch.no_grad():
             for name, tensor in wanted.items():
                 if not name.startswith("random/"):
@@ -72,9 +73,14 @@ class Standing:
             except RuntimeError:
                 raise ParenvsError(f"array {name!r} is no state of a generator") from None
         learner.env.turn, learner.iteration = self.turn, self.iteration
+        learner.resume()
 
 
-_LIMITS = {"choices_made": 2 * (STAGES - 1), "cuts": POINTS, "units": UNITS}
+_LIMITS = {
+    "env/choices_made": np.array(2 * (STAGES - 1)),
+    "env/cuts": np.array(POINTS),
+    "env/units": np.array(UNITS),
+}
 
 
 def save(path: Path, learner: Learner, points: list[dict[str, float]], seconds: float) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from parenvs.agents.fused.env import FusedEnv
 from parenvs.agents.fused.policy import Choices
-from parenvs.pipeline.points import STAGES
+from parenvs.errors import ParenvsError
+from parenvs.pipeline.points import POINTS, STAGES, UNITS
 
 LEAST_PRIORITY = 1e-3
 
@@ -29,7 +31,7 @@ class Memory:
             ``rank`` tells which legal choice was taken, ``gain`` is the reward up to the state
             some steps later, which is number ``after`` in the memory of its kind, or up to the
             end, if the episode ``ended`` before. Of ``priority`` 0 nothing is drawn.
-        choices: of each rollout, of its states in their order, or None where they are to be made.
+        choices: of each rollout, of its states in their order; none where there is no rollout yet.
     """
 
     def __init__(self, rollouts: int, states: int, device: torch.device) -> None:
@@ -42,7 +44,7 @@ class Memory:
             "gain": empty(dtype=torch.float32), "after": empty(dtype=torch.int64),
             "ended": empty(dtype=torch.bool), "priority": empty(dtype=torch.float32),
         }  # fmt: skip
-        self.choices: list[Sequence[Choices] | None] = [None] * rollouts
+        self.choices: list[Sequence[Choices]] = [()] * rollouts
 
     def put(
         self, place: int, choices: Sequence[Choices], known: torch.Tensor, **columns: torch.Tensor
@@ -87,22 +89,41 @@ class Memory:
         # Their choices may not exist in the new problems: what is made anew is of the first turn.
         self.tensors["state"].masked_fill_(replaced[:, None], 0)
 
-    def known(self, rollouts: int, env: FusedEnv, turn: int) -> Choices:
-        """The choices of all states of the first rollouts.
+    def known(self, rollouts: int) -> Choices:
+        """The choices of all states of the first rollouts."""
+        return Choices.joined([one for kept in self.choices[:rollouts] for one in kept])
+
+    def remake(self, rollouts: int, env: FusedEnv, turn: int) -> None:
+        """Make the choices of the first rollouts anew, when a training goes on.
 
         Args:
             rollouts: how many of them there are.
             env: has the problems; it is changed.
             turn: what is chosen next in all states.
+
+        Raises:
+            ParenvsError: a choice was taken that its state does not have.
         """
-        parts: list[Choices] = []
         for place in range(rollouts):
-            kept = self.choices[place]
-            if kept is None:  # a training that goes on
-                rows = slice(place * self.states, (place + 1) * self.states)
-                kept = self.choices[place] = [choices_at(env, self.tensors["state"][rows], turn)]
-            parts += kept
-        return Choices.joined(parts)
+            rows = slice(place * self.states, (place + 1) * self.states)
+            choices = choices_at(env, self.tensors["state"][rows], turn)
+            known = self.tensors["priority"][rows] > 0
+            if (known & (self.tensors["rank"][rows] >= choices.count)).any():
+                raise ParenvsError(f"array 'memory/{choices.kind}/rank' has a choice too many")
+            self.choices[place] = [choices]
+
+    def limits(self, problems: int, others: int) -> dict[str, np.ndarray]:
+        """Name -> what the entries of a tensor are below, in every column.
+
+        Args:
+            problems: number of problems of the pool.
+            others: number of states that ``after`` may name.
+        """
+        chosen = [POINTS] * (STAGES - 1) + [UNITS] * (STAGES - 1)
+        return {
+            "state": np.array([problems, 2 * (STAGES - 1), *chosen]), "rank": np.array(POINTS),
+            "after": np.array(others),
+        }  # fmt: skip
 
 
 def state_of(env: FusedEnv) -> torch.Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from parenvs.agents.fused.env import FusedEnv
@@ -100,6 +101,13 @@ class PPO:
     def memory(self) -> dict[str, torch.Tensor]:
         """Name -> the tensors that change in a training besides policy, optimiser and episodes."""
         return {}
+
+    def limits(self) -> dict[str, np.ndarray]:
+        """Name -> what the entries of some of these tensors are below, in every column."""
+        return {}
+
+    def resume(self) -> None:
+        """Make anew what no checkpoint keeps, when a training goes on: nothing."""
 
     def restart(self) -> None:
         """Start all episodes anew, as is due after a refill of the pool."""

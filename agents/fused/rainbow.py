@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -87,6 +88,25 @@ class Rainbow:
             found |= {f"memory/{kind}/{name}": x for name, x in memory.tensors.items()}
         return found
 
+    def limits(self) -> dict[str, np.ndarray]:
+        """Name -> what the entries of some of these tensors are below, in every column."""
+        found: dict[str, np.ndarray] = {}
+        for number, (kind, memory) in enumerate(self.memories.items()):
+            after = self.memories[KINDS[(number + self.settings.steps) % 2]]
+            limits = memory.limits(len(self.env.pool), after.states * self.settings.kept)
+            found |= {f"memory/{kind}/{name}": most for name, most in limits.items()}
+        return found
+
+    def resume(self) -> None:
+        """Make anew what no checkpoint keeps, when a training goes on.
+
+        Raises:
+            ParenvsError: what the memory holds cannot be.
+        """
+        rollouts = min(self.iteration, self.settings.kept)
+        for turn, memory in enumerate(self.memories.values()):
+            memory.remake(rollouts, FusedEnv(self.env.pool, 1), turn)
+
     def restart(self) -> None:
         """Start all episodes anew, as is due after a refill of the pool."""
         for memory in self.memories.values():
@@ -144,10 +164,12 @@ class Rainbow:
         later = time + steps
         start = torch.tensor([place * self.memories[kind].states for kind in KINDS])
         first_after = (start[later % 2] + later // 2 * n).to(ended.device)
+        within_rollout = (later <= length).to(ended.device)[:, None]
         after = first_after[:, None] + torch.arange(n, device=ended.device)
+        after = torch.where(within_rollout, after, 0)
         nothing = torch.zeros_like(ended[:1])  # has come of the last states yet
         ranks, gains, over = (torch.cat([x, nothing.to(x.dtype)]) for x in (ranks, gains, over))
-        known = over | (later <= length).to(ended.device)[:, None]
+        known = over | within_rollout
         for parity, kind in enumerate(KINDS):
             columns = {"rank": ranks, "gain": gains, "ended": over, "after": after}
             self.memories[kind].put(
@@ -174,11 +196,8 @@ class Rainbow:
         settings = self.settings
         for group in self.optimizer.param_groups:
             group["lr"] = settings.rate * (1 - self.iteration / settings.iterations)
-        rollouts, env = min(self.iteration + 1, settings.kept), FusedEnv(self.env.pool, 1)
-        choices = {
-            kind: memory.known(rollouts, env, turn)
-            for turn, (kind, memory) in enumerate(self.memories.items())
-        }
+        rollouts = min(self.iteration + 1, settings.kept)
+        choices = {kind: memory.known(rollouts) for kind, memory in self.memories.items()}
         parts: list[dict[str, torch.Tensor]] = []
         for k in range(settings.updates):
             if (self.iteration * settings.updates + k) % settings.copy == 0:

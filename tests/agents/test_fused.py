@@ -331,7 +331,7 @@ def test_rainbow__keeps_what_happened(episodes, device, steps, objective, monkey
     for parity, kind in enumerate(KINDS):
         memory = agent.memories[kind]
         assert memory.states == n * len(range(parity, length + 1, 2))
-        choices = memory.known(2, env, parity)
+        choices = memory.known(2)
         for number in range(2 * memory.states):
             place, (block, i) = number // memory.states, divmod(number % memory.states, n)
             t, row = 2 * block + parity, {k: x[number] for k, x in memory.tensors.items()}
@@ -402,10 +402,7 @@ def test_rainbow__targets_are_rewards_or_what_the_other_network_says(episodes, d
     with torch.no_grad():
         for parameter in agent.target.parameters():
             parameter += 0.01
-    known = {
-        kind: memory.known(1, FusedEnv(agent.env.pool, 1), turn)
-        for turn, (kind, memory) in enumerate(agent.memories.items())
-    }
+    known = {kind: memory.known(1) for kind, memory in agent.memories.items()}
     for kind in KINDS:
         row = {k: x[:16] for k, x in agent.memories[kind].tensors.items()}
         row["ended"] = torch.arange(16, device=device) % 2 == 0
@@ -451,9 +448,9 @@ def test_rainbow__forgets_replaced_problems(episodes, device):
         known = memory.tensors["priority"] > 0
         assert known.any()
         assert (memory.tensors["state"][known, 0] >= 20).all()
-        kept = memory.known(1, FusedEnv(agent.env.pool, 1), turn)
-        memory.choices[0] = None  # as in a training that goes on
-        again = memory.known(1, FusedEnv(agent.env.pool, 1), turn)
+        kept = memory.known(1)
+        memory.remake(1, FusedEnv(agent.env.pool, 1), turn)  # as in a training that goes on
+        again = memory.known(1)
         place = known.nonzero()[:, 0]
         assert again.at(place).rows.equal(kept.at(place).rows)
     assert (agent.env.choices_made == 0).all()
@@ -574,6 +571,27 @@ def test_checkpoint__wrong_arrays_are_named(tmp_path, monkeypatch, name):
             fused.train(settings, tmp_path, workers=0, resume=True)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ParenvsError, match="cannot be read"):
+        fused.train(settings, tmp_path, workers=0, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("state", 999, "must hold numbers from 0 to"),
+        ("after", -1, "must hold numbers from 0 to"),
+        ("rank", 127, "has a choice too many"),
+    ],
+)
+def test_checkpoint__what_a_memory_cannot_hold(tmp_path, monkeypatch, name, value, words):
+    monkeypatch.setattr(fused, "HELD_OUT", 4)
+    settings = replace(QUICK_RAINBOW, envs=4, problems=4, part=4, family="cnn", kept=2)
+    interrupted(tmp_path, settings, monkeypatch, 1)
+    path = tmp_path / CHECKPOINT
+    with np.load(path) as stored:
+        arrays = dict(stored)
+    arrays[f"memory/units/{name}"][:] = value
+    np.savez(path, **arrays)
+    with pytest.raises(ParenvsError, match=f"array 'memory/units/{name}' {words}"):
         fused.train(settings, tmp_path, workers=0, resume=True)
 
 
