@@ -128,8 +128,8 @@ def points(pipeline: Pipeline, most: int = POINTS, by_network: bool = False) -> 
     """Return the boundaries of m <= ``most`` points, (m+1,) int64: 0, the pivots to cut at, n.
 
     In a chain of at most ``most`` pivots each pivot is a point; in a longer one ``coarse_pivots``
-    or, ``by_network``, ``network_pivots`` chooses. Points consist of whole pivots, so a plan of points is a plan of pivots, with the same
-    times and the same memory.
+    or, ``by_network``, ``network_pivots`` chooses. Points consist of whole pivots, so a plan of
+    points is a plan of pivots, with the same times and the same memory.
     """
     n = len(pipeline.profile)
     pivots = np.arange(1, n)
