@@ -250,9 +250,9 @@ def picture(groups: dict[str, list[dict[str, Any]]]) -> Figure:
     drawn = {k: x for k, x in drawn.items() if x}
     count = len(drawn) + 1
     with style():
-        figure = blank_figure(4.2)
+        figure = blank_figure(4.8)
         *left, right = (
-            figure.add_axes((x / WIDTH, 0.14, (WIDTH / count - 0.75) / WIDTH, 0.76))
+            figure.add_axes((x / WIDTH, 0.25, (WIDTH / count - 0.75) / WIDTH, 0.67))
             for x in (0.6 + k * WIDTH / count for k in range(count))
         )
         for axes, (kind, own) in zip(left, drawn.items(), strict=True):
@@ -268,6 +268,10 @@ def picture(groups: dict[str, list[dict[str, Any]]]) -> Figure:
         right.set_title(f"share of {SET} with at most this regret", color=INK, size=11)
         framed(right, "regret")
         right.set_ylim(0, 1.02)
+        figure.legend(
+            *right.get_legend_handles_labels(), loc="lower center", ncols=5, frameon=False,
+            fontsize=9, labelcolor=INK,
+        )  # fmt: skip
         return figure
 
 
@@ -279,7 +283,7 @@ def curves(axes: Axes, groups: dict[str, list[dict[str, Any]]]) -> None:
             steps, middle, low, high = spread(own)
             steps = np.maximum(steps, steps[steps > 0].min() / 3)  # the start, on a log axis
             axes.fill_between(steps, low, high, color=colour(agent), alpha=0.18, linewidth=0)
-            axes.plot(steps, middle, color=colour(agent), label=agent)
+            axes.plot(steps, middle, color=colour(agent))
     framed(axes, "environment steps")
     if axes.get_ylim()[1] > 2:  # lengths
         axes.set_yscale("log")
@@ -288,7 +292,7 @@ def curves(axes: Axes, groups: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def framed(axes: Axes, words: str) -> None:
-    """Set up logarithmic axes with a legend."""
+    """Set up logarithmic axes."""
     axes.set_facecolor(TRACK)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -297,8 +301,6 @@ def framed(axes: Axes, words: str) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: short(value))
     axes.set_xlabel(words, color=QUIET)
     axes.tick_params(color=QUIET, labelcolor=QUIET, labelsize=8.5)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
 
 
 def short(value: float) -> str:
