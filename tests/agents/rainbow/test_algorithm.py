@@ -707,6 +707,7 @@ def test_preset():
 def test_settings__pipelines_explore_for_longer():
     partition = rainbow_settings("tuned", "OperatorPartition-v0", 10)
     pipeline = rainbow_settings("tuned", "PipelineCut-v0", 3)
-    assert pipeline["gamma"] == 1.0
+    assert pipeline["gamma"] == partition["gamma"] == 1.0
+    assert rainbow_settings("tuned", "DataParallel-v0", 3)["gamma"] == 0.99
     assert pipeline["exploration_fraction"] > partition["exploration_fraction"]
     assert rainbow_settings("paper", "PipelineCut-v0", 3)["gamma"] == 0.6
