@@ -18,10 +18,11 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from parenvs.agents.names import STEPS
 from parenvs.agents.rainbow.algorithm import DEFAULTS, Rainbow
 from parenvs.errors import ParenvsError, did_you_mean, shown
 
+BUDGET = 200_000
+"""Environment steps of a run of ``parenvs bench agents``."""
 POLICY = "MultiInputPolicy"
 """Policy of learners; all environments of the suite have ``Dict`` observations."""
 PLUGINS = "parenvs.agents"
@@ -101,7 +102,7 @@ class Learner:
     settings: Callable[[str, int], dict[str, Any]]
     checkpoint_every: int
     log_interval: int
-    budget: int = STEPS
+    budget: int = BUDGET
     policies: Mapping[str, Any] = field(default_factory=dict)
 
     def side_by_side(self, env_id: str) -> int:
@@ -167,7 +168,7 @@ def register_agent(
     envs: int = 8,
     checkpoint_every: int = 10,
     log_interval: int = 1,
-    budget: int = STEPS,
+    budget: int = BUDGET,
 ) -> None:
     """Make an agent of one's own known to ``train``, ``parenvs evaluate`` and ``parenvs bench``.
 
@@ -371,7 +372,7 @@ LEARNERS: dict[str, Learner] = {
             "IntraOpSharding-v0": _intra_op_policy,
         },
     ),
-    "rainbow": _rainbow("tuned", STEPS),
+    "rainbow": _rainbow("tuned", BUDGET),
     # The paper's way updates at every step of one environment, which takes ten times as long.
     "rainbow-paper": _rainbow("paper", 10_000),
 }

@@ -66,7 +66,7 @@ def agents(
     steps: Annotated[
         int | None,
         typer.Option(
-            help="Environment steps of a run (default: 60000, of rainbow-paper 10000).",
+            help="Environment steps of a run (default: 200000, of rainbow-paper 10000).",
             show_default=False,
         ),
     ] = None,
