@@ -40,6 +40,7 @@ from parenvs.shipped import (
     manifest,
     names,
     shapes,
+    use_of,
 )
 
 TASKS = tuple(PLANS)
@@ -503,12 +504,10 @@ def _unknown(text: str) -> UnknownInstanceError:
         return UnknownInstanceError(
             f"instance {text!r}: a file must end in .csv, {', '.join(GRAPH_SUFFIXES)}"
         )
+    if words := use_of(text):
+        return UnknownInstanceError(words)
     if os.sep in text or text.endswith((*GRAPH_SUFFIXES, ".csv")):
         return UnknownInstanceError(f"instance {text!r}: no such file")
-    if text in shapes():
-        return UnknownInstanceError(
-            f"instance {text!r} is a shape without a graph: task {HybridPlan.task} alone plans it"
-        )
     shipped = names()
     more = f" and {len(shipped) - _NAMED} more (parenvs list)" if len(shipped) > _NAMED else ""
     return UnknownInstanceError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -28,6 +29,7 @@ from parenvs.ordering.packing import PackedStep
 from parenvs.ordering.problem import Ordering
 from parenvs.partitioning.drawn.files import SetRow
 from parenvs.partitioning.drawn.files import read_set as read_partition_set
+from parenvs.plan import HybridPlan, OrderPlan
 
 PAPER = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
 """Shipped instances of Auto-MAP's paper (arXiv 2007.04069), which the leaderboard plans."""
@@ -44,6 +46,10 @@ TRACES = {"p3": "aws-p3-spot.csv", "g4dn": "aws-g4dn-spot.csv"}
 """Shipped traces of spot clusters."""
 MEASURED = ("gpt-1.5b", "bert-large")
 """Models whose steps on many degrees were measured."""
+_SET = re.compile(r"(plan|partition|order|hybrid|hetero-\d+)-(train|validation|test|outside)")
+"""Names of sets of problems, see ``parenvs.datasets.sets``."""
+_TASK_OF_SET = {"order": OrderPlan.task, "hybrid": HybridPlan.task, "hetero": HybridPlan.task}
+"""Task that plans the problems of a set by their names, by the set's first word."""
 
 
 def data_folder() -> Path:
@@ -359,3 +365,23 @@ def _shipped_rows(name: str) -> dict[str, Row]:
 def _shipped_trace(name: str) -> Trace:
     """Read a shipped trace once."""
     return read_trace(data_folder() / "measured" / TRACES[name], name)
+
+
+def use_of(text: str) -> str:
+    """Say what a shipped name without a graph, of a set or a shape, is for; "" if it is neither."""
+    set_name, _, member = text.partition("/")
+    if text in shapes():
+        return (
+            f"instance {text!r} is a shape without a graph: task {HybridPlan.task} alone plans it"
+        )
+    if not _SET.fullmatch(set_name):
+        return ""
+    if not member:
+        return f"{text!r} is a set of problems: parenvs evaluate AGENT --set {set_name} plays it"
+    task = _TASK_OF_SET.get(set_name.partition("-")[0])
+    if task is not None:
+        return f"{text!r} is a problem of a set: give --task {task}, in Python task={task!r}"
+    return (
+        f"{text!r} is a problem of a set, without a model: parenvs.datasets.sets.set_of("
+        f"{set_name!r}).load({text!r}) gives it to parenvs.solve"
+    )

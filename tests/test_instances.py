@@ -8,6 +8,7 @@ import toys
 from parenvs import instances, problem, shipped
 from parenvs.cluster import DEVICES, PRESETS
 from parenvs.datasets.instance_sets import SETS
+from parenvs.datasets.sets import set_names
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.graph.graph import Graph
 from parenvs.instances import (
@@ -142,6 +143,24 @@ def test_instances__nothing_near():
     with pytest.raises(UnknownInstanceError) as error:
         load_graph("zzzzzz")
     assert "did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize("name, words", [
+    ("plan-test", "--set plan-test plays it"),
+    ("plan-test/cnn-003", r"set_of\('plan-test'\)\.load\('plan-test/cnn-003'\)"),
+    ("partition-train/bert-000", r"set_of\('partition-train'\)"),
+    ("order-outside/p4-m8-000", "--task packed-order"),
+    ("hetero-32-test/spread-000", "--task hybrid"),
+])  # fmt: skip
+def test_instances__problems_of_sets_have_no_model(name, words):
+    with pytest.raises(UnknownInstanceError, match=words):
+        load_graph(name)
+
+
+@pytest.mark.parametrize("name", set_names())
+def test_instances__every_set_is_told_from_a_path(name):
+    with pytest.raises(UnknownInstanceError, match="is a set of problems"):
+        load_graph(name)
 
 
 @pytest.mark.parametrize("load", [load_graph, lambda name: load_profile(name, PRESETS["A"])])
