@@ -32,6 +32,7 @@ from parenvs.agents.hybrid.imitation import Lesson, examples, imitate
 from parenvs.agents.hybrid.policy import HybridPolicy, HybridQPolicy, IndependentPolicy
 from parenvs.agents.hybrid.rollouts import AgentRollouts
 from parenvs.agents.rainbow.algorithm import Rainbow
+from parenvs.agents.train.learners import ppo_settings
 from parenvs.agents.train.weights import load_weights, save_agent
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.errors import ParenvsError, did_you_mean, shown
@@ -39,16 +40,8 @@ from parenvs.files import replacing
 from parenvs.hybrid.turns.actions import AGENT_OF, OFFSETS, OWN_OFFSETS, SIZES
 from parenvs.plan import HybridPlan
 
-ENVS, POOL = 64, 1024
-"""Environments side by side, and different problems of a training."""
-
-
-def ppo_settings(rate: float = 1e-3) -> dict[str, Any]:
-    """Keyword arguments of MaskablePPO; undiscounted, as only an episode's last step pays."""
-    return {
-        "n_steps": 64, "batch_size": 1024, "n_epochs": 4, "gamma": 1.0, "gae_lambda": 0.95,
-        "ent_coef": 0.01, "learning_rate": LinearSchedule(rate, rate / 10, 1.0), "device": "cpu",
-    }  # fmt: skip
+ENV, ENVS, POOL = "HybridPlan-v0", 64, 1024
+"""The environment, environments side by side, and different problems of a training."""
 
 
 def rainbow_settings() -> dict[str, Any]:
@@ -61,8 +54,12 @@ def rainbow_settings() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _settings() -> dict[str, Any]:
+    return ppo_settings(ENV, 0)
+
+
 def _ppo(env: VecEnv, seed: int) -> Any:
-    return MaskablePPO(HybridPolicy, env, seed=seed, **ppo_settings())
+    return MaskablePPO(HybridPolicy, env, seed=seed, **_settings())
 
 
 def _shared(env: VecEnv, seed: int) -> Any:
@@ -77,7 +74,7 @@ def _independent(env: VecEnv, seed: int) -> Any:
 def _by_agent(policy: type[HybridPolicy], env: VecEnv, seed: int, **options: Any) -> Any:
     return MaskablePPO(
         policy, env, seed=seed, rollout_buffer_class=AgentRollouts, normalize_advantage=False,
-        **{**ppo_settings(), **options},
+        **{**_settings(), **options},
     )  # fmt: skip
 
 
@@ -86,7 +83,8 @@ def _rainbow(env: VecEnv, seed: int) -> Any:
 
 
 def _imitating(env: VecEnv, seed: int) -> Any:
-    return MaskablePPO(HybridPolicy, env, seed=seed, **ppo_settings(3e-4))
+    slow = {"learning_rate": LinearSchedule(3e-4, 3e-5, 1.0)}
+    return MaskablePPO(HybridPolicy, env, seed=seed, **{**_settings(), **slow})
 
 
 AGENTS: dict[str, Callable[[VecEnv, int], Any]] = {
@@ -116,7 +114,7 @@ def fresh(name: str, generator: str, seed: int) -> Any:
             f"unknown agent {shown(name)}{did_you_mean(name, AGENTS)}; known: {', '.join(AGENTS)}"
         )
     # Environments have consecutive seeds, so the factor keeps runs from sharing episodes.
-    env = make_env("HybridPlan-v0", {"instance": generator, "pool": POOL}, 1000 * seed, ENVS)
+    env = make_env(ENV, {"instance": generator, "pool": POOL}, 1000 * seed, ENVS)
     return AGENTS[name](env, seed)
 
 

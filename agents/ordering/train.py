@@ -23,12 +23,12 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from sb3_contrib import MaskablePPO
-from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from parenvs.agents.answer import OrderAnswer
 from parenvs.agents.heuristics.ordering import by_rule, local_search
 from parenvs.agents.ordering.policy import COMMON, DESCRIBED, OWN, OrderPolicy, describe
+from parenvs.agents.train.learners import ppo_settings
 from parenvs.agents.vec_env import NativeVecEnv, one_thread
 from parenvs.datasets.drawing.orders import tier_of
 from parenvs.envs.ordering.batch import MicroBatchOrderVectorEnv
@@ -103,15 +103,6 @@ def tensor(values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values)
 
 
-def ppo_settings(micro_batches: int) -> dict[str, Any]:
-    """Keyword arguments of MaskablePPO; a rollout is an episode of each environment."""
-    return {
-        "n_steps": micro_batches, "batch_size": 1024, "n_epochs": 3, "gamma": 1.0,
-        "gae_lambda": 0.97, "learning_rate": LinearSchedule(1.5e-3, 2e-4, 1.0),
-        "ent_coef": 0.002, "clip_range": 0.2, "device": "cpu",
-    }  # fmt: skip
-
-
 def train(
     tier: str, seed: int, steps: int, pool: int = POOL, progress: bool = False
 ) -> MaskablePPO:
@@ -130,9 +121,8 @@ def train(
     env = RelativeVecEnv(batch)
     env.seed(10_000 * seed)
     with one_thread():
-        agent = MaskablePPO(
-            OrderPolicy, env, seed=seed, **ppo_settings(tier_of(tier).micro_batches)
-        )
+        settings = ppo_settings("MicroBatchOrder-v0", tier_of(tier).micro_batches)
+        agent = MaskablePPO(OrderPolicy, env, seed=seed, **settings)
         agent.learn(steps, progress_bar=progress)
     return agent
 

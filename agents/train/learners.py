@@ -37,6 +37,32 @@ PPO from settling before it has seen enough cuts. On partitions an episode has h
 that pay one by one, which many small updates learn."""
 EPISODES = 8
 """Episodes of each environment in an update of PPO on pipelines."""
+_FALLING = LinearSchedule(1e-3, 1e-4, 1.0)
+PPO_TUNED: dict[str, dict[str, Any]] = {
+    "PipelineCut-v0": {"learning_rate": 1e-3, "gae_lambda": 1.0, "ent_coef": 0.02},
+    "PipelinePlan-v0": {
+        "n_steps": 32, "batch_size": 512, "n_epochs": 4,
+        "learning_rate": _FALLING, "gae_lambda": 1.0, "ent_coef": 0.003,
+    },
+    "HybridPlan-v0": {
+        "batch_size": 1024, "n_epochs": 4,
+        "learning_rate": _FALLING, "gae_lambda": 0.95, "ent_coef": 0.01,
+    },
+    "MicroBatchOrder-v0": {
+        "batch_size": 1024, "n_epochs": 3,
+        "learning_rate": LinearSchedule(1.5e-3, 2e-4, 1.0), "gae_lambda": 0.97, "ent_coef": 0.002,
+    },
+    "IntraOpSharding-v0": {
+        "n_steps": 128, "batch_size": 1024, "n_epochs": 4,
+        "learning_rate": _FALLING, "gae_lambda": 0.95, "ent_coef": 0.003,
+    },
+    "PartitionPlan-v0": {
+        "batch_size": 256, "learning_rate": _FALLING, "gae_lambda": 0.98, "ent_coef": 0.003,
+    },
+}  # fmt: skip
+"""What PPO's settings change for an environment. Returns are undiscounted everywhere. The worth of
+a cut shows only in the last step of an episode; a decision on a class pays at once, for which the
+others stand."""
 PRESETS: dict[str, dict[str, Any]] = {
     # arXiv 2007.04069, section 5; it does not say how fast epsilon falls, nor how often to train.
     "paper": {
@@ -204,81 +230,18 @@ def register_agent(
 def ppo_settings(env_id: str, episode_steps: int) -> dict[str, Any]:
     """Keyword arguments of MaskablePPO for an environment.
 
-    Returns are undiscounted. The worth of a cut shows only in the last step of an episode; a
-    decision on a class pays at once.
-
     Args:
         env_id: id of the environment.
         episode_steps: number of steps of an episode.
     """
-    common = {"n_epochs": 6, "gamma": 1.0, "device": "cpu"}
-    if env_id == "PipelineCut-v0":
-        steps = EPISODES * episode_steps
-        return {
-            **common,
-            "n_steps": steps,
-            "batch_size": PPO_ENVS[env_id] * steps // 4,
-            "learning_rate": 1e-3,
-            "gae_lambda": 1.0,
-            "ent_coef": 0.02,
-        }
-    if env_id == "PipelinePlan-v0":
-        return {
-            **common,
-            "n_steps": 32,
-            "batch_size": 512,
-            "n_epochs": 4,
-            "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
-            "gae_lambda": 1.0,
-            "ent_coef": 0.003,
-        }
-    if env_id == "IntraOpSharding-v0":
-        return {
-            **common,
-            "n_steps": 128,
-            "batch_size": 1024,
-            "n_epochs": 4,
-            "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
-            "gae_lambda": 0.95,
-            "ent_coef": 0.003,
-        }
-    if env_id == "HybridPlan-v0":
-        return {
-            **common,
-            "n_steps": 64,
-            "batch_size": 1024,
-            "n_epochs": 4,
-            "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
-            "gae_lambda": 0.95,
-            "ent_coef": 0.01,
-        }
-    if env_id == "PartitionPlan-v0":
-        return {
-            **common,
-            "n_steps": 64,
-            "batch_size": 256,
-            "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
-            "gae_lambda": 0.98,
-            "ent_coef": 0.003,
-        }
-    if env_id == "MicroBatchOrder-v0":
-        return {
-            **common,
-            "n_steps": episode_steps,
-            "batch_size": 1024,
-            "n_epochs": 3,
-            "learning_rate": LinearSchedule(1.5e-3, 2e-4, 1.0),
-            "gae_lambda": 0.97,
-            "ent_coef": 0.002,
-        }
+    rollouts = {"PipelineCut-v0": EPISODES * episode_steps, "MicroBatchOrder-v0": episode_steps}
+    steps = rollouts.get(env_id, 64)
     return {
-        **common,
-        "n_steps": 64,
-        "batch_size": PPO_ENVS.get(env_id, 8) * 64 // 4,
-        "learning_rate": 3e-3,
-        "gae_lambda": 0.9,
-        "ent_coef": 0.0,
-    }
+        "n_epochs": 6, "gamma": 1.0, "device": "cpu",
+        "n_steps": steps, "batch_size": PPO_ENVS.get(env_id, 8) * steps // 4,
+        "learning_rate": 3e-3, "gae_lambda": 0.9, "ent_coef": 0.0,
+        **PPO_TUNED.get(env_id, {}),
+    }  # fmt: skip
 
 
 def preset(name: str, **overrides: Any) -> dict[str, Any]:
