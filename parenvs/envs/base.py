@@ -47,9 +47,10 @@ class PlanEnv(gym.Env[dict[str, Any], np.int64]):
       the given arguments and the options, refuses it if its spaces differ, and takes these
       attributes over for one episode.
 
-    A subclass that draws problems overrides ``_enter``. One whose plans leave variables open
-    overrides ``undecided``. A constructor calls ``warn_infeasible`` if no plan fits the memory, or
-    raises ``InfeasibleError`` if there is no legal episode.
+    A subclass that draws problems overrides ``_enter``, and counts them in ``_next``, which a seed
+    sets back to 0. One whose plans leave variables open overrides ``undecided``. A constructor
+    calls ``warn_infeasible`` if no plan fits the memory, or raises ``InfeasibleError`` if there is
+    no legal episode.
 
     Args:
         render_mode: ``"ansi"``, ``"rgb_array"`` or None.
@@ -71,6 +72,7 @@ class PlanEnv(gym.Env[dict[str, Any], np.int64]):
         None  # what ``OF_PROBLEM`` names, while another problem is played
     )
     _away: tuple[dict[str, Any], Any] | None = None  # the last options, and their environment
+    _next: int = 0  # number of the problem that is drawn next
     _over: bool = False
     _outcome: dict[str, float] = {}  # noqa: RUF012 (each episode sets its own)
 
@@ -102,6 +104,8 @@ class PlanEnv(gym.Env[dict[str, Any], np.int64]):
         """
         other = self._elsewhere(options) if options else None
         super().reset(seed=seed)
+        if seed is not None:
+            self._next = 0
         self._enter(other)
         self._start()
         return self._observation(), self._info(start=True)

@@ -185,6 +185,9 @@ def test_conventions__sequential():
     seen = [env.reset()[1]["instance"] for _ in range(len(names) + 2)]
     assert seen == [*names, *names[:2]]
     assert env.reset(seed=3)[1]["instance"] == names[0]
+    with pytest.raises(ParenvsError):
+        env.reset(seed=4, options={"instance": "nowhere"})
+    assert env.reset()[1]["instance"] == names[1]  # what is refused changes nothing
     batch = PipelinePlanVectorEnv(3, **kwargs)
     assert [*batch.reset()[1]["instance"], *batch.reset()[1]["instance"]] == names[:6]
     with pytest.raises(ParenvsError, match="order: 'sequential' plays a set"):

@@ -173,25 +173,12 @@ class HybridPlanEnv(PlanEnv):
         fixed = self.problems.fixed
         if fixed is not None and not fixed.completable.has_plan:
             warn_infeasible(f"{fixed.problem.instance} on {fixed.problem.cluster}")
-        self._next = 0  # number of the next problem, if they are played in their order
         self._enter(self.problems.draw(np.random.default_rng(0), 0))
         self._start()
         self.action_space = spaces.Discrete(ACTIONS)
         self.observation_space = spaces.Dict(
             {key: spaces.Box(0.0, 1.0, shape, np.float32) for key, shape in SHAPES.items()}
         )
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start anew, with a problem that is drawn or the one that ``options`` name.
-
-        Raises:
-            ParenvsError: an option or the instance is unknown.
-        """
-        if seed is not None:
-            self._next = 0
-        return super().reset(seed=seed, options=options)
 
     def step(
         self, action: int | np.int64

@@ -248,7 +248,6 @@ class MicroBatchOrderEnv(PlanEnv):
             self.fixed = OrderTables.of(problem)
         elif self.source.is_fixed:
             self.fixed = named(instance)
-        self._next = 0  # of the set, if ``order`` is sequential
         self._play, self._row = Play(1), np.zeros(1, dtype=np.int64)
         # A problem to render before the first reset.
         self._use(self.fixed or self.source.draw(np.random.default_rng(0)))
@@ -266,18 +265,6 @@ class MicroBatchOrderEnv(PlanEnv):
     def draws(self) -> bool:
         """Whether problems are drawn, from the generator or from a set."""
         return self.fixed is None
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start anew, with the next problem or the one that ``options`` name.
-
-        Raises:
-            ParenvsError: an option or the instance is unknown.
-        """
-        if seed is not None:
-            self._next = 0
-        return super().reset(seed=seed, options=options)
 
     def _elsewhere(self, options: dict[str, Any]) -> OrderTables:
         check_options(options, self.OPTIONS)

@@ -130,7 +130,6 @@ class PartitionPlanEnv(PlanEnv):
             self.fixed = looked(problem)
         elif self.source.is_fixed:
             self.fixed = named(instance)
-        self._next = 0  # of the set, if ``order`` is sequential
         # A problem to render before the first reset.
         self._use(self.fixed or named(self.source.members[0]))
         self.action_space = spaces.Discrete(2)
@@ -154,18 +153,6 @@ class PartitionPlanEnv(PlanEnv):
     def instance(self) -> str:
         """Name of the problem; its plans carry the name of the graph."""
         return self.episode.outlook.name
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start anew, with the next problem or the one that ``options`` name.
-
-        Raises:
-            ParenvsError: an option or the instance is unknown.
-        """
-        if seed is not None:
-            self._next = 0
-        return super().reset(seed=seed, options=options)
 
     def step(
         self, action: int | np.int64

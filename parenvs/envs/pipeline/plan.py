@@ -254,7 +254,6 @@ class PipelinePlanEnv(PlanEnv):
         elif instance is not None and not is_set(instance):
             self._fixed = self._named(self._settings)
         self._left = 0  # episodes until the next problem is drawn
-        self._next = 0  # of the set, if ``order`` is sequential
         if self._fixed is not None:
             self._use(self._fixed)
         else:  # a problem to render before the first reset
@@ -270,18 +269,6 @@ class PipelinePlanEnv(PlanEnv):
             }
         )
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start anew, with the next problem or the one that ``options`` name.
-
-        Raises:
-            ParenvsError: an option or the instance is unknown, or no plan fits the memory.
-        """
-        if seed is not None:
-            self._left = self._next = 0
-        return super().reset(seed=seed, options=options)
-
     def _elsewhere(self, options: dict[str, Any]) -> PointSpace:
         return self._space_of_options(options)
 
@@ -291,7 +278,7 @@ class PipelinePlanEnv(PlanEnv):
             self._left = 0
         elif self._fixed is not None:
             self._use(self._fixed)
-        elif self._left:
+        elif self._left and self._next:  # a seed begins with a new problem
             self._left -= 1
         else:
             self._use(self._drawn(self.np_random, self._next, self.np_random_seed))

@@ -91,6 +91,8 @@ def test_repeat():
     chains = [env.reset(seed=1)[0]["chain"]] + [env.reset()[0]["chain"] for _ in range(6)]
     same = [np.array_equal(a, b) for a, b in itertools.pairwise(chains)]
     assert same == [True, True, False, True, True, False]
+    assert np.array_equal(env.reset(seed=1)[0]["chain"], chains[0])  # a seed starts anew
+    assert not np.array_equal(env.reset(seed=2)[0]["chain"], chains[0])
 
 
 def test_options__for_one_episode():
