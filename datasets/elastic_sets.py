@@ -9,19 +9,19 @@ by ``parenvs.elastic.markov.draw_markov``. Problems are called FAMILY-MODEL-NUMB
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
+from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.elastic.files import Row, save_set
 from parenvs.elastic.markov import FAMILIES, draw_markov
 from parenvs.elastic.problem import INTERVALS
-from parenvs.shipped import ELASTIC_SETS, MEASURED, data_folder
+from parenvs.shipped import ELASTIC_SETS, MEASURED
 
-COMMAND = "python -m parenvs.datasets.elastic_sets"
+MODULE = "parenvs.datasets.elastic_sets"
 SEED = 2024
 """Seed of the shipped sets."""
 NODES = 32
@@ -45,22 +45,17 @@ def make_set(name: str, seed: int) -> dict[str, Row]:
     }
 
 
+def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
+    """Make a shipped set and write it into a folder; return the path and the number of problems."""
+    path = folder / f"{name}.json"
+    rows = make_set(name, seed)
+    save_set(path, rows)
+    return path, len(rows)
+
+
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
-    parser.add_argument("sets", nargs="*", metavar="SET", help="sets (default: all)")
-    parser.add_argument("--seed", type=int, default=SEED, help=f"default: {SEED}")
-    parser.add_argument("--out", type=Path, default=data_folder(), help="folder of the files")
-    options = parser.parse_args(None if arguments is None else list(arguments))
-    for name in options.sets:
-        if name not in COUNTS:
-            print(f"{COMMAND}: no set {name!r}; known: {', '.join(COUNTS)}", file=sys.stderr)
-            return 2
-    for name in options.sets or COUNTS:
-        rows = make_set(name, abs(options.seed))
-        save_set(options.out / f"{name}.json", rows)
-        print(f"{options.out / name}.json: {len(rows):,} problems")
-    return 0
+    return write_files(command_line(MODULE, __doc__, SEED), COUNTS, write_set, arguments)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ problem. A problem that is read equals the one that was drawn, bit for bit.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections import Counter
@@ -33,12 +32,13 @@ from parenvs.datasets.generators import (
     generated,
     generated_cluster,
 )
+from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line
 from parenvs.files import replacing
 from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.instances import data_folder
 
-COMMAND = "python -m parenvs.datasets.instance_sets"
+MODULE = "parenvs.datasets.instance_sets"
 SEED = 2007
 """Seed of the shipped sets."""
 SETS: dict[str, tuple[int, Ranges]] = {
@@ -182,8 +182,9 @@ def _read(path: Path) -> list[DrawnProblem]:
 
 def _remedy(path: Path) -> str:
     """Return the words that tell how to make a damaged file again."""
-    shipped = path.stem in SETS
-    return f"make it anew with {COMMAND} {path.stem}" if shipped else "write it anew with save_set"
+    if path.stem in SETS:
+        return f"make it anew with python -m {MODULE} {path.stem}"
+    return "write it anew with save_set"
 
 
 def _inconsistency(arrays: dict[str, np.ndarray]) -> str:
@@ -258,23 +259,17 @@ def _equal(one: DrawnProblem, other: DrawnProblem) -> bool:
     return identity(one) == identity(other)
 
 
+def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
+    """Make a shipped set and write it into a folder; return the path and the number of problems."""
+    path = folder / f"{name}.npz"
+    problems = make_set(name, seed)
+    save_set(path, problems)
+    return path, len(problems)
+
+
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
-    parser.add_argument("sets", nargs="*", metavar="SET", help="sets (default: all)")
-    parser.add_argument("--seed", type=int, default=SEED, help=f"default: {SEED}")
-    parser.add_argument("--out", type=Path, default=data_folder(), help="folder of the files")
-    options = parser.parse_args(None if arguments is None else list(arguments))
-    unknown = [name for name in options.sets if name not in SETS]
-    if unknown or options.seed < 0:
-        fault = f"no set {unknown[0]!r}; known: {', '.join(SETS)}" if unknown else "--seed < 0"
-        print(f"{COMMAND}: {fault}", file=sys.stderr)
-        return 2
-    for name in options.sets or SETS:
-        path = options.out / f"{name}.npz"
-        save_set(path, make_set(name, options.seed))
-        print(f"{path}: {SETS[name][0]:,} problems, {path.stat().st_size:,} bytes")
-    return 0
+    return write_files(command_line(MODULE, __doc__, SEED), SETS, write_set, arguments)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ squared lengths of each problem, from which the seconds follow. Problems are cal
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,11 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from parenvs.datasets.drawing.orders import INSIDE, OUTSIDE, TIERS, OrderRanges, draw_step
+from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.ordering.files import save_set
 from parenvs.ordering.packing import PackedStep
-from parenvs.shipped import ORDER_SETS, data_folder
+from parenvs.shipped import ORDER_SETS
 
-COMMAND = "python -m parenvs.datasets.order_sets"
+MODULE = "parenvs.datasets.order_sets"
 SEED = 1975
 """Seed of the shipped sets."""
 SETS: dict[str, tuple[int, OrderRanges]] = dict(
@@ -43,24 +43,17 @@ def make_set(name: str, seed: int) -> dict[str, PackedStep]:
     }
 
 
+def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
+    """Make a shipped set and write it into a folder; return the path and the number of problems."""
+    path = folder / f"{name}.json"
+    steps = make_set(name, seed)
+    save_set(path, steps)
+    return path, len(steps)
+
+
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
-    parser.add_argument("sets", nargs="*", metavar="SET", help="sets (default: all)")
-    parser.add_argument("--seed", type=int, default=SEED, help=f"default: {SEED}")
-    parser.add_argument("--out", type=Path, default=data_folder(), help="folder of the files")
-    options = parser.parse_args(None if arguments is None else list(arguments))
-    unknown = [name for name in options.sets if name not in SETS]
-    if unknown or options.seed < 0:
-        fault = f"no set {unknown[0]!r}; known: {', '.join(SETS)}" if unknown else "--seed < 0"
-        print(f"{COMMAND}: {fault}", file=sys.stderr)
-        return 2
-    for name in options.sets or SETS:
-        path = options.out / f"{name}.json"
-        steps = make_set(name, options.seed)
-        save_set(path, steps)
-        print(f"{path}: {len(steps):,} problems, {path.stat().st_size:,} bytes")
-    return 0
+    return write_files(command_line(MODULE, __doc__, SEED), SETS, write_set, arguments)
 
 
 if __name__ == "__main__":

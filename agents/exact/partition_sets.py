@@ -17,12 +17,10 @@ No family is in two sets. Three are in none: ``gpt``, whose graph is too large, 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -31,6 +29,7 @@ from parenvs.agents.heuristics.partition import partition_all
 from parenvs.cluster import Cluster
 from parenvs.datasets.partitions.problems import build, members, row_of
 from parenvs.datasets.references import PARTITIONS, Row, read, write
+from parenvs.datasets.set_commands import command_line, read_options
 from parenvs.errors import InfeasibleError, ParenvsError, printable
 from parenvs.instances import load_graph
 from parenvs.partitioning.drawn.files import SetRow, save_set
@@ -39,9 +38,9 @@ from parenvs.partitioning.problem import Partitioning
 from parenvs.partitioning.space import OPEN, PartitionSpace
 from parenvs.partitioning.step import Step
 from parenvs.plan import REMADE
-from parenvs.shipped import PARTITION_SETS, data_folder, manifest
+from parenvs.shipped import PARTITION_SETS, manifest
 
-COMMAND = "python -m parenvs.agents.exact.partition_sets"
+MODULE = "parenvs.agents.exact.partition_sets"
 SEED = 2007
 """Seed of the shipped sets."""
 FAMILIES: dict[str, tuple[str, ...]] = dict(
@@ -237,19 +236,12 @@ def check(sets: Iterable[str], references: dict[str, Row]) -> int:
 
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("sets", nargs="*", metavar="SET", help="sets (default: all)")
-    parser.add_argument("--seed", type=int, default=SEED, help=f"default: {SEED}")
+    parser = command_line(MODULE, __doc__, SEED)
     parser.add_argument("--check", action="store_true", help="solve again, change nothing")
-    parser.add_argument("--out", type=Path, default=data_folder(), help="folder of the files")
-    options = parser.parse_args(None if arguments is None else list(arguments))
-    unknown = [name for name in options.sets if name not in PARTITION_SETS]
-    if unknown or options.seed < 0:
-        known = ", ".join(PARTITION_SETS)
-        words = f"no set {unknown[0]!r}; known: {known}" if unknown else "--seed < 0"
-        print(f"{COMMAND}: {words}", file=sys.stderr)
+    options = read_options(parser, PARTITION_SETS, arguments)
+    if options is None:
         return 2
-    sets, path = options.sets or PARTITION_SETS, options.out / PARTITIONS
+    sets, path = options.sets, options.out / PARTITIONS
     try:
         references = read(path)
         if options.check:

@@ -4,7 +4,7 @@ import pytest
 from parenvs.datasets import order_sets
 from parenvs.datasets.drawing import orders
 from parenvs.errors import ParenvsError
-from parenvs.shipped import ORDER_SETS, ordering_steps
+from parenvs.shipped import ORDER_SETS, data_folder, ordering_steps
 
 
 @pytest.mark.parametrize("tier", orders.TIERS)
@@ -41,7 +41,7 @@ def test_tier_of__unknown():
 @pytest.mark.parametrize("name", ORDER_SETS)
 def test_order_sets__are_what_the_command_makes(name, tmp_path):
     assert order_sets.main([name, "--out", str(tmp_path)]) == 0
-    shipped = order_sets.data_folder() / f"{name}.json"
+    shipped = data_folder() / f"{name}.json"
     assert (tmp_path / f"{name}.json").read_bytes() == shipped.read_bytes()
     assert len(ordering_steps(name)) == len(orders.TIERS) * order_sets.SETS[name][0]
 

@@ -72,7 +72,10 @@ def test_sets__faults_of_references():
 
 def test_sets__command_refuses_what_it_does_not_know(capsys):
     assert partition_sets.main(["partition-trial"]) == 2
-    assert "no set 'partition-trial'; known: partition-train" in capsys.readouterr().err
+    assert (
+        "no set 'partition-trial' (did you mean 'partition-train'?); known: "
+        in capsys.readouterr().err
+    )
     assert partition_sets.main(["--seed", "-1"]) == 2
 
 

@@ -1,0 +1,73 @@
+"""The command lines of the modules that make shipped sets anew."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+from parenvs.errors import did_you_mean, printable, shown
+from parenvs.shipped import data_folder
+
+
+def command_line(module: str, about: str | None, seed: int) -> argparse.ArgumentParser:
+    """Return a parser of ``sets``, ``seed`` and ``out``.
+
+    Args:
+        module: the module, ``parenvs.datasets.NAME``.
+        about: its docstring, whose first line is the description.
+        seed: the seed by default.
+    """
+    first = (about or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=first)
+    parser.add_argument("sets", nargs="*", metavar="SET", help="sets (default: all)")
+    parser.add_argument("--seed", type=int, default=seed, help=f"default: {seed}")
+    parser.add_argument("--out", type=Path, default=data_folder(), help="folder of the files")
+    return parser
+
+
+def read_options(
+    parser: argparse.ArgumentParser, known: Collection[str], arguments: Iterable[str] | None
+) -> argparse.Namespace | None:
+    """Return the options; None if a set is unknown or the seed negative, which it prints."""
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    options.sets = options.sets or list(known)
+    unknown = [name for name in options.sets if name not in known]
+    fault = ""
+    if unknown:
+        hint = did_you_mean(unknown[0], known)
+        fault = f"no set {shown(unknown[0])}{hint}; known: {', '.join(known)}"
+    elif options.seed < 0:
+        fault = f"--seed is {options.seed}; give 0 or more"
+    if fault:
+        print(f"{parser.prog}: {printable(fault)}", file=sys.stderr)
+        return None
+    return options
+
+
+def write_files(
+    parser: argparse.ArgumentParser,
+    known: Collection[str],
+    write: Callable[[str, int, Path], tuple[Path, int]],
+    arguments: Iterable[str] | None,
+) -> int:
+    """Make sets, a file each, as the command line says.
+
+    Args:
+        parser: of ``command_line``.
+        known: the sets there are.
+        write: makes a set from its name and the seed and writes it into a folder; returns the path
+            and the number of problems.
+        arguments: of the command line (default: those of the process).
+
+    Returns:
+        The exit status.
+    """
+    options = read_options(parser, known, arguments)
+    if options is None:
+        return 2
+    for name in options.sets:
+        path, count = write(name, options.seed, options.out)
+        print(f"{path}: {count:,} problems, {path.stat().st_size:,} bytes")
+    return 0
