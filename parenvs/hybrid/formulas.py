@@ -347,7 +347,12 @@ def parameters(model: HybridModel, stages: Stages) -> tuple[np.ndarray, np.ndarr
     """Return the parameters on a device, (S, ...): those all replicas hold, and experts'."""
     split = stages.split
     shape = np.shape(stages.replicas)
-    dense, experts = (_wide(part, shape) for part in model.parameters_of(stages.layers, split))
+    everywhere: Any = 0.0
+    dealt: Any = 0.0
+    for kind, count in zip(model.kinds, stages.layers, strict=True):
+        held, own = kind.parameters(split)
+        everywhere, dealt = everywhere + count * held, dealt + count * own
+    dense, experts = _wide(everywhere, shape), _wide(dealt, shape)
     if model.embedding is not None:
         dense[0] += _wide(model.embedding.parameters(split)[0], shape)[0]
     if model.head is not None:

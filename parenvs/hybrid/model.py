@@ -10,11 +10,8 @@ import numpy as np
 
 from parenvs.graph.graph import Graph
 from parenvs.hybrid.graph.chain import GraphChain, chain_of
-from parenvs.hybrid.layers import Embedding, Head, Layer, Split, TransformerBlock
+from parenvs.hybrid.layers import Embedding, Head, Layer, TransformerBlock
 from parenvs.hybrid.shape import TransformerShape
-
-Figure = Any
-"""A number or an array of numbers, one for each plan."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +138,3 @@ class HybridModel:
             chain=chain,
             notes=chain.notes,
         )
-
-    def parameters_of(self, layers: np.ndarray, split: Split) -> tuple[Figure, Figure]:
-        """Return the parameters on a device of (K, ...) layers: shared ones, and experts'."""
-        dense: Figure = 0.0
-        experts: Figure = 0.0
-        for kind, count in zip(self.kinds, layers, strict=True):
-            held, dealt = kind.parameters(split)
-            dense, experts = dense + count * held, experts + count * dealt
-        return dense, experts

@@ -113,15 +113,6 @@ class Chains:
         self.kinds, (self.embedding, self.head) = layers[:-2], layers[-2:]
         self.tied_parameters = columns.tied[rows]
 
-    def parameters_of(self, layers: np.ndarray, split: Split) -> tuple[Figure, Figure]:
-        """See ``HybridModel.parameters_of``."""
-        dense: Figure = 0.0
-        experts: Figure = 0.0
-        for kind, count in zip(self.kinds, layers, strict=True):
-            held, dealt = kind.parameters(split)
-            dense, experts = dense + count * held, experts + count * dealt
-        return dense, experts
-
 
 class Columns:
     """P problems as arrays; all have one stack, one precision and servers of one size.
