@@ -277,13 +277,16 @@ def picture(groups: dict[str, list[dict[str, Any]]]) -> Figure:
 
 def curves(axes: Axes, groups: dict[str, list[dict[str, Any]]]) -> None:
     """Draw the median and the range of the curves of each agent's seeds."""
-    for agent, rows in groups.items():
-        own = [np.array(row["points"], dtype=float) for row in rows if row["points"]]
-        if own:
-            steps, middle, low, high = spread(own)
-            steps = np.maximum(steps, steps[steps > 0].min() / 3)  # the start, on a log axis
-            axes.fill_between(steps, low, high, color=colour(agent), alpha=0.18, linewidth=0)
-            axes.plot(steps, middle, color=colour(agent))
+    found = {
+        agent: spread([np.array(row["points"], dtype=float) for row in rows if row["points"]])
+        for agent, rows in groups.items() if any(row["points"] for row in rows)
+    }  # fmt: skip
+    # The start, on a log axis: the same place for all.
+    start = min((steps[steps > 0].min() for steps, *_ in found.values()), default=3.0) / 3
+    for agent, (steps, middle, low, high) in found.items():
+        steps = np.maximum(steps, start)
+        axes.fill_between(steps, low, high, color=colour(agent), alpha=0.18, linewidth=0)
+        axes.plot(steps, middle, color=colour(agent))
     framed(axes, "environment steps")
     if axes.get_ylim()[1] > 2:  # lengths
         axes.set_yscale("log")
