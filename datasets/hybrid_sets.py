@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from parenvs.datasets.hetero_sets import write_sets
+from parenvs.datasets.set_commands import command_line, write_file
 from parenvs.hybrid.drawing import INSIDE, OUTSIDE, Ranges, family_of, make
 from parenvs.hybrid.problem import Hybrid
 
-COMMAND = "python -m parenvs.datasets.hybrid_sets"
+MODULE = "parenvs.datasets.hybrid_sets"
 SEED = 1104
 """Seed of the shipped sets."""
 FILE = "hybrid.json"
@@ -40,18 +42,51 @@ def make_set(name: str, seed: int) -> list[Hybrid]:
         seed: not negative.
     """
     count, ranges = SETS[name]
-    place, counts, problems = list(SETS).index(name), Counter[str](), []
+    return draw(name, (seed, list(SETS).index(name)), count, family_of, partial(make, ranges))
+
+
+def draw(
+    name: str,
+    seeds: tuple[int, int],
+    count: int,
+    family_of: Callable[[int], str],
+    make: Callable[[str, np.random.Generator, str], Hybrid],
+) -> list[Hybrid]:
+    """Draw the problems of a set; each has a generator of its own.
+
+    Args:
+        name: the set, with which the problems' names begin.
+        seeds: what the generators are seeded by before the problem's number.
+        count: number of problems.
+        family_of: gives the family of a problem's number.
+        make: draws a problem from its family, a generator and its name.
+    """
+    counts, problems = Counter[str](), []
     for number in range(count):
         family = family_of(number)
-        rng = np.random.default_rng([seed, place, number])
-        problems.append(make(ranges, family, rng, f"{name}/{family}-{counts[family]:03d}"))
+        rng = np.random.default_rng([*seeds, number])
+        problems.append(make(family, rng, f"{name}/{family}-{counts[family]:03d}"))
         counts[family] += 1
     return problems
 
 
+def rows(problems: Iterable[Hybrid]) -> Iterator[dict[str, Any]]:
+    """Give the problems as objects of JSON types."""
+    for problem in problems:
+        assert problem.model.shape is not None
+        yield {
+            "shape": problem.model.shape.to_json(),
+            "cluster": problem.cluster.to_json(),
+            "batch": problem.batch,
+            "stack": problem.stack.to_json(),
+            "precision": problem.precision,
+        }
+
+
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
-    return write_sets(COMMAND, SEED, FILE, list(SETS), make_set, arguments)
+    parser = command_line(MODULE, __doc__, SEED, choose=False)
+    return write_file(parser, FILE, SETS, lambda *of: rows(make_set(*of)), arguments)
 
 
 if __name__ == "__main__":

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 from parenvs.errors import did_you_mean, printable, shown
+from parenvs.files import replacing
 from parenvs.shipped import data_folder
 
 
-def command_line(module: str, about: str | None, seed: int) -> argparse.ArgumentParser:
+def command_line(
+    module: str, about: str | None, seed: int, choose: bool = True
+) -> argparse.ArgumentParser:
     """Return a parser of ``sets``, ``seed`` and ``out``.
 
     Args:
         module: the module, ``parenvs.datasets.NAME``.
         about: its docstring, whose first line is the description.
         seed: the seed by default.
+        choose: whether single sets can be made; without it ``sets`` is no argument, and empty.
     """
     first = (about or "").splitlines()[0]
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=first)
-    parser.add_argument("sets", nargs="*", metavar="SET", help="sets (default: all)")
+    if choose:
+        parser.add_argument("sets", nargs="*", metavar="SET", help="sets (default: all)")
+    else:
+        parser.set_defaults(sets=[])
     parser.add_argument("--seed", type=int, default=seed, help=f"default: {seed}")
     parser.add_argument("--out", type=Path, default=data_folder(), help="folder of the files")
     return parser
@@ -70,4 +79,38 @@ def write_files(
     for name in options.sets:
         path, count = write(name, options.seed, options.out)
         print(f"{path}: {count:,} problems, {path.stat().st_size:,} bytes")
+    return 0
+
+
+def write_file(
+    parser: argparse.ArgumentParser,
+    file: str,
+    known: Collection[str],
+    rows: Callable[[str, int], Iterable[dict[str, Any]]],
+    arguments: Iterable[str] | None,
+) -> int:
+    """Make all sets of one file, as the command line says.
+
+    Args:
+        parser: of ``command_line``, without a choice.
+        file: name of the file.
+        known: the sets there are.
+        rows: makes the problems of a set, objects of JSON types, from its name and the seed.
+        arguments: of the command line (default: those of the process).
+
+    Returns:
+        The exit status.
+    """
+    options = read_options(parser, known, arguments)
+    if options is None:
+        return 2
+    sets = []
+    for name in options.sets:
+        lines = ",\n".join(json.dumps(row) for row in rows(name, options.seed))
+        sets.append(f'"{name}": [\n{lines}\n]')
+    path = options.out / file
+    text = f'{{"schema": 1, "seed": {options.seed}, "sets": {{\n' + ",\n".join(sets) + "\n}}\n"
+    with replacing(path) as stream:
+        stream.write(text.encode())
+    print(f"{path}: {len(sets)} sets, {path.stat().st_size:,} bytes")
     return 0

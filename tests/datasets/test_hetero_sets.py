@@ -101,4 +101,4 @@ def test_sets__unknown_and_damaged(tmp_path, monkeypatch):
 
 def test_main__negative_seed(capsys):
     assert hetero_sets.main(["--seed", "-1"]) == 2
-    assert "--seed < 0" in capsys.readouterr().err
+    assert "--seed is -1; give 0 or more" in capsys.readouterr().err
