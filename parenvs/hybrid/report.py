@@ -17,7 +17,7 @@ from parenvs.hybrid.simulate import ChunkSeconds, HybridTimetable, simulate
 from parenvs.hybrid.stack import Machine
 from parenvs.hybrid.stages import Memory, Stages, Step
 from parenvs.pipeline import formulas as pure
-from parenvs.plan import ILLEGAL, Bounded, HybridPlan
+from parenvs.plan import ILLEGAL, HybridPlan, TimedReport
 
 MOST_PASSES = 2_000_000
 """Passes of a step that are simulated, at most."""
@@ -70,7 +70,7 @@ class HybridStageReport(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HybridReport:
+class HybridReport(TimedReport):
     """The judge's verdict on a hybrid plan.
 
     Attributes:
@@ -117,19 +117,6 @@ class HybridReport:
         if not self.legal:
             return ILLEGAL
         return float(pure.value(self.length_seconds, self.bound_seconds))
-
-    def gap(self, answer: Bounded) -> float | None:
-        """Return the share by which the length exceeds a proven bound, ``L / bound - 1``.
-
-        Args:
-            answer: an answer to the same problem.
-
-        Returns:
-            None if the plan is illegal or ``answer`` has no bound.
-        """
-        if not (self.legal and answer.bound):
-            return None
-        return self.length_seconds / answer.bound - 1
 
     @property
     def micro_batches(self) -> int:

@@ -15,7 +15,7 @@ from parenvs.errors import InfeasibleError
 from parenvs.ordering import formulas
 from parenvs.ordering.formulas import Seconds
 from parenvs.ordering.packing import PackedStep
-from parenvs.plan import ILLEGAL, Bounded, OrderPlan
+from parenvs.plan import ILLEGAL, OrderPlan, TimedReport
 
 NANO = 1e9
 """Seconds are whole nanoseconds, so that they and their fingerprint are the same everywhere."""
@@ -138,7 +138,7 @@ class Ordering:
 
 
 @dataclass(frozen=True)
-class OrderReport:
+class OrderReport(TimedReport):
     """The judge's verdict on an order of micro-batches.
 
     Attributes:
@@ -172,19 +172,6 @@ class OrderReport:
     def value(self) -> float:
         """The bound over the length, in (0, 1]; -1 if the plan is illegal."""
         return self.bound_seconds / self.length_seconds if self.legal else ILLEGAL
-
-    def gap(self, answer: Bounded) -> float | None:
-        """Return the share by which the length exceeds a proven bound, ``L / bound - 1``.
-
-        Args:
-            answer: an answer to the same problem.
-
-        Returns:
-            None if the plan is illegal or ``answer`` has no bound.
-        """
-        if not (self.legal and answer.bound):
-            return None
-        return self.length_seconds / answer.bound - 1
 
     @cached_property
     def timetable(self) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ from parenvs.pipeline import formulas, legality
 from parenvs.pipeline.profile import StageProfile
 from parenvs.pipeline.simulate import StageTimes, Timetable, simulate
 from parenvs.pipeline.sums import ChainSums
-from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCHES, RECOMPUTE, TIED, Bounded, PipelinePlan
+from parenvs.plan import COPIES, ILLEGAL, MICRO_BATCHES, RECOMPUTE, TIED, PipelinePlan, TimedReport
 
 MOST_MICRO_BATCHES = 10_000
 """Largest number of micro-batches; the time of the simulation grows with it."""
@@ -379,7 +379,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(TimedReport):
     """The judge's verdict on a plan: legality, length, memory and stages.
 
     Attributes:
@@ -413,20 +413,6 @@ class Report:
         if not self.legal:
             return ILLEGAL
         return float(formulas.value(self.length_seconds, self.bubble_free_seconds))
-
-    def gap(self, answer: Bounded) -> float | None:
-        """Return the share by which the length exceeds a proven bound, ``L / bound - 1``.
-
-        Args:
-            answer: an answer to the same problem.
-
-        Returns:
-            A share that is at most zero if the plan is as good as the bound; None if the plan is
-            illegal or ``answer`` has no bound.
-        """
-        if not (self.legal and answer.bound):
-            return None
-        return self.length_seconds / answer.bound - 1
 
     def __str__(self) -> str:
         """Return the verdict and the stages in a few lines; ``parenvs.viewer.text`` shows more."""

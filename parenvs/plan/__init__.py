@@ -5,7 +5,7 @@ defaults of the settings that a plan is made for (micro-batches, copies, rules, 
 leave them out.
 """
 
-from parenvs.plan.base import HEAD, ILLEGAL, SCHEMA, Bounded, Plan
+from parenvs.plan.base import HEAD, ILLEGAL, SCHEMA, Bounded, Plan, TimedReport
 from parenvs.plan.fields import LARGEST_NUMBER
 from parenvs.plan.files import PARTITION_PLANS, PLANS, load_plan
 from parenvs.plan.hybrid import (
@@ -54,5 +54,6 @@ __all__ = [
     "PartitionPlan",
     "PipelinePlan",
     "Plan",
+    "TimedReport",
     "load_plan",
 ]

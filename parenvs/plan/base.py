@@ -30,6 +30,34 @@ class Bounded(Protocol):
         """Proven bound of what the task minimises (seconds) or maximises (return), or None."""
 
 
+class _Timed(Protocol):
+    """A report on a plan whose cost is the length of a step."""
+
+    @property
+    def legal(self) -> bool: ...
+
+    @property
+    def length_seconds(self) -> float: ...
+
+
+class TimedReport:
+    """What reports on plans whose cost is the length of a step have in common."""
+
+    def gap(self: _Timed, answer: Bounded) -> float | None:
+        """Return the share by which the length exceeds a proven bound, ``L / bound - 1``.
+
+        Args:
+            answer: an answer to the same problem.
+
+        Returns:
+            A share that is at most zero if the plan is as good as the bound; None if the plan is
+            illegal or ``answer`` has no bound.
+        """
+        if not (self.legal and answer.bound):
+            return None
+        return self.length_seconds / answer.bound - 1
+
+
 class Plan(ABC):
     """Base of the plans of every task."""
 
