@@ -159,7 +159,7 @@ def _draw(
     picture = blank_figure(height)
     _heading(picture, height, records)
     known = {p.name: p for p in problems}
-    last = max([p[0] for r in records for p in r["points"]], default=10 * FIRST)
+    steps = [p[0] for r in records for p in r["points"]] or [FIRST, 10 * FIRST]
     width = (WIDTH - LEFT - RIGHT + GAP) / max(len(columns), 1)
     for i, (task, setting) in enumerate(rows):
         y = TOP + i * ROW
@@ -175,7 +175,7 @@ def _draw(
             axes = picture.add_axes(
                 (place[0] / WIDTH, place[1] / height, place[2] / WIDTH, place[3] / height)
             )
-            _frame(axes, last, i == len(rows) - 1, j == 0)
+            _frame(axes, (min(steps), max(steps)), i == len(rows) - 1, j == 0)
             if i == 0:
                 axes.set_title(Path(instance).name, size=10, weight="bold", color=INK)
             name = f"{task} {setting} {instance}"
@@ -212,17 +212,18 @@ def _heading(picture: Figure, height: float, records: Sequence[Mapping[str, Any]
         x -= 0.1 * (len(agent) + 2) + 0.25
 
 
-def _frame(axes: Axes, last: float, bottom: bool, left: bool) -> None:
+def _frame(axes: Axes, steps: tuple[float, float], bottom: bool, left: bool) -> None:
     """Set up axes from the first step to the last, and from 0 to the optimum."""
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_facecolor(TRACK)
     axes.set_xscale("log")
-    axes.set_xlim(FIRST / 2, last * 1.25)
+    low, high = min(steps[0], FIRST) * 0.7, steps[1] * 1.25
+    axes.set_xlim(low, high)
     axes.set_ylim(-0.04, 1.1)
     axes.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"] if left else [""] * 3)
-    decades = [10**k for k in range(1, 10) if 10**k <= last * 1.25]
-    names = {10: "10", 100: "100", 1000: "1k", 10**4: "10k", 10**5: "100k", 10**6: "1M"}
+    decades = [10**k for k in range(10) if low <= 10**k <= high]
+    names = {1: "1", 10: "10", 100: "100", 1000: "1k", 10**4: "10k", 10**5: "100k", 10**6: "1M"}
     axes.set_xticks(decades, [names.get(d, f"{d:.0e}") if bottom else "" for d in decades])
     axes.minorticks_off()
     axes.tick_params(length=3, width=0.7, color=QUIET, labelcolor=QUIET, labelsize=8.5)
