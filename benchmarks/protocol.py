@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -190,8 +190,8 @@ def wanted(chosen: Any) -> list[Run]:
     return runs
 
 
-def report(groups: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Return the tables of the runs of each agent."""
+def report(groups: dict[str, list[dict[str, Any]]], agents: Sequence[str]) -> list[str]:
+    """Return the tables of the runs of each agent, and which of ``agents`` have none."""
     names = set_of(SET).problems
     references = references_of(SET, names)
     found = {
@@ -219,6 +219,11 @@ def report(groups: dict[str, list[dict[str, Any]]]) -> list[str]:
             share, (low, high) = one.improvement_over(rival)
             cells.append(f"{percent(share, 1)} ({percent(low, 1)} to {percent(high, 1)})")
         better.append([agent, *cells])
+    idle = [
+        f"`{agent}` ({TRAINED[agent]:,} steps)"
+        for agent in agents
+        if agent in TRAINED and agent not in groups
+    ]
     return [
         f"Regret on the {len(names):,} problems of `{SET}`, none of which is trained on: the share "
         "of the proven optimum's return that a plan falls short of. Interquartile mean, with the "
@@ -229,6 +234,7 @@ def report(groups: dict[str, list[dict[str, Any]]]) -> list[str]:
         "problems. `docs/reporting.md` has the protocol.",
         table(["agent", "what", "steps", "seeds", "regret", "95 % interval", "over", "mean",
                "L / optimum", "optimal", "illegal", "minutes"], lines, left=2),
+        *([f"Not run: {', '.join(idle)}."] if idle else []),
         "## Performance profile\n\nShare of the episodes with at most a given regret.",
         table(["agent", *(f"{x:g}" for x in THRESHOLDS)], profiles, left=1),
         "## Probability of improvement\n\nHow likely a run of the row has a smaller regret on a "
@@ -345,7 +351,7 @@ def main() -> None:
         if run.key in done:
             groups.setdefault(run.agent, []).append(done[run.key])
     write(chosen.out / "protocol.png", partial(picture, groups))
-    publish("protocol", report(groups), None, chosen.out)
+    publish("protocol", report(groups, chosen.agents), None, chosen.out)
 
 
 if __name__ == "__main__":
