@@ -11,7 +11,6 @@ stopped goes on from its last checkpoint in ``build/protocol``.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,10 +20,10 @@ from typing import Any
 
 import numpy as np
 from common import parser, percent, progress, publish, table
+from looks import VALIDATION, Looks
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import trim_mean
-from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import THRESHOLDS, SetEvaluation, references_of
@@ -37,13 +36,10 @@ from parenvs.agents.train import Config, train
 from parenvs.bench.curves import spread
 from parenvs.bench.runs import append, read, run_all
 from parenvs.datasets.sets import set_of
-from parenvs.files import write_text
 from parenvs.viewer.page import INK, QUIET, TRACK, WIDTH, blank_figure, stage_colour, style, write
 
-SET, VALIDATION, FIRST = "plan-test", "plan-validation", 80
-"""What rows are judged on; what curves are judged on, its first problems."""
-LOOKS = 8
-"""Points of a learning curve after the start."""
+SET = "plan-test"
+"""What rows are judged on."""
 TICKS = (1, 2, 5, 10, 20)
 """Labels of an axis of lengths."""
 TRAINED = {
@@ -89,39 +85,6 @@ class Run:
         return self.agent, self.seed, self.steps
 
 
-class Curve(BaseCallback):
-    """Judges the agent on ``VALIDATION`` in the course of training, and keeps the points in a file.
-
-    Args:
-        steps: environment steps of the training.
-        path: the file; a training that goes on reads it.
-    """
-
-    def __init__(self, steps: int, path: Path) -> None:
-        super().__init__()
-        self.steps, self.path = steps, path
-        self.points: list[list[float]] = json.loads(path.read_text()) if path.exists() else []
-        self.spent = 0.0  # processor seconds of looking
-
-    def _on_step(self) -> bool:
-        return True
-
-    def _on_rollout_start(self) -> None:
-        if self.num_timesteps >= len(self.points) * self.steps / LOOKS:
-            self.look()
-
-    def _on_training_end(self) -> None:
-        self.look()
-
-    def look(self) -> None:
-        """Add a point: environment steps, and the interquartile mean of the regrets."""
-        begin = time.process_time()
-        regret = evaluate_set(self.model, VALIDATION, first=FIRST).regret
-        self.points.append([self.num_timesteps, round(regret, 5)])
-        write_text(self.path, json.dumps(self.points))
-        self.spent += time.process_time() - begin
-
-
 def perform(run: Run) -> dict[str, Any]:
     """Train and judge; return the record."""
     ways: dict[str, Callable[[Run], tuple[np.ndarray, float, list[list[float]]]]] = {
@@ -158,10 +121,10 @@ def ppo(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
     folder = Path(run.build) / f"{run.agent}-{run.steps}-{run.seed}"
     folder.mkdir(parents=True, exist_ok=True)
     config = Config("PipelinePlan-v0", {"draw": 2}, "ppo", 10_000 * run.seed, run.steps)
-    curve = Curve(run.steps, folder / "curve.json")
-    result, model = train(config, folder / "run", resume=True, callbacks=[curve])
+    looks = Looks(run.steps, folder / "curve.json")
+    result, model = train(config, folder / "run", resume=True, callbacks=[looks])
     values = evaluate_set(model, SET).values[0]
-    return values, result.seconds - curve.spent, curve.points
+    return values, result.seconds - looks.spent, looks.points
 
 
 def fused(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:

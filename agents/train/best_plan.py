@@ -107,6 +107,9 @@ class BestPlan(BaseCallback):
     def _on_rollout_end(self) -> None:
         self.logger.record("plan/best_return", self.best_return)
 
+    def _on_training_end(self) -> None:
+        self.seconds = self._clock() - self._started  # with the last update
+
     def replay(self, env: VecEnv, model: BaseAlgorithm) -> None:
         """Bring environments back into the middle of their episodes, after ``restore``.
 

@@ -21,8 +21,11 @@ from parenvs.agents.chain.extractor import (
     pooled,
 )
 from parenvs.agents.chain.policy import ChainPolicy, ChainQPolicy
+from parenvs.agents.exact.points import exact_points
 from parenvs.agents.rainbow.algorithm import Rainbow
+from parenvs.agents.train.learners import ppo_settings
 from parenvs.agents.vec_env import make_env, one_thread
+from parenvs.pipeline.points import PointSpace
 
 ENVS = 12
 
@@ -255,3 +258,34 @@ def test_chain_policy__on_a_single_environment():
     mask = info["action_mask"].astype(bool)
     action, _ = model.predict(observation, action_masks=mask, deterministic=True)
     assert mask[action]
+
+
+def lengths(env, model, episodes):
+    """(episodes, number of environments) seconds of the plans that an agent draws."""
+    found = [[] for _ in range(env.num_envs)]
+    observation = env.reset()
+    while min(map(len, found)) < episodes:
+        masks = np.stack(env.env_method("action_masks"))
+        actions, _ = model.predict(observation, action_masks=masks)
+        observation, _, dones, infos = env.step(actions)
+        for row in np.flatnonzero(dones):
+            found[row].append(infos[row]["length_seconds"])
+    return np.array([one[:episodes] for one in found]).T
+
+
+def test_ppo__improves_on_sixteen_problems():
+    """The plans that it draws get shorter; at first all legal ones are alike."""
+    with one_thread():
+        env = make_env("PipelinePlan-v0", {"family": "uniform", "repeat": 10_000}, 0, 16)
+        env.reset()
+        problems = env.get_attr("problem")
+        optima = np.array([exact_points(PointSpace.build(one)).length for one in problems])
+        settings = ppo_settings("PipelinePlan-v0", 8)
+        settings.update(n_steps=16, batch_size=128, ent_coef=0.0)
+        model = MaskablePPO(ChainPolicy, env, seed=0, **settings)
+        before = lengths(env, model, 5) / optima
+        model.learn(4096)
+        after = lengths(env, model, 5) / optima
+    assert before.min() > 1 - 1e-6
+    assert after.min() > 1 - 1e-6
+    assert np.log(after).mean() < 0.8 * np.log(before).mean()
