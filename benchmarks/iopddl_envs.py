@@ -195,7 +195,7 @@ def run_solver(rows: Rows, most: int, seconds: float) -> None:
 
 def run_rules(rows: Rows, most: int) -> None:
     """Plan every problem by the rules that do not learn."""
-    from parenvs.agents.iopddl.train import greedy
+    from parenvs.agents.iopddl.learning.train import greedy
 
     methods: dict[str, Callable[[Board], int]] = {
         f"greedy, advice {level}": lambda board, level=level: greedy(board, advice=level).cost
@@ -240,7 +240,7 @@ def random_improving(board: Board) -> int:
 
 def run_learned(rows: Rows, most: int, seeds: int, share: float, match: str) -> None:
     """Train policies, and let them plan."""
-    from parenvs.agents.iopddl.train import plan
+    from parenvs.agents.iopddl.learning.train import plan
 
     agents: list[tuple[str, str, dict[str, Any]]] = [
         ("PPO", "drawn", {}),
@@ -281,8 +281,8 @@ def trained(
     """Return an agent, and the processor seconds that its training took."""
     from sb3_contrib import MaskablePPO
 
-    from parenvs.agents.iopddl.imitate import imitate, taught
-    from parenvs.agents.iopddl.train import POOL, train
+    from parenvs.agents.iopddl.learning.imitate import imitate, taught
+    from parenvs.agents.iopddl.learning.train import POOL, train
 
     stem = f"{method}-{place}-{seed}-{share:g}".replace(", ", "-").replace(" ", "-")
     path, took = BUILD / f"{stem}.zip", BUILD / f"{stem}.json"

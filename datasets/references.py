@@ -23,9 +23,10 @@ HETERO = "hetero-references.json"
 """References of problems of the sets ``hetero-N-test``."""
 ORDERS = "order-references.json"
 """References of the sets of orders of micro-batches."""
-
 PARTITIONS = "partition-references.json"
 """References of the sets of partition problems."""
+INTRA_OP = "intra-op-references.json"
+"""References of the sets of ``IntraOpSharding-v0``; lengths and bounds are costs."""
 
 Row = dict[str, Any]
 """A reference as an object of JSON types."""

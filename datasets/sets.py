@@ -4,30 +4,46 @@ A set belongs to an environment, which plays it with ``instance=SET, order="sequ
 returns on it are measured against is data, that other modules prove and write:
 
 * ``plan-*``: proven optima (``parenvs.datasets.optima``);
-* ``hybrid-*``, ``hetero-*``, ``order-*`` and ``partition-*``: the best plan known and a bound that
-  no plan beats (``parenvs.datasets.references``). Where they meet, or the row says so, the plan is
-  an optimum.
+* ``hybrid-*``, ``hetero-*``, ``order-*``, ``partition-*`` and ``intra-op-*``: the best plan known
+  and a bound that no plan beats (``parenvs.datasets.references``). Where they meet, or the row says
+  so, the plan is an optimum.
 
-Without a row there is still the unit of the returns, which no plan beats: they are at most 1.
+Without a row there is still the unit of the returns, which no plan beats: they are at most 1. An
+episode is worth its return; where returns are in another unit, or of another kind, it is worth what
+its info says: ``intra-op-*`` the cost of the greedy plan over that of the plan, ``elastic-*`` the
+share of the ideal of the very course.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from parenvs.datasets import instance_sets
+from parenvs.datasets.drawing import intra_op
 from parenvs.datasets.optima import optimum_of
 from parenvs.datasets.partitions import problems as partitions
-from parenvs.datasets.references import HETERO, HYBRID, ORDERS, PARTITIONS, Row, references
+from parenvs.datasets.references import (
+    HETERO,
+    HYBRID,
+    INTRA_OP,
+    ORDERS,
+    PARTITIONS,
+    Row,
+    references,
+)
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.hybrid.problem import Hybrid
+from parenvs.plan import ILLEGAL
 from parenvs.shipped import (
+    ELASTIC_SETS,
     ORDER_SETS,
     PARTITION_SETS,
     data_folder,
+    elastic_rows,
+    load_elastic,
     load_hetero,
     load_ordering,
     manifest,
@@ -65,6 +81,8 @@ class _Kind(NamedTuple):
         file: of the references; empty for optima of their own file.
         names: gives the names of the problems of a set.
         load: gives the problem of a name.
+        worth: gives what a whole plan is worth, from the info at the end of its episode; None: its
+            return.
     """
 
     env_id: str
@@ -72,6 +90,7 @@ class _Kind(NamedTuple):
     file: str
     names: Callable[[str], list[str]]
     load: Callable[[str], Any]
+    worth: Callable[[Mapping[str, float]], float] | None = None
 
 
 _PLAN = _Kind(
@@ -92,6 +111,23 @@ _PARTITION = _Kind(
     "PartitionPlan-v0", "family", PARTITIONS,
     lambda name: list(partitions.members(name)), partitions.load,
 )  # fmt: skip
+_INTRA_OP = _Kind(
+    "IntraOpSharding-v0", "family", INTRA_OP, intra_op.set_names, intra_op.of_set,
+    lambda info: max(info["reference"], 1.0) / max(info["cost"], 1.0),
+)  # fmt: skip
+_ELASTIC = _Kind(
+    "ElasticPlan-v0", "family", "",
+    lambda name: [f"{name}/{member}" for member in elastic_rows(name)], load_elastic,
+    lambda info: info["share"],
+)  # fmt: skip
+_KINDS: dict[str, _Kind] = {
+    **dict.fromkeys(instance_sets.SETS, _PLAN),
+    **dict.fromkeys(ORDER_SETS, _ORDER),
+    **dict.fromkeys(PARTITION_SETS, _PARTITION),
+    **dict.fromkeys(intra_op.SETS, _INTRA_OP),
+    **dict.fromkeys(ELASTIC_SETS, _ELASTIC),
+}
+"""Kind of each set but those of hybrid plans, whose names are read from their files."""
 
 
 @dataclass(frozen=True)
@@ -135,12 +171,33 @@ class ProblemSet:
         """Return the problem of a name."""
         return self._kind.load(name)
 
+    @property
+    def is_of_returns(self) -> bool:
+        """Whether an episode is worth its return, and planners have names."""
+        return self._kind.worth is None
+
+    def worth(self, total: float, info: Mapping[str, float]) -> float:
+        """Return what an episode is worth, -1 if it ended with an illegal action or plan.
+
+        Args:
+            total: its return.
+            info: at its end.
+        """
+        if self._kind.worth is None:
+            return total
+        try:
+            return self._kind.worth(info)
+        except KeyError:
+            return float(ILLEGAL)
+
     def reference(self, name: str) -> Reference:
         """Return what returns on a problem are measured against.
 
         Raises:
             ParenvsError: the row of the problem is damaged, or of another problem.
         """
+        if self._kind is _ELASTIC:
+            return Reference(1.0, 1.0, KINDS[2])
         if not self._kind.file:
             optimum = optimum_of(name)
             assert optimum is not None
@@ -150,6 +207,8 @@ class ProblemSet:
             return Reference(1.0, 1.0, KINDS[2])
         if self._kind is _PARTITION:
             return _partition_reference(name, row)
+        if self._kind is _INTRA_OP:
+            return _intra_op_reference(name, row)
         problem = self.load(name)
         own = problem.model.fingerprint if isinstance(problem, Hybrid) else problem.fingerprint
         path = data_folder() / self._kind.file
@@ -179,10 +238,27 @@ def _partition_reference(name: str, row: Row) -> Reference:
     return Reference(value, max(bound, value), KINDS[0 if row.get("proven") else 1])
 
 
+def _intra_op_reference(name: str, row: Row) -> Reference:
+    """Return the reference of a sharding problem, which need not be drawn for it."""
+    path = data_folder() / INTRA_OP
+    try:
+        if row["fingerprint"] != intra_op.fingerprint_of(name):
+            raise ParenvsError(f"{path}: {name}: of another problem; make the file anew")
+        greedy = max(float(row["greedy"]), 1.0)
+        value = greedy / max(float(row["length"]), 1.0)
+        bound = greedy / max(float(row["bound"]), 1.0)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ParenvsError(f"{path}: {name}: {one_line(error)}; make the file anew") from None
+    return Reference(value, max(bound, value), KINDS[0 if row.get("proven") else 1])
+
+
 @lru_cache(maxsize=1)
 def set_names() -> tuple[str, ...]:
     """Return the names of all shipped sets."""
-    return (*instance_sets.SETS, *problem_sets(), *ORDER_SETS, *PARTITION_SETS)
+    return (
+        *instance_sets.SETS, *problem_sets(), *ORDER_SETS, *PARTITION_SETS, *intra_op.SETS,
+        *ELASTIC_SETS,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=64)
@@ -197,11 +273,7 @@ def set_of(name: str) -> ProblemSet:
             f"unknown set {shown(name)}{did_you_mean(str(name), set_names())}; known: "
             f"{', '.join(set_names())}"
         )
-    kind = _HETERO if name.startswith("hetero-") else _HYBRID
-    if name in instance_sets.SETS or name in ORDER_SETS:
-        kind = _ORDER if name in ORDER_SETS else _PLAN
-    if name in PARTITION_SETS:
-        kind = _PARTITION
+    kind = _KINDS.get(name, _HETERO if name.startswith("hetero-") else _HYBRID)
     return ProblemSet(name, tuple(kind.names(name)), kind)
 
 

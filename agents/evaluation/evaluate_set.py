@@ -63,6 +63,10 @@ def evaluate_set(
             spaces = [PointSpace.build(played.load(problem)) for problem in problems]
             values.append(policy.values(spaces))
             continue
+        if isinstance(policy, str) and not played.is_of_returns:
+            raise ParenvsError(
+                f"{name}: no planner of its problems has a name; give an agent or a function"
+            )
         if isinstance(policy, str):
             values.append([_planned(played.load(problem), policy) for problem in problems])
             continue

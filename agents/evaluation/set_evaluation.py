@@ -41,7 +41,8 @@ class SetEvaluation:
     Attributes:
         set_name: name of the set.
         problems: names of the problems.
-        values: (r, k) float64, return of each episode; -1 for an illegal plan.
+        values: (r, k) float64, what each episode is worth, mostly its return
+            (``parenvs.datasets.sets``); -1 for an illegal plan.
         references: what the returns on each problem are measured against.
         thresholds: regrets at which performance profiles are printed.
     """
@@ -204,6 +205,9 @@ def play_set(
         count: number of problems.
         greedy: whether a model plays its best action; otherwise it samples.
         settings: further arguments of the set's environment.
+
+    Raises:
+        ParenvsError: the agent has another number of actions.
     """
     played = set_of(name)
     choose = _batch_chooser(policy, greedy)
@@ -217,6 +221,13 @@ def play_set(
         **played.env_kwargs(family),
         **settings,
     )
+    width = env.single_action_space.n
+    mine = getattr(getattr(policy, "action_space", None), "n", width)
+    if mine != width:
+        raise ParenvsError(
+            f"{name}: its environment has {width} actions, and the agent was trained with {mine}; "
+            "give the family that it was trained on (--family)"
+        )
     observation, infos = env.reset(seed=0)
     number, totals, values = np.arange(batch), np.zeros(batch), np.full(count, np.nan)
     while (number < count).any():
@@ -225,11 +236,21 @@ def play_set(
         totals += rewards
         ended = np.flatnonzero(terminated)
         counted = ended[number[ended] < count]
-        values[number[counted]] = totals[counted]
+        for row in counted.tolist():
+            values[number[row]] = played.worth(totals[row], _final_info(infos, row))
         number[ended] += batch
         totals[ended] = 0.0
     env.close()
     return values.tolist()
+
+
+def _final_info(infos: Mapping[str, Any], row: int) -> dict[str, float]:
+    """Return the figures at the end of the episode of an environment of a batch."""
+    last = infos["final_info"]
+    return {
+        name: float(value[row]) for name, value in last.items()
+        if not name.startswith("_") and last[f"_{name}"][row] and value.dtype == np.float64
+    }  # fmt: skip
 
 
 def judged(

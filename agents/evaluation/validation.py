@@ -8,8 +8,11 @@ from typing import Any
 from parenvs.envs.hybrid.problems import HETERO
 from parenvs.hybrid.turns.rules import ORDERS
 
-RULES = ("mask", "server_order", "stage_devices", "most_chunks")
-"""Arguments of ``HybridPlan-v0`` that decide what a policy may choose, whatever the problem."""
+RULES = (
+    "mask", "server_order", "stage_devices", "most_chunks",  # of ``HybridPlan-v0``
+    "form", "advice", "moves", "width",  # of ``IntraOpSharding-v0``
+)  # fmt: skip
+"""Arguments that decide what a policy sees and may choose, whatever the problem."""
 
 
 def validation_set(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -28,6 +31,10 @@ def validation_set(env_id: str, env_kwargs: Mapping[str, Any]) -> tuple[str, str
         return f"{tier}-validation", env_kwargs.get("family")
     if env_id == "MicroBatchOrder-v0":
         return "order-validation", env_kwargs.get("tier", "p8-m16")
+    if env_id == "IntraOpSharding-v0":
+        return "intra-op-validation", env_kwargs.get("family", "mesh")
+    if env_id == "ElasticPlan-v0":
+        return "elastic-validation", None
     if env_id == "PartitionPlan-v0":
         return "partition-validation", None  # its families are not those of the training set
     return "plan-validation", env_kwargs.get("family")

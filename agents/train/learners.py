@@ -316,7 +316,7 @@ def _chain_q_policy() -> type:
 
 
 def _intra_op_policy() -> type:
-    from parenvs.agents.iopddl.policy import IntraOpPolicy
+    from parenvs.agents.iopddl.learning.policy import IntraOpPolicy
 
     return IntraOpPolicy
 

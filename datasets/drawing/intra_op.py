@@ -334,6 +334,25 @@ def set_names(name: str) -> list[str]:
     return [f"{name}/{member}" for member in _sets()[name]]
 
 
+def fingerprint_of(name: str) -> str:
+    """Return the fingerprint of a problem of a set, which is not drawn for it.
+
+    Args:
+        name: ``SET/FAMILY-NUMBER``.
+
+    Raises:
+        ParenvsError: there is no such problem.
+    """
+    place, _, member = name.partition("/")
+    members = _sets().get(place, {})
+    if member not in members:
+        raise ParenvsError(
+            f"unknown problem {shown(name)}{did_you_mean(member, members)}; sets: "
+            f"{', '.join(SETS)}, their problems like mesh-000"
+        )
+    return members[member]
+
+
 def of_set(name: str) -> IntraOp:
     """Return a problem of a set.
 
@@ -343,15 +362,9 @@ def of_set(name: str) -> IntraOp:
     Raises:
         ParenvsError: there is no such problem, or the generator no longer draws it.
     """
-    place, _, member = name.partition("/")
-    members = _sets().get(place, {})
-    if member not in members:
-        raise ParenvsError(
-            f"unknown problem {shown(name)}{did_you_mean(member, members)}; sets: "
-            f"{', '.join(SETS)}, their problems like mesh-000"
-        )
+    fingerprint, (place, _, member) = fingerprint_of(name), name.partition("/")
     problem = _member(place, member)
-    if problem.fingerprint != members[member]:
+    if problem.fingerprint != fingerprint:
         raise ParenvsError(
             f"{name}: the generator draws another problem now than when the set was made; install "
             "the version that made it"

@@ -97,6 +97,7 @@ def list_() -> None:
     from parenvs.agents.elastic.rules import RULES
     from parenvs.agents.order_planners import ORDER_PLANNERS
     from parenvs.agents.planners import HYBRID_PLANNERS, PARTITION_PLANNERS, PIPELINE_PLANNERS
+    from parenvs.datasets.drawing import intra_op
     from parenvs.shipped import ELASTIC_SETS, ORDER_SETS, PARTITION_SETS, TRACES, shapes
 
     out.print(tables.instances())
@@ -105,6 +106,7 @@ def list_() -> None:
     say("agents of pipelines:  " + ", ".join(PIPELINE_PLANNERS))
     say("agents of partitions: " + ", ".join(PARTITION_PLANNERS))
     say("sets of partitions: " + ", ".join(PARTITION_SETS) + " (partition-test/t5-000, ...)")
+    say("sets of shardings: " + ", ".join(intra_op.SETS) + " (intra-op-test/mesh-000, ...)")
     say("shapes of hybrid plans: " + ", ".join(shapes()))
     say("agents of hybrid plans: " + ", ".join(HYBRID_PLANNERS))
     say("sets of orders: " + ", ".join(ORDER_SETS) + " (order-test/p8-m16-000, ...)")

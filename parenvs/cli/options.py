@@ -42,7 +42,7 @@ Batch = Annotated[
 ]
 Frozen = Annotated[list[str] | None, typer.Option(help="The same: weights that are not trained.")]
 _KNOWN = ", ".join(TASKS)
-DRAWN = ("pipeline-plan", "hybrid", "hetero", "packed-order", "partition-plan")
+DRAWN = ("pipeline-plan", "hybrid", "hetero", "packed-order", "partition-plan", "intra-op")
 """Tasks of ``train`` that need no model: by default problems are drawn."""
 ClusterText = Annotated[
     str | None,

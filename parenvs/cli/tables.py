@@ -315,7 +315,7 @@ def training(result: TrainResult, best: float | None, folder: Path) -> Table:
     if result.interval is not None:
         low, high = result.interval
         rows = [
-            (f"mean return on {result.judged_on}", f"{result.value:.6f}"),
+            (f"mean worth on {result.judged_on}", f"{result.value:.6f}"),
             (f"regret to {result.reference}, IQM", f"{result.regret:.6f}"),
             ("95 % over the problems", f"{low:.6f} to {high:.6f}"),
         ]

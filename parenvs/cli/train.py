@@ -44,6 +44,7 @@ PLAYED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "hetero": ("HybridPlan-v0", {"instance": "hetero-32"}, ()),
     "partition-plan": ("PartitionPlan-v0", {}, ()),
     "packed-order": ("MicroBatchOrder-v0", {"tier": None, "pool": 1024}, ()),
+    "intra-op": ("IntraOpSharding-v0", {"pool": 256}, ()),
 }
 """Task of ``train`` on drawn problems -> environment, its arguments, options of one problem."""
 

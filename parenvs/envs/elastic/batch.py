@@ -38,6 +38,7 @@ class ElasticPlanVectorEnv(SeededBatch):
         self._play_of = Play(n, self.env.home.tables)
         self._set_up_seeds()
         self._complete = np.zeros(n, dtype=np.bool_)
+        self._next = np.arange(n)  # of the set, if ``order`` is sequential
         self._plans = np.zeros((n, MOST_PLANS, 6), dtype=np.float32)
         number, drawn = self.env.home.draw(np.random.default_rng(0))
         self._begin(self._rows, [number] * n, [drawn] * n)
@@ -67,8 +68,16 @@ class ElasticPlanVectorEnv(SeededBatch):
             rows = rows[~is_idle]
             if not rows.size:
                 return
-        drawn = [self.env.home.draw(self._generator(row)) for row in rows.tolist()]
+        home, played = self.env.home, self._next[rows]
+        drawn = [
+            home.draw(self._generator(row), number)
+            for row, number in zip(rows.tolist(), played.tolist(), strict=True)
+        ]
+        self._next[rows] += self.num_envs
         self._begin(rows, [number for number, _ in drawn], [numbers for _, numbers in drawn])
+
+    def _reseeded(self, row: int) -> None:
+        self._next[row] = row
 
     def _begin(self, rows: np.ndarray, problems: list[int], drawn: list[Any]) -> None:
         """Start the episodes of ``rows``."""

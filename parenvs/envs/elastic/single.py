@@ -10,7 +10,7 @@ from gymnasium import spaces
 from parenvs.elastic.library import MOST_PLANS
 from parenvs.elastic.problem import SECONDS, Elastic
 from parenvs.elastic.run import Run
-from parenvs.envs.base import PlanEnv, check_options, whole_number
+from parenvs.envs.base import PLAYED, PlanEnv, check_options, whole_number
 from parenvs.envs.elastic.play import NUMBERS, Play
 from parenvs.envs.elastic.tables import CHANGE_COLUMNS, PLAN_COLUMNS, Source
 from parenvs.plan import ILLEGAL
@@ -74,6 +74,10 @@ class ElasticPlanEnv(PlanEnv):
       or a trace: ``"p3"``, ``"g4dn"`` or the path of a ``.csv`` file, ``seconds,event,node`` or
       ``seconds,nodes``. ``reset(options={"instance": ...})`` sets the problem of one episode.
     * ``model``: of a trace (default ``"gpt-1.5b"``), or the only one of a set to draw from.
+    * ``family``: of a set: only its problems of this family, like ``"bulk-gpt-1.5b"``.
+    * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order, each problem
+      once, and then again; a seed begins it anew. In a batch of n environment i plays the problems
+      i, i + n, and so on. Courses are drawn all the same.
     * ``interval``: seconds, of a trace.
     * ``cluster``, ``batch``: of a trace: candidates by the cost model on such servers
       (``"16x8:a100"``), for any model; without them measured steps of ``gpt-1.5b`` or
@@ -97,12 +101,20 @@ class ElasticPlanEnv(PlanEnv):
         cluster: str | None = None,
         batch: int | None = None,
         problem: Elastic | None = None,
+        family: str | None = None,
+        order: str = PLAYED[0],
         render_mode: str | None = None,
     ) -> None:
         """Load the problems; see the class for the arguments."""
         super().__init__(render_mode)
         self._settings = {"model": model, "interval": interval, "cluster": cluster, "batch": batch}
-        self.home = Source(instance, problem=problem, **self._settings)  # type: ignore[arg-type]
+        self.home = Source(
+            instance,
+            problem=problem,
+            family=family,
+            order=order,
+            **self._settings,  # type: ignore[arg-type]
+        )
         self._home_play = self._play = Play(1, self.home.tables)
         self._row = np.zeros(1, dtype=np.int64)
         self._use(self.home, self._home_play, np.random.default_rng(0))  # to render before a reset
@@ -132,13 +144,14 @@ class ElasticPlanEnv(PlanEnv):
 
     def _enter(self, other: Source | None) -> None:
         if other is None:
-            self._use(self.home, self._home_play, self.np_random)
+            self._use(self.home, self._home_play, self.np_random, self._next)
+            self._next += 1
         else:
             self._use(other, Play(1, other.tables), self.np_random)
 
-    def _use(self, source: Source, play: Play, rng: np.random.Generator) -> None:
+    def _use(self, source: Source, play: Play, rng: np.random.Generator, played: int = 0) -> None:
         """Draw a problem and its course, and start the episode."""
-        number, drawn = source.draw(rng)
+        number, drawn = source.draw(rng, played)
         self._play, self.problem = play, source.tables.problems[number]
         self._play.start(self._row, [number], [drawn])
         self._start()

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.envs.base import rendered
-from parenvs.envs.iopddl.single import IntraOpShardingEnv, viewable
+from parenvs.envs.base import regret_of, rendered
+from parenvs.envs.iopddl.single import IntraOpShardingEnv, optimum, viewable, worth
 from parenvs.envs.seeded import SeededBatch
 from parenvs.iopddl.problem import IntraOp
 from parenvs.iopddl.turns.board import Board
@@ -35,6 +35,7 @@ class IntraOpShardingVectorEnv(SeededBatch):
         for row in range(self.num_envs):
             self._episodes.put(row, self.env.board)
         self._episodes.start(self._rows)
+        self._next = np.arange(self.num_envs)  # of the set, if ``order`` is sequential
 
     def problem(self, index: int) -> IntraOp:
         """Return the problem of environment ``index``."""
@@ -47,6 +48,9 @@ class IntraOpShardingVectorEnv(SeededBatch):
     def _plan_of(self, index: int) -> IntraOpPlan:
         return self._episodes.plan(index)
 
+    def _reseeded(self, row: int) -> None:
+        self._next[row] = row
+
     def _lend(self, who: Any, other: Board) -> None:
         for row in self._rows[who].tolist():
             self._episodes.put(row, other)
@@ -54,7 +58,9 @@ class IntraOpShardingVectorEnv(SeededBatch):
 
     def _restart(self, who: Any) -> None:
         for row in self._rows[who].tolist():
-            self._episodes.put(row, self.env.fixed or self.env.next_board(self._generator(row)))
+            board = self.env.next_board(self._generator(row), int(self._next[row]))
+            self._episodes.put(row, board)
+        self._next[who] += self.num_envs
         self._episodes.start(self._rows[who])
 
     def _play(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -76,9 +82,16 @@ class IntraOpShardingVectorEnv(SeededBatch):
         return masks.view(np.int8)
 
     def _outcomes(self, who: np.ndarray) -> dict[str, np.ndarray]:
-        cost = self._episodes.cost[who]
-        reference = [float(self.board(index).reference) for index in who.tolist()]
-        return {"cost": cost, "reference": np.where(np.isnan(cost), np.nan, reference)}
+        cost, boards = self._episodes.cost[who], [self.board(index) for index in who.tolist()]
+        reference = [float(board.reference) for board in boards]
+        best = np.array([optimum(board) or np.nan for board in boards])
+        found = np.array([worth(*pair) for pair in zip(cost.tolist(), boards, strict=True)])
+        return {
+            "cost": cost,
+            "reference": np.where(np.isnan(cost), np.nan, reference),
+            "optimum": best,
+            "regret": regret_of(found, best),
+        }
 
     def _instances(self, who: np.ndarray) -> list[str]:
         return [self.board(index).instance for index in who.tolist()]

@@ -7,7 +7,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from parenvs.datasets.drawing.intra_op import RANGES, SETS, check_family, drawn, of_set, set_names
+from parenvs.datasets.drawing.intra_op import (
+    FAMILIES,
+    RANGES,
+    SETS,
+    check_family,
+    drawn,
+    of_set,
+    set_names,
+)
+from parenvs.envs.base import PLAYED, is_sequential
 from parenvs.errors import ParenvsError, shown
 from parenvs.iopddl import store
 from parenvs.iopddl.turns.board import Board
@@ -19,26 +28,33 @@ class Source:
     """Where the boards of episodes come from.
 
     Attributes:
-        family: of drawn problems; of a set, its problems of this family.
+        family: of drawn problems; of a set, its problems of this family (None: of all).
         instance: a set to draw from, a problem, or None to draw new ones.
         ranges: of new ones, a key of ``RANGES``.
         pool: how many different problems are drawn (None: a new one each time).
         reduction: whether problems that are named are reduced first.
+        order: ``"random"``, or ``"sequential"``, which plays a set in its order.
 
     Raises:
         ParenvsError: an argument is unknown.
     """
 
-    family: str = "mesh"
+    family: str | None = "mesh"
     instance: str | None = None
     ranges: str = "inside"
     pool: int | None = None
     reduction: bool = True
+    order: str = PLAYED[0]
     _members: tuple[str, ...] = field(init=False, default=(), repr=False)
 
     def __post_init__(self) -> None:
         """Check the arguments."""
-        check_family(self.family)
+        if self.family is not None or self.instance not in SETS:
+            check_family(self.family)
+        if is_sequential(self.order) and self.instance not in SETS:
+            raise ParenvsError(
+                f"order: {self.order!r} plays a set, like instance='intra-op-test'; leave it out"
+            )
         if self.ranges not in RANGES:
             raise ParenvsError(
                 f"ranges must be one of {', '.join(RANGES)}, not {shown(self.ranges)}"
@@ -49,7 +65,8 @@ class Source:
                 f"pool must be a whole number from 1 to 1,000,000 or None, not {shown(pool)}"
             )
         if self.instance in SETS:
-            members = tuple(x for x in set_names(self.instance) if f"/{self.family}-" in x)
+            start = "" if self.family is None else f"{self.family}-"
+            members = tuple(x for x in set_names(self.instance) if f"/{start}" in x)
             object.__setattr__(self, "_members", members)
 
     @property
@@ -57,13 +74,25 @@ class Source:
         """Whether all episodes have the same problem."""
         return self.instance is not None and self.instance not in SETS
 
-    def draw(self, rng: np.random.Generator) -> Board:
-        """Return the board of the next episode; a fixed one draws no numbers."""
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families of what is drawn."""
+        return FAMILIES if self.family is None else (self.family,)
+
+    def draw(self, rng: np.random.Generator, played: int = 0) -> Board:
+        """Return the board of the next episode.
+
+        Args:
+            rng: draws it; a fixed one draws no numbers.
+            played: problems since the last seed, by which a set is played in its order.
+        """
         if self.instance is None:
             number = int(rng.integers(self.pool or 10**6))
-            return numbered(self.family, number, self.ranges)
+            return numbered(self.families[0], number, self.ranges)
         if self.instance in SETS:
-            return named(self._members[int(rng.integers(len(self._members)))])
+            count = len(self._members)
+            number = played % count if is_sequential(self.order) else int(rng.integers(count))
+            return named(self._members[number])
         return named(self.instance, self.reduction)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.datasets.drawing.intra_op import NODES, STRATEGIES
-from parenvs.envs.base import PlanEnv, check_options, whole_number
+from parenvs.datasets.sets import proven_optimum
+from parenvs.envs.base import PLAYED, PlanEnv, check_options, outcome_of, whole_number
 from parenvs.envs.iopddl.problems import Source, named
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.iopddl.problem import IntraOp, IntraOpReport
@@ -17,8 +18,8 @@ from parenvs.iopddl.turns.advice import LEVELS
 from parenvs.iopddl.turns.board import Board
 from parenvs.iopddl.turns.construct import Construct, board_of
 from parenvs.iopddl.turns.improve import MOVES, Improve
-from parenvs.iopddl.turns.worth import REWARDS
-from parenvs.plan import IntraOpPlan
+from parenvs.iopddl.turns.worth import REWARDS, worth_of
+from parenvs.plan import ILLEGAL, IntraOpPlan
 
 FORMS = {"construct": construct, "improve": improve}
 """Forms of the environment, and the modules of their rules."""
@@ -83,17 +84,22 @@ class IntraOpShardingEnv(PlanEnv):
 
     ## Info
     ``action_mask``; at a reset and at the end ``instance``; after a whole plan ``cost``, which the
-    judge gives it, and ``reference``.
+    judge gives it, and ``reference``; at the end on a problem of a shipped set whose optimum is
+    proven ``optimum``, its reference / cost, and ``regret``, the share of it that the plan's own
+    falls short of (1 for illegal actions).
 
     ## Arguments
     * ``form``: ``"construct"`` or ``"improve"``.
     * ``family``: ``"mesh"`` or ``"classes"``, of problems that are drawn
-      (``parenvs.datasets.drawing.intra_op``).
+      (``parenvs.datasets.drawing.intra_op``). None plays all problems of a set.
     * ``instance``: None draws new problems; the name of a set (``"intra-op-validation"``,
       ``"intra-op-test"``, ``"intra-op-outside"``) draws from its problems of the family; the name
       of one (``"intra-op-test/mesh-003"``), of an added file (``parenvs iopddl add``; its last
       letter is enough: ``"B"``) or a path gives that problem at every reset.
       ``reset(options={"instance": ...})`` sets the problem of one episode.
+    * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order, each problem
+      once, and then again; a seed begins it anew. In a batch of n environment i plays the problems
+      i, i + n, and so on.
     * ``advice``: ``"none"``, ``"messages"`` (of message passing, of what is not decided) or
       ``"prices"`` (with prices of memory); computed once for a problem, in seconds and more.
     * ``reward``: ``"log"`` or ``"ratio"``.
@@ -117,7 +123,7 @@ class IntraOpShardingEnv(PlanEnv):
     def __init__(
         self,
         form: str = "construct",
-        family: str = "mesh",
+        family: str | None = "mesh",
         instance: str | None = None,
         advice: str = "none",
         reward: str = "log",
@@ -126,6 +132,7 @@ class IntraOpShardingEnv(PlanEnv):
         moves: int = MOVES,
         width: int | None = None,
         reduction: bool = True,
+        order: str = PLAYED[0],
         problem: IntraOp | None = None,
         render_mode: str | None = None,
     ) -> None:
@@ -141,14 +148,15 @@ class IntraOpShardingEnv(PlanEnv):
                 raise ParenvsError(f"{name} must be a whole number from 1, not {shown(number)}")
         self.form, self.advice, self.reward = form, advice, reward
         self.moves, self.reduction = moves, reduction
-        self.source = Source(family, instance, ranges, pool, reduction)
+        self.source = Source(family, instance, ranges, pool, reduction, order)
         self.fixed: Board | None = None
         if problem is not None:
             self.fixed = board_of(problem, reduction)
         elif self.source.is_fixed:
             self.fixed = named(instance, reduction)
         first = self.fixed or self.source.draw(np.random.default_rng(0))
-        drawn = STRATEGIES[family] if form == "construct" else NODES[1]
+        drawn = max(STRATEGIES[one] for one in self.source.families)
+        drawn = drawn if form == "construct" else NODES[1]
         self.width = width or (self.needs(first) if self.fixed else drawn)
         self._play, self._row = self.play_of(1), np.zeros(1, dtype=np.int64)
         self._use(self.checked(first))  # a problem to render before the first reset
@@ -189,13 +197,9 @@ class IntraOpShardingEnv(PlanEnv):
         """Whether problems are drawn, from the generator or from a set."""
         return self.fixed is None
 
-    def next_board(self, rng: np.random.Generator) -> Board:
-        """Return the board of the next episode.
-
-        Args:
-            rng: the generator of the environment; a fixed problem draws no numbers.
-        """
-        return self.fixed or self.checked(self.source.draw(rng))
+    def next_board(self, rng: np.random.Generator, played: int) -> Board:
+        """Return the board of the next episode; the arguments are those of ``Source.draw``."""
+        return self.fixed or self.checked(self.source.draw(rng, played))
 
     def step(
         self, action: int | np.int64
@@ -209,6 +213,8 @@ class IntraOpShardingEnv(PlanEnv):
             cost = float(self._play.cost[0])
             if cost == cost:
                 self._outcome = {"cost": cost, "reference": float(self._board.reference)}
+            if self._over:
+                self._outcome |= outcome_of(worth(cost, self._board), optimum(self._board))
         return self._observation(), reward, self._over, False, self._info()
 
     def action_masks(self) -> np.ndarray:
@@ -248,7 +254,10 @@ class IntraOpShardingEnv(PlanEnv):
         return self.checked(named(options["instance"], self.reduction))
 
     def _enter(self, other: Board | None) -> None:
-        self._use(other or self.next_board(self.np_random))
+        if other is None:
+            other = self.next_board(self.np_random, self._next)
+            self._next += 1
+        self._use(other)
 
     def _observation(self) -> dict[str, Any]:
         return {"actions": self._play.rows[0].copy(), "numbers": self._play.numbers[0].copy()}
@@ -262,6 +271,16 @@ class IntraOpShardingEnv(PlanEnv):
     def _start(self) -> None:
         self._play.start(self._row)
         self._over, self._outcome = False, {}
+
+
+def worth(cost: float, board: Board) -> float:
+    """Return reference / cost of a plan; -1 for one that is illegal, whose cost is NaN."""
+    return worth_of(cost, board.reference, "ratio") if cost == cost else ILLEGAL
+
+
+def optimum(board: Board) -> float | None:
+    """Return reference / cost of the best plan of a problem of a set, if that is proven."""
+    return proven_optimum(board.instance)
 
 
 def viewable(play: Construct | Improve, row: int) -> IntraOpReport | IntraOp:

@@ -240,6 +240,43 @@ def test_evaluate_set__of_other_environments(name, family, kinds):
     assert found.reference in str(found)
 
 
+@pytest.mark.parametrize(
+    ("name", "family", "kwargs"),
+    [("intra-op-validation", "mesh", {}), ("intra-op-validation", "classes", {"reward": "ratio"}),
+     ("intra-op-validation", "mesh", {"form": "improve", "moves": 4}),
+     ("elastic-validation", "bulk-gpt-1.5b", {})],
+)  # fmt: skip
+def test_evaluate_set__worth_that_is_not_the_return(name, family, kwargs):
+    """Costs of the greedy plan and of the plan, shares of the very course: what infos tell."""
+    played, found = set_of(name), evaluate_set(last, name, family, first=3, settings=kwargs)
+    env = gym.make(played.env_id, **played.env_kwargs(family), **kwargs)
+    for k in range(2):
+        _, info = env.reset(seed=0 if k == 0 else None)
+        assert info["instance"] == found.problems[k]
+        if name.startswith("elastic") and k:
+            break  # in a batch each environment draws its course from a seed of its own
+        done = False
+        while not done:
+            _, _, done, _, info = env.step(last(None, info["action_mask"]))
+        worth = info["share"] if "share" in info else info["reference"] / info["cost"]
+        assert found.values[0, k] == worth
+        assert found.regrets[0, k] == max(1 - max(worth, 0.0) / found.references[k].value, 0.0)
+        if "regret" in info:
+            assert found.references[k].kind == "optimum"
+            assert (info["optimum"], info["regret"]) == (found.optima[k], found.regrets[0, k])
+    assert (found.regrets > 0).any()
+
+
+def test_evaluate_set__illegal_actions_are_worth_nothing():
+    """The return of -50 and what was trained before count for nothing."""
+    for name, action in (("intra-op-validation", 24), ("elastic-validation", 63)):
+        found = evaluate_set(lambda _, mask, a=action: a, name, first=2)
+        assert (found.values == -1).all()
+        assert (found.regret, found.illegal) == (1.0, 1.0)
+    with pytest.raises(ParenvsError, match="no planner of its problems has a name"):
+        evaluate_set("exact", "intra-op-test")
+
+
 def test_evaluate_set__references(monkeypatch):
     """Rows of seconds become returns; without a row there is the unit of the returns."""
     name = "hybrid-test/gpt-000"
@@ -271,6 +308,7 @@ def test_evaluate_set__references(monkeypatch):
          ("order-validation", None)),
         ("packed-order", "p4-m8", "MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 1024},
          ("order-validation", "p4-m8")),
+        ("intra-op", None, "IntraOpSharding-v0", {"pool": 256}, ("intra-op-validation", "mesh")),
     ],
 )  # fmt: skip
 def test_evaluate_set__tasks_of_train(monkeypatch, task, instance, env_id, kwargs, judged_on):
@@ -303,3 +341,21 @@ def test_evaluate_set__a_run_on_orders(tmp_path, capsys):
         app(["evaluate", str(tmp_path)], standalone_mode=False)
     with pytest.raises(ParenvsError, match=r"hybrid-test is a set of HybridPlan-v0"):
         app([*command[:3], "hybrid-test"], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "name", "family"),
+    [("IntraOpSharding-v0", {"pool": 4, "family": "classes"}, "intra-op-validation", "classes"),
+     ("ElasticPlan-v0", {}, "elastic-validation", None)],
+)  # fmt: skip
+def test_evaluate_set__a_run_without_planners(tmp_path, capsys, env_id, kwargs, name, family):
+    config = Config(env_id, kwargs, steps=64, overrides={"n_steps": 8, "n_epochs": 1})
+    result, _ = train(config, tmp_path)
+    assert result.judged_on == name
+    assert 0 <= result.regret <= 1
+    command = ["evaluate", str(tmp_path), "--set", name]
+    app([*command, *(["--family", family] if family else [])], standalone_mode=False)
+    assert f"{result.regret:.4f}" in capsys.readouterr().out
+    if family:
+        with pytest.raises(ParenvsError, match=r"has 25 actions, and the agent was trained with 8"):
+            app(command, standalone_mode=False)

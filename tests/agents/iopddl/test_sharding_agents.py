@@ -7,9 +7,12 @@ from drawn_intra_op import draw, optimum
 pytest.importorskip("sb3_contrib")
 import torch
 
-from parenvs.agents.iopddl.imitate import imitate, taught
-from parenvs.agents.iopddl.train import greedy, plan, rated, train
+from parenvs.agents.iopddl.learning.imitate import imitate, taught
+from parenvs.agents.iopddl.learning.train import greedy, plan, rated, train
+from parenvs.agents.iopddl.references import fault_of
 from parenvs.agents.train.learners import LEARNERS
+from parenvs.datasets.drawing.intra_op import SETS, of_set, set_names
+from parenvs.datasets.references import INTRA_OP, references
 from parenvs.iopddl.turns.construct import board_of
 
 PROBLEM = draw(45, nodes=14, edges=34, forbidden=0.15, most=4)
@@ -87,3 +90,14 @@ def test_learners__know_the_environment():
     learner = LEARNERS["ppo"]
     assert learner.side_by_side("parenvs/IntraOpSharding-v0") == 64
     assert learner.policies["IntraOpSharding-v0"]().__name__ == "IntraOpPolicy"
+
+
+def test_references__are_of_the_shipped_problems():
+    known = references(INTRA_OP)
+    assert sorted(known) == sorted(name for one in SETS for name in set_names(one))
+    for name in list(known)[::27]:
+        problem, row = of_set(name), known[name]
+        assert fault_of(problem, row) == ""
+        assert row["length"] <= row["greedy"]
+        assert row["length"] <= row["bound"] * (1 + 1e-6)  # the contest's solver leaves no more
+        assert "costs" in fault_of(problem, {**row, "length": row["length"] - 1})

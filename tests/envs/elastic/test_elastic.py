@@ -14,6 +14,7 @@ from parenvs.elastic.trace import read_trace
 from parenvs.envs.elastic.batch import ElasticPlanVectorEnv
 from parenvs.errors import ParenvsError
 from parenvs.plan import ILLEGAL
+from parenvs.shipped import elastic_rows
 from parenvs.wrappers import MaskInObservation
 
 COUNTS = "seconds,nodes\n0,3\n60,2\n130,6\n200,1\n300,4\n420,2\n"
@@ -147,3 +148,21 @@ def test_elastic__bad_arguments():
         make("elastic-test", model="gpt-7.5b")
     with pytest.raises(ParenvsError, match="unknown trace 'p33'"):
         make("p33")
+    with pytest.raises(ParenvsError, match=r"none of 'bulk'; known: independent-gpt-1\.5b"):
+        make("elastic-test", family="bulk")
+    for kwargs in ({"family": "bulk-gpt-1.5b"}, {"order": "sequential"}):
+        with pytest.raises(ParenvsError, match=f"{next(iter(kwargs))}: it is of a set"):
+            make("p3", **kwargs)
+
+
+def test_elastic__plays_a_set_in_its_order():
+    kwargs = {"instance": "elastic-validation", "order": "sequential"}
+    single, batch = ElasticPlanVectorEnv.single(**kwargs), ElasticPlanVectorEnv(3, **kwargs)
+    names = [f"elastic-validation/{name}" for name in elastic_rows("elastic-validation")]
+    for seed in (0, 1):
+        found = [single.reset(seed=seed)[1], *(single.reset()[1] for _ in range(len(names)))]
+        assert [info["instance"] for info in found] == [*names, names[0]]
+        infos = [batch.reset(seed=seed)[1], batch.reset()[1]]
+        assert [x for info in infos for x in info["instance"]] == names[:6]
+    one = ElasticPlanVectorEnv.single(**kwargs, family="bulk-gpt-1.5b")
+    assert len({one.reset()[1]["instance"] for _ in range(4)}) == 2

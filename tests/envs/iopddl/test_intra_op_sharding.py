@@ -280,6 +280,7 @@ def test_env__reset_draws_under_the_seed_and_options_name_a_problem():
         {"form": "both"}, {"family": "p9"}, {"ranges": "in"}, {"pool": 0}, {"pool": 1.5},
         {"advice": "all"}, {"reward": "cost"}, {"moves": 0}, {"width": 1, "problem": SMALL},
         {"instance": "intra-op-best"}, {"instance": "intra-op-test/mesh-999"},
+        {"family": None}, {"order": "sequential"}, {"order": "last", "instance": "intra-op-test"},
     ],
     ids=batches.named,
 )  # fmt: skip
@@ -349,6 +350,22 @@ def test_vector__equals_single_ones(kwargs, mode):
         for index in range(3):
             assert batched.plan(index) == single.envs[index].plan()
     assert ended > 2
+
+
+def test_vector__plays_a_set_in_its_order():
+    batch = gym.make_vec(ID, num_envs=3, instance="intra-op-validation", family=None,
+                         order="sequential", autoreset_mode="SameStep")  # fmt: skip
+    assert batch.single_action_space.n == 25
+    for seed in (0, 1):
+        _, infos = batch.reset(seed=seed)
+        seen = [[name] for name in infos["instance"]]
+        while min(map(len, seen)) < 3:
+            outcome = batch.step(batch.action_masks().argmax(axis=1))
+            for row in np.flatnonzero(outcome[2]):
+                seen[row].append(outcome[4]["instance"][row])
+        for row, names in enumerate(seen):
+            numbers = [row, row + 3, row + 6]
+            assert names[:3] == [f"intra-op-validation/mesh-{number:03d}" for number in numbers]
 
 
 def test_vector__gymnasium_makes_it_and_views_are_read_only():

@@ -1,15 +1,12 @@
-"""Trains MaskablePPO on ``IntraOpSharding-v0``, and plays problems with what was learned.
+"""Trains MaskablePPO on any form of ``IntraOpSharding-v0``, and plans with what was learned.
 
-python -m parenvs.agents.iopddl.train --form construct --seed 0 --steps 400000 --out agent.zip
+``parenvs train --task intra-op`` trains on the construct form; ``train`` here on both, with advice,
+and from an agent that imitates.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, cast
 
 import gymnasium as gym
@@ -18,12 +15,11 @@ import torch
 from gymnasium.vector import AutoresetMode
 from sb3_contrib import MaskablePPO
 
-from parenvs.agents.iopddl.policy import IntraOpPolicy
+from parenvs.agents.iopddl.learning.policy import IntraOpPolicy
 from parenvs.agents.iopddl.solve import IntraOpAnswer
 from parenvs.agents.train import learners
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.envs.iopddl.batch import IntraOpShardingVectorEnv
-from parenvs.envs.iopddl.single import FORMS
 from parenvs.iopddl.turns import construct
 from parenvs.iopddl.turns.board import Board
 
@@ -133,27 +129,3 @@ def greedy(board: Board, **env_kwargs: Any) -> IntraOpAnswer:
         problem=board.problem, strategies=np.array(env.plan().strategies, dtype=np.int64),
         cost=int(info["cost"]),
     )  # fmt: skip
-
-
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Train an agent, write it, and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--form", default="construct", choices=sorted(FORMS))
-    parser.add_argument("--family", default="mesh")
-    parser.add_argument("--instance", help="a set or a problem (default: drawn problems)")
-    parser.add_argument("--advice", default="none")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=400_000)
-    parser.add_argument("--out", type=Path, required=True, help="file of the agent (.zip)")
-    options = parser.parse_args(None if arguments is None else list(arguments))
-    kwargs = {key: getattr(options, key) for key in ("form", "family", "advice")}
-    if options.instance:
-        kwargs["instance"] = options.instance
-    agent = train(kwargs, options.seed, options.steps, progress=sys.stderr.isatty())
-    agent.save(options.out)
-    sys.stdout.write(f"{options.out}: trained for {options.steps:,} steps\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

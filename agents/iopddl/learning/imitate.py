@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from sb3_contrib import MaskablePPO
 
-from parenvs.agents.iopddl.policy import IntraOpPolicy
+from parenvs.agents.iopddl.learning.policy import IntraOpPolicy
+from parenvs.agents.iopddl.learning.train import ENV, ppo_settings
 from parenvs.agents.iopddl.solve import solve_iopddl
-from parenvs.agents.iopddl.train import ENV, ppo_settings
 from parenvs.agents.vec_env import make_env, one_thread
 from parenvs.errors import InfeasibleError
 from parenvs.iopddl.turns.board import Board

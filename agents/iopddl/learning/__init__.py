@@ -1,0 +1,1 @@
+"""Policies that learn ``IntraOpSharding-v0``; needs the extra ``agents``."""
