@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +14,7 @@ import numpy as np
 from parenvs.elastic.course import Course
 from parenvs.elastic.library import GONE, READY
 from parenvs.elastic.problem import Elastic, Moment
+from parenvs.files import write_text
 
 
 class Policy(Protocol):
@@ -102,6 +106,16 @@ class Run:
             "state_lost": int(self.gone.sum()),
             "change_seconds": float(self.seconds.sum()),
         }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the totals as JSON, and of each interval the degrees T, P, D and spares chosen.
+
+        An interval that waits has none.
+        """
+        plans = (None, *self.problem.library.candidates)
+        taken = [plans[number] for number in self.plans.tolist()]
+        chosen = [None if plan is None else [*plan.degrees, plan.spares] for plan in taken]
+        write_text(Path(path), json.dumps({**self.to_json(), "chosen": chosen}) + "\n")
 
 
 def follow(problem: Elastic, course: Course, policy: Policy) -> Run:

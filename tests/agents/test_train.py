@@ -472,6 +472,16 @@ def test_train__replay():
     assert replay(config, [first]).cuts == (space.pivots[first],)
 
 
+def test_train__on_one_trace(tmp_path):
+    """What the best episode chose on given nodes is kept, as there is no plan of a step."""
+    (tmp_path / "trace.csv").write_text("seconds,nodes\n0,20\n60,12\n130,26\n")
+    kwargs = {"instance": str(tmp_path / "trace.csv")}
+    result, _ = train(Config("ElasticPlan-v0", kwargs, steps=64), tmp_path / "run")
+    kept = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert kept["samples"] > 0
+    assert len(kept["chosen"]) == kept["intervals"] == len(result.actions)
+
+
 def test_train__defaults():
     assert tuple(LEARNERS) == TRAINED == ("ppo", "rainbow", "rainbow-paper")
     assert Config().env_id == "PipelineCut-v0"

@@ -1,5 +1,6 @@
 """The decision process: what happens to plans, what choices earn, candidates and their costs."""
 
+import json
 from dataclasses import replace
 from itertools import combinations
 
@@ -72,7 +73,7 @@ def test_problem__samples_of_choices():
     assert seconds[0, 4, 3] == 0
 
 
-def test_problem__moments_follow_each_other():
+def test_problem__moments_follow_each_other(tmp_path):
     problem = toys.problem("bulk", intervals=40)
     course = problem.drawn(5)
 
@@ -95,6 +96,13 @@ def test_problem__moments_follow_each_other():
     assert run.value == pytest.approx(run.total / problem.ideal)
     assert run.changed.sum() > 0
     assert run.to_json()["stops"] == run.stopped.sum()
+    run.save(tmp_path / "run.json")
+    content = json.loads((tmp_path / "run.json").read_text())
+    assert {key: content[key] for key in run.to_json()} == run.to_json()
+    third = problem.library.candidates[2]
+    assert [*third.degrees, third.spares] in content["chosen"]
+    waits = [k for k, plan in enumerate(run.plans.tolist()) if plan == 0]
+    assert [k for k, plan in enumerate(content["chosen"]) if plan is None] == waits
     with pytest.raises(ValueError, match="interval 0: plan 9 does not fit"):
         replay(problem, course, [9])
 
