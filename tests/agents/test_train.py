@@ -474,7 +474,13 @@ def test_train__replay():
 
 def test_train__on_one_trace(tmp_path):
     """What the best episode chose on given nodes is kept, as there is no plan of a step."""
-    (tmp_path / "trace.csv").write_text("seconds,nodes\n0,20\n60,12\n130,26\n")
+    events = [
+        "seconds,event,node",
+        *(f"0,add,n{k}" for k in range(12)),
+        "130,remove,n3",
+        "300,add,n3",
+    ]
+    (tmp_path / "trace.csv").write_text("\n".join(events) + "\n")
     kwargs = {"instance": str(tmp_path / "trace.csv")}
     result, _ = train(Config("ElasticPlan-v0", kwargs, steps=64), tmp_path / "run")
     kept = json.loads((tmp_path / "run" / "plan.json").read_text())
