@@ -46,10 +46,14 @@ TRACES = {"p3": "aws-p3-spot.csv", "g4dn": "aws-g4dn-spot.csv"}
 """Shipped traces of spot clusters."""
 MEASURED = ("gpt-1.5b", "bert-large")
 """Models whose steps on many degrees were measured."""
-_SET = re.compile(r"(plan|partition|order|hybrid|hetero-\d+)-(train|validation|test|outside)")
+_SET = re.compile(
+    r"(plan|partition|order|hybrid|hetero-\d+|intra-op|elastic)-(train|validation|test|outside)"
+)
 """Names of sets of problems, see ``parenvs.datasets.sets``."""
 _TASK_OF_SET = {"order": OrderPlan.task, "hybrid": HybridPlan.task, "hetero": HybridPlan.task}
 """Task that plans the problems of a set by their names, by the set's first word."""
+_ENV_OF_SET = {"intra": "IntraOpSharding-v0", "elastic": "ElasticPlan-v0"}
+"""Environment that alone plays the problems of a set, by the set's first word."""
 
 
 def data_folder() -> Path:
@@ -378,9 +382,15 @@ def use_of(text: str) -> str:
         return ""
     if not member:
         return f"{text!r} is a set of problems: parenvs evaluate AGENT --set {set_name} plays it"
-    task = _TASK_OF_SET.get(set_name.partition("-")[0])
-    if task is not None:
+    first = set_name.partition("-")[0]
+    if first in _TASK_OF_SET:
+        task = _TASK_OF_SET[first]
         return f"{text!r} is a problem of a set: give --task {task}, in Python task={task!r}"
+    if first in _ENV_OF_SET:
+        return (
+            f"{text!r} is a problem of a set, without a model: "
+            f"gymnasium.make({_ENV_OF_SET[first]!r}, instance={text!r}) plays it"
+        )
     return (
         f"{text!r} is a problem of a set, without a model: parenvs.datasets.sets.set_of("
         f"{set_name!r}).load({text!r}) gives it to parenvs.solve"

@@ -151,6 +151,8 @@ def test_instances__nothing_near():
     ("partition-train/bert-000", r"set_of\('partition-train'\)"),
     ("order-outside/p4-m8-000", "--task packed-order"),
     ("hetero-32-test/spread-000", "--task hybrid"),
+    ("elastic-test/spot-gpt-1.5b-000", "make\\('ElasticPlan-v0', instance='elastic-test/"),
+    ("intra-op-test/mesh-000", "make\\('IntraOpSharding-v0', instance='intra-op-test/mesh-000'"),
 ])  # fmt: skip
 def test_instances__problems_of_sets_have_no_model(name, words):
     with pytest.raises(UnknownInstanceError, match=words):

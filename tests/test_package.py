@@ -72,9 +72,8 @@ def test_package__installed_wheel_runs_without_the_checkout(wheel, tmp_path):
         "env = gymnasium.make('PipelineCut-v0', instance='vgg-19', cluster='B')\n"
         "print(len(parenvs.load_graph('t5-base').opcode), env.reset(seed=0)[1].keys())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    alone = [sys.executable, "-I", "-c", code]  # A PYTHONPATH may name the checkout.
+    done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "action_mask" in done.stdout
 
