@@ -233,7 +233,10 @@ def picture(groups: dict[str, list[dict[str, Any]]]) -> Figure:
         for agent, rows in groups.items():
             values = np.array([row["values"] for row in rows])
             one = SetEvaluation(SET, set_of(SET).problems, values, references)
-            right.plot(grid, one.profile(grid.tolist()), color=colour(agent), label=agent)
+            right.plot(
+                grid, one.profile(grid.tolist()), color=colour(agent), label=agent,
+                linestyle="--" if agent == "even" else "-",
+            )  # fmt: skip
         right.set_title(f"share of {SET} with at most this regret", color=INK, size=11)
         framed(right, "regret")
         right.set_ylim(0, 1.02)
@@ -284,8 +287,9 @@ def short(value: float) -> str:
 
 
 def colour(agent: str) -> str:
-    """Return the colour of an agent."""
-    return QUIET if agent == "random" else stage_colour(AGENTS.index(agent) - 1)
+    """Return the colour of an agent: grey for what does not learn."""
+    quiet = ("random", "even")
+    return QUIET if agent in quiet else stage_colour(AGENTS.index(agent) - len(quiet))
 
 
 def main() -> None:

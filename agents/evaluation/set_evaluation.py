@@ -27,8 +27,8 @@ from parenvs.errors import ParenvsError, one_line
 from parenvs.files import write_text
 from parenvs.judging import OPTIMAL
 
-THRESHOLDS = (0.0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Regrets at which performance profiles are printed."""
+THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Regrets at which performance profiles are printed; ``SetEvaluation.optimal`` comes before."""
 _WORDS = ("optima", "best known plans", "certified bounds")
 BATCH = 64
 """Episodes side by side."""
