@@ -53,8 +53,9 @@ class TrainResult:
     """What a training run found.
 
     Attributes:
-        value: return of the best episode; where problems are drawn, so that episodes do not
-            compare, the mean return of the trained policy's best actions on ``judged_on``.
+        value: return of the best episode, None if none has ended; where problems are drawn, so
+            that episodes do not compare, the mean return of the trained policy's best actions on
+            ``judged_on``.
         actions: the actions of the best episode; none where problems are drawn.
         steps: number of environment steps done.
         best_steps: environment steps after which the best episode was found.
@@ -69,7 +70,7 @@ class TrainResult:
         reference: what the regret is to, see ``SetEvaluation``, or None.
     """
 
-    value: float
+    value: float | None
     actions: list[int]
     steps: int
     best_steps: int
@@ -151,10 +152,16 @@ def train(
             save_counters(archive, model)
         with replacing(place / MODEL) as stream:
             stream.write(stored.getvalue())
-        if scores is None:
+        if scores is not None:
+            scores.save(place / SCORES)
+        elif result.episodes:
             replay(config, result.actions).save(place / PLAN)
         else:
-            scores.save(place / SCORES)
+            warnings.warn(
+                f"{folder}: no episode has ended in {result.steps} steps, so there is no plan; "
+                "train with more steps",
+                stacklevel=2,
+            )
         write_text(place / RESULT, json.dumps(asdict(result), indent=1) + "\n")
     return result, model
 
@@ -213,8 +220,9 @@ def _judged(model: BaseAlgorithm, config: Config) -> SetEvaluation:
 
 def _result(tracker: BestPlan, model: BaseAlgorithm, scores: SetEvaluation | None) -> TrainResult:
     """What the callback has seen of a run, and what the trained policy gives on a set, if any."""
+    best = tracker.best_return if tracker.episodes else None
     return TrainResult(
-        value=tracker.best_return if scores is None else float(scores.values.mean()),
+        value=best if scores is None else float(scores.values.mean()),
         actions=tracker.best_actions if scores is None else [],
         steps=model.num_timesteps,
         best_steps=tracker.best_steps,

@@ -80,7 +80,7 @@ def perform(run: TrainingRun) -> dict[str, Any]:
         "target": problem.target,
         "budget": run.budget,
         **{k: v for k, v in result_fields.items() if k not in ("actions", "steps")},
-        "value": result.value if result.episodes else ILLEGAL,  # JSON knows no infinity
+        "value": ILLEGAL if result.value is None else result.value,
         "steps_done": result.steps,
         "random_value": random_value(problem, result.episodes, run.seed),
         "references": problem.references,

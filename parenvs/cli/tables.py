@@ -320,9 +320,11 @@ def training(result: TrainResult, best: float | None, folder: Path) -> Table:
             ("95 % over the problems", f"{low:.6f} to {high:.6f}"),
         ]
     else:
-        rows = [("best return", f"{result.value:.6f}")]
+        value = "no episode has ended" if result.value is None else f"{result.value:.6f}"
+        rows = [("best return", value)]
     if best is not None:
-        gap = f"{100 * (best / result.value - 1):.3f} %" if result.value > 0 else "illegal"
+        found = result.value or 0.0
+        gap = f"{100 * (best / found - 1):.3f} %" if found > 0 else "no legal plan"
         rows += [("exact optimum", f"{best:.6f}"), ("gap", gap)]
     rows += [
         ("steps", f"{result.steps:,}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
@@ -58,8 +59,12 @@ def add(path: str | os.PathLike[str]) -> tuple[IntraOp, Path, bool]:
     return problem, target, same
 
 
-def find(target: str) -> IntraOp:
+def find(target: str, sets: Iterable[str] = ()) -> IntraOp:
     """Read a problem by path, or by the name of an added file (its last letter is enough).
+
+    Args:
+        target: the path or the name.
+        sets: further names that the caller knows, offered when ``target`` is near one.
 
     Raises:
         UnknownInstanceError: it is neither.
@@ -75,7 +80,8 @@ def find(target: str) -> IntraOp:
             path = folder() / f"{name}{suffix}"
             if path.is_file():
                 return load_iopddl(path)
+    hint = did_you_mean(target, (*listed, *sets))
     raise UnknownInstanceError(
-        f"{target!r} is neither a file nor an added IOPDDL problem{did_you_mean(target, listed)}; "
+        f"{target!r} is neither a file nor an added IOPDDL problem{hint}; "
         "add files with parenvs iopddl add FILE.json.gz"
     )

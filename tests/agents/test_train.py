@@ -366,6 +366,21 @@ class Rollout:
         return self.tracker.on_step()
 
 
+def test_train__without_an_episode_there_is_no_plan(tmp_path):
+    """Rainbow's eight environments take one step each, of longer episodes."""
+    config = config_of(8, env_id="OperatorPartition-v0", agent="rainbow", env_kwargs={})
+    with pytest.warns(UserWarning, match="no episode has ended in 8 steps, so there is no plan"):
+        result, _ = train(config, tmp_path)
+    assert (result.value, result.actions, result.episodes) == (None, [], 0)
+    assert not (tmp_path / "plan.json").exists()
+
+    def refused(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    stored = json.loads((tmp_path / "result.json").read_text(), parse_constant=refused)
+    assert stored["value"] is None
+
+
 def test_train__best_plan():
     """Two environments, episodes of different lengths, one illegal, one equal to the best."""
     tracker = BestPlan(target=0.5)

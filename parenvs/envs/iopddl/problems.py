@@ -109,7 +109,7 @@ def _of_set(name: str) -> Board:
 
 @lru_cache(maxsize=32)
 def _of_file(name: str, reduction: bool) -> Board:
-    return board_of(store.find(name), reduction)
+    return board_of(store.find(name, SETS), reduction)
 
 
 def named(name: object, reduction: bool = True) -> Board:

@@ -377,3 +377,8 @@ def test_vector__gymnasium_makes_it_and_views_are_read_only():
     again = pickle.loads(pickle.dumps(copy.deepcopy(env)))
     actions = env.action_masks().argmax(axis=1)
     assert_same(env.step(actions), again.step(actions))
+
+
+def test_env__a_misspelt_set_is_told_the_near_one():
+    with pytest.raises(ParenvsError, match=r"did you mean 'intra-op-test'\?"):
+        gym.make("IntraOpSharding-v0", instance="intra-op-tset")
