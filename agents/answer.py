@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.report import HybridReport
-from parenvs.ordering.problem import Ordering, OrderReport
-from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.pipeline.problem import Pipeline, Report
-from parenvs.plan import HybridPlan, OrderPlan, PartitionPlan, PipelinePlan
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.tasks.order.plan import OrderPlan
+from parenvs.tasks.order.problem import Ordering, OrderReport
+from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+from parenvs.tasks.pipeline.plan import PipelinePlan
+from parenvs.tasks.pipeline.problem import Pipeline, Report
 
 SEARCHED = {"exact-pruned": "pruned candidates", "exact-points": "128 points and 64 units"}
 """Planners whose search space is a part of all plans -> that part; their proofs are for it."""

@@ -16,33 +16,33 @@ from parenvs.agents.answer import (
     PartitionAnswer,
     PipelineAnswer,
 )
-from parenvs.agents.exact.hybrid import exact, exact_hybrid, exact_uniform
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.exact.pipeline import exact_full, exact_pruned
-from parenvs.agents.exact.points import exact_points
-from parenvs.agents.exact.shapes import Choice, exact_shape
-from parenvs.agents.hetero import SERVER_PLANNERS
-from parenvs.agents.heuristics import hybrid as hybrid_heuristics
-from parenvs.agents.heuristics import partition as partition_heuristics
-from parenvs.agents.heuristics.beam import beam
-from parenvs.agents.heuristics.pipedream import pipedream
-from parenvs.agents.heuristics.pipeline import even_cut, random_search
+from parenvs.agents.hybrid import exact, exact_hybrid, exact_uniform
+from parenvs.agents.hybrid import heuristics as hybrid_heuristics
+from parenvs.agents.hybrid.servers.planners import SERVER_PLANNERS
+from parenvs.agents.learning.pretrained.planner import pretrained
 from parenvs.agents.names import ANY_STAGES, ENVIRONMENTS, REFINED, TRAINED
-from parenvs.agents.order_planners import OrderRequest
-from parenvs.agents.pretrained.planner import pretrained
+from parenvs.agents.order.planners import OrderRequest
+from parenvs.agents.partition import heuristics as partition_heuristics
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.pipeline.beam import beam
+from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.agents.pipeline.heuristics import even_cut, random_search
+from parenvs.agents.pipeline.pipedream import pipedream
+from parenvs.agents.pipeline.points import exact_points
+from parenvs.agents.pipeline.shapes import Choice, exact_shape
 from parenvs.agents.request import SECONDS, Request
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.space import Constraints, UniformSpace
-from parenvs.hybrid.space.objectives import Objective
-from parenvs.ordering.problem import Ordering
-from parenvs.partitioning.problem import Partitioning
-from parenvs.partitioning.space import PartitionSpace
-from parenvs.pipeline.cuts import RADIUS, CutSpace, check_candidates
-from parenvs.pipeline.points import PointSpace
-from parenvs.pipeline.problem import Pipeline
-from parenvs.plan import HybridPlan
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+from parenvs.tasks.hybrid.space.objectives import Objective
+from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.space import PartitionSpace
+from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace, check_candidates
+from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.problem import Pipeline
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class HybridRequest(Request):
         problem: the model on its cluster.
         constraints: that plans must keep to; an object of them is taken, too.
         objective: what planners that prove something minimise, one of
-            ``parenvs.hybrid.space.objectives.OBJECTIVES``.
+            ``parenvs.tasks.hybrid.space.objectives.OBJECTIVES``.
         price: of a device-hour, for the objective ``"money"``.
         time_limit: seconds of the search over free stages (None: ``SECONDS`` for ``exact``, no
             limit for ``exact-hybrid``).
@@ -353,7 +353,7 @@ def _random_partition(request: PartitionRequest) -> PartitionAnswer:
 
 def _trained_partition(agent: str, request: PartitionRequest) -> PartitionAnswer:
     result = request.train(agent)
-    from parenvs.agents.train.run import play
+    from parenvs.agents.learning.train.run import play
 
     env = play(request.env_id, request.object_kwargs, result.actions, request.seed)
     chosen = request.problem.chosen(env.get_wrapper_attr("plan")().partition)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from parenvs.agents.answer import Answer
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.exact.pipeline import exact_pruned
-from parenvs.agents.exact.points import exact_points
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.pipeline.exact import exact_pruned
+from parenvs.agents.pipeline.points import exact_points
 from parenvs.judging import OPTIMAL
-from parenvs.partitioning.space import PartitionSpace
-from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.points import PointSpace
+from parenvs.tasks.partition.space import PartitionSpace
+from parenvs.tasks.pipeline.cuts import CutSpace
+from parenvs.tasks.pipeline.points import PointSpace
 
 Space = CutSpace | PointSpace | PartitionSpace
 """The search space of an environment: its attribute ``space``."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from parenvs.agents.answer import Answer
-from parenvs.agents.exact.shapes import Choice
 from parenvs.agents.names import STEPS
+from parenvs.agents.pipeline.shapes import Choice
 from parenvs.agents.reference import optimum, target
 from parenvs.errors import ParenvsError, did_you_mean, need_extra
 
@@ -113,6 +113,6 @@ class Request(ABC):
             ParenvsError: the extra ``agents`` is not installed.
         """
         with need_extra("agents", f"agent {agent!r}"):
-            from parenvs.agents.train.run import Config, train
+            from parenvs.agents.learning.train.run import Config, train
         config = Config(self.env_id, self.object_kwargs, agent, self.seed, self.steps)
         return train(config, progress=self.progress)[0]

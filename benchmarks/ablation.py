@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from common import parser, progress, publish, table
 
-from parenvs.agents.rainbow.algorithm import Rainbow
-from parenvs.agents.rainbow.buffer import RainbowSamples
-from parenvs.agents.train.learners import LEARNERS, rainbow_settings
+from parenvs.agents.learning.rainbow.algorithm import Rainbow
+from parenvs.agents.learning.rainbow.buffer import RainbowSamples
+from parenvs.agents.learning.train.learners import LEARNERS, rainbow_settings
 from parenvs.bench import agents as bench
 from parenvs.bench.agents import TrainingRun
 from parenvs.bench.problems import CLUSTERS, BenchProblem, solve_problems

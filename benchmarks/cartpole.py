@@ -34,9 +34,9 @@ def greedy_returns(model: Any, seed: int) -> list[float]:
 
 def perform(seed: int, steps: int) -> dict[str, Any]:
     """Train until the greedy policy exceeds the mark or the steps are used up."""
-    from parenvs.agents.rainbow.algorithm import Rainbow
-    from parenvs.agents.train.learners import preset
-    from parenvs.agents.vec_env import one_thread
+    from parenvs.agents.learning.rainbow.algorithm import Rainbow
+    from parenvs.agents.learning.train.learners import preset
+    from parenvs.agents.learning.vec_env import one_thread
 
     curve: list[tuple[int, float]] = []
     begin = time.perf_counter()

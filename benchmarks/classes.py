@@ -13,8 +13,8 @@ from exhaustive import TooMany, disagreements, search
 from random_programs import Program
 
 from parenvs import Graph
-from parenvs.partitioning.classes import dimension_classes
-from parenvs.plan import RULE_SETS
+from parenvs.tasks.partition.classes import dimension_classes
+from parenvs.tasks.partition.plan import RULE_SETS
 
 COLUMNS = ("cases", "instructions", "dimensions", "classes", "blocked", "conflicts", "assignments")
 COLUMNS += ("legal", "pairs compared", "too many", "disagreements")

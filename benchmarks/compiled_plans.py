@@ -14,17 +14,17 @@ from functools import cache
 from typing import Any
 
 from parenvs import Graph, HybridPlan, HybridStage
-from parenvs.agents.exact.partition import exact_partition
+from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
+from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
 from parenvs.exports.compilation import compile_plan
 from parenvs.exports.prediction import predict
 from parenvs.exports.sharding import sharding_of
 from parenvs.graph.reader import read_proto
-from parenvs.hybrid.model import HybridModel
 from parenvs.instances import load_graph
-from parenvs.plan import Plan
 from parenvs.shardy.module import proto_of
+from parenvs.tasks.hybrid.model import HybridModel
 
 DEVICES, TP = 8, 4
 TIMEOUT = 3600.0

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from common import parser, percent, progress, publish, table
 
-from parenvs.agents.distributed.session import session
-from parenvs.agents.distributed.update import Gloo, permutations, update
-from parenvs.agents.distributed.worker import Worker
-from parenvs.agents.train.config import Config
-from parenvs.agents.train.run import train
+from parenvs.agents.learning.distributed.session import session
+from parenvs.agents.learning.distributed.update import Gloo, permutations, update
+from parenvs.agents.learning.distributed.worker import Worker
+from parenvs.agents.learning.train.config import Config
+from parenvs.agents.learning.train.run import train
 from parenvs.bench.curves import Curve
 from parenvs.bench.problems import solve_problems
 from parenvs.bench.runs import append, read

@@ -16,9 +16,9 @@ import numpy as np
 from common import parser, progress, publish, table
 
 import parenvs  # noqa: F401  # registers the environments
-from parenvs.datasets import generators
-from parenvs.envs.drawn.pool import WINDOW
-from parenvs.pipeline.points import PointSpace
+from parenvs.datasets.pipeline import generators
+from parenvs.tasks.pipeline.drawn.pool import WINDOW
+from parenvs.tasks.pipeline.points import PointSpace
 
 WAYS: dict[str, dict[str, Any]] = {
     "one fixed problem": {"instance": "plan-test/cnn-003"},

@@ -31,13 +31,7 @@ from packed_order import Row, Rows
 from parenvs.agents.elastic.exact import hindsight, optimal
 from parenvs.agents.elastic.rules import RULES, Given
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
-from parenvs.elastic.course import Course
-from parenvs.elastic.movement import Degrees, move
-from parenvs.elastic.run import Policy, Run, follow
-from parenvs.elastic.state import State
 from parenvs.files import replacing
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.shape import TransformerShape
 from parenvs.shipped import (
     ELASTIC_SETS,
     MEASURED,
@@ -47,6 +41,12 @@ from parenvs.shipped import (
     load_elastic,
     shapes,
 )
+from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.movement import Degrees, move
+from parenvs.tasks.elastic.run import Policy, Run, follow
+from parenvs.tasks.elastic.state import State
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.shape import TransformerShape
 
 PARTS = ("movement", "traces", "sets", "speed", "agents")
 GPT3 = {"1.3B": (24, 2048), "2.7B": (32, 2560), "6.7B": (32, 4096)}
@@ -353,9 +353,9 @@ def speed_sections(rows: Rows) -> list[str]:
 
 def learners(chains: int = TAUGHT) -> Callable[[str, int, int], tuple[Any, float]]:
     """Return what trains an agent by name, seed and steps; it tells the processor seconds, too."""
-    from parenvs.agents.elastic.learnt import Learnt
-    from parenvs.agents.elastic.teach import Lessons, teach
-    from parenvs.agents.elastic.train import train
+    from parenvs.agents.learning.elastic.learnt import Learnt
+    from parenvs.agents.learning.elastic.teach import Lessons, teach
+    from parenvs.agents.learning.elastic.train import train
 
     known: list[tuple[Lessons, float]] = []  # solved once for all seeds
 
@@ -381,7 +381,7 @@ def learners(chains: int = TAUGHT) -> Callable[[str, int, int], tuple[Any, float
 
 def agent_rows(rows: Rows, agents: list[str], seeds: list[int], scale: float, out: Path) -> None:
     """Train agents for each seed, and play the test set and the traces with them."""
-    from parenvs.agents.elastic.train import all_returns, returns, weights
+    from parenvs.agents.learning.elastic.train import all_returns, returns, weights
 
     missing = [(seed, agent) for seed in seeds for agent in agents
                if (ELASTIC_SETS[0], agent, seed) not in rows.rows]  # fmt: skip

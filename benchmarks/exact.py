@@ -19,8 +19,8 @@ from common import (
     table,
 )
 
-from parenvs.agents.exact.pipeline import exact_full, exact_pruned
-from parenvs.pipeline.cuts import CutSpace
+from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.tasks.pipeline.cuts import CutSpace
 
 TARGETS = "target: pruned below 1 s, full below 10 s"
 HEADER = (

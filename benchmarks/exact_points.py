@@ -23,14 +23,14 @@ from common import (
     table,
 )
 
-from parenvs.agents.exact.pipeline import exact_full
-from parenvs.agents.exact.points import exact_points
-from parenvs.datasets.families import FAMILIES
-from parenvs.datasets.generators import INSIDE, draw
-from parenvs.datasets.instance_sets import load_set
+from parenvs.agents.pipeline.exact import exact_full
+from parenvs.agents.pipeline.points import exact_points
+from parenvs.datasets.pipeline.families import FAMILIES
+from parenvs.datasets.pipeline.generators import INSIDE, draw
+from parenvs.datasets.pipeline.sets import load_set
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.points import POINTS, PointSpace
-from parenvs.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.points import POINTS, PointSpace
+from parenvs.tasks.pipeline.problem import Pipeline
 
 SHAPES = ((4, 32), (8, 32), (4, 64), (8, 64))
 """Stages and devices of the generated problems."""

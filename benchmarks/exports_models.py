@@ -387,10 +387,10 @@ def _torch(name: str, plans: list[str]) -> None:
     import torch_transformer as example
 
     from parenvs import Cluster, Graph, HybridPlan, HybridStage
-    from parenvs.agents.exact.partition import exact_partition
+    from parenvs.agents.partition.exact import exact_partition
     from parenvs.errors import one_line
     from parenvs.exports.torch import torch_plan
-    from parenvs.hybrid.model import HybridModel
+    from parenvs.tasks.hybrid.model import HybridModel
 
     model, loss, inputs, targets = torch_model(name)
     graph = Graph.from_torch(model, inputs, loss=loss, targets=(targets,))

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from common import parser, percent, progress, publish, table
 
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.heuristics.partition import partition_all, replicate
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.partition.heuristics import partition_all, replicate
 from parenvs.errors import InfeasibleError
-from parenvs.leaderboard.kinds.partition import LIMITED, PartitionProblem
 from parenvs.leaderboard.tasks import tasks
-from parenvs.partitioning.problem import Partitioning
-from parenvs.partitioning.space import PartitionSpace
+from parenvs.tasks.partition.entries import LIMITED, PartitionProblem
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.space import PartitionSpace
 
 OLD = ("operator-partition-paper", "operator-partition-step-time", "data-parallel")
 """Tasks whose plans no memory limits."""

@@ -15,14 +15,14 @@ from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.logger import configure
 
-from parenvs.agents.fused.env import POINT, FusedEnv
-from parenvs.agents.fused.policy import draw
-from parenvs.agents.fused.pool import ProblemPool, draw_part
-from parenvs.agents.fused.ppo import PPO, PPOSettings
-from parenvs.agents.fused.run import device_of
-from parenvs.agents.train.learners import POLICY
-from parenvs.agents.vec_env import make_env, one_thread
-from parenvs.pipeline.points import POINTS
+from parenvs.agents.learning.fused.env import POINT, FusedEnv
+from parenvs.agents.learning.fused.policy import draw
+from parenvs.agents.learning.fused.pool import ProblemPool, draw_part
+from parenvs.agents.learning.fused.ppo import PPO, PPOSettings
+from parenvs.agents.learning.fused.run import device_of
+from parenvs.agents.learning.train.learners import POLICY
+from parenvs.agents.learning.vec_env import make_env, one_thread
+from parenvs.tasks.pipeline.points import POINTS
 
 ENV = "PipelinePlan-v0"
 REPEAT = 50
@@ -159,7 +159,7 @@ def main() -> None:
         "generated. *Environments*: random legal choices, with observations and masks. *Rollout*: "
         "the policy chooses. *Loop*: with the updates, "
         f"{settings.epochs} passes over rollouts of {2 * settings.choices} steps, in as many "
-        "batches. *Fused*: `parenvs.agents.fused`, all of it on the device, and the network that "
+        "batches. *Fused*: `parenvs.agents.learning.fused`, all of it on the device, and the network that "
         "rates each choice by its features; making the next problems is other processes' work. "
         f"*MaskablePPO*: sb3-contrib on `NativeVecEnv` with {REPEAT} episodes of each problem, "
         "which it makes itself, and SB3's network of the same width on the raw observation: a "

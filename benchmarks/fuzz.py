@@ -48,7 +48,7 @@ OUTCOMES = ("accepted", "refused", "traceback", "hang", "memory", "wrong")
 BAD = OUTCOMES[2:]
 READERS = {**fuzz_readers.READERS, **HYBRID, **ELASTIC, **RUNS}
 """Name -> reader."""
-LARGE = ("jax", "sb3_contrib", "parenvs.agents.train.run")
+LARGE = ("jax", "sb3_contrib", "parenvs.agents.learning.train.run")
 """Modules that take seconds to import."""
 PART = 500
 """Inputs of a part of a run, which is what a run that was stopped does again."""

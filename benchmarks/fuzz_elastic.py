@@ -8,17 +8,17 @@ from functools import cache
 import numpy as np
 from fuzz_readers import Reader, file_of, must, refusable
 
-from parenvs.agents.elastic.network import first_weights
 from parenvs.agents.elastic.rules import RULES
-from parenvs.elastic.files import Row, read_set, save_set
-from parenvs.elastic.library import Library
-from parenvs.elastic.problem import Elastic
-from parenvs.elastic.run import follow
-from parenvs.elastic.trace import Trace, read_trace
+from parenvs.agents.learning.elastic.network import first_weights
 from parenvs.leaderboard.entry import Entry, load_entry
 from parenvs.leaderboard.policies.formats import OWN
 from parenvs.leaderboard.policies.play import play
 from parenvs.shipped import MEASURED, load_elastic, load_library
+from parenvs.tasks.elastic.files import Row, read_set, save_set
+from parenvs.tasks.elastic.library import Library
+from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.run import follow
+from parenvs.tasks.elastic.trace import Trace, read_trace
 
 EVENTS = """seconds,event,node
 0,add,a

@@ -19,14 +19,15 @@ from parenvs.bench.hybrid.predict import Prediction, Skipped, predictions
 from parenvs.bench.hybrid.rows import read_json, read_rows, shipped
 from parenvs.bench.hybrid.steps import Steps, compared, read_steps
 from parenvs.cluster import Cluster
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.stack import STACKS, Stack
-from parenvs.hybrid.uniform import Uniform
+from parenvs.core.plan import ILLEGAL
 from parenvs.instances import load_model
-from parenvs.plan import ILLEGAL, HybridPlan, HybridStage
 from parenvs.shipped import load_shape, shapes
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.stack import STACKS, Stack
+from parenvs.tasks.hybrid.uniform import Uniform
 
 SHAPE, GRAPH = "bert-large", "vgg-19"
 MIXTURE = next(shape for shape in shapes().values() if shape.experts > 1)

@@ -18,19 +18,21 @@ from drawn_intra_op import draw
 
 from parenvs import Graph, ParenvsError, Partitioning, Pipeline, StageProfile, judge, load_plan
 from parenvs.cluster import Cluster
-from parenvs.datasets.generators import DrawnProblem
-from parenvs.datasets.instance_sets import load_set, save_set
+from parenvs.core.plan import ILLEGAL, Plan
+from parenvs.datasets.pipeline.generators import DrawnProblem
+from parenvs.datasets.pipeline.sets import load_set, save_set
 from parenvs.graph.formats.text import parse
 from parenvs.instances import load_graph, load_partitioning, load_profile
-from parenvs.iopddl import IntraOp, load_iopddl, reduce, save_iopddl
-from parenvs.iopddl.files import to_json
-from parenvs.iopddl.reduced import NEVER
 from parenvs.leaderboard.check import check
 from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.ordering.problem import Ordering
-from parenvs.partitioning.drawn import files as partition_files
-from parenvs.plan import ILLEGAL, OrderPlan, PartitionPlan, Plan
 from parenvs.shipped import load_ordering, ordering_steps
+from parenvs.tasks.order.plan import OrderPlan
+from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.partition.drawn import files as partition_files
+from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.sharding import IntraOp, load_iopddl, reduce, save_iopddl
+from parenvs.tasks.sharding.files import to_json
+from parenvs.tasks.sharding.reduced import NEVER
 
 ORDER = "order-test/p4-m8-000"
 """A problem of ordering micro-batches."""

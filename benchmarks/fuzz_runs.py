@@ -64,8 +64,8 @@ def run_of(agent: str) -> dict[str, bytes]:
 
 def _train(agent: str, folder: str) -> None:
     """Train for a few steps, with a checkpoint before the end."""
-    from parenvs.agents.train.config import Config
-    from parenvs.agents.train.run import train
+    from parenvs.agents.learning.train.config import Config
+    from parenvs.agents.learning.train.run import train
 
     kwargs = {"instance": "vgg-19", "cluster": "B", "stages": 3}
     config = Config(env_kwargs=kwargs, agent=agent, steps=192, overrides=AGENTS[agent])
@@ -87,8 +87,8 @@ def read_config(path: Path) -> Any:
     """Read a run's folder with a configuration as ``parenvs solve`` and ``train`` do."""
     import gymnasium as gym
 
-    from parenvs.agents.train.config import building, load_config
-    from parenvs.agents.train.run import load_model
+    from parenvs.agents.learning.train.config import building, load_config
+    from parenvs.agents.learning.train.run import load_model
 
     folder = run_folder("ppo", path, "config.json")
     config = load_config(folder)
@@ -99,17 +99,17 @@ def read_config(path: Path) -> Any:
 
 def read_model(path: Path) -> Any:
     """Load a trained agent."""
-    from parenvs.agents.train.run import load_model
+    from parenvs.agents.learning.train.run import load_model
 
     return load_model(run_folder("rainbow", path, "model.zip"))
 
 
 def read_checkpoint(path: Path) -> Any:
     """Load a checkpoint into a fresh agent, as ``parenvs train --resume`` does."""
-    from parenvs.agents.train.best_plan import BestPlan
-    from parenvs.agents.train.checkpoint import load_checkpoint
-    from parenvs.agents.train.config import load_config
-    from parenvs.agents.train.run import _fresh
+    from parenvs.agents.learning.train.best_plan import BestPlan
+    from parenvs.agents.learning.train.checkpoint import load_checkpoint
+    from parenvs.agents.learning.train.config import load_config
+    from parenvs.agents.learning.train.run import _fresh
 
     folder = run_folder("rainbow", path, "checkpoint.zip")
     env, model = _fresh(load_config(folder))

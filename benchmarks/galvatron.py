@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from common import ROOT, parser, percent, publish, table
 
-from parenvs.agents.exact.hybrid import exact
+from parenvs.agents.hybrid import exact
 from parenvs.cluster import Cluster, Device
-from parenvs.hybrid.layers import Layer, LayerSeconds, Split
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.space import Constraints
-from parenvs.hybrid.stack import Machine, Stack
+from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import Constraints
+from parenvs.tasks.hybrid.stack import Machine, Stack
 
 FOLDER = ROOT.parent / "shared" / "measured" / "galvatron"
 MB = 2.0**20

@@ -16,13 +16,13 @@ import numpy as np
 from common import parser, percent, progress, publish, table
 from drawn_hybrids import best_of_orders, drawn_hetero
 
-from parenvs.agents.exact.hetero import bottleneck
-from parenvs.agents.exact.hetero.sandwich import lower_bound, rounded_down, sandwich
-from parenvs.agents.exact.hetero.solve import Orders, by_speed, subset_search
-from parenvs.agents.heuristics.hetero import random_orders, sorted_orders, swap_search
-from parenvs.datasets.hetero_sets import hetero_set
+from parenvs.agents.hybrid.servers import bottleneck
+from parenvs.agents.hybrid.servers.heuristics import random_orders, sorted_orders, swap_search
+from parenvs.agents.hybrid.servers.sandwich import lower_bound, rounded_down, sandwich
+from parenvs.agents.hybrid.servers.solve import Orders, by_speed, subset_search
+from parenvs.datasets.hybrid.server_sets import hetero_set
 from parenvs.errors import InfeasibleError
-from parenvs.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.problem import Hybrid
 
 TIERS = (8, 16, 32, 64)
 EXACT = 16

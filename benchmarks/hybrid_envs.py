@@ -7,7 +7,7 @@
 Every row is written to ``results/hybrid_envs.jsonl`` as soon as it is there; a run that was stopped
 goes on where it was. Trained policies and the lessons of their teachers are kept in
 ``build/hybrid_envs``. Agents are trained on problems that the generator draws, never on those of a
-test set; see ``parenvs.agents.hybrid.train`` for what they are.
+test set; see ``parenvs.agents.learning.hybrid.train`` for what they are.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import numpy as np
 from common import parser, percent, progress, publish, table
 
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
-from parenvs.agents.exact.hybrid import exact_hybrid, exact_uniform
-from parenvs.agents.heuristics.episodes import local_search, random_play
-from parenvs.agents.heuristics.hetero import sorted_orders, swap_search
-from parenvs.agents.heuristics.hybrid import megatron
-from parenvs.envs.hybrid.single import rules_of
+from parenvs.agents.hybrid import exact_hybrid, exact_uniform
+from parenvs.agents.hybrid.episodes import local_search, random_play
+from parenvs.agents.hybrid.heuristics import megatron
+from parenvs.agents.hybrid.servers.heuristics import sorted_orders, swap_search
 from parenvs.errors import InfeasibleError
-from parenvs.hybrid.problem import Hybrid
 from parenvs.shipped import problem_sets
+from parenvs.tasks.hybrid.game.single import rules_of
+from parenvs.tasks.hybrid.problem import Hybrid
 
 SETS = {"hybrid-test": 30, "hybrid-outside": 15, "hetero-8-test": 16, "hetero-32-test": 16}
 """Set -> its first problems, on which everything is measured."""
@@ -151,8 +151,8 @@ def run_planners(rows: Rows) -> None:
 
 def trained(agent: str, generator: str, seed: int, steps: int) -> tuple[Any, float]:
     """Return an agent trained on a generator's problems, and the processor seconds it took."""
-    from parenvs.agents.hybrid.imitation import Lesson, lessons
-    from parenvs.agents.hybrid.train import load, save, train
+    from parenvs.agents.learning.hybrid.imitation import Lesson, lessons
+    from parenvs.agents.learning.hybrid.train import load, save, train
 
     name = f"{agent}-{generator}-{steps}-{seed}"
     path, took = BUILD / f"{name}.zip", BUILD / f"{name}.json"

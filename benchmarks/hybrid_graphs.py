@@ -13,14 +13,14 @@ import numpy as np
 from common import INSTANCES, parser, progress, publish, table
 
 from parenvs import Cluster, load_graph
-from parenvs.hybrid.graph.layer import GraphLayer
-from parenvs.hybrid.layers import Layer, Split
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.stack import STACKS, Machine
-from parenvs.hybrid.uniform import Uniform
 from parenvs.instances import names
+from parenvs.tasks.hybrid.graph.layer import GraphLayer
+from parenvs.tasks.hybrid.layers import Layer, Split
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.stack import STACKS, Machine
+from parenvs.tasks.hybrid.uniform import Uniform
 
 SAMPLES = 64.0
 """Samples of a micro-batch where the time goes: those of the graphs."""

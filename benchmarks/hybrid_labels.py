@@ -9,9 +9,9 @@ import numpy as np
 from common import parser, percent, progress, publish, table
 from drawn_hybrids import best_of_free_stages, drawn_problem
 
-from parenvs.agents.exact.hybrid import exact_hybrid
+from parenvs.agents.hybrid import exact_hybrid
 from parenvs.errors import InfeasibleError
-from parenvs.hybrid.space import Constraints
+from parenvs.tasks.hybrid.space import Constraints
 
 EVERY = 2
 """Layers and stages up to which all counts of recomputed layers are tried together."""

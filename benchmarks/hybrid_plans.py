@@ -8,12 +8,12 @@ from typing import Any
 from common import parser, percent, progress, publish, table
 
 import parenvs
-from parenvs.agents.exact.hybrid import exact, exact_uniform
-from parenvs.agents.heuristics.hybrid import PURE, megatron, pure
+from parenvs.agents.hybrid import exact, exact_uniform
+from parenvs.agents.hybrid.heuristics import PURE, megatron, pure
 from parenvs.errors import InfeasibleError
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.space import UniformSpace
-from parenvs.hybrid.space.objectives import near_best, robustness
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import UniformSpace
+from parenvs.tasks.hybrid.space.objectives import near_best, robustness
 
 CLUSTERS = ("A", "B", "C", "h100-2", "16x8:h100")
 MODELS = {

@@ -33,16 +33,16 @@ from inference_tables import (
 )
 
 from parenvs.agents.answer import PipelineAnswer
-from parenvs.agents.exact.pipeline import exact_full
-from parenvs.agents.exact.points import exact_points
-from parenvs.agents.heuristics.beam import beam
-from parenvs.agents.heuristics.pipedream import pipedream
-from parenvs.agents.heuristics.pipeline import even_cut
-from parenvs.agents.pretrained.planner import pretrained
-from parenvs.datasets.generators import INSIDE, draw
-from parenvs.datasets.instance_sets import load_set
+from parenvs.agents.learning.pretrained.planner import pretrained
+from parenvs.agents.pipeline.beam import beam
+from parenvs.agents.pipeline.exact import exact_full
+from parenvs.agents.pipeline.heuristics import even_cut
+from parenvs.agents.pipeline.pipedream import pipedream
+from parenvs.agents.pipeline.points import exact_points
+from parenvs.datasets.pipeline.generators import INSIDE, draw
+from parenvs.datasets.pipeline.sets import load_set
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.points import PointSpace
 
 BEAM = 64
 """Width of the beam search, at which it takes as long as the network."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from common import numbers, percent
 
-from parenvs.agents.pretrained.planner import DRAWS
-from parenvs.datasets.generators import INSIDE
+from parenvs.agents.learning.pretrained.planner import DRAWS
+from parenvs.datasets.pipeline.generators import INSIDE
 
 MAIN, REFINED = f"network, {DRAWS} plans", "refined"
 """The network's names among the planners."""

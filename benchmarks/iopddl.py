@@ -16,10 +16,10 @@ from pathlib import Path
 
 from common import ROOT, parser, percent, progress, publish, table
 
-from parenvs.agents.iopddl import solve_iopddl
-from parenvs.agents.iopddl.compiled import COMPILED
-from parenvs.iopddl import load_iopddl
-from parenvs.iopddl.known import known
+from parenvs.agents.sharding import solve_iopddl
+from parenvs.agents.sharding.compiled import COMPILED
+from parenvs.tasks.sharding import load_iopddl
+from parenvs.tasks.sharding.known import known
 
 FOLDER = Path(os.environ.get("PARENVS_IOPDDL", ROOT.parent / "shared" / "iopddl"))
 

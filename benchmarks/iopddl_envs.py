@@ -22,13 +22,13 @@ import gymnasium as gym
 import numpy as np
 from common import parser, percent, progress, publish, table
 
-from parenvs.datasets.drawing.intra_op import SETS, set_names
-from parenvs.envs.iopddl.problems import named, numbered
+from parenvs.datasets.sharding.drawing import SETS, set_names
 from parenvs.errors import ParenvsError
-from parenvs.iopddl import store
-from parenvs.iopddl.turns.advice import LEVELS
-from parenvs.iopddl.turns.board import Board
-from parenvs.iopddl.turns.construct import Construct
+from parenvs.tasks.sharding import store
+from parenvs.tasks.sharding.game.problems import named, numbered
+from parenvs.tasks.sharding.turns.advice import LEVELS
+from parenvs.tasks.sharding.turns.board import Board
+from parenvs.tasks.sharding.turns.construct import Construct
 
 EPISODES = 10_000
 """Random episodes in which dead ends are counted."""
@@ -183,7 +183,7 @@ def speed(kwargs: dict[str, Any], count: int, seconds: float = 2.0) -> float:
 
 def run_solver(rows: Rows, most: int, seconds: float) -> None:
     """Bound every problem by the solver."""
-    from parenvs.agents.iopddl import solve_iopddl
+    from parenvs.agents.sharding import solve_iopddl
 
     for group, name in tested(most):
         if not rows.has(part="plan", problem=name, method="solver"):
@@ -195,7 +195,7 @@ def run_solver(rows: Rows, most: int, seconds: float) -> None:
 
 def run_rules(rows: Rows, most: int) -> None:
     """Plan every problem by the rules that do not learn."""
-    from parenvs.agents.iopddl.learning.train import greedy
+    from parenvs.agents.learning.sharding.train import greedy
 
     methods: dict[str, Callable[[Board], int]] = {
         f"greedy, advice {level}": lambda board, level=level: greedy(board, advice=level).cost
@@ -240,7 +240,7 @@ def random_improving(board: Board) -> int:
 
 def run_learned(rows: Rows, most: int, seeds: int, share: float, match: str) -> None:
     """Train policies, and let them plan."""
-    from parenvs.agents.iopddl.learning.train import plan
+    from parenvs.agents.learning.sharding.train import plan
 
     agents: list[tuple[str, str, dict[str, Any]]] = [
         ("PPO", "drawn", {}),
@@ -281,8 +281,8 @@ def trained(
     """Return an agent, and the processor seconds that its training took."""
     from sb3_contrib import MaskablePPO
 
-    from parenvs.agents.iopddl.learning.imitate import imitate, taught
-    from parenvs.agents.iopddl.learning.train import POOL, train
+    from parenvs.agents.learning.sharding.imitate import imitate, taught
+    from parenvs.agents.learning.sharding.train import POOL, train
 
     stem = f"{method}-{place}-{seed}-{share:g}".replace(", ", "-").replace(" ", "-")
     path, took = BUILD / f"{stem}.zip", BUILD / f"{stem}.json"

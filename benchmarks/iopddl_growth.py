@@ -27,14 +27,14 @@ import numpy as np
 from common import parser, percent, progress, publish, table
 
 from parenvs import Cluster
-from parenvs.agents.iopddl import solve_iopddl
-from parenvs.agents.iopddl.compiled import COMPILED
-from parenvs.datasets.drawing.intra_op import drawn
+from parenvs.agents.sharding import solve_iopddl
+from parenvs.agents.sharding.compiled import COMPILED
+from parenvs.datasets.sharding.drawing import drawn
 from parenvs.errors import InfeasibleError
 from parenvs.instances import load_partitioning
-from parenvs.iopddl import load_iopddl, reduce, save_iopddl
-from parenvs.iopddl.exchange import Exchange
-from parenvs.iopddl.problem import IntraOp
+from parenvs.tasks.sharding import load_iopddl, reduce, save_iopddl
+from parenvs.tasks.sharding.exchange import Exchange
+from parenvs.tasks.sharding.problem import IntraOp
 
 GRAPHS = ("vgg-19", "resnet-50", "t5-base", "bert-48", "t5-11b")
 SIZES = {"mesh": (1_000, 10_000, 100_000), "mesh, 4": (1_000, 10_000, 100_000, 1_000_000)}

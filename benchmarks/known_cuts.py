@@ -21,9 +21,9 @@ from common import (
 )
 
 from parenvs import Pipeline
-from parenvs.agents.exact.least_memory import least_excess, least_excess_pruned
-from parenvs.agents.exact.pipeline import exact_full, exact_pruned
-from parenvs.pipeline.cuts import CutSpace
+from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned
+from parenvs.tasks.pipeline.cuts import CutSpace
 
 OUT_OF_MEMORY = ((), ())
 Cuts = tuple[tuple[int, ...], tuple[str, ...]]

@@ -21,15 +21,15 @@ from matplotlib.figure import Figure
 
 import parenvs
 from parenvs.agents.answer import PipelineAnswer
-from parenvs.agents.exact.points import exact_points
-from parenvs.agents.heuristics.beam import beam
-from parenvs.agents.heuristics.pipeline import even_cut
-from parenvs.agents.pretrained.planner import pretrained
+from parenvs.agents.learning.pretrained.planner import pretrained
+from parenvs.agents.pipeline.beam import beam
+from parenvs.agents.pipeline.heuristics import even_cut
+from parenvs.agents.pipeline.points import exact_points
 from parenvs.bench.runs import append, read
-from parenvs.datasets.generators import INSIDE, draw
+from parenvs.datasets.pipeline.generators import INSIDE, draw
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.points import PointSpace
-from parenvs.viewer.page import INK, QUIET, TRACK, WIDTH, blank_figure, stage_colour, style, write
+from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.view.page import INK, QUIET, TRACK, WIDTH, blank_figure, stage_colour, style, write
 
 DEVICES, STAGES = (64, 128, 256, 512), (8, 12, 16)
 PIVOTS = (96, 256)

@@ -9,7 +9,7 @@ import numpy as np
 from common import parser, percent, progress, publish, table
 
 from parenvs import Graph
-from parenvs.partitioning.memory import Footprint
+from parenvs.tasks.partition.memory import Footprint
 
 
 def models() -> dict[str, Callable[[], Any]]:

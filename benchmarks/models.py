@@ -11,16 +11,16 @@ import numpy as np
 from common import parser, percent, progress, publish, table
 
 from parenvs import Pipeline, load_profile
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.exact.pipeline import exact_full
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.pipeline.exact import exact_full
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.graph import Graph, Phase
 from parenvs.instances import PAPER, data_folder, load_partitioning, manifest, names
-from parenvs.partitioning.memory import Memory
-from parenvs.partitioning.problem import Partitioning
-from parenvs.pipeline.problem import stages_on
-from parenvs.plan import TIED
+from parenvs.tasks.partition.memory import Memory
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.pipeline.plan import TIED
+from parenvs.tasks.pipeline.problem import stages_on
 
 SERVER = "1x8:a100"
 """Devices of the partition plans."""

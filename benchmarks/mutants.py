@@ -49,23 +49,23 @@ from mutations import Key, Mutant, estimate, mutants, reason, summary
 
 ROOMS = {
     "parenvs/judging.py": "tests/pipeline/test_judge.py",
-    "parenvs/pipeline/formulas.py": "tests/pipeline/test_formulas.py",
-    "parenvs/pipeline/legality.py": "tests/pipeline/test_judge.py",
-    "parenvs/pipeline/points.py": "tests/pipeline/test_points.py",
-    "parenvs/partitioning/formulas.py": "tests/partitioning/test_formulas.py",
-    "parenvs/partitioning/rules.py": "tests/partitioning/test_rules.py",
-    "parenvs/partitioning/classes.py": "tests/partitioning/test_classes.py",
-    "parenvs/partitioning/legality.py": "tests/partitioning/test_report.py",
-    "parenvs/partitioning/memory.py": "tests/partitioning/test_memory.py",
+    "parenvs/tasks/pipeline/formulas.py": "tests/pipeline/test_formulas.py",
+    "parenvs/tasks/pipeline/legality.py": "tests/pipeline/test_judge.py",
+    "parenvs/tasks/pipeline/points.py": "tests/pipeline/test_points.py",
+    "parenvs/tasks/partition/formulas.py": "tests/partition/test_formulas.py",
+    "parenvs/tasks/partition/rules.py": "tests/partition/test_rules.py",
+    "parenvs/tasks/partition/classes.py": "tests/partition/test_classes.py",
+    "parenvs/tasks/partition/legality.py": "tests/partition/test_report.py",
+    "parenvs/tasks/partition/memory.py": "tests/partition/test_memory.py",
 }
 """Module -> its own tests, which are to notice mistakes in what runs at import."""
 TESTS = (
     "tests/pipeline",
     "tests/partitioning",
-    "tests/agents/exact/test_points.py",
+    "tests/pipeline/test_exact_points.py",
     "tests/hybrid/test_problem.py",
-    "tests/ordering/test_problem.py",
-    "tests/iopddl/test_problem.py",
+    "tests/order/test_problem.py",
+    "tests/sharding/test_problem.py",
 )
 """Where the tests are that are to notice mistakes in functions."""
 MEMORY = 12 << 30

@@ -34,102 +34,102 @@ FEWER = "one device fewer is tried afterwards, and so one"
 PAIR = "one class makes no pair"
 TOGETHER = "operand and result have as many elements, and so end together"
 EQUIVALENT = {
-    ("parenvs/partitioning/formulas.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
-    ("parenvs/partitioning/formulas.py", "graph.parent[graph.parent >= 0]",
+    ("parenvs/tasks/partition/formulas.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
+    ("parenvs/tasks/partition/formulas.py", "graph.parent[graph.parent >= 0]",
      "graph.parent[graph.parent > 0]"): LOOP,
-    ("parenvs/partitioning/formulas.py", "np.maximum(size, 1)", "np.maximum(size, 2)"):
+    ("parenvs/tasks/partition/formulas.py", "np.maximum(size, 1)", "np.maximum(size, 2)"):
         "the shares of dimensions of size 1 are not read, and 0 over anything is 0",
-    ("parenvs/partitioning/formulas.py", "replicate_seconds or 1.0", "replicate_seconds or 2.0"):
+    ("parenvs/tasks/partition/formulas.py", "replicate_seconds or 1.0", "replicate_seconds or 2.0"):
         "where the step takes no time, nothing is saved",
-    ("parenvs/partitioning/memory.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
-    ("parenvs/partitioning/memory.py", "~graph.free & (graph.parent >= 0)",
+    ("parenvs/tasks/partition/memory.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
+    ("parenvs/tasks/partition/memory.py", "~graph.free & (graph.parent >= 0)",
      "~graph.free & (graph.parent > 0)"): LOOP,
-    ("parenvs/partitioning/memory.py", "updated < 0", "updated < 1"):
+    ("parenvs/tasks/partition/memory.py", "updated < 0", "updated < 1"):
         "the first instruction makes a parameter, and updates nothing",
-    ("parenvs/partitioning/memory.py", "np.zeros(0, dtype=np.int64)",
+    ("parenvs/tasks/partition/memory.py", "np.zeros(0, dtype=np.int64)",
      "np.zeros(1, dtype=np.int64)"):
         "nothing is kept that a border could divide, or the first division takes its place",
-    ("parenvs/partitioning/memory.py", "np.append(level[1:] > level[:-1], False)",
+    ("parenvs/tasks/partition/memory.py", "np.append(level[1:] > level[:-1], False)",
      "np.append(level[1:] >= level[:-1], False)"): "levels beside each other differ",
-    ("parenvs/partitioning/memory.py", "graph.parent[made_by] >= 0", "graph.parent[made_by] >= 1"):
+    ("parenvs/tasks/partition/memory.py", "graph.parent[made_by] >= 0", "graph.parent[made_by] >= 1"):
         LOOP,
-    ("parenvs/partitioning/memory.py", "np.flatnonzero(graph.parent >= 0)",
+    ("parenvs/tasks/partition/memory.py", "np.flatnonzero(graph.parent >= 0)",
      "np.flatnonzero(graph.parent > 0)"): LOOP,
-    ("parenvs/partitioning/memory.py", "graph.parent[graph.parent >= 0]",
+    ("parenvs/tasks/partition/memory.py", "graph.parent[graph.parent >= 0]",
      "graph.parent[graph.parent > 0]"): LOOP,
-    ("parenvs/partitioning/memory.py", "np.full(count, -1)", "np.full(count, 1)"): MADE,
-    ("parenvs/partitioning/memory.py", "-1", "-2"): "any number below 0 means never",
-    ("parenvs/partitioning/memory.py", "self.last >= 0", "self.last > 0"): FIRST,
-    ("parenvs/partitioning/memory.py", "self.last >= 0", "self.last >= 1"): FIRST,
-    ("parenvs/partitioning/memory.py", "self.bytes > 0", "self.bytes >= 0"):
+    ("parenvs/tasks/partition/memory.py", "np.full(count, -1)", "np.full(count, 1)"): MADE,
+    ("parenvs/tasks/partition/memory.py", "-1", "-2"): "any number below 0 means never",
+    ("parenvs/tasks/partition/memory.py", "self.last >= 0", "self.last > 0"): FIRST,
+    ("parenvs/tasks/partition/memory.py", "self.last >= 0", "self.last >= 1"): FIRST,
+    ("parenvs/tasks/partition/memory.py", "self.bytes > 0", "self.bytes >= 0"):
         "a tensor of no bytes adds nothing",
-    ("parenvs/partitioning/memory.py", "np.maximum(self.first, 0)", "np.maximum(self.first, 1)"):
+    ("parenvs/tasks/partition/memory.py", "np.maximum(self.first, 0)", "np.maximum(self.first, 1)"):
         "the first instruction makes a parameter, which is never transient",
-    ("parenvs/partitioning/memory.py", "np.maximum(self.last, 0)", "np.maximum(self.last, 1)"):
+    ("parenvs/tasks/partition/memory.py", "np.maximum(self.last, 0)", "np.maximum(self.last, 1)"):
         FIRST,
-    ("parenvs/partitioning/memory.py", "chosen & (self.share < 1)", "chosen & (self.share <= 1)"):
+    ("parenvs/tasks/partition/memory.py", "chosen & (self.share < 1)", "chosen & (self.share <= 1)"):
         "a share of 1 multiplies nothing",
-    ("parenvs/partitioning/memory.py", "self.share < 1", "self.share < 2"):
+    ("parenvs/tasks/partition/memory.py", "self.share < 1", "self.share < 2"):
         "a share of 1 multiplies nothing, and there is no greater one",
-    ("parenvs/partitioning/classes.py", "end - start > 1", "end - start >= 1"): PAIR,
-    ("parenvs/partitioning/classes.py", "end - start > 1", "end + start > 1"): PAIR,
-    ("parenvs/partitioning/classes.py", "False", "True"):
+    ("parenvs/tasks/partition/classes.py", "end - start > 1", "end - start >= 1"): PAIR,
+    ("parenvs/tasks/partition/classes.py", "end - start > 1", "end + start > 1"): PAIR,
+    ("parenvs/tasks/partition/classes.py", "False", "True"):
         "the weak components of a directed graph are those of the undirected one",
-    ("parenvs/partitioning/classes.py", "self.blocked_by >= 0", "self.blocked_by >= 1"):
+    ("parenvs/tasks/partition/classes.py", "self.blocked_by >= 0", "self.blocked_by >= 1"):
         "the first instruction makes a parameter, and blocks nothing",
-    ("parenvs/partitioning/classes.py", "-1", "-2"):
+    ("parenvs/tasks/partition/classes.py", "-1", "-2"):
         "NumPy takes any number below 0 as the length that is left",
-    ("parenvs/partitioning/classes.py",
+    ("parenvs/tasks/partition/classes.py",
      "isinstance(other, _Same) and other.graph is self.graph",
      "isinstance(other, _Same) or other.graph is self.graph"):
         "keys are compared where their numbers are equal, and so are of the same graph",
-    ("parenvs/partitioning/legality.py", "len(reasons) >= MOST_REASONS",
+    ("parenvs/tasks/partition/legality.py", "len(reasons) >= MOST_REASONS",
      "len(reasons) > MOST_REASONS"): "the reason that it words in full is cut off afterwards",
-    ("parenvs/pipeline/points.py", "1.0 if total == 0 else total", "2.0 if total == 0 else total"):
+    ("parenvs/tasks/pipeline/points.py", "1.0 if total == 0 else total", "2.0 if total == 0 else total"):
         "where the total is 0, so is what is divided",
-    ("parenvs/pipeline/points.py",
+    ("parenvs/tasks/pipeline/points.py",
      "np.minimum((shares / 3 * most).astype(np.int64), most - 1)",
      "np.minimum((shares / 3 * most).astype(np.int64), most + 1)"):
         "the share of the pivots is below 1, and so the sum of the three below 3",
-    ("parenvs/pipeline/points.py", "range(1, server_size + 1)", "range(2, server_size + 1)"):
+    ("parenvs/tasks/pipeline/points.py", "range(1, server_size + 1)", "range(2, server_size + 1)"):
         "there are more devices than units here",
-    ("parenvs/pipeline/points.py", "server_size + 1", "server_size + 2"):
+    ("parenvs/tasks/pipeline/points.py", "server_size + 1", "server_size + 2"):
         "whole servers suffice",
-    ("parenvs/pipeline/points.py", "most + 1.0", "most + 2.0"):
+    ("parenvs/tasks/pipeline/points.py", "most + 1.0", "most + 2.0"):
         "any more devices than there are count as infinitely many",
-    ("parenvs/pipeline/points.py", "np.clip(np.ceil(group), 1.0, most + 1.0)",
+    ("parenvs/tasks/pipeline/points.py", "np.clip(np.ceil(group), 1.0, most + 1.0)",
      "np.clip(np.ceil(group), 2.0, most + 1.0)"): FEWER,
-    ("parenvs/pipeline/points.py",
+    ("parenvs/tasks/pipeline/points.py",
      "np.where((spare == 0) & (activations == 0), 1.0, np.inf)",
      "np.where((spare == 0) & (activations == 0), 2.0, np.inf)"): FEWER,
-    ("parenvs/pipeline/points.py", "m + 1", "m + 2"):
+    ("parenvs/tasks/pipeline/points.py", "m + 1", "m + 2"):
         "no stage ends behind the last point, and a wider `latest` is killed",
-    ("parenvs/pipeline/points.py", "devices[-1] + 1", "devices[-1] + 2"):
+    ("parenvs/tasks/pipeline/points.py", "devices[-1] + 1", "devices[-1] + 2"):
         "no stage starts behind the last device",
-    ("parenvs/pipeline/points.py", "last_unit[every.end] >= 0", "last_unit[every.end] >= 1"):
+    ("parenvs/tasks/pipeline/points.py", "last_unit[every.end] >= 0", "last_unit[every.end] >= 1"):
         START,
-    ("parenvs/pipeline/points.py", "np.flatnonzero(last_unit[every.end] >= 0)",
+    ("parenvs/tasks/pipeline/points.py", "np.flatnonzero(last_unit[every.end] >= 0)",
      "np.flatnonzero(last_unit[every.end] > 0)"): START,
-    ("parenvs/pipeline/points.py", "-1", "-2"): "any number below 0 means never",
-    ("parenvs/partitioning/rules.py", "max(map(len, slots.values()), default=0)",
+    ("parenvs/tasks/pipeline/points.py", "-1", "-2"): "any number below 0 means never",
+    ("parenvs/tasks/partition/rules.py", "max(map(len, slots.values()), default=0)",
      "max(map(len, slots.values()), default=1)"): "an instruction has a result",
-    ("parenvs/partitioning/rules.py",
+    ("parenvs/tasks/partition/rules.py",
      "batch > 0 and len({s[:batch] for s in arrays.values()}) == 1",
      "batch >= 0 and len({s[:batch] for s in arrays.values()}) == 1"):
         "a batch of no dimensions has none to split",
-    ("parenvs/partitioning/rules.py", "True", "False"):
+    ("parenvs/tasks/partition/rules.py", "True", "False"):
         "shapes that `zip` could tell apart are refused where the program is read",
     **{
-        ("parenvs/partitioning/rules.py", "i < len(left) and j < len(right)", other): TOGETHER
+        ("parenvs/tasks/partition/rules.py", "i < len(left) and j < len(right)", other): TOGETHER
         for other in (
             "i < len(left) or j < len(right)",
             "i <= len(left) and j < len(right)",
             "i < len(left) and j <= len(right)",
         )
     },
-    ("parenvs/partitioning/rules.py", "mine < other", "mine <= other"):
+    ("parenvs/tasks/partition/rules.py", "mine < other", "mine <= other"):
         "the loop ends where they are equal",
-    ("parenvs/partitioning/rules.py", "3", "4"): "kinds are compared for equality alone",
+    ("parenvs/tasks/partition/rules.py", "3", "4"): "kinds are compared for equality alone",
 }  # fmt: skip
 """Module, and what is changed to what: changes that no test can see -> the reason."""
 

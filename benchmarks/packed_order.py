@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from common import parser, percent, progress, publish, table
 
-from parenvs.agents.exact.ordering import exact_order
-from parenvs.agents.exact.ordering.references import order_references
-from parenvs.agents.heuristics.ordering import RULES, by_rule, local_search, neh, random_order
-from parenvs.datasets.drawing.orders import TIERS
-from parenvs.envs.ordering.batch import MicroBatchOrderVectorEnv
-from parenvs.ordering.problem import Ordering
+from parenvs.agents.order import exact_order
+from parenvs.agents.order.heuristics import RULES, by_rule, local_search, neh, random_order
+from parenvs.agents.order.references import order_references
+from parenvs.datasets.order.drawing import TIERS
 from parenvs.shipped import load_ordering, ordering_steps
+from parenvs.tasks.order.game.batch import MicroBatchOrderVectorEnv
+from parenvs.tasks.order.problem import Ordering
 
 PARTS = ("heuristics", "exact", "ppo", "transfer", "speed")
 TAUGHT = "p8-m32"
@@ -125,7 +125,7 @@ def ppo(rows: Rows, tier: str, seeds: list[int], steps: int, agents: Path) -> No
     """Train an agent for each seed, or load it from a folder, and sample orders from it."""
     from sb3_contrib import MaskablePPO
 
-    from parenvs.agents.ordering.train import sample, sample_and_search, train
+    from parenvs.agents.learning.order.train import sample, sample_and_search, train
 
     named = list(problems(tier))
     for seed in seeds:
@@ -164,7 +164,7 @@ def transfer(rows: Rows, tier: str, seeds: list[int], steps: int, agents: Path) 
     """Sample orders of the other tiers from the agents of one."""
     from sb3_contrib import MaskablePPO
 
-    from parenvs.agents.ordering.train import sample
+    from parenvs.agents.learning.order.train import sample
 
     for seed in seeds:
         place = agents / f"{TAUGHT}-{steps}-{seed}.zip"

@@ -13,16 +13,16 @@ import numpy as np
 from common import INSTANCES, parser, problem, publish, table
 from known_cuts import PAPER
 
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.exact.pipeline import exact_pruned
 from parenvs.agents.names import TRAINED
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.pipeline.exact import exact_pruned
 from parenvs.bench import agents as bench
 from parenvs.bench.agents_table import agent_cell
 from parenvs.bench.problems import CLUSTERS, TASKS, BenchProblem, solve_problems
 from parenvs.bench.runs import read
 from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
-from parenvs.pipeline.cuts import CutSpace
+from parenvs.tasks.pipeline.cuts import CutSpace
 
 Runs = Mapping[tuple[str, str], list[dict]]
 

@@ -11,12 +11,12 @@ from common import parser, progress, publish, table
 from partition import SIX, Row, judged, kinds, loaders
 
 from parenvs import Graph
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.heuristics.partition import expert
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.partition.heuristics import expert
 from parenvs.cluster import choose_cluster
-from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.partitioning.space import PartitionSpace
-from parenvs.plan import RULE_SETS
+from parenvs.tasks.partition.plan import RULE_SETS
+from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+from parenvs.tasks.partition.space import PartitionSpace
 
 """arXiv 2007.04069: the search for an operator partitioning."""
 PAPER_VARIABLES = {"t5-3b": "432", "t5-11b": "432", SIX: "108, of a target of 111"}

@@ -15,11 +15,11 @@ import numpy as np
 from common import INSTANCES, parser, percent, progress, publish, table
 
 from parenvs import Graph
-from parenvs.agents.exact.partition import exact_partition
+from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.instances import data_folder, manifest
-from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.plan import RULE_SETS
+from parenvs.tasks.partition.plan import RULE_SETS
+from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 
 SIX = "t5 6+6"
 EXPECTED = {

@@ -20,11 +20,11 @@ from common import parser, percent, progress, publish, table
 
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation, references_of
-from parenvs.datasets.partitions.problems import family_of
+from parenvs.datasets.partition.problems import family_of
 from parenvs.datasets.sets import set_of
-from parenvs.envs.partition.plan_episode import CHOICE, PLAN
 from parenvs.files import write_text
 from parenvs.shipped import PARTITION_SETS
+from parenvs.tasks.partition.game.plan_episode import CHOICE, PLAN
 
 ENV = "PartitionPlan-v0"
 MAY_FIT, ADVANTAGE = CHOICE.index("may_fit"), PLAN.index("advantage")
@@ -95,7 +95,7 @@ def rules(rows: Rows, seeds: list[int]) -> None:
 
 def ppo(rows: Rows, seeds: list[int], steps: int, agents: Path) -> None:
     """Train an agent for each seed, or load it, and play all sets."""
-    from parenvs.agents.train.run import Config, load_model, train
+    from parenvs.agents.learning.train.run import Config, load_model, train
 
     for seed in seeds:
         if all(("ppo", seed, name) in rows.rows for name in PARTITION_SETS):

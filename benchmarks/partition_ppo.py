@@ -15,12 +15,12 @@ import gymnasium as gym
 import numpy as np
 from common import INSTANCES, parser, percent, progress, publish, table
 
-from parenvs.agents.heuristics.partition import greedy, partition_all, random_search
+from parenvs.agents.partition.heuristics import greedy, partition_all, random_search
 from parenvs.agents.reference import optimum, target
 from parenvs.bench import runs as lines
 from parenvs.bench.runs import append, read, run_all
 from parenvs.judging import OPTIMAL
-from parenvs.partitioning.space import PartitionSpace
+from parenvs.tasks.partition.space import PartitionSpace
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "paper": ("OperatorPartition-v0", {}),
@@ -79,7 +79,7 @@ def target_of(space: PartitionSpace) -> tuple[float, float]:
 
 def perform(run: PartitionRun) -> dict[str, Any]:
     """Train, then search at random for as many episodes; returns the record."""
-    from parenvs.agents.train.run import Config, train
+    from parenvs.agents.learning.train.run import Config, train
 
     space = space_of(run)
     best, target = target_of(space)
@@ -124,7 +124,7 @@ def random_returns(run: PartitionRun, space: PartitionSpace, episodes: int) -> f
 
 def settings(run: PartitionRun) -> tuple[str, dict[str, Any]]:
     """Everything that decides a run besides its variant, instance and seed; its hash first."""
-    from parenvs.agents.train.learners import POLICY, PPO_ENVS, ppo_settings
+    from parenvs.agents.learning.train.learners import POLICY, PPO_ENVS, ppo_settings
 
     space = space_of(run)
     env_id = VARIANTS[run.variant][0]

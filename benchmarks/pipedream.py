@@ -10,7 +10,7 @@ from typing import Any
 from common import PROFILES, numbers, parser, publish, table
 
 from parenvs import load_profile
-from parenvs.agents.heuristics.pipedream import pipedream_objective
+from parenvs.agents.pipeline.pipedream import pipedream_objective
 from parenvs.cluster import PRESETS
 
 ANSWERS = PROFILES / "pipedream_optimizer.csv"

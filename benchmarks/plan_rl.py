@@ -16,10 +16,10 @@ import numpy as np
 from common import parser, percent, progress, publish, table
 from looks import FIRST, VALIDATION, Looks
 
-from parenvs.agents.chain.extractor import DILATIONS, WIDTH
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
-from parenvs.agents.train import Config, train
-from parenvs.agents.train.learners import learner_of
+from parenvs.agents.learning.chain.extractor import DILATIONS, WIDTH
+from parenvs.agents.learning.train import Config, train
+from parenvs.agents.learning.train.learners import learner_of
 from parenvs.bench.runs import append, read, run_all
 from parenvs.datasets.sets import set_of
 
@@ -166,7 +166,7 @@ def main() -> None:
         f"{len(set_of(VALIDATION).problems)} problems of `{VALIDATION}`, none of which is trained "
         "on: median and 95th percentile of the plans of the best actions, of all seeds together, "
         "and the share of illegal plans (masks leave none; the even cut knows no memory). The "
-        "network sees the bare observation (`agents/chain/extractor.py`). Processor seconds of "
+        "network sees the bare observation (`agents/learning/chain/extractor.py`). Processor seconds of "
         "training alone, on one thread, median over seeds.",
         table(HEADER, [*rows, *map(row, groups.values())], left=2),
         f"The interquartile mean of the regrets on the first {FIRST} problems, after shares of the "

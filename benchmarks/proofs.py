@@ -13,12 +13,12 @@ from common import parser, publish, table  # first: it makes the helpers importa
 import brute_force as bf
 
 from parenvs.agents.answer import PipelineAnswer
-from parenvs.agents.exact import bounds as prefixes
-from parenvs.agents.exact import pipeline as exact
-from parenvs.agents.exact.least_memory import least_excess, least_excess_pruned
-from parenvs.agents.exact.pipeline import exact_full, exact_pruned
+from parenvs.agents.pipeline import bounds as prefixes
+from parenvs.agents.pipeline import exact
+from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.problem import Pipeline
 
 
 def _some_plan(

@@ -27,16 +27,16 @@ from scipy.stats import trim_mean
 
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import THRESHOLDS, SetEvaluation, references_of
-from parenvs.agents.fused import PPOSettings, RainbowSettings
-from parenvs.agents.fused import train as train_fused
-from parenvs.agents.fused.checkpoint import CHECKPOINT
-from parenvs.agents.fused.run import WEIGHTS
-from parenvs.agents.pretrained.policy import PlanPolicy
-from parenvs.agents.train import Config, train
+from parenvs.agents.learning.fused import PPOSettings, RainbowSettings
+from parenvs.agents.learning.fused import train as train_fused
+from parenvs.agents.learning.fused.checkpoint import CHECKPOINT
+from parenvs.agents.learning.fused.run import WEIGHTS
+from parenvs.agents.learning.pretrained.policy import PlanPolicy
+from parenvs.agents.learning.train import Config, train
 from parenvs.bench.curves import spread
 from parenvs.bench.runs import append, read, run_all
 from parenvs.datasets.sets import set_of
-from parenvs.viewer.page import INK, QUIET, TRACK, WIDTH, blank_figure, stage_colour, style, write
+from parenvs.view.page import INK, QUIET, TRACK, WIDTH, blank_figure, stage_colour, style, write
 
 SET = "plan-test"
 """What rows are judged on."""

@@ -19,14 +19,14 @@ import numpy as np
 from common import parser, percent, progress, publish, table
 
 from parenvs import Graph
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.heuristics.partition import data_parallel, expert
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.partition.heuristics import data_parallel, expert
 from parenvs.cluster import choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.graph import Role
 from parenvs.graph.roles import match_paths
-from parenvs.partitioning.problem import Partitioning
-from parenvs.partitioning.space import PartitionSpace
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.space import PartitionSpace
 
 DEVICES = 8
 PLANS = {"exact": None, "data-parallel": data_parallel, "expert": expert}

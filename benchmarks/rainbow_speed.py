@@ -12,8 +12,8 @@ from common import parser, progress, publish, table
 from stable_baselines3 import DQN
 from stable_baselines3.common.logger import configure
 
-from parenvs.agents.rainbow.algorithm import Rainbow
-from parenvs.agents.vec_env import one_thread
+from parenvs.agents.learning.rainbow.algorithm import Rainbow
+from parenvs.agents.learning.vec_env import one_thread
 
 PLAIN: dict[str, Any] = {"double_q": False, "dueling": False, "prioritized": False, "n_steps": 1}
 CASES: dict[str, dict[str, Any]] = {

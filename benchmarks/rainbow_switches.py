@@ -80,8 +80,8 @@ def perform(task: tuple[str, str, int, int]) -> dict[str, Any]:
     """Train a line with a seed; greedy episodes at the end."""
     from stable_baselines3 import DQN
 
-    from parenvs.agents.rainbow.algorithm import Rainbow
-    from parenvs.agents.vec_env import one_thread
+    from parenvs.agents.learning.rainbow.algorithm import Rainbow
+    from parenvs.agents.learning.vec_env import one_thread
 
     env_id, line, seed, steps = task
     switches, game = LINES[line], GAMES[env_id]

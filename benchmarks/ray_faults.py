@@ -22,9 +22,9 @@ from typing import Any
 
 from common import ROOT, parser, progress, publish, table
 
-from parenvs.agents.distributed.session import session
-from parenvs.agents.train.config import Config
-from parenvs.agents.train.run import load_model, train
+from parenvs.agents.learning.distributed.session import session
+from parenvs.agents.learning.train.config import Config
+from parenvs.agents.learning.train.run import load_model, train
 from parenvs.bench.runs import append, read
 from parenvs.errors import ParenvsError
 

@@ -163,7 +163,7 @@ def main() -> int:
         f"The transformer of `examples/torch_transformer.py`, float32 with Adam: "
         f"{resharding.STEPS} steps on 4 processes, then {resharding.STEPS} on 2 that read the "
         "state under another plan. Bytes: what each process of the new plan reads of the old "
-        "plan's files, counted where it reads, and predicted by `parenvs/elastic/movement.py`. "
+        "plan's files, counted where it reads, and predicted by `parenvs/tasks/elastic/movement.py`. "
         "Difference: largest relative one to the losses of 40 steps on one device without a "
         "break. The losses after `parenvs reshard` and after reading the old plan's files "
         f"directly are the same numbers. As predicted, the same and within {TOLERANCE:g}: "

@@ -19,8 +19,8 @@ from common import INSTANCES, parser, progress, publish, table
 
 from parenvs import Graph
 from parenvs.graph.graph import Role
-from parenvs.partitioning.classes import DimensionClasses, dimension_classes
 from parenvs.shardy.oracle import ShardyOracle
+from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
 
 DEVICES = 2
 Pair = tuple[int, int]

@@ -9,9 +9,9 @@ import numpy as np
 from common import INSTANCES, parser, percent, problem, progress, publish, table
 
 from parenvs import Pipeline
-from parenvs.agents.heuristics.pipeline import random_episodes
-from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.simulate import simulate
+from parenvs.agents.pipeline.heuristics import random_episodes
+from parenvs.tasks.pipeline.cuts import CutSpace
+from parenvs.tasks.pipeline.simulate import simulate
 
 STAGES = (2, 3, 4)
 QUANTILES = {"min": 0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "max": 1}

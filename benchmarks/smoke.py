@@ -63,12 +63,12 @@ def with_extras(folder: Path, extras: list[str]) -> None:
         )
         assert len(graph.opcode)
     if "agents" in extras:
-        from parenvs.agents.train import Config, train
+        from parenvs.agents.learning.train import Config, train
 
         options = {"n_steps": 1, "batch_size": 64}
         train(Config("PipelineCut-v0", {"instance": "vgg-19"}, steps=64, overrides=options))
     if "envs" in extras:
-        from parenvs.envs import hybrid_v0
+        from parenvs.tasks.hybrid.game import hybrid_v0
 
         hybrid_v0.env("hybrid/7").reset(seed=0)
 

@@ -10,12 +10,12 @@ import numpy as np
 from common import CLUSTERS, INSTANCES, parser, percent, progress, publish, table
 
 from parenvs.agents.answer import PartitionAnswer
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.heuristics.partition import data_parallel, expert, greedy, replicate
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.partition.heuristics import data_parallel, expert, greedy, replicate
 from parenvs.errors import InfeasibleError
 from parenvs.instances import load_partitioning
-from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.partitioning.space import PartitionSpace
+from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+from parenvs.tasks.partition.space import PartitionSpace
 
 SERVER = "1x8:v100"
 WHERE = (SERVER, *CLUSTERS)

@@ -271,7 +271,7 @@ def ours(graph: Any) -> float:
     import numpy as np
 
     from parenvs.graph.graph import Phase
-    from parenvs.partitioning.formulas import runs
+    from parenvs.tasks.partition.formulas import runs
 
     total, times = 0.0, runs(graph, graph.flops)
     for index in np.flatnonzero(graph.phase == Phase.FORWARD).tolist():
@@ -352,7 +352,7 @@ def plans(graph: Any, lowered: Any, model: TorchModel) -> dict[str, Any]:
     from public_models import megatron
 
     from parenvs import Partitioning
-    from parenvs.agents.exact.partition import exact_partition
+    from parenvs.agents.partition.exact import exact_partition
     from parenvs.cluster import choose_cluster
 
     problem = Partitioning.build(graph, choose_cluster(devices=DEVICES), reward="step_time")

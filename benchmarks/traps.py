@@ -17,7 +17,7 @@ from scipy.optimize import Bounds, LinearConstraint, brentq, milp
 from scipy.sparse import coo_array
 
 from parenvs.bench.problems import TASKS, BenchProblem, solve_problems
-from parenvs.partitioning.space import PartitionSpace
+from parenvs.tasks.partition.space import PartitionSpace
 
 EPISODES = 20_000
 """Random episodes behind an action."""

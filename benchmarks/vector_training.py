@@ -14,10 +14,10 @@ from common import parser, progress, publish, table
 from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.vec_env import VecEnv
 
-from parenvs.agents.train import run as trainer
-from parenvs.agents.train.learners import learner_of
-from parenvs.agents.train.run import Config, train
-from parenvs.agents.vec_env import make_env, one_thread
+from parenvs.agents.learning.train import run as trainer
+from parenvs.agents.learning.train.learners import learner_of
+from parenvs.agents.learning.train.run import Config, train
+from parenvs.agents.learning.vec_env import make_env, one_thread
 from parenvs.bench.problems import PIPELINES, TASKS, solve_problems
 from parenvs.bench.training import AGENTS, CASES, TimedTurn, training_turn, turn_rate
 
@@ -121,7 +121,7 @@ def main() -> None:
         "time, one thread. Both give the same weights, bit for bit."
     )
     found = (
-        "Wall seconds of `parenvs.agents.train.run`, MaskablePPO on T5-3B, configuration C, to a "
+        "Wall seconds of `parenvs.agents.learning.train.run`, MaskablePPO on T5-3B, configuration C, to a "
         "cut within 0.1 % of the optimum. Both kinds take the same steps to the same plan, which "
         "the script checks."
     )

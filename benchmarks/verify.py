@@ -16,12 +16,12 @@ from common import INSTANCES, parser, progress, publish, table
 from shardy import small_models
 
 from parenvs import Graph
-from parenvs.agents.exact.partition import exact_partition
+from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
-from parenvs.partitioning.problem import Partitioning
-from parenvs.plan import RULE_SETS, PartitionPlan
 from parenvs.shardy.verify import Verification
+from parenvs.tasks.partition.plan import RULE_SETS, PartitionPlan
+from parenvs.tasks.partition.problem import Partitioning
 
 DEVICES = 8
 KINDS = {  # task, reward

@@ -1,7 +1,7 @@
 """References of shipped problems, stored as data: the best plan known, and a proven lower bound.
 
 A file is one object, name of a problem -> row; a row has ``length`` and ``bound`` in seconds, and
-what was decided. Planners make the files (``parenvs.agents.exact.references``); nothing here solves
+what was decided. Planners make the files (``parenvs.agents.references``); nothing here solves
 a problem.
 """
 

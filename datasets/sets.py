@@ -3,7 +3,7 @@
 A set belongs to an environment, which plays it with ``instance=SET, order="sequential"``. What the
 returns on it are measured against is data, that other modules prove and write:
 
-* ``plan-*``: proven optima (``parenvs.datasets.optima``);
+* ``plan-*``: proven optima (``parenvs.datasets.pipeline.optima``);
 * ``hybrid-*``, ``hetero-*``, ``order-*``, ``partition-*`` and ``intra-op-*``: the best plan known
   and a bound that no plan beats (``parenvs.datasets.references``). Where they meet, or the row says
   so, the plan is an optimum.
@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from parenvs.datasets import instance_sets
-from parenvs.datasets.drawing import intra_op
-from parenvs.datasets.optima import optimum_of
-from parenvs.datasets.partitions import problems as partitions
+from parenvs.core.plan import ILLEGAL
+from parenvs.datasets.partition import problems as partitions
+from parenvs.datasets.pipeline import sets as instance_sets
+from parenvs.datasets.pipeline.optima import optimum_of
 from parenvs.datasets.references import (
     HETERO,
     HYBRID,
@@ -34,9 +34,8 @@ from parenvs.datasets.references import (
     Row,
     references,
 )
+from parenvs.datasets.sharding import drawing as intra_op
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
-from parenvs.hybrid.problem import Hybrid
-from parenvs.plan import ILLEGAL
 from parenvs.shipped import (
     ELASTIC_SETS,
     ORDER_SETS,
@@ -50,6 +49,7 @@ from parenvs.shipped import (
     ordering_steps,
     problem_sets,
 )
+from parenvs.tasks.hybrid.problem import Hybrid
 
 
 class Reference(NamedTuple):

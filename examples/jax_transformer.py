@@ -24,8 +24,8 @@ import numpy as np  # noqa: E402
 
 import parenvs  # noqa: E402
 from parenvs.exports.jax import shardings  # noqa: E402
-from parenvs.hybrid.model import HybridModel  # noqa: E402
-from parenvs.hybrid.space import Constraints  # noqa: E402
+from parenvs.tasks.hybrid.model import HybridModel  # noqa: E402
+from parenvs.tasks.hybrid.space import Constraints  # noqa: E402
 
 LAYERS, WIDTH, HEADS, TOKENS, WORDS, BATCH = 1, 32, 8, 8, 64, 16
 Tree = dict[str, Any]
@@ -87,10 +87,10 @@ def arguments() -> tuple[Tree, Tree, Tree]:
     return params, state, {"words": words, "next": (3 * words + 1) % WORDS}
 
 
-def plans(graph: parenvs.Graph) -> dict[str, parenvs.plan.Plan]:
+def plans(graph: parenvs.Graph) -> dict[str, parenvs.core.plan.Plan]:
     """Return a plan of each kind."""
     cluster = f"1x{DEVICES}:v100"
-    found: dict[str, parenvs.plan.Plan] = {}
+    found: dict[str, parenvs.core.plan.Plan] = {}
     for name, task, reward in (
         ("operator", "operator-partition", "paper"),
         ("data", "data-parallel", "step_time"),

@@ -1,7 +1,7 @@
 """Trains PPO on generated problems with five seeds, and reports its regret on a thousand others."""
 
 import parenvs
-from parenvs.agents.train import Config, train
+from parenvs.agents.learning.train import Config, train
 
 agents = []
 for seed in range(5):

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from parenvs.leaderboard.check import DIGITS, Standing
-from parenvs.leaderboard.kinds.elastic import PolicyReport
 from parenvs.leaderboard.problem import TOLERANCE
 from parenvs.leaderboard.verdicts import PlanState, Verdict
-from parenvs.pipeline.problem import Report
+from parenvs.tasks.elastic.entries import PolicyReport
+from parenvs.tasks.pipeline.problem import Report
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from parenvs.cluster import Cluster
+from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
 from parenvs.judging import judge
-from parenvs.plan import Plan
-from parenvs.viewer.words import duration
+from parenvs.view.words import duration
 
 TOLERANCE = 1e-6
 """Share by which costs must differ to count as different; covers rounding and solvers."""

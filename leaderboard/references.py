@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from parenvs.agents.distributed.tasks import ENGINES, LOCAL, RAY, on_ray
+from parenvs.agents.learning.distributed.tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.files import locked, write_text
 from parenvs.leaderboard.kinds import KINDS

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, shown
 from parenvs.leaderboard.problem import TOLERANCE, TaskProblem
 from parenvs.leaderboard.reading import cleaned
-from parenvs.plan import Plan
 
 _REASONS = 5
 """Reasons that are given for one plan; the others are counted."""

@@ -22,23 +22,26 @@ if __name__ == "parenvs" and (_Path(__file__).parent.parent / "setup.cfg").is_fi
     __path__.append(str(_Path(__file__).parent.parent))
 
 from parenvs.cluster import Cluster, Device
+from parenvs.core.plan_files import load_plan
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.report import HybridReport
-from parenvs.hybrid.shape import TransformerShape
 from parenvs.instances import load_graph, load_profile, problem
 from parenvs.judging import judge
-from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.pipeline.problem import Pipeline, Report
-from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import BatchPlan, HybridPlan, HybridStage, PartitionPlan, PipelinePlan, load_plan
+from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
+from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+from parenvs.tasks.pipeline.plan import PipelinePlan
+from parenvs.tasks.pipeline.problem import Pipeline, Report
+from parenvs.tasks.pipeline.profile import StageProfile
 
 if _TYPE_CHECKING:
     from parenvs.agents.evaluation.evaluate import evaluate
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
+    from parenvs.agents.learning.train.learners import register_agent
     from parenvs.agents.planners import solve
-    from parenvs.agents.train.learners import register_agent
 
 __all__ = [
     "BatchPlan",
@@ -72,7 +75,7 @@ __all__ = [
 _LAZY = {
     "evaluate": "parenvs.agents.evaluation.evaluate",
     "evaluate_set": "parenvs.agents.evaluation.evaluate_set",
-    "register_agent": "parenvs.agents.train.learners",
+    "register_agent": "parenvs.agents.learning.train.learners",
     "solve": "parenvs.agents.planners",
 }
 """Public names of modules that take their time to import."""

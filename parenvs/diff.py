@@ -19,13 +19,17 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
 from parenvs.judging import ROUNDING
-from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.partitioning.step import SETTINGS
-from parenvs.pipeline import formulas
-from parenvs.pipeline.problem import Pipeline, Report
-from parenvs.plan import HybridPlan, IntraOpPlan, OrderPlan, PipelinePlan, Plan
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.order.plan import OrderPlan
+from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+from parenvs.tasks.partition.step import SETTINGS
+from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.plan import PipelinePlan
+from parenvs.tasks.pipeline.problem import Pipeline, Report
+from parenvs.tasks.sharding.plan import IntraOpPlan
 
 MOST_MOVES = 14
 """Cuts that stand elsewhere, at most, for their seconds to be attributed (2**14 mixed plans)."""

@@ -10,27 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.cluster import PRESETS, Cluster, Device, choose_cluster
+from parenvs.core.plan_files import PLANS
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.graph import python_source, roles
 from parenvs.graph.formats import stablehlo
 from parenvs.graph.graph import Graph
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.problem import Hybrid, default_stack
-from parenvs.hybrid.stack import Stack
-from parenvs.partitioning.problem import Partitioning
-from parenvs.partitioning.step import Step
-from parenvs.pipeline.problem import Pipeline, check_stages, stages_on
-from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import (
-    MICRO_BATCH,
-    PARTITION_PLANS,
-    PLANS,
-    TIED,
-    HybridPlan,
-    OrderPlan,
-    PartitionPlan,
-    PipelinePlan,
-)
 from parenvs.shipped import (
     PAPER,
     data_folder,
@@ -42,6 +26,17 @@ from parenvs.shipped import (
     shapes,
     use_of,
 )
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid, default_stack
+from parenvs.tasks.hybrid.stack import Stack
+from parenvs.tasks.order.plan import OrderPlan
+from parenvs.tasks.partition.plan import PARTITION_PLANS, PartitionPlan
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.step import Step
+from parenvs.tasks.pipeline.plan import MICRO_BATCH, TIED, PipelinePlan
+from parenvs.tasks.pipeline.problem import Pipeline, check_stages, stages_on
+from parenvs.tasks.pipeline.profile import StageProfile
 
 TASKS = tuple(PLANS)
 """Tasks that plans solve: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``,
@@ -60,7 +55,7 @@ PIPELINE_OPTIONS = (
 )  # fmt: skip
 """Options of ``problem`` for pipelines."""
 STEP_OPTIONS = ("micro_batch", "micro_batches", "recompute", "memory_limit")
-"""Options of partitions that say how a step runs, see ``parenvs.partitioning.step.Step.of``."""
+"""Options of partitions that say how a step runs, see ``parenvs.tasks.partition.step.Step.of``."""
 PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward", *STEP_OPTIONS)
 """Options of ``problem`` for partitions."""
 HYBRID_OPTIONS = ("batch", "stack")

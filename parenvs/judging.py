@@ -6,28 +6,26 @@ import os
 from typing import Any, overload
 
 from parenvs.cluster import Cluster
+from parenvs.core.plan_files import load_plan
 from parenvs.errors import ClusterError, ParenvsError, PlanError, shown
 from parenvs.graph.graph import Graph
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.report import HybridReport
-from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.stack import Stack
 from parenvs.instances import forward_of, load_graph, load_model, load_ordering, load_profile
-from parenvs.iopddl.problem import IntraOp, IntraOpReport
-from parenvs.iopddl.store import find
-from parenvs.ordering.problem import Ordering, OrderReport
-from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.pipeline.problem import Pipeline, Report
-from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import (
-    HybridPlan,
-    IntraOpPlan,
-    OrderPlan,
-    PartitionPlan,
-    PipelinePlan,
-    load_plan,
-)
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.stack import Stack
+from parenvs.tasks.order.plan import OrderPlan
+from parenvs.tasks.order.problem import Ordering, OrderReport
+from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+from parenvs.tasks.pipeline.plan import PipelinePlan
+from parenvs.tasks.pipeline.problem import Pipeline, Report
+from parenvs.tasks.pipeline.profile import StageProfile
+from parenvs.tasks.sharding.plan import IntraOpPlan
+from parenvs.tasks.sharding.problem import IntraOp, IntraOpReport
+from parenvs.tasks.sharding.store import find
 
 OPTIMAL = 1e-3
 """A plan reaches the optimum if its cost is within this share of the exact one."""
@@ -201,6 +199,6 @@ def _judge_intra_op(plan: IntraOpPlan, target: Any, cluster: Any) -> IntraOpRepo
     if not isinstance(target, IntraOp):
         raise ParenvsError(
             f"a plan of task {plan.task} is judged on an IntraOp, not on {shown(target)}; read one "
-            "with parenvs.iopddl.load_iopddl(path)"
+            "with parenvs.tasks.sharding.load_iopddl(path)"
         )
     return target.report(plan)

@@ -11,25 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.cluster import Cluster
-from parenvs.elastic.files import Row
-from parenvs.elastic.files import read_set as read_elastic_set
-from parenvs.elastic.library import Library
-from parenvs.elastic.problem import SECONDS, Elastic
-from parenvs.elastic.state import State
-from parenvs.elastic.trace import Trace, read_trace
+from parenvs.datasets.hybrid import drawing
+from parenvs.datasets.hybrid.servers import TIERS, drawn
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
 from parenvs.files import DuplicateFieldError, no_duplicates
-from parenvs.hybrid import drawing
-from parenvs.hybrid.hetero import TIERS, drawn
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.shape import TransformerShape
-from parenvs.ordering.files import read_problem, read_set
-from parenvs.ordering.packing import PackedStep
-from parenvs.ordering.problem import Ordering
-from parenvs.partitioning.drawn.files import SetRow
-from parenvs.partitioning.drawn.files import read_set as read_partition_set
-from parenvs.plan import HybridPlan, OrderPlan
+from parenvs.tasks.elastic.files import Row
+from parenvs.tasks.elastic.files import read_set as read_elastic_set
+from parenvs.tasks.elastic.library import Library
+from parenvs.tasks.elastic.problem import SECONDS, Elastic
+from parenvs.tasks.elastic.state import State
+from parenvs.tasks.elastic.trace import Trace, read_trace
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.order.files import read_problem, read_set
+from parenvs.tasks.order.packing import PackedStep
+from parenvs.tasks.order.plan import OrderPlan
+from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.partition.drawn.files import SetRow
+from parenvs.tasks.partition.drawn.files import read_set as read_partition_set
 
 PAPER = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
 """Shipped instances of Auto-MAP's paper (arXiv 2007.04069), which the leaderboard plans."""

@@ -7,7 +7,7 @@ import toys
 
 from parenvs import instances, problem, shipped
 from parenvs.cluster import DEVICES, PRESETS
-from parenvs.datasets.instance_sets import SETS
+from parenvs.datasets.pipeline.sets import SETS
 from parenvs.datasets.sets import set_names
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.graph.graph import Graph

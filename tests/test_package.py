@@ -40,7 +40,7 @@ def test_package__wheel_holds_only_parenvs(wheel):
     needed = {
         "parenvs/py.typed",
         "parenvs/cli/app.py",
-        "parenvs/envs/pipeline/cut.py",
+        "parenvs/tasks/pipeline/game/cut.py",
         "parenvs/agents/exact/pipeline.py",
         "parenvs/datasets/build.py",
         "parenvs/datasets/data/manifest.json",
@@ -64,7 +64,7 @@ def test_package__installed_wheel_runs_without_the_checkout(wheel, tmp_path):
     subprocess.run([*command, str(wheel)], check=True)
     code = (
         f"import sys; sys.path.insert(0, {str(site)!r})\n"
-        "import importlib.util, parenvs, parenvs.agents.exact.pipeline, gymnasium\n"
+        "import importlib.util, parenvs, parenvs.agents.pipeline.exact, gymnasium\n"
         f"assert parenvs.__file__.startswith({str(site)!r}), parenvs.__file__\n"
         "assert importlib.util.find_spec('agents') is None\n"
         "assert importlib.util.find_spec('datasets.build') is None if "

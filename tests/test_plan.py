@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from parenvs import files
 from parenvs.cluster import PRESETS, Cluster
+from parenvs.core.plan_files import load_plan
 from parenvs.errors import PlanError
-from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan, load_plan
+from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
+from parenvs.tasks.pipeline.plan import PipelinePlan
 
 PLAN = PipelinePlan(
     instance="toy",

@@ -7,8 +7,8 @@ from math import comb
 
 import numpy as np
 
-from parenvs.elastic.library import EVENTS, GONE, LOST, READY, Library
-from parenvs.elastic.markov import Markov, binomial
+from parenvs.tasks.elastic.library import EVENTS, GONE, LOST, READY, Library
+from parenvs.tasks.elastic.markov import Markov, binomial
 
 
 @lru_cache(maxsize=4096)

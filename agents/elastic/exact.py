@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parenvs.agents.elastic.chances import transitions
-from parenvs.elastic.course import Course
-from parenvs.elastic.library import EVENTS, GONE
-from parenvs.elastic.markov import Markov
-from parenvs.elastic.problem import Elastic, Moment
-from parenvs.elastic.run import Run, follow
 from parenvs.errors import ParenvsError
+from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.library import EVENTS, GONE
+from parenvs.tasks.elastic.markov import Markov
+from parenvs.tasks.elastic.problem import Elastic, Moment
+from parenvs.tasks.elastic.run import Run, follow
 
 
 @dataclass

@@ -13,7 +13,8 @@ from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
-from parenvs.agents.elastic.network import (
+from parenvs.agents.elastic.remaining import remaining
+from parenvs.agents.learning.elastic.network import (
     JOB,
     OWN,
     PRIOR,
@@ -23,10 +24,9 @@ from parenvs.agents.elastic.network import (
     first_weights,
     rate,
 )
-from parenvs.agents.elastic.remaining import remaining
-from parenvs.agents.rainbow.policy import RainbowNetwork, RainbowPolicy, masked
-from parenvs.agents.vec_env import NativeVecEnv
-from parenvs.elastic.course import Course
+from parenvs.agents.learning.rainbow.policy import RainbowNetwork, RainbowPolicy, masked
+from parenvs.agents.learning.vec_env import NativeVecEnv
+from parenvs.tasks.elastic.course import Course
 
 REMEMBERED = 32
 """Units of the recurrent layers."""

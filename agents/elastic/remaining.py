@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from parenvs.elastic.course import Course
-from parenvs.elastic.library import GONE, MOST_PLANS, happened
-from parenvs.envs.elastic.tables import Tables
+from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.game.tables import Tables
+from parenvs.tasks.elastic.library import GONE, MOST_PLANS, happened
 
 BLOCK = 64
 """Courses at a time."""

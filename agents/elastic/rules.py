@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from parenvs.agents.elastic.chances import plan_chances
-from parenvs.elastic.library import GONE
-from parenvs.elastic.movement import Degrees
-from parenvs.elastic.problem import Elastic, Moment
-from parenvs.elastic.run import Policy
+from parenvs.tasks.elastic.library import GONE
+from parenvs.tasks.elastic.movement import Degrees
+from parenvs.tasks.elastic.problem import Elastic, Moment
+from parenvs.tasks.elastic.run import Policy
 
 FASTER = 1.1
 """By how much a plan must be faster for ``Hysteresis`` to change without need."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from parenvs.agents.answer import Answer
 from parenvs.agents.reference import reference
+from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, shown
-from parenvs.plan import Plan
 
 Choose = Callable[[Any, np.ndarray, bool], Any]
 """Chooses an action for an observation and a mask, greedily if the third argument is true; models

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation, play_set, references_of
+from parenvs.agents.learning.pretrained.policy import PlanPolicy
 from parenvs.agents.planners import solve
-from parenvs.agents.pretrained.policy import PlanPolicy
+from parenvs.core.plan import ILLEGAL
 from parenvs.datasets.sets import set_of
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.pipeline.points import PointSpace
-from parenvs.plan import ILLEGAL
+from parenvs.tasks.pipeline.points import PointSpace
 
 PLAYED = "PipelinePlan-v0"
 """What a ``PlanPolicy`` plays."""

@@ -1,1 +1,5 @@
-"""Policies for ``HybridPlan-v0``."""
+"""Planners that prove hybrid plans optimal."""
+
+from parenvs.agents.hybrid.solve import exact, exact_hybrid, exact_uniform, infeasible
+
+__all__ = ["exact", "exact_hybrid", "exact_uniform", "infeasible"]

@@ -1,4 +1,4 @@
-"""MaskablePPO of sb3-contrib on the native batch, which ``parenvs.agents.vec_env`` adapts."""
+"""MaskablePPO of sb3-contrib on the native batch, which ``parenvs.agents.learning.vec_env`` adapts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from measure import main
 from sb3_contrib import MaskablePPO
 
 # glue
-from parenvs.agents.vec_env import make_env
+from parenvs.agents.learning.vec_env import make_env
 
 # end
 

@@ -11,8 +11,8 @@ import numpy as np
 import parenvs  # noqa: F401 (registers the environments)
 from parenvs.agents.elastic.exact import hindsight
 from parenvs.agents.elastic.rules import Fastest, Hysteresis
-from parenvs.elastic.run import follow
 from parenvs.shipped import load_elastic
+from parenvs.tasks.elastic.run import follow
 
 STEPS = 50_000
 """Environment steps of the training; a run that is reported takes a million."""
@@ -36,7 +36,7 @@ class Patient(Fastest):
     name = "patient"
 
     def choose(self, moment, joined, left):
-        """See ``parenvs.elastic.run.Policy``."""
+        """See ``parenvs.tasks.elastic.run.Policy``."""
         fits = self.problem.fits(moment.nodes)
         earned = self.problem.earned[moment.event, moment.plan]
         rate = self.problem.library.rate
@@ -63,7 +63,7 @@ print({key: value.shape for key, value in observation.items()})
 # %% Train
 # PPO on the chains of `elastic-train`, and its share of the ideal on ten of `elastic-validation`.
 
-from parenvs.agents.elastic.train import returns, train  # noqa: E402
+from parenvs.agents.learning.elastic.train import returns, train  # noqa: E402
 
 agent = train(seed=0, steps=STEPS)
 shares = returns(agent, range(10), instance="elastic-validation")["share"]

@@ -8,7 +8,7 @@ set that is kept for choosing settings. It needs the extra `agents`.
 import gymnasium as gym
 
 import parenvs
-from parenvs.agents.train import Config, train
+from parenvs.agents.learning.train import Config, train
 
 STEPS = 20_000
 """Environment steps; a run that is reported takes 100,000 or more."""

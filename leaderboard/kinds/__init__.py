@@ -1,7 +1,13 @@
 """The tasks, a module for each kind: problems, references, agents; a new task is a new module."""
 
-from parenvs.leaderboard.kinds import drawn, elastic, hybrid, iopddl, ordering, partition, pipeline
+from parenvs.leaderboard.kinds import drawn
 from parenvs.leaderboard.kinds.base import TaskKind
+from parenvs.tasks.elastic import entries as elastic
+from parenvs.tasks.hybrid import entries as hybrid
+from parenvs.tasks.order import entries as ordering
+from parenvs.tasks.partition import entries as partition
+from parenvs.tasks.pipeline import entries as pipeline
+from parenvs.tasks.sharding import entries as iopddl
 
 KINDS: dict[str, TaskKind] = {
     **partition.TASKS,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from parenvs.agents.names import TRAINED
+from parenvs.core.plan import Plan
 from parenvs.leaderboard.problem import TaskProblem
-from parenvs.plan import Plan
 
 SECONDS = 60.0
 """Time limit of a search that need not end by itself."""

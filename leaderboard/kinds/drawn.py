@@ -7,28 +7,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.agents.exact.hybrid.references import exact_or_uneven
-from parenvs.agents.exact.ordering import exact_order
-from parenvs.agents.heuristics import ordering as heuristics
-from parenvs.datasets.drawing.intra_op import FAMILIES as SHARDINGS
-from parenvs.datasets.drawing.intra_op import drawn as drawn_sharding
-from parenvs.datasets.drawing.orders import TIERS, draw_ordering
-from parenvs.datasets.families import FAMILIES as CHAINS
-from parenvs.datasets.generators import draw
+from parenvs.agents.hybrid.references import exact_or_uneven
+from parenvs.agents.order import exact_order, heuristics
+from parenvs.datasets.hybrid.drawing import FAMILIES as SHAPES
+from parenvs.datasets.hybrid.drawing import INSIDE, make
+from parenvs.datasets.order.drawing import TIERS, draw_ordering
+from parenvs.datasets.pipeline.families import FAMILIES as CHAINS
+from parenvs.datasets.pipeline.generators import draw
+from parenvs.datasets.sharding.drawing import FAMILIES as SHARDINGS
+from parenvs.datasets.sharding.drawing import drawn as drawn_sharding
 from parenvs.errors import ParenvsError
-from parenvs.hybrid.drawing import FAMILIES as SHAPES
-from parenvs.hybrid.drawing import INSIDE, make
-from parenvs.hybrid.problem import Hybrid
-from parenvs.iopddl.problem import IntraOp
 from parenvs.leaderboard.kinds.base import CERTIFIED, Instances, TaskKind
-from parenvs.leaderboard.kinds.hybrid import HybridProblem
-from parenvs.leaderboard.kinds.iopddl import IntraOpProblem
-from parenvs.leaderboard.kinds.ordering import OrderProblem
-from parenvs.leaderboard.kinds.pipeline import PipelineProblem
 from parenvs.leaderboard.problem import BOUND, OPTIMAL, TOLERANCE, UNKNOWN, Reference, TaskProblem
-from parenvs.ordering.problem import Ordering
-from parenvs.pipeline.problem import Pipeline
-from parenvs.plan import HybridPlan, IntraOpPlan, OrderPlan, PipelinePlan
+from parenvs.tasks.hybrid.entries import HybridProblem
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.order.entries import OrderProblem
+from parenvs.tasks.order.plan import OrderPlan
+from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.pipeline.entries import PipelineProblem
+from parenvs.tasks.pipeline.plan import PipelinePlan
+from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.sharding.entries import IntraOpProblem
+from parenvs.tasks.sharding.plan import IntraOpPlan
+from parenvs.tasks.sharding.problem import IntraOp
 
 SECONDS = 5.0
 """Time limit of the search for a reference."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from parenvs.leaderboard.entry import Entry
-from parenvs.leaderboard.kinds.elastic import ElasticProblem
 from parenvs.leaderboard.policies.formats import Recorded, Rule, read_policy
 from parenvs.leaderboard.policies.play import followed
 from parenvs.leaderboard.sandbox.limits import Limits
 from parenvs.leaderboard.sandbox.runner import run
 from parenvs.leaderboard.tasks import Task
 from parenvs.leaderboard.verdicts import PlanState, Verdict, illegal, priced
+from parenvs.tasks.elastic.entries import ElasticProblem
 
 LIMITS = Limits(seconds=300.0, cpu_seconds=240, files=16)
 """What a policy may use for all courses."""

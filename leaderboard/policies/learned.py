@@ -1,6 +1,6 @@
-"""Makes an entry of an agent that ``parenvs.agents.elastic.train`` trained.
+"""Makes an entry of an agent that ``parenvs.agents.learning.elastic.train`` trained.
 
-    python -m parenvs.agents.elastic.train --agent ppo --out ppo.npz
+    python -m parenvs.agents.learning.elastic.train --agent ppo --out ppo.npz
     python -m parenvs.leaderboard.policies.learned ppo.npz --entry ppo --seed 0
 
 The weights become numbers of the entry; nothing is unpickled.
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from parenvs.agents.elastic.learnt import Learnt
+from parenvs.agents.learning.elastic.learnt import Learnt
 from parenvs.errors import ParenvsError
 from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.policies.formats import OBSERVATION

@@ -8,12 +8,6 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.elastic.rules import RULES
-from parenvs.elastic.library import MOST_PLANS
-from parenvs.elastic.markov import Markov
-from parenvs.elastic.problem import Elastic
-from parenvs.elastic.run import follow
-from parenvs.envs.elastic.play import Play
-from parenvs.envs.elastic.tables import Tables
 from parenvs.leaderboard.policies.formats import (
     Network,
     Ratings,
@@ -23,6 +17,12 @@ from parenvs.leaderboard.policies.formats import (
     read_policy,
 )
 from parenvs.shipped import load_elastic
+from parenvs.tasks.elastic.game.play import Play
+from parenvs.tasks.elastic.game.tables import Tables
+from parenvs.tasks.elastic.library import MOST_PLANS
+from parenvs.tasks.elastic.markov import Markov
+from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.run import follow
 
 COURSES = 2
 """Courses of a problem on which chance decides; all policies have the same."""

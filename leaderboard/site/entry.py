@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parenvs.hybrid.report import HybridReport
-from parenvs.iopddl.problem import IntraOpReport
 from parenvs.leaderboard.check import Standing
-from parenvs.leaderboard.kinds.elastic import PolicyReport
-from parenvs.leaderboard.site.elastic import policy_figure
 from parenvs.leaderboard.site.html import (
     Child,
     Markup,
@@ -21,8 +17,6 @@ from parenvs.leaderboard.site.html import (
     tag,
     web_link,
 )
-from parenvs.leaderboard.site.partition import partition_figure
-from parenvs.leaderboard.site.pipeline import pipeline_figure
 from parenvs.leaderboard.site.plans import hybrid_figure, order_figure, strategies_figure
 from parenvs.leaderboard.site.sortable_table import (
     Column,
@@ -36,9 +30,15 @@ from parenvs.leaderboard.site.sortable_table import (
     sortable_table,
 )
 from parenvs.leaderboard.verdicts import PlanState, Verdict
-from parenvs.ordering.problem import OrderReport
-from parenvs.partitioning.problem import PartitionReport
-from parenvs.pipeline.problem import Report
+from parenvs.tasks.elastic.entries import PolicyReport
+from parenvs.tasks.elastic.view.page import policy_figure
+from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.tasks.order.problem import OrderReport
+from parenvs.tasks.partition.problem import PartitionReport
+from parenvs.tasks.partition.view.page import partition_figure
+from parenvs.tasks.pipeline.problem import Report
+from parenvs.tasks.pipeline.view.page import pipeline_figure
+from parenvs.tasks.sharding.problem import IntraOpReport
 
 
 def entry_page(standing: Standing, entrants: int) -> str:

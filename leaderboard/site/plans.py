@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from parenvs.hybrid.report import HybridReport
-from parenvs.iopddl.problem import IntraOpReport
 from parenvs.leaderboard.site.html import Markup, markup, scrolling, tag
-from parenvs.leaderboard.site.pipeline import WIDTH
 from parenvs.leaderboard.site.sortable_table import Column, Field, Row, number, sortable_table
-from parenvs.ordering.problem import OrderReport
-from parenvs.viewer.words import duration, size
+from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.tasks.order.problem import OrderReport
+from parenvs.tasks.pipeline.view.page import WIDTH
+from parenvs.tasks.sharding.problem import IntraOpReport
+from parenvs.view.words import duration, size
 
 _TALL = 90
 """Height of the bars of an order, pixels."""

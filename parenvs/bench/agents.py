@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from parenvs.bench.problems import TASKS, BenchProblem, random_value
+from parenvs.core.plan import ILLEGAL
 from parenvs.judging import OPTIMAL
 from parenvs.machine import cores, counted, processor
-from parenvs.plan import ILLEGAL
 
 _KEY = ("agent", "problem", "seed", "settings_hash")
 
@@ -37,7 +37,7 @@ class TrainingRun:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Everything that decides the run besides its agent, problem and seed, as JSON types."""
-        from parenvs.agents.train.learners import POLICY, learner_of
+        from parenvs.agents.learning.train.learners import POLICY, learner_of
 
         problem, learner = self.problem, learner_of(self.agent)
         env_id = TASKS[problem.task]
@@ -66,7 +66,7 @@ class TrainingRun:
 
 def perform(run: TrainingRun) -> dict[str, Any]:
     """Train, then search at random for as many episodes; returns the record, as JSON types."""
-    from parenvs.agents.train.run import Config, train
+    from parenvs.agents.learning.train.run import Config, train
     from parenvs.bench.curves import Curve
 
     problem, curve = run.problem, Curve(run.budget)

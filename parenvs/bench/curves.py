@@ -12,7 +12,7 @@ import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs.agents.names import TRAINED
-from parenvs.viewer.page import (
+from parenvs.view.page import (
     INK,
     LINK,
     QUIET,

@@ -10,13 +10,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from parenvs.agents.heuristics import partition as partition_heuristics
-from parenvs.agents.heuristics import pipeline as heuristics
 from parenvs.agents.names import ENVIRONMENTS
+from parenvs.agents.partition import heuristics as partition_heuristics
+from parenvs.agents.pipeline import heuristics
 from parenvs.agents.reference import optimum, target
 from parenvs.errors import InfeasibleError
-from parenvs.partitioning.space import PartitionSpace
-from parenvs.pipeline.cuts import CutSpace
+from parenvs.tasks.partition.space import PartitionSpace
+from parenvs.tasks.pipeline.cuts import CutSpace
 
 PIPELINES = "pipeline-cut"
 """The task whose problems are pipelines; those of the other tasks are partitions."""

@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.exact.pipeline import exact_full, exact_pruned
-from parenvs.agents.exact.points import exact_points
-from parenvs.agents.heuristics.pipeline import random_episodes, random_search
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.agents.pipeline.heuristics import random_episodes, random_search
+from parenvs.agents.pipeline.points import exact_points
 from parenvs.bench.play import rate
 from parenvs.cluster import Cluster
 from parenvs.graph.graph import Graph
 from parenvs.instances import data_folder, load_graph, load_partitioning, load_profile, manifest
-from parenvs.partitioning.classes import dimension_classes
-from parenvs.partitioning.problem import Partitioning
-from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.points import PointSpace
-from parenvs.pipeline.problem import Pipeline
+from parenvs.tasks.partition.classes import dimension_classes
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.pipeline.cuts import CutSpace
+from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.problem import Pipeline
 
 PLANS = 4096
 """Number of plans that are judged at once."""

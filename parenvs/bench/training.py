@@ -9,9 +9,9 @@ from typing import Any
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
-from parenvs.agents.train.best_plan import BestPlan
-from parenvs.agents.train.learners import learner_of
-from parenvs.agents.vec_env import make_env, one_thread
+from parenvs.agents.learning.train.best_plan import BestPlan
+from parenvs.agents.learning.train.learners import learner_of
+from parenvs.agents.learning.vec_env import make_env, one_thread
 
 AGENTS = ("ppo", "rainbow")
 """Agents whose training is timed."""

@@ -95,9 +95,9 @@ def _main(
 def list_() -> None:
     """List shipped instances, clusters, environments and agents."""
     from parenvs.agents.elastic.rules import RULES
-    from parenvs.agents.order_planners import ORDER_PLANNERS
+    from parenvs.agents.order.planners import ORDER_PLANNERS
     from parenvs.agents.planners import HYBRID_PLANNERS, PARTITION_PLANNERS, PIPELINE_PLANNERS
-    from parenvs.datasets.drawing import intra_op
+    from parenvs.datasets.sharding import drawing as intra_op
     from parenvs.shipped import ELASTIC_SETS, ORDER_SETS, PARTITION_SETS, TRACES, shapes
 
     out.print(tables.instances())
@@ -139,7 +139,7 @@ def show(
 ) -> None:
     """Show a graph or profile: its inputs, its chain on a cluster, and its dimension classes."""
     from parenvs.instances import load_partitioning, problem
-    from parenvs.pipeline.problem import stages_on
+    from parenvs.tasks.pipeline.problem import stages_on
 
     model = _model(instance, arguments, variables, batch, frozen)
     options: dict[str, Any] = {} if micro_batch is None else {"micro_batch": micro_batch}
@@ -197,9 +197,9 @@ def diff(
 
     Differences are B less A. Illegal plans are compared, too.
     """
+    from parenvs.core.plan_files import load_plan
     from parenvs.diff import difference, require_same_problem
-    from parenvs.plan import load_plan
-    from parenvs.viewer.diff_text import text
+    from parenvs.view.diff_text import text
 
     names = (str(old), str(new))
     require_same_problem(load_plan(old), load_plan(new), names)
@@ -235,12 +235,12 @@ def explain(
     Of an instance: what is tied together, what blocks what, and what excludes what. Of a hybrid
     plan: what other values on each axis would cost.
     """
-    from parenvs.hybrid.report import HybridReport
     from parenvs.instances import problem
-    from parenvs.partitioning.problem import PartitionReport
-    from parenvs.plan import PartitionPlan
-    from parenvs.viewer.partition_explanation import explain as explained
-    from parenvs.viewer.partition_explanation import explanation_text, problem_text
+    from parenvs.tasks.hybrid.report import HybridReport
+    from parenvs.tasks.partition.plan import PartitionPlan
+    from parenvs.tasks.partition.problem import PartitionReport
+    from parenvs.tasks.partition.view.explanation import explain as explained
+    from parenvs.tasks.partition.view.explanation import explanation_text, problem_text
 
     options = given(devices=devices, rules=rules, uneven=uneven)
     if not target.endswith(".json"):
@@ -280,8 +280,9 @@ def verify(
     With --compile, XLA compiles the step ahead of time, of hybrid plans of one stage too: shardings
     kept, collectives and memory beside the judge's.
     """
-    from parenvs.plan import PartitionPlan, load_plan
+    from parenvs.core.plan_files import load_plan
     from parenvs.shardy.verify import verify_plan
+    from parenvs.tasks.partition.plan import PartitionPlan
 
     partition_plan = load_plan(file)
     if compiled:
@@ -326,9 +327,9 @@ def export(
     ] = None,
 ) -> None:
     """Write a plan in the words of a framework that runs it."""
+    from parenvs.core.plan_files import load_plan
     from parenvs.exports.formats import exported
     from parenvs.files import write_text
-    from parenvs.plan import load_plan
 
     result = exported(load_plan(file), to)
     for words in result.notes:
@@ -342,8 +343,8 @@ def export(
 
 def _explain_hybrid(report: Any, variable: str | None) -> None:
     """Print what other values on each axis of a hybrid plan would cost."""
-    from parenvs.hybrid.space.explain import alternatives, space_of
-    from parenvs.viewer.hybrid.explanation import explanation_text
+    from parenvs.tasks.hybrid.space.explain import alternatives, space_of
+    from parenvs.tasks.hybrid.view.explanation import explanation_text
 
     if variable is not None:
         raise ParenvsError("--variable is an option for plans of partitions")
@@ -365,10 +366,14 @@ def _model(
 
 def _judged(file: Path, model: Model) -> Any:
     """Judge a plan file on the model, or on its own instance if the model names none."""
+    from parenvs.core.plan_files import load_plan
     from parenvs.instances import load_graph, load_model, load_profile
     from parenvs.judging import judge
-    from parenvs.plan import HybridPlan, IntraOpPlan, OrderPlan, PipelinePlan, load_plan
     from parenvs.shipped import load_ordering
+    from parenvs.tasks.hybrid.plan import HybridPlan
+    from parenvs.tasks.order.plan import OrderPlan
+    from parenvs.tasks.pipeline.plan import PipelinePlan
+    from parenvs.tasks.sharding.plan import IntraOpPlan
 
     judged_plan: Any = load_plan(file)
     if isinstance(judged_plan, IntraOpPlan):

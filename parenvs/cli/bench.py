@@ -94,7 +94,7 @@ def agents(
             check_range(option, value, 1)
     check_engine_options(engine, address)
     with need_extra("agents", "training"):
-        from parenvs.agents.train.learners import LEARNERS, find_plugin
+        from parenvs.agents.learning.train.learners import LEARNERS, find_plugin
         from parenvs.bench import agents as bench
         from parenvs.bench import curves
         from parenvs.bench.problems import CLUSTERS, solve_problems

@@ -10,13 +10,13 @@ import typer
 from parenvs.cli.options import Json, OtherInstance, Plot, Seed
 from parenvs.cli.report import Step, note, out, print_report, say, say_json, say_text
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.viewer import save
+from parenvs.view import save
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parenvs.elastic.problem import Elastic
-    from parenvs.elastic.run import Policy, Run
+    from parenvs.tasks.elastic.problem import Elastic
+    from parenvs.tasks.elastic.run import Policy, Run
 
 
 def add_elastic(app: typer.Typer) -> None:
@@ -53,8 +53,8 @@ def elastic(
     The table has the hindsight optimum of the same events, which no policy exceeds, and on a chain
     the optimal policy.
     """
-    from parenvs.elastic.run import follow
     from parenvs.shipped import load_elastic
+    from parenvs.tasks.elastic.run import follow
 
     if seed < 0:
         raise ParenvsError(f"--seed must be a whole number from 0, not {seed}")
@@ -96,9 +96,9 @@ def reshard(
     Prints the bytes that each rank reads beside those predicted. A kill leaves the old checkpoint
     whole.
     """
+    from parenvs.core.plan_files import load_plan
     from parenvs.exports.checkpoint import reshard as resharding
     from parenvs.instances import load_graph
-    from parenvs.plan import load_plan
 
     plans = [None if file is None else load_plan(file) for file in (old, new)]
     assert plans[1] is not None
@@ -125,7 +125,7 @@ def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
     """
     from parenvs.agents.elastic.exact import optimal
     from parenvs.agents.elastic.rules import RULES
-    from parenvs.elastic.markov import Markov
+    from parenvs.tasks.elastic.markov import Markov
 
     is_chain = isinstance(problem.source, Markov)
     if names == ["all"]:

@@ -9,7 +9,7 @@ import typer
 
 from parenvs.cli.report import out, say
 from parenvs.errors import ParenvsError
-from parenvs.viewer.words import duration
+from parenvs.view.words import duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -110,7 +110,7 @@ def _pinned(text: str) -> tuple[int, int, int | None]:
 
 def print_alternatives(request: HybridRequest, report: Any) -> None:
     """Print plans that come close to the best one, and how a plan fares on other machines."""
-    from parenvs.hybrid.space.objectives import near_best, robustness
+    from parenvs.tasks.hybrid.space.objectives import near_best, robustness
 
     near = near_best(request.space, most=6, objective=request.goal)
     if len(near) > 1:
@@ -122,8 +122,8 @@ def write_map(request: HybridRequest, report: Any, path: Path | None, quiet: boo
     """Draw the map of all uniform plans, with the plan of ``report`` marked, if asked for."""
     if path is None:
         return
-    from parenvs.viewer.hybrid import plans_map
-    from parenvs.viewer.page import write
+    from parenvs.tasks.hybrid.view import plans_map
+    from parenvs.view.page import write
 
     held = max(stage.memory["total"] for stage in report.stages)
     write(path, lambda: plans_map.draw(request.space, report.length_seconds, held))
@@ -154,7 +154,7 @@ def comparison(rows: Any) -> Table:
 
 def degrees(report: Any) -> str:
     """A plan in a few letters: ``pp 4 dp 8 tp 4 v 5 mb 1 z1``."""
-    from parenvs.hybrid.space.explain import axes_of
+    from parenvs.tasks.hybrid.space.explain import axes_of
 
     own = axes_of(report.plan)
     words = [f"{name} {'*' if own[name] is None else own[name]}" for name in ("pp", "dp", "tp")]

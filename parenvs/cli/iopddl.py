@@ -21,7 +21,7 @@ from parenvs.cli.report import (
 from parenvs.errors import ParenvsError
 
 if TYPE_CHECKING:
-    from parenvs.agents.iopddl.search import Status
+    from parenvs.agents.sharding.search import Status
 
 Problem = Annotated[
     str, typer.Argument(metavar="FILE", help="A problem's .json or .json.gz, or an added name.")
@@ -45,7 +45,7 @@ def add_iopddl(app: typer.Typer) -> None:
 
 def add(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -> None:
     """Check files of problems and keep copies, so that their names are enough."""
-    from parenvs.iopddl import store
+    from parenvs.tasks.sharding import store
 
     for path in files:
         problem, place, same = store.add(path)
@@ -58,7 +58,7 @@ def add(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -> None
 def list_() -> None:
     """List the added problems, with what is known of the contest's."""
     from parenvs.cli.tables import empty
-    from parenvs.iopddl import known, store
+    from parenvs.tasks.sharding import known, store
 
     table = empty("added IOPDDL problems", "name", "model", "limit (s)", "best of the contest",
                   "best known", "bound known")  # fmt: skip
@@ -74,7 +74,7 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
     bool, typer.Option("--reduced", help="Reduce it, and show what is left.")
 ] = False) -> None:  # fmt: skip
     """Show a problem's sizes; what is left of it after the exact reduction."""
-    from parenvs.iopddl import known, reduce, store
+    from parenvs.tasks.sharding import known, reduce, store
 
     problem = store.find(target)
     sizes = problem.sizes
@@ -131,9 +131,9 @@ def solve(
     as_json: Json = False,
 ) -> None:
     """Search for the cheapest plan and a bound. Ctrl-C gives the best so far."""
-    from parenvs.agents.iopddl import solve_iopddl
-    from parenvs.agents.iopddl.solve import SECONDS
-    from parenvs.iopddl import store
+    from parenvs.agents.sharding import solve_iopddl
+    from parenvs.agents.sharding.solve import SECONDS
+    from parenvs.tasks.sharding import store
 
     if seconds is None and steps is None:
         seconds = SECONDS
@@ -173,8 +173,9 @@ def judge(
     as_json: Json = False,
 ) -> None:
     """Judge a plan in exact integers, as the contest does. Exit status 2 if it is illegal."""
-    from parenvs.iopddl import load_strategies, store
-    from parenvs.plan import IntraOpPlan, load_plan
+    from parenvs.core.plan_files import load_plan
+    from parenvs.tasks.sharding import load_strategies, store
+    from parenvs.tasks.sharding.plan import IntraOpPlan
 
     if target is None:
         loaded = load_plan(plan)
@@ -205,8 +206,8 @@ def export(
     problem is read back and written as a partition plan.
     """
     from parenvs.instances import load_partitioning
-    from parenvs.iopddl import load_strategies, save_iopddl
-    from parenvs.iopddl.exchange import Exchange
+    from parenvs.tasks.sharding import load_strategies, save_iopddl
+    from parenvs.tasks.sharding.exchange import Exchange
 
     suffixes = (".json",) if answer else (".json", ".json.gz")
     if not path.name.endswith(suffixes):

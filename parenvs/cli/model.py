@@ -20,14 +20,10 @@ from parenvs.instances import (
     names,
     reads_anew,
 )
-from parenvs.plan import (
-    MICRO_BATCH,
-    MICRO_BATCHES,
-    HybridPlan,
-    OrderPlan,
-    PartitionPlan,
-    PipelinePlan,
-)
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.order.plan import OrderPlan
+from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.pipeline.plan import MICRO_BATCH, MICRO_BATCHES, PipelinePlan
 
 _SLOW = 2.0  # seconds from which reading a file is told
 

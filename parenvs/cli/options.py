@@ -17,8 +17,10 @@ from parenvs.cli.model import Model, reading
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
 from parenvs.instances import PURE_TASKS as TASKS
-from parenvs.partitioning.step import DEVICE
-from parenvs.plan import HybridPlan, OrderPlan, PipelinePlan
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.order.plan import OrderPlan
+from parenvs.tasks.partition.step import DEVICE
+from parenvs.tasks.pipeline.plan import PipelinePlan
 
 if TYPE_CHECKING:
     from parenvs.agents.planners import Request
@@ -353,8 +355,8 @@ def check_range(option: str, value: int, least: int) -> None:
 
 def check_engine_options(engine: str, address: str | None) -> None:
     """Raise a ParenvsError unless these options go together and Ray is there if it is wanted."""
-    from parenvs.agents.distributed.session import check_ray
-    from parenvs.agents.distributed.tasks import RAY, check_engine
+    from parenvs.agents.learning.distributed.session import check_ray
+    from parenvs.agents.learning.distributed.tasks import RAY, check_engine
 
     check_engine(engine)
     if engine == RAY:
@@ -366,7 +368,7 @@ def check_engine_options(engine: str, address: str | None) -> None:
 def _picture(path: Path | None) -> Path | None:
     """Refuse a wrong ending of the picture's file before the work, not after it."""
     if path is not None:
-        from parenvs.viewer import ending
+        from parenvs.view import ending
 
         ending(path)
     return path

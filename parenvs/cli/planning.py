@@ -28,13 +28,14 @@ from parenvs.cli.report import (
     write,
 )
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.report import HybridReport
-from parenvs.plan import HybridPlan, PartitionPlan
-from parenvs.viewer.words import duration, plural
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.view.words import duration, plural
 
 if TYPE_CHECKING:
-    from parenvs.agents.exact.shapes import Choice
+    from parenvs.agents.pipeline.shapes import Choice
     from parenvs.agents.planners import Request
 
 _SLOW = 2.0  # seconds from which a search is told
@@ -208,9 +209,9 @@ def _refined(agent: str) -> str:
 
 def _gaps(request: Request, answer: Any) -> list[Any]:
     """Return the gaps to the optimum of an answer whose planner was trained on other problems."""
+    from parenvs.agents.learning.pretrained.planner import gaps
     from parenvs.agents.names import GENERAL
     from parenvs.agents.planners import PipelineRequest
-    from parenvs.agents.pretrained.planner import gaps
 
     if not isinstance(request, PipelineRequest) or answer.method not in GENERAL:
         return []

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from parenvs.agents.answer import SEARCHED
 from parenvs.errors import InfeasibleError, printable
-from parenvs.viewer import save, text
-from parenvs.viewer.words import printable_text
+from parenvs.view import save, text
+from parenvs.view.words import printable_text
 
 if TYPE_CHECKING:
     from parenvs.agents.answer import Answer

@@ -15,20 +15,20 @@ from parenvs.errors import InfeasibleError, printable
 from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.instances import manifest
-from parenvs.ordering.problem import OrderReport
-from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.pipeline.cuts import CutSpace
-from parenvs.pipeline.problem import Pipeline
-from parenvs.plan import RULE_SETS
-from parenvs.viewer.partition_grid import kind_of, merged
-from parenvs.viewer.words import duration, size
+from parenvs.tasks.order.problem import OrderReport
+from parenvs.tasks.partition.plan import RULE_SETS
+from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+from parenvs.tasks.partition.view.grid import kind_of, merged
+from parenvs.tasks.pipeline.cuts import CutSpace
+from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.view.words import duration, size
 
 if TYPE_CHECKING:
     from parenvs.agents.answer import PartitionAnswer
     from parenvs.agents.evaluation.evaluate import Evaluation
     from parenvs.agents.evaluation.set_evaluation import SetEvaluation
-    from parenvs.agents.exact.shapes import Choice
-    from parenvs.agents.train.run import TrainResult
+    from parenvs.agents.learning.train.run import TrainResult
+    from parenvs.agents.pipeline.shapes import Choice
     from parenvs.clock.measured import Layers
     from parenvs.leaderboard.check import CheckedEntry
 

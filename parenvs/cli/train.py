@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.agents.distributed.distribution import FUSED, SINGLE, Distribution
-from parenvs.agents.distributed.session import check_ray
+from parenvs.agents.learning.distributed.distribution import FUSED, SINGLE, Distribution
+from parenvs.agents.learning.distributed.session import check_ray
 from parenvs.cli import tables
 from parenvs.cli.hybrid import samples_of
 from parenvs.cli.model import Model
@@ -27,7 +27,7 @@ from parenvs.cli.options import (
     with_request,
 )
 from parenvs.cli.report import out, say
-from parenvs.datasets.drawing.orders import TIERS
+from parenvs.datasets.order.drawing import TIERS
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.files import locked
 from parenvs.instances import load_graph
@@ -201,9 +201,9 @@ def _train_fused(
         raise ParenvsError(
             f"--distribution {FUSED} plays drawn problems: --task pipeline-plan without a model"
         )
-    from parenvs.agents.fused.checkpoint import CHECKPOINT
-    from parenvs.agents.fused.learner import AGENTS
-    from parenvs.agents.fused.run import LOG, WEIGHTS, train
+    from parenvs.agents.learning.fused.checkpoint import CHECKPOINT
+    from parenvs.agents.learning.fused.learner import AGENTS
+    from parenvs.agents.learning.fused.run import LOG, WEIGHTS, train
 
     if agent not in AGENTS:
         raise ParenvsError(f"--agent {agent} is not an option of --distribution {FUSED}")
@@ -275,10 +275,10 @@ def evaluate(
 
     from parenvs.agents.evaluation.evaluate import evaluate as play
     from parenvs.agents.evaluation.validation import validation_set
-    from parenvs.agents.train.config import building, load_config
-    from parenvs.agents.train.learners import plain
-    from parenvs.agents.train.run import load_model
-    from parenvs.agents.vec_env import one_thread
+    from parenvs.agents.learning.train.config import building, load_config
+    from parenvs.agents.learning.train.learners import plain
+    from parenvs.agents.learning.train.run import load_model
+    from parenvs.agents.learning.vec_env import one_thread
 
     config, model = load_config(folder[0]), load_model(folder[0], trust)
     with one_thread():
@@ -306,11 +306,11 @@ def _player(run: Path, name: str, env_id: str, trust: bool) -> tuple[Any, dict[s
         ParenvsError: the run was trained in another environment than that of the set.
     """
     from parenvs.agents.evaluation.validation import rules_of
-    from parenvs.agents.fused.run import WEIGHTS
-    from parenvs.agents.pretrained.policy import PlanPolicy
-    from parenvs.agents.train.config import load_config
-    from parenvs.agents.train.learners import plain
-    from parenvs.agents.train.run import load_model
+    from parenvs.agents.learning.fused.run import WEIGHTS
+    from parenvs.agents.learning.pretrained.policy import PlanPolicy
+    from parenvs.agents.learning.train.config import load_config
+    from parenvs.agents.learning.train.learners import plain
+    from parenvs.agents.learning.train.run import load_model
 
     if (run / WEIGHTS).exists():  # of the fused loop, which has no further rules
         return PlanPolicy.load(run / WEIGHTS), {}
@@ -331,7 +331,7 @@ def _evaluate_set(
 ) -> None:
     """Print how the agents of runs, all seeds of one, do on a set; see ``evaluate``."""
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
-    from parenvs.agents.vec_env import one_thread
+    from parenvs.agents.learning.vec_env import one_thread
     from parenvs.datasets.sets import set_of
 
     found, env_id = [], set_of(name).env_id
@@ -368,8 +368,8 @@ def pretrain(
         check_range(option, value, least)
     check_engine_options(engine, address)
     _trainer()
-    from parenvs.agents.pretrained.imitate import Recipe
-    from parenvs.agents.pretrained.pretrain import CURVE, LOG, draw, pretrain
+    from parenvs.agents.learning.pretrained.imitate import Recipe
+    from parenvs.agents.learning.pretrained.pretrain import CURVE, LOG, draw, pretrain
 
     with locked(folder):
         try:
@@ -381,5 +381,5 @@ def pretrain(
 
 def _trainer() -> Any:
     with need_extra("agents", "training"):
-        from parenvs.agents.train import run as trainer
+        from parenvs.agents.learning.train import run as trainer
     return trainer

@@ -27,7 +27,7 @@ from parenvs.clock.timer import Timing, samples
 from parenvs.errors import ProfileError
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.losses import Loss
-from parenvs.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.profile import StageProfile
 
 _CONTAINERS = (nn.ModuleList, nn.Sequential)
 

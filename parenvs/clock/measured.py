@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parenvs.clock.timer import Timing
-from parenvs.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.profile import StageProfile
 
 
 @dataclass(frozen=True)

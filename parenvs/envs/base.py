@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
+from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.pipeline.problem import Pipeline, Report
-from parenvs.plan import PipelinePlan, Plan
-from parenvs.viewer import rgb_array, text
+from parenvs.tasks.pipeline.plan import PipelinePlan
+from parenvs.tasks.pipeline.problem import Pipeline, Report
+from parenvs.view import rgb_array, text
 
 if TYPE_CHECKING:
-    from parenvs.viewer import Viewable
+    from parenvs.view import Viewable
 
 RENDER_MODES = ["ansi", "rgb_array"]
 """Text, and pictures of shape (h, w, 3) uint8."""

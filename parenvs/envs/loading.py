@@ -9,10 +9,10 @@ from parenvs import instances
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
-from parenvs.partitioning.problem import Partitioning
-from parenvs.pipeline.problem import Pipeline, check_stages, stages_on
-from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import MICRO_BATCH
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.pipeline.plan import MICRO_BATCH
+from parenvs.tasks.pipeline.problem import Pipeline, check_stages, stages_on
+from parenvs.tasks.pipeline.profile import StageProfile
 
 
 def load_pipeline(

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
+from parenvs.core.plan import ILLEGAL
 from parenvs.envs.batched import BatchedEnv
-from parenvs.envs.pipeline.plan_problems import seeds_of
-from parenvs.plan import ILLEGAL
+from parenvs.tasks.pipeline.game.plan_problems import seeds_of
 
 
 class SeededBatch(BatchedEnv):

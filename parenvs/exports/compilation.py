@@ -18,16 +18,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, one_line
 from parenvs.exports.liveness import BROADCAST, COPY, EARLY, alive_at_peak
 from parenvs.exports.prediction import Prediction, predict
 from parenvs.exports.sharding import Sharding, sharding_of
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
-from parenvs.plan import Plan
 from parenvs.shardy.module import need_jax
 from parenvs.shardy.verify import module_for
-from parenvs.viewer.words import plural, size
+from parenvs.view.words import plural, size
 
 TIMEOUT_SECONDS = 3600.0
 """After which a compiler is stopped."""

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.exports.sharding import sharding_of
 from parenvs.exports.stages import stages_of
-from parenvs.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.core.plan import Plan
+from parenvs.core.plan_files import load_plan
 from parenvs.errors import ParenvsError, need_extra, shown
 from parenvs.exports.sharding import Sharding, Spec, sharding_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.roles import parse_names
-from parenvs.partitioning.explain import shape_text
-from parenvs.plan import Plan, load_plan
+from parenvs.tasks.partition.explain import shape_text
 
 WRITTEN_FOR = {"jax": "0.10.2"}
 """Versions with which what is exported was run."""

@@ -15,8 +15,8 @@ import numpy as np
 from parenvs.exports.sharding import Sharding
 from parenvs.graph.graph import Graph
 from parenvs.graph.proto import ELEMENT_TYPES
-from parenvs.partitioning import formulas
-from parenvs.partitioning.memory import Footprint
+from parenvs.tasks.partition import formulas
+from parenvs.tasks.partition.memory import Footprint
 
 _CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
 _INDEX_BYTES = 4

@@ -13,17 +13,19 @@ from functools import cached_property
 
 import numpy as np
 
+from parenvs.core.plan import Plan
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.flow import Flow
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.training import find_updates
-from parenvs.hybrid.graph.splitting import Splitting
-from parenvs.hybrid.model import HybridModel
 from parenvs.instances import load_graph
 from parenvs.judging import judge
-from parenvs.partitioning.classes import DimensionClasses, dimension_classes
-from parenvs.partitioning.explain import Explainer, shape_text
-from parenvs.plan import BatchPlan, HybridPlan, PartitionPlan, Plan
+from parenvs.tasks.hybrid.graph.splitting import Splitting
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
+from parenvs.tasks.partition.explain import Explainer, shape_text
+from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
 
 DATA, MODEL = "data", "model"
 """Names of the axes."""

@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.core.plan import Plan
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.graph import Graph
-from parenvs.hybrid.graph.program import Program
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.shape import TransformerShape
 from parenvs.instances import load_graph
 from parenvs.judging import judge
-from parenvs.plan import HybridPlan, HybridStage, PipelinePlan, Plan
-from parenvs.viewer.words import duration
+from parenvs.tasks.hybrid.graph.program import Program
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.pipeline.plan import PipelinePlan
+from parenvs.view.words import duration
 
 _NUMBER = re.compile(r"\d+")
 

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.core.plan import Plan
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.exports.sharding import DATA, MODEL, Sharding, sharding_of
 from parenvs.exports.stages import PlannedStages, stages_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.instances import load_graph
-from parenvs.plan import HybridPlan, PartitionPlan, Plan
 from parenvs.shipped import load_shape
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.partition.plan import PartitionPlan
 
 WRITTEN_FOR = {"torch": "2.13"}
 """Versions with which what is exported was run."""

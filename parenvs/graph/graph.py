@@ -31,10 +31,10 @@ from parenvs.graph.proto import ELEMENT_TYPES
 
 if TYPE_CHECKING:  # for the doors: pipeline, partitioning and verify
     from parenvs.cluster import Cluster, Device
-    from parenvs.partitioning.problem import Partitioning
-    from parenvs.pipeline.problem import Pipeline
-    from parenvs.plan import Plan
+    from parenvs.core.plan import Plan
     from parenvs.shardy.verify import Verification
+    from parenvs.tasks.partition.problem import Partitioning
+    from parenvs.tasks.pipeline.problem import Pipeline
 
 SCHEMA = 1
 """Version of the ``.npz`` layout."""
@@ -340,7 +340,7 @@ class Graph:
                 see ``parenvs.Partitioning``.
         """
         from parenvs.cluster import choose_cluster
-        from parenvs.partitioning.problem import Partitioning
+        from parenvs.tasks.partition.problem import Partitioning
 
         return Partitioning.build(self, choose_cluster(cluster), reward=reward, **options)
 

@@ -22,14 +22,15 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
-from parenvs.partitioning.classes import scope_of
-from parenvs.partitioning.problem import Partitioning, PartitionReport
-from parenvs.plan import PartitionPlan, Plan
 from parenvs.shardy.module import Module, module_of, need_jax
 from parenvs.shardy.oracle import ShardyOracle
+from parenvs.tasks.partition.classes import scope_of
+from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 
 _LISTED = 3
 """Items of a list that a sentence names; the others are counted."""

@@ -15,7 +15,7 @@ pytest.importorskip("sb3_contrib")
 import kills
 from commands import caller
 
-from parenvs.agents.train import learners
+from parenvs.agents.learning.train import learners
 from parenvs.bench import agents as bench
 from parenvs.bench import agents_table as bench_table
 from parenvs.bench import curves, runs

@@ -15,8 +15,8 @@ from parenvs.bench.hybrid.measured import MeasuredLayer
 from parenvs.bench.hybrid.predict import predictions
 from parenvs.bench.hybrid.rows import Published, checked, read_rows, shipped
 from parenvs.errors import ParenvsError
-from parenvs.hybrid.layers import Split
-from parenvs.hybrid.stack import STACKS
+from parenvs.tasks.hybrid.layers import Split
+from parenvs.tasks.hybrid.stack import STACKS
 
 ROW = {
     "source": "somebody", "name": "7b", "device": "h100", "layers": 32, "hidden": 4096, "heads": 32,

@@ -11,7 +11,7 @@ import toys
 from commands import caller
 
 from parenvs.graph.graph import pack_texts
-from parenvs.viewer.words import paint, printable_text
+from parenvs.view.words import paint, printable_text
 
 HOSTILE = "a\x1b[2J\x1b]0;x\x07\rb\u202ec[red]d[/red]:smile:"
 TELLS = ("\x1b", "\x07", "\r", "\u202e")

@@ -6,7 +6,7 @@ from commands import caller
 
 from parenvs import load_profile
 from parenvs.errors import ProfileError
-from parenvs.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.profile import StageProfile
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

@@ -158,7 +158,7 @@ def test_rank_bytes__a_softmax_over_a_split_dimension_gathers():
     from parenvs import Graph
     from parenvs.clock.runs.prediction import rank_bytes
     from parenvs.exports.sharding import MeshAxis, Sharding
-    from parenvs.partitioning.classes import dimension_classes
+    from parenvs.tasks.partition.classes import dimension_classes
 
     def loss(x, table):
         return -jax.nn.log_softmax(x @ table)[:, 0].sum()

@@ -12,8 +12,8 @@ from parenvs.cluster import DEVICES  # noqa: E402
 from parenvs.datasets.models import MODELS, bert, forward, t5, train_step, vgg  # noqa: E402
 from parenvs.datasets.models.language.mixtral import mixture, two_experts  # noqa: E402
 from parenvs.graph.graph import Role  # noqa: E402
-from parenvs.partitioning.problem import Partitioning  # noqa: E402
-from parenvs.pipeline.profile import StageProfile  # noqa: E402
+from parenvs.tasks.partition.problem import Partitioning  # noqa: E402
+from parenvs.tasks.pipeline.profile import StageProfile  # noqa: E402
 
 
 def test_models__every_family_has_a_small_variant():

@@ -8,8 +8,8 @@ import pytest
 from published_models import PUBLISHED, published
 
 from parenvs import Pipeline, judge, load_graph, load_profile, problem
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.exact.pipeline import exact_full
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.pipeline.exact import exact_full
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.graph import Graph, Phase, Role

@@ -4,8 +4,8 @@ import elastic_toys as toys
 import numpy as np
 import pytest
 
-from parenvs.elastic.markov import FAMILIES, Markov, courses, draw_markov
 from parenvs.errors import ParenvsError
+from parenvs.tasks.elastic.markov import FAMILIES, Markov, courses, draw_markov
 
 
 @pytest.mark.parametrize("name", toys.CHAINS)

@@ -8,7 +8,9 @@ import elastic_toys as toys
 import numpy as np
 import pytest
 
-from parenvs.elastic.movement import (
+from parenvs.errors import ParenvsError
+from parenvs.shipped import shapes
+from parenvs.tasks.elastic.movement import (
     WAYS,
     Degrees,
     Layout,
@@ -18,10 +20,8 @@ from parenvs.elastic.movement import (
     overlap,
     slices,
 )
-from parenvs.elastic.state import State
-from parenvs.errors import ParenvsError
-from parenvs.hybrid.model import HybridModel
-from parenvs.shipped import shapes
+from parenvs.tasks.elastic.state import State
+from parenvs.tasks.hybrid.model import HybridModel
 
 
 def test_movement__overlap_counts_elements():

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from parenvs.cluster import Cluster
-from parenvs.elastic.files import read_set, save_set
-from parenvs.elastic.library import GONE, LOST, READY, Library, replica_nodes
-from parenvs.elastic.movement import Degrees
-from parenvs.elastic.problem import Elastic, Moment
-from parenvs.elastic.run import follow, replay
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.problem import Hybrid
 from parenvs.shipped import elastic_rows, load_elastic, shapes
+from parenvs.tasks.elastic.files import read_set, save_set
+from parenvs.tasks.elastic.library import GONE, LOST, READY, Library, replica_nodes
+from parenvs.tasks.elastic.movement import Degrees
+from parenvs.tasks.elastic.problem import Elastic, Moment
+from parenvs.tasks.elastic.run import follow, replay
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
 
 
 def test_problem__what_happens_to_plans():

@@ -5,9 +5,9 @@ import csv
 import numpy as np
 import pytest
 
-from parenvs.elastic.trace import read_trace
 from parenvs.errors import ParenvsError
 from parenvs.shipped import data_folder, load_trace
+from parenvs.tasks.elastic.trace import read_trace
 
 
 def written(tmp_path, text):

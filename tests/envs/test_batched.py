@@ -10,10 +10,10 @@ from batches import MODES, assert_same, both, deface, drawn, forks, modes, named
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
-from parenvs.envs.partition.batch import DataParallelVectorEnv, OperatorPartitionVectorEnv
-from parenvs.envs.pipeline.cut_batch import PipelineCutVectorEnv
-from parenvs.envs.pipeline.plan_batch import PipelinePlanVectorEnv
 from parenvs.errors import ParenvsError
+from parenvs.tasks.partition.game.batch import DataParallelVectorEnv, OperatorPartitionVectorEnv
+from parenvs.tasks.pipeline.game.cut_batch import PipelineCutVectorEnv
+from parenvs.tasks.pipeline.game.plan_batch import PipelinePlanVectorEnv
 
 VGG = {"instance": "vgg-19"}
 CASES = {

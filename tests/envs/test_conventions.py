@@ -11,12 +11,13 @@ from batches import assert_same, both, drawn, modes
 from sb3_contrib import MaskablePPO
 
 import parenvs
-from parenvs.datasets import instance_sets, optima
-from parenvs.datasets.optima import optimum_of
-from parenvs.envs.partition.batch import DataParallelVectorEnv, OperatorPartitionVectorEnv
-from parenvs.envs.pipeline.cut_batch import PipelineCutVectorEnv
-from parenvs.envs.pipeline.plan_batch import PipelinePlanVectorEnv
+from parenvs.datasets.pipeline import optima
+from parenvs.datasets.pipeline import sets as instance_sets
+from parenvs.datasets.pipeline.optima import optimum_of
 from parenvs.errors import ParenvsError
+from parenvs.tasks.partition.game.batch import DataParallelVectorEnv, OperatorPartitionVectorEnv
+from parenvs.tasks.pipeline.game.cut_batch import PipelineCutVectorEnv
+from parenvs.tasks.pipeline.game.plan_batch import PipelinePlanVectorEnv
 from parenvs.wrappers import MaskInObservation
 
 VGG = {"instance": "vgg-19"}

@@ -13,8 +13,6 @@ import pytest
 from commands import caller
 
 from parenvs import ParenvsError
-from parenvs.elastic.movement import move, slices
-from parenvs.elastic.state import State
 from parenvs.exports.checkpoint.folder import (
     PARAMETER,
     Checkpoint,
@@ -26,7 +24,9 @@ from parenvs.exports.checkpoint.folder import (
 from parenvs.exports.checkpoint.layout import Files, Place, box_of, stages_of_names, within
 from parenvs.exports.checkpoint.reshard import reshard
 from parenvs.exports.torch import torch_plan
-from parenvs.hybrid.model import HybridModel
+from parenvs.tasks.elastic.movement import move, slices
+from parenvs.tasks.elastic.state import State
+from parenvs.tasks.hybrid.model import HybridModel
 
 for _package in ("torch", "jax"):
     pytest.importorskip(_package)

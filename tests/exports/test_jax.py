@@ -20,7 +20,8 @@ from parenvs.exports.compilation import collectives_of, compile_plan
 from parenvs.exports.formats import exported
 from parenvs.exports.prediction import predict
 from parenvs.exports.sharding import sharding_of
-from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan
+from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
+from parenvs.tasks.pipeline.plan import PipelinePlan
 
 jax = jax_that_verifies()
 
@@ -110,7 +111,7 @@ def test_sharding__a_loop_over_layers():
     """The chain has it written out; what is split is the stacked weights."""
     from parenvs.datasets.models import train_step
     from parenvs.datasets.models.language.gpt import gpt
-    from parenvs.hybrid.model import HybridModel
+    from parenvs.tasks.hybrid.model import HybridModel
 
     small = gpt(2, 16, 4, vocab=32, tokens=8, batch_size=8, scanned=True)
     function, shapes = train_step(small)

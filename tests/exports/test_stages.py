@@ -11,9 +11,9 @@ import parenvs
 from parenvs import ParenvsError, PipelinePlan, load_graph
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.exports.stages import nearest_borders, stages_of
-from parenvs.hybrid.space import Constraints
 from parenvs.judging import judge
-from parenvs.plan import PartitionPlan
+from parenvs.tasks.hybrid.space import Constraints
+from parenvs.tasks.partition.plan import PartitionPlan
 
 
 def test_nearest_borders__as_by_brute_force():

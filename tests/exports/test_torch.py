@@ -11,7 +11,7 @@ import pytest
 from parenvs import HybridPlan, HybridStage, ParenvsError
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.exports.torch import torch_plan
-from parenvs.plan import BatchPlan, PartitionPlan
+from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
 
 pytest.importorskip("jax")
 torch = pytest.importorskip("torch")

@@ -35,7 +35,7 @@ from parenvs.cluster import DEVICES, Cluster  # noqa: E402
 from parenvs.graph.graph import Phase, Role  # noqa: E402
 from parenvs.graph.loops import unroll  # noqa: E402
 from parenvs.graph.loops.unroll import unrolled  # noqa: E402
-from parenvs.pipeline.problem import Pipeline  # noqa: E402
+from parenvs.tasks.pipeline.problem import Pipeline  # noqa: E402
 
 V100 = DEVICES["v100"]
 LAYER = sum(4 * np.prod(x.shape) for x in jax.tree.leaves(LISTED["layers"][0]))

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster import Cluster, Device
-from parenvs.hybrid import formulas
-from parenvs.hybrid.layers import Layer, LayerSeconds, Split
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.space import Constraints, software_of
-from parenvs.hybrid.stack import STACKS, Machine
-from parenvs.hybrid.stages import Stages
+from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import Constraints, software_of
+from parenvs.tasks.hybrid.stack import STACKS, Machine
+from parenvs.tasks.hybrid.stages import Stages
 
 
 @dataclass(frozen=True)

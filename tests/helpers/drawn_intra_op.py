@@ -4,7 +4,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from parenvs.iopddl.problem import FORBIDDEN, IntraOp
+from parenvs.tasks.sharding.problem import FORBIDDEN, IntraOp
 
 
 def draw(seed, nodes=6, most=3, edges=8, forbidden=0.2, slack=None):

@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 
-from parenvs.hybrid.simulate import order as passes_of
-from parenvs.ordering.problem import Ordering
+from parenvs.tasks.hybrid.simulate import order as passes_of
+from parenvs.tasks.order.problem import Ordering
 
 
 def drawn(rng, stages=None, count=None):

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.uniform import Uniform
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.uniform import Uniform
 
 SHAPE = TransformerShape("toy", 8, 64, 8, 128, 512, kv_heads=4)
 EXACT = {

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.turns.actions import SERVERS
-from parenvs.hybrid.turns.episode import Episode
-from parenvs.hybrid.turns.outcome import Choices
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.turns.actions import SERVERS
+from parenvs.tasks.hybrid.turns.episode import Episode
+from parenvs.tasks.hybrid.turns.outcome import Choices
 
 SHAPE = TransformerShape("toy", 4, 1024, 8, 1024, 8192)
 

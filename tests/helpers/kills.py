@@ -29,7 +29,7 @@ def write(kind, path, number):
     """Write content 0 or 1 once."""
     if kind == "plan":
         from parenvs.cluster import PRESETS
-        from parenvs.plan import PipelinePlan
+        from parenvs.tasks.pipeline.plan import PipelinePlan
 
         fingerprint = f"sha256:{number:064}"
         PipelinePlan("t5-base", fingerprint, PRESETS["A"], (50,), (8,)).save(path)
@@ -52,8 +52,8 @@ def save_checkpoint(path, number):
     import numpy as np
     import torch
 
-    from parenvs.agents.train.best_plan import BestPlan
-    from parenvs.agents.train.checkpoint import Checkpoints
+    from parenvs.agents.learning.train.best_plan import BestPlan
+    from parenvs.agents.learning.train.checkpoint import Checkpoints
 
     agent = _agent()
     with torch.no_grad():
@@ -71,8 +71,8 @@ _kept = []
 def _agent():
     """One small agent, made once in a process."""
     if not _kept:
-        from parenvs.agents.train.learners import learner_of
-        from parenvs.agents.vec_env import make_env
+        from parenvs.agents.learning.train.learners import learner_of
+        from parenvs.agents.learning.vec_env import make_env
 
         kwargs = {"instance": "vgg-19", "cluster": "B"}
         env = make_env("PipelineCut-v0", kwargs, 0, 8)

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from parenvs.agents.rainbow.algorithm import Rainbow
+from parenvs.agents.learning.rainbow.algorithm import Rainbow
 
 MASKS = np.array([[True, True, False], [False, True, True]])
 STEPS = {  # state, action: reward, next state, terminal

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from parenvs.cluster import DEVICES, SYNC_METHODS, Cluster
-from parenvs.pipeline.problem import Pipeline
-from parenvs.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.profile import StageProfile
 
 DEVICE = {"name": "toy", "peak_flops": 1.0, "memory_bw": 1.0, "memory_bytes": 1e6}
 

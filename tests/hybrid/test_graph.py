@@ -9,13 +9,13 @@ import parenvs
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Phase
-from parenvs.hybrid.graph.program import Program, _label_backward
-from parenvs.hybrid.layers import Split
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.stack import STACKS
-from parenvs.hybrid.uniform import Uniform
 from parenvs.instances import load_graph, load_model
+from parenvs.tasks.hybrid.graph.program import Program, _label_backward
+from parenvs.tasks.hybrid.layers import Split
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.stack import STACKS
+from parenvs.tasks.hybrid.uniform import Uniform
 
 LAYERS = {"vgg-19": 18, "t5-base": 24, "t5-3b": 48, "t5-11b": 48, "bert-48": 48}
 FIRST_AND_LAST = {

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from parenvs.cluster import Cluster
-from parenvs.hybrid import formulas
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.stack import STACKS
-from parenvs.hybrid.stages import Stages
 from parenvs.instances import load_graph
-from parenvs.partitioning.problem import Partitioning
-from parenvs.pipeline.problem import Pipeline
-from parenvs.pipeline.profile import StageProfile
+from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.stack import STACKS
+from parenvs.tasks.hybrid.stages import Stages
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.profile import StageProfile
 
 EXACT = 1e-12
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.problem import Hybrid
-from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.uniform import Uniform
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.uniform import Uniform
 
 GIB = 2**30
 MODELS = {  # Table 3: heads, hidden, layers, tp, pp, interleaving

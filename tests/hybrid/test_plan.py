@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import parenvs
 from parenvs.cluster import PRECISIONS, PRESETS, Cluster
+from parenvs.core.plan_files import load_plan
 from parenvs.errors import PlanError
-from parenvs.plan import RECOMPUTE_MODES, SCHEDULES, SENDS, HybridPlan, HybridStage, load_plan
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, SENDS, HybridPlan, HybridStage
 
 STAGE = HybridStage(((0, 10), (40, 50)), 32, tp=8, zero=1, recompute=(("selective", 20),))
 PLAN = HybridPlan(

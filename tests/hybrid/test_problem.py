@@ -19,11 +19,11 @@ from parenvs.errors import (
     PlanError,
     UnknownInstanceError,
 )
-from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.stack import STACKS, Stack
-from parenvs.hybrid.uniform import Uniform
 from parenvs.instances import load_model, load_shape, shapes
-from parenvs.plan import HybridStage
+from parenvs.tasks.hybrid.plan import HybridStage
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.stack import STACKS, Stack
+from parenvs.tasks.hybrid.uniform import Uniform
 
 PEAK = 312e12
 PARAMETERS = {  # billions, by the papers' names or the published totals

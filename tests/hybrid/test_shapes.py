@@ -6,10 +6,10 @@ import pytest
 
 from parenvs.errors import UnknownInstanceError
 from parenvs.graph.graph import Role
-from parenvs.hybrid.layers import Split
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.shape import TransformerShape
 from parenvs.instances import load_graph, names, shapes
+from parenvs.tasks.hybrid.layers import Split
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.shape import TransformerShape
 
 BOTH = sorted(set(names()) & set(shapes()))
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import parenvs
-from parenvs.hybrid.simulate import ChunkSeconds, order, simulate
-from parenvs.pipeline.formulas import core_of
-from parenvs.pipeline.simulate import BACKWARD, FORWARD, StageTimes
-from parenvs.plan import HybridStage
+from parenvs.tasks.hybrid.plan import HybridStage
+from parenvs.tasks.hybrid.simulate import ChunkSeconds, order, simulate
+from parenvs.tasks.pipeline.formulas import core_of
+from parenvs.tasks.pipeline.simulate import BACKWARD, FORWARD, StageTimes
 
 
 def core(seconds, micro_batches):

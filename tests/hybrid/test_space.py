@@ -9,9 +9,9 @@ import pytest
 import parenvs
 from parenvs import Cluster
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.hybrid.space import Constraints, UniformSpace, uniform_plans
-from parenvs.hybrid.space.objectives import Objective, near_best, robustness
-from parenvs.hybrid.stack import STACKS
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace, uniform_plans
+from parenvs.tasks.hybrid.space.objectives import Objective, near_best, robustness
+from parenvs.tasks.hybrid.stack import STACKS
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_uniform_plans__experts_and_contexts():
     plans = uniform_plans(mixture)
     assert set(plans.expert) == {1, 2, 4, 8} and (plans.dp % plans.expert == 0).all()
     long = replace(mixture.model.shape, sequence=131_072, experts=1, active=1)
-    problem = replace(mixture, model=parenvs.hybrid.model.HybridModel.of_shape(long))
+    problem = replace(mixture, model=parenvs.tasks.hybrid.model.HybridModel.of_shape(long))
     assert set(uniform_plans(problem).context) == {1, 2, 4, 8, 16}
 
 

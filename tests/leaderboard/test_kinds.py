@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from parenvs.errors import ParenvsError
-from parenvs.iopddl.known import KNOWN
 from parenvs.leaderboard.check import CheckedEntry, PlanState, check, judged
 from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.kinds import KINDS
-from parenvs.leaderboard.kinds.iopddl import MEAN, POINTS
 from parenvs.leaderboard.tasks import tasks
+from parenvs.tasks.sharding.entries import MEAN, POINTS
+from parenvs.tasks.sharding.known import KNOWN
 
 SMALL = {
     "hybrid": ("hybrid-test/gpt-001", "best-known"),

@@ -10,22 +10,22 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from parenvs.agents.elastic.learnt import Learnt
-from parenvs.agents.elastic.network import first_weights, shapes
 from parenvs.agents.elastic.rules import RULES
-from parenvs.elastic.run import follow
+from parenvs.agents.learning.elastic.learnt import Learnt
+from parenvs.agents.learning.elastic.network import first_weights, shapes
 from parenvs.leaderboard.check import check, mean_score
 from parenvs.leaderboard.entry import Entry, load_entry
 from parenvs.leaderboard.kinds import KINDS
-from parenvs.leaderboard.kinds.elastic import AGENTS, policy
 from parenvs.leaderboard.policies import judging, learned
 from parenvs.leaderboard.policies.formats import OWN, PolicyError, read_policy, with_weights
 from parenvs.leaderboard.policies.judging import policy_verdicts
 from parenvs.leaderboard.policies.play import followed, load, play, seeds
 from parenvs.leaderboard.reading import EntryError
-from parenvs.leaderboard.site.elastic import policy_figure
 from parenvs.leaderboard.tasks import tasks
 from parenvs.leaderboard.verdicts import PlanState
+from parenvs.tasks.elastic.entries import AGENTS, policy
+from parenvs.tasks.elastic.run import follow
+from parenvs.tasks.elastic.view.page import policy_figure
 
 FOLDER = Path(__file__).parents[2] / "leaderboard" / "submissions" / "elastic"
 CHAIN, OTHER = "elastic-test/bulk-gpt-1.5b-000", "elastic-test/growth-bert-large-001"

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from parenvs.agents.exact.partition import exact_partition
-from parenvs.agents.heuristics.partition import partition_all
-from parenvs.datasets.families import FAMILIES
-from parenvs.datasets.instance_sets import SETS
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.partition.heuristics import partition_all
+from parenvs.datasets.pipeline.families import FAMILIES
+from parenvs.datasets.pipeline.sets import SETS
 from parenvs.errors import ParenvsError
 from parenvs.instances import PAPER, family, names
 from parenvs.leaderboard import references
 from parenvs.leaderboard.tasks import SPLITS, read_tasks, split, tasks, tasks_file
-from parenvs.partitioning.space import PartitionSpace
+from parenvs.tasks.partition.space import PartitionSpace
 
 GRAPHS = [
     "operator-partition-paper",

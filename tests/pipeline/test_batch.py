@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from parenvs.datasets import generators
+from parenvs.datasets.pipeline import generators
 from parenvs.errors import ParenvsError
-from parenvs.pipeline.batch import PointBatch
-from parenvs.pipeline.points import PointSpace
-from parenvs.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.batch import PointBatch
+from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.problem import Pipeline
 
 try:
     import torch

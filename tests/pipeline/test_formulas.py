@@ -1,4 +1,4 @@
-"""``parenvs.pipeline.formulas`` against an independent second writing and against itself."""
+"""``parenvs.tasks.pipeline.formulas`` against an independent second writing and against itself."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from second_writing import slow_length, slow_memory, slow_times
 from parenvs import cluster as network
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.errors import ClusterError
-from parenvs.pipeline import formulas
+from parenvs.tasks.pipeline import formulas
 
 try:
     import torch

@@ -16,10 +16,10 @@ from parenvs.agents import reference
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.errors import ParenvsError, ProfileError, UnknownInstanceError
 from parenvs.judging import ROUNDING, judge
-from parenvs.pipeline.legality import without_variable
-from parenvs.pipeline.problem import Pipeline
-from parenvs.pipeline.profile import StageProfile
-from parenvs.pipeline.simulate import simulate
+from parenvs.tasks.pipeline.legality import without_variable
+from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.simulate import simulate
 
 DENSE, BALANCED = toys.dense(), toys.balanced()
 

@@ -10,15 +10,15 @@ import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parenvs.agents.exact.pipeline import exact_full
-from parenvs.agents.exact.points import exact_points
+from parenvs.agents.pipeline.exact import exact_full
+from parenvs.agents.pipeline.points import exact_points
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.chain import Reads
 from parenvs.instances import problem
-from parenvs.pipeline import formulas
-from parenvs.pipeline.formulas import stage_bytes
-from parenvs.pipeline.points import (
+from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.formulas import stage_bytes
+from parenvs.tasks.pipeline.points import (
     PointSpace,
     coarse_pivots,
     distinct_pivots,
@@ -27,7 +27,7 @@ from parenvs.pipeline.points import (
     points,
     units,
 )
-from parenvs.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.problem import Pipeline
 
 
 def fewest_devices(pipeline, first, end, left):
@@ -300,7 +300,7 @@ def test_point_space__number_of_stages(pivots, cluster, stages, words):
 
 def test_point_space__fewer_units_than_stages(monkeypatch):
     """Devices there are enough, but only two units of them."""
-    monkeypatch.setattr("parenvs.pipeline.points.units", lambda pipeline: np.array([0, 4, 8]))
+    monkeypatch.setattr("parenvs.tasks.pipeline.points.units", lambda pipeline: np.array([0, 4, 8]))
     assert PointSpace.build(Pipeline(even_chain(5), Cluster.parse("2x4:v100"), 2)).stages == 2
     with pytest.raises(InfeasibleError, match="one for each of 2 units"):
         PointSpace.build(Pipeline(even_chain(5), Cluster.parse("2x4:v100"), 3))

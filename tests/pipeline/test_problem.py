@@ -13,7 +13,7 @@ from second_writing import (
 
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
-from parenvs.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.problem import Pipeline
 
 
 @given(st.data())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import parenvs
 from parenvs.cluster import DEVICES
 from parenvs.errors import ProfileError
-from parenvs.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.profile import StageProfile
 
 HEADER = "name,forward_ms,backward_ms,cut_bytes,parameter_bytes"
 ROWS = "a,1,2,3,4\nb,0.5,0.25,1e3,0\n"

@@ -6,7 +6,7 @@ import brute_force as bf
 import numpy as np
 import pytest
 
-from parenvs.pipeline.simulate import BACKWARD, FORWARD, StageTimes, simulate
+from parenvs.tasks.pipeline.simulate import BACKWARD, FORWARD, StageTimes, simulate
 
 PLANS = 1000
 

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from parenvs.pipeline.simulate import StageTimes, simulate
+from parenvs.tasks.pipeline.simulate import StageTimes, simulate
 
 
 def test_simulate__large_plan_is_fast():

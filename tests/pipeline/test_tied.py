@@ -12,8 +12,8 @@ import toys
 from parenvs.cluster import Cluster
 from parenvs.graph.chain import Reads
 from parenvs.graph.graph import Graph
-from parenvs.pipeline.problem import Pipeline
-from parenvs.pipeline.tied import TiedWeights
+from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.tied import TiedWeights
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -11,7 +11,7 @@ import pytest
 from jax_versions import jax_that_verifies
 
 from parenvs import Graph, ParenvsError
-from parenvs.partitioning.classes import dimension_classes
+from parenvs.tasks.partition.classes import dimension_classes
 
 jax = jax_that_verifies()
 

@@ -9,14 +9,15 @@ import pytest
 from jax_versions import jax_that_verifies
 
 from parenvs import Graph, ParenvsError, load_graph
-from parenvs.agents.exact.partition import exact_partition
+from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import UnknownInstanceError
 from parenvs.instances import load_partitioning
-from parenvs.partitioning.problem import REWARDS, Partitioning
-from parenvs.plan import BatchPlan, PartitionPlan, PipelinePlan
 from parenvs.shardy import verify
 from parenvs.shardy.verify import verify_plan
+from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
+from parenvs.tasks.partition.problem import REWARDS, Partitioning
+from parenvs.tasks.pipeline.plan import PipelinePlan
 
 jax = jax_that_verifies()
 

@@ -1,6 +1,6 @@
 """NEH: the heaviest first, each where those so far take least."""
 
-from parenvs.agents.heuristics.ordering import neh
+from parenvs.agents.order.heuristics import neh
 
 
 def plan(problem):

@@ -1,6 +1,6 @@
 """The solver of the contest's problems."""
 
-from parenvs.agents.iopddl import solve_iopddl
+from parenvs.agents.sharding import solve_iopddl
 
 
 def plan(problem):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parenvs.hybrid.stack import STACKS
+from parenvs.tasks.hybrid.stack import STACKS
 
 
 @dataclass(frozen=True)

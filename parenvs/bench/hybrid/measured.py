@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parenvs.hybrid.layers import Figure, Layer, LayerSeconds, Split
-from parenvs.hybrid.stack import Machine
+from parenvs.tasks.hybrid.layers import Figure, Layer, LayerSeconds, Split
+from parenvs.tasks.hybrid.stack import Machine
 
 
 @dataclass(frozen=True)

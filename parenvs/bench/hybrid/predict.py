@@ -13,10 +13,10 @@ from parenvs.bench.hybrid.hardware import server_of
 from parenvs.bench.hybrid.rows import MEASURED, PERCENT, Published, Row
 from parenvs.bench.hybrid.settings import Setting, known_source, setting_of
 from parenvs.errors import ParenvsError
-from parenvs.hybrid import formulas
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.stack import STACKS, Stack
-from parenvs.hybrid.uniform import uniform_stages
+from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.stack import STACKS, Stack
+from parenvs.tasks.hybrid.uniform import uniform_stages
 
 GIB = 2.0**30
 STEP_UNITS = ("TFLOP/s", "s", "ms", "tokens/s", "samples/s", "MFU")

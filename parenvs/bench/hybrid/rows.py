@@ -19,7 +19,7 @@ from typing import Any
 from parenvs.cluster import PRECISIONS
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import DuplicateFieldError, no_duplicates
-from parenvs.plan import RECOMPUTE_MODES
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 
 LEAST, MOST = 1e-12, 2**53
 """Smallest and largest figure that a row can have measured; the largest count, too."""

@@ -15,9 +15,9 @@ from parenvs.bench.hybrid.hardware import server_of
 from parenvs.bench.hybrid.rows import Row
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
-from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.stack import STACKS, Stack
-from parenvs.hybrid.uniform import Uniform
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.stack import STACKS, Stack
+from parenvs.tasks.hybrid.uniform import Uniform
 
 GPT = {
     "22B": {

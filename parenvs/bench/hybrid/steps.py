@@ -24,12 +24,12 @@ from parenvs.bench.hybrid.measured import MeasuredLayer
 from parenvs.bench.hybrid.rows import is_number, read_json, shipped
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, shown
-from parenvs.hybrid import formulas
-from parenvs.hybrid.layers import Head
-from parenvs.hybrid.model import HybridModel
-from parenvs.hybrid.shape import TransformerShape
-from parenvs.hybrid.stack import STACKS
-from parenvs.hybrid.uniform import Uniform, uniform_stages
+from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.layers import Head
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.stack import STACKS
+from parenvs.tasks.hybrid.uniform import Uniform, uniform_stages
 
 SHIPPED = ("gpt-1.5b.json", "bert-large.json")
 """Files of steps that ship: measured by Parcae (NSDI 2024) on p3.2xlarge nodes."""

@@ -39,7 +39,7 @@ LEAST_PYTHON = (3, 10)
 _TOP = Path(__file__).parents[3]
 CHECKOUT = _TOP if (_TOP / "setup.cfg").is_file() else None
 """Root of the clone that the package runs from; None if it is installed."""
-DATA = ("datasets/data", "agents/pretrained/data", "leaderboard")
+DATA = ("datasets/data", "agents/learning/pretrained/data", "leaderboard")
 _REQUIREMENT = re.compile(r"^([\w.-]+)(?:\[[\w,]+\])?\s*(?:>=\s*([\w.]+))?")
 _MARKER = re.compile(r";.*python_version\s*>=\s*['\"]([\d.]+)['\"]")
 

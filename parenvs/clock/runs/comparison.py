@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from parenvs.clock.timer import Timing
-from parenvs.viewer.words import duration, plural, size
+from parenvs.view.words import duration, plural, size
 
 TOLERANCE = 1e-3
 """Relative difference of losses up to which two runs count as the same training."""

@@ -24,11 +24,11 @@ from parenvs.exports.prediction import predict
 from parenvs.exports.sharding import Sharding, Spec, sharding_of
 from parenvs.graph.graph import Graph
 from parenvs.graph.python_source import jax_function
-from parenvs.hybrid.model import HybridModel
 from parenvs.instances import load_graph
 from parenvs.judging import judge
-from parenvs.plan import HybridPlan
 from parenvs.shardy.verify import module_for
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridPlan
 
 _SEED, _SCALE = 0, 0.02
 _FLOATS = ("float16", "bfloat16", "float32", "float64")

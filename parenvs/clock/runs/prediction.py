@@ -16,19 +16,22 @@ from typing import Any
 import numpy as np
 
 from parenvs.clock.calibration import Calibration
+from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
 from parenvs.exports.sharding import Sharding, sharding_of
 from parenvs.exports.stages import stages_of
 from parenvs.exports.torch import TorchPlan, torch_plan
 from parenvs.graph.graph import Graph, Role
-from parenvs.hybrid.model import HybridModel
 from parenvs.instances import load_graph, load_profile
 from parenvs.judging import judge
 from parenvs.machine import cores, processor
-from parenvs.partitioning import formulas
-from parenvs.partitioning.memory import Footprint
-from parenvs.pipeline.profile import StageProfile
-from parenvs.plan import HybridPlan, PartitionPlan, PipelinePlan, Plan
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.partition import formulas
+from parenvs.tasks.partition.memory import Footprint
+from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.pipeline.plan import PipelinePlan
+from parenvs.tasks.pipeline.profile import StageProfile
 
 ELEMENT = 4
 """Bytes of an element: what runs here is in float32."""

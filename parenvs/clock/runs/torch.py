@@ -22,7 +22,7 @@ from parenvs.exports.parallel import Parallel
 from parenvs.exports.torch import TorchPlan
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import argument_names
-from parenvs.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.profile import StageProfile
 
 RATE = 1e-3
 LIMIT_SECONDS = 3600.0

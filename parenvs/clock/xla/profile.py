@@ -20,7 +20,7 @@ from parenvs.clock.timer import Timing, samples
 from parenvs.clock.xla.devices import devices
 from parenvs.errors import ProfileError, need_extra, one_line
 from parenvs.graph.python_source import jax_function
-from parenvs.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.profile import StageProfile
 
 _INLINED = ("pjit", "jit", "closed_call", "core_call", "remat", "checkpoint")
 """Operations whose bodies are opened; ``checkpoint`` is not measured as recomputing."""

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.core import fields as checks
+from parenvs.core.plan_files import load_plan
 from parenvs.errors import ParenvsError, shown
 from parenvs.exports.checkpoint.layout import Box, Files, Place, common, elements, file_name, sizes
 from parenvs.files import DuplicateFieldError, no_duplicates, write_text
-from parenvs.plan import HybridPlan, load_plan
-from parenvs.plan import fields as checks
+from parenvs.tasks.hybrid.plan import HybridPlan
 
 PLAN, INDEX, SCHEMA = "plan.json", "index.json", 1
 PARAMETER = "parameter"

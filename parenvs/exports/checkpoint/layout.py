@@ -1,6 +1,6 @@
 """Which slice of which tensor each file of a checkpoint holds, for a hybrid plan.
 
-A rank is ``r = t + T (d + D p)``, as in ``parenvs.elastic.movement``. Replicas hold the same, and
+A rank is ``r = t + T (d + D p)``, as in ``parenvs.tasks.elastic.movement``. Replicas hold the same, and
 replica 0 writes it, unless they share their states (ZeRO): then each writes its own. So there is
 one file for each t, p and writing replica, in the order of the ranks.
 """
@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.elastic.movement import Degrees, slices
-from parenvs.elastic.state import State
 from parenvs.errors import InfeasibleError
 from parenvs.exports.torch import TorchPlan
-from parenvs.hybrid.model import HybridModel
-from parenvs.plan import HybridPlan
+from parenvs.tasks.elastic.movement import Degrees, slices
+from parenvs.tasks.elastic.state import State
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridPlan
 
 Box = tuple[tuple[int, int], ...]
 """First place and one past the last, of each dimension of a tensor."""

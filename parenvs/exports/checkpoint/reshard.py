@@ -1,7 +1,7 @@
 """Writes a checkpoint anew for another plan, and counts the bytes that each file of it takes.
 
 One process does it, tensor by tensor, so that memory is that of one shard of one tensor. What is
-read is compared with ``parenvs.elastic.movement``.
+read is compared with ``parenvs.tasks.elastic.movement``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.elastic.movement import move
-from parenvs.elastic.state import State
+from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, shown
 from parenvs.exports.checkpoint.folder import INDEX, PLAN, Checkpoint, write_index, write_part
 from parenvs.exports.checkpoint.layout import (
@@ -28,9 +27,11 @@ from parenvs.exports.checkpoint.layout import (
 from parenvs.exports.torch import torch_plan
 from parenvs.files import locked, replacing_folder
 from parenvs.graph.graph import Graph
-from parenvs.hybrid.model import HybridModel
 from parenvs.instances import load_graph
-from parenvs.plan import HybridPlan, Plan
+from parenvs.tasks.elastic.movement import move
+from parenvs.tasks.elastic.state import State
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridPlan
 
 
 @dataclass(frozen=True)

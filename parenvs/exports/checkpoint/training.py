@@ -33,7 +33,7 @@ from parenvs.exports.checkpoint.layout import Box, Files, Place, box_of, sizes
 from parenvs.exports.parallel import PIPE, Parallel
 from parenvs.exports.sharding import DATA, MODEL
 from parenvs.files import locked, replacing_folder
-from parenvs.plan import HybridPlan
+from parenvs.tasks.hybrid.plan import HybridPlan
 
 _TYPES = {getattr(torch, name): name for name in ITEM}
 _NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -6,7 +6,7 @@ import itertools
 
 from parenvs.errors import InfeasibleError
 from parenvs.exports.stages import PlannedStages
-from parenvs.plan import HybridPlan
+from parenvs.tasks.hybrid.plan import HybridPlan
 
 WRITTEN_FOR = "Megatron-LM core 0.14"
 """Version whose flags these are; ``--pipeline-model-parallel-layout`` is experimental there."""

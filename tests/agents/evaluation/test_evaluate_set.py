@@ -9,11 +9,11 @@ import parenvs
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation
 from parenvs.agents.evaluation.validation import validation_set
-from parenvs.agents.train import Config, learners, train
-from parenvs.agents.train.learners import LEARNERS
+from parenvs.agents.learning.train import Config, learners, train
+from parenvs.agents.learning.train.learners import LEARNERS
 from parenvs.cli.app import app
 from parenvs.datasets import sets
-from parenvs.datasets.instance_sets import load_set
+from parenvs.datasets.pipeline.sets import load_set
 from parenvs.datasets.sets import KINDS, set_of
 from parenvs.errors import ParenvsError
 from parenvs.shipped import load_hetero
@@ -143,7 +143,7 @@ def test_evaluate_set__train_command(monkeypatch, tmp_path):
         asked.append((config, folder))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("parenvs.agents.train.run.train", stop)
+    monkeypatch.setattr("parenvs.agents.learning.train.run.train", stop)
     for arguments in ([], ["plan-validation"]):
         command = ["train", *arguments, "--task", "pipeline-plan", "--seed", "3", "--steps", "70"]
         with pytest.raises(ParenvsError, match="interrupted before the first checkpoint; nothing"):
@@ -161,8 +161,8 @@ def test_evaluate_set__train_command(monkeypatch, tmp_path):
 
 def test_evaluate_set__optima_are_those_of_the_planner(monkeypatch, tmp_path):
     """The committed command proves what ships, for a few problems of each set."""
-    from parenvs.agents.evaluation import optima
-    from parenvs.datasets.optima import optimum_of
+    from parenvs.agents.pipeline import optima
+    from parenvs.datasets.pipeline.optima import optimum_of
 
     for name in ("plan-validation", "plan-test", "plan-outside"):
         few = load_set(name)[5:7]
@@ -318,7 +318,7 @@ def test_evaluate_set__tasks_of_train(monkeypatch, task, instance, env_id, kwarg
         asked.append(config)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("parenvs.agents.train.run.train", stop)
+    monkeypatch.setattr("parenvs.agents.learning.train.run.train", stop)
     given = [] if instance is None else [instance]
     with pytest.raises(ParenvsError, match="interrupted"):
         app(["train", *given, "--task", task], standalone_mode=False)

@@ -1,5 +1,0 @@
-"""Planners that prove hybrid plans optimal."""
-
-from parenvs.agents.exact.hybrid.solve import exact, exact_hybrid, exact_uniform, infeasible
-
-__all__ = ["exact", "exact_hybrid", "exact_uniform", "infeasible"]

@@ -1,0 +1,103 @@
+"""Hybrid plans by rule: Megatron's rule of thumb, one axis alone, and random plans."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from parenvs.agents.answer import HybridAnswer
+from parenvs.agents.hybrid import infeasible
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+
+PURE = {
+    "data-parallel": Constraints(tp=1, pp=1, context=1, zero=(0, 1)),
+    "zero-3": Constraints(tp=1, pp=1, context=1, zero=(3,)),
+    "tensor": Constraints(pp=1, dp=1, context=1, idle=True),
+    "pipeline": Constraints(tp=1, dp=1, context=1, idle=True, uneven=True),
+}
+"""Plans of one axis alone; tensor parallelism leaves all servers but one free."""
+
+
+def megatron(problem: Hybrid, constraints: Constraints | None = None) -> HybridAnswer:
+    """Return the plan of Megatron's rule of thumb (arXiv 2104.04473, section 3 and takeaways).
+
+    tp fills a server, with sequence parallelism; pp is the smallest number of stages that fits,
+    with as many chunks as there can be; the rest is data parallel with ZeRO 1. Micro-batches are of
+    one sample; attention is recomputed, or everything if nothing else fits.
+
+    Raises:
+        InfeasibleError: no such plan fits; says how many bytes the smallest one lacks.
+    """
+    begin = time.perf_counter()
+    limits = constraints or Constraints()
+    ranks = [tp for tp in limits.tensor_ranks(problem) if tp <= problem.cluster.devices]
+    rule = replace(limits, tp=max(ranks, default=1), micro_batch=limits.micro_batch or 1, zero=(1,))
+    for mode in ("selective", "full"):
+        space = UniformSpace.build(problem, replace(rule, recompute=(mode,)))
+        plans = space.plans
+        order = np.lexsort((space.length, ~plans.sequence_parallel, -plans.chunks, plans.pp))
+        fitting = order[space.fits[order]]
+        if len(fitting):
+            return _answer(space, int(fitting[0]), "megatron", begin)
+    raise infeasible(space)
+
+
+def pure(problem: Hybrid, kind: str, constraints: Constraints | None = None) -> HybridAnswer:
+    """Return the best plan that has one kind of parallelism only.
+
+    Args:
+        problem: the problem.
+        kind: one of ``PURE``.
+        constraints: of which micro-batch and recomputation are kept.
+
+    Raises:
+        InfeasibleError: there is none, or none fits; says how many bytes the smallest one lacks.
+    """
+    begin = time.perf_counter()
+    if kind not in PURE:
+        raise ParenvsError(
+            f"unknown kind of plan {shown(kind)}{did_you_mean(kind, PURE)}; known: "
+            f"{', '.join(PURE)}"
+        )
+    limits = constraints or Constraints()
+    kept = {
+        "micro_batch": limits.micro_batch,
+        "most_micro_batch": limits.most_micro_batch,
+        "recompute": limits.recompute,
+    }
+    space = UniformSpace.build(problem, replace(PURE[kind], **kept))  # type: ignore[arg-type]
+    best = space.best()
+    if best is None:
+        raise infeasible(space)
+    return _answer(space, best, kind, begin)
+
+
+def random_plan(
+    problem: Hybrid, rng: np.random.Generator, constraints: Constraints | None = None
+) -> HybridAnswer:
+    """Return one of the uniform plans that fit, each as likely as any other.
+
+    Raises:
+        InfeasibleError: none fits; says how many bytes the smallest one lacks.
+    """
+    begin = time.perf_counter()
+    space = UniformSpace.build(problem, constraints)
+    if not space.fits.any():
+        raise infeasible(space)
+    return _answer(space, int(rng.choice(np.flatnonzero(space.fits))), "random", begin)
+
+
+def _answer(space: UniformSpace, k: int, method: str, begin: float) -> HybridAnswer:
+    """Return one of the plans as an answer that proves nothing."""
+    return HybridAnswer(
+        space.problem,
+        space.plan(k),
+        float(space.length[k]),
+        method=method,
+        evaluations=len(space),
+        seconds=time.perf_counter() - begin,
+    )

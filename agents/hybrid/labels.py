@@ -1,0 +1,447 @@
+"""The label search over hybrid plans: stages of any length, devices, tp, ZeRO and recomputation.
+
+It is the search of ``parenvs.agents.pipeline.label_search`` on other stages. A plan is built from its
+last stage to its first. A suffix is the last k stages, from layer i and device e on, and the send
+in front of it, which depends on the devices of the stage in front: those are part of the state. Its
+label is (core, tail, update): what the suffix contributes to the length of a step, in seconds.
+
+1. ``prepend_core`` and ``prepend_tail`` of the pipeline's formulas put a stage in front of a label;
+   the longest update is a maximum. All three grow with the old ones, so of the labels of a state
+   only the Pareto front has to be kept.
+2. How many micro-batches a stage keeps follows from k, so the layers it must recompute are known
+   when it is put in front (``tables``).
+3. The stages in front hide at least their least backward seconds, and the longest of their updates
+   takes at least their device-seconds over their devices. Tails and updates below are raised.
+4. The layers in front take W device-seconds, so on e devices one of their stages takes W/e at
+   least, and so does the first micro-batch on its way through all of them. Labels whose bound
+   reaches the incumbent are dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from parenvs.agents.hybrid.front import pareto3
+from parenvs.agents.hybrid.sends import Fronts
+from parenvs.agents.hybrid.tables import FIRST, INNER, LAST, Setting, StageCosts, StageTables
+from parenvs.tasks.hybrid.plan import HybridStage
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import Constraints
+from parenvs.tasks.pipeline.formulas import prepend_core, prepend_tail
+
+SLACK = 1e-12
+"""Share by which a plan must be shorter than the incumbent to replace it."""
+_NEVER = 1e200  # seconds of a stage that does not fit
+
+
+class OutOfTimeError(Exception):
+    """The time limit passed before the proof was complete."""
+
+
+class SuffixLabels(NamedTuple):
+    """Labels of suffixes of k stages, (l,) each.
+
+    Attributes:
+        layer: first layer.
+        device: first device.
+        front: number of the front in ``Fronts``, the devices of the stage in front.
+        link: number of the send in front in ``Fronts``.
+        core: seconds.
+        tail: seconds.
+        update: seconds.
+        last: tp of the last stage if it shares weights with the first, else 0.
+        config: configuration of the suffix's first stage.
+        parent: the label of the layer before that was extended.
+    """
+
+    layer: np.ndarray
+    device: np.ndarray
+    front: np.ndarray
+    link: np.ndarray
+    core: np.ndarray
+    tail: np.ndarray
+    update: np.ndarray
+    last: np.ndarray
+    config: np.ndarray
+    parent: np.ndarray
+
+    def take(self, which: np.ndarray) -> SuffixLabels:
+        """Return some of the labels."""
+        return SuffixLabels(*(column[which] for column in self))
+
+
+class HybridLabels:
+    """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
+
+    Attributes:
+        upper: seconds, the length of the best plan found, or that of the incumbent.
+        stages: the best plan's stages, or None if none beats the incumbent.
+        bound: seconds, proven lower bound of the setting, up to the incumbent's length.
+        evaluations: number of labels kept, and of plans completed.
+    """
+
+    def __init__(self, problem: Hybrid, setting: Setting, limits: Constraints) -> None:
+        """Prepare searches.
+
+        Args:
+            problem: the problem.
+            setting: what all stages share.
+            limits: the constraints.
+        """
+        self.problem, self.setting, self.limits = problem, setting, limits
+        self.upper, self.deadline, self.evaluations = np.inf, np.inf, 0
+        self.stages: tuple[HybridStage, ...] | None = None
+        self.tables = StageTables(problem, setting, limits)
+        self.bound = np.inf
+        self._layers: list[SuffixLabels] = []
+        self._first_tp: int | None = None
+        if len(self.tables.configs.tp):
+            self.fronts = Fronts.of(problem, self.tables)
+            self.bound = self._simple_bound()
+
+    def _simple_bound(self) -> float:
+        """Seconds of all work, evenly dealt out, and of the optimiser."""
+        devices, m = self.setting.devices, self.setting.micro_batches
+        work = m * self.tables.device_seconds[-1]
+        return float((work + self.tables.device_update[-1]) / devices)
+
+    def run(self, upper: float, deadline: float = np.inf) -> bool:
+        """Search; True if the search space was exhausted, False if time ran out.
+
+        Args:
+            upper: look for plans shorter than this, seconds.
+            deadline: give up at this ``time.perf_counter()``.
+        """
+        self.upper, self.deadline, self.stages = upper, deadline, None
+        if self.bound >= upper:
+            return True
+        try:
+            for first_tp in self._first_tps():
+                self._first_tp = first_tp
+                self._search()
+        except OutOfTimeError:
+            return False
+        self.bound = max(self.bound, self.upper)
+        return True
+
+    def _first_tps(self) -> list[int | None]:
+        """The tp of the first stage, where the last stage's wait depends on it; else one None."""
+        software, configs = self.setting.software, self.tables.configs
+        differ = len(np.unique(self.fronts.around)) > 1
+        if software.blocking and differ:
+            return [int(tp) for tp in np.unique(configs.tp)]
+        return [None]
+
+    def _search(self) -> None:
+        """Extend suffixes by a stage until none is left."""
+        n, devices = len(self.problem.model), self.setting.devices
+        numbers = np.flatnonzero(self._placed[devices])
+        count = len(numbers)
+        zeros, none = np.zeros(count), np.full(count, -1)
+        # The suffix of no stages; its tail is that of a whole plan, at least 0.
+        root = SuffixLabels(
+            none * 0 + n,
+            none * 0 + devices,
+            numbers,
+            none,
+            zeros,
+            zeros,
+            zeros,
+            0 * none,
+            none,
+            none,
+        )
+        self._layers = [root]
+        self.tables.forget()
+        most = self.limits.pp if self.limits.pp is not None else n + 2
+        for k in range(1, most + 1):
+            labels = self._layers[-1]
+            if not len(labels.layer):
+                return
+            if k > 1 and self.limits.pp in (None, k):
+                self._complete(k, labels)
+            if k < most:
+                self._layers.append(self._extend(k, labels))
+
+    @cached_property
+    def _placed(self) -> np.ndarray:
+        """(N+1, F) bool, whether a stage of each front may end in front of each device."""
+        inside = self.problem.cluster.devices_per_server
+        end = np.arange(self.setting.devices + 1)[:, None]
+        group = self.fronts.group[None]
+        first = end - group
+        within = (group < inside) & (first // inside == (end - 1) // inside)
+        whole = (group % inside == 0) & (end % inside == 0)
+        return np.asarray((first >= 0) & (within | whole))
+
+    @cached_property
+    def _slowest(self) -> np.ndarray:
+        """(N+1, N+1) speed of the slowest server of the devices [e, d)."""
+        count, inside = self.setting.devices, self.problem.cluster.devices_per_server
+        speeds = np.repeat(self.problem.cluster.speeds or (1.0,), inside)
+        speeds = np.resize(speeds, count)
+        slowest = np.ones((count + 1, count + 1))
+        for first in range(count):
+            slowest[first, first + 1 :] = np.minimum.accumulate(speeds[first:])
+        return slowest
+
+    def _allowed(self, config: int, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Whether stages of layers [first, end) of a configuration keep to what is pinned."""
+        allowed = np.ones(np.broadcast(first, end).shape, dtype=bool)
+        for start, stop, devices in self.limits.pinned:
+            same = (first == start) & (end == stop)
+            if devices is not None and devices != self.tables.configs.group[config]:
+                same = same & False
+            allowed &= same | (end <= start) | (first >= stop) | (first == end)
+        return allowed
+
+    def _extend(self, k: int, labels: SuffixLabels) -> SuffixLabels:
+        """Put a stage that is not the first in front of all labels, and keep the fronts."""
+        place = LAST if k == 1 else INNER
+        costs = self.tables.costs(place, k, self.upper / self.setting.micro_batches)
+        parts = []
+        for config, front in enumerate(self.fronts.number.tolist()):
+            if time.perf_counter() > self.deadline:
+                raise OutOfTimeError
+            group = self.tables.configs.group[config]
+            rows = np.flatnonzero((labels.front == front) & (labels.device > group))
+            if len(rows):
+                parts += self._stage(k, config, rows, labels, costs)
+        if not parts:
+            return labels.take(np.zeros(0, dtype=np.int64))
+        joined = SuffixLabels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        kept = joined.take(self._front_of(joined))
+        self.evaluations += len(kept.layer)
+        return kept
+
+    def _stage(
+        self, k: int, config: int, rows: np.ndarray, labels: SuffixLabels, costs: StageCosts
+    ) -> list[SuffixLabels]:
+        """Put stages of one configuration in front of some labels."""
+        model, tables, m = self.problem.model, self.tables, self.setting.micro_batches
+        usable = np.isfinite(costs.seconds[config])
+        if not usable.any():
+            return []
+        least = 0 if k == 1 and model.head is not None else 1
+        sizes = np.arange(least, int(tables.size[usable].max()) + 1)
+        end = labels.layer[rows][:, None]
+        first = end - sizes
+        lowest = 0 if model.embedding is not None else 1
+        group = int(tables.configs.group[config])
+        device = (labels.device[rows] - group)[:, None]
+        number = tables.classes[np.maximum(first, 0), end]
+        seconds = np.where(usable[number], costs.seconds[config, number], _NEVER)
+        seconds = seconds + self._waits(k, labels, rows, end)
+        update = np.maximum(labels.update[rows][:, None], costs.update[config, number])
+        core = prepend_core(labels.core[rows][:, None], seconds, m)
+        tail = prepend_tail(
+            labels.tail[rows][:, None], costs.hiding[config, number], costs.exposed[config, number]
+        )
+        front_seconds = tables.device_seconds[np.maximum(first, 0)] / device
+        legal = (first >= lowest) & usable[number]
+        legal &= self._least(core, tail, update, front_seconds) < self.upper
+        if self.limits.pinned:
+            legal &= self._allowed(config, first, end)
+        if self.problem.cluster.speeds:
+            slowest = self._slowest[device, device + group]
+            legal &= slowest == tables.configs.speed[config]
+        row, column = np.nonzero(legal)
+        if not len(row):
+            return []
+        parent, layer = rows[row], first[row, column]
+        at, number = device[row, 0], number[row, column]
+        tail, update = tail[row, column], update[row, column]
+        # What the stages in front hide or take anyway (fact 3).
+        tail = np.maximum(tail, tables.least_hiding[layer])
+        update = np.maximum(update, tables.device_update[layer] / at)
+        last = labels.last[parent]
+        if k == 1 and self.problem.model.tied_parameters:
+            last = last + tables.configs.tp[config]
+        own = np.full_like(layer, config)
+        core = core[row, column]
+        stages = SuffixLabels(layer, at, at, at, core, tail, update, last, own, parent)
+        return self._with_send(k, config, stages, labels, costs.seconds[config, number])
+
+    def _with_send(
+        self,
+        k: int,
+        config: int,
+        stages: SuffixLabels,
+        labels: SuffixLabels,
+        seconds: np.ndarray,
+    ) -> list[SuffixLabels]:
+        """Put the sends from every possible stage in front of new suffixes.
+
+        Args:
+            k: stages of the suffixes.
+            config: configuration of their first stages.
+            stages: the suffixes; their core is without the sends in front.
+            labels: the labels that were extended.
+            seconds: (l,) of the suffixes' first stages, sends left out.
+        """
+        setting, fronts, m = self.setting, self.fronts, self.setting.micro_batches
+        inside = self.problem.cluster.devices_per_server
+        crossing = self.problem.model.crossing_after[stages.layer]
+        server = (stages.device + self.tables.configs.group[config] - 1) // inside
+        parts = []
+        for front, group in enumerate(fronts.group.tolist()):
+            # A first stage without layers, and no other, may stand in front of layer 0.
+            last = (stages.layer > 0) | (stages.device == group)
+            which = np.flatnonzero(self._placed[stages.device, front] & last)
+            if not len(which):
+                continue
+            part = stages.take(which)
+            near = ((part.device - group) // inside == server[which]).astype(np.int64)
+            link = fronts.link[front, config, near]
+            sent, hop = fronts.seconds[link] * crossing[which], fronts.hop[link]
+            if setting.software.blocking:
+                own, behind = seconds[which], part.parent
+                back = 2 * sent if k == 1 else sent
+                waits = self._waits(k, labels, behind, labels.layer[behind], hop)
+                core = prepend_core(labels.core[behind], own + waits + back, m)
+                key = link
+            else:
+                core = prepend_core(part.core, 2 * (sent + hop), m)
+                key = np.zeros_like(link)
+                # Gradients' way to the stages in front hides collectives, too.
+                least = self.tables.least_hiding[part.layer]
+                part = part._replace(tail=np.maximum(part.tail - (sent + hop), least))
+            part = part._replace(core=core, front=np.full_like(link, front), link=key)
+            front_seconds = self.tables.device_seconds[part.layer] / part.device
+            least = self._least(core, part.tail, part.update, front_seconds)
+            parts.append(part.take(np.flatnonzero(least < self.upper)))
+        return parts
+
+    def _waits(
+        self,
+        k: int,
+        labels: SuffixLabels,
+        rows: np.ndarray,
+        end: np.ndarray,
+        hop: np.ndarray | float = 0.0,
+        is_first: bool = False,
+    ) -> np.ndarray | float:
+        """Seconds that stages wait for their sends behind, and once for those in front.
+
+        Args:
+            k: stages of the suffixes with them.
+            labels: the labels behind them.
+            rows: which of those.
+            end: first layer behind each stage.
+            hop: seconds once of the send in front, as far as it is known.
+            is_first: whether there is none in front.
+        """
+        if not self.setting.software.blocking:
+            return 0.0
+        if k == 1:
+            own_hop: np.ndarray | float = self._around()
+            passed: np.ndarray | float = 0.0
+        else:
+            link = labels.link[rows].reshape(-1, *(1,) * (end.ndim - 1))
+            own_hop = self.fronts.hop[link]
+            passed = self.fronts.seconds[link] * self.problem.model.crossing_after[end]
+            passed = 2 * passed if is_first else passed
+        return passed + 2 * (np.maximum(own_hop, hop) + self.problem.stack.send_wait)
+
+    def _around(self) -> float:
+        """Seconds once of the last stage's send to the first, for which both wait."""
+        around, tp = self.fronts.around, self.tables.configs.tp
+        return float(around[0] if self._first_tp is None else around[tp == self._first_tp][0])
+
+    def _least(
+        self, core: np.ndarray, tail: np.ndarray, update: np.ndarray, front: np.ndarray
+    ) -> np.ndarray:
+        """Lower bound of plans through labels, see fact 4.
+
+        Args:
+            core: of the labels.
+            tail: of the labels.
+            update: of the labels.
+            front: device-seconds of the layers in front over their devices.
+        """
+        stretched = np.maximum(core + np.maximum(tail, front), self.setting.micro_batches * front)
+        tied = float(self.tables.tied.min())
+        return np.asarray((stretched + update + tied) * (1 + SLACK))
+
+    def _front_of(self, labels: SuffixLabels) -> np.ndarray:
+        """Indices of the labels that no other one of their state dominates."""
+        shape = (
+            len(self.problem.model) + 1, self.setting.devices + 1, len(self.fronts.group),
+            max(len(self.fronts.hop), 1), self.problem.cluster.devices_per_server + 1,
+        )  # fmt: skip
+        columns = labels.layer, labels.device, labels.front, labels.link, labels.last
+        state = np.ravel_multi_index(columns, shape)
+        return pareto3(state, labels.core, labels.tail, labels.update)
+
+    def _complete(self, k: int, labels: SuffixLabels) -> None:
+        """Put the first stage in front of the labels that leave its devices; keep the best plan."""
+        tables, m = self.tables, self.setting.micro_batches
+        costs = tables.costs(FIRST, k, self.upper / m)
+        for config, front in enumerate(self.fronts.number.tolist()):
+            if self._first_tp not in (None, int(tables.configs.tp[config])):
+                continue
+            group = int(tables.configs.group[config])
+            rows = np.flatnonzero((labels.front == front) & (labels.device == group))
+            if self.problem.cluster.speeds and len(rows):
+                rows = rows[self._slowest[0, group] == tables.configs.speed[config]]
+            end = labels.layer[rows]
+            number = tables.classes[0, end]
+            usable = np.isfinite(costs.seconds[config, number])
+            usable &= self._allowed(config, np.zeros_like(end), end)
+            rows, end, number = rows[usable], end[usable], number[usable]
+            if not len(rows):
+                continue
+            waits = self._waits(k, labels, rows, end, self._around(), is_first=True)
+            core = prepend_core(labels.core[rows], costs.seconds[config, number] + waits, m)
+            tail = prepend_tail(
+                labels.tail[rows], costs.hiding[config, number], costs.exposed[config, number]
+            )
+            update = np.maximum(labels.update[rows], costs.update[config, number])
+            tied = tables.tied_seconds(config, labels.last[rows])
+            length = core + np.maximum(tail, 0.0) + update + tied
+            self.evaluations += len(rows)
+            best = int(length.argmin())
+            if length[best] < self.upper * (1 - SLACK):
+                self.upper = float(length[best])
+                self.stages = self._stages(k, config, int(rows[best]))
+
+    def _stages(self, k: int, config: int, label: int) -> tuple[HybridStage, ...]:
+        """The stages of a plan of k stages: its first one's configuration, the label behind it."""
+        stages, first = [], 0
+        for left in range(k, 0, -1):
+            labels = self._layers[left - 1]
+            end = int(labels.layer[label])
+            place = FIRST if left == k else LAST if left == 1 else INNER
+            number = int(self.tables.classes[first, end])
+            stages.append(stage_of(self.tables, place, left, config, number, (first, end)))
+            first, config = end, int(labels.config[label])
+            label = int(labels.parent[label])
+        return tuple(stages)
+
+
+def stage_of(
+    tables: StageTables, place: int, left: int, config: int, number: int, layers: tuple[int, int]
+) -> HybridStage:
+    """Return a stage of the tables as plans have it.
+
+    Args:
+        tables: the costs.
+        place: of the stage.
+        left: stages from this one to the last, itself included.
+        config: its configuration.
+        number: its class.
+        layers: half-open range.
+    """
+    counts = tables.recomputed(place, left, config, number)
+    pairs = zip(("full", "selective"), counts, strict=True)
+    return HybridStage(
+        layers=(layers,),
+        devices=int(tables.configs.group[config]),
+        tp=int(tables.configs.tp[config]),
+        zero=int(tables.configs.zero[config]),
+        recompute=tuple((mode, layers) for mode, layers in pairs if layers),
+    )

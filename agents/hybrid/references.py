@@ -1,0 +1,134 @@
+"""Makes the references of the shipped hybrid sets: the best plan known and a bound for each.
+
+    python -m parenvs.agents.hybrid.references            # what is missing or outdated
+    python -m parenvs.agents.hybrid.references --check    # judge all, change nothing
+
+The plan is that of ``exact``, the optimum among uniform plans and 1F1B plans of free stages;
+``bound`` holds for every plan, see ``Hybrid.kernel_bound_seconds``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from parenvs.agents.answer import HybridAnswer
+from parenvs.agents.hybrid.solve import exact
+from parenvs.agents.references import SAME, ReferenceFile, run
+from parenvs.datasets.hybrid.sets import SETS
+from parenvs.datasets.references import HYBRID, Row
+from parenvs.errors import InfeasibleError, UnknownInstanceError
+from parenvs.shipped import load_hetero, problem_sets
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+
+SECONDS = 120.0
+"""Wall seconds of each search."""
+
+
+def decisions(problem: Hybrid, plan: HybridPlan) -> dict[str, Any]:
+    """Return what a plan decides, without the fields that every plan of its problem has."""
+    return {key: value for key, value in plan.to_json().items() if key not in _head(problem)}
+
+
+def plan_of_row(problem: Hybrid, row: Row) -> HybridPlan:
+    """Return the plan of a reference.
+
+    Raises:
+        PlanError: the row holds none.
+    """
+    return HybridPlan.from_json({**_head(problem), **row["plan"]}, problem.instance)
+
+
+def hybrid_fault(problem: Hybrid, row: Row) -> str:
+    """Return what is wrong with a reference in words, or an empty text."""
+    if row["fingerprint"] != problem.model.fingerprint:
+        return "is of another model"
+    report = problem.report(plan_of_row(problem, row))
+    if not report.legal or abs(report.length_seconds / row["length"] - 1) > SAME:
+        return f"its plan takes {report.length_seconds} s, not {row['length']}"
+    least = problem.kernel_bound_seconds
+    if not least * (1 - SAME) <= row["bound"] <= row["length"] * (1 + SAME):
+        return f"its bound {row['bound']} s is not between {least} s and the length"
+    return ""
+
+
+def _head(problem: Hybrid) -> dict[str, Any]:
+    """Return the fields of a plan file that a problem settles."""
+    content = problem.plan(()).to_json()
+    names = ("schema", "task", "instance", "fingerprint", "cluster", "stack", "precision", "batch")
+    return {name: content[name] for name in names}
+
+
+def _names() -> Iterator[str]:
+    for name in SETS:
+        yield from (problem.instance for problem in problem_sets()[name])
+
+
+def load(name: str) -> Hybrid:
+    """Load a problem of a shipped hybrid or hetero set.
+
+    Raises:
+        UnknownInstanceError: there is none of the name.
+    """
+    problem = load_hetero(name)
+    if problem is None:
+        raise UnknownInstanceError(f"unknown problem {name!r}; give SET/NAME of a hybrid set")
+    return problem
+
+
+def row_of(
+    problem: Hybrid, plan: HybridPlan, length: float, bound: float, among: str, method: str
+) -> Row:
+    """Return a reference as an object of JSON types.
+
+    Args:
+        problem: the problem.
+        plan: the best plan known.
+        length: its seconds.
+        bound: seconds that no plan takes less than.
+        among: the plans of which it is the proven optimum, in words; empty if of none.
+        method: how it was found, in words.
+    """
+    return {
+        "fingerprint": problem.model.fingerprint,
+        "length": length,
+        "value": problem.bound_seconds / length,
+        "bound": bound,
+        "among": among,
+        "method": method,
+        "plan": decisions(problem, plan),
+    }
+
+
+def exact_or_uneven(problem: Hybrid, seconds: float) -> HybridAnswer:
+    """Return the answer of ``exact``, which also takes uniform plans that deal layers out unevenly.
+
+    It takes them where no other uniform plan fits, as its search needs a plan to beat.
+
+    Args:
+        problem: the problem.
+        seconds: time limit of the search over free stages.
+    """
+    try:
+        uneven = not UniformSpace.build(problem).fits.any()
+    except InfeasibleError:
+        uneven = True
+    return exact(problem, Constraints(uneven=uneven), time_limit=seconds)
+
+
+def _make(problem: Hybrid) -> Row:
+    answer = exact_or_uneven(problem, SECONDS)
+    among = answer.among if answer.proven else ""
+    bound = min(problem.kernel_bound_seconds, answer.length)
+    return row_of(problem, answer.plan, answer.length, bound, among, answer.method)
+
+
+HYBRID_REFERENCES = ReferenceFile(
+    HYBRID, "python -m parenvs.agents.hybrid.references", _names, load, _make, hybrid_fault
+)
+"""References of all shipped hybrid sets."""
+
+if __name__ == "__main__":
+    run(HYBRID_REFERENCES)

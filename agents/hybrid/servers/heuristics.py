@@ -1,0 +1,101 @@
+"""Orders of unequal servers by rule and by search; each order is one judged plan.
+
+An order is completed by ``parenvs.agents.hybrid.servers.order``: the cuts, tp, ZeRO and recomputation
+of least core. A first order is judged in every setting (micro-batch, sequence parallelism) that may
+hold the best plan, and each of these counts as a judged plan; later ones in the best setting alone.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from parenvs.agents.answer import HybridAnswer
+from parenvs.agents.hybrid.servers.solve import Orders, by_speed
+from parenvs.agents.hybrid.servers.tables import one_server
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import Constraints
+
+EVALUATIONS = 800
+"""Plans that a search judges by default."""
+_AT_ONCE = 16  # random orders that are completed together
+
+
+def sorted_orders(problem: Hybrid, constraints: Constraints | None = None) -> HybridAnswer:
+    """Return the better of both orders by speed, the fastest server first or last.
+
+    Args:
+        problem: the problem.
+        constraints: that the plan must keep to.
+
+    Raises:
+        InfeasibleError: no plan of them fits.
+    """
+    begin = time.perf_counter()
+    orders = Orders(problem, one_server(constraints))
+    orders.start([by_speed(problem), by_speed(problem, False)])
+    return orders.answer("sorted-servers", begin)
+
+
+def random_orders(
+    problem: Hybrid,
+    rng: np.random.Generator,
+    constraints: Constraints | None = None,
+    evaluations: int = EVALUATIONS,
+) -> HybridAnswer:
+    """Return the best of random orders.
+
+    Args:
+        problem: the problem.
+        rng: source of the orders.
+        constraints: that the plan must keep to.
+        evaluations: plans that are judged.
+
+    Raises:
+        InfeasibleError: no plan of them fits.
+    """
+    begin = time.perf_counter()
+    orders, servers = Orders(problem, one_server(constraints)), problem.cluster.servers
+    orders.start([rng.permutation(servers).tolist()])
+    while orders.judged < evaluations and orders.setting is not None:
+        count = min(_AT_ONCE, evaluations - orders.judged)
+        drawn = np.array([rng.permutation(servers) for _ in range(count)])
+        orders.judge(drawn, orders.setting)
+    return orders.answer("random-servers", begin)
+
+
+def swap_search(
+    problem: Hybrid,
+    rng: np.random.Generator,
+    constraints: Constraints | None = None,
+    evaluations: int = EVALUATIONS,
+) -> HybridAnswer:
+    """Return what swaps of two servers make of the better order by speed.
+
+    A random pair of servers changes places; the new order is kept if it is no worse.
+
+    Args:
+        problem: the problem.
+        rng: source of the pairs.
+        constraints: that the plan must keep to.
+        evaluations: plans that are judged.
+
+    Raises:
+        InfeasibleError: no plan of the orders by speed fits.
+    """
+    begin = time.perf_counter()
+    orders, servers = Orders(problem, one_server(constraints)), problem.cluster.servers
+    orders.start([by_speed(problem), by_speed(problem, False)])
+    setting, best = orders.setting, orders.best
+    if setting is not None and best is not None and servers > 1:
+        used = len(best.stages)
+        current, length = np.array([*best.servers[used:], *best.servers[:used]]), orders.length
+        while orders.judged < evaluations:
+            pair = rng.choice(servers, 2, replace=False)
+            other = current.copy()
+            other[pair] = other[pair[::-1]]
+            found = float(orders.judge(other[None], setting)[0])
+            if found <= length:
+                current, length = other, found
+    return orders.answer("swap-search", begin)

@@ -1,0 +1,312 @@
+"""Proven optima of hybrid plans: among all uniform plans, and with every stage free.
+
+``exact_uniform`` judges every uniform plan. ``exact_hybrid`` searches plans of one chunk whose
+stages each have their own layers, devices, tp, ZeRO level and recomputed layers, by the label
+search of ``labels``, once for every micro-batch and everything else that stages share.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from parenvs.agents.answer import HybridAnswer
+from parenvs.agents.hybrid.labels import SLACK, HybridLabels, stage_of
+from parenvs.agents.hybrid.tables import FIRST, Setting, StageTables
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.hybrid.legality import PARTS
+from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace, software_of
+from parenvs.tasks.hybrid.space.objectives import Objective
+
+UNIFORM = "uniform plans"
+"""Words for the plans of ``exact_uniform``."""
+FREE = "1F1B plans of free stages"
+"""Words for the plans of ``exact_hybrid``: cuts, devices, tp, ZeRO and recomputed layers differ."""
+
+
+def exact_uniform(
+    problem: Hybrid,
+    constraints: Constraints | None = None,
+    objective: Objective | None = None,
+    space: UniformSpace | None = None,
+) -> HybridAnswer:
+    """Return the best uniform plan, with proof.
+
+    Args:
+        problem: the problem.
+        constraints: that the plan must keep to.
+        objective: what is minimised (default: seconds of a step).
+        space: the uniform plans, if they were judged before.
+
+    Raises:
+        InfeasibleError: none keeps to the constraints, or none fits; says how many bytes the best
+            one lacks, and its largest part.
+    """
+    begin = time.perf_counter()
+    space = UniformSpace.build(problem, constraints) if space is None else space
+    goal = objective or Objective()
+    k = space.best(goal.values(problem, space.length, space.plans.devices))
+    if k is None:
+        raise infeasible(space)
+    length = float(space.length[k])
+    return HybridAnswer(
+        problem,
+        space.plan(k),
+        length,
+        among=UNIFORM,
+        method="uniform",
+        proven=True,
+        bound=length,
+        evaluations=len(space),
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def exact_hybrid(
+    problem: Hybrid,
+    constraints: Constraints | None = None,
+    objective: Objective | None = None,
+    incumbent: HybridAnswer | None = None,
+    time_limit: float | None = None,
+) -> HybridAnswer:
+    """Return the best plan of free stages, or the incumbent if none is better, with proof.
+
+    Args:
+        problem: the problem.
+        constraints: that the plan must keep to.
+        objective: what is minimised (default: seconds of a step).
+        incumbent: a plan that the answer must beat, uniform or not.
+        time_limit: seconds after which the best plan found is returned without proof.
+
+    Raises:
+        InfeasibleError: there is no incumbent, and no plan fits, or none was found in time; says
+            which.
+    """
+    begin = time.perf_counter()
+    deadline = np.inf if time_limit is None else begin + time_limit
+    limits, goal = constraints or Constraints(), objective or Objective()
+    best, searches = incumbent, []
+    for setting in _settings(problem, limits):
+        if limits.pp in (None, 1):
+            stage = one_stage(problem, setting, limits, _upper(goal, best, setting))
+            if stage is not None:
+                best = _answer(problem, setting, (stage[0],), stage[1])
+        if limits.pp != 1 and setting.devices > 1:
+            search = HybridLabels(problem, setting, limits)
+            if search.bound < np.inf:
+                searches.append(search)
+    best, bound = _deepened(problem, goal, best, searches, deadline)
+    if best is None and bound < np.inf:
+        raise InfeasibleError(
+            f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan was found in "
+            f"{time_limit:g} s, which proves nothing; allow more seconds"
+        )
+    if best is None:
+        raise _nothing_fits(problem, limits)
+    return replace(
+        best,
+        among=FREE,
+        method="exact-hybrid",
+        proven=bound >= best.length * (1 - SLACK),
+        bound=bound,
+        evaluations=sum(search.evaluations for search in searches),
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _deepened(
+    problem: Hybrid,
+    goal: Objective,
+    best: HybridAnswer | None,
+    searches: list[HybridLabels],
+    deadline: float,
+) -> tuple[HybridAnswer | None, float]:
+    """Search all settings for plans within ever more of their lower bound.
+
+    A search for plans that are little longer than its bound is quick, and the last one, which finds
+    the best plan, takes about as long as its proof.
+
+    Returns:
+        The best plan, and a proven bound of its seconds; without a plan, of what is minimised.
+    """
+    weight = {id(search): goal.weight(search.setting.devices) for search in searches}
+
+    def bounds() -> list[float]:
+        return [search.bound * weight[id(search)] for search in searches]
+
+    least = min(bounds(), default=np.inf)
+    for share in _SHARES:
+        finished = True
+        own = np.inf if best is None else best.length * _weight(goal, best)
+        target = min(own, least * (1 + share))
+        for search in sorted(searches, key=lambda s: s.bound * weight[id(s)]):
+            finished &= search.run(target / weight[id(search)], deadline)
+            if search.stages is not None:
+                best = _answer(problem, search.setting, search.stages, search.upper)
+                target = search.upper * weight[id(search)]
+        own = np.inf if best is None else best.length * _weight(goal, best)
+        if not finished or own <= target or time.perf_counter() > deadline:
+            break
+    if best is None:
+        return None, min(bounds(), default=np.inf)
+    return best, min([own, *bounds()]) / _weight(goal, best)
+
+
+_SHARES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.4, 1.0, 4.0, np.inf)
+"""Shares of the lower bound within which plans are looked for, one after the other."""
+
+
+def exact(
+    problem: Hybrid,
+    constraints: Constraints | None = None,
+    objective: Objective | None = None,
+    time_limit: float | None = None,
+) -> HybridAnswer:
+    """Return the better of the best uniform plan, chunks included, and the best of free stages.
+
+    Args:
+        problem: the problem.
+        constraints: that the plan must keep to.
+        objective: what is minimised (default: seconds of a step).
+        time_limit: seconds for the search over free stages.
+
+    Raises:
+        InfeasibleError: no plan fits; says how many bytes the best uniform one lacks.
+    """
+    begin = time.perf_counter()
+    uniform, count = None, 0
+    try:
+        space = UniformSpace.build(problem, constraints)
+        count = len(space)
+        uniform = exact_uniform(problem, constraints, objective, space)
+    except InfeasibleError:
+        pass  # stages that differ may still fit
+    free = exact_hybrid(problem, constraints, objective, uniform, time_limit)
+    notes = []
+    if uniform is not None:
+        goal = objective or Objective()
+        lengths = uniform.length * _weight(goal, uniform), free.length * _weight(goal, free)
+        gain = 1 - lengths[1] / lengths[0]
+        notes.append(
+            f"free stages gain {gain:.2%} over the best uniform plan, which takes "
+            f"{uniform.length:.4g} s"
+            if gain > SLACK
+            else "no plan of free stages beats the best uniform plan"
+            if free.proven
+            else "no plan of free stages was found that beats the best uniform plan"
+        )
+    return replace(
+        free,
+        among=f"{UNIFORM} and {FREE}",
+        evaluations=free.evaluations + count,
+        seconds=time.perf_counter() - begin,
+        notes=tuple(notes),
+    )
+
+
+def one_stage(
+    problem: Hybrid, setting: Setting, limits: Constraints, upper: float
+) -> tuple[HybridStage, float] | None:
+    """Return the best plan of one stage of a setting and its seconds, if it beats ``upper``.
+
+    Args:
+        problem: the problem.
+        setting: what all stages share.
+        limits: the constraints.
+        upper: seconds.
+    """
+    tables = StageTables(problem, setting, limits, single=True)
+    best: tuple[HybridStage, float] | None = None
+    n = len(problem.model)
+    pinned = any((first, end) != (0, n) for first, end, _ in limits.pinned)
+    if pinned or not len(tables.configs.tp):
+        return None
+    number = int(tables.classes[0, n])
+    fits = tables.bytes_missing(FIRST, 1)[:, number] <= 0
+    for config in np.flatnonzero(fits).tolist():
+        stage = stage_of(tables, FIRST, 1, config, number, (0, n))
+        length = problem.length(_plan(problem, setting, (stage,)))
+        if length < upper * (1 - SLACK):
+            upper, best = length, (stage, length)
+    return best
+
+
+def _settings(problem: Hybrid, limits: Constraints) -> Iterator[Setting]:
+    """Everything that the stages of a plan may share."""
+    software, batch = software_of(problem), problem.batch
+    sequences = [False, True] if limits.sequence_parallel is None else [limits.sequence_parallel]
+    for devices in limits.device_counts(problem):
+        most = min(batch, devices * limits.most_micro_batch)
+        for samples in (x for x in range(1, most + 1) if batch % x == 0):
+            for context in limits.contexts(problem):
+                for expert in limits.experts(problem):
+                    for sequence in sequences:
+                        if limits.chunks in (None, 1):
+                            yield Setting(
+                                batch // samples, samples, devices, sequence, context, expert,
+                                software,
+                            )  # fmt: skip
+
+
+def _plan(problem: Hybrid, setting: Setting, stages: tuple[HybridStage, ...]) -> HybridPlan:
+    """Return a plan of a setting's stages."""
+    software, first = setting.software, stages[0]
+    replicas = first.devices // (first.tp * setting.context)
+    return problem.plan(
+        stages,
+        setting.samples // replicas,
+        schedule=SCHEDULES[0],
+        sequence_parallel=setting.sequence_parallel and any(stage.tp > 1 for stage in stages),
+        context=setting.context,
+        expert=setting.expert,
+        p2p=SENDS[0] if software.blocking else SENDS[1],
+        gradient_bytes=software.gradient_bytes,
+        gradient_overlap=software.gradient_overlap,
+    )
+
+
+def _answer(
+    problem: Hybrid, setting: Setting, stages: tuple[HybridStage, ...], length: float
+) -> HybridAnswer:
+    return HybridAnswer(problem, _plan(problem, setting, stages), length)
+
+
+def _upper(goal: Objective, best: HybridAnswer | None, setting: Setting) -> float:
+    """Seconds that a plan of a setting must stay below to be better than the best."""
+    if best is None:
+        return np.inf
+    return best.length * _weight(goal, best) / goal.weight(setting.devices)
+
+
+def _weight(goal: Objective, answer: HybridAnswer) -> float:
+    """Factor of an answer's seconds in what is minimised."""
+    return goal.weight(sum(stage.devices for stage in answer.plan.stages))
+
+
+def _nothing_fits(problem: Hybrid, limits: Constraints) -> InfeasibleError:
+    """Return the error for a problem without a plan that fits."""
+    for uneven in (limits.uneven, True):
+        try:
+            return infeasible(UniformSpace.build(problem, replace(limits, uneven=uneven)))
+        except InfeasibleError as error:
+            reason = error
+    return reason
+
+
+def infeasible(space: UniformSpace) -> InfeasibleError:
+    """Return the error for a problem none of whose uniform plans fits the memory."""
+    k, problem = space.smallest(), space.problem
+    total = float(space.memory["total"][k])
+    parts = {name: float(space.memory[name][k]) for name in PARTS}
+    largest = max(parts, key=lambda name: parts[name])
+    return InfeasibleError(
+        f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan fits the memory; "
+        f"the smallest uniform one ({space.describe(k)}) needs "
+        f"{total - problem.memory_limit:,.0f} bytes more than the {problem.memory_limit:,.0f} "
+        f"allowed on its fullest stage; the largest part is {largest}, {parts[largest]:,.0f}"
+    )

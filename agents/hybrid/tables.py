@@ -1,0 +1,480 @@
+"""What every stage that a hybrid plan may have costs: the tables of the label search.
+
+A stage is a run of layers on a group of devices, split in one way. Its costs are looked up by its
+*configuration* (devices, tp, ZeRO, speed) and the *class* of its run: runs with the same kinds of
+layers in the same order cost the same. The figures are those of ``parenvs.tasks.hybrid.formulas``, asked
+for stages in the first, an inner and the last place of a pipeline.
+
+Layers are recomputed as a plan file counts them: the first ``full`` layers of the stage in full,
+the next ``selective`` ones selectively. A stage recomputes what takes it the fewest seconds among
+the counts that fit the memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import Constraints, Software
+from parenvs.tasks.hybrid.stages import Stages
+
+FIRST, INNER, LAST = 0, 1, 2
+"""Places of a stage in a pipeline; the only stage of a plan has place FIRST of other tables."""
+_EXACT = 1.0 - 1e-13  # of bytes: sums of the same terms in another order fit, too
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all stages of a plan share.
+
+    Attributes:
+        micro_batches: M.
+        samples: of a micro-batch over all replicas.
+        devices: that the plan uses.
+        sequence_parallel: whether tp ranks share what lies between the matrices.
+        context: ranks that share the tokens of a sample.
+        expert: replicas among which experts are dealt out.
+        software: how it sends and sums gradients.
+    """
+
+    micro_batches: int
+    samples: int
+    devices: int
+    sequence_parallel: bool
+    context: int
+    expert: int
+    software: Software
+
+
+class Configurations(NamedTuple):
+    """Ways to split a stage, (C,) each.
+
+    Attributes:
+        group: devices.
+        tp: ranks that share every matrix.
+        dp: replicas.
+        zero: ZeRO level.
+        speed: of the slowest server.
+    """
+
+    group: np.ndarray
+    tp: np.ndarray
+    dp: np.ndarray
+    zero: np.ndarray
+    speed: np.ndarray
+
+
+class StageCosts(NamedTuple):
+    """Costs of stages with as few seconds recomputed as memory asks, (C, Q) each.
+
+    Attributes:
+        seconds: forward and backward pass of a micro-batch, sends left out; infinite where a stage
+            does not fit.
+        hiding: backward pass of a micro-batch.
+        exposed: what the stage's last backward pass leaves of its gradients' collectives.
+        update: optimiser.
+    """
+
+    seconds: np.ndarray
+    hiding: np.ndarray
+    exposed: np.ndarray
+    update: np.ndarray
+
+
+def groups(problem: Hybrid, most: int) -> list[int]:
+    """Return the devices that a stage may have: divisors of a server's, and whole servers."""
+    inside = problem.cluster.devices_per_server
+    within = [x for x in range(1, inside) if inside % x == 0]
+    whole = [inside * servers for servers in range(1, problem.cluster.servers + 1)]
+    return [x for x in within + whole if x <= most]
+
+
+def configurations(
+    problem: Hybrid, setting: Setting, limits: Constraints, single: bool
+) -> Configurations:
+    """Return the ways to split a stage of a setting that keep to the constraints.
+
+    Args:
+        problem: the problem.
+        setting: what all stages share.
+        limits: the constraints.
+        single: whether the stage is the only one of its plan, and has all devices.
+    """
+    rows = []
+    counts = [setting.devices] if single else groups(problem, setting.devices - 1)
+    counts = [count for count in counts if limits.stage_devices in (None, count)]
+    speeds = sorted(set(problem.cluster.speeds)) or [1.0]
+    for group in counts:
+        for tp in limits.tensor_ranks(problem):
+            dp, rest = divmod(group, tp * setting.context)
+            if rest or not dp or setting.samples % dp or dp % setting.expert:
+                continue
+            micro_batch = setting.samples // dp
+            if micro_batch > limits.most_micro_batch or limits.dp not in (None, dp):
+                continue
+            if limits.micro_batch not in (None, micro_batch):
+                continue
+            if setting.sequence_parallel and True not in limits.sequences(
+                problem, tp, setting.context
+            ):
+                continue
+            for zero in limits.levels(1 if single else 2, dp * setting.context):
+                rows += [(group, tp, dp, zero, speed) for speed in speeds]
+    columns = np.array(rows, dtype=float).reshape(-1, 5).T
+    group, tp, dp, zero = columns[:4].astype(np.int64)
+    return Configurations(group, tp, dp, zero, columns[4])
+
+
+class StageTables:
+    """Costs of all stages of one setting.
+
+    Attributes:
+        configs: (C,) the configurations.
+        classes: (n+1, n+1) int64, class of the layers [i, j).
+        size: (Q,) layers of each class.
+        runs: (Q, 2) the first run of each class, half-open.
+        tied: (C,) seconds in which first and last stage sum the gradients of shared weights.
+    """
+
+    def __init__(
+        self, problem: Hybrid, setting: Setting, limits: Constraints, single: bool = False
+    ) -> None:
+        """Ask the formulas for every configuration and class.
+
+        Args:
+            problem: the problem.
+            setting: what all stages share.
+            limits: the constraints.
+            single: whether the stage is the only one of its plan, and has all devices.
+        """
+        self.problem, self.setting, self.single = problem, setting, single
+        self.modes = limits.recompute
+        self.configs = configurations(problem, setting, limits, single)
+        model = problem.model
+        self._chain = np.array(model.kind_of, dtype=np.int64)
+        self.classes, self.runs = _classes(model.kind_of)
+        runs = np.diff(model.kinds_before[self.runs], axis=1)[:, 0].T  # (K, Q)
+        self.size = runs.sum(axis=0).astype(np.int64)
+        self._memo: dict[tuple[int, int, float], StageCosts] = {}
+        if len(self.configs.tp):
+            self._ask(runs)
+            self._drop(self._beaten())
+
+    def _ask(self, runs: np.ndarray) -> None:
+        """Judge the (K, Q) layers of all classes, and single layers of every kind by mode."""
+        kinds, number = runs.shape
+        one, zero = np.eye(kinds), np.zeros((kinds, kinds))
+        layers = np.concatenate([runs, one, one, one], axis=1)
+        in_full = np.concatenate([0 * runs, zero, one, zero], axis=1)
+        in_part = np.concatenate([0 * runs, zero, zero, one], axis=1)
+        step, held = self._judged(layers, in_full, in_part)
+        none, full, selective = (
+            slice(number + i * kinds, number + (i + 1) * kinds) for i in range(3)
+        )
+        busy = step.busy - step.gathers
+        self.tied = step.tied[:, 0]
+        self._busy, self._hiding = busy[:, :, :number], step.hiding[:, :, :number]
+        self._update, self._reduction = step.update[:, :, :number], step.reduction[:, :, :number]
+        states = held.total - held.activations - held.working
+        self._states = states[:, :, :number]
+        self._plain = held.activations[:, :, :number]  # of one micro-batch, nothing recomputed
+        self._working = held.working[:, :, 0]
+        row = min(INNER, len(busy) - 1)
+        self.kind_seconds, self.kind_hiding = busy[row, :, none], step.hiding[row, :, none]
+        self.kind_update = step.update[row, :, none]
+        self._again_full = step.recomputed[row, :, full][:, self._chain]
+        self._again_selective = step.recomputed[row, :, selective][:, self._chain]
+        kept = held.activations[row]
+        self._saved_full = (kept[:, none] - kept[:, full])[:, self._chain]
+        self._saved_selective = (kept[:, none] - kept[:, selective])[:, self._chain]
+        self._working_full = held.working[:, :, full][:, :, self._chain]
+
+    def _beaten(self) -> np.ndarray:
+        """(C,) bool, the configurations without ZeRO that are no better than with ZeRO 1."""
+        configs = self.configs
+        beaten = np.zeros(len(configs.tp), dtype=bool)
+        if self.single:
+            return beaten
+        split = np.stack([configs.group, configs.tp, configs.speed])
+        for k in np.flatnonzero(configs.zero == 0):
+            for other in np.flatnonzero((configs.zero == 1) & (split == split[:, [k]]).all(axis=0)):
+                pairs = (self._states, self._reduction, self._update)
+                beaten[k] |= all((x[:, other] <= x[:, k]).all() for x in pairs)
+        return beaten
+
+    def _drop(self, which: np.ndarray) -> None:
+        """Leave out configurations."""
+        stay = ~which
+        self.configs = Configurations(*(column[stay] for column in self.configs))
+        self.tied = self.tied[stay]
+        for name in ("_busy", "_hiding", "_update", "_reduction", "_states", "_plain", "_working",
+                     "_working_full"):  # fmt: skip
+            setattr(self, name, getattr(self, name)[:, stay])
+        for name in ("kind_seconds", "kind_hiding", "kind_update", "_again_full",
+                     "_again_selective", "_saved_full", "_saved_selective"):  # fmt: skip
+            setattr(self, name, getattr(self, name)[stay])
+
+    def _judged(
+        self, layers: np.ndarray, full: np.ndarray, selective: np.ndarray
+    ) -> tuple[formulas.Step, formulas.Memory]:
+        """Judge stages of (K, Q) layers in every place; results are (places, C, Q) or (C, Q)."""
+        problem, setting, configs = self.problem, self.setting, self.configs
+        places, count, (kinds, number) = 1 if self.single else 3, len(configs.tp), layers.shape
+        shape = (places, count * number)
+
+        def wide(column: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(np.repeat(column, number), shape)
+
+        def spread(counts: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(np.tile(counts, count)[:, None], (kinds, *shape))
+
+        zeros, ones = np.zeros(shape), np.ones(shape[1])
+        stages = Stages(
+            layers=spread(layers), first_chunk=spread(layers), full=spread(full),
+            selective=spread(selective), on=zeros, back=zeros, first=np.ones(shape),
+            links=zeros[1:], tp=wide(configs.tp), dp=wide(configs.dp), zero=wide(configs.zero),
+            device=np.zeros(shape, dtype=np.int64), speed=wide(configs.speed),
+            samples=setting.samples * ones, micro_batches=ones, chunks=ones,
+            context=setting.context, sequence_parallel=setting.sequence_parallel,
+            expert=setting.expert, blocking=False,
+            gradient_bytes=float(setting.software.gradient_bytes),
+            gradient_overlap=setting.software.gradient_overlap,
+        )  # fmt: skip
+        step = formulas.step(problem.model, problem.cluster, problem.machine, stages)
+        held = formulas.memory(problem.model, problem.machine, stages)
+
+        def shaped(figures: Any) -> Any:
+            wider = (x if np.shape(x)[-1:] == shape[1:] else x + 0 * ones for x in figures)
+            return type(figures)(*(x.reshape(*x.shape[:-1], count, number) for x in wider))
+
+        return shaped(step), shaped(held)
+
+    def tied_seconds(self, config: int, last: np.ndarray) -> np.ndarray:
+        """(l,) seconds in which a first and several last stages sum shared weights' gradients.
+
+        Args:
+            config: configuration of the first stage.
+            last: (l,) tp of the last stages.
+        """
+        tp = self.configs.tp
+        fewer = np.where(last > 0, np.minimum(last, tp[config]), tp[config])
+        order = np.argsort(tp, kind="stable")
+        return self.tied[order[np.searchsorted(tp[order], fewer)]]
+
+    @cached_property
+    def device_seconds(self) -> np.ndarray:
+        """(n+1,) least device-seconds of a micro-batch in the layers before each boundary."""
+        return self._least(self.kind_seconds * self.configs.group[:, None])
+
+    @cached_property
+    def device_update(self) -> np.ndarray:
+        """(n+1,) least device-seconds of the optimiser in the layers before each boundary."""
+        return self._least(self.kind_update * self.configs.group[:, None])
+
+    @cached_property
+    def least_hiding(self) -> np.ndarray:
+        """(n+1,) least seconds of a backward pass through the layers before each boundary."""
+        return self._least(self.kind_hiding)
+
+    def _least(self, by_kind: np.ndarray) -> np.ndarray:
+        least = by_kind.min(axis=0)[self._chain] if len(by_kind) else np.zeros(len(self._chain))
+        return np.append(0.0, least.cumsum())
+
+    @property
+    def shortest(self) -> np.ndarray:
+        """(Q,) least seconds of a stage of each class, sends left out, nothing recomputed."""
+        return np.asarray(self._busy.min(axis=(0, 1)))
+
+    def reduction(self, place: int) -> np.ndarray:
+        """(C, Q) seconds of the gradients' collectives of stages in a place."""
+        return np.asarray(self._reduction[place])
+
+    def forget(self) -> None:
+        """Forget the costs that were asked for, as they are for one incumbent."""
+        self._memo.clear()
+
+    def costs(self, place: int, left: int, longest: float = np.inf) -> StageCosts:
+        """Return the costs of stages.
+
+        Args:
+            place: of the stages.
+            left: stages from this one to the last, itself included.
+            longest: seconds; stages that are longer even if nothing is recomputed are left out.
+        """
+        flight = min(left, self.setting.micro_batches)
+        key = (place, flight, longest)
+        if key not in self._memo:
+            again = self._counts(place, flight, longest)[0]
+            seconds = self._busy[place] + again
+            hiding = self._hiding[place] + again
+            exposed = formulas.exposed_seconds(
+                self._reduction[place], self.size, hiding, self.setting.software.gradient_overlap
+            )
+            self._memo[key] = StageCosts(seconds, hiding, exposed, self._update[place])
+        return self._memo[key]
+
+    def bytes_missing(self, place: int, left: int) -> np.ndarray:
+        """(C, Q) least bytes over the limit of stages in a place, at most 0 where they fit.
+
+        Args:
+            place: of the stages.
+            left: stages from this one to the last, itself included.
+        """
+        flight = min(left, self.setting.micro_batches)
+        return self._counts(place, flight, np.inf)[3]
+
+    def recomputed(self, place: int, left: int, config: int, number: int) -> tuple[int, int]:
+        """Return the layers that a stage recomputes in full, and selectively.
+
+        Args:
+            place: of the stage.
+            left: stages from this one to the last, itself included.
+            config: its configuration.
+            number: its class.
+        """
+        flight = min(left, self.setting.micro_batches)
+        only = np.zeros(self._busy[place].shape, dtype=bool)
+        only[config, number] = True
+        counts = self._counts(place, flight, np.inf, only)
+        return int(counts[1][config, number]), int(counts[2][config, number])
+
+    def _counts(
+        self, place: int, flight: int, longest: float, only: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(C, Q) fewest seconds recomputed, layers in full, selectively, and bytes missing.
+
+        Every number of fully recomputed layers is tried, with the fewest selective ones that do.
+        """
+        shape = self._busy[place].shape
+        again, missing = np.full(shape, np.inf), np.full(shape, np.inf)
+        full, selective = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        limit = self.problem.memory_limit * _EXACT
+        need = self._states[place] + flight * self._plain[place] - limit
+        open_ = self._busy[place] <= longest if only is None else only
+        if "none" in self.modes:
+            plain = need + self._working[place][:, None]
+            fits = open_ & (plain <= 0)
+            again[fits], missing[open_] = 0.0, plain[open_]
+            open_ = open_ & ~fits
+        config, number = np.nonzero(open_)
+        size = self.size[number]
+        for begin in range(0, len(config), _BLOCK):
+            block = slice(begin, begin + _BLOCK)
+            self._try(
+                config[block], number[block], size[block], need, place, flight,
+                (again, full, selective, missing),
+            )  # fmt: skip
+        return again, full, selective, missing
+
+    def _try(
+        self,
+        config: np.ndarray,
+        number: np.ndarray,
+        size: np.ndarray,
+        need: np.ndarray,
+        place: int,
+        flight: int,
+        best: tuple[np.ndarray, ...],
+    ) -> None:
+        """Try all numbers of fully recomputed layers of some stages; see ``_counts``."""
+        again, full, selective, missing = best
+        count = size + 1
+        starts = count.cumsum() - count
+        row = np.repeat(np.arange(len(config)), count)
+        whole = np.arange(count.sum()) - starts[row]
+        c, q, layers = config[row], number[row], size[row]
+        first = self.runs[q, 0]
+        saved = _before(self._saved_full), _before(self._saved_selective)
+        seconds = _before(self._again_full), _before(self._again_selective)
+        working = np.where(
+            whole > 0, self._most_working(place)[c, first, first + whole], self._working[place][c]
+        )
+        still = need[c, q] + working
+        still = still - flight * (saved[0][c, first + whole] - saved[0][c, first])
+        rest = layers - whole
+        if "selective" in self.modes:
+            most = saved[1][c, first + layers] - saved[1][c, first + whole]
+            part = _fewest(saved[1], c, first + whole, rest, still / flight)
+            least = still - flight * most
+        else:
+            part, least = np.zeros_like(whole), still
+        part = np.where("none" in self.modes, part, rest)  # what is not allowed cannot stay
+        fits = least <= 0
+        if "none" not in self.modes and "selective" not in self.modes:
+            fits &= rest == 0
+        if "full" not in self.modes:
+            fits &= whole == 0
+            least = np.where(whole == 0, least, np.inf)
+        cost = seconds[0][c, first + whole] - seconds[0][c, first]
+        cost = cost + seconds[1][c, first + whole + part] - seconds[1][c, first + whole]
+        cost = np.where(fits, cost, np.inf)
+        chosen = np.lexsort((whole, cost, row))[starts]
+        again[config, number] = cost[chosen]
+        full[config, number], selective[config, number] = whole[chosen], part[chosen]
+        lacking = np.minimum.reduceat(least, starts)
+        missing[config, number] = np.minimum(missing[config, number], lacking)
+
+    def _most_working(self, place: int) -> np.ndarray:
+        """(C, n+1, n+1) bytes at work where the layers [i, j) are recomputed in full."""
+        if not hasattr(self, "_most"):
+            self._most: dict[int, np.ndarray] = {}
+        if place not in self._most:
+            by_layer = self._working_full[place]
+            n = by_layer.shape[1]
+            most = np.zeros((len(by_layer), n + 1, n + 1))
+            for first in range(n):
+                most[:, first, first + 1 :] = np.maximum.accumulate(by_layer[:, first:], axis=1)
+            self._most[place] = most
+        return self._most[place]
+
+
+_BLOCK = 4096  # stages whose counts are tried at once
+
+
+def _before(by_layer: np.ndarray) -> np.ndarray:
+    """(C, n+1) sums before each boundary of (C, n) figures of layers."""
+    return np.concatenate([np.zeros((len(by_layer), 1)), by_layer.cumsum(axis=1)], axis=1)
+
+
+def _fewest(
+    sums: np.ndarray, config: np.ndarray, first: np.ndarray, most: np.ndarray, need: np.ndarray
+) -> np.ndarray:
+    """Fewest layers from ``first`` on, at most ``most``, whose sum reaches ``need``.
+
+    Args:
+        sums: (C, n+1) sums before each boundary, ascending.
+        config: (l,) row of ``sums``.
+        first: (l,) boundary from which layers count.
+        most: (l,) layers that there are; returned where they do not suffice.
+        need: (l,) what is to be reached.
+    """
+    low, high = np.zeros_like(most), most.copy()
+    base = sums[config, first]
+    while np.any(low < high):
+        middle = (low + high) // 2
+        enough = sums[config, first + middle] - base >= need
+        high = np.where(enough, middle, high)
+        low = np.where(enough, low, np.minimum(middle + 1, high))
+    return low
+
+
+def _classes(kind_of: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(n+1, n+1) class of the layers [i, j), and (Q, 2) the first run of each class."""
+    n = len(kind_of)
+    chain = np.array(kind_of, dtype=np.int32)
+    classes = np.zeros((n + 1, n + 1), dtype=np.int64)
+    numbers: dict[bytes, int] = {b"": 0}
+    firsts = [(0, 0)]
+    for i in range(n):
+        for j in range(i + 1, n + 1):
+            key = chain[i:j].tobytes()
+            if key not in numbers:
+                numbers[key] = len(firsts)
+                firsts.append((i, j))
+            classes[i, j] = numbers[key]
+    return classes, np.array(firsts)

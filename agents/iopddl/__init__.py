@@ -1,5 +1,0 @@
-"""Solver of IOPDDL problems: a bound by messages, plans by moves over trees, proofs by HiGHS."""
-
-from parenvs.agents.iopddl.solve import IntraOpAnswer, solve_iopddl
-
-__all__ = ["IntraOpAnswer", "solve_iopddl"]

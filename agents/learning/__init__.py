@@ -1,0 +1,1 @@
+"""Agents that learn, their training, and its distribution."""

@@ -1,0 +1,1 @@
+"""An agent for jobs on nodes that come and go."""

@@ -1,0 +1,129 @@
+"""The network that rates candidate plans: one formula for NumPy arrays and torch tensors.
+
+Each candidate is rated from what is observed of it, beside what is observed of the job, of the plan
+in force and of the mean of the candidates that fit. The same weights rate all candidates, so their
+order and number do not matter. Agents train the weights with torch, and
+``parenvs.agents.learning.elastic.learnt`` plays them with NumPy alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.arrays import Array, joined, namespace, positive
+from parenvs.tasks.elastic.library import MOST_SPARES
+from parenvs.tasks.elastic.trace import MOST_NODES
+
+WIDTH, LAST = 32, 16
+"""Widths of the hidden layers, and of the last of them."""
+OWN, JOB = 13, 19
+"""Features of a candidate, and of the job."""
+PRIOR = (1.8, -1.5)
+"""Weights at first of the first two features in the ratings of a policy: the fastest plan, if
+its change does not cost more than it earns in some ten minutes."""
+
+
+class Seen(NamedTuple):
+    """What the network makes of observations.
+
+    Attributes:
+        own: (b, 64, OWN) features of the candidates.
+        state: (b, JOB + 2 OWN) features of the job, of the plan in force, and the mean of those
+            that fit.
+        fits: (b, 64) 1 for candidates that train and that the nodes are enough for.
+    """
+
+    own: Array
+    state: Array
+    fits: Array
+
+
+def features(plans: Array, change: Array, numbers: Array) -> Seen:
+    """Return the features of observations of ``ElasticPlan-v0``.
+
+    Speeds are told as shares of the fastest plan that fits, nodes by how many more there are than a
+    plan takes, departures by how many nodes of a plan they are in an interval.
+
+    Args:
+        plans: (b, 64, 6), see ``ElasticPlanEnv``.
+        change: (b, 64, 3).
+        numbers: (b, 16).
+    """
+    xp = namespace(plans)
+    nodes, leaving, joining = (numbers[:, i : i + 1] for i in (0, 13, 14))
+    rate, used = plans[..., 5], plans[..., 3]
+    held = used + plans[..., 4] * (MOST_SPARES / MOST_NODES)
+    fits = xp.where((held <= nodes + 1e-4) & (rate > 0), 1.0 + 0.0 * rate, 0.0 * rate)
+    most = xp.max(fits * rate, axis=1, keepdims=True).clip(1e-6)
+    share = (rate / most).clip(0.0, 2.0)
+    seconds, sent, current = change[..., 0], change[..., 1], change[..., 2]
+    own = xp.stack(
+        [
+            (10.0 * share - 9.0).clip(-4.0, 2.0), share * seconds, share, seconds, sent, current,
+            plans[..., 0], plans[..., 1], plans[..., 2], plans[..., 4], rate,
+            (8.0 * (nodes - held)).clip(-1.0, 1.0), (MOST_NODES * used * leaving).clip(0.0, 2.0),
+        ], axis=-1,
+    )  # fmt: skip
+    each = [numbers[:, i] for i in range(16)]
+    net = MOST_NODES * (joining - nodes * leaving)[:, 0]
+    left = each[12] / each[15].clip(1e-6)  # intervals
+    scaled = zip((2.0, 8.0, 8.0, 2.0, 32.0, 8.0), each[:6], strict=True)
+    job = xp.stack(
+        [
+            *((factor * column).clip(0.0, 4.0) for factor, column in scaled), *each[6:13],
+            (20.0 * each[13]).clip(0.0, 2.0), (MOST_NODES * each[14]).clip(0.0, 4.0),
+            net.clip(-2.0, 2.0), most[:, 0], (left / 30.0).clip(0.0, 1.0),
+            (each[6] / most[:, 0]).clip(0.0, 1.0),
+        ], axis=-1,
+    )  # fmt: skip
+    mine = own[xp.arange(len(own)), xp.argmax(current, axis=1)]
+    mean = (own * fits[..., None]).sum(1) / fits.sum(1)[:, None].clip(1.0)
+    return Seen(own, joined((job, mine, mean)), fits)
+
+
+def rate(weights: Mapping[str, Array], seen: Seen, memory: Array | None = None) -> Array:
+    """Return the ratings of candidates, (b, 64).
+
+    Args:
+        weights: by name, see ``shapes``.
+        seen: the features.
+        memory: (b, m) what a recurrent layer remembers.
+    """
+    w, own, state = weights, seen.own, seen.state
+    if memory is not None:
+        state = joined((state, memory))
+    context = positive(state @ w["state"] + w["first"])
+    hidden = positive(own @ w["own"] + (context @ w["inner"] + w["second"])[:, None])
+    deeper = positive(hidden @ w["hidden"] + (context @ w["outer"] + w["third"])[:, None])
+    return deeper @ w["score"] + own @ w["prior"]
+
+
+def shapes(memory: int = 0) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights, with a recurrent layer of so many units."""
+    return {
+        "state": (JOB + 2 * OWN + memory, WIDTH), "first": (WIDTH,), "own": (OWN, WIDTH),
+        "inner": (WIDTH, WIDTH), "second": (WIDTH,), "hidden": (WIDTH, LAST),
+        "outer": (WIDTH, LAST), "third": (LAST,), "score": (LAST,), "prior": (OWN,),
+    }  # fmt: skip
+
+
+def first_weights(
+    rng: np.random.Generator, prior: tuple[float, float] = PRIOR, memory: int = 0
+) -> dict[str, Any]:
+    """Draw weights to begin with, float32.
+
+    Args:
+        rng: the generator.
+        prior: weights of the first two features in the ratings.
+        memory: units of a recurrent layer.
+    """
+    result = {}
+    for name, shape in shapes(memory).items():
+        spread = np.sqrt(2.0 / shape[0]) if len(shape) == 2 else 0.0
+        result[name] = (spread * rng.standard_normal(shape)).astype(np.float32)
+    result["score"] = (0.01 * rng.standard_normal(LAST)).astype(np.float32)
+    result["prior"][:2] = prior
+    return result

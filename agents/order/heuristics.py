@@ -1,0 +1,125 @@
+"""Orders of micro-batches by rule and by search: sorted, a pyramid, NEH, random, local search."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from parenvs.agents.answer import OrderAnswer
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.tasks.order.problem import Ordering
+
+RULES = ("as-drawn", "ascending", "descending", "pyramid")
+"""Orders that look at the work of each micro-batch only."""
+BLOCK = 1024
+"""Random orders that are judged together."""
+
+
+def by_rule(problem: Ordering, rule: str) -> OrderAnswer:
+    """Return an order by one of ``RULES``.
+
+    ``pyramid`` has light micro-batches at both ends and the heaviest in the middle, the form of the
+    optimum of flow shops whose times are ordered alike on all machines (Smith, Panwalkar and Dudek,
+    Naval Research Logistics Quarterly 22, 1975, for a longest first or last machine).
+
+    Raises:
+        ParenvsError: there is no such rule.
+    """
+    begin = time.perf_counter()
+    ascending = np.argsort(problem.work, kind="stable")
+    if rule not in RULES:
+        raise ParenvsError(
+            f"unknown rule {shown(rule)}{did_you_mean(str(rule), RULES)}; known: {', '.join(RULES)}"
+        )
+    orders = {
+        "as-drawn": np.arange(problem.micro_batches),
+        "ascending": ascending,
+        "descending": ascending[::-1],
+        "pyramid": np.concatenate([ascending[::2], ascending[1::2][::-1]]),
+    }
+    return _answer(problem, orders[rule], rule, 1, begin)
+
+
+def neh(problem: Ordering) -> OrderAnswer:
+    """Return the order of NEH: the heaviest first, each where the step of those so far is shortest.
+
+    It judges ``M (M + 1) / 2 - 1`` orders (Nawaz, Enscore and Ham, Omega 11, 1983), most of them of
+    fewer micro-batches.
+    """
+    begin = time.perf_counter()
+    order, judged = np.empty(0, dtype=np.int64), 0
+    for number in np.argsort(-problem.work, kind="stable"):
+        tried = np.array([np.insert(order, k, number) for k in range(len(order) + 1)])
+        judged += len(tried)
+        order = tried[int(np.argmin(problem.length(tried)))]
+    return _answer(problem, order, "neh", judged, begin)
+
+
+def random_order(problem: Ordering, judged: int, rng: np.random.Generator) -> OrderAnswer:
+    """Return the best of ``judged`` random orders."""
+    begin = time.perf_counter()
+    best, least = np.arange(problem.micro_batches), np.inf
+    for start in range(0, judged, BLOCK):
+        count = min(BLOCK, judged - start)
+        orders = rng.permuted(np.tile(np.arange(problem.micro_batches), (count, 1)), axis=1)
+        found = problem.length(orders)
+        if found.min() < least:
+            best, least = orders[int(np.argmin(found))], found.min()
+    return _answer(problem, best, "random", judged, begin)
+
+
+def local_search(
+    problem: Ordering,
+    judged: int,
+    rng: np.random.Generator,
+    start: np.ndarray | None = None,
+    width: int = 1,
+) -> OrderAnswer:
+    """Return the order of a search by swaps and insertions.
+
+    Each move swaps two positions or takes a micro-batch to another position, either as likely, and
+    is kept if the step gets no longer.
+
+    Args:
+        problem: the problem.
+        judged: orders that it judges, the first included.
+        rng: draws the moves.
+        start: (M,) the first order (default: the pyramid).
+        width: moves that are judged together, of which the best may be kept.
+    """
+    begin = time.perf_counter()
+    order = by_rule(problem, "pyramid").order if start is None else np.asarray(start)
+    length, left = float(problem.length(order)), judged - 1
+    while left > 0 and problem.micro_batches > 1:
+        tried = np.array([_moved(order, rng) for _ in range(min(width, left))])
+        left -= len(tried)
+        found = problem.length(tried)
+        best = int(np.argmin(found))
+        if found[best] <= length:
+            order, length = tried[best], float(found[best])
+    return _answer(problem, order, "swap", judged, begin)
+
+
+def _moved(order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return an order with two positions swapped, or with one micro-batch elsewhere."""
+    one, other = rng.integers(len(order)), rng.integers(len(order) - 1)
+    other += other >= one
+    tried = order.copy()
+    if rng.random() < 0.5:
+        tried[[one, other]] = order[[other, one]]
+    elif one < other:
+        tried[one:other], tried[other] = order[one + 1 : other + 1], order[one]
+    else:
+        tried[other + 1 : one + 1], tried[other] = order[other:one], order[one]
+    return tried
+
+
+def _answer(
+    problem: Ordering, order: np.ndarray, method: str, judged: int, begin: float
+) -> OrderAnswer:
+    """Return an order as an answer that proves nothing but the machine bound."""
+    return OrderAnswer(
+        problem, order, float(problem.length(order)), method=method, evaluations=judged,
+        bound=problem.bound_seconds, seconds=time.perf_counter() - begin,
+    )  # fmt: skip

@@ -1,0 +1,80 @@
+"""Planners of the order of micro-batches by name, and the request that they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from parenvs.agents.answer import OrderAnswer
+from parenvs.agents.order import exact_order, heuristics
+from parenvs.agents.request import SECONDS, Request
+from parenvs.errors import ParenvsError
+from parenvs.tasks.order.problem import Ordering
+
+
+@dataclass(frozen=True)
+class OrderRequest(Request):
+    """Micro-batches to be ordered; planners that draw orders judge one for each M ``steps``.
+
+    Attributes:
+        problem: the micro-batches.
+        time_limit: seconds of the exact search (None: ``SECONDS``).
+    """
+
+    problem: Ordering
+    time_limit: float | None = None
+
+    @property
+    def env_id(self) -> str:
+        """Id of the environment in which agents train for the task."""
+        raise ParenvsError(
+            "no planner trains on one order; parenvs train --task packed-order trains on many"
+        )
+
+    @property
+    def env_kwargs(self) -> dict[str, Any]:
+        """The problem as arguments of ``MicroBatchOrder-v0``."""
+        return {"instance": self.problem.instance}
+
+    @property
+    def space(self) -> Any:
+        """There is no search space beside the problem."""
+        return self.problem
+
+    @property
+    def judged(self) -> int:
+        """Orders that planners judge that draw or search."""
+        return max(self.steps // self.problem.micro_batches, 1)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Planners that ``parenvs compare`` runs."""
+        return tuple(ORDER_PLANNERS)
+
+    @property
+    def label(self) -> str:
+        """Stages and micro-batches."""
+        return f"p{self.problem.stages}-m{self.problem.micro_batches}"
+
+
+ORDER_PLANNERS: dict[str, Callable[[OrderRequest], OrderAnswer]] = {
+    "exact": lambda r: exact_order(
+        r.problem, SECONDS if r.time_limit is None else r.time_limit, r.seed
+    ),
+    "neh": lambda r: heuristics.neh(r.problem),
+    "swap": lambda r: heuristics.local_search(r.problem, r.judged, np.random.default_rng(r.seed)),
+    "random": lambda r: heuristics.random_order(r.problem, r.judged, np.random.default_rng(r.seed)),
+    **{
+        rule: partial(lambda rule, r: heuristics.by_rule(r.problem, rule), rule)
+        for rule in heuristics.RULES
+    },
+}
+"""Planners of the order of micro-batches by name.
+
+``swap`` searches from the rule ``pyramid`` by swaps and insertions; ``exact`` begins with it.
+"""
+OrderRequest.planners = ORDER_PLANNERS

@@ -1,0 +1,1 @@
+"""Planners of partitions: exact by HiGHS, greedy, rules."""

@@ -1,0 +1,1 @@
+"""Planners of pipelines: exact searches, published planners, simple rules."""

@@ -1,0 +1,373 @@
+"""Lower bounds of what the stages in front of a suffix cost: which suffixes a search may drop.
+
+The stages in front of a suffix are s stages on the first e devices, with C seconds of work (on one
+device). For a plan shorter than a budget of U seconds, ``Bounds`` uses that
+
+1. their seconds sum to at least ``C / (e - s + 1)``, as one of them has at most e - s + 1 devices,
+   and to at least ``C - (e - s) U / M``, as each takes at most U / M and has at least one device;
+2. stage j of them takes at most ``(U - seconds before it) / M``, so that
+   ``C <= U / M (e - s + sum_{j<s} (1 - 1/M)^j)``; the same holds for the k stages of the suffix,
+   with U less what comes before them;
+3. an all-reduce of the suffix costs what is left of it after all backward passes in front, so that
+   core plus tail of the suffix, plus the forward seconds in front, are a lower bound of the length,
+   too.
+
+``Prefixes`` bounds the same by a dynamic programme over a coarse chain, forward over the stages.
+
+4. The pivots are merged into blocks. A cut anywhere in a block is replaced by the best of all its
+   pivots for each term: the stage behind it starts at the block's last pivot, the stage before it
+   ends at the first, and the fewest bytes of the block cross. So what is bounded for a block is
+   bounded for each of its pivots.
+5. Three numbers are bounded for each (stages s, block, devices e): the length of the first s stages
+   taken alone; their seconds plus the tail that they bring; and their forward seconds (transfers
+   included). With x the seconds of the next stage, f its forward seconds, r its all-reduce and t
+   the seconds of the transfer before it,
+
+       seconds' >= max(seconds + t, forward + t / 2 + r) + x
+       length'  >= max(length, seconds + M t, seconds' + (M - 1) x)
+       forward' >= forward + t / 2 + f
+
+Seconds of single stages and transfers are those of ``parenvs.tasks.pipeline.formulas``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from parenvs.cluster import group_bandwidth, same_server
+from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.problem import Pipeline
+
+SLACK = 1e-12
+"""Relative: plans that beat the incumbent by less than this are not looked for. It is far above
+the rounding of the few sums that a bound is made of, and far below any difference that matters."""
+_BLOCKS = 128  # default number of blocks of ``Prefixes``
+_PLACES = 8192  # most pairs of a block and a device by default: fewer blocks on large clusters
+_ELEMENTS = 65_536  # of one matrix
+
+
+def capacity(stages: int, micro_batches: int) -> np.ndarray:
+    """The sums over j < s of ``(1 - 1/M)^j`` for s from 0 to ``stages``, (S+1,): fact 2."""
+    decay = (1.0 - 1.0 / micro_batches) ** np.arange(stages)
+    return np.append(0.0, np.cumsum(decay))
+
+
+def least_length(pipeline: Pipeline) -> float:
+    """Seconds that no plan of the problem's stages and devices is shorter than, by its work alone.
+
+    This is fact 2 over all stages; the more stages, the greater it is.
+    """
+    m, stages = pipeline.micro_batches, pipeline.stages
+    most_work = pipeline.cluster.devices - stages + capacity(stages, m)[-1]
+    return float(m * pipeline.seconds_sum[-1] / most_work)
+
+
+class PrefixBounds(NamedTuple):
+    """Lower bounds of prefixes of plans, seconds, (p,) each; infinite where none keeps the budget.
+
+    Attributes:
+        length: length of a plan that is the prefix alone.
+        seconds: forward plus backward seconds, plus the tail that the prefix brings.
+        forward: forward seconds.
+    """
+
+    length: np.ndarray
+    seconds: np.ndarray
+    forward: np.ndarray
+
+
+class _PrefixTable(NamedTuple):
+    """Bounds of the prefixes of s stages that keep the budget, sorted by (device, block).
+
+    Attributes:
+        device: (r,) int64, number of devices of the prefixes.
+        block: (r,) int64, the block in which they end.
+        bounds: of each entry, (r,).
+    """
+
+    device: np.ndarray
+    block: np.ndarray
+    bounds: PrefixBounds
+
+
+class Prefixes:
+    """Bounds for prefixes whose cuts are among ``pivots``, of plans shorter than ``budget``."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        stages: int,
+        pivots: np.ndarray,
+        budget: float,
+        blocks: int | None = None,
+        devices: np.ndarray | None = None,
+    ) -> None:
+        """Compute the tables of 1 to ``stages`` - 1 stages.
+
+        Args:
+            pipeline: the problem.
+            stages: S.
+            pivots: where plans may cut the chain, ascending.
+            budget: seconds.
+            blocks: number of blocks.
+            devices: where plans may cut the devices, both ends included (default: anywhere).
+        """
+        self.pipeline, self.budget = pipeline, budget
+        most_blocks = max(_PLACES // pipeline.cluster.devices, 1)
+        block_count = min(_BLOCKS, most_blocks) if blocks is None else blocks
+        edges = np.linspace(0, len(pivots), block_count, endpoint=False)
+        starts = np.unique(edges.astype(np.int64))
+        self._first_pivot = pivots[starts]
+        self._last_pivot = pivots[np.append(starts[1:], len(pivots)) - 1]
+        self._fewest_bytes = np.minimum.reduceat(pipeline.cut_before[pivots], starts)
+        device_count, work = pipeline.cluster.devices, pipeline.seconds_sum
+        m = pipeline.micro_batches
+        device_cuts = np.arange(1, device_count) if devices is None else devices[1:-1]
+        self._tables: dict[int, _PrefixTable] = {}  # by the number of stages
+        for s in range(1, stages):
+            e = device_cuts[s - 1 : len(device_cuts) - stages + s + 1]
+            # The work before a block and the work behind it must fit their devices.
+            fits = m * work[self._first_pivot] <= budget * e[:, None]
+            fits &= m * (work[-1] - work[self._last_pivot]) <= budget * (device_count - e[:, None])
+            row, block = np.nonzero(fits)
+            device = e[row]
+            bounds = self._best(s, device, self._first_pivot[block], self._last_pivot[block])
+            in_budget = bounds.length <= budget
+            self._tables[s] = _PrefixTable(
+                device[in_budget],
+                block[in_budget],
+                PrefixBounds(*(bound[in_budget] for bound in bounds)),
+            )
+
+    def bounds(self, s: int, e: np.ndarray, pivots: np.ndarray) -> PrefixBounds:
+        """Bounds of the s stages in front of each pivot.
+
+        Args:
+            s: stages in front.
+            e: (p,) ascending; their devices.
+            pivots: (p,) where the prefixes end.
+        """
+        # By fact 4, a pivot keeps the budget only if its block does.
+        table, block_count = self._tables[s], len(self._first_pivot)
+        block = np.searchsorted(self._first_pivot, pivots, side="right") - 1
+        in_table = np.isin(e * block_count + block, table.device * block_count + table.block)
+        known = np.flatnonzero(in_table)
+        result = np.full((3, len(pivots)), np.inf)
+        result[:, known] = self._best(s, e[known], pivots[known], pivots[known])
+        return PrefixBounds(*result)
+
+    def _best(
+        self, s: int, e: np.ndarray, first_pivot: np.ndarray, last_pivot: np.ndarray
+    ) -> PrefixBounds:
+        """Bounds of s stages on e devices that end at a pivot from ``first_pivot`` to the last."""
+        pipeline, cluster = self.pipeline, self.pipeline.cluster
+        m, server = pipeline.micro_batches, cluster.devices_per_server
+        work, forward_work = pipeline.seconds_sum, pipeline.forward_sum
+        parameters = pipeline.parameter_sum
+        if s == 1:
+            reduce = cluster.sync_seconds(
+                parameters[first_pivot], np.zeros_like(e), e, pipeline.sync
+            )
+            seconds = formulas.compute_seconds(work[first_pivot], e)
+            forward = formulas.compute_seconds(forward_work[first_pivot], e)
+            return PrefixBounds(m * seconds + reduce, seconds + reduce, forward)
+        device, block, bounds = self._tables[s - 1]
+        # Of the cut in front of the last stage, the best of its block for each term.
+        latest, earliest = self._last_pivot[block], self._first_pivot[block]
+        crossing = self._fewest_bytes[block]
+        fastest = max(cluster.intra_bw, cluster.inter_bw)
+        best = np.full((3, len(e)), np.inf)
+        for end_device in np.unique(e):
+            n = int(np.searchsorted(device, end_device))
+            if not n:
+                continue
+            # All stages [d, end_device) at once, a column for each d and block.
+            d = device[:n]
+            # The transfer before it starts on device 0, or at best on the device before d.
+            near = same_server(np.zeros_like(d) if s == 2 else d - 1, end_device, server)
+            bandwidth = group_bandwidth(near, fastest, cluster.inter_bw)
+            transfer = 2 * formulas.transfer_seconds(crossing[:n], bandwidth)
+            sync = cluster.sync_seconds(np.ones(1), d, end_device, pipeline.sync)
+            before = bounds.seconds[:n] + transfer
+            forward_before = bounds.forward[:n] + transfer / 2
+            length_before = np.maximum(bounds.length[:n], before + (m - 1) * transfer)
+            share = formulas.compute_seconds(1.0, end_device - d)
+            begin, stop = np.searchsorted(e, [end_device, end_device + 1])
+            step = max(_ELEMENTS // n, 1)
+            for row in range(begin, stop, step):
+                rows = slice(row, min(row + step, stop))
+                # Fact 5, in place where the arrays allow it.
+                p = first_pivot[rows, None]
+                x = np.maximum(work[p] - work[latest[:n]], 0.0) * share
+                seconds = np.maximum(parameters[p] - parameters[latest[:n]], 0.0) * sync
+                seconds += forward_before
+                np.maximum(seconds, before, out=seconds)
+                seconds += x
+                forward = np.maximum(forward_work[p] - forward_work[latest[:n]], 0.0) * share
+                forward += forward_before
+                length = x
+                length *= m - 1
+                length += seconds
+                np.maximum(length, length_before, out=length)
+                length[last_pivot[rows, None] <= earliest[:n]] = np.inf  # no stage in between
+                over_budget = length > self.budget
+                seconds[over_budget] = np.inf
+                forward[over_budget] = np.inf
+                best[:, rows] = length.min(axis=1), seconds.min(axis=1), forward.min(axis=1)
+        return PrefixBounds(*best)
+
+
+@dataclass
+class Columns:
+    """Columns of a table of states (k, p, e) of one k: a row for each state that may be searched.
+
+    "In front" means the s stages before the transfer at p, and the transfers between them.
+
+    Attributes:
+        pivot: p.
+        device: e.
+        seconds: prefix sum of seconds at p.
+        before: least seconds in front; after ``tighten``, with the tail that they bring.
+        before_forward: least forward seconds in front.
+        before_backward: least backward seconds in front.
+        reduce: least seconds of tail that the stages in front bring: the all-reduce of a single
+            stage, else 0.
+        fast: seconds (forward plus backward) of the transfer at p if the first stage of the suffix
+            lies in one server and the stage before starts there.
+        slow: seconds of that transfer otherwise.
+        core_limit: greatest seconds of transfer plus core that the budget allows.
+        sum_limit: greatest seconds of half the transfer plus core plus tail that it allows.
+    """
+
+    pivot: np.ndarray
+    device: np.ndarray
+    seconds: np.ndarray
+    before: np.ndarray
+    before_forward: np.ndarray
+    before_backward: np.ndarray
+    reduce: np.ndarray
+    fast: np.ndarray
+    slow: np.ndarray
+    core_limit: np.ndarray
+    sum_limit: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Columns:
+        """The states where ``rows``, bool, is true."""
+        return Columns(*(getattr(self, column.name)[rows] for column in fields(self)))
+
+    def tighten(self, before: np.ndarray, forward: np.ndarray, budget: float) -> None:
+        """Put in better bounds of the seconds (with tail) and the forward seconds in front."""
+        self.before = np.maximum(self.before, before)
+        self.before_forward = np.maximum(self.before_forward, forward)
+        self.core_limit = budget - self.before - self.reduce
+        self.sum_limit = budget - self.before_forward
+
+    def transfer(self, near: bool) -> np.ndarray:
+        """Seconds of the transfers at p, inside a server if ``near``."""
+        return self.fast if near else self.slow
+
+    def least_transfer(self, near: bool) -> np.ndarray:
+        """Least seconds of the transfers at p; ``near``: the suffix's first stage in one server."""
+        return np.minimum(self.fast, self.slow) if near else self.slow
+
+
+class Bounds:
+    """Lower bounds for plans of ``stages`` stages.
+
+    Attributes:
+        prefixes: better bounds of the stages in front, or None.
+    """
+
+    def __init__(self, pipeline: Pipeline, stages: int) -> None:
+        """Prepare what does not depend on the state."""
+        self.pipeline, self.stages = pipeline, stages
+        self.prefixes: Prefixes | None = None
+        seconds = pipeline.profile.seconds
+        works = seconds > 0
+        forward_share = pipeline.profile.forward[works] / seconds[works]
+        self._forward_share = float(forward_share.min())
+        self._backward_share = float((1 - forward_share).min())
+        # Entry p: fewest bytes that cross a cut strictly inside the first p pivots.
+        fewest = np.minimum.accumulate(np.append(np.inf, pipeline.cut_before[1:-1]))
+        self._least_cut = np.append(0.0, np.where(np.isfinite(fewest), fewest, 0.0))
+        self._fastest = max(pipeline.cluster.intra_bw, pipeline.cluster.inter_bw)
+        # Entry s: the sum over j < s of fact 2.
+        self._capacity = capacity(stages, pipeline.micro_batches)
+
+    def columns(self, k: int, e: int | np.ndarray, p: np.ndarray, upper: float) -> Columns:
+        """Those states in which the last k stages may be part of a plan shorter than ``upper``.
+
+        Args:
+            k: stages of the suffix.
+            e: (p,) or a number; first device.
+            p: (p,) first pivot.
+            upper: seconds.
+        """
+        pipeline = self.pipeline
+        e = np.broadcast_to(e, p.shape)
+        m, s, budget = pipeline.micro_batches, self.stages - k, upper * (1.0 - SLACK)
+        work, parameters = pipeline.seconds_sum, pipeline.parameter_sum
+        variables, copies = pipeline.variable_sum, pipeline.copies
+        limit = pipeline.memory_limit * (1 + SLACK)
+        legal = (variables[p] >= s) & (variables[-1] - variables[p] >= k)
+        # Whatever the cuts, the stages on either side of p hold its parameters once.
+        legal &= formulas.weight_bytes(parameters[p], copies) <= s * limit
+        legal &= formulas.weight_bytes(parameters[-1] - parameters[p], copies) <= k * limit
+        legal &= m * work[p] <= budget * (e - s + self._capacity[s])  # fact 2
+        zero, reduce = np.zeros_like(p), np.zeros(len(p))
+        if s == 1:
+            reduce = pipeline.reduce_seconds(zero, p, zero, zero + e)
+            legal &= m * work[p] / e + reduce <= budget
+            needed_bytes = pipeline.memory_of(zero, p, zero + e, zero + self.stages)
+            legal &= needed_bytes <= pipeline.memory_limit
+        columns = self._in_front(k, e[legal], p[legal], reduce[legal], budget)
+        columns = self._within_limits(k, columns)
+        if s > 1 and self.prefixes is not None and columns.pivot.size:
+            length, seconds, forward = self.prefixes.bounds(s, columns.device, columns.pivot)
+            columns.tighten(seconds, forward, budget)
+            columns = self._within_limits(k, columns.take(length <= budget))
+        return columns
+
+    def _within_limits(self, k: int, columns: Columns) -> Columns:
+        """The states whose transfer, and whose suffix's work by fact 2, keep the core limit."""
+        m, transfer = self.pipeline.micro_batches, columns.least_transfer(True)
+        room = self.pipeline.cluster.devices - columns.device - k + self._capacity[k]
+        work = self.pipeline.seconds_sum[-1] - columns.seconds
+        work_limit = (columns.core_limit - transfer) * room
+        return columns.take((m * transfer <= columns.core_limit) & (m * work <= work_limit))
+
+    def _in_front(
+        self, k: int, e: np.ndarray, p: np.ndarray, reduce: np.ndarray, budget: float
+    ) -> Columns:
+        """The states, with bounds by the work of the stages in front of p alone (fact 1).
+
+        Args:
+            k: stages of the suffix.
+            e: (p,) devices of the stages in front.
+            p: (p,) first pivot of the suffix.
+            reduce: (p,) see ``Columns``.
+            budget: seconds.
+        """
+        pipeline, cluster, s = self.pipeline, self.pipeline.cluster, self.stages - k
+        work = pipeline.seconds_sum[p]
+        before = work / (e - s + 1)
+        if np.isfinite(budget):
+            before = np.maximum(before, work - (e - s) * budget / pipeline.micro_batches)
+        forward = np.maximum(pipeline.forward_sum[p] / (e - s + 1), self._forward_share * before)
+        backward = np.maximum(pipeline.backward_sum[p] / (e - s + 1), self._backward_share * before)
+        transfers = (s - 1) * self._least_cut[p] / self._fastest  # between them, one direction
+        before = before + 2 * transfers
+        # The single stage in front starts at device 0; of several, the last may start anywhere.
+        near = cluster.same_server(np.zeros_like(e) if s == 1 else e - 1, e + 1)
+        slow, fast = (
+            2 * formulas.transfer_seconds(pipeline.cut_before[p], bandwidth)
+            for bandwidth in (cluster.inter_bw, cluster.intra_bw)
+        )
+        fast = np.where(near, fast, slow)
+        return Columns(
+            p, e, work, before, forward + transfers, backward + transfers, reduce, fast, slow,
+            budget - before - reduce, budget - forward - transfers,
+        )  # fmt: skip

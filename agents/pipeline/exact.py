@@ -1,0 +1,173 @@
+"""Proven optima of the closed-form pipeline length, over a pruned space or over all plans.
+
+Both planners run the label search of ``parenvs.agents.pipeline.label_search``. ``exact_full`` first
+finds an incumbent by searches over ever finer chains, each followed by a local search. For a
+problem without a plan that fits the memory, both raise an ``InfeasibleError`` that says how many
+bytes the best plan lacks.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from parenvs.agents.answer import PipelineAnswer
+from parenvs.agents.pipeline.label_search import LabelSearch, Targets
+from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned, plan_within
+from parenvs.agents.pipeline.local_search import improve, usable
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.pipeline.cuts import Cuts, CutSpace
+from parenvs.tasks.pipeline.points import coarse_pivots, distinct_pivots
+from parenvs.tasks.pipeline.problem import Pipeline, check_stages
+
+_COARSE = (24, 96, 320)  # points of the ever finer chains that give the incumbent
+_COARSE_SECONDS = (2.0, 5.0, 10.0)  # time limits of the searches over them
+_MANY = 200  # fewest pivots for which the bounds of ``Prefixes`` repay their cost
+
+
+def exact_pruned(space: CutSpace) -> PipelineAnswer:
+    """The shortest plan that ``space`` admits and that fits the memory, with proof.
+
+    Raises:
+        InfeasibleError: no plan of the space fits; says how many bytes the best one lacks.
+    """
+    begin = time.perf_counter()
+    search = LabelSearch(space.pipeline, space.stages, pruned_targets(space))
+    search.run()
+    if search.best is None:
+        raise infeasible(space.pipeline, least_excess_pruned(space).excess_bytes)
+    return answer_of(space.pipeline, search.best, "exact-pruned", search.evaluations, begin)
+
+
+def pruned_targets(space: CutSpace) -> Targets:
+    """Pivots at which suffixes may start so that exactly the plans of ``CutSpace.legal`` arise."""
+    groups = {
+        (k, int(e)): space.pivots[space.allowed[space.stages - 1 - k] & (space.devices == e)]
+        for k in range(1, space.stages)
+        for e in np.unique(space.devices)
+    }
+    nothing = np.zeros(0, dtype=np.int64)
+    return lambda k, e: groups.get((k, e), nothing)
+
+
+def exact_full(
+    pipeline: Pipeline,
+    incumbent: PipelineAnswer | None = None,
+    time_limit: float | None = None,
+) -> PipelineAnswer:
+    """The shortest plan over all pivots and all device cuts that fits the memory.
+
+    Args:
+        pipeline: the problem.
+        incumbent: a plan to start from; one that breaks the memory is ignored.
+        time_limit: seconds after which the best plan found is returned without proof
+            (``status="feasible"``, with a valid ``bound``); the time it takes to find a first plan
+            that fits is not limited.
+
+    Raises:
+        InfeasibleError: more stages than variables or devices, or no plan fits the memory; says
+            how many bytes the best one lacks.
+    """
+    begin = time.perf_counter()
+    deadline = np.inf if time_limit is None else begin + time_limit
+    check_stages(pipeline)
+    stages = pipeline.stages
+    if stages == 1:
+        return one_stage(pipeline)
+    pivots = distinct_pivots(pipeline)
+    best = usable(pipeline, stages, incumbent)
+    evaluations = 0
+    for points, seconds in zip(_COARSE, _COARSE_SECONDS, strict=True):
+        if points >= len(pivots):
+            break
+        coarse = coarse_pivots(pipeline, pivots, points)
+        coarse_deadline = min(deadline, time.perf_counter() + seconds)
+        search = search_pivots(pipeline, coarse, _length(pipeline, best), coarse_deadline)
+        evaluations += search.evaluations
+        best = search.best if search.best is not None else best
+        if best is not None:
+            best = improve(pipeline, best, deadline=deadline)
+    if best is None:
+        best = plan_within(pipeline, stages, pipeline.memory_limit)
+        if best is None:
+            raise infeasible(pipeline, least_excess(pipeline).excess_bytes)
+        best = improve(pipeline, best, deadline=deadline)
+    search = search_pivots(pipeline, pivots, _length(pipeline, best), deadline)
+    best = search.best if search.best is not None else best
+    evaluations += search.evaluations
+    proven = search.bound >= search.upper
+    bound = None if proven else max(search.bound, pipeline.bubble_free)
+    return answer_of(pipeline, best, "exact-full", evaluations, begin, bound)
+
+
+def one_stage(pipeline: Pipeline) -> PipelineAnswer:
+    """The only plan of one stage: all pivots on all devices.
+
+    Raises:
+        InfeasibleError: it does not fit the memory; says how many bytes it lacks.
+    """
+    begin = time.perf_counter()
+    nothing = np.zeros(0, dtype=np.int64)
+    excess = float(pipeline.excess_bytes(nothing, nothing))
+    if excess > 0:
+        raise infeasible(pipeline, excess)
+    return answer_of(pipeline, (nothing, nothing), "exact-full", 1, begin)
+
+
+def search_pivots(
+    pipeline: Pipeline, pivots: np.ndarray, upper: float, deadline: float
+) -> LabelSearch:
+    """A finished search for plans that cut at ``pivots`` only and are shorter than ``upper``.
+
+    Args:
+        pipeline: the problem, of two stages or more.
+        pivots: where plans may cut, ascending.
+        upper: seconds, infinite if no plan is known.
+        deadline: the search ends at this ``time.perf_counter()``.
+    """
+    bound_pivots = pivots if len(pivots) >= _MANY else None
+    search = LabelSearch(
+        pipeline, pipeline.stages, lambda k, e: pivots, upper, deadline, bound_pivots
+    )
+    search.run()
+    return search
+
+
+def _length(pipeline: Pipeline, plan: Cuts | None) -> float:
+    """Seconds of a step, infinite without a plan."""
+    return np.inf if plan is None else float(pipeline.length(*plan))
+
+
+def answer_of(
+    pipeline: Pipeline,
+    plan: Cuts,
+    method: str,
+    evaluations: int,
+    begin: float,
+    bound: float | None = None,
+) -> PipelineAnswer:
+    """The plan as an answer; without ``bound`` the plan counts as proven."""
+    cuts, device_cuts = (np.asarray(places, dtype=np.int64) for places in plan)
+    length = float(pipeline.length(cuts, device_cuts))
+    return PipelineAnswer(
+        pipeline,
+        cuts,
+        device_cuts,
+        length,
+        method=method,
+        proven=bound is None,
+        bound=length if bound is None else min(bound, length),
+        evaluations=evaluations,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def infeasible(pipeline: Pipeline, excess: float) -> InfeasibleError:
+    """The error for a problem whose best plan exceeds the memory by ``excess`` bytes."""
+    stages = f"{pipeline.stages} stage{'s' if pipeline.stages > 1 else ''}"
+    return InfeasibleError(
+        f"{pipeline.profile.name} on {pipeline.cluster} with {stages}: no plan fits the "
+        f"memory; the best one needs {excess:,.0f} bytes more than the "
+        f"{pipeline.memory_limit:,.0f} allowed on its fullest stage"
+    )

@@ -1,0 +1,82 @@
+"""Local search around a plan, and the check that an incumbent may serve as its start."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from parenvs.agents.answer import PipelineAnswer
+from parenvs.agents.pipeline.bounds import SLACK
+from parenvs.tasks.pipeline.cuts import Cuts
+from parenvs.tasks.pipeline.problem import Pipeline
+
+GRID = 200_000
+"""Most plans that a step of ``improve`` compares by default."""
+
+
+def improve(
+    pipeline: Pipeline,
+    plan: Cuts,
+    rounds: int = 8,
+    deadline: float = np.inf,
+    pivots: np.ndarray | None = None,
+    devices: np.ndarray | None = None,
+    most: int = GRID,
+) -> Cuts:
+    """Move one pivot and its device cut at a time while the plan gets shorter and fits the memory.
+
+    Args:
+        pipeline: the problem.
+        plan: cuts and device cuts, (S-1,) each, to start from.
+        rounds: largest number of passes over the cuts; a pass without success is the last.
+        deadline: the search ends at this ``time.perf_counter()``.
+        pivots: where cuts may move to, ascending (default: any pivot).
+        devices: where device cuts may move to, ascending (default: any device).
+        most: plans that a step compares at most, those with the nearest pivots.
+
+    Returns:
+        The shortest plan found; it is ``plan`` if no move makes that shorter.
+    """
+    cuts, device_cuts = plan
+    if pivots is None:
+        pivots = np.arange(len(pipeline.profile))
+    if devices is None:
+        devices = np.arange(pipeline.cluster.devices)
+    best_length = float(pipeline.length(cuts, device_cuts))
+    variables = pipeline.variable_sum
+    ends = np.concatenate([[0], cuts, [len(pipeline.profile)]])
+    edges = np.concatenate([[0], device_cuts, [pipeline.cluster.devices]])
+    for _ in range(rounds):
+        length_before = best_length
+        for k in range(1, len(ends) - 1):
+            if time.perf_counter() > deadline:
+                break
+            p = pivots[(pivots > ends[k - 1]) & (pivots < ends[k + 1])]
+            p = p[(variables[p] > variables[ends[k - 1]]) & (variables[ends[k + 1]] > variables[p])]
+            d = devices[(devices > edges[k - 1]) & (devices < edges[k + 1])]
+            nearest = np.argsort(np.abs(p - ends[k]), kind="stable")[: max(most // len(d), 1)]
+            p, d = (axis.ravel() for axis in np.meshgrid(p[nearest], d))
+            plans, groups = np.tile(ends[1:-1], (len(p), 1)), np.tile(edges[1:-1], (len(p), 1))
+            plans[:, k - 1], groups[:, k - 1] = p, d
+            lengths = pipeline.length(plans, groups)
+            shorter = np.flatnonzero(lengths < best_length * (1 - SLACK))
+            shorter = shorter[pipeline.excess_bytes(plans[shorter], groups[shorter]) <= 0]
+            if shorter.size:
+                move = shorter[lengths[shorter].argmin()]
+                best_length, ends[k], edges[k] = float(lengths[move]), p[move], d[move]
+        if best_length >= length_before:
+            break
+    return ends[1:-1], edges[1:-1]
+
+
+def usable(pipeline: Pipeline, stages: int, incumbent: PipelineAnswer | None) -> Cuts | None:
+    """The plan of ``incumbent`` if it has ``stages`` stages, is legal and fits the memory."""
+    if incumbent is None or len(incumbent.cuts) != stages - 1:
+        return None
+    cuts, device_cuts = np.asarray(incumbent.cuts), np.asarray(incumbent.device_cuts)
+    ends = np.concatenate([[0], cuts, [len(pipeline.profile)]])
+    edges = np.concatenate([[0], device_cuts, [pipeline.cluster.devices]])
+    legal = (np.diff(ends) > 0).all() and (np.diff(edges) > 0).all()
+    legal = legal and (np.diff(pipeline.variable_sum[ends]) > 0).all()
+    return (cuts, device_cuts) if legal and pipeline.excess_bytes(cuts, device_cuts) <= 0 else None

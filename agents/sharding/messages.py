@@ -1,0 +1,248 @@
+"""Sequential tree-reweighted message passing (TRW-S) and the Lagrangian of the memory limit.
+
+V. Kolmogorov, Convergent Tree-Reweighted Message Passing for Energy Minimization, TPAMI 2006: the
+bound is that of section 5, taken in the backward pass.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from parenvs.agents.sharding.compiled import compiled
+from parenvs.agents.sharding.model import Arrays
+
+_PATIENCE, _SHORTER, _MOMENTUM = 20, 0.85, 0.85
+"""Sweeps without a better bound until steps become shorter, by how much, and their momentum."""
+_STEPS = 0.1, 2e-3
+"""Length of the steps to begin with again, at the best prices, and length to end with."""
+
+
+@compiled
+def priced_costs(m: Arrays, price: np.ndarray, out: np.ndarray) -> None:
+    """Write the costs of strategies with what their usage costs into ``out``, (s,).
+
+    Args:
+        m: the model.
+        price: (T + 1,) sums of the prices of all times before each one.
+        out: overwritten.
+    """
+    for node in range(len(m.offset) - 1):
+        begin, end = m.offset[node], m.offset[node + 1]
+        for s in range(begin, end):
+            out[s] = m.costs[s]
+        for term in range(m.term_start[node], m.term_start[node + 1]):
+            each = price[m.term_times[term, 1]] - price[m.term_times[term, 0]]
+            if each > 0.0:
+                at = m.term_at[term] - begin
+                for s in range(begin, end):
+                    out[s] += each * m.usage[at + s]
+
+
+@compiled
+def sweep(
+    m: Arrays, costs: np.ndarray, messages: np.ndarray, work: np.ndarray, marginals: np.ndarray
+) -> float:
+    """Pass messages forward and backward once; return a lower bound of the minimum.
+
+    Args:
+        m: the model; its memory is left out.
+        costs: (s,) costs of the strategies.
+        messages: changed in place; zeros at first.
+        work: as long as the most strategies of a node.
+        marginals: (s,) overwritten: by how much each strategy raises the bound if it is taken. The
+            least cost with it is no less than a bound of the same costs from the sweep before,
+            plus this.
+    """
+    count = len(m.offset) - 1
+    bound = 0.0
+    for turn in range(2):
+        for step in range(count):
+            node = step if turn == 0 else count - 1 - step
+            begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+            after = 0
+            for s in range(size):
+                work[s] = costs[begin + s]
+            for p in range(m.start[node], m.start[node + 1]):
+                at = m.message[p]
+                for s in range(size):
+                    work[s] += messages[at + s]
+                if m.neighbour[p] > node:
+                    after += 1
+            degree = m.start[node + 1] - m.start[node]
+            share = 1.0 / max(after, degree - after, 1)
+            if turn == 1:
+                least = np.inf
+                for s in range(size):
+                    least = min(least, work[s])
+                bound += least
+                for s in range(size):
+                    work[s] -= least
+                    marginals[begin + s] = work[s]
+            for p in range(m.start[node], m.start[node + 1]):
+                other = m.neighbour[p]
+                if (other > node) != (turn == 0):
+                    continue
+                width = m.offset[other + 1] - m.offset[other]
+                into, row = m.message[m.reverse[p]], m.table[p]
+                out = messages[into : into + width]
+                own = messages[m.message[p] : m.message[p] + size]
+                value = share * work[0] - own[0]
+                line = m.pair[row : row + width]
+                for t in range(width):
+                    out[t] = value + line[t]
+                for s in range(1, size):
+                    value = share * work[s] - own[s]
+                    row += width
+                    line = m.pair[row : row + width]
+                    for t in range(width):
+                        total = value + line[t]
+                        out[t] = total if total < out[t] else out[t]
+                least = np.inf
+                for t in range(width):
+                    least = min(least, out[t])
+                for t in range(width):
+                    out[t] -= least
+                if turn == 1:
+                    bound += least
+    return bound
+
+
+@compiled
+def decode(
+    m: Arrays, costs: np.ndarray, messages: np.ndarray, chosen: np.ndarray, work: np.ndarray
+) -> None:
+    """Choose a strategy for each node in turn, by its costs, neighbours and messages.
+
+    The memory is left out, and what is forbidden may be chosen where nothing else is left.
+    """
+    for node in range(len(m.offset) - 1):
+        begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+        for s in range(size):
+            work[s] = costs[begin + s]
+        for p in range(m.start[node], m.start[node + 1]):
+            other = m.neighbour[p]
+            if other < node:
+                row = m.table[m.reverse[p]] + chosen[other] * size
+                for s in range(size):
+                    work[s] += m.pair[row + s]
+            else:
+                at = m.message[p]
+                for s in range(size):
+                    work[s] += messages[at + s]
+        best = 0
+        for s in range(1, size):
+            if work[s] < work[best]:
+                best = s
+        chosen[node] = best
+
+
+@compiled
+def profile(m: Arrays, chosen: np.ndarray, out: np.ndarray) -> None:
+    """Write what a choice uses at each time into ``out``, (T + 1,) float64; the last is no time."""
+    for t in range(len(out)):
+        out[t] = 0.0
+    for node in range(len(m.offset) - 1):
+        for term in range(m.term_start[node], m.term_start[node + 1]):
+            used = m.usage[m.term_at[term] + chosen[node]]
+            out[m.term_times[term, 0]] += used
+            out[m.term_times[term, 1]] -= used
+    total = 0.0
+    for t in range(len(out)):
+        total += out[t]
+        out[t] = total
+
+
+class Dual:
+    """Maximises the Lagrangian bound over the prices of memory.
+
+    Attributes:
+        bound: best bound so far.
+        price: (T,) its prices.
+        chosen: (n,) the last choice that was decoded; it may exceed the limit.
+    """
+
+    def __init__(self, model: Arrays) -> None:
+        self.model = model
+        times = len(model.slack)
+        self.price = self.prices = np.zeros(times)
+        self.momentum = np.zeros(times)
+        self.costs = np.empty(len(model.costs))
+        self.messages = np.zeros(int(model.message[-1]))
+        self.best_messages = self.messages
+        self.marginals = np.zeros(len(model.costs))
+        self.work = np.zeros(int(np.diff(model.offset).max(initial=1)))
+        self.chosen = np.zeros(len(model.offset) - 1, dtype=np.int64)
+        self.used = np.zeros(times + 1)
+        self.bound = -np.inf
+        self.scale, self.stale = 1.0, 0
+
+    def sums(self, price: np.ndarray) -> np.ndarray:
+        """(T + 1,) sums of the prices of all times before each one."""
+        return np.concatenate([[0.0], np.cumsum(price)])
+
+    def step(self, best: float) -> float:
+        """Sweep once, then move the prices; return the bound at the prices before.
+
+        Args:
+            best: cost of the best plan so far, infinite if there is none.
+        """
+        model = self.model
+        priced_costs(model, self.sums(self.prices), self.costs)
+        value = sweep(model, self.costs, self.messages, self.work, self.marginals)
+        value -= float(self.prices @ model.slack)
+        if value > self.bound:
+            gap = best - value if np.isfinite(best) else abs(value)
+            much = not np.isfinite(self.bound) or value > self.bound + 1e-4 * abs(gap)
+            self.stale = 0 if much else self.stale + 1
+            self.bound, self.price = value, self.prices
+            self.best_messages = self.messages.copy()
+        else:
+            self.stale += 1
+        if self.stale > _PATIENCE:
+            self.scale, self.stale = _SHORTER * self.scale, 0
+            if self.scale < _STEPS[1]:
+                self.scale = _STEPS[0]
+                self.return_to_best()
+        if len(model.slack):
+            self.move(value, best)
+        return value
+
+    def return_to_best(self) -> None:
+        """Go back to the best prices and their messages."""
+        self.prices, self.messages = self.price, self.best_messages.copy()
+        self.momentum = np.zeros(len(self.momentum))
+        priced_costs(self.model, self.sums(self.prices), self.costs)
+
+    def sweep(self, count: int) -> None:
+        """Pass messages some times at the prices as they are."""
+        for _ in range(count):
+            sweep(self.model, self.costs, self.messages, self.work, self.marginals)
+
+    def settle(self, sweeps: int = 3) -> tuple[float, np.ndarray]:
+        """Return a bound at the best prices, and (s,) by how much each strategy raises it.
+
+        The two are of successive sweeps of the same costs, as ``sweep`` demands.
+        """
+        model, messages = self.model, self.best_messages.copy()
+        priced_costs(model, self.sums(self.price), self.costs)
+        before = value = -np.inf
+        for _ in range(max(sweeps, 2)):
+            before = value
+            value = sweep(model, self.costs, messages, self.work, self.marginals)
+        return before - float(self.price @ model.slack), self.marginals.copy()
+
+    def move(self, value: float, best: float) -> None:
+        """Take a step of Polyak's length along what the decoded choice uses beyond the limit."""
+        model = self.model
+        decode(model, self.costs, self.messages, self.chosen, self.work)
+        profile(model, self.chosen, self.used)
+        excess = self.used[:-1] - model.slack
+        excess[(self.prices <= 0) & (excess < 0)] = 0.0
+        length = float(excess @ excess)
+        if not length:
+            return
+        top = best if np.isfinite(best) else value + 0.05 * abs(value) + 1.0
+        target = self.bound + 0.3 * (top - self.bound)
+        step = self.scale * max(target - value, 1e-6 * abs(value)) / length * excess
+        self.momentum = _MOMENTUM * self.momentum + step
+        self.prices = np.maximum(self.prices + self.momentum, 0.0)

@@ -1,0 +1,477 @@
+"""The search for plans of a reduced problem: bound, plans and proofs side by side until time is up.
+
+Nothing here knows a problem's name: what is done follows from sizes, times and what came of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from parenvs.agents.sharding.chain import Chain
+from parenvs.agents.sharding.compiled import COMPILED
+from parenvs.agents.sharding.core import Core, core_size, solve_core
+from parenvs.agents.sharding.memory import empty_tree
+from parenvs.agents.sharding.messages import Dual, priced_costs
+from parenvs.agents.sharding.model import arrays_of
+from parenvs.agents.sharding.trees import complete, plan_cost
+from parenvs.tasks.sharding.reduced import Reduced
+
+_PROGRAM = 60_000
+"""Pairs of a core that HiGHS is given as a whole."""
+_PART = 12_000
+"""Pairs of a part that HiGHS solves anew."""
+_WARM = (30.0, 0.03, 3.0, 0.3)
+"""Temperatures to begin with, as shares of the plan's cost by node."""
+_HOT = (3.0, 10.0)
+"""Temperatures of coolings that begin anew."""
+_LARGEST = (60, 400)
+"""Most nodes of a tree that is moved."""
+_EARLY, _BOUND, _LONG = 0.05, 0.25, 0.5
+"""Shares of the time left for first prices, and a first cooling by them; for good prices; and for
+coolings by those.
+
+Steps of prices are as long as the gap between bound and plan asks for, so that a plan that is
+bad makes prices bad, and those make bad plans.
+"""
+_COOLING, _SWEEPS = (40, 200_000), (5, 50)
+"""Moves of the shortest cooling, by node and at least, and sweeps that make its first plan another.
+
+Few nodes of many strategies need as many moves as many nodes.
+"""
+_CLOSE = 2e-6
+"""Gap, as a share of the cost, that HiGHS's tolerances leave; then only few rounds follow."""
+_SAFE = 1e-9
+"""Share of the bound by which sums in floats may be off."""
+
+
+def luby(number: int) -> int:
+    """Return a member, from 1 on, of the sequence 1, 1, 2, 1, 1, 2, 4, ..."""
+    whole = number.bit_length()
+    return 2 ** (whole - 1) if number == 2**whole - 1 else luby(number - 2 ** (whole - 1) + 1)
+
+
+class Status(NamedTuple):
+    """How far a search is.
+
+    Attributes:
+        seconds: since it began.
+        cost: of the best plan, or None.
+        bound: proven lower bound, or None.
+        work: what it does.
+    """
+
+    seconds: float
+    cost: int | None
+    bound: int | None
+    work: str
+
+
+def silent(status: Status) -> None:
+    """Tell nobody."""
+
+
+class Clock:
+    """The time, and the rounds, that a search has.
+
+    Args:
+        seconds: time limit; None: none.
+        steps: limit of rounds; None: none.
+        processor: whether seconds are those of the process, for a machine that others use, too.
+    """
+
+    def __init__(
+        self, seconds: float | None, steps: int | None = None, processor: bool = False
+    ) -> None:
+        self.now = time.process_time if processor else time.monotonic
+        self.begin, self.seconds, self.steps, self.round = self.now(), seconds, steps, 0
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the beginning."""
+        return self.now() - self.begin
+
+    @property
+    def left(self) -> float:
+        """Seconds left; infinite without a limit."""
+        return np.inf if self.seconds is None else self.seconds - self.spent
+
+    @property
+    def over(self) -> bool:
+        """Whether time or rounds are used up."""
+        return self.left <= 0 or (self.steps is not None and self.round >= self.steps)
+
+
+@dataclass
+class Arm:
+    """A way to search, and what came of it.
+
+    Attributes:
+        warm: first temperature, as a share of the cost by node; 0: a part by HiGHS.
+        largest: most nodes of a tree.
+        score: decayed gains by second, as shares of the cost.
+        tried: times that it was tried.
+    """
+
+    warm: float
+    largest: int
+    score: float = 0.0
+    tried: int = 0
+
+
+@dataclass(eq=False)
+class Search:
+    """A search on one reduced problem of at least one node.
+
+    Attributes:
+        reduced: the problem.
+        clock: time and rounds.
+        seed: seed of what is drawn.
+        tell: told how far the search is, about once a second.
+        threads: chains of moves that run at once.
+        chosen: best choice so far, or None.
+        cost: its cost without the constant.
+        bound: proven lower bound, without the constant.
+    """
+
+    reduced: Reduced
+    clock: Clock
+    seed: int = 0
+    tell: Callable[[Status], None] = silent
+    threads: int = 1
+    chosen: np.ndarray | None = None
+    cost: float = np.inf
+    bound: float = -np.inf
+    _told: float = field(default=-1.0, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make the arrays of the problem."""
+        self.model = arrays_of(self.reduced)
+        self.dual = Dual(self.model)
+        self.rng = np.random.default_rng(self.seed)
+        others = [np.random.default_rng([self.seed, k]) for k in range(1, self.threads)]
+        self.rngs = [self.rng, *others]
+        self.empty = empty_tree(self.model)
+        self.widest = int(np.diff(self.model.offset).max())
+        self.decoded: np.ndarray | None = None  # cheapest plan that messages led to
+        self.decoded_cost = np.inf
+        self.program: threading.Thread | None = None
+        self.result: Core | BaseException | None = None
+        self.length = (20 if COMPILED else 1) * len(self.reduced)
+        self.pace = 5e-5 if COMPILED else 5e-3  # seconds of a move
+
+    # What is known
+
+    @property
+    def proven(self) -> bool:
+        """Whether no plan is cheaper than the best one."""
+        return self.chosen is not None and self.whole_bound() >= round(self.cost)
+
+    def whole_bound(self) -> int:
+        """The bound as a whole number, as costs are; rounding errors taken off before."""
+        if not np.isfinite(self.bound):
+            return -(10**30)
+        return int(np.ceil(self.bound - _SAFE * max(abs(self.bound), self.model_scale) - 1e-6))
+
+    @property
+    def model_scale(self) -> float:
+        """Size of the numbers that are summed to a bound."""
+        return 0.0 if self.chosen is None else abs(self.cost)
+
+    def offer(self, chosen: np.ndarray) -> bool:
+        """Take a choice if it is legal and cheaper; whether it was."""
+        cost = plan_cost(self.model, chosen)
+        if not cost < self.cost or not self.reduced.legal(chosen):
+            return False
+        self.chosen, self.cost = chosen.copy(), cost
+        return True
+
+    def say(self, work: str, force: bool = False) -> None:
+        """Tell how far the search is, if that was not told within a second."""
+        if not force and self.clock.spent - self._told < 1.0:
+            return
+        self._told = self.clock.spent
+        constant = self.reduced.constant
+        self.tell(
+            Status(
+                self.clock.spent,
+                None if self.chosen is None else round(self.cost) + constant,
+                None if not np.isfinite(self.bound) else self.whole_bound() + constant,
+                work,
+            )
+        )
+
+    # The course of a search
+
+    def run(self) -> None:
+        """Search until the time is up, the best plan is proven, or the user interrupts."""
+        try:
+            self.raise_bound(0.03, 200 if COMPILED else 10)
+            self.start_program()
+            is_large = self.program is None and not self.proven
+            is_long = is_large and self.clock.seconds is not None
+            if is_long:
+                self.raise_bound(_EARLY, 10_000 if COMPILED else 40)
+                self.cool(_WARM[2], share=_EARLY)
+            self.raise_bound(_BOUND if is_large else 0.3, 10_000 if COMPILED else 40)
+            if is_long:
+                self.restart(_LONG)
+            arms = [Arm(warm, large) for large in _LARGEST for warm in _WARM] + [Arm(0.0, 0)]
+            turn = 0
+            close = 0  # rounds since only HiGHS's tolerance was between the plan and the bound
+            while not self.clock.over and not self.proven and close < 2 * len(arms):
+                self.clock.round += 1
+                self.collect()
+                close += self.cost - self.bound <= _CLOSE * abs(self.cost)
+                if self.chosen is None or turn % 6 == 5:
+                    self.raise_bound(0.05, 200 if COMPILED else 20)
+                else:
+                    self.try_arm(self.pick(arms))
+                turn += 1
+            self.collect()
+        except KeyboardInterrupt:
+            pass
+
+    def raise_bound(self, share: float, sweeps: int) -> None:
+        """Move prices, and take plans that the messages lead to on the way."""
+        until = self.clock.spent + share * self.clock.left
+        for turn in range(sweeps):
+            if self.clock.left <= 0 or self.proven:
+                break
+            if self.clock.seconds is not None and self.clock.spent > until and turn:
+                break
+            self.dual.step(self.cost)
+            self.bound = max(self.bound, self.dual.bound)
+            if turn % 8 == 0 or self.chosen is None:
+                self.decode()
+            self.collect()
+            self.say("bound")
+
+    def decode(self) -> np.ndarray | None:
+        """Make a plan from the messages and prices as they are; None if there is none."""
+        chosen = np.zeros(len(self.reduced), dtype=np.int64)
+        allowed = np.ones(len(self.model.costs), dtype=np.int8)
+        dual, tree = self.dual, self.empty.copy()
+        missed = complete(self.model, dual.costs, dual.messages, tree, allowed, chosen, dual.work)
+        if missed >= 0 or not self.reduced.legal(chosen):
+            return None
+        self.offer(chosen)
+        cost = plan_cost(self.model, chosen)
+        if cost < self.decoded_cost:
+            self.decoded, self.decoded_cost = chosen, cost
+        return chosen
+
+    # HiGHS
+
+    def start_program(self) -> None:
+        """Give HiGHS the core that can hold something better, if it is small, in a thread."""
+        if self.proven or self.clock.left <= 1:
+            return
+        kept = np.ones(len(self.model.costs), dtype=bool)
+        self.program_base = self.bound
+        if self.chosen is not None:
+            base, marginals = self.dual.settle()
+            kept = base + marginals <= self.cost + _SAFE * abs(self.cost) + 1.0
+            kept[self.model.offset[:-1] + self.chosen] = True
+        if core_size(self.model, kept) > _PROGRAM:
+            return
+        price, seconds = self.dual.price.copy(), self.clock.left
+
+        def solve() -> None:
+            try:
+                self.result = solve_core(
+                    self.model, kept, price, seconds if np.isfinite(seconds) else 1e6
+                )
+            except BaseException as error:  # for the thread that collects
+                self.result = error
+
+        self.program = threading.Thread(target=solve, daemon=True)
+        self.program.start()
+        if self.clock.seconds is None:
+            self.program.join()
+
+    def collect(self) -> None:
+        """Take what HiGHS has found; its errors are raised here."""
+        if self.program is None or self.program.is_alive() or self.result is None:
+            return
+        result, self.result, self.program = self.result, None, None
+        if isinstance(result, BaseException):
+            raise result
+        if result.chosen is not None:
+            self.offer(result.chosen)
+        if result.bound is not None:  # what is outside of the core costs no less than the best plan
+            self.bound = max(self.bound, min(result.bound, self.cost))
+        elif result.proven:
+            self.bound = max(self.bound, self.cost)
+
+    def solve_part(self) -> None:
+        """Solve a connected part of the plan anew by HiGHS, the rest as it is."""
+        assert self.chosen is not None
+        model, count = self.model, len(self.reduced)
+        kept = np.zeros(len(model.costs), dtype=bool)
+        kept[model.offset[:-1] + self.chosen] = True
+        _, marginals = self.dual.settle(2)
+        depth = float(self.rng.choice([0.5, 0.8, 1.0]))
+        waiting = [int(self.rng.integers(count))]
+        seen = set(waiting)
+        while waiting:
+            node = waiting.pop(int(self.rng.integers(len(waiting))))
+            begin, end = int(model.offset[node]), int(model.offset[node + 1])
+            before = kept[begin:end].copy()
+            top = np.quantile(marginals[begin:end], depth)
+            kept[begin:end] |= marginals[begin:end] <= top
+            if core_size(model, kept) > _PART + count:
+                kept[begin:end] = before
+                break
+            for other in model.neighbour[model.start[node] : model.start[node + 1]].tolist():
+                if other not in seen:
+                    seen.add(other)
+                    waiting.append(other)
+        limit = min(self.clock.left, max(2.0, 0.05 * self.clock.left), 20.0)
+        result = solve_core(model, kept, self.dual.price, limit)
+        if result.chosen is not None:
+            self.offer(result.chosen)
+
+    # Moves over trees
+
+    def pick(self, arms: list[Arm]) -> Arm:
+        """An arm that was not tried yet, the best one, or any."""
+        if self.clock.seconds is None:
+            return arms[self.clock.round % len(arms)]
+        fresh = [arm for arm in arms if not arm.tried]
+        if fresh:
+            return fresh[0]
+        if self.rng.random() < 0.3:
+            return arms[int(self.rng.integers(len(arms)))]
+        return max(arms, key=lambda arm: arm.score)
+
+    def try_arm(self, arm: Arm) -> None:
+        """Search in one way, and note what came of it."""
+        begin, before = self.clock.spent, self.cost
+        if arm.warm:
+            self.anneal(arm)
+        elif self.program is None:
+            self.solve_part()
+        gain = (before - self.cost) / max(abs(before), 1.0)
+        arm.score = 0.5 * arm.score + gain / max(self.clock.spent - begin, 1e-3)
+        arm.tried += 1
+
+    def restart(self, share: float) -> None:
+        """Cool again and again for a share of the time, from plans that messages led to.
+
+        It is in turn the cheapest one that they led to, and one of the best prices.
+
+        Lengths are those of M. Luby, A. Sinclair and D. Zuckerman (1993), as nobody knows how long
+        is worth it.
+        """
+        until, turn = self.clock.spent + share * self.clock.left, 0
+        while self.clock.spent < until and not self.proven:
+            turn += 1
+            left = until - self.clock.spent
+            least = max(_COOLING[0] * len(self.reduced), _COOLING[1])
+            moves = min(least * luby(turn), int(left / self.pace))
+            start = self.decoded if turn % 2 else None
+            self.cool(_HOT[turn // 2 % len(_HOT)], moves=moves, start=start)
+
+    def cool(
+        self,
+        warm: float,
+        share: float | None = None,
+        moves: int | None = None,
+        start: np.ndarray | None = None,
+    ) -> None:
+        """Move over trees from a plan that messages led to, or that is given; see ``anneal``.
+
+        The best plan uses the memory to the limit, in places that fit worse prices, and moves
+        from there are slow to leave them.
+        """
+        self.dual.return_to_best()
+        self.dual.sweep(int(self.rng.integers(*_SWEEPS)))
+        fresh = self.decode()
+        start = fresh if start is None else start
+        if start is None:
+            self.raise_bound(0.01, 20)
+        if self.chosen is not None and not self.proven:
+            before = self.chosen
+            found = self.anneal(Arm(warm, _LARGEST[0]), share, start, moves)
+            self.combine(before, found)
+
+    def combine(self, *others: np.ndarray) -> None:
+        """Take connected parts in which the best plan differs from others, where they are cheaper.
+
+        Args:
+            others: (n,) legal plans.
+        """
+        assert self.chosen is not None
+        for other in others:
+            differs = self.chosen != other
+            inside = self.reduced.ends[differs[self.reduced.ends].all(axis=1)]
+            shape = len(other), len(other)
+            links = coo_array((np.ones(len(inside)), (inside[:, 0], inside[:, 1])), shape=shape)
+            part = connected_components(links, directed=False)[1]
+            for label in np.unique(part[differs]).tolist():
+                if self.clock.left <= 0:
+                    return
+                self.offer(np.where(differs & (part == label), other, self.chosen))
+
+    def anneal(
+        self,
+        arm: Arm,
+        share: float | None = None,
+        start: np.ndarray | None = None,
+        moves: int | None = None,
+    ) -> np.ndarray:
+        """Move over trees, from warm to cold.
+
+        Args:
+            arm: how.
+            share: of the time that is left (default: as long as the arm's trials ask for).
+            start: (n,) plan to begin with (default: the best one).
+            moves: how many (default: as many as fit).
+
+        Returns:
+            (n,) a plan that it ended with.
+        """
+        assert self.chosen is not None
+        start = self.chosen if start is None else start
+        model, dual = self.model, self.dual
+        priced = np.empty(len(model.costs))
+        priced_costs(model, dual.sums(dual.price), priced)
+        priced -= model.costs
+        largest = min(arm.largest, len(self.chosen))
+        chains = [Chain(model, self.empty, start, rng, largest, self.widest) for rng in self.rngs]
+        warm = arm.warm * max(abs(self.cost), 1.0) / len(self.chosen)
+        total = self.length * (1 + arm.tried)
+        if moves is not None:
+            total = max(moves, 50)
+        elif np.isfinite(self.clock.left):
+            total = max(int(min(total, 0.25 * self.clock.left / self.pace)), 50)
+        made, part = 0, max(min(total // 10, int(0.5 / self.pace)), 1)
+        first, until = plan_cost(model, start), self.clock.spent + (share or 0.0) * self.clock.left
+        with ThreadPoolExecutor(len(chains)) as pool:
+            while made < total and self.clock.left > 0 and not self.proven:
+                begin = self.clock.spent
+                if share is not None:
+                    total = made + max(int((until - begin) / self.pace), 1)
+                some = min(part, total - made)
+                leads = [max(0.0, first + chain.change - self.cost) for chain in chains]
+                moving = [
+                    pool.submit(chain.move, priced, warm, made, some, total, lead)
+                    for chain, lead in zip(chains, leads, strict=True)
+                ]
+                for chain, one in zip(chains, moving, strict=True):
+                    one.result()
+                    self.offer(chain.best)
+                made += some
+                self.pace = 0.5 * self.pace + 0.5 * (self.clock.spent - begin) / some
+                self.collect()
+                self.say(f"trees at {arm.warm:g}")
+        return chains[0].chosen

@@ -1,0 +1,124 @@
+"""``solve_iopddl``: a plan of an IOPDDL problem and a bound, within a time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from parenvs.agents.answer import Answer
+from parenvs.agents.sharding.compiled import COMPILED
+from parenvs.agents.sharding.search import Clock, Search, Status, silent
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.sharding.plan import IntraOpPlan
+from parenvs.tasks.sharding.problem import IntraOp, IntraOpReport
+from parenvs.tasks.sharding.reduction import reduce
+
+SECONDS = 60.0
+"""Default time limit."""
+
+
+@dataclass(frozen=True, eq=False)
+class IntraOpAnswer(Answer):
+    """Strategies of an IOPDDL problem.
+
+    Attributes:
+        problem: the problem.
+        strategies: (n,) strategy of each node.
+        cost: exact cost of them.
+    """
+
+    problem: IntraOp
+    strategies: np.ndarray
+    cost: int
+
+    @cached_property
+    def plan(self) -> IntraOpPlan:
+        """The plan, which can be saved."""
+        return self.problem.plan(self.strategies)
+
+    @cached_property
+    def report(self) -> IntraOpReport:
+        """The judge's report on the plan, with the bound that was proved."""
+        return self.problem.report(self.plan).certified(self)
+
+
+def solve_iopddl(
+    problem: IntraOp,
+    seconds: float | None = SECONDS,
+    seed: int = 0,
+    steps: int | None = None,
+    processor: bool = False,
+    tell: Callable[[Status], None] = silent,
+    threads: int = 1,
+) -> IntraOpAnswer:
+    """Search for the cheapest legal plan, and prove how cheap a plan can be.
+
+    The problem is reduced first; what is done with the rest follows from its size and from what
+    came of each way to search. An interrupt (Ctrl-C) ends the search with the best plan so far.
+
+    Args:
+        problem: the problem.
+        seconds: time limit, reduction included; None: ``steps`` end the search.
+        seed: seed of the search.
+        steps: limit of rounds. Without ``seconds`` the same plan comes out every time.
+        processor: whether seconds are those of the process, on a machine that others use, too.
+        tell: told about once a second how far the search is.
+        threads: chains of moves over trees that run at once, each with draws of its own. HiGHS has
+            a thread beside them.
+
+    Raises:
+        InfeasibleError: no plan keeps the limit without a forbidden cost, or none was found.
+        ParenvsError: neither seconds nor steps are given, the costs are too large, or seconds of
+            the process are asked for with several threads, which would share them.
+    """
+    if seconds is None and steps is None:
+        raise ParenvsError("the search needs an end: give seconds or steps")
+    if (seconds is not None and not seconds > 0) or (steps is not None and steps < 1):
+        raise ParenvsError(f"seconds and steps must be positive, not {seconds} and {steps}")
+    if threads < 1 or (processor and threads > 1):
+        raise ParenvsError(
+            f"threads must be a whole number from 1, not {threads}"
+            if threads < 1
+            else "seconds of the process are for one thread; leave out processor, or threads"
+        )
+    clock = Clock(seconds, steps, processor)
+    tell(Status(0.0, None, None, "reduction"))
+    half = np.inf if seconds is None else 0.5 * seconds
+    reduced = reduce(problem, lambda: clock.spent > half)
+    notes: tuple[str, ...] = (
+        f"reduced from {len(problem):,} nodes and {len(problem.ends):,} edges to {len(reduced):,} "
+        f"and {len(reduced.ends):,} in {clock.spent:.1f} s",
+    )
+    if not COMPILED:
+        notes += (
+            "numba is not installed, so that the search is slow: pip install 'parenvs[fast]'",
+        )
+    if not len(reduced):
+        chosen, bound, rounds = np.zeros(0, dtype=np.int64), reduced.constant, 0
+    else:
+        search = Search(reduced, clock, seed, tell, threads)
+        search.run()
+        search.say("end", force=True)
+        if search.chosen is None:
+            raise InfeasibleError(
+                f"{problem.name}: no legal plan was found in {clock.spent:.0f} s; give it more "
+                "time (there may be none)"
+            )
+        chosen, rounds = search.chosen, clock.round
+        bound = search.whole_bound() + reduced.constant
+    strategies = reduced.lift(chosen)
+    cost = problem.cost(strategies)
+    return IntraOpAnswer(
+        method="iopddl",
+        proven=bound >= cost,
+        bound=float(bound),
+        evaluations=rounds,
+        seconds=clock.spent,
+        notes=notes,
+        problem=problem,
+        strategies=strategies,
+        cost=cost,
+    )

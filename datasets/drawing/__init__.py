@@ -1,1 +1,0 @@
-"""Problems drawn by number: orders of micro-batches, IOPDDL problems."""

@@ -1,0 +1,1 @@
+"""Sets of problems of jobs on nodes that come and go."""

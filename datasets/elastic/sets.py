@@ -1,0 +1,62 @@
+"""Fixed sets of clusters whose nodes come and go by chance, stored as data.
+
+    python -m parenvs.datasets.elastic.sets                      # make all sets again
+    python -m parenvs.datasets.elastic.sets elastic-test --out /tmp/sets
+
+A set is one ``.json`` of ``parenvs.tasks.elastic.files``: chains of each family and measured model, drawn
+by ``parenvs.tasks.elastic.markov.draw_markov``. Problems are called FAMILY-MODEL-NUMBER.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from parenvs.datasets.set_commands import command_line, write_files
+from parenvs.shipped import ELASTIC_SETS, MEASURED
+from parenvs.tasks.elastic.files import Row, save_set
+from parenvs.tasks.elastic.markov import FAMILIES, draw_markov
+from parenvs.tasks.elastic.problem import INTERVALS
+
+MODULE = "parenvs.datasets.elastic.sets"
+SEED = 2024
+"""Seed of the shipped sets."""
+NODES = 32
+"""Nodes at most; as many as the measured steps go."""
+COUNTS = dict(zip(ELASTIC_SETS, (16, 2, 4), strict=True))
+"""Shipped set -> problems of each family and model."""
+
+
+def make_set(name: str, seed: int) -> dict[str, Row]:
+    """Draw the problems of a shipped set, each from the seed, its set, family, model and number."""
+    place = list(COUNTS).index(name)
+    return {
+        f"{family}-{model}-{number:03d}": Row(
+            model,
+            INTERVALS,
+            draw_markov(np.random.default_rng([seed, place, i, k, number]), family, NODES),
+        )
+        for i, family in enumerate(FAMILIES)
+        for k, model in enumerate(MEASURED)
+        for number in range(COUNTS[name])
+    }
+
+
+def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
+    """Make a shipped set and write it into a folder; return the path and the number of problems."""
+    path = folder / f"{name}.json"
+    rows = make_set(name, seed)
+    save_set(path, rows)
+    return path, len(rows)
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Run the command line of this module, and return the exit status."""
+    return write_files(command_line(MODULE, __doc__, SEED), COUNTS, write_set, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

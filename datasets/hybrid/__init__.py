@@ -1,0 +1,1 @@
+"""Drawn hybrid problems, with equal and unequal servers, and their sets."""

@@ -1,0 +1,1 @@
+"""Drawn orders of micro-batches, and their sets."""

@@ -1,0 +1,60 @@
+"""Fixed sets of packed steps, stored as data, so that they outlive changes of the generator.
+
+    python -m parenvs.datasets.order.sets                    # make all sets again
+    python -m parenvs.datasets.order.sets order-test --out /tmp/sets
+
+A set is one ``.json`` of ``parenvs.tasks.order.files``: model, tokens, servers, layers and the sums of
+squared lengths of each problem, from which the seconds follow. Problems are called TIER-NUMBER.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from parenvs.datasets.order.drawing import INSIDE, OUTSIDE, TIERS, OrderRanges, draw_step
+from parenvs.datasets.set_commands import command_line, write_files
+from parenvs.shipped import ORDER_SETS
+from parenvs.tasks.order.files import save_set
+from parenvs.tasks.order.packing import PackedStep
+
+MODULE = "parenvs.datasets.order.sets"
+SEED = 1975
+"""Seed of the shipped sets."""
+SETS: dict[str, tuple[int, OrderRanges]] = dict(
+    zip(ORDER_SETS, ((10, INSIDE), (20, INSIDE), (10, OUTSIDE)), strict=True)
+)
+"""Shipped set -> number of problems of each tier, and their ranges."""
+
+
+def make_set(name: str, seed: int) -> dict[str, PackedStep]:
+    """Draw the problems of a shipped set, each from ``seed``, its set, its tier and its number."""
+    count, ranges = SETS[name]
+    place = list(SETS).index(name)
+    return {
+        f"{tier}-{number:03d}": draw_step(
+            np.random.default_rng([seed, place, row, number]), tier, ranges
+        )
+        for row, tier in enumerate(TIERS)
+        for number in range(count)
+    }
+
+
+def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
+    """Make a shipped set and write it into a folder; return the path and the number of problems."""
+    path = folder / f"{name}.json"
+    steps = make_set(name, seed)
+    save_set(path, steps)
+    return path, len(steps)
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Run the command line of this module, and return the exit status."""
+    return write_files(command_line(MODULE, __doc__, SEED), SETS, write_set, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

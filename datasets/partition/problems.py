@@ -1,0 +1,95 @@
+"""Partition problems of sets, by name: ``SET/FAMILY-NUMBER``, or ``FILE.json/NAME``."""
+
+from __future__ import annotations
+
+from parenvs import instances
+from parenvs.cluster import Cluster
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
+from parenvs.shipped import PARTITION_SETS, partition_rows
+from parenvs.tasks.partition.drawn.files import SetRow
+from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.partition.problem import Partitioning
+
+REWARD = "step_time"
+"""What partition problems of sets pay."""
+
+
+def is_set(name: str) -> bool:
+    """Return whether a name is that of a set, shipped or a file, and not of one of its problems."""
+    return name in PARTITION_SETS or name.endswith(".json")
+
+
+def family_of(name: str) -> str:
+    """Return the family in the name of a problem, ``[SET/]FAMILY-NUMBER``."""
+    return name.rpartition("/")[2].rpartition("-")[0]
+
+
+def members(set_name: str, family: str | None = None) -> tuple[str, ...]:
+    """Return the full names of the problems of a set, or of a family of it, in their order.
+
+    Raises:
+        ParenvsError: there is no such set or file, it is wrong, or it has nothing of the family.
+    """
+    names = tuple(f"{set_name}/{name}" for name in partition_rows(set_name))
+    found = tuple(name for name in names if family in (None, family_of(name)))
+    if not found:
+        known = list(dict.fromkeys(map(family_of, names)))
+        raise ParenvsError(
+            f"family: {set_name} has no problem of family {shown(family)}"
+            f"{did_you_mean(str(family), known)}; known: {', '.join(known)}"
+        )
+    return found
+
+
+def row_of(name: str) -> SetRow:
+    """Return a problem in words.
+
+    Raises:
+        UnknownInstanceError: there is no such set, file or problem.
+        ParenvsError: the file is wrong.
+    """
+    place, _, member = name.rpartition("/")
+    if not place:
+        raise UnknownInstanceError(
+            f"unknown problem {name!r}{did_you_mean(name, PARTITION_SETS)}; give a set "
+            f"({', '.join(PARTITION_SETS)}), SET/NAME, or the path of a .json file of a set"
+        )
+    rows = partition_rows(place)
+    if member not in rows:
+        raise UnknownInstanceError(
+            f"unknown problem {name!r}{did_you_mean(member, rows)}; {place} holds {len(rows)}, "
+            f"like {next(iter(rows))}"
+        )
+    return rows[member]
+
+
+def load(name: str) -> Partitioning:
+    """Build the problem of a name.
+
+    Raises:
+        ParenvsError: see ``row_of``, or the graph cannot be loaded with these settings.
+    """
+    return build(row_of(name), name)
+
+
+def build(row: SetRow, name: str) -> Partitioning:
+    """Build a problem of its description.
+
+    Args:
+        row: the description.
+        name: what messages call it.
+
+    Raises:
+        ParenvsError: the graph cannot be loaded with these settings; the line names the problem.
+    """
+    options = row.options
+    try:
+        return instances.load_partitioning(
+            row.instance,
+            Cluster.parse(row.cluster),
+            task=PartitionPlan.task,
+            reward=REWARD,
+            **options,
+        )
+    except ParenvsError as error:
+        raise type(error)(f"{name}: {error}") from None

@@ -1,0 +1,1 @@
+"""Drawn pipelines: families, generators, sets and their optima."""

@@ -1,0 +1,426 @@
+"""Draws IOPDDL problems from parts of the shipped graphs, with costs and limits at random.
+
+    python -m parenvs.datasets.sharding.drawing                 # what is drawn, as a table
+    python -m parenvs.datasets.sharding.drawing --sets          # write the list of the sets again
+
+Two families of problems. ``mesh``: the nodes are tensors, in the order in which they are made; a
+strategy splits dimensions over the two axes of a mesh, an edge leads from what an instruction reads
+to what it makes and costs what changing the splits costs. No pair is forbidden, as in the contest's
+problems after their reduction. ``classes``: the partition problem of a graph as ``parenvs iopddl
+export`` writes it (``parenvs.tasks.sharding.exchange``), cut to a part of the step; nodes are dimension
+classes and groups of tensors, and most edges forbid something.
+
+A problem is known by its number: what is drawn depends on family, ranges and number alone. Sets
+are lists of numbers with the fingerprints of their problems, so that a change of the generator is
+noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from parenvs.cluster import Cluster
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
+from parenvs.files import write_text
+from parenvs.graph.graph import Graph
+from parenvs.instances import load_partitioning
+from parenvs.shipped import data_folder
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.sharding.exchange import Exchange
+from parenvs.tasks.sharding.problem import IntraOp
+from parenvs.tasks.sharding.turns.board import Board
+from parenvs.tasks.sharding.turns.construct import completed
+
+COMMAND = "python -m parenvs.datasets.sharding.drawing"
+SEED = 2025
+"""Seed of all problems."""
+FILE = "intra-op-sets.json"
+FAMILIES = ("mesh", "classes")
+STRATEGIES = {"mesh": 25, "classes": 8}
+"""Most strategies of a node that a family's reduced problems have."""
+NODES = (8, 160)
+"""Least and most nodes of a reduced problem; what is drawn beyond is drawn again."""
+_AXES = ((2, 4), (2, 8), (4, 4))
+_MORE = (0.0, 0.1, 0.3)
+"""What limits have beyond the spare share, where no legal plan is found without."""
+_TRIES = 50
+
+
+class Ranges(NamedTuple):
+    """What problems are drawn from.
+
+    Attributes:
+        graphs: shipped graphs.
+        tensors: least and most tensors of a part.
+        noise: standard deviation of the logarithm of every cost.
+        spare: how much more than a lean plan's peak may be used, as a share of it, (from, to).
+    """
+
+    graphs: tuple[str, ...]
+    tensors: tuple[int, int]
+    noise: float
+    spare: tuple[float, float]
+
+
+RANGES = {
+    "inside": Ranges(("vgg-19", "resnet-50", "t5-base", "bert-48"), (60, 160), 0.3, (0.05, 0.3)),
+    "outside": Ranges(("llama3-8b", "unet-sd1"), (160, 240), 0.5, (0.02, 0.15)),
+}
+"""Values of ``ranges``: what agents train on, and other graphs, larger parts, tighter limits."""
+SETS = {
+    "intra-op-validation": ("inside", 10, 1_000_000),
+    "intra-op-test": ("inside", 20, 2_000_000),
+    "intra-op-outside": ("outside", 10, 2_000_000),
+}
+"""Set -> its ranges, its problems of each family, and their first number."""
+
+
+def drawn(family: str, number: int, ranges: str = "inside") -> IntraOp:
+    """Return the problem of a number.
+
+    Args:
+        family: one of ``FAMILIES``.
+        number: from 0.
+        ranges: a key of ``RANGES``.
+
+    Raises:
+        ParenvsError: there is no such family.
+    """
+    check_family(family)
+    words = [SEED, FAMILIES.index(family), list(RANGES).index(ranges), number]
+    rng = np.random.default_rng(words)
+    name = f"{family}-{ranges}-{number}"
+    for _ in range(_TRIES):
+        problem = (_mesh if family == "mesh" else _classes)(rng, RANGES[ranges], name)
+        if problem is not None:
+            return problem
+    raise InfeasibleError(f"{name}: nothing fit to play was drawn in {_TRIES} attempts")
+
+
+def check_family(family: object) -> None:
+    """Raise ``ParenvsError`` unless a family is one of ``FAMILIES``."""
+    if family not in FAMILIES:
+        raise ParenvsError(
+            f"family must be one of {', '.join(FAMILIES)}, not {shown(family)}"
+            f"{did_you_mean(str(family), FAMILIES)}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """A graph's tensors that have a place in memory, in the order in which they are made.
+
+    Attributes:
+        partitioning: the graph's partition problem.
+        tensors: (n,) tensors.
+        lives: (n, 2) half-open interval of instructions.
+        made_of: tensors and entry parameters that each tensor is made of.
+        held: entry parameters, which are there all the time.
+    """
+
+    partitioning: Partitioning
+    tensors: np.ndarray
+    lives: np.ndarray
+    made_of: tuple[tuple[int, ...], ...]
+    held: frozenset[int]
+
+
+@lru_cache(maxsize=16)
+def _source(name: str) -> _Source:
+    cluster = Cluster.parse("1x8:v100")
+    partitioning = load_partitioning(
+        name, cluster, "shardy", "pad", "operator-partition", "step_time"
+    )
+    graph, footprint = partitioning.graph, partitioning.footprint
+    transient = np.flatnonzero(footprint.transient & (footprint.bytes > 0))
+    transient = transient[np.argsort(footprint.first[transient], kind="stable")]
+    held = footprint.parameters[footprint.bytes[footprint.parameters] > 0]
+    made = _made_of(graph, set(transient.tolist()) | set(held.tolist()))
+    return _Source(
+        partitioning,
+        transient,
+        np.stack([footprint.first[transient], footprint.last[transient] + 1], axis=1),
+        tuple(tuple(sorted(made[tensor])) for tensor in transient.tolist()),
+        frozenset(held.tolist()),
+    )
+
+
+def _made_of(graph: Graph, kept: set[int]) -> dict[int, set[int]]:
+    """Return the kept tensors that each tensor is made of, through those that are not kept."""
+    made: dict[int, set[int]] = {}
+    for instruction in range(len(graph.opcode)):
+        read = graph.operands[slice(*graph.operand_offset[instruction : instruction + 2])].tolist()
+        sources: set[int] = set()
+        for tensor in read:
+            sources |= {tensor} if tensor in kept else made.get(tensor, set())
+        results = slice(*graph.result_offset[instruction : instruction + 2])
+        for tensor in graph.results[results].tolist():
+            made[tensor] = sources - {tensor}
+    return made
+
+
+def _part(rng: np.random.Generator, ranges: Ranges) -> tuple[_Source, int, int]:
+    """Draw a graph, and which of its tensors: from one to before another."""
+    source = _source(ranges.graphs[int(rng.integers(len(ranges.graphs)))])
+    count = int(rng.integers(ranges.tensors[0], ranges.tensors[1] + 1))
+    count = min(count, len(source.tensors))
+    begin = int(rng.integers(len(source.tensors) - count + 1))
+    return source, begin, begin + count
+
+
+def _mesh(rng: np.random.Generator, ranges: Ranges, name: str) -> IntraOp | None:
+    """Draw a problem of tensors that are split over a mesh of two axes."""
+    source, begin, end = _part(rng, ranges)
+    axes = _AXES[int(rng.integers(len(_AXES)))]
+    graph, footprint = source.partitioning.graph, source.partitioning.footprint
+    slow = float(np.exp(rng.uniform(np.log(0.2), np.log(5.0))))  # of changing splits
+    inner = source.tensors[begin:end].tolist()
+    read = {x for made in source.made_of[begin:end] for x in made if x in source.held}
+    tensors = [*sorted(read), *inner]
+    first, last = int(source.lives[begin, 0]), int(source.lives[end - 1, 0]) + 1
+    lives = np.array([[first, last]] * len(read) + source.lives[begin:end].tolist())
+    splits: list[list[tuple[int, int]]] = []  # of each node: class split by each axis, -1: none
+    costs, usages = [], []
+    for tensor in tensors:
+        dims = slice(*graph.dim_offset[tensor : tensor + 2])
+        whole = dict(zip(footprint.label[dims].tolist(), graph.dims[dims].tolist(), strict=True))
+        mine = [x for x in product([-1, *whole], repeat=2) if _divides(whole, x[0], x[1], axes)]
+        splits.append(mine[: STRATEGIES["mesh"]])
+        share = np.array([float(axes[0]) ** -(a >= 0) * float(axes[1]) ** -(b >= 0)
+                          for a, b in splits[-1]])  # fmt: skip
+        used = float(footprint.bytes[tensor]) * share
+        usages.append(np.ceil(used).astype(np.int64).tolist())
+        # What makes a tensor takes time by its bytes, on all devices that hold the same part.
+        noise = np.exp(ranges.noise * rng.standard_normal(len(share)))
+        costs.append(np.rint(0.1 * used * noise).astype(np.int64).tolist())
+    place = {tensor: at for at, tensor in enumerate(tensors)}
+    ends, tables = [], []
+    for tensor, made_of in zip(inner, source.made_of[begin:end], strict=True):
+        b = place[tensor]
+        held = {label for split in splits[b] for label in split}
+        for a in (place[x] for x in made_of if x in place):
+            sizes = float(footprint.bytes[tensors[a]]), float(footprint.bytes[tensor])
+            table = [[_reshard(one, other, held, *sizes, axes) for other in splits[b]]
+                     for one in splits[a]]  # fmt: skip
+            moved = slow * np.exp(ranges.noise * rng.standard_normal()) * np.array(table)
+            ends.append([a, b])
+            tables.append(np.rint(moved).astype(np.int64).ravel().tolist())
+    return _with_limit(rng, ranges, name, "mesh", lives, costs, usages, ends, tables)
+
+
+def _divides(whole: dict[int, int], a: int, b: int, axes: tuple[int, int]) -> bool:
+    """Whether splits of the dimensions of classes a and b by the axes leave no rest."""
+    if a == b >= 0:
+        return whole[a] % (axes[0] * axes[1]) == 0
+    return (a < 0 or whole[a] % axes[0] == 0) and (b < 0 or whole[b] % axes[1] == 0)
+
+
+def _reshard(
+    one: tuple[int, int], other: tuple[int, int], held: set[int], read: float, made: float,
+    axes: tuple[int, int],
+) -> float:  # fmt: skip
+    """Return bytes that devices exchange where what is read is split otherwise than what is made.
+
+    A split that the result could keep and does not is gathered, one that it cannot have is a sum
+    over the axis (all-reduce), and one that only the result has costs nothing: a device takes its
+    part.
+    """
+    moved = 0.0
+    left = read
+    for axis, (a, b) in enumerate(zip(one, other, strict=True)):
+        ways = axes[axis]
+        if a >= 0 and a != b:
+            moved += left * (ways - 1) / ways if a in held else 2 * made * (ways - 1) / ways
+        left /= ways if b >= 0 else 1
+    return moved
+
+
+def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> IntraOp | None:
+    """Draw a problem of a part of a graph's exported partition problem."""
+    source, begin, end = _part(rng, ranges)
+    whole = _exported(source.partitioning)
+    first, last = source.lives[begin, 0], source.lives[end - 1, 0] + 1
+    lo, hi = whole.intervals.T
+    inside = (lo < hi) & (lo < last) & (hi > first)
+    edges = inside[whole.ends].any(axis=1)
+    kept = inside.copy()
+    kept[whole.ends[edges]] = True
+    nodes = np.flatnonzero(kept)
+    place = np.full(len(whole), -1)
+    place[nodes] = np.arange(len(nodes))
+    lives = np.clip(whole.intervals[nodes], first, last) - first
+    lives[whole.intervals[nodes, 0] == whole.intervals[nodes, 1]] = 0
+    typical = float(np.median(whole.costs[whole.costs > 0])) if (whole.costs > 0).any() else 1e3
+    costs: list[list[int]] = []
+    usages: list[list[int]] = []
+    for node in nodes.tolist():
+        at = slice(*whole.offset[node : node + 2])
+        own = whole.costs[at].astype(float)
+        if lives[len(costs), 0] == lives[len(costs), 1] and len(own) == 2:
+            # Classes would nearly all be partitioned at the true costs.
+            own = (own + typical * (rng.random(2) < 0.5)) * np.exp(rng.standard_normal(2))
+        own *= np.exp(ranges.noise * rng.standard_normal(len(own)))
+        costs.append(np.rint(own).astype(np.int64).tolist())
+        usages.append(whole.usages[at].tolist())
+    some = np.flatnonzero((place[whole.ends] >= 0).all(axis=1))
+    ends = place[whole.ends[some]].tolist()
+    tables = [
+        whole.edge_costs[slice(*whole.edge_offset[edge : edge + 2])].tolist()
+        for edge in some.tolist()
+    ]
+    return _with_limit(rng, ranges, name, "classes", lives, costs, usages, ends, tables)
+
+
+@lru_cache(maxsize=16)
+def _exported(partitioning: Partitioning) -> IntraOp:
+    return Exchange.of(partitioning).problem
+
+
+def _with_limit(
+    rng: np.random.Generator, ranges: Ranges, name: str, family: str, lives: np.ndarray,
+    costs: list[list[int]], usages: list[list[int]], ends: list[list[int]],
+    tables: list[list[int]],
+) -> IntraOp | None:  # fmt: skip
+    """Make the problem, with a limit above what it uses if every node uses its least.
+
+    Returns:
+        The problem, or None if no legal plan is found, or little or much is left to decide.
+    """
+    lives = lives - lives[:, 0].min()
+
+    def offset(parts: list[list[int]]) -> np.ndarray:
+        return np.cumsum([0, *map(len, parts)], dtype=np.int64)
+
+    def flat(parts: list[list[int]]) -> np.ndarray:
+        return np.array([x for part in parts for x in part], dtype=np.int64)
+
+    problem = IntraOp(
+        name=name,
+        limit=None,
+        intervals=lives.astype(np.int64),
+        offset=offset(costs),
+        costs=flat(costs),
+        usages=flat(usages),
+        ends=np.array(ends, dtype=np.int64).reshape(-1, 2),
+        edge_offset=offset(tables),
+        edge_costs=flat(tables),
+    )
+    lean, _ = problem.usage(np.array([int(np.argmin(row)) for row in usages]))
+    spare = rng.uniform(*ranges.spare)
+    for more in _MORE:
+        limited = replace(problem, limit=int(lean * (1.0 + more + spare)), instance="")
+        try:
+            board = Board.of(limited)
+            if not NODES[0] <= len(board) <= NODES[1] or board.sizes.max() > STRATEGIES[family]:
+                return None
+            completed(board)
+        except InfeasibleError:
+            continue
+        return limited
+    return None
+
+
+def set_names(name: str) -> list[str]:
+    """Return the names of a set's problems, ``SET/FAMILY-NUMBER``."""
+    return [f"{name}/{member}" for member in _sets()[name]]
+
+
+def fingerprint_of(name: str) -> str:
+    """Return the fingerprint of a problem of a set, which is not drawn for it.
+
+    Args:
+        name: ``SET/FAMILY-NUMBER``.
+
+    Raises:
+        ParenvsError: there is no such problem.
+    """
+    place, _, member = name.partition("/")
+    members = _sets().get(place, {})
+    if member not in members:
+        raise ParenvsError(
+            f"unknown problem {shown(name)}{did_you_mean(member, members)}; sets: "
+            f"{', '.join(SETS)}, their problems like mesh-000"
+        )
+    return members[member]
+
+
+def of_set(name: str) -> IntraOp:
+    """Return a problem of a set.
+
+    Args:
+        name: ``SET/FAMILY-NUMBER``.
+
+    Raises:
+        ParenvsError: there is no such problem, or the generator no longer draws it.
+    """
+    fingerprint, (place, _, member) = fingerprint_of(name), name.partition("/")
+    problem = _member(place, member)
+    if problem.fingerprint != fingerprint:
+        raise ParenvsError(
+            f"{name}: the generator draws another problem now than when the set was made; install "
+            "the version that made it"
+        )
+    return replace(problem, name=name, instance="")
+
+
+def _member(place: str, member: str) -> IntraOp:
+    """Draw a problem of a set."""
+    ranges, _, first = SETS[place]
+    family, _, number = member.partition("-")
+    return drawn(family, first + int(number), ranges)
+
+
+@lru_cache(maxsize=1)
+def _sets() -> dict[str, dict[str, str]]:
+    """Read the sets: name -> fingerprints of its problems."""
+    path = data_folder() / FILE
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["sets"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ParenvsError(
+            f"{path}: damaged ({error}); make it anew with {COMMAND} --sets"
+        ) from None
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Print what is drawn or write the sets, and return the exit status."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
+    parser.add_argument("--sets", action="store_true", help="write the list of the sets again")
+    parser.add_argument("--count", type=int, default=5, help="problems of each family to print")
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    if options.sets:
+        sets = {
+            name: {
+                f"{family}-{number:03d}": _member(name, f"{family}-{number}").fingerprint
+                for family in FAMILIES
+                for number in range(count)
+            }
+            for name, (_, count, _) in SETS.items()
+        }
+        path = data_folder() / FILE
+        write_text(
+            path, json.dumps({"command": f"{COMMAND} --sets", "sets": sets}, indent=1) + "\n"
+        )
+        sys.stdout.write(f"{path}: {sum(map(len, sets.values()))} problems\n")
+        return 0
+    for family, ranges, number in product(FAMILIES, RANGES, range(options.count)):
+        board = Board.of(drawn(family, number, ranges))
+        sys.stdout.write(
+            f"{board.problem.name}: {len(board.problem)} nodes, reduced {len(board)}, "
+            f"{len(board.reduced.ends)} edges, at most {board.sizes.max()} strategies, "
+            f"{board.times} times{', free' if board.is_free else ''}\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

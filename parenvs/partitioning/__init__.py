@@ -1,5 +1,0 @@
-"""Operator partitioning and data parallelism: rules, classes, costs, the judge."""
-
-from parenvs.partitioning.problem import Partitioning, PartitionReport
-
-__all__ = ["PartitionReport", "Partitioning"]

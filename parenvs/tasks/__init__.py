@@ -1,0 +1,1 @@
+"""The tasks: each folder holds all that is of one task alone."""

@@ -1,0 +1,368 @@
+"""Policies on nodes that come and go: task ``elastic``, whose entries are policies, not plans."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from parenvs.agents.elastic.exact import hindsight, optimal
+from parenvs.agents.elastic.rules import AHEAD, RULES, LookAhead
+from parenvs.core.plan import Plan
+from parenvs.errors import ParenvsError
+from parenvs.leaderboard.kinds.base import ONE, Description, Figure, Instances, TaskKind
+from parenvs.leaderboard.policies.formats import OBSERVATION, OWN
+from parenvs.leaderboard.policies.play import Plans, load, seeds
+from parenvs.leaderboard.problem import OPTIMAL, UNKNOWN, Reference, TaskProblem
+from parenvs.shipped import ELASTIC_SETS, MEASURED, TRACES, elastic_rows
+from parenvs.tasks.elastic.library import EVENTS
+from parenvs.tasks.elastic.markov import Markov
+from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.run import Run, follow, replay
+
+KIND = "elastic"
+"""Name of the task."""
+MEAN = "elastic-train"
+"""The set whose mean chain the table ``mean-chain`` is optimal on."""
+
+
+@dataclass(frozen=True)
+class PolicyReport:
+    """What a policy earned on the courses of a problem.
+
+    Attributes:
+        runs: a run for each course.
+    """
+
+    runs: tuple[Run, ...]
+
+    legal = True
+    """Whether the plans fit the nodes; runs are of such plans alone."""
+
+    @property
+    def share(self) -> float:
+        """Samples of all courses over those of the fastest plan with free changes."""
+        best = [float(run.problem.best[run.course.nodes].sum()) for run in self.runs]
+        return sum(run.total for run in self.runs) / sum(best)
+
+
+class ElasticProblem(TaskProblem):
+    """Nodes that come and go; settings: tier, model, courses, seed, and of chains the optimum."""
+
+    decisions = ()
+
+    def load(self) -> Elastic:
+        """See ``TaskProblem.load``."""
+        return load(self.instance)
+
+    def fingerprint_of(self, target: Elastic) -> str:
+        """See ``TaskProblem.fingerprint_of``: of the plans, and of what chance decides."""
+        library = target.library
+        course = target.drawn(0)
+        chain = asdict(target.source) if isinstance(target.source, Markov) else None
+        figures = [library.rate.tolist(), library.needed.tolist(), target.intervals, chain]
+        digest = hashlib.sha256(json.dumps(figures).encode())
+        for part in (course.nodes, course.lost):
+            digest.update(np.ascontiguousarray(part, dtype=np.int16).tobytes())
+        return f"sha256:{digest.hexdigest()}"
+
+    def empty_plan(self) -> Plan:
+        """Raise an error: no plan file answers the problem.
+
+        Raises:
+            ParenvsError: always.
+        """
+        raise ParenvsError(f"{self.name}: a policy answers it, no plan does")
+
+    @cached_property
+    def head(self) -> dict[str, Any]:
+        """What names the problem; there are no plan files."""
+        return {"instance": self.instance, "fingerprint": self.fingerprint}
+
+    @property
+    def seed(self) -> int:
+        """The checker's seed, which decides the courses."""
+        return int(self.settings["seed"])
+
+    @cached_property
+    def courses(self) -> list[Any]:
+        """The courses."""
+        return [self.target.drawn(number) for number in seeds(self.target, self.seed)]
+
+    @property
+    def place(self) -> str:
+        """Instance, courses and intervals, in words."""
+        many = len(self.courses)
+        return (
+            f"{self.instance}, {many} course{'s' * (many > 1)} of {self.target.intervals} intervals"
+        )
+
+    def replayed(self, plans: Plans, policy: str) -> PolicyReport:
+        """Judge what was chosen on each course.
+
+        Raises:
+            ValueError: a course is missing or too short, or a plan does not fit the nodes.
+        """
+        if len(plans) != len(self.courses):
+            raise ValueError(f"{len(plans)} courses were played; there are {len(self.courses)}")
+        runs = []
+        for course, chosen in zip(self.courses, plans, strict=True):
+            if len(chosen) != self.target.intervals:
+                raise ValueError(f"{len(chosen)} of {self.target.intervals} intervals were played")
+            runs.append(replay(self.target, course, chosen, policy))
+        return PolicyReport(tuple(runs))
+
+    def cost(self, report: PolicyReport) -> float:
+        """See ``TaskProblem.cost``: the share of the ideal that is lost."""
+        return 1.0 - report.share
+
+    def score(self, cost: float) -> float:
+        """Return the share of the hindsight optimum's samples; 0 for less than nothing."""
+        return min(max((1.0 - cost) / (1.0 - self.reference.cost), 0.0), 1.0)
+
+    def trivial_cost(self) -> float:
+        """See ``TaskProblem.trivial_cost``: to wait earns nothing."""
+        return 1.0
+
+    def hindsight(self) -> PolicyReport:
+        """Return the most that can be earned on the courses, each known beforehand."""
+        return PolicyReport(tuple(hindsight(self.target, course) for course in self.courses))
+
+    def solved(self, seconds: float) -> Reference:
+        """See ``TaskProblem.solved``: the hindsight optimum, which no policy exceeds."""
+        cost = self.cost(self.hindsight())
+        return Reference(cost, cost, OPTIMAL, "hindsight")
+
+    def found(self) -> dict[str, Any]:
+        """See ``TaskProblem.found``: of a chain, what the optimal policy earns.
+
+        ``expected`` is its proven expected return, ``optimal`` its share on these very courses.
+        """
+        if not isinstance(self.target.source, Markov):
+            return {}
+        best = optimal(self.target)
+        runs = tuple(follow(self.target, course, best) for course in self.courses)
+        shares = {"expected": best.value, "optimal": PolicyReport(runs).share}
+        return {key: float(f"{value:.9g}") for key, value in shares.items()}
+
+    def redrawn(self, seed: int) -> ElasticProblem:
+        """Return the problem with the courses of another seed, and their hindsight optimum."""
+        if seed == self.seed:
+            return self
+        settings = {k: v for k, v in self.settings.items() if k not in ("expected", "optimal")}
+        other = replace(self, settings={**settings, "seed": seed})
+        return replace(other, reference=other.solved(0.0))
+
+    def words(self, cost: float) -> str:
+        """See ``TaskProblem.words``."""
+        return f"{100 * cost:.2f} %"
+
+
+def _of_optimal(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
+    """Return the mean share of what the optimal policy earns on the same courses."""
+    shares = [
+        (1.0 - (1.0 if cost is None else cost)) / problem.settings["optimal"]
+        for problem, cost in pairs
+        if "optimal" in problem.settings
+    ]
+    return float(np.mean(shares)) if shares else None
+
+
+OF_OPTIMAL = Figure(
+    "of the optimal policy",
+    "mean over the chains of samples / those of the proven optimal policy on the same courses; "
+    "that policy is optimal in expectation, so a lucky one can have more than 1",
+    _of_optimal,
+)
+"""The figure of chains, whose optimal policy is known."""
+
+
+def problems(instances: Instances = None) -> Iterator[ElasticProblem]:
+    """Yield the problems without references: all of the test set, and the traces."""
+    rows = elastic_rows(ELASTIC_SETS[2])
+    named = [
+        (f"{ELASTIC_SETS[2]}/{name}", name.split("-")[0], row.model) for name, row in rows.items()
+    ]
+    named += [(f"{trace}/{model}", "traces", model) for trace in TRACES for model in MEASURED]
+    for name, tier, model in named:
+        if instances is not None and name not in instances:
+            continue
+        target = load(name)
+        courses = len(seeds(target, 0))
+        settings = {"tier": tier, "model": model, "courses": courses, "seed": 0}
+        bare = ElasticProblem(name, KIND, "", name, "", settings, UNKNOWN, 1.0)
+        yield replace(bare, fingerprint=bare.fingerprint_of(target))
+
+
+AGENTS: dict[str, Description] = {
+    "keep-degrees": Description(
+        "Elastic data parallelism: tensor and pipeline degrees stay those of the first choice.",
+        "",
+        ONE,
+    ),
+    "fastest": Description(
+        "The fastest plan that fits, whatever the change costs; a network of one layer.", "", ONE
+    ),
+    "myopic": Description("The plan that earns most in this interval, with its change.", "", ONE),
+    "hysteresis": Description(
+        "Changes if it must, or to a plan that is a tenth faster; a network of two layers.", "", ONE
+    ),
+    "look-ahead": Description(
+        f"Parcae's rule: the most samples over {AHEAD} intervals, with nodes as the last hour's "
+        "trend predicts them. Recorded runs of the rule.",
+        "https://www.usenix.org/conference/nsdi24/presentation/duan",
+        f"{AHEAD} intervals ahead",
+    ),
+    "mean-chain": Description(
+        f"A table: the optimal policy on the mean chain of {MEAN}, half an episode from the end.",
+        "",
+        "value iteration beforehand",
+    ),
+    "optimal": Description(
+        "Reference: on each chain its proven optimal policy, which knows the chain; on traces, "
+        "which have none, look-ahead. Recorded runs.",
+        "",
+        "value iteration on each problem",
+    ),
+    "hindsight": Description(
+        "Reference: the most that can be earned on each course, known beforehand. Recorded runs.",
+        "",
+        "dynamic programming on each course",
+    ),
+}
+"""The project's policies: rules, networks, a table, and the two references."""
+
+
+def _weights(rows: Sequence[Mapping[int, float]], inputs: int) -> list[list[float]]:
+    """Return the weights of a layer, given for each output as input -> weight."""
+    return [[float(row.get(i, 0.0)) for row in rows] for i in range(inputs)]
+
+
+def _layer(
+    rows: Sequence[Mapping[int, float]], inputs: int, biases: Sequence[float], activation: str
+) -> dict[str, Any]:
+    weights = _weights(rows, inputs)
+    return {"weights": weights, "biases": list(biases), "activation": activation}
+
+
+_SPARES, _RATE, _CURRENT = 4, 5, 8
+"""Columns of what a network sees of a candidate: spares, rate, and whether it is in force."""
+_LITTLE = 1e-6
+"""What spares, and being in force, weigh among plans that are equally fast."""
+
+
+def _fastest() -> dict[str, Any]:
+    """Return the rule ``Fastest`` as a network: the score is the rate."""
+    row = {_RATE: 1.0, _SPARES: _LITTLE, _CURRENT: _LITTLE / 10}
+    return _network([_layer([row], OWN, [0.0], "none")])
+
+
+def _hysteresis() -> dict[str, Any]:
+    """Return the rule ``Hysteresis`` as a network: the plan in force counts a tenth more.
+
+    Its rate times 1 if it is in force is ``relu(rate + current - 1)``, as both are at most 1.
+    """
+    rows = [{_RATE: 1.0}, {_RATE: 1.0, _CURRENT: 1.0}, {_SPARES: 1.0}]
+    first = _layer(rows, OWN, [0.0, -1.0, 0.0], "relu")
+    return _network([first, _layer([{0: 1.0, 1: 0.1, 2: _LITTLE}], 3, [0.0], "none")])
+
+
+def _network(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"kind": "network", "observation": OBSERVATION, "layers": {"each": layers}}
+
+
+def mean_chain() -> Markov:
+    """Return a chain with the mean probabilities of the training set, bulk preemptions included."""
+    leave, join = [], []
+    for row in elastic_rows(MEAN).values():
+        chain = row.chain
+        leave.append(np.mean(chain.leave) + chain.bulk * chain.severity)
+        join.append(np.mean(chain.join))
+    nodes = max(row.chain.nodes for row in elastic_rows(MEAN).values())
+    return Markov(nodes, nodes // 2, (float(np.mean(leave)),), (float(np.mean(join)),))
+
+
+def _mean_chain() -> dict[str, Any]:
+    """Return the optimal policy on the mean chain as a table."""
+    tables = {}
+    for model in MEASURED:
+        library = load(f"{next(iter(TRACES))}/{model}").library
+        best = optimal(Elastic(library, mean_chain(), name=f"mean/{model}"))
+        half = best.problem.intervals // 2
+        choice = best.change[half].astype(int)
+        keeps = best.stays[half, :, :, 0]
+        choice[0] = np.where(keeps, np.arange(len(library)), choice[0])
+        assert choice.shape[0] == EVENTS
+        tables[library.name] = choice.tolist()
+    return {"kind": "table", "observation": OBSERVATION, "tables": tables}
+
+
+def _recorded(
+    run_of: Callable[[ElasticProblem], Sequence[Run]], rule: str | None = None
+) -> dict[str, Any]:
+    """Return the runs on all problems as recorded."""
+    plans = {
+        problem.name: [run.plans.tolist() for run in run_of(problem)] for problem in problems()
+    }
+    return {"kind": "recorded", "seed": 0, "rule": rule, "plans": plans}
+
+
+def _best_policy(problem: ElasticProblem) -> list[Run]:
+    """Return the runs of the optimal policy, or where there is none, of looking ahead."""
+    target = problem.target
+    if not isinstance(target.source, Markov):
+        return _looking_ahead(problem)
+    best = optimal(target)
+    return [follow(target, course, best) for course in problem.courses]
+
+
+def _looking_ahead(problem: ElasticProblem) -> list[Run]:
+    """Return the runs of the rule ``look-ahead``."""
+    return [follow(problem.target, course, LookAhead()) for course in problem.courses]
+
+
+def policy(agent: str) -> dict[str, Any]:
+    """Return one of the project's policies as JSON types; see ``TaskKind.policy``."""
+    makers: dict[str, Callable[[], dict[str, Any]]] = {
+        "fastest": _fastest,
+        "hysteresis": _hysteresis,
+        "mean-chain": _mean_chain,
+        "look-ahead": lambda: _recorded(_looking_ahead, "look-ahead"),
+        "optimal": lambda: _recorded(_best_policy),
+        "hindsight": lambda: _recorded(lambda problem: problem.hindsight().runs),
+    }
+    return makers[agent]() if agent in makers else {"kind": "rule", "rule": agent}
+
+
+def planner(agent: str, seed: int, steps: int) -> Any:
+    """Raise an error: policies answer this task.
+
+    Raises:
+        ParenvsError: always.
+    """
+    raise ParenvsError(f"task {KIND!r} takes policies, not plans; see leaderboard/README.md")
+
+
+assert set(RULES) <= set(AGENTS)
+TASKS = {
+    KIND: TaskKind(
+        title="Choose plans for a job on nodes that come and go, with a policy (docs/elastic.md).",
+        kind=KIND,
+        cost="share of the ideal samples that is lost, the ideal being the fastest plan with free "
+        "changes",
+        trivial="to wait: nothing is trained",
+        problem=ElasticProblem,
+        problems=problems,
+        agents=AGENTS,
+        planner=planner,
+        figures=(OF_OPTIMAL,),
+        policy=policy,
+        mean="arithmetic",
+    )
+}
+"""Tasks of this kind."""

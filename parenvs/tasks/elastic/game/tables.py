@@ -1,0 +1,214 @@
+"""Problems of ``ElasticPlan-v0`` in arrays of one size, and where environments get them from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.datasets.sets import family_named
+from parenvs.envs.base import PLAYED, is_sequential
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.shipped import ELASTIC_SETS, elastic_rows, load_elastic
+from parenvs.tasks.elastic.library import MOST_PLANS, MOST_SPARES, Library
+from parenvs.tasks.elastic.problem import SECONDS, Elastic
+from parenvs.tasks.elastic.trace import MOST_NODES
+
+PLAN_COLUMNS = ("tensor", "pipeline", "data", "nodes", "spares", "rate")
+"""Columns of the observation's ``plans``."""
+CHANGE_COLUMNS = ("seconds", "bytes", "current")
+"""Columns of the observation's ``change``."""
+DEGREES = 128.0
+"""Degrees are observed as log2(1 + degree) over log2 of this."""
+
+
+class Tables(NamedTuple):
+    """Problems as the environments play them; rows of the arrays are (library, interval length).
+
+    Attributes:
+        problems: (P,) the problems.
+        row: (P,) int64, row of each problem.
+        ideal: (P,) float64, see ``Elastic.ideal``.
+        earned: (L, EVENTS, 64, 64) float64, see ``Elastic.earned``.
+        lost_samples: (L, 64) float64.
+        saved: (L, 64) float64.
+        best: (L, 65) float64, samples of an interval of the fastest plan, by nodes.
+        every: (L,) int64, intervals between checkpoints.
+        used: (L, 64) int64, nodes of each plan that train.
+        held: (L, 64) int64, the same with its spares.
+        replicas: (L, 64) int64.
+        borders: (L, 64, G+1) int64, see ``Library.borders``.
+        fits: (L, 65, 65) int8, whether nodes are enough for a plan; the last column is no action.
+        plans: (L, 64, 6) float32, the observation.
+        change: (L, EVENTS, 64, 64, 3) float32, the observation, by event and plan in force.
+    """
+
+    problems: tuple[Elastic, ...]
+    row: np.ndarray
+    ideal: np.ndarray
+    earned: np.ndarray
+    lost_samples: np.ndarray
+    saved: np.ndarray
+    best: np.ndarray
+    every: np.ndarray
+    used: np.ndarray
+    held: np.ndarray
+    replicas: np.ndarray
+    borders: np.ndarray
+    fits: np.ndarray
+    plans: np.ndarray
+    change: np.ndarray
+
+    @classmethod
+    def of(cls, problems: Sequence[Elastic]) -> Tables:
+        """Make the arrays of some problems."""
+        rows: dict[tuple[int, float], Elastic] = {}
+        place = []
+        for problem in problems:
+            key = (id(problem.library), problem.seconds)
+            rows.setdefault(key, problem)
+            place.append(list(rows).index(key))
+        firsts = list(rows.values())
+        libraries = [problem.library for problem in firsts]
+        width = max(library.borders.shape[1] for library in libraries)
+        nodes = np.arange(MOST_NODES + 1)[:, None]
+        fits = np.zeros((len(firsts), MOST_NODES + 1, MOST_PLANS + 1), dtype=np.int8)
+        best = np.zeros((len(firsts), MOST_NODES + 1))
+        for i, (problem, library) in enumerate(zip(firsts, libraries, strict=True)):
+            fits[i, :, : len(library)] = library.needed <= nodes
+            best[i] = (fits[i, :, : len(library)] * library.rate).max(axis=1) * problem.seconds
+        return cls(
+            tuple(problems),
+            np.array(place),
+            np.array([problem.ideal for problem in problems]),
+            _stack([problem.earned for problem in firsts], MOST_PLANS, MOST_PLANS),
+            _stack([problem.lost_samples for problem in firsts], MOST_PLANS),
+            _stack([problem.saved for problem in firsts], MOST_PLANS),
+            best,
+            np.array([library.costs.every for library in libraries]),
+            _stack([library.used for library in libraries], MOST_PLANS),
+            _stack([library.needed for library in libraries], MOST_PLANS),
+            _stack([library.replicas for library in libraries], MOST_PLANS),
+            _stack([_widened(library.borders, width) for library in libraries], MOST_PLANS, width),
+            fits,
+            _stack([_plans(library) for library in libraries], MOST_PLANS, len(PLAN_COLUMNS)),
+            _stack([_change(x) for x in firsts], MOST_PLANS, MOST_PLANS, len(CHANGE_COLUMNS)),
+        )
+
+
+def _stack(arrays: Sequence[np.ndarray], *shape: int) -> np.ndarray:
+    """Stack arrays, with their last axes filled up with zeros to a shape."""
+    first = arrays[0]
+    front = first.shape[: first.ndim - len(shape)]
+    result = np.zeros((len(arrays), *front, *shape), dtype=first.dtype)
+    for i, array in enumerate(arrays):
+        place: Any = (i, *(slice(length) for length in array.shape))
+        result[place] = array
+    return result
+
+
+def _widened(borders: np.ndarray, width: int) -> np.ndarray:
+    """Repeat the end of every plan's nodes up to a width."""
+    return np.pad(borders, ((0, 0), (0, width - borders.shape[1])), mode="edge")
+
+
+def _plans(library: Library) -> np.ndarray:
+    """Return what is observed of the plans themselves, (K, 6) float32; the one that waits is 0."""
+    degrees = [plan.degrees for plan in library.candidates]
+    result = np.zeros((len(library), len(PLAN_COLUMNS)))
+    result[1:, :3] = np.log2(1.0 + np.array(degrees)) / np.log2(DEGREES)
+    result[:, 3] = library.used / MOST_NODES
+    result[:, 4] = library.spares / MOST_SPARES
+    result[:, 5] = library.rate / library.rate.max()
+    return np.minimum(result, 1.0).astype(np.float32)
+
+
+def _change(problem: Elastic) -> np.ndarray:
+    """Return what is observed of changes, (EVENTS, K, K, 3) float32."""
+    library = problem.library
+    seconds, egress = library.tables
+    result = np.zeros((*seconds.shape, len(CHANGE_COLUMNS)), dtype=np.float32)
+    result[..., 0] = np.minimum(seconds / problem.seconds, 1.0)
+    result[..., 1] = np.minimum(egress / library.state.bytes, 1.0)
+    result[..., 2] = np.eye(len(library))
+    return result
+
+
+class Source:
+    """Where the problems of episodes come from.
+
+    Attributes:
+        instance: of the arguments.
+        tables: all problems that episodes can have.
+
+    Raises:
+        ParenvsError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        instance: str = ELASTIC_SETS[0],
+        model: str | None = None,
+        interval: float = SECONDS,
+        cluster: str | None = None,
+        batch: int | None = None,
+        problem: Elastic | None = None,
+        family: str | None = None,
+        order: str = PLAYED[0],
+    ) -> None:
+        """Load the problems; see ``ElasticPlanEnv`` for the arguments."""
+        self.instance, self.order = instance, order
+        is_set = problem is None and instance in ELASTIC_SETS
+        for name, asked in (("order", is_sequential(order)), ("family", family is not None)):
+            if asked and not is_set:
+                raise ParenvsError(
+                    f"{name}: it is of a set, like instance='elastic-test'; leave it out"
+                )
+        if problem is not None:
+            self.tables = Tables.of([problem])
+        elif instance in ELASTIC_SETS:
+            for name, value in (("cluster", cluster), ("batch", batch)):
+                if value is not None or interval != SECONDS:
+                    raise ParenvsError(
+                        f"{name if value is not None else 'interval'}: problems of {instance} have "
+                        "settings of their own; leave it out"
+                    )
+            self.tables = _of_set(instance, model, family)
+        else:
+            self.tables = Tables.of([load_elastic(instance, model, interval, cluster, batch)])
+        self.is_random = any(problem.is_random for problem in self.tables.problems)
+
+    def draw(self, rng: np.random.Generator, played: int = 0) -> tuple[int, np.ndarray | None]:
+        """Return the number of the next episode's problem, and what decides its course.
+
+        Args:
+            rng: the generator of the environment; a named trace draws no numbers.
+            played: problems since the last seed, by which a set is played in its order.
+        """
+        count = len(self.tables.problems)
+        if is_sequential(self.order):
+            number = played % count
+        else:
+            number = int(rng.integers(count)) if count > 1 else 0
+        return number, self.tables.problems[number].draw(rng)
+
+
+@lru_cache(maxsize=8)
+def _of_set(name: str, model: str | None, family: str | None) -> Tables:
+    """Return the problems of a set, or those of it with a model or of a family."""
+    rows = elastic_rows(name)
+    names = [x for x, row in rows.items() if model is None or row.model == model]
+    if not names:
+        known = sorted({row.model for row in rows.values()})
+        raise ParenvsError(f"model: {name} has none of {model!r}; known: {', '.join(known)}")
+    if family is not None:
+        families = list(dict.fromkeys(map(family_named, names)))
+        names = [x for x in names if family_named(x) == family]
+        if not names:
+            hint = did_you_mean(family, families)
+            raise ParenvsError(
+                f"family: {name} has none of {shown(family)}{hint}; known: {', '.join(families)}"
+            )
+    return Tables.of([load_elastic(f"{name}/{x}") for x in names])

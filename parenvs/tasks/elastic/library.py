@@ -1,0 +1,303 @@
+"""The candidate plans of a job: degrees, spares, and the samples a second that each earns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.elastic.costs import Costs
+from parenvs.tasks.elastic.movement import Degrees, Layout, Movement, atom_bytes, minimal
+from parenvs.tasks.elastic.state import State
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.uniform import Uniform
+
+MOST_PLANS = 64
+"""Most candidates, that of waiting among them."""
+MOST_DEGREES = 46
+"""Most different degrees; the other candidates are the best of them with spares."""
+MOST_SPARES = 2
+"""Most nodes that a candidate keeps as spares."""
+LOST = 4
+"""So many lost nodes stand for more, too."""
+EVENTS = 1 + LOST + MOST_SPARES + 1
+"""What may have happened to a plan: nothing; 1 to 4 of its nodes lost; 1 or 2 lost, and spares
+ready; and more lost than replicas hold (``GONE``)."""
+READY, GONE = LOST, EVENTS - 1
+"""``READY + k``: k nodes lost, with spares ready. ``GONE``: a part of the state is lost."""
+_SHARES = {"micro_batch": (1, 2, 4, 8, 16), "recompute": ("none", "selective", "full")}
+
+
+class Candidate(NamedTuple):
+    """A plan: its degrees, the nodes that it keeps as spares, and its samples a second."""
+
+    degrees: Degrees
+    spares: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class Library:
+    """At most 64 candidate plans of one job, number 0 of which is to wait.
+
+    Attributes:
+        name: of the model and where its figures are from.
+        state: the model's.
+        costs: of changes.
+        devices: of a node.
+        candidates: the plans, without the one that waits.
+    """
+
+    name: str
+    state: State
+    costs: Costs
+    devices: int
+    candidates: tuple[Candidate, ...]
+
+    def __post_init__(self) -> None:
+        """Raise an error if there are no candidates, or too many."""
+        if not 1 <= len(self.candidates) < MOST_PLANS:
+            raise InfeasibleError(
+                f"{self.name}: {len(self.candidates)} candidate plans; from 1 to {MOST_PLANS - 1} "
+                "are possible, give another cluster or batch"
+            )
+
+    def __len__(self) -> int:
+        """Return K, the number of plans, with the one that waits."""
+        return len(self.candidates) + 1
+
+    @cached_property
+    def rate(self) -> np.ndarray:
+        """(K,) samples a second."""
+        return np.array([0.0, *(plan.rate for plan in self.candidates)])
+
+    @cached_property
+    def used(self) -> np.ndarray:
+        """(K,) nodes that train."""
+        nodes = [plan.degrees.hosts(self.devices) for plan in self.candidates]
+        return np.array([0, *nodes], dtype=np.int64)
+
+    @cached_property
+    def spares(self) -> np.ndarray:
+        """(K,) nodes that are kept as spares."""
+        return np.array([0, *(plan.spares for plan in self.candidates)], dtype=np.int64)
+
+    @cached_property
+    def sizes(self) -> list[tuple[int, int, int]]:
+        """(used, spares, replicas) of each plan."""
+        columns = (self.used.tolist(), self.spares.tolist(), self.replicas.tolist())
+        return list(zip(*columns, strict=True))
+
+    @property
+    def needed(self) -> np.ndarray:
+        """(K,) nodes that must be there."""
+        return self.used + self.spares
+
+    @cached_property
+    def replicas(self) -> np.ndarray:
+        """(K,) nodes that hold the same part of the state."""
+        found = [replica_nodes(plan.degrees, self.devices) for plan in self.candidates]
+        return np.array([1, *(x or 1 for x in found)], dtype=np.int64)
+
+    @cached_property
+    def borders(self) -> np.ndarray:
+        """(K, G+1) first node of each group of replicas, and the end, again and again.
+
+        The i-th oldest node in use is replica i % R of group i // R.
+        """
+        most = int((self.used // self.replicas).max())
+        return np.minimum(np.arange(most + 1) * self.replicas[:, None], self.used[:, None])
+
+    @cached_property
+    def movements(self) -> dict[tuple[Degrees, Degrees, int], Movement]:
+        """What moves from degrees to degrees with so many nodes lost, by ``minimal``.
+
+        The nodes lost are of different groups, so that a replica of each part is left. They are
+        exchanged for empty ones.
+        """
+        distinct = list(dict.fromkeys(plan.degrees for plan in self.candidates))
+        grid = math.lcm(*(degrees.tensor for degrees in distinct))
+        size = atom_bytes(self.state, grid)
+        layouts = [Layout.of(self.state, degrees, grid, self.devices) for degrees in distinct]
+        result = {}
+        for old in layouts:
+            replicas = replica_nodes(old.degrees, self.devices) or 1
+            most = min(LOST, old.hosts - old.hosts // replicas)
+            for count in range(most + 1):
+                lost = _lost_nodes(old.hosts, replicas, count)
+                for new in layouts:
+                    on = old.on(max(old.hosts, new.hosts), lost)
+                    moved = minimal(size, on, old, new)
+                    result[old.degrees, new.degrees, count] = moved
+        return result
+
+    @cached_property
+    def tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of a change, and bytes that the busiest node sends, (EVENTS, K, K) each.
+
+        Indices are what happened, the plan in force, and the next one. Waiting costs nothing; after
+        it, and after a loss of state, a checkpoint is read.
+        """
+        seconds, egress = np.zeros((2, EVENTS, len(self), len(self)))
+        movements, costs = self.movements, self.costs
+        for k, old in enumerate((None, *self.candidates)):
+            for j, new in enumerate(self.candidates, 1):
+                anew = costs.unplanned(int(self.used[j]), None)
+                seconds[:, k, j] = anew
+                if old is None:
+                    continue
+                is_same = old.degrees == new.degrees
+                for event in range(GONE):
+                    lost = event if event <= READY else event - READY
+                    found = movements.get((old.degrees, new.degrees, lost))
+                    if found is None:  # no replica can be left
+                        continue
+                    egress[event, k, j] = found.egress_bytes
+                    joins = bool(self.used[j] > self.used[k] - lost)
+                    if event == 0 and is_same:
+                        more = new.spares > old.spares
+                        seconds[0, k, j] = costs.planned(found, new.degrees, True) * more
+                    elif event == 0 or event > READY:
+                        seconds[event, k, j] = costs.planned(found, new.degrees, joins)
+                    else:
+                        seconds[event, k, j] = costs.unplanned(int(self.used[j]), found)
+        return seconds, egress
+
+    @classmethod
+    def measured(cls, content: dict[str, Any], state: State) -> Library:
+        """Make the library of a file of measured steps, whose nodes have one device each.
+
+        Args:
+            content: of ``gpt-1.5b.json`` or ``bert-large.json`` of the shipped measurements.
+            state: the model's.
+        """
+        plans = [
+            (Degrees(1, int(pipeline), int(data)), float(rate))
+            for data, pipeline, _, rate in content["measured"]
+        ]
+        costs = Costs.of_parcae(content["model_build_ms"])
+        return cls(f"{content['model']}-measured", state, costs, 1, chosen(plans, 1))
+
+    @classmethod
+    def modelled(cls, problem: Hybrid, costs: Costs | None = None) -> Library:
+        """Make the library of what the cost model says of uniform plans on parts of a cluster.
+
+        All degrees have the micro-batch and the recomputation that are fastest of those that fit
+        the memory. Every replica holds the whole optimiser state (ZeRO 0), so that one can be lost.
+
+        Args:
+            problem: model, cluster, batch and stack; its servers are the nodes.
+            costs: of changes (default: ``Costs.of_state``).
+        """
+        cluster, devices = problem.cluster, problem.cluster.devices_per_server
+        found: list[tuple[Degrees, float]] = []
+        options = list(_degrees(problem))
+        for micro_batch in _SHARES["micro_batch"]:
+            for mode in _SHARES["recompute"]:
+                tp, pp, dp = np.array(options).T
+                steps = np.ceil(problem.batch / (dp * micro_batch))
+                plans = Uniform(
+                    tp, pp, dp, micro_batch, steps * dp * micro_batch, recompute=mode,
+                    sequence_parallel=tp > 1,
+                )  # fmt: skip
+                seconds, size = plans.judged(problem.model, cluster, problem.machine)
+                fits = size["total"] <= problem.memory_limit
+                rate = np.where(fits & (dp * micro_batch <= problem.batch), problem.batch, 0)
+                rate = rate / seconds["length"]
+                found += [(x, float(y)) for x, y in zip(options, rate, strict=True) if y > 0]
+        best: dict[Degrees, float] = {}
+        for degrees, speed in found:
+            best[degrees] = max(best.get(degrees, 0.0), speed)
+        state = State.of(problem.model)
+        name = f"{problem.instance} on {cluster}"
+        costs = costs or Costs.of_state(state.bytes)
+        return cls(name, state, costs, devices, chosen(best.items(), devices))
+
+
+def happened(
+    lost: np.ndarray,
+    used: np.ndarray,
+    needed: np.ndarray,
+    replicas: np.ndarray,
+    borders: np.ndarray,
+) -> np.ndarray:
+    """Return what happened to plans, see ``EVENTS``, (k,) int64.
+
+    Args:
+        lost: (k, N+1) how many of the m oldest nodes left, by m.
+        used: (k,) nodes of each plan that trained.
+        needed: (k,) the same with its spares.
+        replicas: (k,) nodes that hold the same part of the state.
+        borders: (k, G+1) first node of each group of these, see ``Library.borders``.
+    """
+    row = np.arange(len(lost))
+    count = lost[row, used].astype(np.int64)
+    ready = lost[row, np.minimum(needed, lost.shape[1] - 1)] <= needed - used
+    event = np.where(ready, READY + count, np.minimum(count, LOST))
+    groups = np.diff(np.take_along_axis(lost, borders, axis=1), axis=1)
+    event[(groups == replicas[:, None]).any(axis=1)] = GONE
+    event[count == 0] = 0
+    return event
+
+
+def replica_nodes(degrees: Degrees, devices: int) -> int | None:
+    """Return on how many nodes each part of the state lies; None if that differs by part."""
+    tensor, pipeline, data = degrees
+    if tensor % devices == 0:
+        return data
+    if devices % tensor or (tensor * pipeline * data) % devices:
+        return None
+    if (tensor * data) % devices == 0:
+        return tensor * data // devices
+    return 1 if devices % (tensor * data) == 0 else None
+
+
+def chosen(plans: Iterable[tuple[Degrees, float]], devices: int) -> tuple[Candidate, ...]:
+    """Return the candidates of a library, by their nodes.
+
+    Of the degrees, those that come closest to the fastest of at most as many nodes; and with one
+    spare, then with two, those that no other of at most as many nodes is faster than.
+
+    Args:
+        plans: degrees and samples a second.
+        devices: of a node.
+    """
+    rows = sorted((d.hosts(devices), -rate, d) for d, rate in plans)
+    best, regret = 0.0, []
+    for nodes, minus, degrees in rows:
+        best = max(best, -minus)
+        regret.append((1 + minus / best, nodes, degrees, -minus))
+    kept = sorted(regret)[:MOST_DEGREES]
+    room = MOST_PLANS - 1 - len(kept)
+    fastest = [row for row in sorted(kept, key=lambda row: -row[1]) if row[0] == 0.0]
+    most = max(row[1] for row in kept)
+    more = [(row, spares) for spares in range(1, MOST_SPARES + 1) for row in fastest]
+    more = [(row, spares) for row, spares in more if row[1] + spares <= most][:room]
+    rows_of = [(row, 0) for row in kept] + more
+    rows_of.sort(key=lambda pair: (pair[0][1] + pair[1], pair[1], pair[0][2]))
+    return tuple(Candidate(row[2], spares, row[3]) for row, spares in rows_of)
+
+
+def _degrees(problem: Hybrid) -> Iterable[Degrees]:
+    """Yield the degrees that fill whole nodes of the cluster."""
+    cluster, devices = problem.cluster, problem.cluster.devices_per_server
+    for tensor in (t for t in range(1, devices + 1) if devices % t == 0):
+        if problem.model.reasons_against_tp(tensor) is not None:
+            continue
+        most = cluster.devices // tensor
+        for pipeline in range(1, min(len(problem.model), most) + 1):
+            for data in range(1, min(most // pipeline, problem.batch) + 1):
+                degrees = Degrees(tensor, pipeline, data)
+                if replica_nodes(degrees, devices) is not None:
+                    yield degrees
+
+
+def _lost_nodes(nodes: int, replicas: int, count: int) -> list[int]:
+    """Return nodes of different groups, of each group one after the other, but never its last."""
+    groups = nodes // replicas
+    return [(i % groups) * replicas + replicas - 1 - i // groups for i in range(count)]

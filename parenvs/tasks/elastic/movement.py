@@ -1,0 +1,392 @@
+"""What moves when a plan is exchanged for another: which slice goes from which rank to which.
+
+A rank is ``r = t + T (d + D p)`` for tensor, pipeline and data degrees T, P, D; consecutive ranks
+share a host. Shard t of T and shard t' of T' of n elements of b bytes have
+``max(0, min((t+1)/T, (t'+1)/T') - max(t/T, t'/T')) n b`` bytes in common (``overlap``). Tensors
+that are not split count whole.
+
+Three ways: ``minimal``: what is on a device stays, and replicas to read from and hosts of the new
+ranks are chosen so that the host that sends most sends as little as possible. ``tenplex``: every
+rank of the new plan fetches its whole shard from replica 0 of the old one (Tenplex, SOSP 2024).
+``central``: the state goes to host 0 and from there to every rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from parenvs.errors import ParenvsError, shown
+from parenvs.tasks.elastic.state import State, shards
+
+WAYS = ("minimal", "tenplex", "central")
+"""Ways to move the state."""
+FIXED_SECONDS, EGRESS_BYTES, SLICED_BYTES = 2.83, 4.70e9, 12.76e9
+"""Seconds of a change, and bytes a second that a host sends and slices.
+
+A fit of three constants to nine published times of Tenplex (R2 0.97, errors -16 to +21 %, in
+sample); those of another cluster take their place by the arguments of ``Movement.seconds``."""
+
+
+class Degrees(NamedTuple):
+    """Degrees of a plan: T tensor, P pipeline, D data."""
+
+    tensor: int
+    pipeline: int
+    data: int
+
+    @property
+    def ranks(self) -> int:
+        """Devices of the plan."""
+        return self.tensor * self.pipeline * self.data
+
+    def hosts(self, devices: int) -> int:
+        """Hosts of so many devices that the plan takes."""
+        return -(-self.ranks // devices)
+
+    def __str__(self) -> str:
+        """Return the degrees as text."""
+        return f"T{self.tensor} P{self.pipeline} D{self.data}"
+
+
+@dataclass(frozen=True)
+class Movement:
+    """What moves.
+
+    Attributes:
+        way: one of ``WAYS``.
+        bytes: all bytes that a rank fetches from another one, or all that it fetches (``tenplex``).
+        network_bytes: those that cross the network.
+        egress_bytes: most that a host sends.
+        sliced_bytes: those that are cut out of larger shards or put together from smaller ones.
+        hosts: host of each host-full of new ranks.
+    """
+
+    way: str
+    bytes: float
+    network_bytes: float
+    egress_bytes: float
+    sliced_bytes: float
+    hosts: tuple[int, ...]
+
+    def seconds(
+        self,
+        fixed: float = FIXED_SECONDS,
+        egress: float = EGRESS_BYTES,
+        sliced: float = SLICED_BYTES,
+    ) -> float:
+        """Return the seconds of the change; arguments are seconds and bytes a second."""
+        return fixed + self.egress_bytes / egress + self.sliced_bytes / sliced
+
+
+def overlap(shard: int, of: int, other: int, others: int) -> float:
+    """Return the share of a tensor that two shards, of two degrees, have in common."""
+    return max(0.0, min((shard + 1) / of, (other + 1) / others) - max(shard / of, other / others))
+
+
+def slices(
+    state: State,
+    old: Degrees,
+    new: Degrees,
+    within: tuple[np.ndarray, np.ndarray] | None = None,
+) -> np.ndarray:
+    """Return the bytes that each new shard takes of each old one, (P T, P' T').
+
+    A tensor that is not split is taken from the first shard that a new one overlaps.
+
+    Args:
+        state: the model's.
+        old: degrees that the state is laid out for.
+        new: degrees that it is wanted for.
+        within: (P, n) and (P', n) 1 where a layer is in a stage (default: dealt out evenly).
+    """
+    grid = np.array(
+        [[overlap(i, old.tensor, j, new.tensor) for j in range(new.tensor)]
+         for i in range(old.tensor)]
+    )  # fmt: skip
+    first = np.eye(old.tensor)[[(grid[:, j] > 0).argmax() for j in range(new.tensor)]].T
+    inside = within or [_within(state, degrees.pipeline) for degrees in (old, new)]
+    split = (inside[0] * state.split) @ inside[1].T
+    whole = (inside[0] * state.whole) @ inside[1].T
+    both = split[:, None, :, None] * grid[None, :, None, :]
+    both = both + whole[:, None, :, None] * first[None, :, None, :]
+    return both.reshape(old.pipeline * old.tensor, new.pipeline * new.tensor)
+
+
+def move(
+    state: State,
+    old: Degrees,
+    new: Degrees,
+    way: str = "minimal",
+    devices: int = 4,
+    hosts: int | None = None,
+    fixed_hosts: bool = False,
+    exact: bool = True,
+) -> Movement:
+    """Return what moves from one plan to another.
+
+    Args:
+        state: the model's.
+        old: degrees that the state is laid out for, on the hosts from number 0 on.
+        new: degrees that it is wanted for.
+        way: one of ``WAYS``.
+        devices: of a host.
+        hosts: hosts that there are (default: as many as the larger plan takes).
+        fixed_hosts: of ``minimal``, whether new ranks are on the hosts from number 0 on, so that
+            only the replicas to read from are chosen.
+        exact: of ``minimal``, whether the least egress is proven by a mixed-integer program, or
+            hosts are those of the least bytes in all, and replicas share what is read.
+
+    Raises:
+        ParenvsError: the way is unknown, or there are too few hosts.
+    """
+    needed = max(old.hosts(devices), new.hosts(devices))
+    hosts = needed if hosts is None else hosts
+    if way not in WAYS:
+        raise ParenvsError(f"way must be one of {', '.join(WAYS)}, not {shown(way)}")
+    if hosts < needed:
+        raise ParenvsError(f"{hosts} hosts of {devices} devices are too few: {needed} are needed")
+    if way != "minimal":
+        return _fetched(state, old, new, way, devices)
+    grid = math.lcm(old.tensor, new.tensor)
+    size = atom_bytes(state, grid)
+    before, after = (Layout.of(state, degrees, grid, devices) for degrees in (old, new))
+    place = np.arange(after.hosts) if fixed_hosts else None
+    return minimal(size, before.on(hosts), before, after, place, exact)
+
+
+class Layout(NamedTuple):
+    """Where the state lies for a plan; atoms are those of ``atom_bytes``.
+
+    Attributes:
+        degrees: of the plan.
+        devices: of a host.
+        grid: parts of what is split.
+        held: (hosts * devices, A) bool, atoms of each device.
+        asked: (hosts, A) float32, devices of each host that hold an atom.
+    """
+
+    degrees: Degrees
+    devices: int
+    grid: int
+    held: np.ndarray
+    asked: np.ndarray
+
+    @property
+    def hosts(self) -> int:
+        """Hosts that the plan takes."""
+        return len(self.asked)
+
+    @classmethod
+    def of(cls, state: State, degrees: Degrees, grid: int, devices: int) -> Layout:
+        """Return the layout of degrees, whose T divides the grid."""
+        hosts = degrees.hosts(devices)
+        held = np.zeros((hosts * devices, len(state.split) * (grid + 1)), dtype=bool)
+        held[: degrees.ranks] = held_by_rank(state, degrees, grid)
+        asked = held.reshape(hosts, devices, -1).sum(axis=1, dtype=np.float32)
+        return cls(degrees, devices, grid, held, asked)
+
+    def on(self, hosts: int, lost: Sequence[int] = ()) -> np.ndarray:
+        """Return what is on each device of so many hosts, (hosts, devices, A) bool.
+
+        Args:
+            hosts: number of hosts, of which the plan takes the first.
+            lost: hosts that have left, in whose place new ones hold nothing.
+        """
+        result = np.zeros((hosts, self.devices, self.held.shape[1]), dtype=bool)
+        result[: self.hosts] = self.held.reshape(self.hosts, self.devices, -1)
+        result[list(lost)] = False
+        return result
+
+
+def minimal(
+    size: np.ndarray,
+    on: np.ndarray,
+    old: Layout,
+    new: Layout,
+    place: np.ndarray | None = None,
+    exact: bool = False,
+) -> Movement:
+    """Return what moves if what is on a device stays there.
+
+    Args:
+        size: (A,) bytes of the atoms.
+        on: (H, devices, A) bool, what is on each device now; an atom that is nowhere is not sent,
+            as it comes from a checkpoint.
+        old: layout of the plan that it is laid out for.
+        new: layout that is wanted.
+        place: hosts of the new ranks (default: chosen).
+        exact: see ``move``.
+    """
+    had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
+    if exact and place is None:
+        place, egress = least_placement(had, new.asked, size)
+    elif place is None:
+        place = fewest_bytes(had, new.asked, size)
+        egress = shared(had, new.asked, size, place)
+    else:
+        egress = (least_egress if exact else shared)(had, new.asked, size, place)
+    missing = new.asked * ~had[place]
+    fresh = new.held & ~on[place].reshape(new.held.shape)
+    counts = fresh.sum(axis=0)
+    split = len(size) // (old.grid + 1) * old.grid
+    is_cut = old.degrees.tensor != new.degrees.tensor
+    return Movement(
+        WAYS[0],
+        float(counts @ size),
+        float(missing.sum(axis=0) @ size),
+        egress,
+        float(counts[:split] @ size[:split]) if is_cut else 0.0,
+        tuple(int(x) for x in place),
+    )
+
+
+def _fetched(state: State, old: Degrees, new: Degrees, way: str, devices: int) -> Movement:
+    """Return what moves if every rank fetches its shard from replica 0, or from host 0."""
+    size = slices(state, old, new)
+    unit, target = np.arange(len(size)), np.arange(new.ranks)
+    t, p = unit % old.tensor, unit // old.tensor
+    source = (t + old.tensor * old.data * p) // devices
+    wanted = target % new.tensor + new.tensor * (target // (new.tensor * new.data))
+    fetched = size[:, wanted]  # (units, ranks)
+    cut = np.zeros(0) if old.tensor == new.tensor else _split_bytes(state, new)[wanted]
+    host = target // devices
+    if way == "central":
+        gathered = size.sum(axis=1)[source != 0].sum()
+        out = fetched[:, host != 0].sum()
+        network, egress = gathered + out, out
+        total = size.sum() + fetched.sum()
+    else:
+        away = fetched * (source[:, None] != host)
+        network, total = away.sum(), fetched.sum()
+        egress = np.bincount(source, away.sum(axis=1)).max()
+    used = tuple(range(new.hosts(devices)))
+    return Movement(way, float(total), float(network), float(egress), float(cut.sum()), used)
+
+
+def _split_bytes(state: State, degrees: Degrees) -> np.ndarray:
+    """(P T,) bytes of each shard that tensor parallelism divides."""
+    by_stage = _within(state, degrees.pipeline) @ state.split / degrees.tensor
+    return np.repeat(by_stage, degrees.tensor)
+
+
+def _within(state: State, stages: int) -> np.ndarray:
+    """(P, n) 1 where a layer is in a stage."""
+    bounds, layer = state.bounds(stages), np.arange(len(state.split))
+    return ((layer >= bounds[:-1, None]) & (layer < bounds[1:, None])).astype(float)
+
+
+def atom_bytes(state: State, grid: int) -> np.ndarray:
+    """Return the bytes of the atoms of a state, ((grid + 1) n,): no shard holds a part of one.
+
+    An atom is one of ``grid`` equal parts of what is split in a layer, and behind those, what is
+    not split in a layer.
+    """
+    return np.concatenate([np.repeat(state.split / grid, grid), state.whole])
+
+
+def held_by_rank(state: State, degrees: Degrees, grid: int) -> np.ndarray:
+    """Return the atoms that each rank holds, (ranks, atoms) bool."""
+    layers = _within(state, degrees.pipeline) > 0
+    part = shards(degrees.tensor, grid)
+    split = layers[:, None, :, None] & part[None, :, None, :]
+    whole = np.broadcast_to(layers[:, None], (len(layers), degrees.tensor, layers.shape[1]))
+    unit = np.concatenate([split.reshape(*split.shape[:2], -1), whole], axis=2)
+    return np.repeat(unit, degrees.data, axis=0).reshape(degrees.ranks, -1)
+
+
+def fewest_bytes(had: np.ndarray, asked: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Return the hosts of the new ranks that need the fewest bytes in all, (J,).
+
+    Args:
+        had: (H, A) bool, atoms of each host.
+        asked: (J, A) how many ranks of each host-full of new ranks need an atom.
+        size: (A,) bytes.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    resident = (had * size.astype(np.float32)) @ asked.T
+    host, full = linear_sum_assignment(resident, maximize=True)
+    return np.asarray(host[np.argsort(full)])
+
+
+def shared(had: np.ndarray, asked: np.ndarray, size: np.ndarray, place: np.ndarray) -> float:
+    """Return the most that a host sends if all that hold an atom send equal parts of it."""
+    demand = (asked * ~had[place]).sum(axis=0) * size
+    return float((had @ (demand / np.maximum(had.sum(axis=0), 1))).max())
+
+
+def least_egress(had: np.ndarray, asked: np.ndarray, size: np.ndarray, place: np.ndarray) -> float:
+    """Return the least that the host that sends most can send, for given hosts of the new ranks."""
+    return _program(had, asked, size, place)[1]
+
+
+def least_placement(
+    had: np.ndarray, asked: np.ndarray, size: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return hosts of the new ranks whose largest egress is least, and that egress, in bytes."""
+    place = fewest_bytes(had, asked, size)
+    if not (asked * ~had[place]).any():
+        return place, 0.0
+    return _program(had, asked, size, None)
+
+
+def _program(
+    had: np.ndarray, asked: np.ndarray, size: np.ndarray, place: np.ndarray | None
+) -> tuple[np.ndarray, float]:
+    """Solve the assignment of hosts and sources as one mixed-integer program.
+
+    Atoms with the same holders that are needed alike are one. Variables: x[h, j], whether
+    host h takes host-full j; y[h, a], bytes of atom a that host h sends; z, the most.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    hosts, fulls = len(had), len(asked)
+    columns = np.concatenate([had, asked]).T
+    kinds, inverse = np.unique(columns, axis=0, return_inverse=True)
+    amount = np.bincount(inverse.ravel(), size, len(kinds)) / 1e9
+    holder, need = kinds[:, :hosts] > 0, kinds[:, hosts:]
+    used = holder.any(axis=1) & need.any(axis=1) & (amount > 0)
+    holder, need, amount = holder[used], need[used], amount[used]
+    atoms, taken = len(amount), hosts * fulls
+    sends = [(h, a) for a in range(atoms) for h in np.flatnonzero(holder[a]).tolist()]
+    width = taken + len(sends) + 1
+    rows = np.zeros((fulls + hosts + atoms + hosts, width))
+    low, high = np.zeros(len(rows)), np.zeros(len(rows))
+    for j in range(fulls):  # every host-full has one host
+        rows[j, np.arange(hosts) * fulls + j] = 1
+    low[:fulls] = high[:fulls] = 1
+    for h in range(hosts):  # every host takes one at most
+        rows[fulls + h, h * fulls : (h + 1) * fulls] = 1
+    high[fulls : fulls + hosts] = 1
+    base = fulls + hosts
+    for a in range(atoms):  # what is missing is sent
+        for h in np.flatnonzero(~holder[a]).tolist():
+            rows[base + a, h * fulls : (h + 1) * fulls] = -amount[a] * need[a]
+    high[base : base + atoms] = np.inf
+    for column, (h, a) in enumerate(sends, taken):
+        rows[base + a, column] = 1
+        rows[base + atoms + h, column] = -1
+    rows[base + atoms :, -1] = 1
+    high[base + atoms :] = np.inf
+    upper = np.full(width, np.inf)
+    upper[:taken] = 1
+    lower = np.zeros(width)
+    if place is not None:
+        lower[place * fulls + np.arange(fulls)] = 1
+    kind = np.zeros(width)
+    kind[:taken] = 1
+    goal = np.zeros(width)
+    goal[-1] = 1
+    answer = milp(
+        goal, integrality=kind, bounds=Bounds(lower, upper),
+        constraints=LinearConstraint(rows, low, high),
+    )  # fmt: skip
+    if answer.x is None:
+        raise ParenvsError(f"the least egress was not found: {answer.message}")
+    chosen = answer.x[:taken].reshape(hosts, fulls).argmax(axis=0)
+    return chosen, float(answer.x[-1]) * 1e9

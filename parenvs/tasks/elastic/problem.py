@@ -1,0 +1,211 @@
+"""The decision process: a job on nodes that come and go, and what every choice of a plan earns.
+
+Time goes in intervals. At the beginning of each one the nodes are known, a plan is chosen, and the
+interval's samples follow: its seconds without those of the change, times the samples a second of
+the plan; if a part of the state was lost, less the samples since the last checkpoint. A change that
+takes longer than the interval is charged to it in full, so an interval can earn less than nothing.
+Then nodes leave and come. Every change leaves the state safe (it lies outside of the job
+meanwhile), and so does the checkpoint at the end of each ``every``-th interval without one.
+
+Everything that a choice earns depends on the plan in force, what happened to it, the intervals
+since its state was safe, and the plan chosen: these, the number of nodes and the time are the
+state. Which nodes are used follows from their age alone, see ``Course``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from parenvs.errors import InfeasibleError, ParenvsError, shown
+from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.library import GONE, Library, happened
+from parenvs.tasks.elastic.markov import Markov, courses
+from parenvs.tasks.elastic.trace import MOST_INTERVALS, Trace
+
+SECONDS = 60.0
+"""Length of an interval by default."""
+INTERVALS = 240
+"""Intervals of an episode on a Markov chain by default."""
+
+
+class Moment(NamedTuple):
+    """The state of the decision process.
+
+    Attributes:
+        interval: number of the interval.
+        nodes: nodes that are there.
+        plan: number of the plan in force; 0 waits.
+        event: what happened to it, see ``parenvs.tasks.elastic.library.EVENTS``.
+        since: intervals since the state was safe.
+    """
+
+    interval: int
+    nodes: int
+    plan: int = 0
+    event: int = 0
+    since: int = 0
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """A job on nodes that come and go.
+
+    Attributes:
+        library: its candidate plans.
+        source: the trace, or the chain, that says which nodes there are.
+        seconds: length of an interval.
+        intervals: S, of an episode; of a trace, all that it has (0).
+        name: of the problem.
+
+    Raises:
+        ParenvsError: the interval or their number is impossible.
+        InfeasibleError: no plan ever fits the nodes.
+    """
+
+    library: Library
+    source: Trace | Markov
+    seconds: float = SECONDS
+    intervals: int = 0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        """Fill in defaults and raise errors for what cannot be."""
+        seconds, source = self.seconds, self.source
+        if not (isinstance(seconds, (int, float)) and 1.0 <= seconds <= 86400.0):
+            raise ParenvsError(f"interval must be from 1 to 86,400 s, not {shown(seconds)}")
+        whole = source.intervals(seconds) if isinstance(source, Trace) else INTERVALS
+        count = self.intervals or whole
+        most = whole if isinstance(source, Trace) else MOST_INTERVALS
+        if type(count) is not int or not 1 <= count <= most:
+            raise ParenvsError(
+                f"intervals must be a whole number from 1 to {most:,}, not {shown(count)}"
+            )
+        object.__setattr__(self, "intervals", count)
+        if not self.name:
+            named = source.name if isinstance(source, Trace) else "markov"
+            object.__setattr__(self, "name", f"{self.library.name}/{named}")
+        if int(self.library.needed[1:].min()) > self.nodes:
+            raise InfeasibleError(
+                f"{self.name}: the smallest plan takes {self.library.needed[1:].min()} nodes, and "
+                f"there are never more than {self.nodes}"
+            )
+
+    @property
+    def instance(self) -> str:
+        """Name of the problem, as infos have it."""
+        return self.name
+
+    @property
+    def nodes(self) -> int:
+        """N, nodes at most."""
+        return self.source.most if isinstance(self.source, Trace) else self.source.nodes
+
+    @property
+    def is_random(self) -> bool:
+        """Whether episodes differ by what is drawn."""
+        return isinstance(self.source, Markov) or not self.source.is_named
+
+    @cached_property
+    def earned(self) -> np.ndarray:
+        """(EVENTS, K, K) samples of an interval, by event, plan in force and plan chosen.
+
+        Those that are lost with the state are not taken off, see ``lost_samples``.
+        """
+        seconds, _ = self.library.tables
+        return (self.seconds - seconds) * self.library.rate
+
+    @cached_property
+    def lost_samples(self) -> np.ndarray:
+        """(K,) samples of an interval of each plan, which are lost for each one since safety."""
+        return self.seconds * self.library.rate
+
+    @cached_property
+    def saved(self) -> np.ndarray:
+        """(K,) samples that are not trained in the interval in which a checkpoint is written."""
+        return self.library.costs.save * self.library.rate
+
+    @cached_property
+    def best(self) -> np.ndarray:
+        """(N+1,) samples of an interval of the fastest plan, by the number of nodes."""
+        fits = self.library.needed <= np.arange(self.nodes + 1)[:, None]
+        return (fits * self.library.rate).max(axis=1) * self.seconds
+
+    @cached_property
+    def ideal(self) -> float:
+        """Samples of an episode if the fastest plan always ran and changes were free.
+
+        Of a Markov chain it is the expected number, so that rewards depend on the state alone.
+        """
+        source = self.source
+        if isinstance(source, Trace):
+            return float(self.best[self._counts()].sum()) or 1.0
+        return float((source.distribution(self.intervals) @ self.best).sum()) or 1.0
+
+    def samples(self, moment: Moment, plan: int) -> float:
+        """Return the samples of an interval for which a plan is chosen."""
+        _, _, old, event, since = moment
+        if plan == old and event == 0:
+            save = self.saves(since)
+            return float(self.earned[0, old, old] - save * self.saved[old])
+        lost = since * self.lost_samples[old] if event == GONE else 0.0
+        return float(self.earned[event, old, plan] - lost)
+
+    def saves(self, since: int) -> bool:
+        """Return whether a checkpoint is written at the end of an interval without a change."""
+        return since + 1 == self.library.costs.every
+
+    def fits(self, nodes: int) -> np.ndarray:
+        """(K,) bool, plans that so many nodes are enough for."""
+        return np.asarray(self.library.needed <= nodes)
+
+    def events(self, lost: np.ndarray) -> np.ndarray:
+        """Return what happens to each plan, (K,) int64.
+
+        Args:
+            lost: (N+1,) of the course.
+        """
+        library = self.library
+        fits = np.flatnonzero(library.needed < len(lost))
+        result = np.zeros(len(library), dtype=np.int64)
+        if not lost[-1]:
+            return result
+        columns = (library.used, library.needed, library.replicas, library.borders)
+        each = np.broadcast_to(lost, (len(fits), len(lost)))
+        result[fits] = happened(each, *(column[fits] for column in columns))
+        return result
+
+    def after(self, moment: Moment, plan: int, course: Course) -> Moment:
+        """Return the moment after a choice."""
+        stays = plan == moment.plan != 0 and moment.event == 0
+        since = (moment.since + 1) % self.library.costs.every if stays else 0
+        t = moment.interval + 1
+        return Moment(t, int(course.nodes[t]), plan, int(self.events(course.lost[t])[plan]), since)
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray | None:
+        """Draw the numbers that decide a course, or None if nothing is random."""
+        if isinstance(self.source, Markov):
+            return self.source.uniform(rng, self.intervals)
+        if self.source.is_named:
+            return None
+        return rng.random((self.source.intervals(self.seconds), self.nodes), dtype=np.float32)
+
+    def course(self, drawn: np.ndarray | None = None) -> Course:
+        """Return the course that drawn numbers decide."""
+        if isinstance(self.source, Markov):
+            assert drawn is not None
+            return courses([self.source], drawn[None]).of(0)
+        return Course(*(x[: self.intervals] for x in self.source.course(self.seconds, drawn)))
+
+    def drawn(self, seed: int) -> Course:
+        """Return the course of a seed."""
+        return self.course(self.draw(np.random.default_rng(seed)))
+
+    def _counts(self) -> np.ndarray:
+        """Return the number of nodes in each interval of a trace."""
+        assert isinstance(self.source, Trace)
+        zeros = np.zeros((self.source.intervals(self.seconds), self.nodes))
+        return self.course(zeros).nodes

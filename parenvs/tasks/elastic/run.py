@@ -1,0 +1,154 @@
+"""Policies, and what they earn on a course: the simulation of a job."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from parenvs.files import write_text
+from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.library import GONE, READY
+from parenvs.tasks.elastic.problem import Elastic, Moment
+
+
+class Policy(Protocol):
+    """Chooses a plan in every interval."""
+
+    name: str
+
+    def start(self, problem: Elastic) -> None:
+        """Begin an episode."""
+
+    def choose(self, moment: Moment, joined: int, left: int) -> int:
+        """Return the number of the plan for an interval.
+
+        Args:
+            moment: the state.
+            joined: nodes that came since the interval before.
+            left: nodes that left.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a job earned on a course, interval by interval.
+
+    Attributes:
+        problem: the problem.
+        course: the course.
+        plans: (T,) plans chosen, T of at most S intervals.
+        events: (T,) what had happened to the plan before.
+        samples: (T,) of each interval.
+        seconds: (T,) of the change in it.
+        policy: who chose.
+    """
+
+    problem: Elastic
+    course: Course
+    plans: np.ndarray
+    events: np.ndarray
+    samples: np.ndarray
+    seconds: np.ndarray
+    policy: str = ""
+
+    @property
+    def total(self) -> float:
+        """Samples of all intervals."""
+        return float(self.samples.sum())
+
+    @property
+    def share(self) -> float:
+        """Share of what the fastest plan with free changes earns on the same nodes."""
+        best = self.problem.best[self.course.nodes[: len(self.plans)]].sum()
+        return self.total / float(best) if best else 0.0
+
+    @property
+    def value(self) -> float:
+        """The return of the environment: samples over those of ``Elastic.ideal``."""
+        return self.total / self.problem.ideal
+
+    @cached_property
+    def changed(self) -> np.ndarray:
+        """(T,) bool, intervals in which another plan came into force, or a lost node was replaced.
+
+        The start is none.
+        """
+        before = np.concatenate([[0], self.plans[:-1]])
+        return np.asarray(((self.plans != before) | (self.events > 0)) & (before > 0))
+
+    @cached_property
+    def stopped(self) -> np.ndarray:
+        """(T,) bool, intervals before which nodes in use left and no spares were ready."""
+        return np.asarray((self.events > 0) & ((self.events <= READY) | (self.events == GONE)))
+
+    @property
+    def gone(self) -> np.ndarray:
+        """(T,) bool, intervals before which a part of the state was lost."""
+        return np.asarray(self.events == GONE)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the totals as an object of JSON types."""
+        return {
+            "instance": self.problem.name,
+            "policy": self.policy,
+            "intervals": len(self.plans),
+            "samples": self.total,
+            "share_of_ideal": self.share,
+            "changes": int(self.changed.sum()),
+            "stops": int(self.stopped.sum()),
+            "state_lost": int(self.gone.sum()),
+            "change_seconds": float(self.seconds.sum()),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the totals as JSON, and of each interval the degrees T, P, D and spares chosen.
+
+        An interval that waits has none.
+        """
+        plans = (None, *self.problem.library.candidates)
+        taken = [plans[number] for number in self.plans.tolist()]
+        chosen = [None if plan is None else [*plan.degrees, plan.spares] for plan in taken]
+        write_text(Path(path), json.dumps({**self.to_json(), "chosen": chosen}) + "\n")
+
+
+def follow(problem: Elastic, course: Course, policy: Policy) -> Run:
+    """Let a policy choose through a course.
+
+    Raises:
+        ValueError: it chooses a plan that the nodes are not enough for.
+    """
+    policy.start(problem)
+    return _played(problem, course, problem.intervals, policy.choose, policy.name)
+
+
+def replay(problem: Elastic, course: Course, plans: Any, policy: str = "") -> Run:
+    """Return what given plans earn in the first intervals of a course; arguments as of ``Run``."""
+    plans = np.asarray(plans, dtype=np.int64)
+    chosen = iter(plans.tolist())
+    return _played(problem, course, len(plans), lambda *_: next(chosen), policy)
+
+
+def _played(problem: Elastic, course: Course, count: int, choose: Any, name: str) -> Run:
+    """Simulate ``count`` intervals."""
+    seconds, _ = problem.library.tables
+    plans, events = np.zeros((2, count), dtype=np.int64)
+    samples, spent = np.zeros((2, count))
+    moment = Moment(0, int(course.nodes[0]))
+    for t in range(count):
+        plan = int(choose(moment, int(course.joined[t]), int(course.left[t])))
+        if not 0 <= plan < len(problem.library) or problem.library.needed[plan] > moment.nodes:
+            raise ValueError(f"interval {t}: plan {plan} does not fit {moment.nodes} nodes")
+        plans[t], events[t] = plan, moment.event
+        samples[t] = problem.samples(moment, plan)
+        stays = plan == moment.plan and moment.event == 0
+        spent[t] = 0.0 if stays or plan == 0 else seconds[moment.event, moment.plan, plan]
+        if t + 1 < problem.intervals:
+            moment = problem.after(moment, plan, course)
+    return Run(problem, course, plans, events, samples, spent, name)

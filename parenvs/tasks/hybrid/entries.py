@@ -1,0 +1,303 @@
+"""Hybrid plans: tasks ``hybrid``, ordered equal servers, and ``hetero``, servers that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from parenvs.agents.answer import HybridAnswer
+from parenvs.agents.hybrid.episodes import local_search
+from parenvs.agents.hybrid.references import HYBRID_REFERENCES as HYBRID_FILE
+from parenvs.agents.hybrid.references import exact_or_uneven, plan_of_row
+from parenvs.agents.hybrid.servers.heuristics import random_orders, swap_search
+from parenvs.agents.hybrid.servers.references import EXACT, FIRST
+from parenvs.agents.hybrid.servers.references import HETERO_REFERENCES as HETERO_FILE
+from parenvs.agents.hybrid.servers.solve import Orders, by_speed, subset_search
+from parenvs.agents.planners import solve
+from parenvs.cluster import Cluster
+from parenvs.core.plan import Plan
+from parenvs.datasets.hybrid.drawing import FAMILIES
+from parenvs.datasets.hybrid.servers import TIERS
+from parenvs.datasets.references import references
+from parenvs.errors import InfeasibleError
+from parenvs.leaderboard.kinds.base import (
+    BEST_KNOWN,
+    CERTIFIED,
+    ONE,
+    PROVEN,
+    SECONDS,
+    Description,
+    Instances,
+    Planner,
+    TaskKind,
+)
+from parenvs.leaderboard.problem import UNKNOWN, Reference, TaskProblem, reference_of_row
+from parenvs.shipped import load_hetero, problem_sets
+from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.tasks.hybrid.space import software_of
+from parenvs.tasks.hybrid.uniform import Uniform
+
+MOST_MICRO_BATCH = 16
+"""Samples of a micro-batch in one replica of a plan of task ``hetero``, at most."""
+TIERS_OF_HYBRID = {"inside": "hybrid-test", "outside": "hybrid-outside"}
+"""Tier of task ``hybrid`` -> the set that its problems are the first of."""
+OF_FAMILY = 4
+"""Problems of each family in a tier of task ``hybrid``."""
+
+
+class HybridProblem(TaskProblem):
+    """A model to be trained on a cluster; settings: tier, and what people want to know of it."""
+
+    plan_class = HybridPlan
+    decisions = (
+        "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert", "servers",
+        "stages",
+    )  # fmt: skip
+    optional: ClassVar[Mapping[str, Any]] = {
+        "p2p": SENDS[0],
+        "gradient_bytes": 4,
+        "gradient_overlap": False,
+    }
+    file = HYBRID_FILE
+    """The file of its reference."""
+    bounded_by = "its kernels, dealt out evenly (Hybrid.kernel_bound_seconds)"
+    """What proves the bound of its reference."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster that plans are for."""
+        return self.target.cluster
+
+    @property
+    def has_cluster(self) -> bool:
+        """Whether its devices are known as a cluster: that of the set's problem."""
+        return True
+
+    def load(self) -> Hybrid:
+        """See ``TaskProblem.load``."""
+        problem = load_hetero(self.instance)
+        assert problem is not None
+        return problem
+
+    def fingerprint_of(self, target: Hybrid) -> str:
+        """See ``TaskProblem.fingerprint_of``: that of the model."""
+        return target.model.fingerprint
+
+    def empty_plan(self) -> HybridPlan:
+        """See ``TaskProblem.empty_plan``: how the stack sends and sums is settled, too."""
+        software = software_of(self.target)
+        return self.target.plan(
+            (),
+            p2p=SENDS[0] if software.blocking else SENDS[1],
+            gradient_bytes=software.gradient_bytes,
+            gradient_overlap=software.gradient_overlap,
+        )
+
+    def cost(self, report: HybridReport) -> float:
+        """See ``TaskProblem.cost``: seconds of a step."""
+        return report.length_seconds
+
+    def trivial_cost(self) -> float:
+        """See ``TaskProblem.trivial_cost``: one device does everything, whatever its memory."""
+        problem: Hybrid = self.target
+        alone = Uniform(
+            1, 1, 1, 1, problem.batch, gradient_bytes=float(software_of(problem).gradient_bytes)
+        )
+        seconds = alone.judged(problem.model, problem.cluster, problem.machine)[0]
+        return float(seconds["length"][0])
+
+    def solved(self, seconds: float) -> Reference:
+        """See ``TaskProblem.solved``: it is read from the shipped references."""
+        row = references(self.file.file)[self.instance]
+        return reference_of_row(row, row["method"], self.bounded_by, self.file.command)
+
+
+class HeteroProblem(HybridProblem):
+    """A model to be trained on servers that differ, a server for each stage."""
+
+    file = HETERO_FILE
+    bounded_by = "speeds rounded up to few types (sandwich)"
+
+    def faults(self, plan: Plan) -> list[str]:
+        """See ``TaskProblem.faults``: the rules of docs/hetero.md beside those of the judge."""
+        assert isinstance(plan, HybridPlan)
+        inside = self.target.cluster.devices_per_server
+        rules: list[tuple[bool, str]] = [
+            (plan.schedule == SCHEDULES[0], f"field 'schedule' must be {SCHEDULES[0]!r}"),
+            (plan.chunks == 1, "field 'chunks' must be 1"),
+            (plan.context == 1, "field 'context' must be 1"),
+            (plan.expert == 1, "field 'expert' must be 1"),
+            (
+                plan.micro_batch <= MOST_MICRO_BATCH,
+                f"field 'micro_batch' is {plan.micro_batch:,}, at most {MOST_MICRO_BATCH}",
+            ),
+            (
+                all(stage.devices == inside for stage in plan.stages),
+                f"field 'stages': a stage has exactly one server, 'devices' {inside}",
+            ),
+        ]
+        return [words for holds, words in rules if not holds]
+
+
+def problems(task: str, instances: Instances = None) -> Iterator[HybridProblem]:
+    """Yield the problems of a task, without references."""
+    kind: type[HybridProblem] = HybridProblem
+    sets, first = TIERS_OF_HYBRID, len(FAMILIES) * OF_FAMILY  # families take turns in a set
+    if task == "hetero":
+        kind, sets, first = HeteroProblem, {tier: f"{tier}-test" for tier in TIERS}, FIRST
+    for tier, set_name in sets.items():
+        for hybrid in problem_sets()[set_name][:first]:
+            if instances is None or hybrid.instance in instances:
+                yield _problem(kind, hybrid, tier)
+
+
+def _problem(kind: type[HybridProblem], hybrid: Hybrid, tier: str) -> HybridProblem:
+    """Make a problem without reference."""
+    settings = {
+        "tier": tier,
+        "servers": hybrid.cluster.servers,
+        "layers": len(hybrid.model),
+        "batch": hybrid.batch,
+    }
+    fingerprint, name = hybrid.model.fingerprint, hybrid.instance
+    return kind(name, HybridPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0)
+
+
+JUDGED = 600
+"""Plans that the local search of hybrid plans judges."""
+SWAPS = 200
+"""Plans that searches over orders of servers judge."""
+_HYBRID_AGENTS = {
+    "megatron": Description(
+        "Megatron's rule of thumb: tp fills a server, the fewest stages that fit, many chunks.",
+        "https://arxiv.org/abs/2104.04473",
+        ONE,
+    ),
+    "uniform": Description(
+        "All plans of equal stages, judged together; the shortest.", "", "all uniform plans"
+    ),
+    "random": Description(
+        "One of the uniform plans that fit, each as likely as any other.", "", ONE, True
+    ),
+    "local-search": Description(
+        "Changes of one choice of an episode of HybridPlan-v0, kept if no worse.",
+        "",
+        f"{JUDGED} judged plans a problem",
+        True,
+    ),
+    "exact": Description(
+        "The best uniform plan, then label search over 1F1B plans whose stages differ.",
+        "",
+        f"at most {SECONDS:.0f} s a problem",
+    ),
+    "best-known": BEST_KNOWN,
+}
+_HETERO_AGENTS = {
+    "sorted": Description(
+        "The better of both orders of the servers by speed, completed by dynamic programming.",
+        "",
+        "2 judged plans for each setting",
+    ),
+    "random": Description(
+        "Random orders of the servers, each completed by dynamic programming; the best.",
+        "",
+        f"{SWAPS} judged plans a problem",
+        True,
+    ),
+    "swap": Description(
+        "Swaps of two servers from the better order by speed, kept if no worse.",
+        "",
+        f"{SWAPS} judged plans a problem",
+        True,
+    ),
+    "exact": Description(
+        f"Dynamic programming over sets of servers, from some swaps on; up to {EXACT} servers.",
+        "",
+        PROVEN,
+    ),
+    "best-known": BEST_KNOWN,
+}
+
+
+def _subset(problem: Hybrid, seed: int) -> HybridAnswer:
+    """Return the optimum over orders, cuts and splits, searched from the plan of some swaps on.
+
+    Raises:
+        InfeasibleError: there are too many servers.
+    """
+    if problem.cluster.servers > EXACT:
+        raise InfeasibleError(f"{problem.cluster.servers} servers are too many; at most {EXACT}")
+    orders = Orders(problem)
+    orders.start([by_speed(problem), by_speed(problem, False)])
+    swapped = swap_search(problem, np.random.default_rng(seed), None, SWAPS)
+    if orders.setting is not None:
+        orders.keep(swapped.plan, orders.setting, swapped.length)
+    return subset_search(problem, orders=orders)
+
+
+_Maker = Callable[[Hybrid, int], HybridAnswer]
+_MAKERS: dict[tuple[str, str], _Maker] = {
+    ("hybrid", "exact"): lambda problem, seed: exact_or_uneven(problem, SECONDS),
+    ("hybrid", "local-search"): lambda problem, seed: local_search(
+        problem, np.random.default_rng(seed), JUDGED
+    ),
+    ("hetero", "random"): lambda problem, seed: random_orders(
+        problem, np.random.default_rng(seed), None, SWAPS
+    ),
+    ("hetero", "exact"): _subset,
+    ("hetero", "swap"): lambda problem, seed: swap_search(
+        problem, np.random.default_rng(seed), None, SWAPS
+    ),
+}
+_NAMES = {("hetero", "sorted"): "sorted-servers"}
+"""Task and agent -> the planner that makes it, where the two differ."""
+
+
+def planner(task: str, agent: str, seed: int, steps: int) -> Planner:
+    """Return an agent as a planner of a task's problems; see ``TaskKind.planner``."""
+
+    def plan(problem: HybridProblem) -> HybridPlan:
+        target: Hybrid = problem.target
+        if agent == "best-known":
+            return plan_of_row(target, references(problem.file.file)[problem.instance])
+        if (task, agent) in _MAKERS:
+            return _MAKERS[task, agent](target, seed).plan
+        name = _NAMES.get((task, agent), agent)
+        return solve(target, name, time_limit=SECONDS, seed=seed).plan
+
+    return plan
+
+
+TASKS = {
+    "hybrid": TaskKind(
+        title="Plan all axes of a training run together: stages, their devices, tensor and data "
+        "parallelism, ZeRO, recomputation, micro-batches.",
+        kind=HybridPlan.task,
+        cost="seconds of a training step (closed form)",
+        trivial="no parallelism: one device does everything, whatever its memory",
+        problem=HybridProblem,
+        problems=partial(problems, "hybrid"),
+        agents=_HYBRID_AGENTS,
+        planner=partial(planner, "hybrid"),
+        figures=(CERTIFIED,),
+    ),
+    "hetero": TaskKind(
+        title="Plan pipelines on servers of different speed, one a stage, in an order to be chosen "
+        "(docs/hetero.md).",
+        kind=HybridPlan.task,
+        cost="seconds of a training step (closed form)",
+        trivial="no parallelism: one device of the first server does everything, whatever its "
+        "memory",
+        problem=HeteroProblem,
+        problems=partial(problems, "hetero"),
+        agents=_HETERO_AGENTS,
+        planner=partial(planner, "hetero"),
+        figures=(CERTIFIED,),
+    ),
+}
+"""Tasks of this kind."""

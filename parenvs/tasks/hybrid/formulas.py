@@ -1,0 +1,450 @@
+"""What a hybrid plan costs: seconds of a step and bytes on a device, every formula once.
+
+A plan cuts a chain of layers into S stages, one after the other on blocks of devices. Inside a
+stage t ranks share every matrix (tp), c ranks the tokens of a sample, and d replicas the samples
+(dp). With v chunks a stage holds v pieces of the chain (interleaving). A step sends M micro-batches
+through; arrays have the stage axis first, further axes are plans.
+
+    x        F + B of a chunk, and its sends where they block
+    core     max_s [ sum_{a<s} x_{a, chunk 0} + M X_s ],  X_s the sum over the chunks of stage s
+    tail     max(0, max_s [ exposed_s - sum_{a<s} B_a ])  what is left of gradients' collectives
+    L        core + tail + collective of tied weights + optimiser
+
+With one chunk ``core`` is that of ``parenvs.tasks.pipeline.formulas``, whose functions are called here.
+With v chunks of equal length it is Megatron's ``(M + (S-1)/v) X`` (arXiv 2104.04473, section 2.2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from parenvs.cluster import Cluster
+from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
+from parenvs.tasks.hybrid.stack import HALF, Machine
+from parenvs.tasks.hybrid.stages import Memory, Stages, Step
+from parenvs.tasks.pipeline.formulas import core_of, interleaved, tail_of
+
+Figure = Any
+"""A number or an array of numbers, one for each plan."""
+
+
+def step(
+    model: HybridModel,
+    cluster: Cluster,
+    machine: Machine,
+    stages: Stages,
+    held: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Step:
+    """Return the seconds of training steps.
+
+    Args:
+        model: the chain.
+        cluster: the devices.
+        machine: what the stack makes of them.
+        stages: the plans.
+        held: their ``parameters`` (default: they are computed).
+    """
+    split, speed = stages.split, None if np.all(stages.speed == 1) else stages.speed
+    shape = np.shape(stages.replicas)
+    kinds = [_seconds(kind, machine, split, shape, speed) for kind in model.kinds]
+    of_stage = _summed(kinds, stages.layers)
+    whole = stages.first_chunk is stages.layers  # as where no plan has several chunks
+    first = of_stage if whole else _summed(kinds, stages.first_chunk)
+    again = _again(kinds, machine, stages.full, stages.selective)
+    share_first = stages.first_chunk.sum(axis=0) / np.maximum(stages.layers.sum(axis=0), 1)
+    ends = _ends(model, machine, stages, split, speed)
+    forward, backward = of_stage.forward + ends.forward, of_stage.backward + ends.backward
+    exchange = of_stage.forward_exchange + of_stage.backward_exchange
+    sends, first_sends, links = _sends(cluster, machine, stages)
+    single, last = stages.chunks == 1, stages.last
+    chunk = first.forward + first.backward + first.forward_exchange + first.backward_exchange
+    chunk = chunk + again * share_first + first_sends
+    chunk[0] += (ends.forward + ends.backward)[0]
+    # The head is in the last chunk, which is the first only if it is alone.
+    behind = np.where(single & np.asarray(stages.several), (ends.forward + ends.backward)[last], 0)
+    chunk[last] += behind
+    busy = forward + backward + again + exchange + sends
+    gathers, gather_start = _gathers(model, machine, stages, busy)
+    busy, chunk = busy + gathers, chunk + gathers * share_first
+    before = chunk.cumsum(axis=0) - chunk
+    core = core_of(
+        *_resources(before + busy, busy, chunk, links, stages), stages.micro_batches
+    ) + gather_start.max(axis=0)
+    hiding = backward + again + of_stage.backward_exchange
+    held = parameters(model, stages) if held is None else held
+    reduction, exposed = _reduction(held, machine, stages, hiding)
+    ahead = hiding.cumsum(axis=0) - hiding
+    ahead[1:] += links.cumsum(axis=0) / 2  # gradients' way to the stages in front
+    tail = tail_of(exposed, ahead)
+    tied = _tied(model, machine, stages)
+    update = _update(held, machine, stages)
+    optimizer = update.max(axis=0)
+    parts = (hiding, update, core, tail, tied, optimizer)
+    return Step(
+        forward, backward, again, exchange, of_stage.forward_exchange, sends, gathers, chunk, busy,
+        reduction, exposed, gather_start, *parts, length=core + tail + tied + optimizer,
+    )  # fmt: skip
+
+
+def memory(
+    model: HybridModel,
+    machine: Machine,
+    stages: Stages,
+    early: bool = False,
+    held: tuple[np.ndarray, np.ndarray] | None = None,
+    states: Memory | None = None,
+) -> Memory:
+    """Return the bytes on a device of every stage (arXiv 2205.05198, section 4).
+
+    Args:
+        model: the chain.
+        machine: what the stack makes of the devices.
+        stages: the plans.
+        early: whether stages start as many forward passes as the pure pipeline task does.
+        held: their ``parameters`` (default: they are computed).
+        states: of the same plans that recompute other layers, which does not change weights,
+            gradients and optimiser (default: they are computed).
+    """
+    if states is None:
+        held = parameters(model, stages) if held is None else held
+        of_states = _states(model, machine, stages, held)
+    else:
+        of_states = states[:3]
+    split, shape = stages.split, np.shape(stages.replicas)
+    flight = in_flight(len(stages.tp), stages.micro_batches, stages.chunks, early, stages.count)
+    plain = stages.layers - stages.full - stages.selective
+    saved: Figure = 0.0
+    working: Figure = np.zeros(shape)
+    for number, kind in enumerate(model.kinds):
+        none, selective, full = (kind.saved_bytes(machine, split, x) for x in RECOMPUTE_MODES)
+        kept = plain[number] * none + stages.selective[number] * selective
+        saved = saved + (kept + stages.full[number] * full)
+        at_work = np.where(stages.full[number] > 0, none, 0.0)
+        working = np.maximum(working, at_work + kind.working_bytes(machine, split))
+    activations = _wide(saved * flight / stages.chunks, shape)
+    if model.embedding is not None:
+        kept = _wide(model.embedding.saved_bytes(machine, split, "none"), shape)
+        activations[0] += kept[0] * flight[0] / stages.chunks
+    if model.head is not None:
+        last = stages.last
+        activations[last] += _wide(model.head.saved_bytes(machine, split, "none"), shape)[last]
+        running = _wide(model.head.working_bytes(machine, split), shape)[last]
+        working[last] = np.maximum(working[last], running)
+    parts = (*of_states, activations, working)
+    return Memory(*parts, total=sum(parts[1:], parts[0]))
+
+
+def _states(
+    model: HybridModel, machine: Machine, stages: Stages, held: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(S, ...) bytes of weights, of gradients, and of the optimiser.
+
+    A parameter takes the bytes of weight and gradient, and 12 of fp32 master weight and two
+    moments at half precision, 8 of moments at full. ZeRO 1 shares the last among the replicas, 2
+    the gradients, 3 the weights, of which two layers are gathered at a time.
+    """
+    dense, experts = held
+    width, zero, stack = machine.width, stages.zero, machine.stack
+    if stack.state_bytes is not None:
+        weights = width * (dense + experts)
+        return weights, (stack.state_bytes - 1) * weights, 0.0 * weights
+    shared = [zero >= level for level in (3, 2, 1)]
+    part = 1 / stages.replicas
+    sums = [np.where(those, part, 1.0) * dense for those in shared]
+    if np.any(experts):
+        dealt = np.maximum(stages.replicas / stages.expert, 1)
+        parts = [np.where(those, 1 / dealt, 1.0) * experts for those in shared]
+        sums = [own + part for own, part in zip(sums, parts, strict=True)]
+    weights = width * sums[0]
+    if np.any(shared[0]):
+        largest = _largest_layer(model, stages)
+        weights = weights + np.where(shared[0], 2 * largest * width, 0.0)
+    moments = 12.0 if machine.precision in HALF else 8.0
+    return weights, stages.gradient_bytes * sums[1], moments * sums[2]
+
+
+def in_flight(
+    stages: int,
+    micro_batches: Figure,
+    chunks: Figure,
+    early: bool = False,
+    count: Figure = None,
+) -> Figure:
+    """(S, ...) chunks of micro-batches whose activations each stage holds at once.
+
+    One chunk: ``min(S - s, M)``, or ``min(2 (S - s) - 1, M)`` if stages start early. v chunks:
+    ``min(2 (S - s - 1) + (v - 1) S + 1, M v)`` (arXiv 2104.04473, section 2.2); on the first stage
+    that is Megatron's factor ``1 + (S-1)/(S v)``.
+    """
+    shape = np.shape(micro_batches * chunks)
+    number = np.arange(stages).reshape(-1, *(1,) * len(shape))
+    whole = stages if count is None else count
+    left = np.maximum(whole - number, 0)
+    alone = np.minimum(2 * left - 1 if early else left, micro_batches)
+    if np.all(chunks == 1):
+        return alone
+    many = np.minimum(2 * (left - 1) + (chunks - 1) * whole + 1, micro_batches * chunks)
+    return np.where(chunks == 1, alone, many)
+
+
+def _seconds(
+    layer: Layer,
+    machine: Machine,
+    split: Split,
+    shape: tuple[int, ...],
+    speed: np.ndarray | None,
+) -> LayerSeconds:
+    """Return a layer's seconds as (S, ...) arrays; slower servers compute longer."""
+    wide = LayerSeconds(*(_wide(part, shape) for part in layer.seconds(machine, split)))
+    if speed is None:
+        return wide
+    return wide._replace(
+        forward=wide.forward / speed,
+        backward=wide.backward / speed,
+        attention=wide.attention / speed,
+        last=wide.last / speed,
+    )
+
+
+def _wide(figures: Figure, shape: tuple[int, ...]) -> np.ndarray:
+    """Return figures as an array of a shape or a wider one; it is not written to."""
+    return figures if np.shape(figures) == shape else np.asarray(figures * np.ones(shape))
+
+
+def _summed(kinds: list[LayerSeconds], counts: np.ndarray) -> LayerSeconds:
+    """Return the seconds of (K, S, ...) layers together, without what recomputation asks for."""
+    sums = [counts[0] * part for part in kinds[0][:4]]
+    for kind, count in zip(kinds[1:], counts[1:], strict=True):
+        sums = [before + count * part for before, part in zip(sums, kind[:4], strict=True)]
+    return LayerSeconds(*sums)
+
+
+def _again(
+    kinds: list[LayerSeconds], machine: Machine, full: np.ndarray, selective: np.ndarray
+) -> np.ndarray:
+    """(S, ...) seconds in which a stage's backward pass recomputes."""
+    total = np.zeros(full.shape[1:])
+    if not np.any(full) and not np.any(selective):
+        return total
+    for kind, whole, attention in zip(kinds, full, selective, strict=True):
+        repeated = kind.forward + kind.forward_exchange
+        if machine.stack.early_stop:
+            repeated = repeated - kind.last
+        total = total + whole * repeated + attention * kind.attention
+    return total
+
+
+def _ends(
+    model: HybridModel, machine: Machine, stages: Stages, split: Split, speed: np.ndarray | None
+) -> LayerSeconds:
+    """Return the seconds of embedding and head, collectives too, on the first and last stage."""
+    shape = np.shape(stages.replicas)
+    forward, backward = np.zeros((2, *shape))
+    for layer, stage in ((model.embedding, 0), (model.head, stages.last)):
+        if layer is not None:
+            seconds = _seconds(layer, machine, split, shape, speed)
+            forward[stage] += (seconds.forward + seconds.forward_exchange)[stage]
+            backward[stage] += (seconds.backward + seconds.backward_exchange)[stage]
+    return LayerSeconds(forward, backward)
+
+
+def _sends(
+    cluster: Cluster, machine: Machine, stages: Stages
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds that stages wait for sends: of all chunks, of the first; and (S-1, ...) of links.
+
+    A rank passes the elements of its samples and tokens, its share of them under sequence
+    parallelism or with scatter and gather, which needs an all-gather behind. Without ``duplex``
+    a stage receives from a neighbour when it has sent to it: twice the time, and none at the ends.
+    """
+    zeros = np.zeros(stages.layers.shape[1:])
+    if len(zeros) == 1:
+        return zeros, zeros.copy(), np.zeros((0, *zeros.shape[1:]))
+    seconds, hop = _seconds_per_element(cluster, machine, stages)
+    samples, blocking = stages.samples, stages.blocking
+    passing = stages.on * seconds + stages.back * stages.ahead(seconds)
+    if not machine.stack.duplex:
+        both = 2 * stages.links * seconds[:-1]
+        passing = np.zeros_like(passing)
+        passing[:-1] += both
+        passing[1:] += both
+    hops = np.maximum(hop, stages.ahead(hop)) + machine.stack.send_wait
+    blocking, linked = blocking & np.asarray(stages.several), ~np.asarray(blocking)
+    if stages.count is not None:
+        number = np.arange(len(zeros))[:, None]
+        blocking, linked = blocking & (number < stages.count), linked & (number < stages.count - 1)
+        linked = linked[:-1]
+    waits = np.where(blocking, samples * passing + 2 * stages.chunks * hops, 0.0)
+    first = np.where(blocking, samples * stages.first * passing + 2 * hops, 0.0)
+    links = 2 * (stages.links * samples * seconds[:-1] + stages.chunks * hop[:-1])
+    return waits, first, np.where(linked, links, 0.0)
+
+
+def transfer_seconds(
+    cluster: Cluster, machine: Machine, stages: Stages, elements: np.ndarray
+) -> np.ndarray:
+    """(S, ...) seconds in which each stage passes a micro-batch to the next, the last to the first.
+
+    Args:
+        cluster: the devices.
+        machine: what the stack makes of them.
+        stages: the plans.
+        elements: (S, ...) elements per sample that are passed.
+    """
+    seconds, hop = _seconds_per_element(cluster, machine, stages)
+    return elements * stages.samples * seconds + hop
+
+
+def _seconds_per_element(
+    cluster: Cluster, machine: Machine, stages: Stages
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds that a stage's send to the next takes: for each element of a micro-batch, and once.
+
+    Both are (S, ...); the last stage sends to the first if there are several chunks.
+    """
+    links, replicas, shape = machine.links, stages.replicas, stages.layers.shape[1:]
+    server = stages.device // cluster.devices_per_server
+    last = (stages.device + stages.tp * replicas - 1) // cluster.devices_per_server
+    single = np.maximum(last, stages.behind(last)) == np.minimum(server, stages.behind(server))
+    scattered = stages.sequence_parallel | np.bool_(machine.stack.scatter_gather)
+    ranks = _wide(replicas * np.where(scattered, stages.tp, 1), shape)
+    fewest = np.minimum(ranks, stages.behind(ranks))
+    hop = _wide(links.hop(single), shape)
+    seconds = (links.send(machine.width, single, fewest) - hop) / fewest
+    gathering = scattered & ~np.asarray(stages.sequence_parallel)
+    if not np.any(gathering):
+        return seconds, hop
+    received = stages.behind(stages.stride)
+    whole = machine.width / stages.behind(_wide(replicas, shape))
+    ring = links.ring(received, 1)
+    gather = ring.all_gather(whole) - ring.lap
+    return seconds + np.where(gathering, gather, 0.0), hop + np.where(gathering, ring.lap, 0.0)
+
+
+def _resources(
+    passed: np.ndarray,
+    busy: np.ndarray,
+    chunk: np.ndarray,
+    links: np.ndarray,
+    stages: Stages,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds up to and of every resource: stages, and links where sends do not block."""
+    if len(busy) == 1 or np.all(stages.blocking):
+        return passed, busy
+    of_chunk = links / stages.chunks
+    sent = of_chunk.cumsum(axis=0)
+    passed_stages = passed.copy()
+    passed_stages[1:] += sent
+    passed_links = chunk.cumsum(axis=0)[:-1] + (sent - of_chunk) + links
+    return interleaved(passed_stages, passed_links), interleaved(busy, links)
+
+
+def parameters(model: HybridModel, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
+    """Return the parameters on a device, (S, ...): those all replicas hold, and experts'."""
+    split = stages.split
+    shape = np.shape(stages.replicas)
+    everywhere: Any = 0.0
+    dealt: Any = 0.0
+    for kind, count in zip(model.kinds, stages.layers, strict=True):
+        held, own = kind.parameters(split)
+        everywhere, dealt = everywhere + count * held, dealt + count * own
+    dense, experts = _wide(everywhere, shape), _wide(dealt, shape)
+    if model.embedding is not None:
+        dense[0] += _wide(model.embedding.parameters(split)[0], shape)[0]
+    if model.head is not None:
+        last = stages.last
+        dense[last] += _wide(model.head.parameters(split)[0], shape)[last]
+    if not np.all(stages.several):
+        dense[0] -= np.where(stages.several, 0.0, model.tied_parameters / stages.tp[0])
+    return dense, experts
+
+
+def _largest_layer(model: HybridModel, stages: Stages) -> np.ndarray:
+    """(S, ...) parameters on a device of the stage's largest layer."""
+    largest = np.zeros_like(stages.replicas, dtype=float)
+    for kind, count in zip(model.kinds, stages.layers, strict=True):
+        held = sum(kind.parameters(stages.split))
+        largest = np.maximum(largest, np.where(count > 0, held, 0.0))
+    return largest
+
+
+def _gathers(
+    model: HybridModel, machine: Machine, stages: Stages, busy: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(S, ...) seconds of ZeRO 3's collectives of a micro-batch, and those nothing can hide.
+
+    Weights of each layer are gathered twice and its gradients scattered once; what runs ``busy``
+    seconds beside them hides them, but for one layer's.
+    """
+    stack, width = machine.stack, machine.width
+    total = np.zeros_like(stages.replicas, dtype=float)
+    if not np.any(stages.zero >= 3):
+        return total, total
+    layers = np.maximum(stages.layers.sum(axis=0), 1)
+    ring, split = machine.links.ring(stages.replicas, stages.stride), stages.split
+    for kind, count in zip(model.kinds, stages.layers, strict=True):
+        passing = ring.all_gather(width * sum(kind.parameters(split))) - ring.lap
+        total = total + 3 * count * (passing / stack.gather_share + ring.lap)
+    total = np.where(stages.zero >= 3, total, 0.0)
+    return stack.exposed(total, busy), total / layers
+
+
+def _reduction(
+    held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages, backward: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(S, ...) seconds of the gradients' collectives, and what the last backward pass leaves."""
+    u = stages.gradient_bytes
+    dense, experts = held
+    dealt = np.maximum(stages.replicas // stages.expert, 1)
+    groups = ((dense, stages.replicas, stages.stride),
+              (experts, dealt, stages.stride * stages.expert))  # fmt: skip
+    total: np.ndarray = np.zeros_like(dense)
+    for own, group, stride in groups:
+        if not np.any(own):
+            continue
+        ring = machine.links.ring(group, stride)
+        scattered = ring.all_gather(u * own)
+        gathered = ring.all_gather(machine.width * own)
+        # A ring sums arrays in the time in which it scatters and gathers them.
+        seconds = scattered + np.where(stages.zero == 0, scattered, gathered)
+        # Nothing is exchanged where there is nothing to sum, nor with ZeRO 3 at the end of a step.
+        total = total + np.where((stages.zero >= 3) | (own == 0), 0.0, seconds)
+    layers = stages.layers.sum(axis=0)
+    return total, exposed_seconds(total, layers, backward, stages.gradient_overlap)
+
+
+def exposed_seconds(total: Figure, layers: Figure, backward: Figure, overlap: Figure) -> Figure:
+    """Seconds of the gradients' collectives that a stage's last backward pass does not hide.
+
+    Args:
+        total: their seconds.
+        layers: of the stage; those of one are never hidden.
+        backward: seconds of the backward pass of a micro-batch.
+        overlap: whether gradients are summed during it.
+    """
+    hidden = np.maximum(total / np.maximum(layers, 1), total - backward)
+    return np.where(overlap, hidden, total)
+
+
+def _tied(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
+    """(...) seconds in which first and last stage sum the gradients of weights they share."""
+    if not np.any(model.tied_parameters) or not np.any(stages.several):
+        return np.zeros(np.shape(stages.tp)[1:])
+    ranks = np.minimum(stages.tp[0], stages.tp[stages.last])
+    size = stages.gradient_bytes * model.tied_parameters / ranks
+    seconds = machine.links.all_reduce(size, 2, machine.links.devices_per_server)
+    return np.where(stages.several & np.greater(model.tied_parameters, 0), seconds, 0.0)
+
+
+def _update(held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages) -> np.ndarray:
+    """(S, ...) seconds of the optimiser."""
+    dense, experts = held
+    stack = machine.stack
+    traffic = stack.optimizer_bytes if machine.precision in HALF else stack.optimizer_bytes_full
+    dealt = np.maximum(stages.replicas / stages.expert, 1)
+    own = np.where(stages.zero >= 1, dense / stages.replicas + experts / dealt, dense + experts)
+    return np.asarray(traffic * own / machine.memory_bw)

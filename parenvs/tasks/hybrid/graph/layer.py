@@ -1,0 +1,245 @@
+"""``GraphLayer``: what a layer of a graph takes and holds on a device, split in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parenvs.tasks.hybrid.graph.program import BACKWARD, FORWARD, UPDATE
+from parenvs.tasks.hybrid.graph.work import Rows, Work
+from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split, matmul_seconds, roofline_seconds
+from parenvs.tasks.hybrid.stack import Machine
+from parenvs.tasks.pipeline.profile import BACKWARD_RATIO
+
+Figure = Any
+"""A number or an array of numbers, one for each plan."""
+
+
+@dataclass(frozen=True, eq=False)
+class GraphLayer(Layer):
+    """A layer of a graph, or what is in front of the first or behind the last.
+
+    Costs depend on few numbers of a plan: they are counted once for each combination.
+
+    Attributes:
+        work: of all layers.
+        label: of this one, see ``Program``.
+        name: what the graph calls it.
+    """
+
+    work: Work
+    label: int
+    name: str
+
+    def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
+        """See ``Layer.seconds``: kernels by fusion, products by (batch, m, n, k)."""
+        if self.work.costs == "flops":
+            return self._flops_seconds(machine, split)
+
+        def figures(tp: int, sequence_parallel: bool, samples: np.ndarray) -> np.ndarray:
+            rows = self.work.rows(self.label, tp, sequence_parallel)
+            return np.stack(self._seconds(machine, rows, tp, sequence_parallel, samples))
+
+        return LayerSeconds(*self._looked_up(split, figures, len(LayerSeconds._fields)))
+
+    def _flops_seconds(self, machine: Machine, split: Split) -> LayerSeconds:
+        """Seconds of the pivots' FLOPs alone, twice as long backward."""
+        forward = self._pivot_sum(self.work.program.graph.flops) * self._part(split)
+        forward = forward / machine.flops
+        return LayerSeconds(forward, BACKWARD_RATIO * forward)
+
+    def _pivot_sum(self, figures: np.ndarray) -> float:
+        """Sum of figures of instructions, (I,), over the pivots of this layer."""
+        program = self.work.program
+        first, *_, end = [0, *program.borders.bounds.tolist(), len(program.pivots)][
+            self.label : self.label + 2
+        ]
+        return float(figures[program.pivots[first:end]].sum())
+
+    def _part(self, split: Split) -> Figure:
+        """Samples over those of the graph's batch."""
+        return np.asarray(split.samples, dtype=float) / self.work.program.graph.batch_size
+
+    def _seconds(
+        self, machine: Machine, rows: Rows, tp: int, shared: bool, part: np.ndarray
+    ) -> tuple[Figure, ...]:
+        """The figures of ``LayerSeconds`` for (U,) parts of the batch."""
+        products, others = _row_seconds(machine, rows, part)
+
+        def total(phase: int, core: bool) -> np.ndarray:
+            of_products = (rows.product_at == phase) & (rows.product_core == core)
+            of_others = (rows.kernel_at == phase) & (rows.kernel_core == core)
+            return products[of_products].sum(axis=0) + others[of_others].sum(axis=0)
+
+        forward, again = total(FORWARD, False), total(FORWARD, True)
+        backward, core_backward = total(BACKWARD, False), total(BACKWARD, True)
+        if self.work.costs == "instructions":
+            backward = backward + total(UPDATE, False)
+        core = again
+        if machine.attention_flops is not None and rows.product_core.any():
+            core = self._fused_attention(machine, machine.attention_flops, rows, part)
+            again = np.zeros_like(part)
+            core_backward = 2.5 * core
+        if self.work.program.twice:
+            backward = BACKWARD_RATIO * forward
+            if machine.attention_flops is None or not rows.product_core.any():
+                core_backward = BACKWARD_RATIO * core
+        ahead, back = self._exchange(machine, rows, tp, shared, part, products)
+        ends = np.flatnonzero((rows.product_at == FORWARD) & ~rows.product_core)
+        last = products[ends[-1]] if len(ends) else np.zeros_like(part)
+        return forward + core, backward + core_backward, ahead, back, again, last
+
+    def _fused_attention(
+        self, machine: Machine, attention_flops: float, rows: Rows, part: np.ndarray
+    ) -> np.ndarray:
+        """(U,) seconds of the forward pass of attention as one kernel of so many FLOP/s."""
+        of_core = rows.product_core & (rows.product_at == FORWARD)
+        sizes, times = rows.sizes[of_core], rows.product_runs[of_core]
+        square = 2.0 * float((sizes.prod(axis=1) * times).sum())
+        square *= 0.5 if self.label in self.work.cores.causal else 1.0
+        batch, m, n, k = sizes.T
+        # Scores are the largest of a product's three arrays; the others are read or written.
+        arrays = np.stack([batch * m * k, batch * k * n, batch * m * n])
+        moved = float(((arrays.sum(axis=0) - arrays.max(axis=0)) * times).sum())
+        traffic = machine.width * moved / machine.memory_bw
+        return np.maximum(square / attention_flops, traffic) * part
+
+    def _exchange(
+        self,
+        machine: Machine,
+        rows: Rows,
+        tp: int,
+        shared: bool,
+        part: np.ndarray,
+        products: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(U,) seconds of collectives that nothing hides, forward and backward.
+
+        As in ``TransformerBlock``: with sequence parallelism an all-reduce is an all-gather and a
+        reduce-scatter.
+        """
+        stack, links = machine.stack, machine.links
+        ahead, back = np.zeros_like(part), np.zeros_like(part)
+        for phase, size, behind in rows.sums:
+            gather = links.all_gather(_bytes(machine, size[None], part)[0], tp, 1)
+            if self.work.costs == "instructions":
+                back = back + 2 * gather
+            elif phase == FORWARD:
+                ahead = ahead + 2 * gather * (1 - stack.tensor_overlap)
+            elif not stack.backward_overlap:
+                back = back + 2 * gather
+            else:
+                hidden = products[list(behind)].sum(axis=0)
+                if shared:
+                    open_ = gather * (1 - stack.tensor_overlap)
+                    back = back + open_ + stack.exposed(gather, hidden)
+                else:
+                    back = back + stack.exposed(2 * gather, hidden)
+        if self.work.program.twice:
+            back = ahead.copy()
+        return ahead, back
+
+    def product_seconds(self, machine: Machine, samples: float) -> float:
+        """Seconds of matrix products and convolutions of both passes, on one device alone."""
+        rows = self.work.rows(self.label, 1, False)
+        products, others = _row_seconds(machine, rows, np.atleast_1d(self._part(Split(1, samples))))
+        return float(products.sum() + others[rows.kernel_multiplies].sum())
+
+    def parameters(self, split: Split) -> tuple[Figure, Figure]:
+        """See ``Layer.parameters``."""
+        if self.work.costs == "flops":
+            return self._pivot_parameters, 0.0
+        tp = np.asarray(split.tp)
+        held = {rank: self.work.parameters(self.label, rank) for rank in np.unique(tp).tolist()}
+        return np.vectorize(held.__getitem__, otypes=[float])(tp), 0.0
+
+    @property
+    def _pivot_parameters(self) -> float:
+        """Numbers of the variables first read by the pivots of this layer."""
+        program = self.work.program
+        figures = np.zeros(len(program.graph.opcode))
+        figures[program.pivots] = program.counted.variables
+        return self._pivot_sum(figures) / self.work.element_bytes
+
+    def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
+        """See ``Layer.saved_bytes``: what backward kernels read; in full, what enters the layer."""
+        if self.work.costs == "flops":
+            return self._pivot_bytes(machine, mode) * self._part(split)
+        fused = machine.attention_flops is not None
+
+        def figures(tp: int, sequence_parallel: bool, part: np.ndarray) -> np.ndarray:
+            kept = self.work.kept(self.label, tp, sequence_parallel, mode, fused)
+            return _bytes(machine, kept[None], part)
+
+        return self._looked_up(split, figures, 1)[0]
+
+    def _pivot_bytes(self, machine: Machine, mode: str) -> float:
+        """Bytes of the results of the pivots of this layer, or of what crosses its front."""
+        program = self.work.program
+        scale = machine.width / self.work.element_bytes
+        if mode != "full":
+            figures = np.zeros(len(program.graph.opcode))
+            figures[program.pivots] = program.graph.tensor_bytes_of(program.pivots)
+            return scale * self._pivot_sum(figures)
+        first = [0, *program.borders.bounds.tolist()][self.label]
+        return scale * float(program.counted.cut[first - 1]) if first else 0.0
+
+    def working_bytes(self, machine: Machine, split: Split) -> Figure:
+        """See ``Layer.working_bytes``: of the head, its largest result's gradient (the logits')."""
+        largest = self.work.largest(self.label)
+        is_head = self.label == self.work.program.layers + 1
+        if largest is None or not is_head or self.work.costs != "kernels":
+            return 0.0
+
+        def figures(tp: int, sequence_parallel: bool, part: np.ndarray) -> np.ndarray:
+            held = self.work.held(tp, sequence_parallel)
+            return _bytes(machine, self.work.weigh({largest: 1.0}, held)[None], part)
+
+        return self._looked_up(split, figures, 1)[0]
+
+    def _looked_up(
+        self,
+        split: Split,
+        figures: Callable[[int, bool, np.ndarray], np.ndarray],
+        count: int,
+    ) -> np.ndarray:
+        """(count, ...) figures for each plan, counted once for each combination of its numbers.
+
+        Args:
+            split: of the plans.
+            figures: makes (count, U) figures of tp, sequence parallelism and (U,) parts.
+            count: number of figures.
+        """
+        tp, part, shared = np.broadcast_arrays(
+            np.asarray(split.tp), self._part(split), np.asarray(split.sequence_parallel)
+        )
+        result = np.empty((count, *tp.shape))
+        for rank in np.unique(tp).tolist():
+            for is_shared in (False, True):
+                which = (tp == rank) & (shared == is_shared)
+                if which.any():
+                    parts, place = np.unique(part[which], return_inverse=True)
+                    found = figures(int(rank), is_shared and rank > 1, parts)
+                    result[:, which] = found[:, place.reshape(-1)]
+        return result
+
+
+def _row_seconds(machine: Machine, rows: Rows, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(R, U) and (K, U) seconds of products and other kernels for (U,) parts of the batch."""
+    sizes = np.where(rows.grows[..., None], rows.sizes[..., None] * part, rows.sizes[..., None])
+    batch, m, n, k = np.moveaxis(sizes, 1, 0)
+    products = matmul_seconds(machine, m, n, k, batch) * rows.product_runs[:, None]
+    flops = np.where(rows.flops_grow[:, None], rows.flops[:, None] * part, rows.flops[:, None])
+    others = roofline_seconds(machine, flops, _bytes(machine, rows.traffic, part))
+    others = others * rows.kernel_runs[:, None]
+    return products, others
+
+
+def _bytes(machine: Machine, parts: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """(..., U) bytes of (..., 4) figures at (U,) parts of the batch, see ``Work``."""
+    growing = machine.width * parts[..., 0] + parts[..., 1]
+    fixed = machine.width * parts[..., 2] + parts[..., 3]
+    return growing[..., None] * part + fixed[..., None]

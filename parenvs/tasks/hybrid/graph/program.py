@@ -1,0 +1,374 @@
+"""A training step by layers: the layer and phase of each instruction, and what grows with samples.
+
+Forward instructions belong to the layer in whose range of pivots they lie. Those of the backward
+pass belong to the layer that their scope names, else to the one that the data flow tells: gradients
+run from the last layer to the first, and an instruction that reads a forward tensor or a weight is
+of the last layer up to there that made or read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from parenvs.graph.chain import ChainBytes, chain_bytes, weight_reads
+from parenvs.graph.flops import ELEMENTWISE
+from parenvs.graph.flow import VIEWS, Flow
+from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.graph.loops.unroll import unrolled
+from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
+from parenvs.tasks.hybrid.graph.borders import Borders, borders_of, key_of
+from parenvs.tasks.pipeline.scopes import scopes_of
+
+FORWARD, BACKWARD, UPDATE = map(int, Phase)
+NOWHERE = -1
+"""Label of what no layer runs: entry parameters, constants, the update."""
+STRUCTURE = frozenset(("parameter", "return", "while", "conditional", "constant", "iota"))
+"""Opcodes that do nothing themselves."""
+_RELABELS = frozenset((
+    "add-dependency", "bitcast", "broadcast", "copy", "opt-barrier", "optimization-barrier",
+    "reshape", "transpose",
+))  # fmt: skip
+"""Opcodes that whatever reads their result does on the way: it reads their operand instead."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph whose instructions have layers. T tensors, I instructions, n layers.
+
+    Labels count the embedding as 0, the layers from 1, and the head as n + 1.
+
+    Attributes:
+        graph: the graph, loops over layers written out.
+        flow: its data flow.
+        pivots: (N,) its pivots.
+        counted: their bytes.
+        borders: the layers.
+        twice: whether the backward pass is taken as twice the forward pass, as the graph has none
+            by layers.
+        label: (I,) label of each instruction.
+        notes: what was guessed, in sentences.
+    """
+
+    graph: Graph
+    flow: Flow
+    pivots: np.ndarray
+    counted: ChainBytes
+    borders: Borders
+    twice: bool
+    label: np.ndarray
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, twice: bool = False) -> Program:
+        """Find the layers of a graph and of its instructions.
+
+        Args:
+            graph: a training step or a forward pass.
+            twice: whether to leave the backward pass out, and count the forward pass instead.
+        """
+        notes: list[str] = []
+        written = unrolled(graph)
+        names = np.array(written.opcodes)[written.opcode]
+        backward = (written.phase == BACKWARD) & ~written.free
+        if not backward.any():
+            notes += [] if twice else ["it has no backward pass: twice the forward pass is taken"]
+            twice = True
+        elif written is not graph and (names[backward] == "while").any():
+            notes += (
+                []
+                if twice
+                else ["its backward pass is a loop over layers: twice the forward pass is taken"]
+            )
+            twice = True
+        elif any("rematted_computation" in written.strings[i]
+                 for i in np.unique(written.op_name[backward]).tolist()):  # fmt: skip
+            notes.append("its backward pass itself recomputes what its checkpoints say")
+        written = _forward_part(written) if twice else written
+        pivots = written.pivots()
+        counted = chain_bytes(written, pivots)
+        borders = borders_of(written, pivots, counted)
+        flow = Flow(written)
+        if borders.told_by == "variables":
+            notes.append("no scope is numbered: layers are told by the paths of variables")
+        if borders.told_by == "flow":
+            notes.append(
+                "nothing is numbered: a layer is what lies between two places that one tensor "
+                f"crosses; {len(borders.names)} found"
+            )
+        label = np.full(len(written.opcode), NOWHERE)
+        place = np.searchsorted(borders.bounds, np.arange(len(pivots)), side="right")
+        label[pivots] = place
+        if not twice:
+            _label_backward(written, flow, borders, label)
+        for index in np.flatnonzero(written.parent >= 0).tolist():  # parents stand in front
+            label[index] = label[written.parent[index]]
+        structure = np.array([opcode in STRUCTURE for opcode in flow.opcode])
+        label[structure | written.free] = NOWHERE
+        return cls(written, flow, pivots, counted, borders, twice, label, tuple(notes))
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.borders.names)
+
+    @cached_property
+    def on_data(self) -> np.ndarray:
+        """(T,) bool: tensors that depend on the batch."""
+        graph = self.graph
+        return self.flow.descendants(
+            graph.parameter_tensor[graph.parameter_role == Role.BATCH].tolist()
+        )
+
+    @cached_property
+    def is_gradient(self) -> np.ndarray:
+        """(T,) bool: gradients of weights, which the update reads or the step returns."""
+        flow, graph = self.flow, self.graph
+        found = [False] * len(flow.before)
+        phase, size = graph.phase.tolist(), self.elements.tolist()
+        read = {
+            t for i in np.flatnonzero(graph.phase == UPDATE).tolist()
+            for t in flow.operands[i]
+        }  # fmt: skip
+        waiting = [*read, *graph.outputs.tolist()]
+        seen = set(waiting)
+        while waiting:
+            tensor = waiting.pop()
+            index = flow.producer[tensor]
+            if index < 0 or phase[index] != BACKWARD:
+                continue
+            found[tensor] = True
+            if flow.opcode[index] in ELEMENTWISE or flow.opcode[index] in VIEWS:
+                for other in flow.operands[index]:
+                    if other not in seen and size[other] == size[tensor]:
+                        seen.add(other)
+                        waiting.append(other)
+        return np.array(found)
+
+    @cached_property
+    def elements(self) -> np.ndarray:
+        """(T,) float64, numbers in each tensor."""
+        ranks = np.diff(self.graph.dim_offset)
+        size = np.ones(len(ranks))
+        shaped = ranks > 0
+        starts = self.graph.dim_offset[:-1][shaped]
+        if len(starts):
+            size[shaped] = np.multiply.reduceat(self.graph.dims.astype(np.float64), starts)
+        return size
+
+    @cached_property
+    def grows(self) -> np.ndarray:
+        """(T,) bool: tensors that are as many times as large as there are samples."""
+        return self.on_data & ~self.is_gradient
+
+    @cached_property
+    def is_half(self) -> bool:
+        """Whether the graph says itself what is in half precision: most products' operands are."""
+        flops = {True: 0.0, False: 0.0}
+        for index, opcode in enumerate(self.flow.opcode):
+            if opcode in ("dot", "convolution"):
+                kind = ELEMENT_TYPES[int(self.graph.element_type[self.flow.operands[index][0]])]
+                flops[kind[1] <= 16] += float(self.graph.flops[index])
+        return flops[True] > flops[False]
+
+    @cached_property
+    def at_precision(self) -> np.ndarray:
+        """(T,) bool: floating tensors that are kept at the plan's precision.
+
+        In a graph of full precision these are all but sums (statistics) and what the loss is made
+        of; one of half precision says itself what is wider.
+        """
+        flow, graph = self.flow, self.graph
+        kinds = graph.element_type.tolist()
+        if self.is_half:
+            bits = np.array([ELEMENT_TYPES.get(kind, ("", 0))[1] for kind in kinds])
+            found = np.isin(kinds, list(FLOATING)) & (bits <= 16)
+            weights = graph.parameter_tensor[graph.weights]
+            found[weights] = np.isin(graph.element_type[weights], list(FLOATING))
+            return found
+        found = np.isin(kinds, list(FLOATING))
+        for index, opcode in enumerate(flow.opcode):
+            if opcode == "reduce" and not found_gradient(self, index):
+                found[flow.results[index]] = False
+        found[self._of_loss] = False
+        return found
+
+    @cached_property
+    def _of_loss(self) -> list[int]:
+        """Tensors between the last product of the head's forward pass and the first backward."""
+        flow, graph = self.flow, self.graph
+        head = np.flatnonzero(self.label == self.layers + 1).tolist()
+        products = [i for i in head if flow.opcode[i] in ("dot", "convolution")]
+        ahead = [i for i in products if graph.phase[i] == FORWARD]
+        if not ahead:
+            return []
+        touched = {t for i in products for t in (*flow.operands[i], *flow.results[i])}
+        touched |= {t for i in products for o in flow.operands[i] for t in (self.source(o),)}
+        behind = flow.descendants(flow.results[ahead[-1]])
+        later = [i for i in products if graph.phase[i] == BACKWARD]
+        end = later[0] if later else len(flow.opcode)
+        return [
+            t for i in head if ahead[-1] < i < end and behind[flow.results[i]].any()
+            for t in flow.results[i] if t not in touched
+        ]  # fmt: skip
+
+    @cached_property
+    def sources(self) -> list[int]:
+        """(T,) the tensor that whatever reads a tensor reads instead.
+
+        Reshapes, transposes, broadcasts and copies are done on the way, as compilers and libraries
+        of products do; so are all views and casts of weights.
+        """
+        flow = self.flow
+        source, on_data = list(range(len(flow.before))), self.on_data.tolist()
+        for index, opcode in enumerate(flow.opcode):
+            results, operands = flow.results[index], flow.operands[index]
+            if opcode == "parameter" and self.graph.parent[index] >= 0:
+                for result in results:  # what a loop hands on unchanged is the tensor outside
+                    source[result] = source[flow.origin(result)]
+                continue
+            weights = opcode in (*VIEWS, "reverse", "slice") and not any(
+                on_data[t] for t in results
+            )
+            if (opcode in _RELABELS or weights) and operands:
+                for place, result in enumerate(results):
+                    source[result] = source[operands[min(place, len(operands) - 1)]]
+        return source
+
+    def source(self, tensor: int) -> int:
+        """The tensor that is read instead of ``tensor``, see ``sources``."""
+        return self.sources[tensor]
+
+    @cached_property
+    def free_tensors(self) -> np.ndarray:
+        """(T,) bool: constants and what is made of constants alone, which compilers fold in."""
+        graph = self.graph
+        made = np.repeat(graph.free, np.diff(graph.result_offset))
+        free = np.zeros(len(graph.element_type), dtype=bool)
+        free[graph.results[made]] = True
+        return free
+
+    @cached_property
+    def works(self) -> list[int]:
+        """Instructions of layers that do something, in order."""
+        return [
+            i for i in np.flatnonzero(self.label != NOWHERE).tolist()
+            if any(self.sources[t] == t for t in self.flow.results[i])
+        ]  # fmt: skip
+
+    @cached_property
+    def readers(self) -> list[list[int]]:
+        """(T,) instructions that read each tensor, relabelling ones replaced by their readers'."""
+        readers: list[list[int]] = [[] for _ in self.flow.before]
+        reading = {*self.works, *np.flatnonzero(self.graph.phase == UPDATE).tolist()}
+        sources = self.sources
+        for index, operands in enumerate(self.flow.operands):
+            if index in reading or self.flow.opcode[index] in ("while", "conditional"):
+                for tensor in {sources[t] for t in operands}:
+                    readers[tensor].append(index)
+        return readers
+
+    @cached_property
+    def weight_labels(self) -> dict[int, list[int]]:
+        """Index of a weight among the entry parameters -> labels that read it, ascending."""
+        reads, _ = weight_reads(self.graph, self.pivots)
+        label = self.label_of_pivot
+        return {index: sorted({label[p] for p in places}) for index, places in reads.items()}
+
+    @cached_property
+    def label_of_pivot(self) -> list[int]:
+        """(N,) label of each pivot, what it does or not."""
+        bounds = self.borders.bounds
+        return np.searchsorted(bounds, np.arange(len(self.pivots)), side="right").tolist()
+
+
+def _forward_part(graph: Graph) -> Graph:
+    """The graph with its forward instructions and entry parameters alone."""
+    entry = np.array([name == "parameter" for name in graph.opcodes])[graph.opcode]
+    keep = np.flatnonzero((graph.phase == FORWARD) | (entry & (graph.parent < 0)))
+    new = np.full(len(graph.opcode) + 1, -1, dtype=np.int32)  # parent -1 stays -1
+    new[keep] = np.arange(len(keep))
+    _, operands = graph.uses(keep)
+    _, results = graph.makes(keep)
+    ends = [np.concatenate([[0], np.cumsum(np.diff(offset)[keep])]).astype(np.int32)
+            for offset in (graph.operand_offset, graph.result_offset)]  # fmt: skip
+    alike = ("opcode", "flops", "bytes_accessed", "phase", "free", "op_name", "attribute")
+    return replace(
+        graph,
+        operands=operands,
+        operand_offset=ends[0],
+        results=results,
+        result_offset=ends[1],
+        parent=new[graph.parent[keep]],
+        outputs=graph.outputs[np.isin(graph.outputs, results)],
+        **{name: getattr(graph, name)[keep] for name in alike},
+    )
+
+
+def found_gradient(program: Program, index: int) -> bool:
+    """Whether an instruction makes the gradient of a weight."""
+    return bool(program.is_gradient[program.flow.results[index]].any())
+
+
+def _label_backward(graph: Graph, flow: Flow, borders: Borders, label: np.ndarray) -> None:
+    """Label the instructions of the backward pass, in place."""
+    head = len(borders.names) + 1
+    candidates = _candidates(graph, flow, label)
+    of_tensor: dict[int, int] = {}
+    named: dict[str, int | None] = {}
+    for index in np.flatnonzero((graph.phase == BACKWARD) & (graph.parent < 0)).tolist():
+        operands = flow.operands[index]
+        name = graph.strings[graph.op_name[index]]
+        if name not in named:
+            key = key_of(scopes_of(name.partition(";")[0], True)[0], borders.level)
+            found = borders.keys.get(key) if key is not None else None
+            named[name] = None if found is None else found + 1
+        bound = min((of_tensor[t] for t in operands if t in of_tensor), default=head)
+        told = named[name]
+        if told is None:
+            told = bound
+            for tensor in operands:
+                places = candidates.get(tensor)
+                if places and tensor not in of_tensor:
+                    told = min(told, max((p for p in places if p <= bound), default=bound))
+        label[index] = told
+        if not graph.free[index]:
+            of_tensor.update(dict.fromkeys(flow.results[index], told))
+
+
+def _candidates(graph: Graph, flow: Flow, label: np.ndarray) -> dict[int, set[int]]:
+    """Tensor of the forward pass or weight -> labels that make or read it, views counted through.
+
+    Batch inputs and free tensors tell nothing.
+    """
+    found: dict[int, set[int]] = {}
+    weights = set(graph.parameter_tensor[graph.weights].tolist())
+    views: set[int] = set()  # of weights
+    forward = np.flatnonzero(label != NOWHERE).tolist()
+    of = set(weights)
+    for index in forward:
+        operands = flow.operands[index]
+        if flow.opcode[index] in VIEWS and operands and operands[0] in of:
+            of.update(flow.results[index])
+            views.add(index)
+    for index in reversed(forward):
+        results = flow.results[index]
+        if index in views:
+            read = set().union(*(found.get(t, set()) for t in results))
+        else:
+            read = {int(label[index])}
+            for tensor in results:
+                found.setdefault(tensor, set()).add(int(label[index]))
+        for tensor in flow.operands[index]:
+            if flow.producer[tensor] >= 0 or tensor in weights:
+                found.setdefault(tensor, set()).update(read)
+    for index in forward:
+        if flow.opcode[index] in STRUCTURE or graph.free[index]:
+            for tensor in flow.results[index]:
+                found.pop(tensor, None)
+    batch = graph.parameter_tensor[~np.isin(graph.parameter_tensor, list(weights))]
+    for tensor in batch.tolist():
+        found.pop(tensor, None)
+    return found

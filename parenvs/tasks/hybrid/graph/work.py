@@ -1,0 +1,466 @@
+"""The work of each layer of a graph, as numbers that depend on samples and ranks alone.
+
+A figure has four parts: numbers at the plan's precision and other bytes, of what grows with the
+samples and of what does not. Products are known by (batch, m, n, k), of which one grows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.graph.flops import bytes_of
+from parenvs.graph.graph import Role
+from parenvs.tasks.hybrid.graph.attention import Cores, cores_of
+from parenvs.tasks.hybrid.graph.fusion import FUSIBLE, PRODUCTS, Kernel, kernels_of
+from parenvs.tasks.hybrid.graph.keep import with_least_kept
+from parenvs.tasks.hybrid.graph.program import (
+    BACKWARD,
+    FORWARD,
+    NOWHERE,
+    STRUCTURE,
+    UPDATE,
+    Program,
+)
+from parenvs.tasks.hybrid.graph.splitting import Splitting
+from parenvs.tasks.partition.formulas import runs
+
+COSTS = ("kernels", "instructions", "flops")
+"""What takes time: fused kernels, by bytes and FLOPs; each instruction, as for partitions; the
+forward pass by FLOPs alone, as for pipelines."""
+PARTS = 4
+"""Numbers at the plan's precision and other bytes, growing with the samples; and the same, not."""
+
+
+class Product(NamedTuple):
+    """A matrix product.
+
+    Attributes:
+        sizes: batch, m, n, k of the graph's whole batch.
+        grows: which of them is proportional to the samples, or None.
+        dimensions: which of them each of these dimensions is a factor of: pairs of a place in
+            ``sizes`` and a position in ``graph.dims``.
+    """
+
+    sizes: tuple[float, float, float, float]
+    grows: int | None
+    dimensions: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Kernels of one layer, split in one way; R products and K others.
+
+    Attributes:
+        sums: all-reduces: phase, (4,) what is summed, and products (R) behind which it may hide.
+        sizes: (R, 4) batch, m, n, k.
+        grows: (R, 4) bool.
+        product_at: (R,) phase of each, ``Phase``.
+        product_core: (R,) bool, whether it is of an attention core.
+        product_runs: (R,) how often it runs.
+        flops: (K,) of each other kernel.
+        flops_grow: (K,) bool.
+        traffic: (K, 4) what each reads and writes.
+        kernel_at, kernel_core, kernel_runs: (K,) as for products.
+        kernel_multiplies: (K,) bool, whether it is a convolution, or a product counted by bytes.
+    """
+
+    sums: tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]
+    sizes: np.ndarray
+    grows: np.ndarray
+    product_at: np.ndarray
+    product_core: np.ndarray
+    product_runs: np.ndarray
+    flops: np.ndarray
+    flops_grow: np.ndarray
+    traffic: np.ndarray
+    kernel_at: np.ndarray
+    kernel_core: np.ndarray
+    kernel_runs: np.ndarray
+    kernel_multiplies: np.ndarray
+
+
+class Work:
+    """What the layers of a graph do, hold and keep.
+
+    Args:
+        program: the instructions by layers.
+        splitting: what tensor parallelism splits.
+        costs: one of ``COSTS``.
+    """
+
+    def __init__(self, program: Program, splitting: Splitting, costs: str) -> None:
+        self.program, self.splitting, self.costs = program, splitting, costs
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an element of the graph's activations."""
+        return 2.0 if self.program.is_half else 4.0
+
+    @cached_property
+    def kernels(self) -> list[Kernel]:
+        """All kernels."""
+        kernels = kernels_of(self.program, fuse=self.costs == "kernels")
+        if self.costs == "kernels" and not self.program.twice:
+            kernels = with_least_kept(self.program, kernels)
+        return kernels
+
+    @cached_property
+    def of_label(self) -> dict[int, list[int]]:
+        """Label -> numbers of its kernels."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for number, kernel in enumerate(self.kernels):
+            found[kernel.label].append(number)
+        return found
+
+    @cached_property
+    def cores(self) -> Cores:
+        """The attention cores."""
+        return cores_of(self.program, self.kernels) if self.costs == "kernels" else Cores()
+
+    @cached_property
+    def runs(self) -> np.ndarray:
+        """(I,) how often each instruction runs."""
+        return runs(self.program.graph, self.program.graph.flops)
+
+    @cached_property
+    def products(self) -> dict[int, Product]:
+        """Instruction -> the matrix product that it is."""
+        flow = self.program.flow
+        return {
+            kernel.members[0]: self._product(kernel.members[0])
+            for kernel in self.kernels
+            if flow.opcode[kernel.members[0]] == "dot"
+        }
+
+    def _product(self, index: int) -> Product:
+        graph, flow, program = self.program.graph, self.program.flow, self.program
+        attribute = json.loads(graph.strings[graph.attribute[index]] or "{}").get("dot", {})
+        left, right = flow.operands[index][:2]
+        dims: list[list[int]] = [[], [], [], []]
+        factors: list[tuple[int, int]] = []
+        roles = (
+            (left, attribute.get("lhs_batch", []), attribute.get("lhs_contracting", []), 1),
+            (right, attribute.get("rhs_batch", []), attribute.get("rhs_contracting", []), 2),
+        )
+        for tensor, batch, contracted, free in roles:
+            start = int(graph.dim_offset[tensor])
+            for dimension, size in enumerate(flow.shapes[tensor]):
+                place = 0 if dimension in batch else 3 if dimension in contracted else free
+                if place in (1, 2) or tensor == left:
+                    dims[place].append(size)
+                    factors.append((place, start + dimension))
+        sizes = tuple(float(np.prod(row)) if row else 1.0 for row in dims)
+        grows = [bool(program.grows[program.source(t)]) for t in (left, right)]
+        result = bool(program.grows[flow.results[index][0]])
+        place_of = {(True, False): 1, (False, True): 2, (False, False): None}
+        both = 3 if not result else 0 if dims[0] else 1
+        which = both if all(grows) else place_of[grows[0], grows[1]]
+        return Product(sizes, which, tuple(factors))  # type: ignore[arg-type]
+
+    def weigh(self, tensors: dict[int, float], shares: np.ndarray) -> np.ndarray:
+        """(4,) the parts of tensors together, of each the given share, and that of a rank."""
+        program, parts = self.program, np.zeros(PARTS)
+        for tensor, share in tensors.items():
+            place = 0 if program.grows[tensor] else 2
+            if program.at_precision[tensor]:
+                parts[place] += share * shares[tensor] * program.elements[tensor]
+            else:
+                parts[place + 1] += share * shares[tensor] * program.graph.tensor_bytes[tensor]
+        return parts
+
+    def held(self, tp: int, sequence_parallel: bool) -> np.ndarray:
+        """(T,) share of each tensor that a rank holds."""
+        key = ("held", tp, sequence_parallel)
+        if key not in self._known:
+            shares = self.splitting.tensor_shares(tp)
+            if sequence_parallel:
+                whole = (shares == 1) & self.program.grows
+                shares = np.where(whole, shares / tp, shares)
+            self._known[key] = shares
+        return self._known[key]
+
+    def rows(self, label: int, tp: int, sequence_parallel: bool) -> Rows:
+        """The kernels of a layer, split among ``tp`` ranks."""
+        key = ("rows", label, tp, sequence_parallel)
+        if key not in self._known:
+            self._known[key] = self._rows(label, tp, sequence_parallel)
+        return self._known[key]
+
+    def _rows(self, label: int, tp: int, sequence_parallel: bool) -> Rows:
+        if self.costs == "instructions":
+            others = self._instruction_rows(label, tp)
+            return _rows_of([], others, self._each_sum(label, tp))
+        program, opcode = self.program, self.program.flow.opcode
+        key = ("dimensions", tp)
+        if key not in self._known:
+            self._known[key] = (
+                self.splitting.dimension_shares(tp), self.splitting.instruction_shares(tp)
+            )  # fmt: skip
+        of_dimension, of_instruction = self._known[key]
+        held = self.held(tp, sequence_parallel)
+        products, others = [], []
+        for number in self.of_label.get(label, []):
+            kernel = self.kernels[number]
+            index = kernel.members[0]
+            core = number in self.cores.kernels
+            times = self.runs[index]
+            if opcode[index] == "dot":
+                sizes, grows, dimensions = self.products[index]
+                shared = np.array(sizes)
+                for place, position in dimensions:
+                    shared[place] *= of_dimension[position]
+                growing = np.arange(PARTS) == (-1 if grows is None else grows)
+                products.append((shared, growing, kernel.phase, core, times, index))
+                continue
+            fused = opcode[index] in FUSIBLE
+            share = of_instruction[index]
+            flops = 0.0 if fused else program.graph.flops[index] * share
+            if fused or opcode[index] == "convolution":
+                moved = {**dict.fromkeys(kernel.writes, 1.0)}
+                traffic = self.weigh(kernel.reads, held) + self.weigh(moved, held)
+            else:
+                traffic = self._moved(index) * share
+            does = any(program.grows[t] for t in (*kernel.reads, *kernel.writes))
+            multiplies = opcode[index] in PRODUCTS
+            others.append((flops, does, traffic, kernel.phase, core, times, multiplies))
+        sums = self._sums(label, tp, sequence_parallel, [row[-1] for row in products])
+        return _rows_of(products, others, sums)
+
+    def _instruction_rows(self, label: int, tp: int) -> list[tuple[Any, ...]]:
+        """Rows of single instructions, the update's with the head, as the partition task counts."""
+        program = self.program
+        share = self.splitting.instruction_shares(tp)
+        return [
+            (
+                program.graph.flops[index] * share[index],
+                any(program.grows[t] for t in self._touched(index)),
+                self._accessed(index) * share[index],
+                int(program.graph.phase[index]),
+                False,
+                self.runs[index],
+                self.program.flow.opcode[index] in PRODUCTS,
+            )
+            for index in self._instructions.get(label, [])
+        ]
+
+    @cached_property
+    def _instructions(self) -> dict[int, list[int]]:
+        """Label -> its instructions, those of the update with the head."""
+        program = self.program
+        update = program.graph.phase == UPDATE
+        costless = program.graph.free | np.array([o in STRUCTURE for o in program.flow.opcode])
+        label = np.where(update & ~costless, program.layers + 1, program.label)
+        found: dict[int, list[int]] = defaultdict(list)
+        for index in np.flatnonzero(label != NOWHERE).tolist():
+            found[int(label[index])].append(index)
+        return found
+
+    def _touched(self, index: int) -> tuple[int, ...]:
+        return (*self.program.flow.operands[index], *self.program.flow.results[index])
+
+    def _accessed(self, index: int) -> np.ndarray:
+        """(4,) the bytes that an instruction accesses by itself."""
+        program = self.program
+        tensors = self._touched(index)
+        size = program.graph.tensor_bytes[list(tensors)]
+        growing = sum(b for t, b in zip(tensors, size, strict=True) if program.grows[t])
+        accessed = program.graph.bytes_accessed[index]
+        moving = accessed * growing / max(float(size.sum()), 1.0)
+        parts = np.zeros(PARTS)
+        place = 1 if program.is_half else 0
+        unit = 1.0 if program.is_half else self.element_bytes
+        parts[place], parts[place + 2] = moving / unit, (accessed - moving) / unit
+        return parts
+
+    def _each_sum(self, label: int, tp: int) -> tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]:
+        """Every partial result of a layer, all-reduced where it is made."""
+        program = self.program
+        place = 1 if program.is_half else 0
+        left = set(self.splitting.partial(tp))
+        found = []
+        for index in self._instructions.get(label, []):
+            if index not in left:
+                continue
+            parts = np.zeros(PARTS)
+            for tensor in program.flow.results[index]:
+                at = place if program.grows[tensor] else place + 2
+                unit = 1.0 if program.is_half else self.element_bytes
+                parts[at] += program.graph.tensor_bytes[tensor] / unit * self.runs[index]
+            found.append((int(program.graph.phase[index]), parts, ()))
+        return tuple(found)
+
+    def _moved(self, index: int) -> np.ndarray:
+        """(4,) what an instruction moves that is never fused."""
+        program = self.program
+        graph, flow = program.graph, program.flow
+        results = flow.results[index]
+        size = bytes_of(
+            flow.opcode[index],
+            [float(graph.tensor_bytes[t]) for t in flow.operands[index]],
+            [float(graph.tensor_bytes[t]) for t in results],
+        )
+        parts = np.zeros(PARTS)
+        grows = any(program.grows[program.source(t)] for t in (*flow.operands[index], *results))
+        place = 0 if grows else 2
+        if results and program.at_precision[results[0]]:
+            width = graph.tensor_bytes[results[0]] / max(program.elements[results[0]], 1.0)
+            parts[place] = size / width
+        else:
+            parts[place + 1] = size
+        return parts
+
+    def _sums(
+        self, label: int, tp: int, sequence_parallel: bool, products: list[int]
+    ) -> tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]:
+        """All-reduces of a layer; in the backward pass those of input gradients may hide."""
+        program, flow = self.program, self.program.flow
+        if tp == 1:
+            return ()
+        key = ("summed", tp)
+        if key not in self._known:
+            self._known[key] = self.splitting.summed(tp)
+        shares = self.splitting.tensor_shares(tp)
+        place = {index: number for number, index in enumerate(products)}
+        found = []
+        for tensor, origins in self._known[key].items():
+            if program.label[origins[-1]] != label:
+                continue
+            phase = int(program.graph.phase[origins[-1]])
+            behind: set[int] = set()
+            if phase == BACKWARD:
+                gradients = {program.source(t) for i in origins for t in flow.operands[i]}
+                behind = {
+                    place[r] for t in gradients for r in program.readers[t]
+                    if r in place and program.is_gradient[flow.results[r]].any()
+                }  # fmt: skip
+            found.append((phase, self.weigh({tensor: 1.0}, shares), tuple(sorted(behind))))
+        return tuple(found)
+
+    @cached_property
+    def weights(self) -> dict[int, list[tuple[int, bool]]]:
+        """Label -> tensors of the weights that it holds, and whether each is trainable."""
+        program, graph = self.program, self.program.graph
+        held: dict[int, list[tuple[int, bool]]] = defaultdict(list)
+        for index, labels in program.weight_labels.items():
+            trainable = graph.parameter_role[index] == Role.VARIABLE
+            tensor = int(graph.parameter_tensor[index])
+            places = labels[:1]
+            if self.is_tied(labels):
+                places = [labels[0], labels[-1]]
+            for label in places:
+                held[label].append((tensor, bool(trainable)))
+        return held
+
+    def is_tied(self, labels: list[int]) -> bool:
+        """Whether a weight is read by the head, and by something in front of it."""
+        last = labels[-1] == self.program.layers + 1 and self.costs == "kernels"
+        return last and labels[0] < labels[-1]
+
+    @cached_property
+    def tied_elements(self) -> float:
+        """Numbers of the weights that the head shares with something in front of it."""
+        program = self.program
+        return float(sum(
+            program.elements[program.graph.parameter_tensor[index]]
+            for index, labels in program.weight_labels.items() if self.is_tied(labels)
+        ))  # fmt: skip
+
+    def parameters(self, label: int, tp: int) -> float:
+        """Numbers of the weights of a layer on a rank."""
+        shares = self.held(tp, False)
+        weights = self.weights.get(label, [])
+        return float(sum(self.program.elements[t] * shares[t] for t, _ in weights))
+
+    def kept(self, label: int, tp: int, sequence_parallel: bool, mode: str, fused: bool) -> Any:
+        """(4,) what a layer keeps for the backward pass.
+
+        Args:
+            label: of the layer.
+            tp: ranks.
+            sequence_parallel: whether they share what is not split, too.
+            mode: what is recomputed, ``"none"``, ``"selective"`` or ``"full"``.
+            fused: whether attention is one kernel, which keeps no scores.
+        """
+        key = ("kept", label, tp, sequence_parallel, mode, fused)
+        if key not in self._known:
+            tensors = self._entering if mode == "full" else self.kept_tensors
+            chosen = tensors.get(label, set())
+            if mode == "selective" or fused:
+                chosen = chosen - self.cores.inner
+            shares = self.held(tp, sequence_parallel)
+            self._known[key] = self.weigh(dict.fromkeys(sorted(chosen), 1.0), shares)
+        return self._known[key]
+
+    @cached_property
+    def kept_tensors(self) -> dict[int, set[int]]:
+        """Label -> tensors that its backward pass reads and none in front of it does."""
+        program = self.program
+        weights = set(program.graph.parameter_tensor[program.graph.weights].tolist())
+        phase = FORWARD if program.twice else BACKWARD
+        first: dict[int, int] = {}
+        for kernel in self.kernels:
+            if kernel.phase == phase:
+                for tensor in kernel.reads:
+                    first[tensor] = min(first.get(tensor, kernel.label), kernel.label)
+        kept: dict[int, set[int]] = defaultdict(set)
+        for tensor, label in first.items():
+            maker = program.flow.producer[tensor]
+            made = maker >= 0 and program.flow.opcode[maker] != "parameter"
+            if made and program.graph.phase[maker] != FORWARD:
+                continue
+            if tensor not in weights and program.on_data[tensor]:
+                kept[label].add(tensor)
+        return kept
+
+    @cached_property
+    def _entering(self) -> dict[int, set[int]]:
+        """Label -> tensors that it is the first to read and something in front of it makes."""
+        program = self.program
+        weights = set(program.graph.parameter_tensor[program.graph.weights].tolist())
+        first: dict[int, int] = {}
+        made: dict[int, int] = {}
+        for kernel in self.kernels:
+            if kernel.phase != FORWARD:
+                continue
+            for index in kernel.members:
+                made.update(dict.fromkeys(program.flow.results[index], kernel.label))
+            for tensor in kernel.reads:
+                if made.get(tensor) != kernel.label:
+                    first[tensor] = min(first.get(tensor, kernel.label), kernel.label)
+        entering: dict[int, set[int]] = defaultdict(set)
+        for tensor, label in first.items():
+            if tensor not in weights and program.on_data[tensor]:
+                entering[label].add(tensor)
+        return entering
+
+    def largest(self, label: int) -> int | None:
+        """The tensor of most numbers that a layer's forward pass makes, or None."""
+        made = [
+            t for number in self.of_label.get(label, []) for t in self.kernels[number].writes
+            if self.kernels[number].phase == FORWARD
+        ]  # fmt: skip
+        return max(made, key=lambda t: self.program.elements[t], default=None)
+
+
+def _rows_of(
+    products: list[tuple[Any, ...]],
+    others: list[tuple[Any, ...]],
+    sums: tuple[tuple[int, np.ndarray, tuple[int, ...]], ...],
+) -> Rows:
+    """Rows as arrays; the fields of each are those of ``Rows``, in its order."""
+    wide = np.zeros((0, PARTS))
+    none = np.zeros(0, dtype=int)
+    no_products = [wide, wide > 0, none, none > 0, none]
+    no_others = [none, none > 0, wide, none, none > 0, none, none > 0]
+    columns = []
+    for rows, empty in ((products, no_products), (others, no_others)):
+        found = [np.array(column) for column in zip(*rows, strict=True)]
+        columns += found[: len(empty)] if rows else empty
+    return Rows(sums, *columns)

@@ -1,0 +1,335 @@
+"""Operations of transformer blocks: seconds, parameters and kept bytes on one device.
+
+Everything is elementwise over arrays of plans. Sections, tables and figures in the docstrings are
+those of arXiv 2205.05198 (Korthikanti and others) unless another paper is named; attention is
+fused or not by the stack.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.stack import TILE, Machine
+
+Figure = Any
+"""A number or an array of numbers, one for each plan."""
+
+
+class Split(NamedTuple):
+    """How a layer is split over devices; each field a number or an array over plans.
+
+    Attributes:
+        tp: t, ranks that share every matrix.
+        samples: b, samples of a micro-batch in one replica.
+        context: ranks that share the tokens of a sample.
+        sequence_parallel: whether the tp ranks share what lies between the matrices, too.
+        expert: data-parallel ranks among which experts are dealt out.
+        attended: tokens of its own document, as a mean over a sample's tokens, where a sample is
+            packed of documents that do not see each other; None: the whole sample is one. Fused
+            attention alone takes less time for it.
+    """
+
+    tp: Figure
+    samples: Figure
+    context: Figure = 1
+    sequence_parallel: Figure = False
+    expert: Figure = 1
+    attended: Figure = None
+
+    @property
+    def shared(self) -> Figure:
+        """Ranks that share the residual stream of a sample's tokens: tp under sequence parallel."""
+        return np.where(self.sequence_parallel, self.tp, 1)
+
+
+class LayerSeconds(NamedTuple):
+    """Seconds of one layer and micro-batch on one device.
+
+    Attributes:
+        forward: kernels of the forward pass.
+        backward: kernels of the backward pass, nothing recomputed.
+        forward_exchange: collectives of the forward pass that nothing hides.
+        backward_exchange: those of the backward pass.
+        attention: kernels of the forward pass that selective recomputation runs again.
+        last: the layer's last product in the forward pass, whose result no backward pass needs.
+    """
+
+    forward: Figure
+    backward: Figure
+    forward_exchange: Figure = 0.0
+    backward_exchange: Figure = 0.0
+    attention: Figure = 0.0
+    last: Figure = 0.0
+
+
+class Layer(ABC):
+    """A layer of a chain: what it takes and holds on a device, split in any way."""
+
+    @abstractmethod
+    def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
+        """Return the seconds of one micro-batch."""
+
+    @abstractmethod
+    def parameters(self, split: Split) -> tuple[Figure, Figure]:
+        """Return the parameters on a device: those every replica holds, and its experts'."""
+
+    @abstractmethod
+    def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
+        """Return the bytes that a micro-batch keeps for the backward pass, by recomputation."""
+
+    def working_bytes(self, machine: Machine, split: Split) -> Figure:
+        """Return the bytes that exist only while the layer itself runs."""
+        return 0.0
+
+
+def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Figure = 1) -> Figure:
+    """Seconds of ``batch`` products of (m, k) by (k, n): FLOPs or bytes, whichever takes longer.
+
+    A product of fewer tiles than the device has multiprocessors leaves some of them idle; where
+    the stack says so, the last wave of tiles does too, and tiles at the edges count as whole ones.
+    """
+    flops = 2.0 * m * n * k * batch
+    if machine.multiprocessors:
+        tiles = np.ceil(np.asarray(m) / TILE) * np.ceil(np.asarray(n) / TILE) * batch
+        if machine.waves:
+            whole = np.ceil(tiles / machine.multiprocessors) * machine.multiprocessors
+            flops = whole * 2.0 * TILE * TILE * k
+        else:
+            flops = flops * np.maximum(1.0, machine.multiprocessors / tiles)
+    return roofline_seconds(machine, flops, machine.width * batch * (m * k + k * n + m * n))
+
+
+def roofline_seconds(machine: Machine, flops: Figure, size: Figure) -> Figure:
+    """Seconds of a kernel of FLOPs and bytes, whichever take longer."""
+    return np.maximum(flops / machine.flops, size / machine.memory_bw) + machine.launch
+
+
+def kernel_seconds(machine: Machine, size: Figure) -> Figure:
+    """Seconds of an elementwise kernel that reads and writes ``size`` bytes at 2 an element."""
+    return size * (machine.width / 2) / machine.memory_bw + machine.launch
+
+
+@dataclass(frozen=True)
+class TransformerBlock(Layer):
+    """One block: norm, attention, norm, feed-forward network.
+
+    Attributes:
+        shape: the model.
+    """
+
+    shape: TransformerShape
+
+    def _widths(self, split: Split) -> tuple[Figure, Figure]:
+        """Width of queries, and of keys (as of values), on a device; few heads are copied."""
+        shape = self.shape
+        queries = shape.heads * shape.head_width / split.tp
+        keys = np.maximum(shape.kv_heads * shape.head_width / split.tp, shape.head_width)
+        return queries, keys
+
+    def _tokens(self, split: Split) -> Figure:
+        return self.shape.sequence * split.samples / split.context
+
+    def _products(self, split: Split) -> list[tuple[Figure, Figure, Figure, float]]:
+        """(m, n, k, times) of the products with weights; the second and the last are row-split."""
+        shape, tokens = self.shape, self._tokens(split)
+        queries, keys = self._widths(split)
+        inner, routed = shape.feed_forward / split.tp, tokens
+        networks = 1.0
+        if shape.experts > 1:
+            networks = shape.experts / split.expert
+            routed = tokens * shape.active * shape.capacity / networks
+        up = (routed, inner, shape.hidden, networks * (2 if shape.gated else 1))
+        down = (routed, shape.hidden, inner, networks)
+        return [
+            (tokens, queries + 2 * keys, shape.hidden, 1.0),
+            (tokens, shape.hidden, queries, 1.0),
+            up,
+            down,
+        ]
+
+    def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
+        """See ``Layer.seconds``; the operations are those of hybrid layers in docs/hybrid.md."""
+        shape, tokens = self.shape, self._tokens(split)
+        forward = backward = 0.0
+        last: Figure = 0.0
+        weight_gradients = []
+        for m, n, k, times in self._products(split):
+            last = times * matmul_seconds(machine, m, n, k)
+            forward += last
+            weight_gradient = times * matmul_seconds(machine, k, n, m)
+            backward += weight_gradient + times * matmul_seconds(machine, m, k, n)
+            weight_gradients.append(weight_gradient)
+        stream = tokens * shape.hidden / split.shared
+        inner = tokens * shape.feed_forward / split.tp * shape.active
+        dropped = 1.0 if shape.dropout else 0.0
+        gate_forward, gate_backward = (6, 10) if shape.gated else (4, 6)
+        forward += 2 * kernel_seconds(machine, 4 * stream)
+        forward += kernel_seconds(machine, gate_forward * inner)
+        forward += 2 * kernel_seconds(machine, (6 + dropped) * stream)
+        backward += 2 * kernel_seconds(machine, 6 * stream)
+        backward += kernel_seconds(machine, gate_backward * inner)
+        backward += 2 * kernel_seconds(machine, (4 + dropped) * stream)
+        attention, attention_backward, again = self._attention(machine, split)
+        exchange = self._exchange(machine, split, weight_gradients, attention)
+        return LayerSeconds(
+            forward + attention, backward + attention_backward, *exchange, again, last
+        )
+
+    def _attention(self, machine: Machine, split: Split) -> tuple[Figure, Figure, Figure]:
+        """Seconds of the attention core forward and backward, and of its recomputation."""
+        shape, width = self.shape, self.shape.head_width
+        heads = split.samples * shape.heads / split.tp
+        queries, keys = shape.sequence / split.context, shape.sequence
+        if machine.attention_flops is not None:
+            keys = keys if split.attended is None else split.attended
+            square = (2.0 if shape.causal else 4.0) * queries * keys * width * heads
+            traffic = 4 * machine.width * queries * width * heads / machine.memory_bw
+            core = np.maximum(square / machine.attention_flops, traffic)
+            return core, 2.5 * core, 0.0
+        scores = heads * queries * keys
+        scored = matmul_seconds(machine, queries, keys, width, heads)
+        summed = matmul_seconds(machine, queries, width, keys, heads)
+        dropping = kernel_seconds(machine, 5 * scores) if shape.dropout else 0.0
+        core = scored + summed + kernel_seconds(machine, 4 * scores) + dropping
+        backward = 2 * (scored + summed) + kernel_seconds(machine, 6 * scores) + dropping
+        return core, backward, core
+
+    def _exchange(
+        self,
+        machine: Machine,
+        split: Split,
+        weight_gradients: list[Figure],
+        attention: Figure,
+    ) -> tuple[Figure, Figure]:
+        """Seconds of collectives that nothing hides, forward and backward."""
+        shape, stack, links = self.shape, machine.stack, machine.links
+        tokens = self._tokens(split)
+        gather = links.all_gather(machine.width * tokens * shape.hidden, split.tp, 1)
+        forward = 4 * gather * (1 - stack.tensor_overlap)
+        if stack.backward_overlap:
+            # Input gradients are summed while the weight gradients of the same matrix are made;
+            # sequence parallelism also gathers the gradients of outputs, in front of both.
+            behind = [weight_gradients[0], weight_gradients[2]]
+            summed = sum(stack.exposed(2 * gather, product) for product in behind)
+            scattered = sum(stack.exposed(gather, product) for product in behind)
+            shared = 2 * gather * (1 - stack.tensor_overlap) + scattered
+            backward = np.where(split.sequence_parallel, shared, summed)
+        else:
+            backward = 4 * gather
+        blocks = 2 * machine.width * tokens * self._widths(split)[1]
+        ring = links.all_gather(blocks * split.context, split.context, split.tp)
+        forward = forward + np.maximum(0.0, ring - attention)
+        backward = backward + np.maximum(0.0, 2 * ring - 2.5 * attention)
+        if shape.experts > 1:
+            routed = machine.width * tokens * shape.hidden * shape.active * shape.capacity
+            dealt = 2 * links.all_to_all(routed / split.shared, split.expert, split.tp)
+            forward, backward = forward + dealt, backward + dealt
+        return forward, backward
+
+    def parameters(self, split: Split) -> tuple[Figure, Figure]:
+        """See ``Layer.parameters``: matrices are divided by tp, norms and output biases are not."""
+        shape = self.shape
+        dense, experts = shape.block_parameters
+        whole = 2.0 * shape.hidden * (2 if shape.bias else 1) + (
+            2.0 * shape.hidden if shape.bias else 0.0
+        )
+        if shape.experts > 1:
+            whole += shape.hidden * (shape.experts - (1 if shape.bias else 0))
+        copied = self._widths(split)[1] * split.tp - shape.kv_heads * shape.head_width
+        copied = 2 * copied * (shape.hidden + (1 if shape.bias else 0))
+        per_device = (dense - whole + copied) / split.tp + whole
+        return per_device, experts / split.tp / split.expert
+
+    def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
+        """See ``Layer.saved_bytes``; equations 2 to 6 and their form for gated networks."""
+        shape, width, tp = self.shape, machine.width, split.tp
+        tokens, h = self._tokens(split), self.shape.hidden
+        if mode == "full":
+            return width * tokens * h / split.shared
+        fused = machine.attention_flops is not None
+        queries = shape.heads * shape.head_width
+        keys = np.maximum(shape.kv_heads * shape.head_width, shape.head_width * tp)
+        stream = (4 * width + (2 if shape.dropout else 0)) * h / split.shared
+        inner = (3 if shape.gated else 2) * shape.feed_forward * shape.active
+        if mode == "selective" and shape.gated:
+            inner = 2 * shape.feed_forward * shape.active
+        within = width * (2 * queries + 2 * keys + inner) / tp
+        if fused:
+            within = within + 4 * shape.heads / tp
+        elif mode == "none":
+            kept = 2 * width + 1 if shape.dropout else width
+            within = within + kept * shape.heads * shape.sequence / tp
+        return tokens * (stream + within)
+
+
+@dataclass(frozen=True)
+class Embedding(Layer):
+    """The table of tokens, and of positions, in front of the first block.
+
+    Attributes:
+        shape: the model.
+    """
+
+    shape: TransformerShape
+
+    def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
+        """See ``Layer.seconds``: one gather."""
+        tokens = self.shape.sequence * split.samples / split.context
+        return LayerSeconds(
+            kernel_seconds(machine, 4 * tokens * self.shape.hidden / split.shared), 0.0
+        )
+
+    def parameters(self, split: Split) -> tuple[Figure, Figure]:
+        """See ``Layer.parameters``."""
+        shape = self.shape
+        return shape.hidden * (shape.vocabulary / split.tp + shape.positions), 0.0
+
+    def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
+        """See ``Layer.saved_bytes``: a mask if there is dropout (section 4.3)."""
+        tokens = self.shape.sequence * split.samples / split.context
+        return tokens * self.shape.hidden / split.shared * (1.0 if self.shape.dropout else 0.0)
+
+
+@dataclass(frozen=True)
+class Head(Layer):
+    """The product with the vocabulary and the loss, behind the last block.
+
+    Attributes:
+        shape: the model.
+        seen: share of the tokens whose words are predicted, 1 but for masked language models.
+    """
+
+    shape: TransformerShape
+    seen: float = 1.0
+
+    def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
+        """See ``Layer.seconds``."""
+        shape = self.shape
+        tokens = self.seen * shape.sequence * split.samples / split.context
+        words = shape.vocabulary / split.tp
+        forward = matmul_seconds(machine, tokens, words, shape.hidden)
+        forward += kernel_seconds(machine, 10 * tokens * words)
+        backward = matmul_seconds(machine, tokens, shape.hidden, words)
+        backward += matmul_seconds(machine, shape.hidden, words, tokens)
+        backward += kernel_seconds(machine, 8 * tokens * words)
+        return LayerSeconds(forward, backward)
+
+    def parameters(self, split: Split) -> tuple[Figure, Figure]:
+        """See ``Layer.parameters``: the last norm is counted with it."""
+        shape = self.shape
+        return shape.hidden * (shape.vocabulary / split.tp + (2 if shape.bias else 1)), 0.0
+
+    def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
+        """See ``Layer.saved_bytes``: input of the norm and of the product (section 4.3)."""
+        tokens = self.shape.sequence * split.samples / split.context
+        return 2 * machine.width * tokens * self.shape.hidden / split.shared
+
+    def working_bytes(self, machine: Machine, split: Split) -> Figure:
+        """See ``Layer.working_bytes``: logits, and again in fp32 for the loss."""
+        tokens = self.seen * self.shape.sequence * split.samples / split.context
+        return (machine.width + 4) * tokens * self.shape.vocabulary / split.tp

@@ -1,0 +1,415 @@
+"""A hybrid problem: a chain of layers on a cluster, and what plans of it cost.
+
+The formulas are those of ``parenvs.tasks.hybrid.formulas``; this module looks up their arguments for a
+plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from parenvs.cluster import Cluster
+from parenvs.core.fields import LARGEST_NUMBER
+from parenvs.errors import InfeasibleError, shown
+from parenvs.tasks.hybrid import formulas, legality
+from parenvs.tasks.hybrid.layers import Layer, Split
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
+from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.tasks.hybrid.simulate import ChunkSeconds
+from parenvs.tasks.hybrid.stack import Machine, Stack
+from parenvs.tasks.hybrid.stages import Memory, Stages, Step
+from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
+
+BEST_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
+"""Precisions that plans have by default: the first of them that the device has."""
+BEST_FULL_PRECISIONS = ("tf32", "fp32")
+"""The same for graphs whose products are in full precision."""
+DEFAULT_STACKS = {"h100": "llama-2024", "a100": "megatron-2022", "v100": "megatron-2021"}
+"""Device -> the stack that plans have by default."""
+OTHER_STACK = "megatron-2022"
+"""The default stack of other devices; what it reaches there is a guess (``Stack.is_guess``)."""
+
+
+def best_precision(cluster: Cluster, half: bool = True) -> str:
+    """Return the precision that plans on a cluster have by default.
+
+    A device whose peaks by precision are not known is taken to have all of them but TF32.
+
+    Args:
+        cluster: the devices.
+        half: whether the model is one for half precision, see ``HybridModel.is_half``.
+    """
+    peaks = dict(cluster.device.peaks)
+    order = BEST_PRECISIONS if half else BEST_FULL_PRECISIONS
+    known = peaks or {name: 0.0 for name in order if name != "tf32"}
+    return next((name for name in order if name in known), order[-1])
+
+
+def default_stack(cluster: Cluster) -> Stack:
+    """Return the stack that plans on a cluster have by default."""
+    return Stack.parse(DEFAULT_STACKS.get(cluster.device.name, OTHER_STACK))
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """The problem of planning the training of a model on a cluster along all axes together.
+
+    >>> import parenvs
+    >>> problem = parenvs.problem("llama3-70b", "16x8:h100", task="hybrid", batch=1024)
+    >>> problem.stack.name, problem.precision, len(problem.model)
+    ('llama-2024', 'bf16', 80)
+
+    Attributes:
+        model: the chain of layers.
+        cluster: the devices; text, as ``Cluster.parse`` takes it, is parsed.
+        batch: samples of a step.
+        stack: the training software, a name or an object as ``Stack.parse`` takes it is parsed
+            (default: see ``default_stack``).
+        precision: of matrix products (default: see ``best_precision``).
+        instance: name or path of the instance; plans carry it (default: the model's name).
+    """
+
+    model: HybridModel
+    cluster: Cluster
+    batch: int
+    stack: Stack = None  # type: ignore[assignment]  # resolved in __post_init__
+    precision: str = ""
+    instance: str = ""
+
+    def __post_init__(self) -> None:
+        """Fill in defaults and raise errors for settings that no plan can have."""
+        fill = object.__setattr__
+        fill(self, "cluster", Cluster.parse(self.cluster))
+        stack = default_stack(self.cluster) if self.stack is None else Stack.parse(self.stack)
+        fill(self, "stack", stack)
+        fill(self, "precision", self.precision or best_precision(self.cluster, self.model.is_half))
+        fill(self, "instance", self.instance or self.model.name)
+        is_whole = isinstance(self.batch, int) and not isinstance(self.batch, bool)
+        if not is_whole or not 1 <= self.batch <= LARGEST_NUMBER:
+            raise InfeasibleError(
+                f"batch must be a whole number of samples from 1, not {shown(self.batch)}"
+            )
+        self.machine  # noqa: B018  # raises errors for a precision that the device lacks
+
+    @cached_property
+    def machine(self) -> Machine:
+        """What the stack makes of the cluster at the precision."""
+        return self.stack.machine(self.cluster, self.precision)
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether the stack's share of the peak was never compared with such a device."""
+        return self.stack.is_guess(self.cluster.device.name, self.precision)
+
+    @property
+    def memory_limit(self) -> float:
+        """Bytes that a stage may hold on each of its devices."""
+        return self.cluster.memory_limit
+
+    @cached_property
+    def bound_seconds(self) -> float:
+        """Seconds of a step if all devices did its matrix products at their peak all the time.
+
+        No plan is faster: kernels, communication and recomputation are left out, and each server
+        counts with its own speed.
+        """
+        device = self.cluster.device
+        half = "bf16" if self.precision == "fp8" else self.precision
+        return self._even_seconds(
+            self.machine._replace(
+                flops=device.peak(self.precision),
+                attention_flops=None if self.machine.attention_flops is None else device.peak(half),
+                memory_bw=math.inf,
+                launch=0.0,
+            )
+        )
+
+    @cached_property
+    def kernel_bound_seconds(self) -> float:
+        """Seconds of a step if all devices did nothing but its kernels, as fast as the stack does.
+
+        No plan is faster, whatever its schedule: parts of a kernel, on several devices or for
+        several micro-batches, have as many FLOPs and bytes as the whole or more, and fill the
+        device no better; launches, communication, recomputation and waiting come on top.
+        """
+        return self._even_seconds(self.machine._replace(launch=0.0))
+
+    def _even_seconds(self, machine: Machine) -> float:
+        """Seconds of all layers for the whole batch, dealt out over the servers by speed."""
+        split = Split(1, float(self.batch))
+
+        def of(layer: Layer | None) -> float:
+            if layer is None:
+                return 0.0
+            seconds = layer.seconds(machine, split)
+            return float(seconds.forward + seconds.backward)
+
+        kinds = sum(
+            float(count) * of(kind)
+            for kind, count in zip(self.model.kinds, self.model.kinds_before[-1], strict=True)
+        )
+        seconds = kinds + of(self.model.embedding) + of(self.model.head)
+        speeds = self.cluster.speeds or (1.0,) * self.cluster.servers
+        return seconds / (sum(speeds) * self.cluster.devices_per_server)
+
+    def plan(
+        self, stages: Sequence[HybridStage], micro_batch: int = 1, **settings: Any
+    ) -> HybridPlan:
+        """Make a plan of this problem.
+
+        Args:
+            stages: its stages.
+            micro_batch: samples of a micro-batch in one replica of the first stage.
+            **settings: other fields of ``HybridPlan``.
+        """
+        return HybridPlan(
+            instance=self.instance,
+            fingerprint=self.model.fingerprint,
+            cluster=self.cluster,
+            stack=self.stack.to_json(),
+            precision=self.precision,
+            batch=self.batch,
+            micro_batch=micro_batch,
+            stages=tuple(stages),
+            **settings,
+        )
+
+    def uniform_plan(self, plans: Uniform, k: int) -> HybridPlan:
+        """Make the plan object of one of several uniform plans.
+
+        Args:
+            plans: the plans.
+            k: number of the one.
+        """
+        pp, chunks = int(plans.pp[k]), int(plans.chunks[k])
+        tp, context = int(plans.tp[k]), int(plans.context[k])
+        bounds = even_bounds(len(self.model), pp * chunks)
+        mode = str(plans.recompute[k])
+        stages = []
+        for stage in range(pp):
+            pieces = range(stage, pp * chunks, pp)
+            layers = tuple((int(bounds[i]), int(bounds[i + 1])) for i in pieces)
+            size = sum(end - first for first, end in layers)
+            stages.append(
+                HybridStage(
+                    layers=layers,
+                    devices=tp * context * int(plans.dp[k]),
+                    tp=tp,
+                    zero=int(plans.zero[k]),
+                    recompute=() if mode == "none" or not size else ((mode, size),),
+                )
+            )
+        return self.plan(
+            stages,
+            int(plans.micro_batch[k]),
+            schedule=SCHEDULES[1] if chunks > 1 else SCHEDULES[0],
+            chunks=chunks,
+            sequence_parallel=bool(plans.sequence_parallel[k]),
+            context=context,
+            expert=int(plans.expert[k]),
+            p2p=SENDS[0] if plans.blocking[k] else SENDS[1],
+            gradient_bytes=int(plans.gradient_bytes[k]),
+            gradient_overlap=bool(plans.gradient_overlap[k]),
+        )
+
+    def stages(self, plan: HybridPlan) -> Stages:
+        """Return a well-formed plan as arrays, (S,) or (K, S) each."""
+        layers, full, selective = self._layers(plan)
+        on, back = self._passed(plan)
+        total = layers.sum(axis=(0, 2))
+        return self._arrays(
+            plan,
+            layers=layers.sum(axis=2),
+            first_chunk=layers[:, :, 0],
+            full=full.sum(axis=2),
+            selective=selective.sum(axis=2),
+            on=on.sum(axis=1),
+            back=back.sum(axis=1),
+            first=layers[:, :, 0].sum(axis=0) / np.maximum(total, 1),
+            links=self._crossing(plan, 1).sum(axis=1)[:-1],
+            chunks=plan.chunks,
+        )
+
+    def step(self, plan: HybridPlan) -> Step:
+        """Return the seconds of a step of a well-formed plan, fitting or not."""
+        return formulas.step(self.model, self.cluster, self.machine, self.stages(plan))
+
+    def length(self, plan: HybridPlan) -> float:
+        """Return the closed-form seconds of a step of a well-formed plan, fitting or not."""
+        return float(self.step(plan).length)
+
+    def memory(self, plan: HybridPlan) -> Memory:
+        """Return the bytes on a device of each stage of a well-formed plan, (S,) each."""
+        early = plan.schedule == SCHEDULES[2]
+        return formulas.memory(self.model, self.machine, self.stages(plan), early)
+
+    def chunk_seconds(self, plan: HybridPlan) -> ChunkSeconds:
+        """Return the seconds of every chunk of a well-formed plan, for the simulation."""
+        layers, full, selective = self._layers(plan)
+        on, back = self._passed(plan)
+        crossing = self._crossing(plan, 1)
+        seconds = ChunkSeconds(*(np.zeros_like(on) for _ in ChunkSeconds._fields))
+        last = plan.chunks - 1
+        for first, end in sorted({(0, 1), (1, last), (last, last + 1)}):
+            if first >= end:
+                continue
+            which = slice(first, end)
+            # A chunk is a plan of one chunk, whose model has its ends only where the chunk has.
+            model = replace(
+                self.model,
+                embedding=self.model.embedding if first == 0 else None,
+                head=self.model.head if end > last else None,
+                tied_parameters=0.0,
+            )
+            stages = self._arrays(
+                plan,
+                layers=layers[:, :, which],
+                first_chunk=layers[:, :, which],
+                full=full[:, :, which],
+                selective=selective[:, :, which],
+                on=on[:, which],
+                back=back[:, which],
+                first=np.ones_like(on[:, which]),
+                links=np.zeros_like(on[:-1, which]),
+                chunks=1,
+            )
+            step = formulas.step(model, self.cluster, self.machine, stages)
+            seconds.forward[:, which], seconds.backward[:, which] = _passes(step)
+            if plan.p2p == SENDS[1] and len(plan.stages) > 1:
+                seconds.transfer[:, which] = formulas.transfer_seconds(
+                    self.cluster, self.machine, stages, crossing[:, which]
+                )
+        return seconds
+
+    def micro_batch_seconds(
+        self, plan: HybridPlan, attended: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the seconds of micro-batches that are packed of documents, forward and backward.
+
+        Args:
+            plan: a well-formed plan of one chunk a stage, whose sends block.
+            attended: (M,) tokens of its own document, as a mean over the tokens of a micro-batch.
+
+        Returns:
+            Two arrays (S, M), the sends of a stage half in each.
+        """
+        figures = {
+            name: value[..., None] if isinstance(value, np.ndarray) else value
+            for name, value in self.stages(plan)._asdict().items()
+        }
+        figures["attended"] = np.asarray(attended, dtype=float)
+        step = formulas.step(self.model, self.cluster, self.machine, Stages(**figures))
+        ones = np.ones((len(plan.stages), len(figures["attended"])))
+        forward, backward = _passes(step)
+        return ones * forward, ones * backward
+
+    def report(self, plan: HybridPlan) -> HybridReport:
+        """Judge a plan on this problem."""
+        reasons = legality.malformed(plan, self.model, self.cluster)
+        is_computable = not reasons
+        reasons += legality.mismatches(
+            plan, self.model, self.cluster, self.stack, self.precision, self.batch
+        )
+        stages, step, held = None, None, None
+        if is_computable:
+            stages = self.stages(plan)
+            step = formulas.step(self.model, self.cluster, self.machine, stages)
+            held = formulas.memory(self.model, self.machine, stages, plan.schedule == SCHEDULES[2])
+            reasons += legality.over_memory(held, self.memory_limit)
+        return HybridReport(
+            plan=plan,
+            model=self.model,
+            cluster=self.cluster,
+            machine=self.machine,
+            batch=self.batch,
+            reasons=tuple(reasons),
+            bound_seconds=self.bound_seconds,
+            memory_limit_bytes=self.memory_limit,
+            arrays=stages,
+            step=step,
+            held=held,
+            chunked=partial(self.chunk_seconds, plan),
+        )
+
+    def _arrays(self, plan: HybridPlan, **figures: Any) -> Stages:
+        """Return a plan as arrays; ``figures`` are those that differ by chunk, (S, ...) each."""
+        devices = np.array([stage.devices for stage in plan.stages])
+        tp = np.array([stage.tp for stage in plan.stages])
+        dp = devices // (tp * plan.context)
+        first = devices.cumsum() - devices
+        samples = plan.micro_batch * int(dp[0])
+        shape = figures["on"].shape
+
+        def over(column: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(column.reshape(-1, *(1,) * (len(shape) - 1)), shape)
+
+        return Stages(
+            **figures,
+            tp=over(tp),
+            dp=over(dp),
+            zero=over(np.array([stage.zero for stage in plan.stages])),
+            device=over(first),
+            speed=over(self._speeds(plan, first, devices)),
+            samples=samples,
+            micro_batches=plan.batch / samples,
+            context=plan.context,
+            sequence_parallel=plan.sequence_parallel,
+            expert=plan.expert,
+            blocking=plan.p2p == SENDS[0],
+            gradient_bytes=float(plan.gradient_bytes),
+            gradient_overlap=plan.gradient_overlap,
+        )
+
+    def _speeds(self, plan: HybridPlan, first: np.ndarray, devices: np.ndarray) -> np.ndarray:
+        """(S,) speed of the slowest server of each stage."""
+        if not self.cluster.speeds:
+            return np.ones(len(devices))
+        inside, speeds = self.cluster.devices_per_server, np.array(self.cluster.speeds)
+        ordered = speeds[list(plan.servers)] if plan.servers else speeds
+        ends = -(-(first + devices) // inside)
+        pairs = zip(first // inside, ends, strict=True)
+        return np.array([ordered[start:end].min() for start, end in pairs])
+
+    def _layers(self, plan: HybridPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(K, S, v) layers by kind, stage and chunk; those recomputed in full; selectively."""
+        shape = (len(self.model.kinds), len(plan.stages), plan.chunks)
+        layers, full, selective = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        kinds = np.array(self.model.kind_of)
+        for number, stage in enumerate(plan.stages):
+            modes, passed = np.array(stage.modes, dtype=object), 0
+            for chunk, (first, end) in enumerate(stage.layers):
+                own = modes[passed : passed + end - first]
+                passed += end - first
+                for table, which in (
+                    (layers, slice(None)), (full, own == "full"), (selective, own == "selective"),
+                ):  # fmt: skip
+                    found = np.bincount(kinds[first:end][which], minlength=shape[0])
+                    table[:, number, chunk] = found
+        return layers, full, selective
+
+    def _crossing(self, plan: HybridPlan, side: int) -> np.ndarray:
+        """(S, v) elements per sample that cross the boundary before or behind each range."""
+        bounds = np.array([[pair[side] for pair in stage.layers] for stage in plan.stages])
+        return self.model.crossing_after[bounds]
+
+    def _passed(self, plan: HybridPlan) -> tuple[np.ndarray, np.ndarray]:
+        """(S, v) elements per sample that each chunk passes on, and back; see ``Stages``."""
+        on, back = self._crossing(plan, 1).copy(), self._crossing(plan, 0).copy()
+        on[0, 0] *= 2
+        back[-1, -1] *= 2
+        return on, back
+
+
+def _passes(step: Step) -> tuple[np.ndarray, np.ndarray]:
+    """(S, ...) seconds of the forward and the backward pass of a stage, half its sends in each."""
+    waits = (step.sends + step.gathers) / 2
+    behind = step.exchange - step.forward_exchange
+    forward = step.forward + step.forward_exchange + waits
+    return forward, step.backward + step.recomputed + behind + waits

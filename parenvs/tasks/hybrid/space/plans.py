@@ -1,0 +1,219 @@
+"""All uniform plans of a problem, judged at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space.constraints import Constraints, divisors, software_of
+from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
+
+
+def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Uniform:
+    """Return all uniform plans that keep to the constraints, whether they fit the memory or not.
+
+    Layers are dealt out where they divide by the pieces, or do so with embedding and head as a
+    layer each; with ``uneven`` as evenly as they can be.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+    limits = constraints or Constraints()
+    rows = list(_rows(problem, limits))
+    if not rows:
+        asked = [
+            f"{item.name} {getattr(limits, item.name)}"
+            for item in fields(limits)
+            if getattr(limits, item.name) != item.default and item.name != "uneven"
+        ]
+        reason = problem.model.reasons_against_tp(limits.tp) if limits.tp else None
+        raise InfeasibleError(
+            f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no uniform plan "
+            f"keeps to {', '.join(asked) or 'the rules'}; "
+            + (reason or "the batch must divide by dp x micro_batch, devices by tp x pp, and "
+               "layers by the stages")
+        )  # fmt: skip
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    names = (
+        "tp", "pp", "dp", "micro_batch", "chunks", "context", "expert", "sequence_parallel", "zero",
+        "recompute",
+    )  # fmt: skip
+    software = software_of(problem)
+    return Uniform(
+        batch=problem.batch,
+        blocking=software.blocking,
+        gradient_bytes=float(software.gradient_bytes),
+        gradient_overlap=software.gradient_overlap,
+        **dict(zip(names, columns, strict=True)),
+    )
+
+
+def _rows(problem: Hybrid, limits: Constraints) -> Iterator[tuple[Any, ...]]:
+    """Every choice of tp, pp, dp, micro-batch, chunks, context, expert, sp, ZeRO, recompute."""
+    layers = len(problem.model)
+    ends = sum(end is not None for end in (problem.model.embedding, problem.model.head))
+    for devices in limits.device_counts(problem):
+        for context in limits.contexts(problem):
+            for tp in limits.tensor_ranks(problem):
+                groups, rest = divmod(devices, tp * context)
+                whole = limits.stage_devices
+                for pp in () if rest else divisors(groups):
+                    if pp > layers + ends or limits.pp not in (None, pp):
+                        continue
+                    if whole is not None and devices != pp * whole:
+                        continue
+                    for tail in _of_mesh(problem, limits, tp, pp, groups // pp, context):
+                        yield (tp, pp, groups // pp, *tail)
+
+
+def _of_mesh(
+    problem: Hybrid, limits: Constraints, tp: int, pp: int, dp: int, context: int
+) -> Iterator[tuple[Any, ...]]:
+    """What can be chosen once tp, pp, dp and context are: the columns behind them."""
+    if limits.dp not in (None, dp) or problem.batch % dp:
+        return
+    sequences = limits.sequences(problem, tp, context)
+    levels = limits.levels(pp, dp * context)
+    experts = [count for count in limits.experts(problem) if dp % count == 0]
+    for micro_batch in limits.micro_batches(problem.batch // dp):
+        count = problem.batch // (dp * micro_batch)
+        for chunks in _chunk_counts(problem, limits, pp, count):
+            for expert in experts:
+                for sequence in sequences:
+                    for zero in levels:
+                        for mode in RECOMPUTE_MODES:
+                            if mode in limits.recompute:
+                                yield (
+                                    micro_batch, chunks, context, expert, sequence, zero, mode
+                                )  # fmt: skip
+
+
+def _chunk_counts(problem: Hybrid, limits: Constraints, pp: int, micro_batches: int) -> list[int]:
+    """Numbers of chunks into which the layers of every stage divide."""
+    layers = len(problem.model)
+    both_ends = None not in (problem.model.embedding, problem.model.head)
+    most = 1 if pp == 1 or micro_batches % pp else max((layers + 2) // pp, 1)
+    return [
+        chunks
+        for chunks in range(1, most + 1)
+        if limits.chunks in (None, chunks)
+        and (
+            layers % (pp * chunks) == 0
+            or (limits.uneven and pp * chunks <= layers and _all_have_layers(problem, pp * chunks))
+            or (both_ends and layers % pp and (layers + 2) % (pp * chunks) == 0)
+        )
+    ]
+
+
+def _all_have_layers(problem: Hybrid, pieces: int) -> bool:
+    """Whether layers that do not divide leave no piece empty that must have one."""
+    sizes = np.diff(even_bounds(len(problem.model), pieces))
+    ends = problem.model.embedding is not None, problem.model.head is not None
+    first, last = int(ends[0]), len(sizes) - int(ends[1])
+    return bool((sizes[first:last] > 0).all())
+
+
+@dataclass(frozen=True, eq=False)
+class UniformSpace:
+    """All uniform plans of a problem and what each takes and holds.
+
+    Attributes:
+        problem: the problem.
+        plans: (N,) the plans.
+        seconds: parts of a step and its ``length``, (N,) each, by name.
+        memory: bytes on a device of the fullest stage by part, and ``total``, (N,) each.
+    """
+
+    problem: Hybrid
+    plans: Uniform
+    seconds: dict[str, np.ndarray]
+    memory: dict[str, np.ndarray]
+
+    @classmethod
+    def build(cls, problem: Hybrid, constraints: Constraints | None = None) -> UniformSpace:
+        """List and judge the plans.
+
+        Raises:
+            InfeasibleError: no plan keeps to the constraints.
+        """
+        plans = uniform_plans(problem, constraints)
+        seconds, memory = plans.judged(problem.model, problem.cluster, problem.machine)
+        return cls(problem, plans, seconds, memory)
+
+    def __len__(self) -> int:
+        """Return the number of plans."""
+        return int(self.plans.size)
+
+    @property
+    def length(self) -> np.ndarray:
+        """(N,) seconds of a step."""
+        return self.seconds["length"]
+
+    @cached_property
+    def fits(self) -> np.ndarray:
+        """(N,) bool, which plans are within memory."""
+        return np.asarray(self.memory["total"] <= self.problem.memory_limit)
+
+    def best(self, values: np.ndarray | None = None) -> int | None:
+        """Return the plan within memory of the least value, or None if no plan fits.
+
+        Args:
+            values: (N,) what to minimise (default: seconds of a step).
+        """
+        if not self.fits.any():
+            return None
+        return int(np.where(self.fits, self.length if values is None else values, np.inf).argmin())
+
+    def smallest(self) -> int:
+        """Return the plan that needs the fewest bytes, the fastest of several."""
+        total = self.memory["total"]
+        return int(np.lexsort((self.length, total))[0])
+
+    def plan(self, k: int) -> HybridPlan:
+        """Return one of the plans, which can be saved."""
+        return self.problem.uniform_plan(self.plans, k)
+
+    def describe(self, k: int) -> str:
+        """Return a plan in words: ``tp 4, pp 4, dp 8, micro-batch 1, chunks 20, zero 1``."""
+        plans = self.plans
+        words = [f"tp {plans.tp[k]}", f"pp {plans.pp[k]}", f"dp {plans.dp[k]}"]
+        words.append(f"micro-batch {plans.micro_batch[k]}")
+        words += [
+            f"{name} {getattr(plans, name)[k]}"
+            for name in ("chunks", "context", "expert")
+            if getattr(plans, name)[k] > 1
+        ]
+        words += ["sequence parallel"] if plans.sequence_parallel[k] else []
+        words += [f"ZeRO {plans.zero[k]}"] if plans.zero[k] else []
+        words += [f"recompute {plans.recompute[k]}"] if plans.recompute[k] != "none" else []
+        return ", ".join(words)
+
+    def pareto(self) -> np.ndarray:
+        """Return the plans that no other beats in both seconds and bytes, the fastest first."""
+        order = np.lexsort((self.memory["total"], self.length))
+        total = self.memory["total"][order]
+        before = np.minimum.accumulate(np.append(np.inf, total[:-1]))
+        return order[total < before]
+
+    def map(self) -> dict[str, np.ndarray]:
+        """Return seconds, bytes, whether they fit, and the axes of all plans, (N,) each.
+
+        It is what a picture of seconds against memory needs; ``pareto`` is 1 on the front.
+        """
+        names = ("tp", "pp", "dp", "micro_batch", "chunks", "zero", "recompute")
+        front = np.zeros(len(self), dtype=bool)
+        front[self.pareto()] = True
+        return {
+            "seconds": self.length,
+            "bytes": self.memory["total"],
+            "fits": self.fits,
+            "pareto": front,
+            **{name: np.asarray(getattr(self.plans, name)) for name in names},
+        }

@@ -1,0 +1,194 @@
+"""Uniform plans: every stage has as many layers, devices and ranks as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from parenvs.cluster import Cluster
+from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.stack import Machine
+from parenvs.tasks.hybrid.stages import Memory, Stages
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform plans as columns, (N,) each; one number stands for all plans.
+
+    Attributes:
+        tp: ranks that share every matrix.
+        pp: stages.
+        dp: replicas.
+        micro_batch: samples of a micro-batch in one replica.
+        batch: samples of a step.
+        chunks: pieces of the chain on each stage.
+        context: ranks that share the tokens of a sample.
+        expert: replicas among which experts are dealt out.
+        sequence_parallel: whether tp ranks share what lies between the matrices.
+        recompute: ``"none"``, ``"selective"`` or ``"full"``, for all layers.
+        zero: 0 to 3.
+        blocking: whether devices wait for their sends.
+        gradient_bytes: bytes of a gradient.
+        gradient_overlap: whether gradients are summed during the last backward pass.
+    """
+
+    tp: Any
+    pp: Any
+    dp: Any
+    micro_batch: Any
+    batch: Any
+    chunks: Any = 1
+    context: Any = 1
+    expert: Any = 1
+    sequence_parallel: Any = False
+    recompute: Any = "none"
+    zero: Any = 0
+    blocking: Any = True
+    gradient_bytes: Any = 2.0
+    gradient_overlap: Any = False
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Broadcast the columns to one length."""
+        names = [item.name for item in fields(self) if item.init]
+        columns = np.broadcast_arrays(*(np.atleast_1d(getattr(self, name)) for name in names))
+        for name, column in zip(names, columns, strict=True):
+            object.__setattr__(self, name, column)
+        object.__setattr__(self, "size", len(columns[0]))
+
+    def take(self, which: np.ndarray) -> Uniform:
+        """Return some of the plans, by index or mask."""
+        names = [item.name for item in fields(self) if item.init]
+        return Uniform(**{name: getattr(self, name)[which] for name in names})
+
+    @property
+    def devices(self) -> np.ndarray:
+        """(N,) devices that each plan uses."""
+        return self.tp * self.pp * self.dp * self.context
+
+    def judged(
+        self, model: HybridModel, cluster: Cluster, machine: Machine
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return the seconds and bytes of all plans, whether they fit the cluster or not.
+
+        A stage is as fast as its slowest server; servers stand in the order of the cluster.
+
+        Returns:
+            Of ``Step`` the figures without a stage axis, and of ``Memory`` those of the fullest
+            stage, by name; (N,) each.
+        """
+        seconds = {name: np.empty(self.size) for name in ("core", "tail", "tied", "optimizer")}
+        seconds["length"] = np.empty(self.size)
+        size = {name: np.empty(self.size) for name in Memory._fields}
+        for count in np.unique(self.pp):
+            which = np.flatnonzero(self.pp == count)
+            stages = uniform_stages(model, self.take(which), int(count))
+            if cluster.speeds:
+                group = self.devices[which] // count
+                stages = stages._replace(speed=_slowest(cluster, stages.device, group))
+            step = formulas.step(model, cluster, machine, stages)
+            held = formulas.memory(model, machine, stages)
+            fullest = held.total.argmax(axis=0)
+            for name in seconds:
+                seconds[name][which] = getattr(step, name)
+            for name in size:
+                size[name][which] = np.take_along_axis(getattr(held, name), fullest[None], 0)[0]
+        return seconds, size
+
+
+def uniform_stages(
+    model: HybridModel,
+    plans: Uniform,
+    count: int,
+    dealt: Callable[[int, int], np.ndarray] | None = None,
+) -> Stages:
+    """Return uniform plans of ``count`` stages as arrays.
+
+    Layers are dealt out as evenly as whole numbers allow; embedding and head take the place of a
+    layer each where layers do not divide, as in arXiv 2407.21783, section 3.3.2.
+
+    Args:
+        model: the chain.
+        plans: the plans.
+        count: stages of each.
+        dealt: another rule from numbers of layers and pieces to bounds (default: ``even_bounds``).
+    """
+    every, before = model.kinds_before, model.crossing_after
+    layers = np.empty((len(model.kinds), count, plans.size))
+    first = np.empty_like(layers)
+    on, back = np.zeros((count, plans.size)), np.zeros((count, plans.size))
+    links = np.zeros((count - 1, plans.size))
+    for chunks in np.unique(plans.chunks):
+        which = plans.chunks == chunks
+        bounds = (dealt or even_bounds)(len(model), count * int(chunks))
+        pieces = np.diff(every[bounds], axis=0).reshape(int(chunks), count, -1)
+        layers[:, :, which] = pieces.sum(axis=0).T[:, :, None]
+        first[:, :, which] = pieces[0].T[:, :, None]
+        after = before[bounds[1:]].reshape(int(chunks), count)
+        ahead = before[bounds[:-1]].reshape(int(chunks), count)
+        ends = after.sum(axis=0), ahead.sum(axis=0)
+        on[:, which], back[:, which] = ends[0][:, None], ends[1][:, None]
+        on[0, which] += after[0, 0]
+        back[-1, which] += ahead[-1, -1]
+        links[:, which] = ends[0][:-1, None]
+    total = layers.sum(axis=0)
+    by_mode = [np.where(plans.recompute == mode, 1, 0) for mode in ("full", "selective")]
+    group = plans.tp * plans.dp * plans.context
+    ones = np.ones((count, 1), dtype=np.int64)
+    return Stages(
+        layers=layers,
+        first_chunk=first,
+        full=layers * by_mode[0],
+        selective=layers * by_mode[1],
+        on=on,
+        back=back,
+        first=first.sum(axis=0) / np.maximum(total, 1),
+        links=links,
+        tp=ones * plans.tp,
+        dp=ones * plans.dp,
+        zero=ones * plans.zero,
+        device=np.arange(count)[:, None] * group,
+        speed=ones * 1.0,
+        samples=plans.micro_batch * plans.dp,
+        micro_batches=plans.batch / (plans.micro_batch * plans.dp),
+        chunks=plans.chunks,
+        context=plans.context,
+        sequence_parallel=plans.sequence_parallel,
+        expert=plans.expert,
+        blocking=plans.blocking,
+        gradient_bytes=plans.gradient_bytes,
+        gradient_overlap=plans.gradient_overlap,
+    )
+
+
+def _slowest(cluster: Cluster, first: np.ndarray, devices: np.ndarray) -> np.ndarray:
+    """(S, N) speed of the slowest server of each stage; of plans too large, of those there are.
+
+    Args:
+        cluster: the devices.
+        first: (S, N) first device of each stage.
+        devices: (N,) devices of each stage.
+    """
+    inside, count = cluster.devices_per_server, cluster.servers
+    slowest = np.ones((count, count + 1))
+    for server in range(count):
+        slowest[server, server + 1 :] = np.minimum.accumulate(cluster.speeds[server:])
+    start = np.minimum(first // inside, count - 1)
+    end = np.clip(-(-(first + devices) // inside), start + 1, count)
+    return np.asarray(slowest[start, end])
+
+
+def even_bounds(layers: int, pieces: int) -> np.ndarray:
+    """(pieces + 1,) first layer of each piece: embedding and head count as one layer each.
+
+    Where the layers divide, all pieces are equal.
+    """
+    if layers % pieces == 0:
+        return np.arange(pieces + 1) * (layers // pieces)
+    whole = np.round(np.arange(pieces + 1) * (layers + 2) / pieces).astype(int) - 1
+    whole[0], whole[-1] = 0, layers
+    return np.clip(whole, 0, layers)

@@ -1,0 +1,227 @@
+"""Hybrid plans in plain text: verdict, seconds by part, table of stages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parenvs.errors import printable
+from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.view.words import (
+    SEPARATOR,
+    clip,
+    duration,
+    milliseconds,
+    paint,
+    plural,
+    reason_lines,
+)
+
+if TYPE_CHECKING:
+    from parenvs.tasks.hybrid.problem import Hybrid
+    from parenvs.tasks.hybrid.report import HybridStageReport
+
+WIDTH = 110
+"""Columns of the text."""
+_BAR = 72  # columns of the bar of seconds
+PARTS = {
+    "forward": "forward",
+    "backward": "backward",
+    "recomputed": "recomputed",
+    "exchange": "tensor exchange",
+    "sends": "sends",
+    "gathers": "gathers",
+    "bubble": "bubble",
+    "gradients": "gradients",
+    "tied": "tied weights",
+    "optimizer": "optimiser",
+}
+"""Part of a step's seconds -> its name."""
+MEMORY_PARTS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimiser",
+    "activations": "activations",
+    "working": "working",
+}
+"""Part of a device's bytes -> its name."""
+_FILLS = "█▓▒░▚▞·╱╳▪"
+
+
+def text(report: HybridReport | Hybrid, colour: bool = False) -> str:
+    """A judged plan, or a problem without one, as text of at most 110 columns.
+
+    Args:
+        report: what the judge says of a plan, or the problem.
+        colour: whether to colour stages with ANSI escapes.
+
+    Returns:
+        Lines without a newline at the end: the verdict, the seconds of a step by part, and a table
+        of the stages; equal neighbours share a row.
+    """
+    lines = [clip(title(report), WIDTH), SEPARATOR.join(verdict(report))]
+    if not isinstance(report, HybridReport):
+        return "\n".join(lines)
+    lines += reason_lines(report.reasons, WIDTH)
+    if not report.stages:
+        return "\n".join(lines)
+    lines += [clip(words, WIDTH) for words in notes(report)]
+    return "\n".join([*lines, "", *_seconds(report), "", *_table(report, colour)])
+
+
+def title(report: HybridReport | Hybrid) -> str:
+    """Instance, cluster, software, and the degrees of the plan where all stages share them."""
+    if not isinstance(report, HybridReport):
+        parts = [printable(f"{report.model.name} on {report.cluster}")]
+        stack = f"{report.stack.name} {report.precision}"
+        return SEPARATOR.join([*parts, f"batch {report.batch:,}", stack])
+    plan, stages = report.plan, report.stages
+    parts = [printable(f"{report.model.name} on {report.cluster}")]
+    if stages:
+        degrees = [plural(len(stages), "stage")]
+        for name in ("dp", "tp"):
+            found = {getattr(stage, name) for stage in stages}
+            degrees.append(f"{name} {found.pop() if len(found) == 1 else 'mixed'}")
+        for name, value in (("cp", plan.context), ("ep", plan.expert), ("chunks", plan.chunks)):
+            degrees += [f"{name} {value}"] if value > 1 else []
+        parts.append(" x ".join(degrees))
+        batches = plural(report.micro_batches, "micro-batch", "es")
+        parts.append(f"{batches} of {plan.micro_batch}")
+    return SEPARATOR.join([*parts, f"{report.machine.stack.name} {report.machine.precision}"])
+
+
+def verdict(report: HybridReport | Hybrid) -> list[str]:
+    """Legality, both lengths, the value and what the devices reach."""
+    if not isinstance(report, HybridReport):
+        best = f"at best {duration(report.bound_seconds)} a step"
+        return ["no plan yet", plural(len(report.model), "layer"), best]
+    if not report.stages:
+        return ["illegal: malformed plan", f"value {report.value:g}"]
+    simulated = report.simulated_seconds
+    words = [] if report.legal else ["illegal"]
+    words.append(f"L {duration(report.length_seconds)}")
+    if simulated is not None:
+        words.append(f"simulated {duration(simulated)}")
+    words.append(f"value {report.value:.4f}")
+    if report.flops:
+        words.append(f"{report.tflops['model']:.4g} TFLOP/s, MFU {report.mfu:.1%}")
+    if report.tokens_per_second is not None:
+        return [*words, f"{report.tokens_per_second:,.0f} tokens/s"]
+    return [*words, f"{report.samples_per_second:,.4g} samples/s"]
+
+
+def notes(report: HybridReport) -> list[str]:
+    """What is guessed, what is left idle, and the TFLOP/s by the other ways of counting."""
+    words = []
+    if report.is_guess:
+        device, machine = report.cluster.device.name, report.machine
+        words.append(
+            f"guess: what {machine.stack.name} reaches on a {device} at {machine.precision} was "
+            "never measured"
+        )
+    idle = report.cluster.devices - report.devices_used
+    if idle:
+        words.append(f"{plural(idle, 'device')} of {report.cluster.devices} left idle")
+    ways = {"recomputed": "with what is recomputed", "tokens": "by 6 N a token"}
+    counted = [
+        f"{report.tflops[name]:.4g} {words_}"
+        for name, words_ in ways.items()
+        if name in report.flops and report.flops[name] != report.flops["model"]
+    ]
+    if counted:
+        words.append(f"TFLOP/s a device count every product once; {', '.join(counted)}")
+    return words
+
+
+def device_range(stage: HybridStageReport) -> str:
+    """The devices of a stage, both ends included: ``8–15``."""
+    last = stage.device_end - 1
+    return f"{stage.device_first}–{last}" if last > stage.device_first else f"{last}"
+
+
+def layer_ranges(stage: HybridStageReport, most: int = 3) -> str:
+    """The layers of a stage, both ends included, some of them where there are many ranges."""
+    ranges = [f"{a}–{b - 1}" if b > a + 1 else f"{a}" for a, b in stage.layers if b > a]
+    if len(ranges) > most:
+        ranges[most - 1 : -1] = ["…"]
+    return ", ".join(ranges) or "none"
+
+
+def _seconds(report: HybridReport) -> list[str]:
+    """A bar in proportion to the parts of a step, and the parts in numbers."""
+    parts = {name: x for name, x in report.seconds.items() if x > 0}
+    total = sum(parts.values())
+    fills = dict(zip(PARTS, _FILLS, strict=True))
+    edges, passed, bar = [0], 0.0, ""
+    for name, seconds in parts.items():
+        passed += seconds
+        edges.append(round(passed / total * _BAR))
+        bar += fills[name] * (edges[-1] - edges[-2])
+    lines = [f"step     {bar} {duration(total)}"]
+    words = [
+        f"{fills[name]} {PARTS[name]} {duration(x)} ({x / total:.1%})" for name, x in parts.items()
+    ]
+    line = ""
+    for word in words:
+        if line and len(line) + len(word) + 3 > WIDTH - 9:
+            lines.append(f"{'':9}{line}")
+            line = ""
+        line = f"{line}   {word}" if line else word
+    return [*lines, f"{'':9}{line}"]
+
+
+def _table(report: HybridReport, colour: bool) -> list[str]:
+    """A row for each stage; the equal ones between first and last share one."""
+    limit = report.memory_limit_bytes
+    parts = "".join(f"{words[:6]:>7}" for words in MEMORY_PARTS.values())
+    lines = [
+        f"{'stage':<6}{'devices':<10}{'layers':<21}{'tp':>3}{'dp':>4}{'ZeRO':>5}{'compute':>9}"
+        f"{'waits':>8}{'memory':>9}{parts}",
+        f"{'':49}{'ms':>9}{'ms':>8}{f'of {limit / 1e9:.1f}':>9}" + f"{'GB':>7}" * len(MEMORY_PARTS),
+    ]
+    for first, last in _runs(report.stages):
+        stage = report.stages[first]
+        compute = stage.forward + stage.backward + stage.recomputed
+        waits = stage.exchange + stage.sends + stage.gathers
+        held = "".join(f"{_gigabytes(stage.memory[name]):>7}" for name in MEMORY_PARTS)
+        number = f"{first}" if first == last else f"{first}–{last}"
+        last_device = report.stages[last].device_end - 1
+        devices = device_range(stage) if first == last else f"{stage.device_first}–{last_device}"
+        layers = layer_ranges(stage) if first == last else f"{stage_layers(stage)} each"
+        lines.append(
+            paint(f"{number:<6}", first, colour)
+            + f"{devices:<10}{clip(layers, 20):<21}{stage.tp:>3}{stage.dp:>4}{stage.zero:>5}"
+            f"{milliseconds(compute):>9}{milliseconds(waits):>8}"
+            f"{stage.memory['total'] / 1e9:>9.2f}{held}"
+            f"{' !' if stage.memory['total'] > limit else ''}"
+        )
+    return lines
+
+
+def _gigabytes(count: float) -> str:
+    """Bytes as a number of GB with three digits, a dot for none."""
+    return f"{count / 1e9:.3g}" if count >= 5e5 else "·"
+
+
+def stage_layers(stage: HybridStageReport) -> int:
+    """Number of layers of a stage."""
+    return sum(end - first for first, end in stage.layers)
+
+
+def _runs(stages: tuple[HybridStageReport, ...]) -> list[tuple[int, int]]:
+    """First and last of each run of stages that differ in place alone."""
+    runs: list[tuple[int, int]] = []
+    for number, stage in enumerate(stages):
+        if runs and _figures(stage) == _figures(stages[runs[-1][0]]):
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
+
+
+def _figures(stage: HybridStageReport) -> tuple[object, ...]:
+    """What the table shows of a stage besides its place, as it shows it."""
+    compute = stage.forward + stage.backward + stage.recomputed
+    waits = stage.exchange + stage.sends + stage.gathers
+    held = tuple(f"{stage.memory[name]:.3g}" for name in MEMORY_PARTS)
+    degrees = (stage.tp, stage.dp, stage.zero, stage_layers(stage))
+    return (*degrees, milliseconds(compute), milliseconds(waits), held)

@@ -1,0 +1,167 @@
+"""Orders of micro-batches: task ``packed-order``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from parenvs.agents.answer import OrderAnswer
+from parenvs.agents.order import exact_order, heuristics
+from parenvs.agents.order.references import FEW, JUDGED, ORDER_REFERENCES
+from parenvs.datasets.order.drawing import TIERS
+from parenvs.datasets.references import ORDERS, references
+from parenvs.leaderboard.kinds.base import (
+    BEST_KNOWN,
+    CERTIFIED,
+    ONE,
+    Description,
+    Instances,
+    Planner,
+    TaskKind,
+)
+from parenvs.leaderboard.problem import UNKNOWN, Reference, TaskProblem, reference_of_row
+from parenvs.shipped import load_ordering
+from parenvs.tasks.order.plan import OrderPlan
+from parenvs.tasks.order.problem import Ordering, OrderReport
+
+SET = "order-test"
+"""The set that the problems are of."""
+FIRST = 5
+"""Problems of each tier: the first ones of the set."""
+EVALUATIONS = 600
+"""Orders that searches judge."""
+EXACT_SECONDS = 6.0
+"""Time limit of branch and bound; it proves 8 micro-batches in less, and none of 16 in a minute."""
+
+
+class OrderProblem(TaskProblem):
+    """Micro-batches to be ordered; settings: tier, stages, micro_batches."""
+
+    plan_class = OrderPlan
+    decisions = ("order",)
+
+    def load(self) -> Ordering:
+        """See ``TaskProblem.load``."""
+        return load_ordering(self.instance)
+
+    def fingerprint_of(self, target: Ordering) -> str:
+        """See ``TaskProblem.fingerprint_of``: that of the seconds."""
+        return target.fingerprint
+
+    def empty_plan(self) -> OrderPlan:
+        """See ``TaskProblem.empty_plan``."""
+        return OrderPlan(self.instance, self.fingerprint, ())
+
+    def cost(self, report: OrderReport) -> float:
+        """See ``TaskProblem.cost``: seconds of a step."""
+        return report.length_seconds
+
+    def trivial_cost(self) -> float:
+        """See ``TaskProblem.trivial_cost``: one pass at a time."""
+        return float(self.target.work.sum())
+
+    def solved(self, seconds: float) -> Reference:
+        """See ``TaskProblem.solved``: it is read from the shipped references."""
+        row = references(ORDERS)[self.instance]
+        few = self.target.micro_batches <= FEW
+        method = "branch and bound" if few else f"local searches of {JUDGED:,} orders"
+        bounded_by = "" if few else "assignments along paths (path_bound)"
+        return reference_of_row(row, method, bounded_by, ORDER_REFERENCES.command)
+
+    @property
+    def place(self) -> str:
+        """Instance and sizes, in words."""
+        settings = self.settings
+        sizes = f"{settings['micro_batches']} micro-batches on {settings['stages']} stages"
+        return f"{self.instance}, {sizes}"
+
+
+def problems(instances: Instances = None) -> Iterator[OrderProblem]:
+    """Yield the problems without references."""
+    for tier, sizes in TIERS.items():
+        for number in range(FIRST):
+            name = f"{SET}/{tier}-{number:03d}"
+            if instances is not None and name not in instances:
+                continue
+            settings = {
+                "tier": tier, "stages": sizes.stages, "micro_batches": sizes.micro_batches
+            }  # fmt: skip
+            fingerprint = load_ordering(name).fingerprint
+            yield OrderProblem(name, OrderPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0)
+
+
+_RULES = {
+    "as-drawn": "The order in which the micro-batches are given.",
+    "ascending": "The lightest micro-batch first.",
+    "descending": "The heaviest micro-batch first.",
+    "pyramid": "Light micro-batches at both ends, the heaviest in the middle.",
+}
+_AGENTS = {
+    **{rule: Description(words, "", ONE) for rule, words in _RULES.items()},
+    "neh": Description(
+        "NEH (Omega 11, 1983): the heaviest first, each where those so far take least.",
+        "",
+        "M (M + 1) / 2 - 1 judged orders, most of them partial",
+    ),
+    "random": Description(
+        "The best of random orders.", "", f"{EVALUATIONS} judged orders a problem", True
+    ),
+    "swap": Description(
+        "Swaps and insertions from the pyramid, kept if the step gets no longer.",
+        "",
+        f"{EVALUATIONS} judged orders a problem",
+        True,
+    ),
+    "exact": Description(
+        "Branch and bound on frontiers from a local search; where time ends it, the best so far.",
+        "",
+        f"at most {EXACT_SECONDS:.0f} s a problem",
+        True,
+    ),
+    "best-known": BEST_KNOWN,
+}
+_MAKERS: dict[str, Callable[[Ordering, int], OrderAnswer]] = {
+    "neh": lambda problem, seed: heuristics.neh(problem),
+    "random": lambda problem, seed: heuristics.random_order(
+        problem, EVALUATIONS, np.random.default_rng(seed)
+    ),
+    "swap": lambda problem, seed: heuristics.local_search(
+        problem, EVALUATIONS, np.random.default_rng(seed)
+    ),
+    "exact": lambda problem, seed: exact_order(problem, EXACT_SECONDS, seed),
+    **{
+        rule: partial(lambda rule, problem, seed: heuristics.by_rule(problem, rule), rule)
+        for rule in _RULES
+    },
+}
+
+
+def planner(agent: str, seed: int, steps: int) -> Planner:
+    """Return an agent as a planner of the problems; see ``TaskKind.planner``."""
+
+    def plan(problem: OrderProblem) -> OrderPlan:
+        target: Ordering = problem.target
+        if agent == "best-known":
+            return target.plan(references(ORDERS)[problem.instance]["order"])
+        return _MAKERS[agent](target, seed).plan
+
+    return plan
+
+
+TASKS = {
+    "packed-order": TaskKind(
+        title="Order the micro-batches of a 1F1B step, packed of documents, that take unequally "
+        "long (docs/packed-order.md).",
+        kind=OrderPlan.task,
+        cost="seconds of a step",
+        trivial="no parallelism: one pass at a time",
+        problem=OrderProblem,
+        problems=problems,
+        agents=_AGENTS,
+        planner=planner,
+        figures=(CERTIFIED,),
+    )
+}
+"""Tasks of this kind."""

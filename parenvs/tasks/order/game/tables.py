@@ -1,0 +1,209 @@
+"""Problems of ``MicroBatchOrder-v0`` in arrays of one size, and where environments get them from.
+
+Stages are the last columns of every array: problems of fewer than ``STAGES`` have stages of 0
+seconds in front, which change no bit (``parenvs.tasks.order.formulas``). Rows beyond the
+micro-batches, and the one that stands for none, are 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from parenvs.datasets.order import drawing as orders
+from parenvs.datasets.sets import proven_optimum
+from parenvs.envs.base import PLAYED, is_sequential
+from parenvs.errors import InfeasibleError, ParenvsError, shown
+from parenvs.shipped import ORDER_SETS, load_ordering, ordering_steps
+from parenvs.tasks.order import formulas
+from parenvs.tasks.order.problem import Ordering
+
+STAGES, MICRO_BATCHES = 16, 64
+"""Most stages and micro-batches of a problem."""
+NUMBERS = ("stages", "micro_batches", "placed", "bound", "elapsed")
+"""Names of the observation's ``numbers``."""
+SECONDS = ("forward_seconds", "backward_seconds")
+"""Names of the observation's seconds; a network of torch cannot have a part called forward."""
+RANGES = {"inside": orders.INSIDE, "outside": orders.OUTSIDE}
+"""Values of the argument ``ranges``."""
+WAIT = formulas.warming(STAGES, MICRO_BATCHES + STAGES)
+"""Row of a turn: -inf for stages that do no backward pass yet."""
+
+
+class OrderTables(NamedTuple):
+    """A problem as the environments play it.
+
+    Attributes:
+        problem: the problem.
+        stages: S.
+        micro_batches: M.
+        bound: seconds, ``Ordering.bound_seconds``.
+        unit: seconds of the longest pass.
+        before: (65, 16) float64, see ``formulas.Seconds``.
+        through: (65, 16) float64.
+        backward: (65, 16) float64.
+        observed: (2, 64, 16) float32, forward and backward seconds over ``unit``.
+        numbers: (5,) float32, constant part of the observation's ``numbers``.
+        key: names the problem if it is one of a set or a pool, else empty.
+        optimum: the largest return, if it is proven (problems of sets), else NaN.
+    """
+
+    problem: Ordering
+    stages: int
+    micro_batches: int
+    bound: float
+    unit: float
+    before: np.ndarray
+    through: np.ndarray
+    backward: np.ndarray
+    observed: np.ndarray
+    numbers: np.ndarray
+    key: str = ""
+    optimum: float = np.nan
+
+    @property
+    def instance(self) -> str:
+        """Name or path of the instance."""
+        return self.problem.instance
+
+    @classmethod
+    def of(cls, problem: Ordering) -> OrderTables:
+        """Make the arrays of a problem.
+
+        Raises:
+            InfeasibleError: it has more stages or micro-batches than the environment.
+        """
+        stages, count = problem.forward.shape
+        if stages > STAGES or count > MICRO_BATCHES:
+            raise InfeasibleError(
+                f"{problem.instance}: {count} micro-batches on {stages} stages; MicroBatchOrder-v0 "
+                f"has at most {MICRO_BATCHES} on {STAGES}"
+            )
+        padded = [np.zeros((STAGES, MICRO_BATCHES)) for _ in range(2)]
+        padded[0][STAGES - stages :, :count] = problem.forward
+        padded[1][STAGES - stages :, :count] = problem.backward
+        unit = float(max(problem.forward.max(), problem.backward.max()))
+        observed = np.stack([x.T for x in padded]) / unit
+        numbers = [
+            stages / STAGES,
+            count / MICRO_BATCHES,
+            0.0,
+            min(problem.bound_seconds / unit / (2 * MICRO_BATCHES + 2 * STAGES), 1.0),
+            0.0,
+        ]
+        return cls(
+            problem,
+            stages,
+            count,
+            problem.bound_seconds,
+            unit,
+            *formulas.Seconds.of(*padded),
+            observed.astype(np.float32),
+            np.array(numbers, dtype=np.float32),
+        )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the problems of episodes come from.
+
+    Attributes:
+        tier: of drawn problems; of a set, its problems of this tier; None: of any tier.
+        instance: a set to draw from, a problem, or None to draw new ones.
+        ranges: of new ones, a key of ``RANGES``.
+        pool: how many different problems are drawn (None: a new one each time).
+        order: ``"random"``, or ``"sequential"``, which plays a set in its order.
+
+    Raises:
+        ParenvsError: an argument is unknown, or there is no set that has an order.
+    """
+
+    tier: str | None = "p8-m16"
+    instance: str | None = None
+    ranges: str = "inside"
+    pool: int | None = None
+    order: str = PLAYED[0]
+    _members: tuple[str, ...] = field(init=False, default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        if self.tier is not None:
+            orders.tier_of(self.tier)
+        if is_sequential(self.order) and self.instance not in ORDER_SETS:
+            raise ParenvsError(
+                f"order: {self.order!r} plays a set, like instance='order-test'; leave it out"
+            )
+        if self.ranges not in RANGES:
+            raise ParenvsError(
+                f"ranges must be one of {', '.join(RANGES)}, not {shown(self.ranges)}"
+            )
+        pool = self.pool
+        if pool is not None and (type(pool) is not int or not 1 <= pool < 2**31):
+            raise ParenvsError(f"pool must be a whole number from 1 or None, not {shown(pool)}")
+        if self.instance in ORDER_SETS:
+            known = ordering_steps(self.instance)
+            members = tuple(
+                name for name in known if self.tier is None or name.startswith(self.tier + "-")
+            )
+            object.__setattr__(self, "_members", members)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all episodes have the same problem."""
+        return self.instance is not None and self.instance not in ORDER_SETS
+
+    def draw(self, rng: np.random.Generator, played: int = 0) -> OrderTables:
+        """Return the problem of the next episode; a fixed one draws no numbers.
+
+        Args:
+            rng: generator of the environment.
+            played: problems since the last seed, by which a set is played in its order.
+        """
+        if self.is_fixed:
+            return named(str(self.instance))
+        if self.instance is not None:
+            count = len(self._members)
+            number = played % count if is_sequential(self.order) else int(rng.integers(count))
+            return named(f"{self.instance}/{self._members[number]}")
+        tier = self.tier
+        if tier is None:
+            tier = list(orders.TIERS)[int(rng.integers(len(orders.TIERS)))]
+        if self.pool is None:
+            drawn = orders.draw_ordering(rng, tier, RANGES[self.ranges], f"drawn-{tier}")
+            return OrderTables.of(drawn)
+        return pooled(tier, self.ranges, int(rng.integers(self.pool)))
+
+
+@lru_cache(maxsize=8192)
+def pooled(tier: str, ranges: str, number: int) -> OrderTables:
+    """Return problem ``number`` of the pool of a tier, the same in every process."""
+    words = [list(orders.TIERS).index(tier), list(RANGES).index(ranges), number]
+    rng = np.random.default_rng([orders.POOL_SEED, *words])
+    name = f"pool-{ranges}/{tier}-{number}"
+    drawn = orders.draw_ordering(rng, tier, RANGES[ranges], name)
+    return OrderTables.of(drawn)._replace(key=name)
+
+
+@lru_cache(maxsize=512)
+def _of_set(name: str) -> OrderTables:
+    optimum = proven_optimum(name)
+    tables = OrderTables.of(load_ordering(name))
+    return tables._replace(key=name, optimum=np.nan if optimum is None else optimum)
+
+
+def named(name: object) -> OrderTables:
+    """Return the problem of a shipped set, or of a file, which is read anew.
+
+    Raises:
+        ParenvsError: there is no such problem, or it is too large.
+    """
+    if not isinstance(name, str):
+        raise ParenvsError(f"'instance' must be the name of a problem, not {shown(name)}")
+    if name in ORDER_SETS:
+        raise ParenvsError(f"'instance' must name one problem of {name}, such as {name}/p4-m8-000")
+    if name.split("/")[0] in ORDER_SETS:
+        return _of_set(name)
+    return OrderTables.of(load_ordering(name))

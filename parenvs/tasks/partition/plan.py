@@ -1,0 +1,131 @@
+"""Plans of operator partitioning and of data parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from parenvs.cluster import Cluster
+from parenvs.core import fields
+from parenvs.core.plan import HEAD, Plan
+from parenvs.errors import PlanError
+from parenvs.tasks.pipeline.plan import RECOMPUTE
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+RULE_SETS = ("shardy", "automap")
+"""Factor rules; ``automap`` also forbids to partition a reduced dimension."""
+UNEVEN = ("pad", "forbid")
+"""Dimensions that the number of devices does not divide are padded, or stay replicated."""
+REMADE = RECOMPUTE[::-1]
+"""What the backward pass of a partitioned step recomputes: nothing, or all but some borders."""
+_STEP = ("micro_batch", "micro_batches", "recompute", "memory_limit")
+"""Fields that say how a step runs; files leave them out where they have their defaults."""
+
+
+@dataclass(frozen=True)
+class PartitionPlan(Plan):
+    """Dimensions of variables that are partitioned over all devices.
+
+    Every variable that is not named is replicated. Batch inputs may be named too; the partitioning
+    of those that are not named follows from the variables.
+
+    Attributes:
+        instance: shipped name or path of the graph.
+        fingerprint: ``sha256:...`` of the arrays of the graph.
+        cluster: the devices.
+        partition: path of a variable or batch input -> its partitioned dimension.
+        rules: ``"shardy"`` or ``"automap"``.
+        uneven: ``"pad"`` or ``"forbid"``.
+        micro_batch: samples of a micro-batch; None: the batch that the graph was made for.
+        micro_batches: micro-batches of a step, whose gradients are added up.
+        recompute: ``"none"`` or ``"full"``.
+        memory_limit: bytes that the plan keeps to on each device; None: no limit is asked for.
+    """
+
+    instance: str
+    fingerprint: str
+    cluster: Cluster
+    partition: dict[str, int]
+    rules: str = "shardy"
+    uneven: str = "pad"
+    micro_batch: int | None = None
+    micro_batches: int = 1
+    recompute: str = REMADE[0]
+    memory_limit: float | None = None
+
+    task: ClassVar[str] = "operator-partition"
+
+    @property
+    def step(self) -> dict[str, Any]:
+        """How a step runs, by the names of the fields: the arguments that make the problem."""
+        return {key: getattr(self, key) for key in _STEP}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as an object of JSON types, schema version first.
+
+        One server of V100 is written as its number of devices, without ``cluster``.
+        """
+        defaults = dict(zip(_STEP, (None, 1, REMADE[0], None), strict=True))
+        content: dict[str, Any] = {**self._head(), "devices": self.cluster.devices}
+        if self.cluster != Cluster.parse(f"1x{self.cluster.devices}:v100"):
+            content["cluster"] = self.cluster.to_json()
+        return {
+            **content,
+            "rules": self.rules,
+            "uneven": self.uneven,
+            **{key: value for key, value in self.step.items() if value != defaults[key]},
+            "partition": dict(sorted(self.partition.items())),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
+        """See ``Plan.from_json``; without fields of the step it is one of the graph's batch."""
+        needed = {*HEAD, "devices", "partition"}
+        fields.check_keys(content, needed, {"cluster", "rules", "uneven", *_STEP}, where)
+        devices = fields.count(content, "devices", where)
+        if devices < 2:
+            raise PlanError(f"{where}: field 'devices' must be 2 or more, not {devices}")
+        if "cluster" in content:
+            cluster = fields.cluster(content, "cluster", where)
+        else:
+            cluster = fields.cluster({"devices": f"1x{devices}:v100"}, "devices", where)
+        if cluster.devices != devices:
+            raise PlanError(
+                f"{where}: field 'devices' is {devices}, but the cluster has {cluster.devices}"
+            )
+        return cls(
+            instance=fields.text(content, "instance", where),
+            fingerprint=fields.text(content, "fingerprint", where),
+            cluster=cluster,
+            partition=fields.dimensions(content, "partition", where),
+            rules=fields.choice(content, "rules", RULE_SETS, where),
+            uneven=fields.choice(content, "uneven", UNEVEN, where),
+            recompute=fields.choice(content, "recompute", REMADE, where),
+            micro_batch=fields.count(content, "micro_batch", where)
+            if "micro_batch" in content
+            else None,
+            micro_batches=fields.count({"micro_batches": 1, **content}, "micro_batches", where),
+            memory_limit=fields.size(content, "memory_limit", where)
+            if "memory_limit" in content
+            else None,
+        )
+
+
+@dataclass(frozen=True)
+class BatchPlan(PartitionPlan):
+    """Dimensions of batch inputs that are partitioned over all devices.
+
+    Batch inputs that are not named are replicated; the partitioning of variables follows from the
+    inputs.
+    """
+
+    task: ClassVar[str] = "data-parallel"
+
+
+PARTITION_PLANS: dict[str, type[PartitionPlan]] = {
+    kind.task: kind for kind in (PartitionPlan, BatchPlan)
+}
+"""Task -> class of its plans, the tasks of partitioning."""

@@ -1,0 +1,507 @@
+"""The problem of partitioning, and the judge of its plans.
+
+``Partitioning`` is a graph on a cluster together with what is asked of it: a task and a reward. Its
+costs come from ``parenvs.tasks.partition.formulas`` (seconds, returns) and ``memory`` (bytes), its
+rules from ``classes`` and ``legality``. ``PartitionReport`` is what it says of a plan.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+import parenvs.tasks.partition.formulas as formulas
+from parenvs.cluster import Cluster
+from parenvs.core.plan import ILLEGAL, Bounded
+from parenvs.errors import ParenvsError, shown
+from parenvs.graph.graph import Graph
+from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes, scope_of
+from parenvs.tasks.partition.explain import Explainer
+from parenvs.tasks.partition.formulas import LinearReturn
+from parenvs.tasks.partition.legality import over_memory, verdict
+from parenvs.tasks.partition.memory import Footprint, Memory
+from parenvs.tasks.partition.plan import PARTITION_PLANS, PartitionPlan
+from parenvs.tasks.partition.step import SETTINGS, WHOLE, Step, at_micro_batch
+
+REWARDS = ("paper", "step_time")
+_PEAKS = 4096
+"""Peaks of plans that a problem keeps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Partitioning:
+    """A graph to be partitioned over the devices of a cluster. C dimension classes.
+
+    Another task or reward on the same classes: ``dataclasses.replace(problem, reward=...)``.
+
+    Attributes:
+        graph: the graph.
+        cluster: the devices.
+        rules: ``"shardy"`` or ``"automap"``.
+        uneven: ``"pad"`` or ``"forbid"``, for dimensions that are no multiple of the devices.
+        classes: the dimension classes.
+        task: ``"operator-partition"`` or ``"data-parallel"``.
+        reward: ``"paper"`` or ``"step_time"``, what ``value`` and the environments pay.
+        instance: name or path that plans carry (default: the graph's name).
+        step: micro-batches, recomputation, and the limit of memory; the classes are those of the
+            graph at its micro-batch.
+
+    Raises:
+        ParenvsError: unknown task or reward.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    rules: str
+    uneven: str
+    classes: DimensionClasses
+    task: str = PartitionPlan.task
+    reward: str = "paper"
+    instance: str = ""
+    step: Step = WHOLE
+
+    def __post_init__(self) -> None:
+        """Refuse unknown tasks and rewards; take the graph's name where no instance is given."""
+        if self.task not in PARTITION_PLANS:
+            raise ParenvsError(
+                f"task must be one of {tuple(PARTITION_PLANS)}, not {shown(self.task)}"
+            )
+        if self.reward not in REWARDS:
+            raise ParenvsError(f"reward must be one of {REWARDS}, not {shown(self.reward)}")
+        if not self.instance:
+            object.__setattr__(self, "instance", self.graph.name)
+
+    @classmethod
+    def build(
+        cls,
+        graph: Graph,
+        cluster: Cluster | str | os.PathLike[str] | dict[str, Any],
+        rules: str = "shardy",
+        uneven: str = "pad",
+        task: str = PartitionPlan.task,
+        reward: str = "paper",
+        instance: str = "",
+        **step: Any,
+    ) -> Partitioning:
+        """Find the classes of a graph.
+
+        Args:
+            graph: the graph.
+            cluster: the devices, in any form that ``Cluster.parse`` takes.
+            rules: ``"shardy"`` or ``"automap"``.
+            uneven: ``"pad"`` or ``"forbid"``.
+            task: ``"operator-partition"`` or ``"data-parallel"``.
+            reward: ``"paper"`` or ``"step_time"``.
+            instance: name or path that plans carry (default: the graph's name).
+            **step: ``micro_batch``, ``micro_batches``, ``recompute`` and ``memory_limit``, see
+                ``parenvs.tasks.partition.step.Step.of``.
+
+        Raises:
+            ParenvsError: one device only, no trainable variable, paths that are not unique,
+                unknown rules, task or reward, or a setting of the step that cannot be.
+        """
+        cluster = Cluster.parse(cluster)
+        if cluster.devices < 2:
+            raise ParenvsError(
+                f"devices: partitioning needs at least 2, the cluster {cluster} has 1"
+            )
+        if not len(graph.weights):
+            raise ParenvsError(
+                f"{graph.name}: no trainable variable; read the module with "
+                "Graph.from_hlo(path, variables=...), an argument's index or globs over parameter "
+                "paths, save it as .npz and give that"
+            )
+        how = Step.of(cluster, **step).on(graph)
+        classes = dimension_classes(graph, rules, uneven, cluster.devices)
+        if how.micro_batch is not None:
+            classes = at_micro_batch(classes, how.micro_batch, uneven)
+        problem = cls(graph, cluster, rules, uneven, classes, task, reward, instance, how)
+        paths = [graph.paths[i] for i in problem.parameters("all").tolist()]
+        twice = [path for path, count in Counter(paths).items() if count > 1]
+        if twice:
+            raise ParenvsError(
+                f"{graph.name}: {len(twice)} variables or batch inputs share a path, like "
+                f"{twice[0]!r}; plans name them by path, so rename one in the function's arguments"
+            )
+        return problem
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Partitioning:
+        """Itself: nothing in it changes, and environments that are forked share it."""
+        return self
+
+    def __repr__(self) -> str:
+        """Graph, cluster and what is asked, in a line."""
+        return (
+            f"Partitioning({self.graph.name!r}, {self.cluster}, rules={self.rules!r}, "
+            f"uneven={self.uneven!r}, task={self.task!r}, reward={self.reward!r}"
+            + "".join(f", {name}={value!r}" for name, value in self.step.settings.items())
+            + ")"
+        )
+
+    # What is decided
+
+    @property
+    def scope(self) -> str:
+        """``"variables"``, ``"inputs"`` or ``"all"``: the entry parameters that are decided."""
+        return scope_of(self.task, self.reward)
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """Indices into the parameter arrays of the batch inputs, in parameter order."""
+        return self.classes.inputs
+
+    @property
+    def tensor(self) -> dict[str, int]:
+        """Tensor of each variable and batch input, by path."""
+        return self.classes.tensor
+
+    def parameters(self, scope: str | None = None) -> np.ndarray:
+        """Indices of the entry parameters of a scope (default: the problem's)."""
+        return self.classes.parameters(scope or self.scope)
+
+    def dimensions(self, scope: str | None = None) -> np.ndarray:
+        """(V,) positions in ``graph.dims`` of the dimensions of a scope (default: its own)."""
+        return self.classes.dimensions_of(self.parameters(scope))
+
+    def counts(self, scope: str | None = None) -> np.ndarray:
+        """(C,) dimensions of a scope, of those larger than 1, in each class."""
+        return self.classes.counts(self.dimensions(scope))
+
+    def decidable(self, scope: str | None = None) -> np.ndarray:
+        """(k,) classes that hold dimensions of a scope and can be partitioned, ascending."""
+        return np.flatnonzero((self.counts(scope) > 0) & ~self.classes.blocked)
+
+    # What it costs and pays
+
+    @cached_property
+    def device_share(self) -> np.ndarray:
+        """(C,) largest share of a dimension that one device holds if its class is partitioned."""
+        return formulas.device_share(self.classes, self.cluster.devices)
+
+    @cached_property
+    def seconds(self) -> np.ndarray:
+        """(I,) seconds of each instruction in a step on one device."""
+        graph = self.classes.graph
+        times = self.step.repetitions(graph, self._again)
+        return formulas.instruction_seconds(graph, self.cluster.device) * times
+
+    @cached_property
+    def synchronisations(self) -> np.ndarray:
+        """(I,) how often a step all-reduces partial results of each instruction, loops aside."""
+        return self.step.synchronisations(self.classes, self._again)
+
+    @property
+    def _again(self) -> np.ndarray | int:
+        """(I,) bool, what the backward pass runs once more; 0 if that is nothing."""
+        return self.footprint.again if self.step.recomputes else 0
+
+    @property
+    def replicate_seconds(self) -> float:
+        """Seconds of a step in which every device does everything."""
+        return float(self.seconds.sum())
+
+    @cached_property
+    def saved_seconds(self) -> np.ndarray:
+        """(C,) seconds of computation that partitioning a class saves in a step."""
+        return formulas.saved_seconds(self.classes, self.seconds, self.device_share)
+
+    @cached_property
+    def all_reduce_seconds(self) -> np.ndarray:
+        """(C,) seconds of all-reduces that partitioning a class costs in a step."""
+        return formulas.all_reduce_seconds(
+            self.classes, self.seconds, self.cluster, self.synchronisations
+        )
+
+    @cached_property
+    def gain_seconds(self) -> np.ndarray:
+        """(C,) by how much partitioning a class shortens the step; may be negative."""
+        return self.saved_seconds - self.all_reduce_seconds
+
+    def step_seconds(self, chosen: np.ndarray) -> np.ndarray:
+        """Seconds of a step, (...), if the classes ``chosen``, (..., C) bool, are partitioned."""
+        return formulas.step_seconds(self.replicate_seconds, self.gain_seconds, chosen)
+
+    @cached_property
+    def returns(self) -> LinearReturn:
+        """The return of the problem's reward: its base, and (C,) what each class adds."""
+        return self.returns_of(self.reward, self.scope)
+
+    def returns_of(self, reward: str, scope: str) -> LinearReturn:
+        """The return of any reward over any scope.
+
+        Args:
+            reward: ``"paper"``: 0.1 a dimension, 0.3 more if it is partitioned. ``"step_time"``:
+                the share of the replicated step's seconds that is saved.
+            scope: whose dimensions the paper's reward counts.
+
+        Raises:
+            ParenvsError: unknown reward.
+        """
+        if reward == "paper":
+            return formulas.paper_return(len(self.dimensions(scope)), self.counts(scope))
+        if reward == "step_time":
+            return formulas.step_time_return(self.replicate_seconds, self.gain_seconds)
+        raise ParenvsError(f"reward must be one of {REWARDS}, not {shown(reward)}")
+
+    def value(self, chosen: np.ndarray) -> np.ndarray:
+        """Return of the complete episodes that partition the classes ``chosen``, (..., C) bool.
+
+        It is -1 beyond the limit of memory, if there is one.
+        """
+        returns = self.returns.value(chosen)
+        if self.step.limit is None:
+            return returns
+        fits = np.array([self.fits(one) for one in chosen.reshape(-1, chosen.shape[-1])])
+        return np.where(fits.reshape(chosen.shape[:-1]), returns, ILLEGAL)
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        """Memory on each device."""
+        return Footprint(
+            self.classes.graph,
+            self.classes.label,
+            self.device_share,
+            self.step.micro_batches,
+            self.step.recomputes,
+        )
+
+    @property
+    def memory_limit(self) -> float:
+        """Bytes that a plan may use on each device: the limit, or without one the cluster's."""
+        return self.cluster.memory_limit if self.step.limit is None else self.step.limit
+
+    @cached_property
+    def _peaks(self) -> dict[bytes, float]:
+        """Peaks of choices of classes that were asked for; learners ask for few plans often."""
+        return {}
+
+    def peak(self, chosen: np.ndarray) -> float:
+        """Most bytes in use on each device, if the classes ``chosen``, (C,) bool, are split.
+
+        It is the peak of ``footprint.memory``, which takes milliseconds; the last few are kept.
+        """
+        key = np.packbits(chosen).tobytes()
+        if key not in self._peaks:
+            if len(self._peaks) >= _PEAKS:
+                self._peaks.clear()
+            self._peaks[key] = self.footprint.memory(chosen).peak
+        return self._peaks[key]
+
+    def fits(self, chosen: np.ndarray) -> bool:
+        """Whether the classes ``chosen``, (C,) bool, keep to ``memory_limit``."""
+        return self.peak(chosen) <= self.memory_limit
+
+    # Choices, plans and reports
+
+    def legal(self, chosen: np.ndarray) -> bool:
+        """Whether the classes ``chosen``, (C,) bool, can be partitioned together."""
+        return self.classes.legal(chosen)
+
+    def chosen(self, partition: Mapping[str, int]) -> np.ndarray:
+        """(C,) bool, the classes of the partitioned dimensions of entry parameters, by path."""
+        return self.classes.chosen(partition)
+
+    def partition(self, chosen: np.ndarray, scope: str | None = None) -> dict[str, int]:
+        """Partitioned dimension of each entry parameter of a scope that has one, by path."""
+        return self.classes.partition(chosen, scope or self.scope)
+
+    def plan(self, chosen: np.ndarray) -> PartitionPlan:
+        """The plan that partitions the classes ``chosen``, (C,) bool; a ``BatchPlan`` for inputs.
+
+        It names what the problem's scope decides: under the step time, batch inputs too.
+        """
+        return PARTITION_PLANS[self.task](
+            instance=self.instance,
+            fingerprint=self.graph.fingerprint,
+            cluster=self.cluster,
+            partition=self.partition(chosen),
+            rules=self.rules,
+            uneven=self.uneven,
+            **self.step.settings,
+        )
+
+    def report(self, plan: PartitionPlan) -> PartitionReport:
+        """Judge a plan of any task on this graph and cluster.
+
+        What the plan has to name follows from its own task, not from the problem's. The limit of
+        memory is the problem's, whatever the plan was made for.
+        """
+        classes, dims = self.classes, self.graph.dims
+        expected = {name: getattr(self, name) for name in ("cluster", "rules", "uneven")}
+        expected |= {name: getattr(self.step, name) for name in SETTINGS}
+        chosen, reasons = verdict(plan, classes, self.graph.fingerprint, expected)
+        memory = self.footprint.memory(chosen)
+        if self.step.limit is not None and not reasons:
+            reasons = over_memory(memory.peak, self.step.limit)
+        dimensions = self.dimensions(scope_of(plan.task, "paper"))
+        split = chosen[classes.label[dimensions]] & (dims[dimensions] > 1)
+        compute, communication = formulas.step_parts(
+            self.replicate_seconds, self.saved_seconds, self.all_reduce_seconds, chosen
+        )
+        return PartitionReport(
+            plan=plan,
+            problem=self,
+            reasons=reasons,
+            chosen=chosen,
+            variables=len(self.partition(chosen, "variables")),
+            dimensions=len(dimensions),
+            partitioned_dimensions=int(split.sum()),
+            compute_seconds=compute,
+            communication_seconds=communication,
+            all_reduces=formulas.all_reduces(classes, chosen, self.synchronisations),
+            replicate_seconds=self.replicate_seconds,
+            memory=memory,
+        )
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """What the judge says of a partition plan. C dimension classes.
+
+    Attributes:
+        plan: the plan.
+        problem: what it was judged on.
+        reasons: every rule that it breaks, in words; empty if it is legal.
+        chosen: (C,) bool, the classes that it partitions.
+        variables: variables that are partitioned (the paper's PC counts these).
+        dimensions: dimensions that the plan's task decides, size 1 included.
+        partitioned_dimensions: those of them that are partitioned.
+        compute_seconds: of a step.
+        communication_seconds: of a step, all-reduces of partial results.
+        all_reduces: number of these.
+        replicate_seconds: of a step in which every device does everything.
+        memory: bytes on each device when most is in use.
+        reward: the reward that a planner was asked for, which is printed alone; or an empty
+            string: both are printed.
+        bound: proven upper bound of that reward's return over all legal plans, or None; printed.
+    """
+
+    plan: PartitionPlan
+    problem: Partitioning
+    reasons: tuple[str, ...]
+    chosen: np.ndarray
+    variables: int
+    dimensions: int
+    partitioned_dimensions: int
+    compute_seconds: float
+    communication_seconds: float
+    all_reduces: int
+    replicate_seconds: float
+    memory: Memory
+    reward: str = ""
+    bound: float | None = None
+
+    @property
+    def legal(self) -> bool:
+        """Whether the plan breaks no rule."""
+        return not self.reasons
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step."""
+        return self.compute_seconds + self.communication_seconds
+
+    @property
+    def utilisation(self) -> float:
+        """Average device utilisation, in [0, 1]: useful FLOPs / (N * peak * step time).
+
+        What is recomputed is not useful. It is 0 if all is computed from constants, so that a step
+        takes no time.
+        """
+        cluster = self.problem.cluster
+        if not self.step_seconds:
+            return 0.0
+        device = replace(cluster.device, memory_bw=math.inf)
+        graph = self.problem.classes.graph
+        once = formulas.instruction_seconds(graph, device, efficiency=1.0)
+        useful = float((once * self.problem.step.repetitions(graph)).sum())
+        return useful / (cluster.devices * self.step_seconds)
+
+    @property
+    def fits(self) -> bool:
+        """Whether a device's memory holds the peak, within the share that plans may use."""
+        return self.memory.peak <= self.problem.memory_limit
+
+    def value(self, reward: str | None = None) -> float:
+        """Return of the episode that makes this plan, or -1 if it is illegal.
+
+        Args:
+            reward: ``"paper"``, 0.1 a dimension of the plan's task and 0.3 more if partitioned, or
+                ``"step_time"``, the share of the replicated step's seconds that is saved
+                (default: the problem's).
+        """
+        if not self.legal:
+            return ILLEGAL
+        reward = reward or self.problem.reward
+        returns = self.problem.returns_of(reward, scope_of(self.plan.task, reward))
+        return float(returns.value(self.chosen))
+
+    def gap(self, answer: Bounded) -> float | None:
+        """Share by which the return of the problem's reward may fall short of the best one.
+
+        Args:
+            answer: what a planner gave for the same problem; the plan's own, or any with a bound.
+
+        Returns:
+            0 for an optimum; None without a bound, or if this plan is illegal.
+        """
+        if answer.bound is None or not self.legal:
+            return None
+        return max(answer.bound - self.value(), 0.0) / max(abs(answer.bound), 1e-12)
+
+    def certified(self, answer: Bounded) -> PartitionReport:
+        """The same report, to be printed with the problem's reward and the bound of an answer."""
+        return replace(self, reward=self.problem.reward, bound=answer.bound)
+
+    def __str__(self) -> str:
+        """The verdict and the costs in a few lines; ``parenvs.view.text`` shows more."""
+        problem = self.problem
+        returns = ", ".join(f"{reward} {self.value(reward):.4f}" for reward in REWARDS)
+        return "\n".join(
+            [
+                f"{problem.graph.name} on {problem.cluster}: {self.variables} of "
+                f"{len(problem.parameters('variables'))} variables and "
+                f"{self.partitioned_dimensions} of {self.dimensions} dimensions partitioned, "
+                f"return: {returns}" + ("" if self.legal else ", ILLEGAL"),
+                *(f"  {reason}" for reason in self.reasons),
+                f"  step {self.step_seconds:.4g} s: {self.compute_seconds:.4g} s of computation, "
+                f"{self.communication_seconds:.4g} s in {self.all_reduces} all-reduces; "
+                f"{self.replicate_seconds:.4g} s replicated",
+                f"  memory {self.memory.peak / 1e9:.3g} of {problem.memory_limit / 1e9:.3g} GB",
+            ]
+        )
+
+    @cached_property
+    def explainer(self) -> Explainer:
+        """Puts reasons into words."""
+        return Explainer(self.problem.classes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as an object of JSON types (seconds and bytes)."""
+        return {
+            "legal": self.legal,
+            "reasons": list(self.reasons),
+            "values": {reward: self.value(reward) for reward in REWARDS},
+            "reward": self.reward or None,
+            "bound": self.bound,
+            "gap": self.gap(self),
+            "partitioned_variables": self.variables,
+            "dimensions": self.dimensions,
+            "partitioned_dimensions": self.partitioned_dimensions,
+            "step_seconds": self.step_seconds,
+            "compute_seconds": self.compute_seconds,
+            "communication_seconds": self.communication_seconds,
+            "all_reduces": self.all_reduces,
+            "replicate_seconds": self.replicate_seconds,
+            "utilisation": self.utilisation,
+            "memory_bytes": {**vars(self.memory), "peak": self.memory.peak},
+            "memory_limit_bytes": self.problem.memory_limit,
+            "fits": self.fits,
+        }

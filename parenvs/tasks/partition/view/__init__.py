@@ -1,0 +1,1 @@
+"""Partitions as text and as pictures."""

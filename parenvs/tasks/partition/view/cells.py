@@ -1,0 +1,387 @@
+"""The cells of a partition picture: tables of layers, and lists of what is in no layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from parenvs.tasks.partition.view.grid import (
+    BLOCKED,
+    REPLICATED,
+    STATE_NAMES,
+    UNDECIDED,
+    Cell,
+    Group,
+    NamedCell,
+    Table,
+)
+from parenvs.view.page import (
+    HEIGHT,
+    INK,
+    QUIET,
+    RED,
+    STAGE_COLOURS,
+    WIDTH,
+    Page,
+    ink_on,
+    text_inches,
+)
+from parenvs.view.words import clip_start
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+FONT = 7.5
+"""Points of the words in and beside cells."""
+_FILLS = {REPLICATED: "#D3D3D3", BLOCKED: "#F5F5F5", UNDECIDED: "#FFFFFF"}
+_EDGE, _STROKE = "#8E8E8E", "#BDBDBD"
+_PIXEL = 0.01  # inches
+_TALL = 0.13  # inches of a cell that can hold words
+_LETTERS = 30  # of the name of a column
+_TILT = 60  # degrees
+_HEAD = 0.05  # inches more between columns whose names begin differently
+_WIDEST, _NARROW = 1.8, 0.5  # inches, of cells with and without their shape
+_SHARE = 0.35  # of the width, at most, for the names of layers
+_LINE = 0.22  # inches from one line of a list to the next
+_PITCHES = (0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05)  # of cells without names, inches
+
+
+def colour_of(state: int) -> str:
+    """Fill of a cell: one hue a dimension, greys for the other states."""
+    return _FILLS[state] if state < 0 else STAGE_COLOURS[state % len(STAGE_COLOURS)]
+
+
+def name_of(state: int) -> str:
+    """``dimension 1``, ``replicated``, ..."""
+    return STATE_NAMES[state] if state < 0 else f"dimension {state}"
+
+
+class Box(NamedTuple):
+    """A rectangle in inches, y from the top."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def corners(self, inset: float) -> list[tuple[float, float]]:
+        """Its corners, each moved inwards by ``inset`` in both directions."""
+        left, top = self.x + inset, self.y + inset
+        right, bottom = self.x + self.width - inset, self.y + self.height - inset
+        return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+
+class Sheet:
+    """The whole page in inches, y from the top; cells are collected and drawn at the end.
+
+    Args:
+        page: the page.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.axes: Axes = page.axes(0, 0, WIDTH, HEIGHT)
+        self.axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0), xticks=[], yticks=[])
+        self.axes.patch.set_visible(False)
+        self._boxes: dict[int, list[Box]] = {}
+        self._faults: list[Box] = []
+
+    def text(self, x: float, y: float, words: str, **style: Any) -> None:
+        """Write words, vertically centred on ``y``."""
+        self.axes.text(x, y, words, **{"size": FONT, "color": INK, "va": "center", **style})
+
+    def cell(self, box: Box, variables: Sequence[Cell]) -> None:
+        """Add a cell; that of several variables is cut up in proportion to their states."""
+        counts = Counter(variable.state for variable in variables)
+        x = box.x
+        for state, count in sorted(counts.items(), key=lambda item: (item[0] < 0, item[0])):
+            width = box.width * count / len(variables)
+            self.box(Box(x, box.y, width, box.height), state)
+            x += width
+        if any(variable.fault for variable in variables):
+            self.fault(box)
+
+    def box(self, box: Box, state: int) -> None:
+        """Add a rectangle in the colours of a state."""
+        self._boxes.setdefault(state, []).append(box)
+
+    def fault(self, box: Box) -> None:
+        """Add the red frame of what breaks a rule."""
+        self._faults.append(box)
+
+    def finish(self) -> None:
+        """Draw the cells."""
+        from matplotlib.collections import LineCollection, PolyCollection
+
+        for state, boxes in sorted(self._boxes.items()):
+            empty = state == UNDECIDED
+            inset = 0.5 * _PIXEL if empty else 0.0
+            self.axes.add_collection(
+                PolyCollection(
+                    [box.corners(inset) for box in boxes],
+                    facecolors=colour_of(state),
+                    edgecolors=_EDGE if empty else "none",
+                    linewidths=0.7 if empty else 0.0,
+                    antialiased=empty,
+                    gid=name_of(state),
+                    zorder=1,
+                )
+            )
+            if state == BLOCKED:
+                strokes = [[(x, y + h), (x + _reach(w, h), y)] for x, y, w, h in boxes]
+                self.axes.add_collection(
+                    LineCollection(strokes, colors=_STROKE, linewidths=0.8, zorder=2)
+                )
+        if self._faults:
+            self.axes.add_collection(
+                PolyCollection(
+                    [box.corners(0.006) for box in self._faults],
+                    facecolors="none",
+                    edgecolors=RED,
+                    linewidths=1.5,
+                    gid="fault",
+                    zorder=3,
+                )
+            )
+
+
+def _reach(width: float, height: float) -> float:
+    """Inches that a stroke through a cell takes: beside the words, where there is room for any."""
+    return height if height >= _TALL and width > 3 * height else width
+
+
+def whole(inches: float) -> float:
+    """The inches cut to whole pixels, so that all cells are equally large and sharp."""
+    return int(inches / _PIXEL + 1e-6) * _PIXEL
+
+
+class _CellSize(NamedTuple):
+    """How large the cells of all tables are.
+
+    Attributes:
+        pitch: inches from one column to the next.
+        tall: inches from one row to the next.
+        letters: most letters of a row's name.
+        shapes: whether the shapes of variables stand in their cells.
+    """
+
+    pitch: float
+    tall: float
+    letters: int
+    shapes: bool
+
+
+def draw_tables(
+    sheet: Sheet, tables: Sequence[Table], left: float, top: float, width: float, height: float
+) -> float:
+    """Draw tables side by side; rows are layers, columns the variables within them.
+
+    Returns:
+        The lower end, inches from the top.
+    """
+    letters = max(int(width * _SHARE / len(tables) / text_inches("x", FONT, bold=True)), 4)
+    margins = [
+        max(text_inches(clip_start(row.label, letters), FONT, bold=True) for row in table.rows)
+        + 0.1
+        for table in tables
+    ]
+    longest = max(
+        text_inches(clip_start(c, _LETTERS), FONT) for table in tables for c in table.columns
+    )
+    overhang = 0.5 * longest  # by which the slanted names stick out at the right
+    gap = overhang + 0.12
+    heads = sum(_heads(table)[-1] for table in tables) * _HEAD
+    room = width - sum(margins) - gap * (len(tables) - 1) - overhang - heads
+    header = 0.87 * longest + 0.12 + (0.24 if any(table.title for table in tables) else 0.0)
+    rows = max(len(table.rows) for table in tables)
+    tall = whole(min((height - header - 0.2) / rows, 0.28))
+    variables = [
+        cell for table in tables for row in table.rows for column in row.cells for cell in column
+    ]
+    shape = max(text_inches(shape_words(cell), 7, bold=True) for cell in variables) + 0.12
+    pitch = room / sum(len(table.columns) for table in tables)
+    shapes = pitch >= shape and tall >= _TALL
+    pitch = whole(min(pitch, max(_WIDEST, shape) if shapes else _NARROW))
+    cell_size = _CellSize(pitch, tall, letters, shapes)
+    x, y = whole(left), whole(top + header)
+    for table, margin in zip(tables, margins, strict=True):
+        table_width = pitch * len(table.columns) + _heads(table)[-1] * _HEAD
+        title_letters = int((margin + table_width) / text_inches("x", 9, bold=True))
+        title = clip_start(table.title, max(title_letters, 6))
+        sheet.text(x, top + 0.08, title, size=9, weight="bold")
+        _draw_table(sheet, table, whole(x + margin), y, cell_size)
+        x = whole(x + margin) + table_width + gap
+    return y + rows * tall
+
+
+def _heads(table: Table) -> list[int]:
+    """For each column, how often the first part of the names has changed before it."""
+    heads = [name.split("/")[0] for name in table.columns]
+    changes = [0]
+    for before, after in pairwise(heads):
+        changes.append(changes[-1] + (before != after))
+    return changes if len(set(heads)) < len(heads) else [0] * len(heads)
+
+
+def _draw_table(sheet: Sheet, table: Table, left: float, top: float, cell_size: _CellSize) -> None:
+    """Draw the names of columns and rows, and the cells."""
+    pitch, tall, letters, shapes = cell_size
+    places = [left + k * pitch + head * _HEAD for k, head in enumerate(_heads(table))]
+    half = (pitch - _PIXEL) / 2
+    for x, name in zip(places, table.columns, strict=True):
+        if pitch >= 0.115:
+            words = clip_start(name, _LETTERS)
+            sheet.text(
+                x + half, top - 0.05, words, rotation=_TILT, rotation_mode="anchor", color=QUIET
+            )
+    label_step = next(k for k in (1, 2, 4, 5, 10, 20, 50, 100) if k * tall >= 0.125)
+    for number, row in enumerate(table.rows):
+        y = top + number * tall
+        middle = y + (tall - _PIXEL) / 2
+        if number % label_step == 0:
+            label = clip_start(row.label, letters)
+            sheet.text(left - 0.06, middle, label, ha="right", color=QUIET)
+        for x, variables in zip(places, row.cells, strict=True):
+            if not variables:
+                continue
+            sheet.cell(Box(x, y, pitch - _PIXEL, tall - _PIXEL), variables)
+            state = variables[0].state
+            room_for_digit = state >= 0 and min(pitch, tall) >= _TALL
+            alike = len({(variable.state, variable.shape) for variable in variables}) == 1
+            if alike and (shapes or room_for_digit):
+                words = shape_words(variables[0]) if shapes else f"{state}"
+                font = min(7.0, tall * 72 * 0.6)
+                ink = ink_on(colour_of(state))
+                sheet.text(x + half, middle, words, size=font, ha="center", color=ink)
+
+
+def shape_words(cell: Cell) -> str:
+    """``3×3×64×[128]``, the partitioned dimension in brackets; ``scalar``."""
+    words = [f"[{n}]" if d == cell.state else f"{n}" for d, n in enumerate(cell.shape)]
+    return "×".join(words) or "scalar"
+
+
+class _Item(NamedTuple):
+    """A variable in a line of a list, ``x`` inches from the left end of the list."""
+
+    x: float
+    words: str
+    cell: Cell
+
+
+class _Line(NamedTuple):
+    """A line of a list; the title is empty in all lines of a group but the first."""
+
+    title: str
+    items: list[_Item]
+
+
+class Lists:
+    """Variables in no layer and batch inputs: a line a group, each cell with its name beside it.
+
+    What would take more lines than there is room for becomes a field of cells without names.
+
+    Args:
+        groups: the variables.
+        inputs: the batch inputs.
+        width: inches.
+        room: most inches of height.
+        below_tables: whether there are tables of layers, too.
+
+    Attributes:
+        height: inches that the lists take.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        inputs: Sequence[Cell],
+        width: float,
+        room: float,
+        below_tables: bool,
+    ) -> None:
+        self.width = width
+        variables = [Group(group.title or "top level", group.cells) for group in groups]
+        batch = [Group("batch inputs", tuple(NamedCell(c.path, c) for c in inputs))]
+        batch = batch if inputs else []
+        titles = [group.title for group in variables + batch]
+        self.margin = min(
+            max((text_inches(clip_start(title, 20), FONT) for title in titles), default=0) + 0.15,
+            1.5,
+        )
+        self.lines: list[_Line] = []
+        self.field: list[Cell] = []
+        self.title = "other variables" if below_tables else "variables"
+        for shapes in (True, False):
+            self.lines = self._flow(variables, shapes) + self._flow(batch, shapes)
+            if len(self.lines) * _LINE <= room:
+                break
+        else:
+            self.field = [named.cell for group in variables for named in group.cells]
+            self.lines = self._flow(batch, False)
+            if len(self.lines) > 3:
+                self.field += [named.cell for group in batch for named in group.cells]
+                self.title += " and inputs"
+                self.lines = []
+            self.margin = max(self.margin, text_inches(self.title, FONT) + 0.15)
+        self.height = len(self.lines) * _LINE
+        if self.field:
+            self.height += self._arrange(room - self.height - 0.15) + 0.15
+
+    def _flow(self, groups: Sequence[Group], shapes: bool) -> list[_Line]:
+        """The groups in lines, with the variables' shapes behind their names if ``shapes``."""
+        lines: list[_Line] = []
+        for group in groups:
+            x = self.width
+            for name, cell in group.cells:
+                words = clip_start(name, 40)
+                item_width = 0.2 + text_inches(words, FONT) + 0.2
+                if shapes:
+                    item_width += text_inches(f"  {shape_words(cell)}", FONT, bold=True)
+                    words += f"  {shape_words(cell)}"
+                if x + item_width > self.width:
+                    first = not lines or x == self.width
+                    lines.append(_Line(clip_start(group.title, 20) if first else "", []))
+                    x = self.margin
+                lines[-1].items.append(_Item(x, words, cell))
+                x += item_width
+        return lines
+
+    def _arrange(self, height: float) -> float:
+        """Choose the pitch of the field, cells in a row and variables a cell; return its height."""
+        width, count = self.width - self.margin, len(self.field)
+        for self.pitch in _PITCHES:
+            self.across = int(width / self.pitch)
+            down = max(int(height / self.pitch), 1)
+            if self.across * down >= count:
+                break
+        self.each = -(-count // (self.across * down))
+        return max(-(-count // (self.each * self.across)) * self.pitch, 3 * 0.16)
+
+    def draw(self, sheet: Sheet, left: float, top: float) -> None:
+        """Draw field and lines."""
+        left, y = whole(left), whole(top)
+        if self.field:
+            self._draw_field(sheet, left, y)
+            y = whole(top + self.height - len(self.lines) * _LINE)
+        for title, items in self.lines:
+            sheet.text(left, y + 0.07, title, color=QUIET)
+            for x, words, cell in items:
+                sheet.cell(Box(whole(left + x), y, 0.14, 0.14), [cell])
+                sheet.text(left + x + 0.2, y + 0.07, words)
+            y += _LINE
+
+    def _draw_field(self, sheet: Sheet, left: float, top: float) -> None:
+        """Draw the cells without names, and beside them how many variables there are."""
+        sheet.text(left, top + 0.08, self.title, color=QUIET)
+        sheet.text(left, top + 0.24, f"{len(self.field):,}", color=QUIET)
+        if self.each > 1:
+            sheet.text(left, top + 0.4, f"{self.each} a cell", color=QUIET)
+        side = self.pitch - _PIXEL
+        for k, start in enumerate(range(0, len(self.field), self.each)):
+            down, across = divmod(k, self.across)
+            x = whole(left + self.margin) + across * self.pitch
+            variables = self.field[start : start + self.each]
+            sheet.cell(Box(x, top + down * self.pitch, side, side), variables)

@@ -1,0 +1,279 @@
+"""Pipelines: tasks ``pipeline-cut`` and ``pipeline-plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from parenvs.agents.answer import PipelineAnswer
+from parenvs.agents.pipeline.exact import exact_full
+from parenvs.agents.pipeline.points import even_plan, exact_points
+from parenvs.agents.planners import solve
+from parenvs.cluster import Cluster
+from parenvs.core.plan import Plan
+from parenvs.instances import PAPER, load_graph, load_profile
+from parenvs.leaderboard.kinds.base import (
+    ONE,
+    PROVEN,
+    SECONDS,
+    TRAINED_AGENTS,
+    Description,
+    Instances,
+    Planner,
+    TaskKind,
+)
+from parenvs.leaderboard.problem import BOUND, OPTIMAL, UNKNOWN, Reference, TaskProblem
+from parenvs.tasks.pipeline.plan import PipelinePlan
+from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.problem import Pipeline, Report
+
+
+class PipelineProblem(TaskProblem):
+    """A chain to be cut into stages; settings: cluster, stages, micro_batch, micro_batches."""
+
+    plan_class = PipelinePlan
+    decisions = ("cuts", "device_cuts")
+
+    @property
+    def stages(self) -> int:
+        """Number of stages that a plan must have."""
+        return int(self.settings["stages"])
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The chain on its cluster."""
+        assert isinstance(self.target, Pipeline)
+        return self.target
+
+    def pipeline_plan(self, cuts: Sequence[int], device_cuts: Sequence[int]) -> PipelinePlan:
+        """Make a plan; nothing is checked, as the judge does that.
+
+        Args:
+            cuts: (S-1,) first pivot of every stage but the first.
+            device_cuts: (S-1,) first device of every stage but the first.
+        """
+        settings, names = self.settings, self.pipeline.profile.names
+        positions = [int(p) for p in cuts]
+        all_inside = all(1 <= p < len(names) for p in positions)
+        return PipelinePlan(
+            instance=self.instance,
+            fingerprint=self.fingerprint,
+            cluster=self.cluster,
+            cuts=tuple(positions),
+            device_cuts=tuple(int(d) for d in device_cuts),
+            micro_batch=settings["micro_batch"],
+            micro_batches=settings["micro_batches"],
+            cut_after=tuple(str(names[p - 1]) for p in positions) if all_inside else (),
+        )
+
+    def load(self) -> Pipeline:
+        """See ``TaskProblem.load``."""
+        profile = load_profile(self.instance, self.cluster, self.settings["micro_batch"])
+        return Pipeline(profile, self.cluster, self.stages, self.settings["micro_batches"])
+
+    def fingerprint_of(self, target: Pipeline) -> str:
+        """See ``TaskProblem.fingerprint_of``."""
+        return target.profile.fingerprint
+
+    def empty_plan(self) -> PipelinePlan:
+        """See ``TaskProblem.empty_plan``."""
+        sizes = (self.settings["micro_batch"], self.settings["micro_batches"])
+        return PipelinePlan(self.instance, self.fingerprint, self.cluster, (), (), *sizes)
+
+    def faults(self, plan: Plan) -> list[str]:
+        """See ``TaskProblem.faults``: the numbers of cuts."""
+        assert isinstance(plan, PipelinePlan)
+        needed = self.stages - 1
+        return [
+            f"field {key!r} has {len(values):,} numbers; {self.stages} stages have {needed}"
+            for key, values in (("cuts", plan.cuts), ("device_cuts", plan.device_cuts))
+            if len(values) != needed
+        ]
+
+    def cost(self, report: Report) -> float:
+        """See ``TaskProblem.cost``: seconds of a step."""
+        return report.length_seconds
+
+    def trivial_cost(self) -> float:
+        """See ``TaskProblem.trivial_cost``: one device does everything, whatever its memory."""
+        return self.pipeline.bubble_free * self.cluster.devices
+
+    def solved(self, seconds: float) -> Reference:
+        """See ``TaskProblem.solved``."""
+        answer = shortest(self, seconds)
+        plan = self.pipeline_plan(answer.cuts.tolist(), answer.device_cuts.tolist())
+        cost = self.cost(self.judge(plan))
+        if answer.status == OPTIMAL:
+            return Reference(cost, cost, OPTIMAL, "exact-full")
+        assert answer.bound is not None
+        return Reference(cost, answer.bound, BOUND, "exact-full")
+
+
+class _PipelineShape(NamedTuple):
+    """Cluster and settings that a pipeline task plans every shipped graph for, if it fits."""
+
+    label: str
+    cluster: str
+    stages: int
+    micro_batches: int
+
+
+_PIPELINE_SHAPES: dict[str, tuple[_PipelineShape, ...]] = {
+    "pipeline-cut": (
+        _PipelineShape("A", "A", 2, 16),
+        _PipelineShape("B", "B", 3, 16),
+        _PipelineShape("C", "C", 4, 16),
+        _PipelineShape("a100-4", "a100-4", 4, 16),
+        _PipelineShape("h100-4", "h100-4", 4, 16),
+    ),
+    "pipeline-plan": (
+        _PipelineShape("A", "A", 4, 8),
+        _PipelineShape("B", "B", 6, 64),
+        _PipelineShape("C", "C", 8, 32),
+        _PipelineShape("a100-4", "a100-4", 6, 32),
+        _PipelineShape("h100-4", "h100-4", 8, 64),
+        _PipelineShape("v100-8x8", "8x8:v100,25Gbps", 8, 32),
+    ),
+}
+"""Name of a pipeline task -> its shapes."""
+
+
+def problems(task: str, instances: Instances = None) -> Iterator[PipelineProblem]:
+    """Yield the problems of a task, without references."""
+    for instance in (x for x in PAPER if instances is None or x in instances):
+        fingerprint = load_graph(instance, "forward").fingerprint
+        for shape in _PIPELINE_SHAPES[task]:
+            settings: dict[str, Any] = {
+                "cluster": Cluster.parse(shape.cluster).to_json(),
+                "stages": shape.stages,
+                "micro_batch": 16,
+                "micro_batches": shape.micro_batches,
+            }
+            name = f"{instance}-{shape.label}-{shape.stages}"
+            yield PipelineProblem(
+                name, PipelinePlan.task, "", instance, fingerprint, settings, UNKNOWN, 0.0
+            )
+
+
+def shortest(problem: PipelineProblem, seconds: float = SECONDS) -> PipelineAnswer:
+    """Search for the shortest pipeline plan, and say whether it is proven optimal.
+
+    Args:
+        problem: a problem of pipelines.
+        seconds: time limit of each of the two searches.
+
+    Raises:
+        InfeasibleError: no plan fits the memory.
+    """
+    points = exact_points(PointSpace.build(problem.pipeline), time_limit=seconds)
+    return exact_full(problem.pipeline, points, time_limit=seconds)
+
+
+def _even_points(problem: PipelineProblem) -> PipelineAnswer:
+    space = PointSpace.build(problem.pipeline)
+    cuts, device_cuts = space.plan(*even_plan(space))
+    length = float(problem.pipeline.length(cuts, device_cuts))
+    return PipelineAnswer(problem.pipeline, cuts, device_cuts, length, method="even-points")
+
+
+AGENTS: dict[str, Description] = {
+    "even": Description(
+        "GPipe's rule: equal device groups, cuts that balance seconds; sees neither bytes nor "
+        "memory.",
+        "https://arxiv.org/abs/1811.06965",
+        ONE,
+    ),
+    "even-points": Description(
+        "Each stage takes an even share of the seconds and devices that are left, as near as the "
+        "memory allows.",
+        "",
+        ONE,
+    ),
+    "pipedream": Description(
+        "PipeDream's steady-state objective, by dynamic programming, with as many stages as asked.",
+        "https://arxiv.org/abs/1806.03377",
+        ONE,
+    ),
+    "random": Description(
+        "The best of many random episodes of PipelineCut-v0.",
+        "",
+        "{steps:,} environment steps a problem",
+        seeded=True,
+    ),
+    "beam": Description(
+        "Beam search over 128 points of the chain, stage by stage; beginnings are compared by how "
+        "short the rest may get.",
+        "",
+        ONE,
+    ),
+    "pretrained": Description(
+        "A network that learned on generated problems draws some plans; the shortest counts.",
+        "",
+        "inference: some plans drawn, no search",
+        seeded=True,
+    ),
+    "pretrained-refined": Description(
+        "As pretrained, then a small exact search around the plan.",
+        "",
+        "inference, then a search with a limit",
+        seeded=True,
+    ),
+    "exact": Description(
+        "Proven optimum of the candidates of PipelineCut-v0, by label search.", "", PROVEN
+    ),
+    "exact-points": Description(
+        "Proven optimum over 128 points of the chain and all device cuts, as PipelinePlan-v0 has "
+        "them.",
+        "",
+        PROVEN,
+    ),
+    "exact-full": Description(
+        "Label search over all pivots and all device cuts, from the optimum over 128 points on.",
+        "",
+        f"until proven, at most {2 * SECONDS:.0f} s a problem",
+    ),
+    **TRAINED_AGENTS,
+}
+"""Agents of pipelines; those that ``parenvs plan`` does not have are left out."""
+_PLANNERS = {"exact": "exact-pruned"}
+"""Id of an entry -> the planner that makes it, where the two differ: entries keep their ids."""
+_MADE_HERE: dict[str, Callable[[PipelineProblem], PipelineAnswer]] = {
+    "even-points": _even_points,
+    "exact-full": shortest,
+}
+
+
+def planner(agent: str, seed: int, steps: int) -> Planner:
+    """Return an agent as a planner of the problems; see ``TaskKind.planner``."""
+
+    def plan(problem: PipelineProblem) -> PipelinePlan:
+        if agent in _MADE_HERE:
+            answer: Any = _MADE_HERE[agent](problem)
+        else:
+            name = _PLANNERS.get(agent, agent)
+            answer = solve(problem.target, name, seed=seed, steps=steps)
+        return problem.pipeline_plan(answer.cuts.tolist(), answer.device_cuts.tolist())
+
+    return plan
+
+
+_TITLES = {
+    "pipeline-cut": "Cut a model into pipeline stages, one a server, anywhere and on any devices.",
+    "pipeline-plan": "Plan pipelines of many models, clusters, stages and micro-batches with one "
+    "planner.",
+}
+TASKS = {
+    name: TaskKind(
+        title=title,
+        kind=PipelinePlan.task,
+        cost="seconds of a training step (pipeline length L)",
+        trivial="no parallelism: one device does everything, whatever its memory",
+        problem=PipelineProblem,
+        problems=partial(problems, name),
+        agents=AGENTS,
+        planner=planner,
+    )
+    for name, title in _TITLES.items()
+}
+"""Tasks of this kind."""

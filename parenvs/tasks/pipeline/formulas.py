@@ -1,0 +1,308 @@
+"""What a pipeline plan costs: every formula of seconds and bytes, once.
+
+A plan cuts a chain of pivots into S stages and the devices into S groups of consecutive ones. The
+2S-1 resources of a pipeline stand in a row: stages compute at the even places, the transfers
+between them stand at the odd ones, so that communication overlaps computation. A training step
+sends M micro-batches through them (arXiv 2007.04069, sections 3.5 and 4.4). Its length is
+``core + tail``:
+
+    x = F + B                                          forward and backward seconds of a resource
+    core = max_j [ sum_{s<=j} x_s + (M-1) x_j ]        the arg max is the pivot stage
+    tail = max( 0, max_s [ AR_s - sum_{a<s} B_a ] )    what backward passes leave of an all-reduce
+
+The functions are pure. They take NumPy arrays and torch tensors alike, elementwise over plans;
+where there is an axis over stages, it is the first. Units are seconds, bytes and bytes per second.
+The network's part (which devices share a server, what a group's bandwidth is, what gradients cost
+to synchronise) is in ``parenvs.cluster``, as partitions pay for it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.arrays import Array, at_least, empty, largest, namespace
+from parenvs.cluster import sync_seconds
+
+
+class StageSeconds(NamedTuple):
+    """Seconds of every resource of plans.
+
+    Attributes:
+        forward: (2S-1, ...) of one micro-batch.
+        backward: (2S-1, ...) of one micro-batch.
+        all_reduce: (S, ...) of one step; transfers have none.
+    """
+
+    forward: Array
+    backward: Array
+    all_reduce: Array
+
+
+class Prefix(NamedTuple):
+    """The first stages of plans and the transfers between them, for what comes behind.
+
+    Attributes:
+        passed: sum of their forward and backward seconds.
+        hidden: sum of their backward seconds, which hide an all-reduce behind them.
+        core: core of the plan if it ended here.
+        tail: tail of the plan if it ended here.
+    """
+
+    passed: Any
+    hidden: Any
+    core: Any
+    tail: Any
+
+
+NOTHING = Prefix(0.0, 0.0, 0.0, 0.0)
+"""The prefix of no stage."""
+
+
+def compute_seconds(work: Array, group: Array) -> Array:
+    """Seconds of a stage: the seconds that its work takes one device, over its devices."""
+    return work / group
+
+
+def transfer_seconds(crossing: Array, bandwidth: Array) -> Array:
+    """Seconds in which the bytes that cross a cut pass a link, one direction."""
+    return crossing / bandwidth
+
+
+def stage_seconds(
+    forward: Array,
+    backward: Array,
+    parameters: Array,
+    crossing: Array,
+    group: Array,
+    group_bandwidth: Array,
+    link_bandwidth: Array,
+    sync: str = "allreduce",
+    again: Array = 0.0,
+    exchange: Array = 0.0,
+) -> StageSeconds:
+    """Seconds of every resource of plans.
+
+    Args:
+        forward: (S+1, ...) forward seconds on one device before each boundary of the stages.
+        backward: (S+1, ...) backward seconds likewise.
+        parameters: (S+1, ...) bytes of the parameters before each boundary.
+        crossing: (S-1, ...) bytes that cross each boundary inside the chain.
+        group: (S, ...) devices of each stage.
+        group_bandwidth: (S, ...) bandwidth of the devices of each stage.
+        link_bandwidth: (S-1, ...) bandwidth of the devices of each two neighbouring stages.
+        sync: how gradients are synchronised, see ``parenvs.cluster.sync_seconds``.
+        again: (S, ...) bytes of parameters that a stage holds and an earlier pivot counts.
+        exchange: (S, ...) seconds in which a stage sums shared gradients with other stages.
+    """
+    link = transfer_seconds(crossing, link_bandwidth)
+    return StageSeconds(
+        interleaved(compute_seconds(forward[1:] - forward[:-1], group), link),
+        interleaved(compute_seconds(backward[1:] - backward[:-1], group), link),
+        sync_seconds(parameters[1:] - parameters[:-1] + again, group, group_bandwidth, sync)
+        + exchange,
+    )
+
+
+def exchange_seconds(shared: Array, bandwidth: Array) -> Array:
+    """Seconds to sum the gradients of tied variables with another stage that holds them.
+
+    A ring over two devices: ``2 W (2 - 1) / (2 bw)``.
+    """
+    return shared / bandwidth
+
+
+def interleaved(stages: Array, transfers: Array) -> Array:
+    """(2S-1, ...) of (S, ...) figures of stages and (S-1, ...) of the transfers between them."""
+    row = empty(stages, (2 * stages.shape[0] - 1, *stages.shape[1:]))
+    row[::2], row[1::2] = stages, transfers
+    return row
+
+
+def through(passed: Array, seconds: Array, micro_batches: Array) -> Array:
+    """Seconds until M micro-batches have passed a resource and, once, those in front of it.
+
+    Args:
+        passed: forward plus backward seconds up to this resource, itself included.
+        seconds: its own forward plus backward seconds.
+        micro_batches: M.
+    """
+    return passed + (micro_batches - 1) * seconds
+
+
+def core_and_tail(
+    seconds: Array, backward: Array, all_reduce: Array, micro_batches: Array
+) -> tuple[Array, Array]:
+    """The two parts of the length of a step, seconds, each (...).
+
+    Args:
+        seconds: (2S-1, ...) forward plus backward seconds of every resource.
+        backward: (2S-1, ...) backward seconds alone.
+        all_reduce: (S, ...) seconds of the stages' all-reduces.
+        micro_batches: M, a number or (...).
+    """
+    core = core_of(seconds.cumsum(axis=0), seconds, micro_batches)
+    return core, tail_of(all_reduce, (backward.cumsum(axis=0) - backward)[::2])
+
+
+def core_of(passed: Array, seconds: Array, micro_batches: Array) -> Array:
+    """Seconds until the micro-batches have passed the resource that takes longest, (...).
+
+    Args:
+        passed: (resources, ...) seconds up to each resource, itself included.
+        seconds: (resources, ...) its own.
+        micro_batches: M, a number or (...).
+    """
+    return largest(through(passed, seconds, micro_batches))
+
+
+def tail_of(all_reduce: Array, hidden: Array) -> Array:
+    """What backward passes leave of the longest collective of gradients, seconds, (...).
+
+    Args:
+        all_reduce: (S, ...) seconds of the stages' collectives.
+        hidden: (S, ...) backward seconds of the stages in front of each.
+    """
+    return at_least(largest(all_reduce - hidden), 0.0)
+
+
+def length(seconds: StageSeconds, micro_batches: Array) -> Array:
+    """Seconds of one training step, (...): core plus tail."""
+    both = seconds.forward + seconds.backward
+    core, tail = core_and_tail(both, seconds.backward, seconds.all_reduce, micro_batches)
+    return core + tail
+
+
+def append(
+    prefix: Prefix,
+    link: Any,
+    seconds: Any,
+    backward: Any,
+    all_reduce: Any,
+    micro_batches: Any,
+    maximum: Callable[[Any, Any], Any] = max,
+) -> Prefix:
+    """``core_and_tail`` stage by stage, from the first on: sums run in the same order.
+
+    Args:
+        prefix: the resources in front.
+        link: seconds of the transfer behind them, one direction; 0 in front of the first stage.
+        seconds: forward plus backward seconds of the stage behind that transfer.
+        backward: backward seconds of the stage.
+        all_reduce: seconds of its all-reduce.
+        micro_batches: M.
+        maximum: greater of two, elementwise; the built-in one is for plain numbers.
+    """
+    passed, hidden, core, tail = prefix
+    both = link + link
+    passed = passed + both
+    core = maximum(core, through(passed, both, micro_batches))
+    passed = passed + seconds
+    core = maximum(core, through(passed, seconds, micro_batches))
+    hidden = hidden + link + backward
+    tail = append_tail(tail, hidden - backward, all_reduce, maximum)
+    return Prefix(passed, hidden, core, tail)
+
+
+def append_tail(
+    tail: Any, hidden: Any, all_reduce: Any, maximum: Callable[[Any, Any], Any] = max
+) -> Any:
+    """Tail of a prefix of plans with one more stage behind it.
+
+    Args:
+        tail: of the resources in front.
+        hidden: sum of their backward seconds, which hide as much of the all-reduce.
+        all_reduce: seconds of the stage's all-reduce.
+        maximum: see ``append``.
+    """
+    return maximum(tail, all_reduce - hidden)
+
+
+def prepend_core(
+    core: Any,
+    seconds: Any,
+    micro_batches: Any,
+    maximum: Callable[[Any, Any], Any] = np.maximum,
+) -> Any:
+    """Core of a suffix of plans with one more resource in front.
+
+    ``core' = x + max((M-1) x, core)``: all resources behind wait for the first micro-batch, and no
+    maximum changes by what is added to each of its terms.
+
+    Args:
+        core: of the resources behind; 0 where there are none.
+        seconds: x, forward plus backward seconds of the resource in front.
+        micro_batches: M.
+        maximum: see ``append``.
+    """
+    largest = maximum((micro_batches - 1) * seconds, core)
+    largest += seconds  # in place: label searches do this to millions of labels
+    return largest
+
+
+def prepend_tail(
+    tail: Any,
+    backward: Any,
+    all_reduce: Any,
+    maximum: Callable[[Any, Any], Any] = np.maximum,
+) -> Any:
+    """Tail of a suffix with one more resource in front: ``tail' = max(AR, tail - B)``.
+
+    The tail of a whole plan is at least 0; that of a suffix is bounded once it is complete.
+
+    Args:
+        tail: of the resources behind.
+        backward: B, backward seconds of the resource in front.
+        all_reduce: AR, seconds of its all-reduce; 0 for a transfer.
+        maximum: see ``append``.
+    """
+    return maximum(tail - backward, all_reduce)
+
+
+def value(length_seconds: Any, bubble_free_seconds: Any) -> Any:
+    """``1/L`` of plans, L in units of the seconds of a step without bubbles: at most 1."""
+    return bubble_free_seconds / length_seconds
+
+
+def in_flight(stages_left: Array, micro_batches: Array) -> Array:
+    """K, micro-batches whose activations a stage holds: ``min(2 k - 1, M)``.
+
+    Args:
+        stages_left: k, stages from this one to the last, itself included.
+        micro_batches: M.
+    """
+    return namespace(stages_left).minimum(2 * stages_left - 1, micro_batches)
+
+
+def weight_bytes(parameters: Array, copies: Array, frozen: Array = 0.0) -> Array:
+    """Bytes that each device of a stage holds of its weights, gradients included.
+
+    Args:
+        parameters: bytes of its variables.
+        copies: copies of them, see ``parenvs.tasks.pipeline.plan.COPIES``.
+        frozen: bytes of its frozen weights, of which there is one copy.
+    """
+    return copies * parameters + frozen
+
+
+def recomputed_bytes(largest: Array, entering: Array, flight: Array) -> Array:
+    """Bytes of activations that a stage holds which recomputes them in the backward pass.
+
+    Args:
+        largest: bytes of the largest cut inside the stage, that at its end included.
+        entering: bytes that enter the stage, of one micro-batch.
+        flight: K.
+    """
+    return largest + flight * entering
+
+
+def kept_bytes(resident: Array, flight: Array) -> Array:
+    """Bytes of activations that a stage holds which keeps all that are ``resident``."""
+    return flight * resident
+
+
+def stage_bytes(weights: Array, activations: Array, group: Array) -> Array:
+    """Bytes on each device of a stage: its weights, and its share of the activations."""
+    return weights + activations / group

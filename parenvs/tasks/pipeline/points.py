@@ -1,0 +1,320 @@
+"""The search space of ``PipelinePlan-v0``: points to cut before and units of devices to start on.
+
+A point is a run of consecutive pivots that stay in one stage; a chain has at most ``POINTS``. A
+unit is a device, or several consecutive ones where there are more than ``UNITS`` devices. A plan of
+S stages is built in turns: a point to cut before, then the unit from which the next stage runs. A
+choice is legal here exactly if a plan within the memory can still be completed from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.problem import Pipeline, check_stages
+
+POINTS = 128
+"""Largest number of points of a chain (arXiv 2007.04069, section 3.5)."""
+UNITS = 64
+"""Largest number of units of a cluster."""
+FINER = 8
+"""Bins of ``network_pivots`` for cheap cuts, over those of ``coarse_pivots``."""
+STAGES = 8
+"""Largest number of stages of a plan in ``PipelinePlan-v0``; planners take more."""
+
+
+@dataclass(frozen=True)
+class PointSpace:
+    """The points and device units of one pipeline problem, and which choices are legal when.
+
+    Attributes:
+        pipeline: the problem.
+        pivots: (m+1,) int64, boundaries of the points: 0, the pivots to cut at, n.
+        devices: (u+1,) int64, boundaries of the units: 0, the devices to cut at, D.
+        latest: (S+1, m+1, m+1) int16; ``latest[k, i, j]`` is the last unit from which a stage of
+            the points [i, j), the k-th from the end, can run so that it and all later stages fit
+            the memory; -1 if no unit is early enough.
+    """
+
+    pipeline: Pipeline
+    pivots: np.ndarray
+    devices: np.ndarray
+    latest: np.ndarray
+
+    @classmethod
+    def build(cls, pipeline: Pipeline, most: int = POINTS, by_network: bool = False) -> PointSpace:
+        """Choose the points and units of a problem.
+
+        Args:
+            pipeline: the problem.
+            most: largest number of points.
+            by_network: whether the network's speed decides on the points of a long chain, too
+                (``network_pivots``), as is best for planning; environments go by the chain alone.
+
+        Raises:
+            InfeasibleError: no plan can have the number of stages, or no plan fits the memory.
+        """
+        check_stages(pipeline, fewest=2)
+        stages = pipeline.stages
+        devices = units(pipeline)
+        if stages > len(devices) - 1:
+            raise InfeasibleError(
+                f"{pipeline.profile.name} on {pipeline.cluster}: {stages} stages asked for; a plan "
+                f"has at most one for each of {len(devices) - 1} units of devices"
+            )
+        pivots = points(pipeline, most, by_network)
+        every = Stages(pipeline, pivots)
+        latest = _latest(every, stages, devices)
+        if latest[stages, 0].max() < 0:
+            raise InfeasibleError(
+                f"{pipeline.profile.name} on {pipeline.cluster}: no plan of {stages} stages over "
+                f"{len(pivots) - 1} points fits the memory of {pipeline.memory_limit:,.0f} bytes; "
+                "try more devices, another number of stages or a smaller micro-batch"
+            )
+        space = cls(pipeline, pivots, devices, latest)
+        vars(space)["runs"] = every  # the value of the cached property
+        return space
+
+    @cached_property
+    def runs(self) -> Stages:
+        """All runs of points that can be a stage."""
+        return Stages(self.pipeline, self.pivots)
+
+    @property
+    def stages(self) -> int:
+        """S; a plan has S-1 cuts."""
+        return self.pipeline.stages
+
+    def legal_points(self, stage: int, point: int, unit: int) -> np.ndarray:
+        """Return before which points a stage may end, (m+1,) bool.
+
+        Args:
+            stage: number of the stage, from 0; not the last, which ends with the chain.
+            point: first point of the stage.
+            unit: first unit of the stage.
+        """
+        return self.latest[self.stages - stage, point] >= unit
+
+    def legal_units(self, stage: int, point: int, unit: int, end: int) -> np.ndarray:
+        """Return before which units the stage of the points [point, end) may end, (u+1,) bool.
+
+        Args:
+            stage: as in ``legal_points``.
+            point: as in ``legal_points``.
+            unit: as in ``legal_points``.
+            end: the point before which the stage ends; ``legal_points`` allows it.
+        """
+        stages_left = self.stages - stage
+        first_pivot, end_pivot = self.pivots[point], self.pivots[end]
+        group = np.maximum(self.devices - self.devices[unit], 1)
+        needed_bytes = self.pipeline.memory_of(first_pivot, end_pivot, group, np.array(stages_left))
+        legal = needed_bytes <= self.pipeline.memory_limit
+        legal[: unit + 1] = False
+        legal[self.latest[stages_left - 1, end].max() + 1 :] = False
+        return legal
+
+    def plan(self, cuts: np.ndarray, device_cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pivots and devices of cuts given as points and units, each (..., S-1)."""
+        point_index = np.asarray(cuts, dtype=np.int64)
+        unit_index = np.asarray(device_cuts, dtype=np.int64)
+        return self.pivots[point_index], self.devices[unit_index]
+
+
+def points(pipeline: Pipeline, most: int = POINTS, by_network: bool = False) -> np.ndarray:
+    """Return the boundaries of m <= ``most`` points, (m+1,) int64: 0, the pivots to cut at, n.
+
+    In a chain of at most ``most`` pivots each pivot is a point; in a longer one ``coarse_pivots``
+    or, ``by_network``, ``network_pivots`` chooses. Points consist of whole pivots, so a plan of
+    points is a plan of pivots, with the same times and the same memory.
+    """
+    n = len(pipeline.profile)
+    pivots = np.arange(1, n)
+    if n > most:
+        pivots = distinct_pivots(pipeline)
+    if len(pivots) > most - 1:
+        choose = network_pivots if by_network else coarse_pivots
+        pivots = choose(pipeline, pivots, most - 1)
+    return np.concatenate([[0], pivots, [n]])
+
+
+def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
+    """Return the last pivot of each run of equal pivots; a cut at another one gains nothing.
+
+    Two neighbours are equal if all prefix sums and the bytes that cross are equal. A plan that cuts
+    at the later of them has the same times, and no stage needs more memory: the earlier stage gains
+    a cut as large as one that it already holds, the later stage loses one.
+    """
+    pivots = np.arange(1, len(pipeline.profile))
+    equals_next = np.ones(len(pivots), dtype=bool)
+    columns = [pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum]
+    columns += [pipeline.variable_sum, pipeline.frozen_sum, pipeline.cut_before]
+    if pipeline.tied_weights is not None:
+        columns.append(pipeline.tied_weights.rank)
+    if pipeline.recompute == "none":
+        columns.append(pipeline.resident_sum)
+    for column in columns:
+        equals_next &= column[pivots] == column[pivots + 1]
+    equals_next[-1] = False
+    return pivots[~equals_next]
+
+
+def network_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndarray:
+    """Choose at most ``most`` of the pivots: the slower the network, the more of them cheap to cut.
+
+    Pivots without a variable on both sides are no legal cuts. Of the others, half and more are
+    spread along the chain by ``coarse_pivots``. The rest are the cheapest that it gives for
+    ``FINER`` times as many bins, so that several may lie close together, such as at the head of a
+    model.
+
+    Args:
+        pipeline: the problem.
+        pivots: (k,) int64, ascending.
+        most: largest number of pivots.
+    """
+    variables = pipeline.variable_sum
+    pivots = pivots[(variables[pivots] > 0) & (variables[pivots] < variables[-1])]
+    if len(pivots) <= most:
+        return pivots
+    spread = coarse_pivots(pipeline, pivots, most)
+    cluster = pipeline.cluster
+    transfer = formulas.transfer_seconds(np.median(pipeline.cut_before[spread]), cluster.inter_bw)
+    slowness = 2 * transfer / (pipeline.seconds_sum[-1] / cluster.devices)
+    cheap = round(most / 2 * float(slowness / (1 + slowness)))
+    spread = coarse_pivots(pipeline, pivots, most - cheap)
+    fine = np.setdiff1d(coarse_pivots(pipeline, pivots, FINER * most), spread)
+    order = np.argsort(pipeline.cut_before[fine], kind="stable")
+    return np.sort(np.append(spread, fine[order[: most - len(spread)]]))
+
+
+def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndarray:
+    """Choose at most ``most`` of the pivots, spread evenly along the chain.
+
+    The chain is divided into ``most`` bins by the mean of three shares that lie before a pivot: of
+    the pivots, of the seconds and of the parameter bytes. The pivot of each bin before which fewest
+    bytes cross is chosen.
+    """
+    shares = np.arange(len(pivots)) / len(pivots)  # sum of the three shares, from 0 to 3
+    for prefix_sum in (pipeline.seconds_sum, pipeline.parameter_sum):
+        total = prefix_sum[-1]
+        shares = shares + prefix_sum[pivots] / (1.0 if total == 0 else total)
+    bins = np.minimum((shares / 3 * most).astype(np.int64), most - 1)
+    order = np.lexsort((pipeline.cut_before[pivots], bins))
+    first_of_bin = np.append(True, np.diff(bins[order]) > 0)
+    return np.sort(pivots[order[first_of_bin]])
+
+
+def units(pipeline: Pipeline, most: int = UNITS) -> np.ndarray:
+    """Return the boundaries of at most ``most`` units of devices, (u+1,) int64.
+
+    A unit is a device; with more than ``most`` devices it is a server or several servers; if these
+    servers are fewer than ``STAGES``, or than the stages, it is the smallest part of a server of
+    which ``most`` units suffice.
+    """
+    cluster = pipeline.cluster
+    server_size, unit_size = cluster.devices_per_server, 1
+    if cluster.devices > most:
+        unit_size = server_size * -(-cluster.servers // most)
+        if cluster.servers < min(max(STAGES, pipeline.stages), most + 1):
+            sizes = range(1, server_size + 1)
+            unit_size = next(size for size in sizes if -(-cluster.devices // size) <= most)
+    return np.append(np.arange(0, cluster.devices, unit_size), cluster.devices)
+
+
+class Stages:
+    """All stages [i, j) of points that hold a variable, and how many devices each needs.
+
+    What does not depend on the number of stages behind is computed once.
+
+    Args:
+        pipeline: the problem.
+        pivots: (m+1,) boundaries of the points.
+    """
+
+    def __init__(self, pipeline: Pipeline, pivots: np.ndarray) -> None:
+        """Find the stages and the bytes of their weights and cuts."""
+        self.pipeline, self.count = pipeline, len(pivots)
+        i, j = np.triu_indices(self.count, 1)
+        variables = pipeline.variable_sum[pivots]
+        has_variable = variables[j] > variables[i]
+        self.first, self.end = i[has_variable], j[has_variable]
+        first, end = pivots[self.first], pivots[self.end]
+        self.weights = pipeline.weight_bytes(first, end)
+        self.held: tuple[np.ndarray, ...]
+        if pipeline.recompute == "none":
+            self.held = (pipeline.resident_sum[end] - pipeline.resident_sum[first],)
+        else:
+            self.held = (pipeline.largest_cut(first, end), pipeline.cut_before[first])
+        self.whole = int(np.searchsorted(self.first, 1))  # stages that start the chain come first
+
+    def fewest(self, left: int) -> np.ndarray:
+        """Return the fewest devices on which a stage fits, (m+1, m+1) float64.
+
+        The entry is infinite if the stage does not fit on any number of devices, if j <= i, or if
+        the stage holds no variable.
+
+        Args:
+            left: stages from this one to the last, itself included.
+        """
+        result = np.full((self.count, self.count), np.inf)
+        result[self.first, self.end] = self._fewest(left, slice(None))
+        return result
+
+    def fewest_of(self, left: int, chosen: slice | np.ndarray) -> np.ndarray:
+        """Return ``fewest`` of some stages, (k,); ``chosen`` are indices of ``first``."""
+        return self._fewest(left, chosen)
+
+    def _fewest(self, left: int, chosen: slice | np.ndarray) -> np.ndarray:
+        pipeline, limit = self.pipeline, self.pipeline.memory_limit
+        weights, held = self.weights[chosen], [values[chosen] for values in self.held]
+        flight = formulas.in_flight(np.array(left), pipeline.micro_batches)
+        if pipeline.recompute == "none":
+            activations = formulas.kept_bytes(held[0], flight)
+        else:
+            activations = formulas.recomputed_bytes(held[0], held[1], flight)
+        spare = limit - weights
+        group = np.where((spare == 0) & (activations == 0), 1.0, np.inf)
+        np.divide(activations, spare, out=group, where=spare > 0)
+        most = pipeline.cluster.devices
+        group = np.clip(np.ceil(group), 1.0, most + 1.0)
+        # The quotient may be off by one, by rounding; the judge's formula decides, to the last bit.
+        fewer = np.maximum(group - 1.0, 1.0)
+        group = np.where(formulas.stage_bytes(weights, activations, fewer) <= limit, fewer, group)
+        group += formulas.stage_bytes(weights, activations, group) > limit
+        return np.where(group <= most, group, np.inf)
+
+
+def least_devices(pipeline: Pipeline, pivots: np.ndarray, left: int) -> np.ndarray:
+    """Return the fewest devices on which a stage of the points [i, j) fits; see ``Stages``."""
+    return Stages(pipeline, pivots).fewest(left)
+
+
+def _latest(every: Stages, stages: int, devices: np.ndarray) -> np.ndarray:
+    """Compute ``PointSpace.latest`` from the last stage to the first.
+
+    More devices never hurt, so a stage of the points [i, j) may start on any unit up to the last
+    one that leaves it enough devices before the latest start of the stages from point j on.
+    """
+    m = every.count - 1
+    latest = np.full((stages + 1, m + 1, m + 1), -1, dtype=np.int16)
+    last_unit = np.full(m + 1, -1)  # from which the k-1 stages from each point on can run
+    last_unit[m] = len(devices) - 1
+    latest[0, m, m] = len(devices) - 1
+    # The last unit that starts at device d or before, for every d.
+    unit_of = np.searchsorted(devices, np.arange(devices[-1] + 1), side="right") - 1
+    for k in range(1, stages + 1):
+        # Only a stage before a point from which the others can run is of use; the first stage of
+        # all starts the chain.
+        chosen = np.flatnonzero(last_unit[every.end] >= 0)
+        if k == stages:
+            chosen = chosen[: np.searchsorted(chosen, every.whole)]
+        first, end = every.first[chosen], every.end[chosen]
+        first_device = devices[last_unit[end]] - every.fewest_of(k, chosen)
+        found = np.flatnonzero(first_device >= 0)
+        first, end = first[found], end[found]
+        latest[k, first, end] = unit_of[first_device[found].astype(np.int64)]
+        last_unit = latest[k].max(axis=1).astype(np.int64)
+    return latest

@@ -1,0 +1,490 @@
+"""A pipeline problem: a chain on a cluster, and what plans of it cost.
+
+A plan cuts a chain of n pivots into S stages and D devices into S consecutive groups. Functions
+are vectorised over plans: ``cuts`` and ``device_cuts`` have the shape (..., S-1). The formulas are
+those of ``parenvs.tasks.pipeline.formulas``; this module looks up their arguments for a plan.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from parenvs.cluster import SYNC_METHODS, Cluster
+from parenvs.core.plan import ILLEGAL, TimedReport
+from parenvs.errors import InfeasibleError, ProfileError, shown
+from parenvs.tasks.pipeline import formulas, legality
+from parenvs.tasks.pipeline.plan import COPIES, MICRO_BATCHES, RECOMPUTE, TIED, PipelinePlan
+from parenvs.tasks.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.simulate import StageTimes, Timetable, simulate
+from parenvs.tasks.pipeline.sums import ChainSums
+
+MOST_MICRO_BATCHES = 10_000
+"""Largest number of micro-batches; the time of the simulation grows with it."""
+MOST_COPIES = 1_000
+"""Largest number of copies of the parameters."""
+
+
+def stages_on(cluster: Cluster, stages: int | None = None) -> int:
+    """Return ``stages``, or if it is None the default: one stage a server, at least two."""
+    return max(cluster.servers, 2) if stages is None else stages
+
+
+@dataclass(frozen=True)
+class Pipeline(ChainSums):
+    """The problem of cutting a chain into S stages on a cluster.
+
+    Methods take arrays of cuts with any number of stages; ``stages`` is the number that plans of
+    solvers and search spaces have, and that the judge requires. One is pure data parallelism.
+
+    >>> import parenvs
+    >>> problem = parenvs.problem("vgg-19", cluster="A")
+    >>> problem.stages, problem.length([20], [8]).shape
+    (2, ())
+
+    Attributes:
+        profile: the chain, n pivots.
+        cluster: the devices; text, as ``Cluster.parse`` takes it, is parsed.
+        stages: S (default: one stage a server, at least two).
+        micro_batches: M, micro-batches per step.
+        copies: copies of the parameters that each device of a stage holds.
+        recompute: ``"full"``: activations inside a stage are recomputed in the backward pass;
+            ``"none"``: they are kept (needs ``profile.resident_bytes``).
+        sync: how gradients are synchronised, see ``Cluster.sync_seconds``.
+        tied: ``"held"``: every stage that reads a tied weight holds it, and sums its gradient with
+            the others; ``"once"``: it counts where it is first read.
+        instance: name or path of the instance; plans carry it (default: the profile's name).
+    """
+
+    profile: StageProfile
+    cluster: Cluster
+    stages: int = None  # type: ignore[assignment]  # resolved in __post_init__
+    micro_batches: int = MICRO_BATCHES
+    copies: float = COPIES
+    recompute: str = RECOMPUTE[0]
+    sync: str = SYNC_METHODS[0]
+    tied: str = TIED[0]
+    instance: str = ""
+
+    def __post_init__(self) -> None:
+        """Fill in defaults and raise errors for settings that no plan can have."""
+        fill = object.__setattr__
+        fill(self, "cluster", Cluster.parse(self.cluster))
+        fill(self, "instance", self.instance or self.profile.name)
+        timed, device = self.profile.device, self.cluster.device
+        if timed and replace(timed, name="", memory_bytes=0) != replace(
+            device, name="", memory_bytes=0
+        ):
+            raise ProfileError(
+                f"profile {self.profile.name}: its seconds are those of a {timed.name}, but "
+                f"{self.cluster} has {device.name} devices; make the chain anew with "
+                "StageProfile.from_graph(graph, cluster.device) or Graph.pipeline(cluster)"
+            )
+        whole = isinstance(self.micro_batches, (int, np.integer))
+        if not (whole and 1 <= self.micro_batches <= MOST_MICRO_BATCHES):
+            raise InfeasibleError(
+                f"micro_batches must be from 1 to {MOST_MICRO_BATCHES}, not "
+                f"{shown(self.micro_batches)}"
+            )
+        if self.recompute not in RECOMPUTE:
+            raise InfeasibleError(
+                f"recompute must be one of {', '.join(RECOMPUTE)}, not {self.recompute!r}"
+            )
+        if self.recompute == "none" and self.profile.resident_bytes is None:
+            raise InfeasibleError(
+                f"profile {self.profile.name} has no resident_bytes: recompute='none' needs them"
+            )
+        if self.sync not in SYNC_METHODS:
+            raise InfeasibleError(
+                f"sync must be one of {', '.join(SYNC_METHODS)}, not {self.sync!r}"
+            )
+        if self.tied not in TIED:
+            raise InfeasibleError(f"tied must be one of {', '.join(TIED)}, not {self.tied!r}")
+        number = isinstance(self.copies, (int, float, np.number))
+        if not (number and 0 <= self.copies <= MOST_COPIES):
+            raise InfeasibleError(
+                f"copies must be from 0 to {MOST_COPIES}, not {shown(self.copies)}"
+            )
+        if self.cluster.devices < 2:
+            raise InfeasibleError("a pipeline needs at least two devices")
+        if self.stages is None:
+            fill(self, "stages", stages_on(self.cluster))
+        if not isinstance(self.stages, int) or isinstance(self.stages, bool) or self.stages < 1:
+            words = f"a plan needs at least 1 stage, not {self.stages!r}"
+            raise InfeasibleError(f"{self.profile.name}: {words}")
+
+    def with_stages(self, stages: int, cluster: Cluster | None = None) -> Pipeline:
+        """Return the problem with other stages, also on another cluster; prefix sums are shared."""
+        other = replace(self, stages=stages, cluster=cluster or self.cluster)
+        for name, value in vars(self).items():
+            vars(other).setdefault(name, value)  # values of cached properties
+        return other
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Settings of the cost model, by the names that plans and environments use."""
+        names = ("copies", "recompute", "sync", "tied")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def bubble_free(self) -> float:
+        """Seconds of a step if all devices compute all the time: ``M sum(F+B) / D``."""
+        return float(self.micro_batches * self.seconds_sum[-1] / self.cluster.devices)
+
+    @property
+    def memory_limit(self) -> float:
+        """Bytes that a stage may hold on each of its devices."""
+        return self.cluster.memory_limit
+
+    def stage_times(self, cuts: np.ndarray, device_cuts: np.ndarray) -> StageTimes:
+        """Return the seconds of every stage and transfer of plans, shape (..., 2S-1)."""
+        seconds = self._seconds(cuts, device_cuts)
+        all_reduce = np.zeros_like(seconds.forward)
+        all_reduce[::2] = seconds.all_reduce
+        rows = (seconds.forward, seconds.backward, all_reduce)
+        return StageTimes(*(np.moveaxis(row, 0, -1) for row in rows))
+
+    def stage_memory(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
+        """Return the bytes on each device of every compute stage, shape (..., S)."""
+        return np.moveaxis(self._memory(cuts, device_cuts), 0, -1)
+
+    def memory_of(
+        self, first: np.ndarray, end: np.ndarray, group: np.ndarray, stages_left: np.ndarray
+    ) -> np.ndarray:
+        """Return the bytes that a stage needs on each of its devices, elementwise.
+
+        Args:
+            first: first pivot of the stage.
+            end: one past its last pivot.
+            group: number of devices that share the stage.
+            stages_left: stages from this one to the last, itself included (S - s).
+        """
+        weights, activations = self.memory_parts(first, end, stages_left)
+        return formulas.stage_bytes(weights, activations, group)
+
+    def memory_parts(
+        self, first: np.ndarray, end: np.ndarray, stages_left: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bytes of a stage's weights and of the activations that its devices share.
+
+        Both are elementwise; arguments are those of ``memory_of``.
+        """
+        flight = formulas.in_flight(stages_left, self.micro_batches)
+        weights = self.weight_bytes(first, end)
+        if self.recompute == "none":
+            resident_bytes = self.resident_sum[end] - self.resident_sum[first]
+            return weights, formulas.kept_bytes(resident_bytes, flight)
+        largest, entering = self.largest_cut(first, end), self.cut_before[first]
+        return weights, formulas.recomputed_bytes(largest, entering, flight)
+
+    def exchange_seconds(self, first: np.ndarray, end: np.ndarray) -> np.ndarray | float:
+        """Return the seconds in which ``[first, end)`` sums tied gradients with other stages."""
+        if self.tied_weights is None:
+            return 0.0
+        shared_bytes = self.tied_weights.shared_bytes(first, end)
+        cluster = self.cluster
+        bandwidth = cluster.inter_bw if cluster.servers > 1 else cluster.intra_bw
+        return formulas.exchange_seconds(shared_bytes, bandwidth)
+
+    def reduce_seconds(
+        self, first: np.ndarray, end: np.ndarray, device: np.ndarray, device_end: np.ndarray
+    ) -> np.ndarray:
+        """Return the seconds in which stages synchronise their gradients, elementwise.
+
+        Args:
+            first: first pivot of the stage.
+            end: one past its last pivot.
+            device: its first device.
+            device_end: one past its last device.
+        """
+        size_bytes = self.variable_bytes(first, end)
+        sync = self.cluster.sync_seconds(size_bytes, device, device_end, self.sync)
+        return sync + self.exchange_seconds(first, end)
+
+    def length(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
+        """Return the closed-form seconds per step of plans, fitting or not, shape (...)."""
+        return formulas.length(self._seconds(cuts, device_cuts), self.micro_batches)
+
+    def excess_bytes(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
+        """Return the bytes by which the fullest stage exceeds the memory limit; <= 0 fits."""
+        return self._memory(cuts, device_cuts).max(axis=0) - self.memory_limit
+
+    def values(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
+        """Return the values of well-formed plans, shape (...): ``1/L``, or -1 if one does not fit.
+
+        L is in units of the bubble-free time ``M sum(F+B) / D``, so the value lies in (0, 1]; it is
+        the share of time that the devices compute.
+        """
+        values = formulas.value(self.length(cuts, device_cuts), self.bubble_free)
+        return np.where(self.excess_bytes(cuts, device_cuts) <= 0, values, ILLEGAL)
+
+    def plan(self, cuts: np.ndarray, device_cuts: np.ndarray) -> PipelinePlan:
+        """Make the plan object of one pair of cuts.
+
+        Args:
+            cuts: (S-1,) int, first pivot of each stage but the first.
+            device_cuts: (S-1,) int, first device of each stage but the first.
+        """
+        pivots = [int(pivot) for pivot in cuts]
+        return PipelinePlan(
+            instance=self.instance,
+            fingerprint=self.profile.fingerprint,
+            cluster=self.cluster,
+            cuts=tuple(pivots),
+            device_cuts=tuple(int(device) for device in device_cuts),
+            micro_batch=self.profile.micro_batch,
+            micro_batches=self.micro_batches,
+            **self.options,
+            cut_after=tuple(str(self.profile.names[pivot - 1]) for pivot in pivots),
+        )
+
+    def report(self, plan: PipelinePlan, any_stages: bool = False) -> Report:
+        """Judge a plan on this problem.
+
+        Args:
+            plan: the plan.
+            any_stages: whether the plan may have another number of stages than the problem, for
+                example because it is still being built.
+        """
+        settings = {
+            "micro_batch": self.profile.micro_batch,
+            "micro_batches": self.micro_batches,
+            **self.options,
+        }
+        reasons = legality.malformed(plan, len(self.profile), self.cluster.devices)
+        is_computable = not reasons
+        reasons += legality.mismatches(plan, self.profile, self.cluster, settings)
+        stages: tuple[Stage, ...] = ()
+        length = simulated = math.inf
+        if is_computable:
+            count = len(plan.cuts) + 1
+            if not any_stages and count != self.stages:
+                reasons.append(f"stages: the plan has {count}, the problem asks for {self.stages}")
+            cuts, device_cuts = np.array(plan.cuts), np.array(plan.device_cuts)
+            times = self.stage_times(cuts, device_cuts)
+            length = float(self.length(cuts, device_cuts))
+            simulated = float(simulate(times, self.micro_batches).length)
+            stages = self._stages(plan, times, simulated)
+            bounds = [0, *plan.cuts, len(self.profile)]
+            reasons += legality.without_variable(bounds, self.variable_sum[bounds].tolist())
+            reasons += legality.over_memory([s.memory_bytes for s in stages], self.memory_limit)
+        return Report(
+            plan=plan,
+            pipeline=self,
+            reasons=tuple(reasons),
+            length_seconds=length,
+            simulated_seconds=simulated,
+            bubble_free_seconds=self.bubble_free,
+            memory_limit_bytes=self.memory_limit,
+            stages=stages,
+        )
+
+    def _stages(self, plan: PipelinePlan, times: StageTimes, simulated: float) -> tuple[Stage, ...]:
+        """Describe the stages of a plan whose simulated step takes ``simulated`` seconds."""
+        profile = self.profile
+        memory = self.stage_memory(np.array(plan.cuts), np.array(plan.device_cuts))
+        bounds = [0, *plan.cuts, len(profile)]
+        devices = [0, *plan.device_cuts, self.cluster.devices]
+        parameters = self.variable_bytes(np.array(bounds[:-1]), np.array(bounds[1:]))
+        parameters = parameters + np.diff(self.frozen_sum[bounds])
+        transfer = np.append(times.forward[1::2], 0.0)
+        busy_seconds = self.micro_batches * (times.forward + times.backward)[::2]
+        return tuple(
+            Stage(
+                first=bounds[s],
+                end=bounds[s + 1],
+                last_name=str(profile.names[bounds[s + 1] - 1]),
+                device_first=devices[s],
+                device_end=devices[s + 1],
+                forward_seconds=float(times.forward[2 * s]),
+                backward_seconds=float(times.backward[2 * s]),
+                transfer_seconds=float(transfer[s]),
+                all_reduce_seconds=float(times.all_reduce[2 * s]),
+                memory_bytes=float(memory[s]),
+                parameter_bytes=float(parameters[s]),
+                efficiency=float(busy_seconds[s] / simulated),
+            )
+            for s in range(len(bounds) - 1)
+        )
+
+    def _seconds(self, cuts: np.ndarray, device_cuts: np.ndarray) -> formulas.StageSeconds:
+        """Return the seconds of every stage and transfer; the stage axis is the first."""
+        p, d = self._boundaries(cuts, device_cuts)
+        first, end = d[:-1], d[1:]
+        tied = self.tied_weights
+        return formulas.stage_seconds(
+            self.forward_sum.take(p),
+            self.backward_sum.take(p),
+            self.parameter_sum.take(p),
+            crossing=self.cut_before.take(p[1:-1]),
+            group=end - first,
+            group_bandwidth=self.cluster.bandwidth(first, end),
+            link_bandwidth=self.cluster.bandwidth(d[:-2], d[2:]),
+            sync=self.sync,
+            again=0.0 if tied is None else tied.again_bytes(p[:-1], p[1:]),
+            exchange=self.exchange_seconds(p[:-1], p[1:]),
+        )
+
+    def _memory(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
+        """Return the bytes on each device of every compute stage, (S, ...)."""
+        p, d = self._boundaries(cuts, device_cuts)
+        stages = p.shape[0] - 1
+        stages_left = np.arange(stages, 0, -1).reshape(-1, *(1 for _ in p.shape[1:]))
+        return self.memory_of(p[:-1], p[1:], d[1:] - d[:-1], stages_left)
+
+    def _boundaries(
+        self, cuts: np.ndarray, device_cuts: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the stage boundaries in pivots and in devices, (S+1, ...), both ends included."""
+        return (
+            _with_ends(np.asarray(cuts), len(self.profile)),
+            _with_ends(np.asarray(device_cuts), self.cluster.devices),
+        )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One compute stage of a judged plan.
+
+    Attributes:
+        first: its first pivot.
+        end: one past its last pivot.
+        last_name: name of its last pivot.
+        device_first: its first device.
+        device_end: one past its last device.
+        forward_seconds: seconds of the forward pass of a micro-batch.
+        backward_seconds: seconds of the backward pass of a micro-batch.
+        transfer_seconds: seconds to send a micro-batch to the next stage; 0 for the last stage.
+        all_reduce_seconds: seconds of the gradients' synchronisation, once per step.
+        memory_bytes: bytes needed on each of its devices.
+        parameter_bytes: bytes of one copy of its weights.
+        efficiency: share of the simulated step in which its devices compute.
+    """
+
+    first: int
+    end: int
+    last_name: str
+    device_first: int
+    device_end: int
+    forward_seconds: float
+    backward_seconds: float
+    transfer_seconds: float
+    all_reduce_seconds: float
+    memory_bytes: float
+    parameter_bytes: float
+    efficiency: float
+
+
+@dataclass(frozen=True)
+class Report(TimedReport):
+    """The judge's verdict on a plan: legality, length, memory and stages.
+
+    Attributes:
+        plan: the plan.
+        pipeline: the problem on which it was judged.
+        reasons: a sentence for every rule that the plan breaks; empty if it is legal.
+        length_seconds: closed-form seconds per step (inf if the plan is malformed).
+        simulated_seconds: seconds per step by event simulation; plans are not ranked by it.
+        bubble_free_seconds: seconds per step if all devices compute all the time.
+        memory_limit_bytes: bytes that a stage may hold on each of its devices.
+        stages: the compute stages (empty if the plan is malformed).
+    """
+
+    plan: PipelinePlan
+    pipeline: Pipeline
+    reasons: tuple[str, ...]
+    length_seconds: float
+    simulated_seconds: float
+    bubble_free_seconds: float
+    memory_limit_bytes: float
+    stages: tuple[Stage, ...]
+
+    @property
+    def legal(self) -> bool:
+        """Whether the plan breaks no rule."""
+        return not self.reasons
+
+    @property
+    def value(self) -> float:
+        """The environment's reward: ``1/L`` in units of the bubble-free time; -1 if illegal."""
+        if not self.legal:
+            return ILLEGAL
+        return float(formulas.value(self.length_seconds, self.bubble_free_seconds))
+
+    def __str__(self) -> str:
+        """Return the verdict and the stages in a few lines; ``parenvs.view.text`` shows more."""
+        if not self.stages:
+            return "\n".join(["malformed plan", *(f"  {reason}" for reason in self.reasons)])
+        count = f"{len(self.stages)} stage{'s' if len(self.stages) > 1 else ''}"
+        lines = [
+            f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {count}, "
+            f"L {self.length_seconds:.6g} s a step (simulated {self.simulated_seconds:.6g} s), "
+            f"value {self.value:.4f}" + ("" if self.legal else ", ILLEGAL"),
+            *(f"  {reason}" for reason in self.reasons),
+        ]
+        for number, stage in enumerate(self.stages):
+            lines.append(
+                f"  stage {number}: devices {stage.device_first} to {stage.device_end - 1}, pivots "
+                f"{stage.first} to {stage.end - 1} (ends with {stage.last_name}), "
+                f"{stage.forward_seconds + stage.backward_seconds:.4g} s a micro-batch, "
+                f"{stage.memory_bytes / 1e9:.3g} of {self.memory_limit_bytes / 1e9:.3g} GB"
+            )
+        return "\n".join(lines)
+
+    @cached_property
+    def times(self) -> StageTimes:
+        """Seconds of every stage and transfer."""
+        return self.pipeline.stage_times(np.array(self.plan.cuts), np.array(self.plan.device_cuts))
+
+    @cached_property
+    def timetable(self) -> Timetable:
+        """The simulated schedule."""
+        return simulate(self.times, self.pipeline.micro_batches)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as an object of JSON types (seconds and bytes)."""
+        return {
+            "legal": self.legal,
+            "reasons": list(self.reasons),
+            "length_seconds": self.length_seconds if self.stages else None,
+            "simulated_seconds": self.simulated_seconds if self.stages else None,
+            "bubble_free_seconds": self.bubble_free_seconds,
+            "value": self.value,
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "stages": [vars(stage) for stage in self.stages],
+        }
+
+
+def check_stages(pipeline: Pipeline, fewest: int = 1) -> None:
+    """Raise an error if no plan can have the problem's number of stages.
+
+    Raises:
+        InfeasibleError: there are more stages than devices or than pivots with variables, or fewer
+            than ``fewest``, which is 2 where there must be something to cut.
+    """
+    name, stages = pipeline.profile.name, pipeline.stages
+    holders = int(pipeline.variable_sum[-1])
+    if stages < fewest:
+        raise InfeasibleError(f"{name}: a pipeline needs at least {fewest} stages, not {stages}")
+    if stages > holders:
+        raise InfeasibleError(
+            f"{name}: {stages} stages asked for, but only {holders} pivots hold variables and "
+            f"every stage needs one; ask for at most {holders}"
+        )
+    if stages > pipeline.cluster.devices:
+        raise InfeasibleError(
+            f"{name}: {stages} stages asked for, but cluster {pipeline.cluster} has only "
+            f"{pipeline.cluster.devices} devices"
+        )
+
+
+def _with_ends(cuts: np.ndarray, end: int) -> np.ndarray:
+    """Return 0, the cuts of shape (..., S-1), and ``end`` as boundaries of shape (S+1, ...)."""
+    axes = (cuts.ndim - 1, *range(cuts.ndim - 1))
+    boundaries = np.empty((cuts.shape[-1] + 2, *cuts.shape[:-1]), dtype=np.int64)
+    boundaries[0], boundaries[1:-1], boundaries[-1] = 0, cuts.transpose(axes), end
+    return boundaries

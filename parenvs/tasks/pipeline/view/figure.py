@@ -1,0 +1,321 @@
+"""Pictures of pipeline plans: the chain with its cuts, memory per device, and the schedule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parenvs.tasks.pipeline.view.cut_names import cut_labels
+from parenvs.tasks.pipeline.view.schedule import LEFT, RIGHT, draw_schedule
+from parenvs.tasks.pipeline.view.text import device_range, device_words, title, verdict
+from parenvs.view.page import (
+    HEIGHT,
+    INK,
+    QUIET,
+    RED,
+    STAGE_COLOURS,
+    TRACK,
+    WIDTH,
+    Page,
+    blank_figure,
+    ink_on,
+    reasons_shown,
+    stage_colour,
+    text_inches,
+)
+from parenvs.view.words import size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from parenvs.tasks.pipeline.problem import Pipeline, Report, Stage
+
+_MEMORY = 2.35  # inches of the memory panel
+_LEVEL, _LEVELS = 0.18, 8  # inches from one row of cut labels to the next, most rows
+_BINS = 900  # most points of the curves
+
+
+def draw(pipeline: Pipeline, report: Report | None) -> Figure:
+    """The picture of a plan; ``style`` has to be in force.
+
+    Above, the chain: its width is the share of compute seconds, the curve is the bytes that a cut
+    would send, the bands are the stages; beside it, memory per device against the limit. Below, the
+    simulated 1F1B schedule with both lengths. Without a plan, or with a malformed one, the chain
+    and its parameters.
+
+    Args:
+        pipeline: the problem.
+        report: what the judge says of the plan, or None.
+    """
+    page = Page(blank_figure())
+    legal = report is None or report.legal
+    reasons = reasons_shown(report.reasons if report is not None else ())
+    words = title(pipeline, report), verdict(pipeline, report)
+    top = page.heading(*words, reasons, legal, font=11, gap=0.36, pitch=0.2)
+    if report is None or not report.stages:
+        _draw_problem(page, top, pipeline)
+    else:
+        _draw_plan(page, top, pipeline, report)
+    return page.figure
+
+
+def _draw_problem(page: Page, top: float, pipeline: Pipeline) -> None:
+    """Draw the chain and its parameters, with the names of some pivots."""
+    width = WIDTH - LEFT - RIGHT
+    share = pipeline.seconds_sum[1:] / pipeline.seconds_sum[-1]
+    places = [int(np.searchsorted(share, x)) for x in (0.0, 0.2, 0.4, 0.6, 0.8)]
+    labels = cut_labels(pipeline.profile, [p + 1 for p in places])
+    marks = [(float(share[p]) * 100, words) for p, words in zip(places, labels, strict=True)]
+    top = _draw_cut_labels(page, top, width, marks)
+    half = (HEIGHT - top - 1.25) / 2
+    _draw_chain(page, top, width, half, pipeline, (), [x for x, _ in marks])
+    _draw_parameters(page, top + half + 0.55, width, half, pipeline)
+
+
+def _draw_plan(page: Page, top: float, pipeline: Pipeline, report: Report) -> None:
+    """Draw the chain with its stages, memory, and the schedule below."""
+    stages, width = report.stages, WIDTH - LEFT - RIGHT - (_MEMORY + 0.45)
+    share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
+    cuts = [stage.end for stage in stages[:-1]]
+    labels = cut_labels(pipeline.profile, cuts)
+    marks = [(float(share[cut]), words) for cut, words in zip(cuts, labels, strict=True)]
+    top = _draw_cut_labels(page, top, width, marks)
+    _draw_strip(page, top, width, share, stages, report.memory_limit_bytes)
+    top += 0.42
+    height = max(0.26 * (HEIGHT - top), 0.9)
+    _draw_chain(page, top, width, height, pipeline, stages, [])
+    _draw_memory(page, top, height, report)
+    top += height + 1.05
+    draw_schedule(page, top, HEIGHT - top - 0.5, report)
+
+
+def _draw_cut_labels(page: Page, top: float, width: float, marks: list[tuple[float, str]]) -> float:
+    """Write names above the chain, as a staircase so that none crosses another or its line.
+
+    A label starts at its cut (in % of the chain) and stands above every label that begins within
+    its own width; where that is too high it is left out.
+
+    Returns:
+        The lower end, inches from the top.
+    """
+    placed: list[tuple[float, str, int]] = []
+    for x, words in reversed(marks):
+        end = x / 100 * width + text_inches(words, 8.5) + 0.12
+        level = 1 + max((at for start, _, at in placed if start / 100 * width < end), default=-1)
+        if level < _LEVELS:
+            placed.append((x, words, level))
+    height = (max((level for _, _, level in placed), default=-1) + 1) * _LEVEL + 0.06
+    axes = page.axes(LEFT, top, width, height)
+    axes.set(xlim=(0, 100), ylim=(0, height), xticks=[], yticks=[])
+    for x, words, level in placed:
+        y = level * _LEVEL + 0.1
+        axes.plot([x, x], [0, y + 0.07], color=QUIET, linewidth=0.8, clip_on=False)
+        axes.text(x + 5 / width, y, words, size=8.5, color=INK, va="center", clip_on=False)
+    return top + height
+
+
+def _draw_strip(
+    page: Page,
+    top: float,
+    width: float,
+    share: np.ndarray,
+    stages: tuple[Stage, ...],
+    limit: float,
+) -> None:
+    """Draw the stages as a bar: number and devices where they fit; red if memory is exceeded."""
+    axes = page.axes(LEFT, top, width, 0.34)
+    axes.set(xlim=(0, 100), ylim=(0, 1), xticks=[], yticks=[])
+    for number, stage in enumerate(stages):
+        begin, end = share[stage.first], share[stage.end]
+        over = stage.memory_bytes > limit
+        fill = RED if over else stage_colour(number)
+        axes.axvspan(begin, end, color=fill, linewidth=0)
+        names = (
+            f"stage {number} · {device_words(stage)}",
+            f"{number} · {device_range(stage)}",
+            f"{number}",
+        )
+        room = (end - begin) / 100 * width - 0.06
+        for words in names:
+            if text_inches(words, 9, bold=True) <= room:
+                axes.text(
+                    (begin + end) / 2,
+                    0.47,
+                    words,
+                    size=9,
+                    weight="bold",
+                    ha="center",
+                    va="center",
+                    color=ink_on(fill),
+                )
+                break
+    for stage in stages[:-1]:
+        axes.axvline(share[stage.end], color="white", linewidth=1.5)
+
+
+def _draw_chain(
+    page: Page,
+    top: float,
+    width: float,
+    height: float,
+    pipeline: Pipeline,
+    stages: tuple[Stage, ...],
+    marks: list[float],
+) -> None:
+    """Draw the bytes that a cut after each pivot would send, over the share of compute seconds."""
+    from matplotlib.ticker import FuncFormatter
+
+    axes = page.axes(LEFT, top, width, height)
+    crossing = np.array(pipeline.cut_before[1:])
+    share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
+    largest = max(float(crossing.max()), 1.0)
+    floor = max(float(np.quantile(crossing, 0.02)) / 3, largest / 1e6, 1.0)
+    axes.set_yscale("log")
+    axes.set(xlim=(0, 100), ylim=(floor, largest * 2))
+    for number, stage in enumerate(stages):
+        axes.axvspan(
+            share[stage.first],
+            share[stage.end],
+            color=stage_colour(number),
+            alpha=0.13,
+            linewidth=0,
+        )
+    lowest, highest = _envelope(share[1:], crossing)
+    x = np.linspace(0, 100, len(lowest) + 1)
+    axes.stairs(
+        np.maximum(highest, floor),
+        x,
+        baseline=floor,
+        fill=True,
+        color="#9AA5B1",
+        alpha=0.45,
+        linewidth=0,
+    )
+    axes.stairs(np.maximum(lowest, floor), x, baseline=None, color="#3C4652", linewidth=0.9)
+    for mark in marks:
+        axes.axvline(mark, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)))
+    for stage in stages[:-1]:
+        sent = max(float(pipeline.cut_before[stage.end]), floor)
+        axes.axvline(share[stage.end], color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+        axes.plot(
+            [share[stage.end]],
+            [sent],
+            "o",
+            color=INK,
+            markersize=5,
+            zorder=4,
+            markeredgecolor="white",
+            clip_on=False,
+        )
+    ticks = _log_ticks(floor * (2 * largest / floor) ** 0.08, largest * 2)
+    axes.set_yticks(ticks, [size(y, tick=True) for y in ticks])
+    axes.set_yticks([], minor=True)
+    axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
+    axes.set_ylabel("bytes across a cut", color=QUIET, size=9)
+    axes.yaxis.set_label_coords(-0.88 / width, 0.5)
+    if stages:
+        axes.set_xlabel(
+            "position in the chain, % of its compute seconds  ·  dots: what each cut "
+            "sends per micro-batch",
+            color=QUIET,
+            size=9,
+        )
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Three to five round numbers from ``low`` to ``high``, if there are as many."""
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)))
+    ticks: list[float] = []
+    for steps in ((1,), (1, 3), (1, 2, 5)):
+        ticks = [float(x * step) for x in decades for step in steps if low <= x * step <= high]
+        if len(ticks) >= 3:
+            break
+    return ticks[:: (len(ticks) + 4) // 5 or 1]
+
+
+def _envelope(place: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lowest and highest value in equal bins of 0..100; an empty bin takes the value before it."""
+    bins = np.minimum((place / 100 * _BINS).astype(int), _BINS - 1)
+    lowest, highest = np.full(_BINS, np.inf), np.full(_BINS, -np.inf)
+    np.minimum.at(lowest, bins, values)
+    np.maximum.at(highest, bins, values)
+    # The value that holds where a bin begins: that of the last pivot at or before it.
+    before = np.searchsorted(bins, np.arange(_BINS)) - 1
+    at_start = values[np.maximum(before, 0)]
+    empty = np.isinf(lowest)
+    lowest[empty] = highest[empty] = at_start[empty]
+    return lowest, highest
+
+
+def _draw_parameters(
+    page: Page, top: float, width: float, height: float, pipeline: Pipeline
+) -> None:
+    """Draw the parameters that the chain holds before each share of the compute seconds."""
+    from matplotlib.ticker import FuncFormatter
+
+    axes = page.axes(LEFT, top, width, height)
+    share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
+    total = max(float(pipeline.parameter_sum[-1]), 1.0)
+    axes.fill_between(
+        share, pipeline.parameter_sum, step="post", color=STAGE_COLOURS[0], alpha=0.25, linewidth=0
+    )
+    axes.step(share, pipeline.parameter_sum, where="post", color=STAGE_COLOURS[0], linewidth=1.4)
+    axes.set(xlim=(0, 100), ylim=(0, total * 1.08))
+    axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: size(y, tick=True)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
+    axes.set_ylabel("parameters before it", color=QUIET, size=9)
+    axes.yaxis.set_label_coords(-0.88 / width, 0.5)
+    axes.set_xlabel("position in the chain, % of its compute seconds", color=QUIET, size=9)
+
+
+def _draw_memory(page: Page, top: float, height: float, report: Report) -> None:
+    """Draw the bytes on each device of every stage, and the limit."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    stages, limit = report.stages, report.memory_limit_bytes
+    axes = page.axes(WIDTH - RIGHT - _MEMORY, top, _MEMORY, height)
+    row = height / len(stages)
+    longest = max(limit, *(stage.memory_bytes for stage in stages)) * 1.06
+    axes.set(xlim=(0, longest), ylim=(len(stages) - 0.5, -0.5), yticks=[])
+    axes.set_title("memory per device", size=9, color=QUIET, loc="left", pad=21)
+    for number, stage in enumerate(stages):
+        used = stage.memory_bytes
+        over = used > limit
+        axes.barh(number, longest, 0.72, color=TRACK)
+        axes.barh(number, used, 0.72, color=RED if over else stage_colour(number))
+        if row < 0.13:
+            continue
+        font = min(8.5, row * 72 * 0.6)
+        axes.text(
+            -0.03 * longest, number, f"{number}", size=font, ha="right", va="center", color=QUIET
+        )
+        words = size(used)
+        inside = used / longest * _MEMORY > text_inches(words, font) + 0.15
+        fill = RED if over else stage_colour(number)
+        axes.text(
+            used + (-0.02 if inside else 0.02) * longest,
+            number,
+            words,
+            size=font,
+            va="center",
+            ha="right" if inside else "left",
+            color=ink_on(fill) if inside else INK,
+        )
+    axes.axvline(limit, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
+    axes.text(
+        limit,
+        -0.5 - 0.06 / row,
+        f"limit {size(limit)}",
+        size=8.5,
+        color=INK,
+        va="bottom",
+        ha="right" if limit > longest / 2 else "left",
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size(x, tick=True)))

@@ -1,0 +1,299 @@
+"""Intra-operator parallelism: task ``iopddl``, exports of our graphs and the contest's problems.
+
+The contest's files are not ours to ship, so its tier does not count in scores: who has added the
+files sees the contest's own points beside the score.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.sharding import solve_iopddl
+from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, one_line
+from parenvs.instances import load_partitioning
+from parenvs.leaderboard.kinds.base import (
+    CERTIFIED,
+    PROVEN,
+    Description,
+    Figure,
+    Instances,
+    Planner,
+    TaskKind,
+)
+from parenvs.leaderboard.problem import (
+    BOUND,
+    OPTIMAL,
+    TOLERANCE,
+    UNKNOWN,
+    Reference,
+    TaskProblem,
+)
+from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.sharding import known, store
+from parenvs.tasks.sharding.exchange import Exchange
+from parenvs.tasks.sharding.plan import IntraOpPlan
+from parenvs.tasks.sharding.problem import IntraOp, IntraOpReport
+
+EXPORTS, CONTEST = "exports", "contest"
+"""Tiers."""
+SOLVER_SECONDS = 60.0
+"""Processor seconds of the solver's entry: the least of the contest's limits, there on 8 cores."""
+_WORST = 10
+"""A missing plan of a problem of the contest counts as so many times the best known cost."""
+
+
+class _Export(NamedTuple):
+    """A graph on devices, written as an IOPDDL problem, with limits of memory in MB."""
+
+    graph: str
+    cluster: str
+    label: str
+    limits: tuple[int, ...]
+
+
+_EXPORTS = (
+    _Export("vgg-19", "8x8:v100,10Gbps", "8x8", (2975, 2730, 2610)),
+    _Export("vgg-19", "4x8:v100,25Gbps", "4x8", (2975, 2730)),
+)
+_PREFIX = "asplos-2025-iopddl-"
+_FINGERPRINTS = {
+    "B": "sha256:91fa5db5b6e37b6502a6bafa45437d6b4bb39594ffeaa58f41abd80657656f0a",
+    "G": "sha256:548843729ef6942b0502ccfb2a233efc3214d6e8297af02ab7a89f7c7437ebc5",
+    "K": "sha256:0ad5cd4da4090c5decfbe10e2d5c24f4ed40b8abc9caa57d6a91b76074cba036",
+    "L": "sha256:36c9d6d63f12d6a88a3dac20701b5279b4eeed5482133646c40c49bc6f513579",
+    "P": "sha256:1bee2f2d391e5e78d36792dff282c74fd9d39f43ed00c9d41c9cc900fbfdb2a7",
+    "V": "sha256:d4eed472fa17fbf0773f28d6aa76280083e68b69164bc3bd777a8bd13a7cdf0d",
+}
+"""Letter of a problem of the contest -> its fingerprint; for others no file was at hand."""
+
+
+_BOUNDS = {"G": 217_039, "L": 1_957_220_536, "P": 651_832_464_942}
+"""Letter -> bound that ``benchmarks/iopddl.py`` proved where it is above the one known before."""
+
+
+class IntraOpProblem(TaskProblem):
+    """Strategies to be chosen; settings: tier, and graph, cluster, limit or model, seconds."""
+
+    plan_class = IntraOpPlan
+    decisions = ("strategies",)
+
+    @property
+    def added(self) -> bool:
+        """Whether it is a problem of the contest, whose file users add."""
+        return self.tier == CONTEST
+
+    @property
+    def place(self) -> str:
+        """What is planned, in words."""
+        settings = self.settings
+        if self.added:
+            return f"{self.instance} ({settings['model']})"
+        return f"{settings['graph']} on {self.cluster}, {settings['limit']:,} bytes a device"
+
+    @property
+    def letter(self) -> str:
+        """The contest's name of the problem."""
+        return self.instance.removeprefix(_PREFIX)
+
+    def load(self) -> IntraOp:
+        """See ``TaskProblem.load``."""
+        if self.added:
+            return replace(store.find(self.instance), instance=self.instance)
+        settings = self.settings
+        return _limited(settings["graph"], settings["cluster"], settings["limit"], self.instance)
+
+    def fingerprint_of(self, target: IntraOp) -> str:
+        """See ``TaskProblem.fingerprint_of``."""
+        return target.fingerprint
+
+    def missing(self) -> str:
+        """See ``TaskProblem.missing``: the file of a problem of the contest."""
+        if not self.added:
+            return ""
+        file = f"{self.instance}.json.gz"
+        try:
+            self.target  # noqa: B018  # kept, so that the file is read once
+        except UnknownInstanceError:
+            return f"the file {file} is not here; add it with parenvs iopddl add {file}"
+        except ParenvsError as error:
+            other = f"{store.folder()} holds another problem of its name or a damaged file"
+            return f"{other} ({one_line(error)}); put {file} of the contest there"
+        return ""
+
+    def empty_plan(self) -> IntraOpPlan:
+        """See ``TaskProblem.empty_plan``."""
+        return IntraOpPlan(self.instance, self.fingerprint, ())
+
+    def cost(self, report: IntraOpReport) -> float:
+        """See ``TaskProblem.cost``: the exact sum."""
+        assert report.cost is not None
+        return report.cost
+
+    def trivial_cost(self) -> float:
+        """See ``TaskProblem.trivial_cost``: of an export the dearest strategy of every node.
+
+        Nothing partitioned would be cheaper than what keeps the limit.
+        """
+        if self.added:
+            return _WORST * known.KNOWN[self.letter].best
+        target: IntraOp = self.target
+        return int(np.maximum.reduceat(target.costs, target.offset[:-1]).sum())
+
+    def solved(self, seconds: float) -> Reference:
+        """See ``TaskProblem.solved``: of the contest's problems, what was published."""
+        if self.added:
+            row = known.KNOWN[self.letter]
+            bound = max(row.bound, _BOUNDS.get(self.letter, 0))
+            by = "benchmarks/iopddl.py" if bound > row.bound else ""
+            proven = row.best <= bound * (1 + TOLERANCE)
+            return Reference(
+                row.best,
+                row.best if proven else bound,
+                OPTIMAL if proven else BOUND,
+                "best known before this solver",
+                "",
+                by,
+                "ASPLOS 2025 contest, arXiv 2501.10387; parenvs/tasks/sharding/known.py",
+            )
+        answer = solve_iopddl(self.target, seconds)
+        assert answer.bound is not None
+        if answer.cost <= answer.bound * (1 + TOLERANCE):
+            return Reference(answer.cost, answer.cost, OPTIMAL, "solver")
+        return Reference(answer.cost, math.floor(answer.bound), BOUND, "solver")
+
+    def words(self, cost: float) -> str:
+        """See ``TaskProblem.words``: all digits."""
+        return f"{cost:,.0f}"
+
+
+@lru_cache(maxsize=len(_EXPORTS))
+def _export(graph: str, cluster: str) -> Exchange:
+    """Write a graph's partitioning as a problem of the contest's format, without a limit."""
+    partitioning = load_partitioning(graph, cluster, task=PartitionPlan.task, reward="step_time")
+    return Exchange.of(partitioning, 2.0**62)
+
+
+def _limited(graph: str, cluster: str, limit: int, name: str) -> IntraOp:
+    """Return an export with a limit of memory, and the name that its plans carry."""
+    return replace(_export(graph, cluster).problem, limit=limit, name=name, instance=name)
+
+
+def problems(instances: Instances = None) -> Iterator[IntraOpProblem]:
+    """Yield the problems without references; those of the contest need no file here."""
+    for export in _EXPORTS:
+        for limit in export.limits:
+            settings: dict[str, Any] = {
+                "tier": EXPORTS,
+                "graph": export.graph,
+                "cluster": export.cluster,
+                "limit": limit * 10**6,
+            }
+            name = f"{export.graph}-{export.label}-{limit}MB"
+            if instances is not None and name not in instances:
+                continue
+            target = _limited(export.graph, export.cluster, settings["limit"], name)
+            yield IntraOpProblem(
+                name, IntraOpPlan.task, "", name, target.fingerprint, settings, UNKNOWN, 0.0
+            )
+    for letter, fingerprint in _FINGERPRINTS.items():
+        row, name = known.KNOWN[letter], f"{_PREFIX}{letter}"
+        settings = {"tier": CONTEST, "model": row.model, "seconds": row.seconds}
+        if instances is None or name in instances:
+            yield IntraOpProblem(
+                name, IntraOpPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0
+            )
+
+
+def _contest(pairs: list[tuple[TaskProblem, float | None]]) -> list[tuple[str, float | None]]:
+    """Return letter and cost of the problems of the contest, if an entry has plans of any."""
+    rows = [(problem.name.removeprefix(_PREFIX), cost) for problem, cost in pairs if problem.added]
+    return rows if any(cost is not None for _, cost in rows) else []
+
+
+def _points(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
+    """Return the contest's points: the sum of best team's cost / cost, 0 for a missing plan."""
+    rows = _contest(pairs)
+    if not rows:
+        return None
+    return math.fsum(known.KNOWN[letter].contest / cost for letter, cost in rows if cost)
+
+
+def _geometric(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
+    """Return the geometric mean of best known cost / cost over the problems of the contest."""
+    rows = _contest(pairs)
+    if not rows:
+        return None
+    shares = [
+        math.log(known.KNOWN[letter].best / cost) if cost else -math.log(_WORST)
+        for letter, cost in rows
+    ]
+    return math.exp(math.fsum(shares) / len(shares))
+
+
+POINTS = Figure(
+    "contest's points",
+    "sum over the contest's problems that are judged here of best team's cost / cost",
+    _points,
+    added=True,
+)
+MEAN = Figure(
+    "contest, mean",
+    "geometric mean of best known cost / cost over the contest's problems that are judged here",
+    _geometric,
+    added=True,
+)
+_AGENTS = {
+    "solver": Description(
+        "solve_iopddl: reduction, TRW-S bound, tree moves, HiGHS (docs/iopddl.md); one thread.",
+        "",
+        f"at most {SOLVER_SECONDS:.0f} processor seconds a problem",
+        True,
+    ),
+    "partition-milp": Description(
+        "The partition problem behind an export as a MILP with its memory limit; no contest.",
+        "",
+        PROVEN,
+    ),
+}
+
+
+def planner(agent: str, seed: int, steps: int) -> Planner:
+    """Return an agent as a planner of the problems; see ``TaskKind.planner``."""
+
+    def plan(problem: IntraOpProblem) -> IntraOpPlan:
+        target: IntraOp = problem.target
+        if agent == "solver":
+            return solve_iopddl(target, SOLVER_SECONDS, seed, processor=True).plan
+        if problem.added:
+            raise InfeasibleError("no graph stands behind a problem of the contest")
+        settings = problem.settings
+        exchange = _export(settings["graph"], settings["cluster"])
+        answer = exact_partition(exchange.partitioning, settings["limit"])
+        return target.plan(exchange.strategies(answer.chosen))
+
+    return plan
+
+
+TASKS = {
+    "iopddl": TaskKind(
+        title="Choose a strategy for every node of a program within a memory limit "
+        "(docs/iopddl.md).",
+        kind=IntraOpPlan.task,
+        cost="sum of the costs of nodes and edges, exact (of exports, nanoseconds)",
+        trivial="of exports the dearest strategy of every node; of the contest's problems ten "
+        "times the best known cost",
+        problem=IntraOpProblem,
+        problems=problems,
+        agents=_AGENTS,
+        planner=planner,
+        figures=(CERTIFIED, POINTS, MEAN),
+    )
+}
+"""Tasks of this kind."""

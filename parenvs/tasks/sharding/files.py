@@ -1,0 +1,277 @@
+"""Reads and writes IOPDDL files, ``.json`` or ``.json.gz``, within stated limits.
+
+A file may come from anywhere: its size is compared before anything is unpacked, and every field is
+checked against the others before a problem is made of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parenvs.core.plan_files import load_plan
+from parenvs.errors import ParenvsError, PlanError, shown
+from parenvs.files import no_duplicates, replacing
+from parenvs.tasks.sharding.plan import IntraOpPlan
+from parenvs.tasks.sharding.problem import IntraOp
+
+MOST_BYTES = 2**29
+"""Limit of the bytes of a file unpacked."""
+MOST_RATIO, FREE_BYTES = 200, 2**24
+"""Limit of the bytes unpacked to one that is read; so many bytes unpacked are never too much."""
+LARGEST = 2**63 - 1
+"""Largest number of a file."""
+_GZIP = b"\x1f\x8b"
+
+
+class _Refused(ValueError):
+    """What is wrong with a file, without its name."""
+
+
+def load_iopddl(path: str | os.PathLike[str]) -> IntraOp:
+    """Read a problem in the contest's format.
+
+    Args:
+        path: the file, JSON, plain or packed by gzip.
+
+    Returns:
+        The problem; plans of it carry the path.
+
+    Raises:
+        ParenvsError: there is no such file, it is too large, no JSON, or a field is wrong; the
+            text names the file and the field.
+    """
+    where = os.fspath(path)
+    try:
+        return _problem(_parsed(_unpacked(Path(path))), where)
+    except _Refused as error:
+        raise ParenvsError(f"{where}: {error}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ParenvsError(f"{where}: cannot be read ({reason})") from None
+
+
+def save_iopddl(problem: IntraOp, path: str | os.PathLike[str]) -> None:
+    """Write a problem in the contest's format; packed if the path ends with ``.gz``."""
+    text = json.dumps(to_json(problem), separators=(",", ":")).encode()
+    if os.fspath(path).endswith(".gz"):
+        text = gzip.compress(text, mtime=0)  # the same bytes every time
+    with replacing(path) as stream:
+        stream.write(text)
+
+
+def to_json(problem: IntraOp) -> dict[str, Any]:
+    """Return a problem as the object that files of the format hold."""
+
+    def split(values: np.ndarray, offset: np.ndarray) -> list[list[int]]:
+        flat, at = values.tolist(), offset.tolist()
+        return [flat[begin:end] for begin, end in pairwise(at)]
+
+    return {
+        "problem": {
+            "name": problem.name,
+            "nodes": {
+                "intervals": problem.intervals.tolist(),
+                "costs": split(problem.costs, problem.offset),
+                "usages": split(problem.usages, problem.offset),
+            },
+            "edges": {
+                "nodes": problem.ends.tolist(),
+                "costs": split(problem.edge_costs, problem.edge_offset),
+            },
+            **({} if problem.limit is None else {"usage_limit": problem.limit}),
+        }
+    }
+
+
+def load_strategies(path: str | os.PathLike[str], problem: IntraOp) -> IntraOpPlan:
+    """Read a plan of a problem: a plan file, or a list of strategies as contest solvers print it.
+
+    Raises:
+        PlanError: the file is neither.
+    """
+    where = os.fspath(path)
+    try:
+        text = Path(path).read_bytes()[: 2**27]
+    except OSError as error:
+        raise PlanError(f"{where}: cannot be read ({error.strerror})") from None
+    if not text.lstrip().startswith(b"["):
+        plan = load_plan(path)
+        if not isinstance(plan, IntraOpPlan):
+            raise PlanError(f"{where}: a plan of task {plan.task}, not of {IntraOpPlan.task}")
+        return plan
+    try:
+        listed = _parsed(text)
+    except _Refused as error:
+        raise PlanError(f"{where}: {error}") from None
+    head = {"schema": 1, "task": IntraOpPlan.task, "instance": problem.instance}
+    content = {**head, "fingerprint": problem.fingerprint, "strategies": listed}
+    return IntraOpPlan.from_json(content, where)
+
+
+def _unpacked(path: Path) -> bytes:
+    """Return the bytes of a file, unpacked; what it says of its size is compared first."""
+    with path.open("rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > MOST_BYTES:
+            raise _Refused(f"it has {size:,} bytes, and problems at most {MOST_BYTES:,}")
+        packed = stream.read(size)
+    if not packed.startswith(_GZIP):
+        return packed
+    most = min(MOST_BYTES, max(FREE_BYTES, MOST_RATIO * len(packed)))
+    told = int.from_bytes(packed[-4:], "little")  # ISIZE, RFC 1952
+    unpacker = zlib.decompressobj(wbits=31)
+    text = unpacker.decompress(packed, most + 1) if told <= most else b""
+    if told > most or len(text) > most:
+        raise _Refused(f"it unpacks to more than {most:,} bytes, the most for its size")
+    if not unpacker.eof or unpacker.unused_data:
+        raise _Refused("its gzip data are cut short, or something follows them")
+    return text
+
+
+def _parsed(text: bytes) -> Any:
+    """Return the content of a JSON text that holds no fractions."""
+
+    def fraction(number: str) -> Any:
+        raise _Refused(f"{shown(number)} is no whole number")
+
+    try:
+        with _uncollected():
+            return json.loads(
+                text,
+                object_pairs_hook=no_duplicates,
+                parse_float=fraction,
+                parse_constant=fraction,
+            )
+    except _Refused:
+        raise
+    except (ValueError, RecursionError, MemoryError) as error:
+        reason = str(error) or "nested too deeply"
+        raise _Refused(f"not a JSON file ({reason})") from None
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the collector of garbage from going through millions of new lists again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _problem(content: Any, where: str) -> IntraOp:
+    """Check the object of a file and make a problem of it."""
+    outer = _object(content, "the file", ("problem",))
+    inner = _object(outer["problem"], "problem", ("name", "nodes", "edges"), ("usage_limit",))
+    nodes = _object(inner["nodes"], "nodes", ("intervals", "costs", "usages"))
+    edges = _object(inner["edges"], "edges", ("nodes", "costs"))
+    name = inner["name"]
+    if not isinstance(name, str) or not 0 < len(name) <= 4096 or not name.isprintable():
+        raise _Refused(
+            f"problem.name must be a printable text of 1 to 4,096 characters, not {shown(name)}"
+        )
+    limit = inner.get("usage_limit")
+    if "usage_limit" in inner and (type(limit) is not int or not 0 <= limit <= LARGEST):
+        raise _Refused(f"problem.usage_limit must be a whole number from 0, not {shown(limit)}")
+    intervals = _pairs(nodes["intervals"], "nodes.intervals")
+    costs, offset = _flat(nodes["costs"], "nodes.costs")
+    usages, usage_offset = _flat(nodes["usages"], "nodes.usages")
+    count = len(offset) - 1
+    if not len(intervals) == count == len(usage_offset) - 1:
+        raise _Refused(
+            f"nodes.intervals, nodes.costs and nodes.usages have {len(intervals):,}, {count:,} "
+            f"and {len(usage_offset) - 1:,} entries, not one for each node"
+        )
+    sizes = np.diff(offset)
+    _first(sizes == 0, "nodes.costs", "is empty; a node has at least one strategy")
+    _first(sizes != np.diff(usage_offset), "nodes.usages", "has not as many numbers as its costs")
+    ends = _pairs(edges["nodes"], "edges.nodes")
+    edge_costs, edge_offset = _flat(edges["costs"], "edges.costs")
+    if len(ends) != len(edge_offset) - 1:
+        raise _Refused(
+            f"edges.nodes and edges.costs have {len(ends):,} and {len(edge_offset) - 1:,} entries"
+        )
+    _first(
+        np.any(ends >= count, axis=1), "edges.nodes", f"names a node that is not below {count:,}"
+    )
+    pairs = sizes[ends[:, 0]] * sizes[ends[:, 1]]
+    _first(
+        pairs != np.diff(edge_offset), "edges.costs",
+        "has not one number for each pair of strategies",
+    )  # fmt: skip
+    return IntraOp(
+        name, limit, intervals, offset, costs, usages, ends, edge_offset, edge_costs, where
+    )
+
+
+def _object(
+    content: Any, what: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> Mapping[str, Any]:
+    """Return an object that has the fields that it must have, and no unknown one."""
+    if not isinstance(content, dict):
+        raise _Refused(f"{what} must be an object, not {shown(content)}")
+    for key in needed:
+        if key not in content:
+            raise _Refused(f"{what} has no field {key!r}")
+    for key in content:
+        if key not in needed + optional:
+            raise _Refused(f"{what} has the unknown field {shown(key)}")
+    return content
+
+
+def _flat(content: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of a list of lists one after another, and where each list begins."""
+    if not isinstance(content, list):
+        raise _Refused(f"{what} must be a list of lists, not {shown(content)}")
+    if set(map(type, content)) - {list}:
+        place = next(i for i, part in enumerate(content) if type(part) is not list)
+        raise _Refused(f"{what}[{place}] must be a list of numbers, not {shown(content[place])}")
+    offset = np.zeros(len(content) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, content), np.int64, len(content)), out=offset[1:])
+    if set(map(type, chain.from_iterable(content))) - {int}:
+        raise _Refused(_strange(content, what, lambda value: type(value) is int))
+    try:
+        values = np.fromiter(chain.from_iterable(content), np.int64, int(offset[-1]))
+        right = not len(values) or values.min() >= 0
+    except OverflowError:
+        right = False
+    if not right:
+        raise _Refused(_strange(content, what, lambda value: 0 <= value <= LARGEST))
+    return values, offset
+
+
+def _strange(content: list[list[Any]], what: str, allowed: Any) -> str:
+    """Return the message for the first number that is none."""
+    for place, part in enumerate(content):
+        for value in part:
+            if not allowed(value):
+                return f"{what}[{place}] has {shown(value)}, not a whole number from 0 to 2^63 - 1"
+    raise AssertionError("nothing is wrong")
+
+
+def _pairs(content: Any, what: str) -> np.ndarray:
+    """Return a list of pairs of numbers as an array, (n, 2)."""
+    values, offset = _flat(content, what)
+    lengths = np.diff(offset)
+    _first(lengths != 2, what, "is no pair of numbers")
+    return values.reshape(-1, 2)
+
+
+def _first(wrong: np.ndarray, what: str, text: str) -> None:
+    """Refuse the first entry that is wrong."""
+    (places,) = np.nonzero(wrong)
+    if len(places):
+        raise _Refused(f"{what}[{places[0]}] {text}")

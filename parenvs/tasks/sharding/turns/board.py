@@ -1,0 +1,251 @@
+"""``Board``: a reduced IOPDDL problem in the arrays that episodes are played on.
+
+Nodes are decided in their order, which is that of the program. What a node uses is counted from its
+*floor*, the least that any of its strategies uses at a time; floors are taken off the slack once,
+so that the headroom is what the decided nodes leave if all others use their least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.sharding.problem import IntraOp
+from parenvs.tasks.sharding.reduced import NEVER, Reduced
+from parenvs.tasks.sharding.reduction import reduce
+
+
+class Beside(NamedTuple):
+    """A neighbour of a node.
+
+    Attributes:
+        node: the neighbour.
+        table: (k of the neighbour, k of the node) float64 costs of pairs; inf if forbidden.
+        forbids: whether a pair is forbidden.
+    """
+
+    node: int
+    table: np.ndarray
+    forbids: bool
+
+
+class Usage(NamedTuple):
+    """What a node uses beyond its floor, in consecutive intervals of the kept times.
+
+    Attributes:
+        first: first time.
+        last: end of the last interval.
+        starts: (j,) where each interval begins, counted from ``first``.
+        lengths: (j,) number of times of each interval.
+        amount: (j, k) int64, what each strategy uses beyond the floor.
+    """
+
+    first: int
+    last: int
+    starts: np.ndarray
+    lengths: np.ndarray
+    amount: np.ndarray
+
+    def at_times(self, chosen: np.ndarray) -> np.ndarray:
+        """Return what strategies, (g,), use at each time from first to last, (g, times)."""
+        return np.repeat(self.amount[:, chosen].T, self.lengths, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Board:
+    """A problem to be decided node by node; n nodes, s strategies, T times.
+
+    Attributes:
+        problem: the problem.
+        reduced: what is left of it to decide.
+        offset: (n + 1,) where each node's strategies begin.
+        costs: (s,) float64; inf if forbidden.
+        beside: neighbours of each node, ascending.
+        usage: usage of each node, None if it uses nothing beyond its floor.
+        headroom: (T + 1,) int64, slack less all floors; the last is no time.
+        witness: (n,) strategies of a legal plan; empty while none is known.
+        first: (n,) strategies of the greedy plan, with which the improving form begins.
+        reference: its cost, which plans are valued against.
+        cache: what other modules compute of the board, by name.
+    """
+
+    problem: IntraOp
+    reduced: Reduced
+    offset: np.ndarray
+    costs: np.ndarray
+    beside: tuple[tuple[Beside, ...], ...]
+    usage: tuple[Usage | None, ...]
+    headroom: np.ndarray
+    witness: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    first: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    reference: int = 1
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, problem: IntraOp, reduction: bool = True) -> Board:
+        """Make the arrays of a problem.
+
+        Args:
+            problem: the problem.
+            reduction: whether it is reduced first; without, only what forbids every plan is.
+
+        Raises:
+            InfeasibleError: no plan is legal, or the reduction leaves nothing to decide.
+        """
+        reduced = reduce(problem) if reduction else reduce(problem, lambda: True)
+        if not len(reduced):
+            raise InfeasibleError(
+                f"{problem.name}: its reduction decides every node, and leaves nothing to play; "
+                "give reduction=False to play it as it is"
+            )
+        sizes = np.diff(reduced.offset)
+        beside: list[list[Beside]] = [[] for _ in sizes]
+        values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
+        for (a, b), begin in zip(reduced.ends.tolist(), reduced.edge_offset.tolist(), strict=False):
+            table = values[begin : begin + sizes[a] * sizes[b]].reshape(sizes[a], sizes[b])
+            forbids = not bool(np.isfinite(table).all())
+            beside[a].append(Beside(b, np.ascontiguousarray(table.T), forbids))
+            beside[b].append(Beside(a, table, forbids))
+        headroom = np.append(reduced.slack, 2**62)
+        usage = _usages(reduced, sizes, headroom)
+        if headroom.min() < 0:
+            raise InfeasibleError(f"{problem.name}: no plan keeps the limit")
+        costs = np.where(reduced.costs >= NEVER, np.inf, reduced.costs.astype(float))
+        if np.isinf(np.minimum.reduceat(costs, reduced.offset[:-1])).any():
+            raise InfeasibleError(f"{problem.name}: a node has no strategy that is allowed")
+        return cls(
+            problem,
+            reduced,
+            reduced.offset,
+            costs,
+            tuple(tuple(sorted(x, key=lambda other: other.node)) for x in beside),
+            usage,
+            headroom,
+        )
+
+    def __len__(self) -> int:
+        """Number of nodes, which is that of the turns."""
+        return len(self.offset) - 1
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Board:
+        """Itself: nothing in it changes."""
+        return self
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(n,) number of strategies of each node."""
+        return np.diff(self.offset)
+
+    @cached_property
+    def times(self) -> int:
+        """Number of times, T."""
+        return len(self.headroom) - 1
+
+    @cached_property
+    def later(self) -> tuple[tuple[Beside, ...], ...]:
+        """Neighbours of each node that are decided after it."""
+        return tuple(
+            tuple(other for other in others if other.node > node)
+            for node, others in enumerate(self.beside)
+        )
+
+    @cached_property
+    def mass(self) -> np.ndarray:
+        """(s,) float64 what each strategy uses beyond the floor, summed over all times."""
+        mass = np.zeros(len(self.costs))
+        for node, usage in enumerate(self.usage):
+            if usage is not None:
+                at = slice(self.offset[node], self.offset[node + 1])
+                mass[at] = usage.lengths @ usage.amount.astype(float)
+        return mass
+
+    @cached_property
+    def is_free(self) -> bool:
+        """Whether no pair is forbidden and every node has a strategy that never exceeds its floor.
+
+        Then a partial plan can be completed if it keeps the limit with all other nodes at their
+        floors: they take those strategies.
+        """
+        forbidden = any(other.forbids for others in self.beside for other in others)
+        lean = np.where(np.isfinite(self.costs), self.mass, np.inf)
+        return not forbidden and not np.minimum.reduceat(lean, self.offset[:-1]).any()
+
+    @cached_property
+    def lean(self) -> np.ndarray:
+        """(n,) strategy of each node that uses least over all times, where it is allowed."""
+        lean = np.where(np.isfinite(self.costs), self.mass, np.inf)
+        spans = zip(self.offset[:-1].tolist(), self.offset[1:].tolist(), strict=True)
+        return np.array([int(lean[a:b].argmin()) for a, b in spans], dtype=np.int64)
+
+    @cached_property
+    def unit(self) -> float:
+        """What a node costs on average in a plan of the reference's cost, at least 1."""
+        return max(self.reference / len(self), 1.0)
+
+    @property
+    def instance(self) -> str:
+        """Name or path of the problem."""
+        return self.problem.instance
+
+    def spend(self, room: np.ndarray, node: int, strategy: int, sign: int) -> None:
+        """Add to the room, (T + 1,), what a strategy uses (1), or take it off (-1)."""
+        usage = self.usage[node]
+        if usage is not None:
+            used = np.repeat(usage.amount[:, strategy], usage.lengths)
+            room[usage.first : usage.last] += sign * used
+
+    def room_of(self, chosen: np.ndarray) -> np.ndarray:
+        """Return what a plan, (n,), leaves of the headroom, (T + 1,)."""
+        room = self.headroom.copy()
+        for node, strategy in enumerate(chosen.tolist()):
+            self.spend(room, node, strategy, -1)
+        return room
+
+    def choice_of(self, strategies: np.ndarray) -> np.ndarray:
+        """Return the choice here, (n,), of which strategies of the problem, (n of it,), are made.
+
+        Raises:
+            InfeasibleError: the reduction left out one of them.
+        """
+        choice = np.empty(len(self), dtype=np.int64)
+        for node, of_problem in enumerate(self.reduced.nodes.tolist()):
+            kept = self.reduced.values[self.offset[node] : self.offset[node + 1]]
+            (at,) = np.nonzero(kept == strategies[of_problem])
+            if not len(at):
+                raise InfeasibleError(
+                    f"{self.problem.name}: strategy {strategies[of_problem]} of node {of_problem} "
+                    "is not among those that the reduction left"
+                )
+            choice[node] = at[0]
+        return choice
+
+
+def _usages(reduced: Reduced, sizes: np.ndarray, headroom: np.ndarray) -> tuple[Usage | None, ...]:
+    """Return the usage of each node, and take the floors off the headroom."""
+    of_node: list[list[int]] = [[] for _ in sizes]
+    for term, node in enumerate(reduced.term_node.tolist()):
+        of_node[node].append(term)
+    found: list[Usage | None] = []
+    for node, terms in enumerate(of_node):
+        if not terms:
+            found.append(None)
+            continue
+        at = reduced.term_times[terms]
+        borders = np.unique(at)
+        change = np.zeros((len(borders), int(sizes[node])), dtype=np.int64)
+        used = reduced.usages[reduced.term_offset[terms][:, None] + np.arange(sizes[node])]
+        np.add.at(change, np.searchsorted(borders, at[:, 0]), used)
+        np.subtract.at(change, np.searchsorted(borders, at[:, 1]), used)
+        amount = np.cumsum(change, axis=0)[:-1]
+        floor, lengths = amount.min(axis=1), np.diff(borders)
+        first, last = int(borders[0]), int(borders[-1])
+        headroom[first:last] -= np.repeat(floor, lengths)
+        amount -= floor[:, None]
+        found.append(
+            Usage(first, last, borders[:-1] - first, lengths, amount) if amount.any() else None
+        )
+    return tuple(found)

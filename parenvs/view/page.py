@@ -1,0 +1,209 @@
+"""The page of every picture: its measures in inches, its colours and its heading.
+
+Matplotlib is imported when a picture is asked for, and pyplot never: figures are plain objects with
+an Agg canvas, so no display is needed and no global state is left changed.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parenvs.errors import ParenvsError, printable
+from parenvs.files import replacing
+from parenvs.view.words import SEPARATOR, clip
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STAGE_COLOURS = (
+    "#3B75B5", "#E3A02B", "#2A9D84", "#A0569F", "#5FB3DE", "#A3A13A", "#4B4AA0", "#D3B77A",
+)  # fmt: skip
+"""Told apart with every common colour blindness; red is kept for what breaks a rule."""
+INK, QUIET, TRACK, LINK, RED = "#222222", "#6B6B6B", "#F2F2F2", "#8A8A8A", "#C1121F"
+WIDTH, HEIGHT, DPI = 12.8, 8.0, 100
+"""Inches and pixels an inch: 1280 x 800 pixels."""
+MARGIN = 0.3
+"""Inches at the left and the right of the heading."""
+_MOST_REASONS = 6  # lines
+_MOST_LETTERS = 120  # of the title
+_METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": None},
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+}
+_STYLE: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9.0,
+    "text.usetex": False,
+    "text.parse_math": False,
+    "axes.grid": False,
+    "axes.unicode_minus": True,
+    "hatch.linewidth": 0.7,
+    "path.simplify": True,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "parenvs",
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Use matplotlib's defaults with ours on top; the user's settings return afterwards."""
+    import matplotlib
+
+    keep = {"backend", "backend_fallback", "interactive", "toolbar", "timezone"}
+    settings: dict[Any, Any] = {**matplotlib.rcParamsDefault, **_STYLE}
+    with matplotlib.rc_context({k: v for k, v in settings.items() if k not in keep}):
+        yield
+
+
+def blank_figure(height: float = HEIGHT) -> Figure:
+    """A white figure of ``WIDTH`` times ``height`` inches with an Agg canvas; needs ``style``."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def pixels(draw: Callable[[], Figure]) -> np.ndarray:
+    """What ``draw`` returns as a new array of shape (pixels down, pixels across, 3), uint8."""
+    with style():
+        canvas: Any = draw().canvas
+        canvas.draw()
+        return np.array(canvas.buffer_rgba())[..., :3].copy()
+
+
+def write(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
+    """Write what ``draw`` returns; equal figures give equal bytes, a failure leaves the old file.
+
+    Args:
+        path: ends in ``.png``, ``.svg`` or ``.pdf``.
+        draw: makes the figure.
+
+    Raises:
+        ParenvsError: another ending.
+    """
+    suffix = ending(path)
+    with style(), replacing(path) as stream:
+        draw().savefig(stream, format=suffix[1:], dpi=1.5 * DPI, metadata=_METADATA[suffix])
+
+
+def ending(path: str | os.PathLike[str]) -> str:
+    """``".png"``, ``".svg"`` or ``".pdf"``, in lower case.
+
+    Raises:
+        ParenvsError: another ending.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in _METADATA:
+        raise ParenvsError(f"{os.fspath(path)}: a picture ends in {', '.join(_METADATA)}")
+    return suffix
+
+
+@dataclass(frozen=True)
+class Page:
+    """A figure with places given in inches, y from the top."""
+
+    figure: Figure
+
+    def axes(self, x: float, y: float, width: float, height: float) -> Axes:
+        """New axes without spines."""
+        box = (x / WIDTH, 1 - (y + height) / HEIGHT, width / WIDTH, height / HEIGHT)
+        axes = self.figure.add_axes(box)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        axes.tick_params(length=3, width=0.7, color=QUIET, labelcolor=QUIET, labelsize=8.5)
+        return axes
+
+    def heading(
+        self,
+        title: str,
+        verdict: Sequence[str],
+        reasons: Sequence[str],
+        legal: bool,
+        font: float = 10.5,
+        gap: float = 0.34,
+        pitch: float = 0.19,
+    ) -> float:
+        """Write title, verdict and reasons from the upper left corner.
+
+        Args:
+            title: one line, cut where it is very long.
+            verdict: the parts of the next line; of the next lines where one is too narrow.
+            reasons: lines of their own, in red.
+            legal: False writes the verdict in red, too.
+            font: points of the verdict.
+            gap: inches from the last line of the verdict to what follows.
+            pitch: inches from one line of ``reasons`` to the next.
+
+        Returns:
+            Where the rest of the page may begin, inches from the top.
+        """
+        self._line(0.22, clip(title, _MOST_LETTERS), size=14, weight="bold", color=INK)
+        ink = INK if legal else RED
+        top, line = 0.56, ""
+        for part in verdict:
+            longer = f"{line}{SEPARATOR}{part}" if line else part
+            if line and text_inches(longer, font) > WIDTH - 2 * MARGIN:
+                self._line(top, line, size=font, color=ink)
+                top, longer = top + 0.23, part
+            line = longer
+        self._line(top, line, size=font, color=ink)
+        top += gap
+        for line in reasons:
+            self._line(top, line, size=9, color=RED)
+            top += pitch
+        return top + 0.12
+
+    def _line(self, top: float, words: str, size: float, **look: Any) -> None:
+        """Write a line from the left margin, in smaller letters where it would leave the page."""
+        place = (MARGIN / WIDTH, 1 - top / HEIGHT)
+        text = self.figure.text(*place, words, size=size, va="top", **look)
+        room = (WIDTH - 2 * MARGIN) * DPI
+        text.set_fontsize(size * min(1.0, 0.98 * room / max(text.get_window_extent().width, 1.0)))
+
+
+def reasons_shown(reasons: Sequence[str]) -> list[str]:
+    """Why a plan is illegal, wrapped, as many lines as a page has room for."""
+    lines = [
+        line
+        for reason in reasons
+        for line in textwrap.wrap(printable(reason), 150, subsequent_indent="   ")
+    ]
+    if len(lines) > _MOST_REASONS:
+        rest = len(lines) - _MOST_REASONS + 1
+        lines[_MOST_REASONS - 1 :] = [f"and {rest} lines more"]
+    return lines
+
+
+def text_inches(words: str, font: float, bold: bool = False) -> float:
+    """Width of a text, estimated from its length (a little generous)."""
+    return len(words) * font * (0.63 if bold else 0.54) / 72
+
+
+def stage_colour(stage: int) -> str:
+    """Colour of a compute stage."""
+    return STAGE_COLOURS[stage % len(STAGE_COLOURS)]
+
+
+def mix(colour: str, other: str, share: float) -> str:
+    """``share`` of ``other`` and the rest of ``colour``."""
+    parts = [(int(colour[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(a * (1 - share) + b * share):02X}" for a, b in parts)
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever reads better on ``colour``."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return INK if 0.3 * red + 0.59 * green + 0.11 * blue > 140 else "white"

@@ -1,0 +1,98 @@
+"""Files of references: resumed, checked, never below what any plan can reach."""
+
+import json
+
+import numpy as np
+import pytest
+
+from parenvs.agents.hybrid.references import (
+    HYBRID_REFERENCES,
+    hybrid_fault,
+    load,
+    plan_of_row,
+)
+from parenvs.agents.references import ReferenceFile
+from parenvs.datasets.references import HETERO, HYBRID, read, references
+from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError
+from parenvs.shipped import problem_sets
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+
+SETS = ("hybrid-validation", "hybrid-test", "hybrid-outside", "hetero-8-test")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_kernel_bound__no_uniform_plan_is_faster(name):
+    """Micro-batches of any size, all modes: thousands of plans a problem, memory left aside."""
+    for problem in problem_sets()[name][:3]:
+        bound = problem.kernel_bound_seconds
+        assert bound >= problem.bound_seconds * (1 - 1e-12)
+        try:
+            space = UniformSpace.build(problem, Constraints(most_micro_batch=64, uneven=True))
+        except InfeasibleError:
+            continue
+        assert len(space) > 10 and space.length.min() >= bound * (1 - 1e-12)
+
+
+def test_references__are_of_the_shipped_problems():
+    rows = references(HYBRID)
+    for name, number in (("hybrid-validation", 7), ("hybrid-test", 31)):
+        problem = problem_sets()[name][number]
+        row = rows[problem.instance]
+        assert hybrid_fault(problem, row) == ""
+        assert plan_of_row(problem, row).instance == problem.instance
+        assert row["value"] == pytest.approx(problem.report(plan_of_row(problem, row)).value)
+    for name in ("hybrid-validation", "hybrid-test"):
+        assert {problem.instance for problem in problem_sets()[name]} <= set(rows)
+    for row in (*rows.values(), *references(HETERO).values()):
+        assert 0 < row["bound"] <= row["length"] * (1 + 1e-9)
+
+
+def test_references__faults_are_found():
+    problem = problem_sets()["hybrid-test"][1]
+    row = references(HYBRID)[problem.instance]
+    assert "of another model" in hybrid_fault(problem, {**row, "fingerprint": "sha256:0"})
+    assert "its plan takes" in hybrid_fault(problem, {**row, "length": 0.9 * row["length"]})
+    assert "its bound" in hybrid_fault(problem, {**row, "bound": 0.9 * row["bound"]})
+    assert "its bound" in hybrid_fault(problem, {**row, "bound": 1.1 * row["length"]})
+    with pytest.raises(UnknownInstanceError, match="give SET/NAME"):
+        load("llama3-70b")
+
+
+def test_references__are_resumed(tmp_path, capsys):
+    """What is there and right stays; what is missing or wrong is made, and written at once."""
+    made, path = [], tmp_path / "some.json"
+
+    def make(number):
+        if number == 4 and not made[3:]:
+            made.append(number)
+            raise KeyboardInterrupt
+        made.append(number)
+        return {"length": float(number), "bound": 1.0}
+
+    file = ReferenceFile(
+        "some.json",
+        "python -m some",
+        lambda: map(str, range(2, 6)),
+        int,
+        make,
+        lambda number, row: "" if row["length"] == number else "is wrong",
+    )
+    path.write_text(json.dumps({"3": {"length": 9.0, "bound": 1.0}}))
+    made.append(None)
+    with pytest.raises(KeyboardInterrupt):
+        file.main(["--out", str(path)])
+    assert set(read(path)) == {"2", "3"} and made == [None, 2, 3, 4]
+    assert file.main(["--check", "--out", str(path)]) == 1
+    assert "4: is missing" in capsys.readouterr().out
+    assert file.main(["--out", str(path)]) == 0
+    assert made[4:] == [4, 5] and file.main(["--check", "--out", str(path)]) == 0
+    path.write_text("[]")
+    with pytest.raises(ParenvsError, match="damaged"):
+        file.main(["--out", str(path)])
+
+
+def test_references__command_judges_the_shipped_ones(capsys):
+    names = [problem.instance for problem in problem_sets()["hybrid-test"][:5]]
+    assert HYBRID_REFERENCES.main([*names, "--check"]) == 0
+    assert "0 wrong" in capsys.readouterr().out
+    assert np.isfinite([references(HYBRID)[name]["bound"] for name in names]).all()

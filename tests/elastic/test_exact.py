@@ -1,0 +1,145 @@
+"""The optimal policy against brute force, the hindsight optimum against every policy."""
+
+from functools import cache
+from itertools import combinations, product
+
+import elastic_toys as toys
+import numpy as np
+import pytest
+
+from parenvs.agents.elastic.chances import intact, transitions
+from parenvs.agents.elastic.exact import hindsight, optimal
+from parenvs.agents.elastic.rules import RULES, Given
+from parenvs.errors import ParenvsError
+from parenvs.shipped import load_trace
+from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.movement import Degrees
+from parenvs.tasks.elastic.problem import Moment
+from parenvs.tasks.elastic.run import follow, replay
+
+
+def expected(problem):
+    """The most samples that can be expected, by trying all choices and all that may happen."""
+    chain = problem.source
+    lots = [(mode, *bits) for mode in (0, 1) for bits in product((0, 1), repeat=chain.nodes)]
+
+    def happenings(n, t):
+        phase = chain.phase_of(t)
+        for bulk, *bits in lots:
+            leave = chain.severity if bulk else chain.leave[phase]
+            chance = chain.bulk if bulk else 1.0 - chain.bulk
+            for rank, happens in enumerate(bits):
+                p = leave if rank < n else chain.join[phase]
+                chance *= p if happens else 1.0 - p
+            gone = np.array(bits[:n] + [0] * (chain.nodes - n))
+            if chance:
+                yield chance, n - sum(bits[:n]) + sum(bits[n:]), np.append(0, gone.cumsum())
+
+    @cache
+    def best(moment):
+        if moment.interval == problem.intervals:
+            return 0.0
+        found = []
+        for plan in np.flatnonzero(problem.fits(moment.nodes)).tolist():
+            total = problem.samples(moment, plan)
+            if moment.interval + 1 < problem.intervals:
+                for chance, nodes, lost in happenings(moment.nodes, moment.interval + 1):
+                    after = np.array([nodes] * problem.intervals)
+                    rows = np.array([lost] * problem.intervals, dtype=np.int8)
+                    course = Course(after, after, after, rows)
+                    total += chance * best(problem.after(moment, plan, course))
+            found.append(total)
+        return max(found)
+
+    return best(Moment(0, chain.start))
+
+
+@pytest.mark.parametrize(("name", "intervals"), [("calm", 5), ("bulk", 4), ("day", 4)])
+def test_exact__optimal_is_that_of_brute_force(name, intervals):
+    problem = toys.problem(name, intervals)
+    assert optimal(problem).samples == pytest.approx(expected(problem), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["bulk", "wide"])
+def test_exact__optimal_earns_what_it_says(name):
+    problem = toys.problem(name, 20)
+    policy = optimal(problem)
+    courses = [problem.drawn(seed) for seed in range(150)]
+    totals = np.array([follow(problem, course, policy).total for course in courses])
+    error = totals.std() / len(totals) ** 0.5
+    assert abs(totals.mean() - policy.samples) < 4 * error
+    for rule in RULES.values():
+        others = [follow(problem, course, rule()).total for course in courses[:40]]
+        assert np.mean(others) <= totals[:40].mean() + 2 * error
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_exact__hindsight_is_not_beaten(seed):
+    """By rules, the optimal policy, or random plans; a little longer than can be tried."""
+    problem = toys.problem("wide", 25)
+    course = problem.drawn(seed)
+    bound = hindsight(problem, course).total
+    rng = np.random.default_rng(seed)
+    plans = [
+        [int(rng.choice(np.flatnonzero(problem.fits(int(n))))) for n in course.nodes]
+        for _ in range(30)
+    ]
+    runs = [replay(problem, course, row) for row in plans]
+    runs += [follow(problem, course, rule()) for rule in RULES.values()]
+    runs += [follow(problem, course, optimal(problem))]
+    assert max(run.total for run in runs) <= bound + 1e-9
+
+
+def test_exact__hindsight_is_that_of_all_plans():
+    problem = toys.problem("bulk", 4)
+    for seed in range(4):
+        course = problem.drawn(seed)
+        choices = [np.flatnonzero(problem.fits(int(n))).tolist() for n in course.nodes]
+        best = max(replay(problem, course, row).total for row in product(*choices))
+        assert hindsight(problem, course).total == pytest.approx(best, rel=1e-12)
+
+
+def test_exact__chances_are_those_of_all_sets():
+    for groups, replicas in ((3, 1), (2, 3), (3, 2)):
+        nodes = groups * replicas
+        for count, found in enumerate(intact(groups, replicas)):
+            sets = list(combinations(range(nodes), count))
+            left = [
+                len({r // replicas for r in range(nodes) if r not in lost}) == groups
+                for lost in sets
+            ]
+            assert found == pytest.approx(np.mean(left))
+
+
+def test_exact__transitions_add_up():
+    problem = toys.problem("wide")
+    chance = transitions(problem.library, problem.source, 0)
+    fits = np.array([problem.fits(n) for n in range(7)])
+    assert chance.sum(axis=(2, 3)) == pytest.approx(fits.astype(float))
+    assert (chance >= 0).all()
+
+
+def test_exact__only_chains_have_an_optimal_policy():
+    problem = toys.problem("wide")
+    traced = type(problem)(problem.library, load_trace("g4dn"), 60.0, 30)
+    with pytest.raises(ParenvsError, match="take the hindsight optimum"):
+        optimal(traced)
+    with pytest.raises(ParenvsError, match="optimal policy of toy/wide is none of toy/calm"):
+        optimal(problem).start(toys.problem())
+
+
+def test_rules__keep_and_given():
+    problem = toys.problem("wide", 30)
+    course = problem.drawn(1)
+    kept = follow(problem, course, RULES["keep-degrees"]())
+    degrees = {problem.library.candidates[k - 1].degrees[:2] for k in kept.plans if k}
+    assert len(degrees) == 1
+    wanted = [Degrees(1, 2, 2)] * 30
+    policy = Given(wanted, "given")
+    given = follow(problem, course, policy)
+    fits = course.nodes >= 4
+    assert (given.plans[fits] == 6).all()
+    assert policy.exchanged == (~fits).sum()
+    calm = follow(problem, course, RULES["hysteresis"]())
+    fast = follow(problem, course, RULES["fastest"]())
+    assert calm.changed.sum() <= fast.changed.sum()

@@ -1,0 +1,30 @@
+"""Texts and pictures of jobs on nodes that come and go."""
+
+import elastic_toys as toys
+import numpy as np
+
+from parenvs.agents.elastic.rules import Fastest
+from parenvs.tasks.elastic.run import follow, replay
+from parenvs.view import rgb_array, text
+
+
+def test_elastic__text():
+    problem = toys.problem("bulk", 30)
+    run = follow(problem, problem.drawn(2), Fastest())
+    lines = text(run).splitlines()
+    assert lines[0] == "toy/bulk: 30:00 min of nodes, fastest"
+    assert f"{run.total:,.0f} samples in 30:00 min" in lines[1]
+    assert max(map(len, lines)) <= 110
+    assert sum("->" in line or "repaired" in line for line in lines) == min(run.changed.sum(), 12)
+    assert "nothing chosen yet" in text(replay(problem, problem.drawn(2), []))
+
+
+def test_elastic__picture():
+    problem = toys.problem("bulk", 30)
+    course = problem.drawn(2)
+    whole = rgb_array(follow(problem, course, Fastest()))
+    assert whole.shape == (800, 1280, 3)
+    begun = rgb_array(replay(problem, course, []))
+    assert (whole != begun).any()
+    again = rgb_array(follow(problem, course, Fastest()))
+    assert np.array_equal(whole, again)

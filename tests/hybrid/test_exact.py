@@ -1,0 +1,167 @@
+"""Labels over free stages against every plan, and the answers' proofs."""
+
+import numpy as np
+import pytest
+from drawn_hybrids import DrawnLayer, best_of_free_stages, drawn_problem
+
+import parenvs
+from parenvs import Cluster, Device, Hybrid
+from parenvs.agents.hybrid import exact, exact_hybrid, exact_uniform
+from parenvs.agents.hybrid.front import pareto3
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+from parenvs.tasks.hybrid.space.objectives import Objective
+
+CASES = 30
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return parenvs.problem("llama3-8b", "h100-2", task="hybrid", batch=64)
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_exact_hybrid__is_the_best_of_all_plans(seed):
+    """``benchmarks/hybrid_labels.py`` does the same for 1,000 problems."""
+    problem = drawn_problem(np.random.default_rng(seed))
+    best = best_of_free_stages(problem, Constraints())
+    if best == np.inf:
+        with pytest.raises(InfeasibleError, match=r"bytes more|no uniform plan"):
+            exact_hybrid(problem)
+        return
+    answer = exact_hybrid(problem)
+    assert answer.report.legal, answer.report.reasons
+    assert answer.report.length_seconds == pytest.approx(answer.length, rel=1e-12)
+    assert answer.length == pytest.approx(best, rel=1e-9)
+    assert answer.proven and answer.bound == pytest.approx(best, rel=1e-9)
+
+
+def test_draws__need_pipelines_recomputation_and_different_stages():
+    """The drawn problems would not show a wrong search if one stage were always best."""
+    found = {"pipeline": 0, "recompute": 0, "different dp": 0, "infeasible": 0}
+    for seed in range(CASES):
+        try:
+            stages = exact_hybrid(drawn_problem(np.random.default_rng(seed))).plan.stages
+        except InfeasibleError:
+            found["infeasible"] += 1
+            continue
+        found["pipeline"] += len(stages) > 1
+        found["recompute"] += any(stage.recompute for stage in stages)
+        found["different dp"] += len({stage.devices // stage.tp for stage in stages}) > 1
+    assert all(count >= 3 for count in found.values()), found
+
+
+def test_exact__is_the_better_of_both_and_says_over_what(problem):
+    uniform, free, both = exact_uniform(problem), exact_hybrid(problem), exact(problem)
+    assert both.length == min(uniform.length, free.length)
+    assert both.proven and both.bound == both.length
+    assert both.claim == "optimal among uniform plans and 1F1B plans of free stages"
+    assert uniform.claim == "optimal among uniform plans"
+    assert "free stages" in both.notes[0]
+
+
+def test_exact_hybrid__beats_uniform_stages_where_the_ends_weigh():
+    """The head is as heavy as several layers: the last stage gets fewer of them."""
+    problem = parenvs.problem("llama3-8b", "h100-2", task="hybrid", batch=32)
+    limits = Constraints(pp=4, tp=4, chunks=1, zero=(0, 1))
+    uniform, free = exact_uniform(problem, limits), exact_hybrid(problem, limits)
+    sizes = [stage.size for stage in free.plan.stages]
+    assert free.length < uniform.length and free.report.legal
+    assert sum(sizes) == 32 and sizes[-1] == min(sizes)
+
+
+def test_exact_hybrid__keeps_to_pins(problem):
+    limits = Constraints(pp=3, most_micro_batch=2, pinned=((0, 5, 4),), chunks=1)
+    answer = exact_hybrid(problem, limits)
+    assert len(answer.plan.stages) == 3 and answer.report.legal
+    assert answer.plan.stages[0].layers == ((0, 5),) and answer.plan.stages[0].devices == 4
+    assert answer.length >= exact_hybrid(problem, Constraints(pp=3, chunks=1)).length
+
+
+def test_exact_hybrid__time_limit_leaves_a_valid_bound():
+    problem = parenvs.problem("bert-large", "1x4:v100", task="hybrid", batch=16)
+    start = exact_uniform(problem)
+    cut = exact_hybrid(problem, incumbent=start, time_limit=0.0)
+    full = exact_hybrid(problem, incumbent=start)
+    assert not cut.proven and cut.bound <= full.bound
+    assert cut.bound <= full.length <= cut.length
+
+
+def test_exact_hybrid__no_time_is_not_no_plan():
+    problem = parenvs.problem("bert-large", "1x4:v100", task="hybrid", batch=16)
+    with pytest.raises(InfeasibleError, match=r"no plan was found in 0 s, which proves nothing"):
+        exact_hybrid(problem, Constraints(pp=3), time_limit=0.0)
+    assert exact_hybrid(problem, Constraints(pp=3)).report.legal
+
+
+def test_exact__infeasible_says_what_is_missing():
+    problem = parenvs.problem("llama3-70b", "1x8:h100", task="hybrid", batch=8)
+    with pytest.raises(InfeasibleError, match=r"needs [\d,]+ bytes more .* largest part is \w+"):
+        exact(problem)
+
+
+def test_exact__money_may_leave_servers_free(problem):
+    limits = Constraints(idle=True, micro_batch=1, sequence_parallel=True)
+    fast = exact(problem, limits)
+    cheap = exact(problem, limits, Objective("money", 2.5))
+    devices = [sum(stage.devices for stage in x.plan.stages) for x in (fast, cheap)]
+    costs = [x.length * count for x, count in zip((fast, cheap), devices, strict=True)]
+    assert fast.length <= cheap.length and costs[1] <= costs[0]
+    space = UniformSpace.build(problem, limits)
+    least = np.where(space.fits, space.length * space.plans.devices, np.inf).min()
+    assert costs[1] <= least * (1 + 1e-12)
+
+
+def test_exact_hybrid__seventy_billion_on_128_devices(problem):
+    """Seconds, not minutes; the best uniform 1F1B pipeline is beaten."""
+    big = parenvs.problem("llama3-70b", "16x8:h100", task="hybrid", batch=1024)
+    limits = Constraints(zero=(0, 1), chunks=1, micro_batch=2, sequence_parallel=True)
+    uniform, free = exact_uniform(big, limits), exact_hybrid(big, limits)
+    assert free.proven and free.report.legal
+    assert free.length < uniform.length
+
+
+def test_exact_hybrid__overlapped_sends_hide_gradients_of_stages_behind():
+    """What is left of the second stage's gradients counts less the send to the first."""
+    kept = (1e3, 1e3, 1e3)
+    kinds = [DrawnLayer(0.5, 1.0, 0.0, 0.0, size, kept, 0.0) for size in (1e6, 2e9)]
+    model = HybridModel("tail", "sha256:tail", tuple(kinds), (0, 1), (1e8,))
+    cluster = Cluster(2, 2, Device("drawn", 1e14, 1e13, 1e12), 2e9, 2e9)
+    problem = Hybrid(model, cluster, 4, "llama-2024", "fp16")
+    answer = exact_hybrid(problem, Constraints(pp=2, tp=1, stage_devices=2))
+    assert problem.step(answer.plan).tail > 1
+    assert answer.length == pytest.approx(problem.length(answer.plan), rel=1e-12)
+
+
+def test_pareto3__is_the_front():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        state = rng.integers(4, size=200)
+        figures = rng.integers(8, size=(3, 200)).astype(float)
+        kept = pareto3(state, *figures)
+        points = {
+            (s, *f) for s, f in zip(state, figures.T.tolist(), strict=True) for f in [tuple(f)]
+        }
+        front = {
+            p for p in points
+            if not any(
+                q != p and q[0] == p[0] and all(a <= b for a, b in zip(q[1:], p[1:], strict=True))
+                for q in points
+            )
+        }  # fmt: skip
+        found = [(state[i], *figures[:, i].tolist()) for i in kept]
+        assert len(found) == len(set(found)) and set(found) == front
+
+
+@pytest.mark.parametrize("agent", ["tensor-only", "exact-full"])
+def test_solve__unknown_planner(problem, agent):
+    with pytest.raises(ParenvsError, match="unknown agent"):
+        parenvs.solve(problem, agent)
+
+
+def test_solve__unknown_constraint(problem):
+    with pytest.raises(ParenvsError, match=r"unknown constraint 'tpp'.*tp"):
+        parenvs.solve(problem, "uniform", constraints={"tpp": 2})
+    answer = parenvs.solve(problem, "uniform", constraints={"tp": 2})
+    assert answer.plan.stages[0].tp == 2

@@ -1,0 +1,58 @@
+"""Orders of unequal servers by rule and search: legal plans, and as many judged as were asked."""
+
+import numpy as np
+import pytest
+
+import parenvs
+from parenvs.agents.hybrid.servers.heuristics import random_orders, sorted_orders, swap_search
+from parenvs.agents.hybrid.servers.planners import SERVER_PLANNERS
+from parenvs.agents.hybrid.servers.solve import Orders, by_speed
+from parenvs.agents.planners import HYBRID_PLANNERS
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return parenvs.problem("hetero-8-test/spread-001", task="hybrid")
+
+
+def test_sorted_orders__one_of_both(problem):
+    answer = sorted_orders(problem)
+    speeds = np.array(problem.cluster.speeds)[list(answer.plan.servers[: len(answer.plan.stages)])]
+    assert answer.report.legal and not answer.proven and answer.bound is None
+    assert (np.diff(speeds) >= 0).all() or (np.diff(speeds) <= 0).all()
+
+
+@pytest.mark.parametrize("search", [random_orders, swap_search])
+def test_searches__count_judged_plans_and_are_seeded(problem, search):
+    few = search(problem, np.random.default_rng(0), evaluations=60)
+    assert few.evaluations == 60 and few.report.legal
+    assert few.length == pytest.approx(few.report.length_seconds, rel=1e-12)
+    again = search(problem, np.random.default_rng(0), evaluations=60)
+    more = search(problem, np.random.default_rng(0), evaluations=120)
+    assert again.plan == few.plan and more.length <= few.length
+
+
+def test_swap_search__begins_with_the_sorted_orders(problem):
+    begun = swap_search(problem, np.random.default_rng(0), evaluations=1)
+    assert begun.length == sorted_orders(problem).length and begun.evaluations > 1
+
+
+def test_orders__one_judged_plan_each(problem):
+    orders = Orders(problem)
+    orders.start([by_speed(problem), by_speed(problem, False)])
+    before = orders.judged
+    drawn = np.array([np.random.default_rng(i).permutation(8) for i in range(5)])
+    lengths = orders.judge(drawn, orders.setting)
+    assert orders.judged == before + 5 and lengths.min() >= orders.length
+
+
+def test_planners__by_name(problem):
+    names = ("sorted-servers", "sandwich", "subset-dp")
+    assert {*names, "random-servers", "swap-search"} == set(SERVER_PLANNERS) < set(HYBRID_PLANNERS)
+    found = {name: parenvs.solve(problem, name) for name in names}
+    best = found["subset-dp"]
+    assert best.proven and best.claim.endswith("1F1B plans of one server a stage")
+    for name, answer in found.items():
+        assert answer.method == name and answer.report.legal
+        assert answer.length >= best.length * (1 - 1e-9)
+    assert found["sandwich"].bound <= best.length * (1 + 1e-9)

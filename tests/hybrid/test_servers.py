@@ -1,0 +1,187 @@
+"""Orders of unequal servers: the subset program against every plan, bounds, and the hard core."""
+
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+from drawn_hybrids import best_of_orders, drawn_hetero
+
+import parenvs
+from parenvs.agents.hybrid import exact_hybrid
+from parenvs.agents.hybrid.servers import bottleneck
+from parenvs.agents.hybrid.servers.labels import ServerLabels
+from parenvs.agents.hybrid.servers.sandwich import lower_bound, sandwich, types
+from parenvs.agents.hybrid.servers.solve import Orders, by_speed, speeds_of, subset_search
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.hybrid.space import Constraints
+
+CASES = 6
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return parenvs.problem("hetero-8-test/spread-000", task="hybrid")
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_subset_search__is_the_best_of_all_orders(seed):
+    """Every order, cut and split of small problems; and the bounds by few types lie below.
+
+    ``benchmarks/hetero.py --brute 40`` does the same with up to 4 servers.
+    """
+    problem = drawn_hetero(np.random.default_rng(seed), most=3)
+    best = best_of_orders(problem)
+    if best == np.inf:
+        with pytest.raises(InfeasibleError, match="no plan of one server"):
+            subset_search(problem)
+        return
+    answer = subset_search(problem)
+    assert answer.report.legal, answer.report.reasons
+    assert answer.report.length_seconds == pytest.approx(answer.length, rel=1e-12)
+    assert answer.length == pytest.approx(best, rel=1e-9)
+    assert answer.proven and answer.bound == pytest.approx(best, rel=1e-9)
+    for most in (1, 2):
+        around = sandwich(problem, most_types=most)
+        assert around.bound <= best * (1 + 1e-9) and around.length >= best * (1 - 1e-9)
+        assert around.report.legal
+
+
+def test_draws__need_several_servers_and_orders():
+    """The drawn problems would not show a wrong search if a sorted order were always best."""
+    found = {"pipeline": 0, "unsorted": 0}
+    for seed in range(CASES):
+        try:
+            plan = subset_search(drawn_hetero(np.random.default_rng(seed), most=3)).plan
+        except InfeasibleError:
+            continue
+        speeds = np.array(plan.cluster.speeds)[list(plan.servers)][: len(plan.stages)]
+        found["pipeline"] += len(plan.stages) > 1
+        found["unsorted"] += bool((np.diff(speeds) > 0).any())
+    assert all(count >= 1 for count in found.values()), found
+
+
+def test_subset_search__equals_the_labels_of_its_own_order(problem):
+    """With the servers numbered in the order found, ``exact-hybrid`` finds the same length."""
+    answer = subset_search(problem)
+    order = list(answer.plan.servers)
+    speeds = tuple(speeds_of(problem)[order].tolist())
+    ordered = replace(problem, cluster=replace(problem.cluster, speeds=speeds))
+    setting = answer.plan
+    limits = Constraints(
+        stage_devices=8,
+        chunks=1,
+        expert=1,
+        micro_batch=None,
+        sequence_parallel=setting.sequence_parallel,
+        zero=(0, 1),
+    )
+    fixed = exact_hybrid(ordered, limits, incumbent=None)
+    assert fixed.length == pytest.approx(answer.length, rel=1e-9)
+
+
+def test_sandwich__contains_the_optimum_of_sixteen_servers():
+    problem = parenvs.problem("hetero-16-test/generations-000", task="hybrid")
+    best = subset_search(problem)
+    around = sandwich(problem, most_types=2)  # of three generations
+    assert best.proven
+    assert around.bound <= best.length * (1 + 1e-9) <= around.length * (1 + 2e-9)
+    assert around.bound > 1.05 * Orders(problem).settings[0].bound  # far above work / speed
+
+
+def test_root_bound__is_below_and_tight_for_work_that_divides():
+    """On equal servers with M micro-batches no plan beats M work / sum s q^j."""
+    problem = parenvs.problem("hetero-8-test/stragglers-000", task="hybrid")
+    orders = Orders(problem)
+    orders.start([by_speed(problem)])
+    assert orders.settings[0].bound < orders.length
+    bound, _ = lower_bound(orders)
+    assert orders.settings[0].bound <= bound <= orders.length
+
+
+def test_subset_search__a_bound_remains_where_time_runs_out(problem):
+    cut, full = subset_search(problem, time_limit=0.0), subset_search(problem)
+    assert not cut.proven and cut.bound <= full.length <= cut.length
+
+
+def test_types__few_states_and_whole_servers():
+    rng = np.random.default_rng(0)
+    speeds = rng.uniform(0.6, 1.0, 40)
+    groups = types(speeds, np.floor(speeds * 10), 6, 5_000)
+    assert sorted(np.concatenate(groups).tolist()) == list(range(40))
+    assert np.prod([len(group) + 1 for group in groups]) <= 5_000
+    tops = [speeds[group].max() for group in groups]
+    assert tops == sorted(tops) and len(groups) > 1
+
+
+def test_server_labels__count_their_states():
+    problem = drawn_hetero(np.random.default_rng(3))
+    orders = Orders(problem)
+    tables = orders.tables(orders.settings[0].setting)
+    search = ServerLabels(tables, np.zeros(2, dtype=np.int64), np.array([3, 4]))
+    assert search.states == 4 * 5
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "words"),
+    [
+        ("llama3-8b", {"cluster": "2x8:a100", "batch": 64}, "overlapped sends"),
+        ("gpt-1.7b", {"cluster": "2x8:h100", "batch": 64}, "tied weights"),
+    ],
+)
+def test_subset_search__says_what_it_does_not_know(problem, options, words):
+    with pytest.raises(ParenvsError, match=words):
+        subset_search(parenvs.problem(problem, task="hybrid", **options))
+
+
+@pytest.mark.parametrize("limits", [{"pp": 2}, {"chunks": 2}, {"pinned": ((0, 2, None),)}])
+def test_planners__refuse_constraints_that_they_do_not_know(problem, limits):
+    with pytest.raises(ParenvsError, match=next(iter(limits))):
+        parenvs.solve(problem, "sorted-servers", constraints=limits)
+
+
+def test_equal_servers__are_no_hetero_problem_but_can_be_planned():
+    problem = parenvs.problem("llama3-8b", "2x8:h100", task="hybrid", batch=64)
+    answer = subset_search(problem, Constraints(stage_devices=8, chunks=1, context=1, expert=1))
+    fixed = exact_hybrid(problem, Constraints(stage_devices=8, expert=1))
+    assert answer.proven and answer.length <= fixed.length * (1 + 1e-9)
+
+
+def drawn_chain(rng, servers, layers):
+    return rng.uniform(0.5, 2.0, layers), rng.uniform(0.5, 1.0, servers)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bottleneck__subsets_equal_the_integer_program_and_every_order(seed):
+    """Up to 10 servers; every order of up to 5."""
+    rng = np.random.default_rng(seed)
+    servers = 2 + seed % 9
+    weights, speeds = drawn_chain(rng, servers, servers + 2)
+    best = bottleneck.subset_bottleneck(weights, speeds)
+    if servers <= 5:
+        every = min(bottleneck.in_order(weights, np.array(order)) for order in permutations(speeds))
+        assert best == pytest.approx(every, rel=1e-12)
+    assert bottleneck.milp_bottleneck(weights, speeds) == pytest.approx(best, rel=1e-6)
+    around = bottleneck.rounded_bottleneck(weights, speeds, 2)
+    assert around.lower <= best * (1 + 1e-12) and best <= around.upper * (1 + 1e-12)
+    assert bottleneck.mean_bound(weights, speeds) <= best * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    "values", [[6, 6, 8] * 2, [26, 26, 27, 27, 47, 47], [7, 7, 8, 6, 8, 8, 6, 9, 7]]
+)
+def test_three_partition__yes_instances_have_bottleneck_one(values):
+    assert bottleneck.subset_bottleneck(*bottleneck.three_partition(values)) == 1.0
+
+
+@pytest.mark.parametrize("values", [[26, 29, 33, 33, 33, 46], [27, 27, 27, 27, 45, 47]])
+def test_three_partition__no_instances_have_more(values):
+    """No three of the values sum to a half of them all."""
+    half = sum(values) // 2
+    assert half not in {a + b + c for a, b, c in permutations(values, 3)}
+    assert bottleneck.subset_bottleneck(*bottleneck.three_partition(values)) > 1.0 + 1e-6
+
+
+def test_three_partition__wrong_values():
+    with pytest.raises(ValueError, match="no instance"):
+        bottleneck.three_partition([1, 2, 9])

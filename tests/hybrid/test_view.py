@@ -1,0 +1,169 @@
+"""Text and pictures of hybrid plans show what the judge says, and nothing else."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import parenvs
+from parenvs import Cluster, HybridStage
+from parenvs import view as viewer
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+from parenvs.tasks.hybrid.space.explain import AXES, alternatives, axes_of, space_of
+from parenvs.tasks.hybrid.uniform import Uniform
+from parenvs.tasks.hybrid.view import explanation, figure, plans_map, text
+from parenvs.view.page import style
+from parenvs.view.words import duration
+
+SHAPE = TransformerShape("small", 8, 1024, 16, 512, 32_000)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Hybrid(HybridModel.of_shape(SHAPE), "2x8:a100", 64)
+
+
+def report_of(problem, **axes):
+    axes = {"tp": 2, "pp": 4, "dp": 2, "micro_batch": 2, "chunks": 2, "zero": 1, **axes}
+    return problem.report(problem.uniform_plan(Uniform(batch=problem.batch, **axes), 0))
+
+
+def collection(drawn, gid):
+    return [c for axes in drawn.axes for c in axes.collections if c.get_gid() == gid]
+
+
+def test_text__says_what_the_judge_says(problem):
+    report = report_of(problem)
+    shown = text.text(report)
+    assert shown == viewer.text(report)
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= text.WIDTH
+    assert lines[0].startswith("small on 2x8 a100")
+    assert "4 stages x dp 2 x tp 2 x chunks 2" in lines[0]
+    assert f"L {duration(report.length_seconds)}" in lines[1]
+    assert f"MFU {report.mfu:.1%}" in lines[1]
+    shares = [float(x) for x in re.findall(r"\((\d+\.\d)%\)", shown)]
+    assert sum(shares) == pytest.approx(100, abs=0.5)
+    assert {line.split()[0] for line in lines[-4:]} == {"0", "1", "2", "3"}
+    for line, stage in zip(lines[-4:], report.stages, strict=True):
+        assert f"{stage.memory['total'] / 1e9:.2f}" in line
+
+
+def test_text__equal_stages_share_a_row():
+    wide = Hybrid(HybridModel.of_shape(SHAPE), "4x8:a100", 64)
+    report = report_of(wide, pp=8, tp=2, dp=2, chunks=1, micro_batch=32, zero=0)
+    rows = [line for line in text.text(report).splitlines() if re.match(r"\d", line)]
+    assert rows[0].startswith("0 ")
+    assert re.match(r"1–6 .*1 each", rows[1]), rows
+    assert len(rows) == 3
+
+
+def test_text__marks_what_does_not_fit():
+    shape = TransformerShape("large", 16, 16_384, 128, 2048, 51_200)
+    report = report_of(Hybrid(HybridModel.of_shape(shape), "1x8:v100", 8), tp=8, pp=1, dp=1,
+                       micro_batch=1, chunks=1, zero=0)  # fmt: skip
+    shown = viewer.text(report)
+    assert not report.legal
+    assert "illegal" in shown.splitlines()[1]
+    assert shown.splitlines()[2].startswith("  ! stage 0: ")
+    assert shown.splitlines()[-1].endswith(" !")
+
+
+def test_text__of_a_problem_and_of_a_malformed_plan(problem):
+    assert "no plan yet" in viewer.text(problem)
+    assert viewer.figure(problem).axes == []
+    plan = report_of(problem).plan
+    broken = problem.report(problem.plan(plan.stages[:2], 2, chunks=2, schedule="interleaved"))
+    assert "malformed" in viewer.text(broken)
+    assert viewer.figure(broken).axes == []
+    with pytest.raises(ValueError, match="undecided"):
+        viewer.text(problem, undecided=["x"])
+
+
+def test_figure__a_cell_for_each_device_and_a_box_for_each_pass(problem):
+    report = report_of(problem)
+    with style():
+        drawn = figure.draw(report)
+    (devices,) = collection(drawn, "devices")
+    assert len(devices.get_paths()) == report.devices_used == 16
+    colours = {tuple(colour) for colour in np.round(devices.get_facecolor(), 3)}
+    assert len(colours) == 4 * 2  # a colour for each stage, a shade for each of two replicas
+    (passes,) = collection(drawn, "passes")
+    assert len(passes.get_paths()) == 2 * 4 * 2 * report.micro_batches
+    texts = " ".join(t.get_text() for axes in drawn.axes for t in axes.texts)
+    assert f"a step of {duration(report.length_seconds)}" in texts
+
+
+def test_figure__long_schedules_show_their_beginning(problem):
+    long = Hybrid(problem.model, problem.cluster, 8192)
+    report = report_of(long, micro_batch=1, chunks=1)
+    with style():
+        drawn = figure.draw(report)
+    (passes,) = collection(drawn, "passes")
+    assert 100 < len(passes.get_paths()) < 2 * 4 * report.micro_batches
+    assert any("are drawn" in t.get_text() for axes in drawn.axes for t in axes.texts)
+
+
+def test_figure__equal_plans_give_equal_bytes(problem, tmp_path):
+    first, second = tmp_path / "a.png", tmp_path / "b.png"
+    viewer.save(first, report_of(problem))
+    viewer.save(second, report_of(problem))
+    assert first.read_bytes() == second.read_bytes()
+    assert viewer.rgb_array(report_of(problem)).shape == (800, 1280, 3)
+
+
+def test_map__every_plan_is_a_mark(problem):
+    space = UniformSpace.build(problem)
+    with style():
+        drawn = plans_map.draw(space, 1.0, 1e9)
+    marks = [c for axes in drawn.axes for c in axes.collections if (c.get_gid() or "")[:2] == "tp"]
+    assert sum(len(c.get_offsets()) for c in marks) == len(space)
+    assert len(collection(drawn, "plan")) == 1
+
+
+def test_explain__alternatives_are_the_best_with_another_value(problem):
+    space = UniformSpace.build(problem)
+    report = problem.report(space.plan(space.best()))
+    own = axes_of(report.plan)
+    found = alternatives(report, space_of(report))
+    assert {x.axis for x in found} <= set(AXES)
+    assert not any(x.value == own[x.axis] for x in found)
+    for other in found:
+        which = (getattr(space.plans, other.axis) == other.value) & space.fits
+        if which.any():
+            assert other.length == pytest.approx(space.length[which].min(), rel=1e-12)
+            assert other.excess >= -1e-12
+        else:
+            assert other.missing_bytes > 0
+    shown = explanation.explanation_text(report, found)
+    assert max(map(len, shown.splitlines())) <= text.WIDTH
+    assert f"tensor parallel ranks (tp): {own['tp']}" in shown
+
+
+def test_explain__what_does_not_fit_says_what_is_missing():
+    large = parenvs.problem("llama3-70b", "2x8:h100", task="hybrid", batch=16)
+    report = large.report(UniformSpace.build(large, Constraints(tp=8)).plan(0))
+    (alone,) = (x for x in alternatives(report, space_of(report), ("tp",)) if x.value == 1)
+    assert alone.missing_bytes > 0
+    assert "does not fit" in explanation.explanation_text(report, [alone])
+
+
+def test_figure__unequal_servers_stand_in_order_with_their_speeds():
+    cluster = Cluster.parse("3x8:a100")
+    cluster = replace(cluster, speeds=(0.5, 1.0, 0.75))
+    problem = Hybrid(HybridModel.of_shape(SHAPE), cluster, 64, "megascale-2024")
+    stages = [HybridStage(((0, 3),), 8, tp=8), HybridStage(((3, 8),), 8, tp=8)]
+    report = problem.report(problem.plan(stages, servers=(2, 1, 0), p2p="overlapped"))
+    assert report.legal, report.reasons
+    with style():
+        drawn = figure.draw(report)
+    words = [x.get_text() for axes in drawn.axes for x in axes.texts]
+    assert [x for x in words if x.startswith("server ")] == ["server 2: 0.75", "server 1: 1"]
+    assert any("1 more servers are unused" in x for x in words)
+    (cells,) = [c for axes in drawn.axes for c in axes.collections if c.get_gid() == "devices"]
+    heights = [float(np.ptp(path.vertices[:, 1])) for path in cells.get_paths()]
+    assert heights[0] == pytest.approx(0.75 * heights[8])

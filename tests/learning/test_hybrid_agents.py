@@ -1,0 +1,214 @@
+"""Agents of ``HybridPlan-v0``: networks, rollouts of three agents, teachers, playing together."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sb3_contrib")
+pytest.importorskip("pettingzoo")
+
+import gymnasium as gym
+import torch
+from stable_baselines3.common.utils import obs_as_tensor
+
+from parenvs.agents.learning.hybrid import imitation
+from parenvs.agents.learning.hybrid import train as training
+from parenvs.agents.learning.hybrid.imitation import Examples, examples, imitate, lessons, taught
+from parenvs.agents.learning.hybrid.policy import agents_of
+from parenvs.agents.learning.hybrid.rollouts import AgentRollouts
+from parenvs.agents.learning.hybrid.train import fresh, load, play_together, save
+from parenvs.agents.learning.vec_env import one_thread
+from parenvs.errors import ParenvsError
+from parenvs.tasks.hybrid.game import hybrid_v0
+from parenvs.tasks.hybrid.game.problems import setting_of
+from parenvs.tasks.hybrid.game.single import rules_of
+from parenvs.tasks.hybrid.turns.actions import AGENTS
+from parenvs.tasks.hybrid.turns.game import Game
+from parenvs.tasks.hybrid.turns.replay import replayed
+
+RULES = rules_of("hybrid", None, None, None, None)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Few environments and problems, so that agents are made at once."""
+    monkeypatch.setattr(training, "ENVS", 4)
+    monkeypatch.setattr(training, "POOL", 4)
+    with one_thread():
+        yield
+
+
+def random_games(name, count, seed=0):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        game = Game(setting_of(name, RULES))
+        while not game.is_over:
+            game.act(int(rng.choice(np.flatnonzero(game.legal))))
+        yield game
+
+
+def test_replayed__makes_the_same_plan():
+    found = 0
+    for game in random_games("hybrid/1", 30):
+        again = replayed(game.setting, game.plan())
+        if again is not None:
+            assert again.plan().stages == game.plan().stages
+            assert again.result.length == game.result.length
+            found += 1
+    assert found > 20
+
+
+def test_replayed__refuses_what_turns_cannot_make():
+    game = next(random_games("hybrid/1", 1))
+    plan = game.plan()
+    for changed in ({"micro_batch": 3}, {"context": 2}):
+        other = game.setting.problem.plan(plan.stages, **{"micro_batch": 1, **changed})
+        assert replayed(game.setting, other) is None
+
+
+def test_taught__is_no_worse_than_random_plans():
+    setting = setting_of("hybrid/5", RULES)
+    game = taught(setting, 5.0)
+    assert game.value >= max(other.value for other in random_games("hybrid/5", 30))
+    hetero = setting_of("hetero-8/0", rules_of("hetero-8", None, None, None, None))
+    assert taught(hetero, 1.0).value > 0
+
+
+def rollouts(turns, rewards, values, ends, last_over, lam=0.5):
+    """A buffer of one environment with given turns."""
+    space = gym.make("HybridPlan-v0", instance="hybrid/7").observation_space
+    actions = gym.spaces.Discrete(261)
+    buffer = AgentRollouts(len(turns), space, actions, "cpu", lam, 1.0, 1)
+    for step, turn in enumerate(turns):
+        seen = {key: np.zeros((1, *part.shape), np.float32) for key, part in space.items()}
+        seen["turn"][0, turn] = 1
+        begun = np.array([step > 0 and ends[step - 1]])
+        buffer.add(seen, np.zeros((1, 1)), np.array([rewards[step]]), begun,
+                   torch.tensor([values[step]]), torch.zeros(1))  # fmt: skip
+    buffer.compute_returns_and_advantage(torch.zeros(1), np.array([last_over]))
+    return buffer
+
+
+def test_rollouts__each_agent_learns_from_its_own_turns():
+    turns = [0, 1, 4, 5, 1, 4, 0, 1]  # data, pipeline, operator, data, pipeline, operator; anew
+    rewards = [0.0, 0.25, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
+    values = [0.5, 0.2, 0.7, 0.3, 0.1, 0.6, 0.9, 0.8]
+    ends = [False] * 5 + [True, False, False]
+    buffer = rollouts(turns, rewards, values, ends, False)
+    returns = buffer.returns[:, 0]
+    # data: from turn 0 to turn 3 (reward 0.25), from there to the end (reward 1).
+    second = 1.0 - 0.3
+    first = 0.25 + 0.3 - 0.5 + 0.5 * second
+    np.testing.assert_allclose(returns[[0, 3]], [0.5 + first, 1.0], rtol=1e-6)
+    # pipeline: its own reward counts; operator: paid at the end.
+    np.testing.assert_allclose(returns[4], 1.0, rtol=1e-6)
+    np.testing.assert_allclose(returns[1], 0.2 + 0.25 + 0.1 - 0.2 + 0.5 * 0.9, rtol=1e-6)
+    np.testing.assert_allclose(returns[5], 1.0, rtol=1e-6)
+    # What the last turns lead to is not seen: nothing is learned from them.
+    np.testing.assert_allclose(returns[6:], values[6:], rtol=1e-6)
+    assert (buffer.advantages[6:] == 0).all()
+    for own in ([0, 3], [1, 4], [2, 5]):
+        assert abs(buffer.advantages[own].mean()) < 1e-6
+    ended = rollouts(turns, rewards, values, ends, True)
+    np.testing.assert_allclose(ended.returns[7], 0.0, atol=1e-6)
+
+
+def seen_of(env, count=12):
+    """Observations and masks of random play."""
+    rng, found, masks = np.random.default_rng(0), [], []
+    observation = env.reset()
+    for _ in range(count):
+        legal = np.stack(env.env_method("action_masks"))
+        found.append({key: part.copy() for key, part in observation.items()})
+        masks.append(legal)
+        actions = np.where(legal, rng.random(legal.shape), -1).argmax(axis=1)
+        observation = env.step(actions)[0]
+    return {key: np.concatenate([x[key] for x in found]) for key in found[0]}, np.concatenate(masks)
+
+
+def test_independent__no_weight_learns_from_two_agents():
+    model = fresh("independent-ppo", "hybrid", 0)
+    observations, masks = seen_of(model.env, 8)
+    tensors = obs_as_tensor(observations, "cpu")
+    agents = agents_of(tensors["turn"]).numpy()
+    assert set(agents) == {0, 1, 2}
+    touched = []
+    for agent in range(len(AGENTS)):
+        rows = np.flatnonzero(agents == agent)
+        own = {key: part[rows] for key, part in tensors.items()}
+        actions = torch.from_numpy(masks[rows].argmax(axis=1))
+        values, logs, _ = model.policy.evaluate_actions(own, actions, masks[rows])
+        model.policy.zero_grad()
+        (values.sum() + logs.sum()).backward()
+        grads = [
+            torch.zeros_like(x).ravel() if x.grad is None else x.grad.ravel()
+            for x in model.policy.parameters()
+        ]
+        touched.append(torch.cat(grads).abs() > 1e-6)
+    assert all(own.sum() > 1000 for own in touched)
+    assert torch.stack(touched).sum(dim=0).max() == 1
+
+
+@pytest.mark.parametrize("name", training.AGENTS)
+def test_agents__save_and_play_together(name, tmp_path):
+    model = fresh(name, "hybrid", 1)
+    save(model, tmp_path / "agent.zip")
+    again = load(name, "hybrid", 2, tmp_path / "agent.zip")
+    options = {"instance": "hybrid/7"}
+    plan, value = play_together(again, hybrid_v0.env(**options))
+    env = gym.make("HybridPlan-v0", **options)
+    observation, info = env.reset()
+    over, reward = False, 0.0
+    while not over:
+        mask = info["action_mask"].astype(bool)
+        action, _ = model.predict(observation, action_masks=mask, deterministic=True)
+        observation, reward, over, _, info = env.step(int(action))
+    assert plan == env.unwrapped.plan()
+    assert value == reward
+
+
+def test_train__changes_weights_and_is_deterministic():
+    runs = []
+    for _ in range(2):
+        model = training.train("shared-ppo", "hybrid", 0, 256)
+        runs.append(torch.nn.utils.parameters_to_vector(model.policy.parameters()))
+    assert torch.equal(*runs)
+    start = fresh("shared-ppo", "hybrid", 0).policy.parameters()
+    assert not torch.equal(runs[0], torch.nn.utils.parameters_to_vector(start))
+
+
+def test_rainbow__learns_on_hybrid_plans(monkeypatch):
+    settings = {**training.rainbow_settings(), "learning_starts": 40, "batch_size": 16}
+    monkeypatch.setattr(training, "rainbow_settings", lambda: {**settings, "buffer_size": 200})
+    model = training.train("rainbow", "hybrid", 0, 80)
+    assert model._n_updates > 0
+
+
+def test_imitation__learns_what_is_taught(tmp_path, monkeypatch):
+    file = tmp_path / "lessons.json"
+    known = {f"hybrid/{k}": next(random_games(f"hybrid/{k}", 1)).taken for k in range(3)}
+    file.write_text(json.dumps(known))
+    given = lessons("hybrid", 3, file)
+    turns = examples("hybrid", given)
+    assert isinstance(turns, Examples)
+    assert turns.masks[np.arange(len(turns.actions)), turns.actions].all()
+    assert len(turns.actions) == sum(map(len, known.values()))
+    monkeypatch.setattr(imitation, "HELD_OUT", 0.0)
+    model = fresh("imitation", "hybrid", 0)
+    before = imitate(model, turns, 0, passes=1)
+    assert imitate(model, turns, 0, passes=40, batch=16, rate=4e-3) < before / 2
+
+
+def test_imitation__refuses_other_files(tmp_path):
+    file = tmp_path / "lessons.json"
+    file.write_text("[1]")
+    with pytest.raises(ParenvsError, match=r"lessons.json: no lessons"):
+        lessons("hybrid", 1, file)
+    with pytest.raises(ParenvsError, match="no lesson to learn from"):
+        examples("hybrid", [])
+
+
+def test_fresh__refuses_unknown_names():
+    with pytest.raises(ParenvsError, match=r"unknown agent 'pp'.*ppo"):
+        fresh("pp", "hybrid", 0)

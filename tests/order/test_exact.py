@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+from drawn_orders import drawn, every_order
+
+import parenvs
+from parenvs.agents.order import exact_order, path_bound, relaxed_bound
+from parenvs.agents.order.heuristics import RULES, by_rule, local_search, neh, random_order
+from parenvs.agents.order.planners import ORDER_PLANNERS
+from parenvs.agents.order.references import fault_of, order_references
+from parenvs.datasets.order.drawing import Tier, draw_ordering
+from parenvs.errors import ParenvsError
+from parenvs.shipped import ORDER_SETS, load_ordering, ordering_steps
+from parenvs.tasks.order.problem import Ordering
+
+
+@pytest.fixture(scope="module")
+def solved():
+    """Small problems, with the length of their best order."""
+    rng = np.random.default_rng(7)
+    problems = [drawn(rng) for _ in range(40)]
+    problems += [draw_ordering(rng, Tier(s, m, ("llama3-8b",))) for s, m in ((4, 6), (8, 5))]
+    return [(p, float(p.length(every_order(p.micro_batches)).min())) for p in problems]
+
+
+def test_bounds__are_never_above_the_optimum(solved):
+    for problem, best in solved:
+        path, relaxed = path_bound(problem), relaxed_bound(problem)
+        assert problem.bound_seconds * (1 - 1e-9) <= path <= best * (1 + 1e-12)
+        assert path <= relaxed.bound <= best * (1 + 1e-12)
+        assert np.allclose(relaxed.share.sum(axis=0), 1)
+        assert np.allclose(relaxed.share.sum(axis=1), 1)
+
+
+def test_bounds__some_are_better_than_the_machine_bound(solved):
+    """A bound that never is would not be worth its time."""
+    assert any(path_bound(p) > 1.01 * p.bound_seconds for p, _ in solved)
+    assert any(relaxed_bound(p).bound > 1.01 * path_bound(p) for p, _ in solved)
+
+
+def test_bounds__equal_micro_batches_are_solved():
+    problem = Ordering(np.full((3, 6), 0.5), np.full((3, 6), 1.0))
+    length = float(problem.length(np.arange(6)))
+    assert relaxed_bound(problem).bound == pytest.approx(length, rel=1e-5)
+
+
+def test_exact_order__is_the_best_of_all(solved):
+    for problem, best in solved:
+        answer = exact_order(problem)
+        assert answer.proven
+        assert answer.length == pytest.approx(best, rel=1e-9)
+        assert answer.bound == answer.length
+        assert answer.report.length_seconds == answer.length
+
+
+def test_exact_order__a_time_limit_leaves_a_bound():
+    problem = load_ordering("order-test/p8-m16-001")
+    answer = exact_order(problem, 0.2)
+    assert sorted(answer.order) == list(range(16))
+    assert problem.bound_seconds * (1 - 1e-5) <= answer.bound <= answer.length
+
+
+def test_heuristics__judge_as_many_orders_as_they_say(monkeypatch):
+    problem = drawn(np.random.default_rng(8), 4, 6)
+    judged = []
+    length = Ordering.length
+
+    def counting(self, orders):
+        judged.append(int(np.prod(np.shape(orders)[:-1])))
+        return length(self, orders)
+
+    monkeypatch.setattr(Ordering, "length", counting)
+    answers = {
+        "neh": lambda: neh(problem),
+        "swap": lambda: local_search(problem, 20, np.random.default_rng(0), width=8),
+        "random": lambda: random_order(problem, 33, np.random.default_rng(0)),
+    }
+    for method, plan in answers.items():
+        judged.clear()
+        answer = plan()
+        assert answer.method == method
+        # The start of ``swap`` is judged as a rule, too, and every answer once more at its end.
+        spare = 2 if method == "swap" else 1
+        assert sum(judged) - spare - (method == "swap") <= answer.evaluations <= sum(judged)
+        assert sorted(answer.order) == list(range(6))
+
+
+def test_heuristics__rules():
+    problem = drawn(np.random.default_rng(9), 3, 6)
+    work = {rule: problem.work[by_rule(problem, rule).order] for rule in RULES}
+    assert (np.diff(work["ascending"]) >= 0).all()
+    assert (np.diff(work["descending"]) <= 0).all()
+    top = int(np.argmax(work["pyramid"]))
+    assert (np.diff(work["pyramid"][: top + 1]) >= 0).all()
+    assert (np.diff(work["pyramid"][top:]) <= 0).all()
+    with pytest.raises(ParenvsError, match="did you mean 'pyramid'"):
+        by_rule(problem, "pyramids")
+
+
+def test_heuristics__more_judged_orders_are_no_worse():
+    problem = load_ordering("order-test/p8-m32-002")
+    lengths = [
+        local_search(problem, count, np.random.default_rng(1)).length for count in (1, 60, 300)
+    ]
+    assert lengths[0] >= lengths[1] >= lengths[2]
+    assert lengths[0] == by_rule(problem, "pyramid").length
+
+
+def test_solve__every_planner():
+    problem = load_ordering("order-test/p4-m8-003")
+    answers = {agent: parenvs.solve(problem, agent=agent, steps=800) for agent in ORDER_PLANNERS}
+    best = answers["exact"]
+    assert best.proven
+    assert all(answer.length >= best.length * (1 - 1e-12) for answer in answers.values())
+    assert answers["swap"].evaluations == answers["random"].evaluations == 100
+    with pytest.raises(ParenvsError, match="unknown agent"):
+        parenvs.solve(problem, agent="ppo")
+    with pytest.raises(ParenvsError, match="not an option of solve"):
+        parenvs.solve(problem, radius=3)
+
+
+def test_references__are_of_the_shipped_problems():
+    known = order_references()
+    names = [f"{name}/{member}" for name in ORDER_SETS for member in ordering_steps(name)]
+    assert sorted(known) == sorted(names)
+    for name in names[::9]:
+        problem = load_ordering(name)
+        assert fault_of(problem, known[name]) == ""
+        assert known[name]["proven"] == (problem.micro_batches == 8)
+    worse = {**known[names[0]], "length": known[names[0]]["length"] * 0.99}
+    assert fault_of(load_ordering(names[0]), worse)

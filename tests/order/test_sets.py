@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+
+from parenvs.datasets.order import drawing as orders
+from parenvs.datasets.order import sets as order_sets
+from parenvs.errors import ParenvsError
+from parenvs.shipped import ORDER_SETS, data_folder, ordering_steps
+
+
+@pytest.mark.parametrize("tier", orders.TIERS)
+@pytest.mark.parametrize("ranges", [orders.INSIDE, orders.OUTSIDE])
+def test_draw_step__has_the_size_and_the_ranges_of_its_tier(tier, ranges):
+    step = orders.draw_step(np.random.default_rng(0), tier, ranges)
+    size = orders.TIERS[tier]
+    assert (len(step.layers), len(step.squares)) == (size.stages, size.micro_batches)
+    assert step.shape.name in size.models
+    assert step.shape.sequence in ranges.tokens
+    assert all(ranges.speeds[0] <= x <= ranges.speeds[1] for x in step.cluster.speeds)
+    assert all(step.shape.sequence <= x <= step.shape.sequence**2 for x in step.squares)
+
+
+def test_draw_ordering__is_deterministic_and_differs_by_seed():
+    one, same, other = (
+        orders.draw_ordering(np.random.default_rng(seed), "p4-m8").fingerprint for seed in (0, 0, 1)
+    )
+    assert one == same != other
+
+
+def test_draw_lengths__are_enough_and_no_longer_than_a_micro_batch():
+    lengths = orders.draw_lengths(np.random.default_rng(0), 10**6, 65536)
+    assert lengths.sum() >= 10**6
+    assert lengths.min() >= orders.SHORTEST
+    assert lengths.max() <= 65536
+
+
+def test_tier_of__unknown():
+    with pytest.raises(ParenvsError, match="did you mean 'p8-m16'"):
+        orders.tier_of("p8-m15")
+
+
+@pytest.mark.parametrize("name", ORDER_SETS)
+def test_order_sets__are_what_the_command_makes(name, tmp_path):
+    assert order_sets.main([name, "--out", str(tmp_path)]) == 0
+    shipped = data_folder() / f"{name}.json"
+    assert (tmp_path / f"{name}.json").read_bytes() == shipped.read_bytes()
+    assert len(ordering_steps(name)) == len(orders.TIERS) * order_sets.SETS[name][0]
+
+
+def test_order_sets__bad_arguments(capsys):
+    assert order_sets.main(["order-training"]) == 2
+    assert "no set 'order-training'" in capsys.readouterr().err

@@ -1,0 +1,345 @@
+"""DataParallel-v0: one dimension of a batch input at a time."""
+
+import copy
+import itertools
+import json
+import pickle
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import partition_toys as toys
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils.env_checker import check_env
+from partition_play import by_mask, equal, iter_of, mask_of
+
+from parenvs import BatchPlan, judge
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.partition.game.single import DataParallelEnv
+from parenvs.wrappers import MaskInObservation
+
+ID = "DataParallel-v0"
+REWARDS = ("paper", "step_time")
+
+
+def make(**kwargs):
+    return gym.make(ID, **kwargs).unwrapped
+
+
+@pytest.fixture
+def mlp(tmp_path):
+    """Arguments of an environment of the small step over two slow devices."""
+    path = tmp_path / "mlp.txt"
+    path.write_text(toys.MLP)
+    return {"instance": str(path), "cluster": toys.toy_cluster(2)}
+
+
+def play(env, choose, check=lambda *_: None):
+    observation, info = env.reset()
+    check(observation, info)
+    rewards, done = [], False
+    while not done:
+        observation, reward, done, truncated, info = env.step(choose(mask_of(env, info)))
+        assert type(reward) is float
+        assert truncated is False
+        check(observation, info)
+        rewards.append(reward)
+    return rewards
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"masked": False}, {"reward": "step_time"}])
+@pytest.mark.parametrize("name", toys.INSTANCES)
+def test_data_parallel__check_env(name, kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(make(instance=name, **kwargs), skip_render_check=True)
+
+
+@pytest.mark.parametrize("reward", REWARDS)
+@pytest.mark.parametrize("name", toys.INSTANCES)
+def test_data_parallel__random_episodes(name, reward):
+    """With the mask no conflict, always complete, and the return is the judge's value."""
+    env, rng = make(instance=name, reward=reward), np.random.default_rng(0)
+    problem = toys.shipped(name)
+
+    def check(observation, info):
+        assert env.observation_space.contains(observation)
+
+    for _ in range(10):
+        rewards = play(env, by_mask(rng), check)
+        assert -1.0 not in rewards
+        assert len(rewards) == env.episode_steps == len(env.space.dimensions)
+        plan = env.plan()
+        assert type(plan) is BatchPlan
+        report = judge(plan, problem)
+        assert report.legal, report.reasons
+        assert sum(rewards) == pytest.approx(report.value(reward), abs=1e-9)
+        assert float(env.space.problem.value(report.chosen)) == report.value(reward)
+
+
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
+@pytest.mark.parametrize("reward", REWARDS)
+def test_data_parallel__every_episode(name, reward):
+    """All answers to all questions: illegal exactly where the closure says so."""
+    env, problem = make(instance=name, reward=reward, masked=False), toys.shipped(name)
+    count, complete = env.episode_steps, {}
+    for actions in itertools.product((0, 1), repeat=count):
+        closure = toys.Closure(problem, "inputs")
+        observation, info = env.reset()
+        assert (observation["decisions"] == -1).all()
+        total, decided = 0.0, [-1] * len(closure.label)
+        for action in actions:
+            assert mask_of(env, info).all()
+            dimension = int(env.space.questions[observation["position"]])
+            allowed = closure.may(dimension)
+            news = not closure.stuck[dimension] and closure.label[dimension] not in closure.known
+            observation, paid, done, _, info = env.step(action)
+            if action not in allowed:
+                assert (paid, done) == (-1.0, True)
+                break
+            closure.decide(dimension, action)
+            decided[dimension] = action
+            assert observation["decisions"].tolist() == decided
+            if reward == "paper":
+                assert paid == (0.4 if action else 0.1)
+            else:
+                gain = problem.gain_seconds[closure.label[dimension]]
+                expected = gain / problem.replicate_seconds if action and news else 0
+                assert paid == pytest.approx(expected)
+            total += paid
+        else:
+            assert done
+            complete[actions] = total
+            assert judge(env.plan(), problem).value(reward) == pytest.approx(total)
+    assert complete
+    best = exact_partition(env.space.problem).value
+    assert max(complete.values()) == pytest.approx(best)
+    sets = toys.independent_sets(problem, "inputs")
+    assert len(complete) == len(sets)
+
+
+def test_data_parallel__mask_is_the_closure():
+    for name in toys.INSTANCES:
+        env, problem, rng = make(instance=name), toys.shipped(name), np.random.default_rng(0)
+        for _ in range(5):
+            closure = toys.Closure(problem, "inputs")
+            observation, info = env.reset()
+            done = False
+            while not done:
+                dimension = int(env.space.questions[observation["position"]])
+                mask = mask_of(env, info)
+                assert set(np.flatnonzero(mask).tolist()) == closure.may(dimension)
+                action = by_mask(rng)(mask)
+                closure.decide(dimension, action)
+                observation, _, done, _, info = env.step(action)
+            assert observation["decisions"].tolist() == closure.decisions()
+
+
+@pytest.mark.parametrize("name", toys.INSTANCES)
+def test_data_parallel__the_optimum_is_the_batch(name):
+    """Splitting the first dimension of every input, which the constant action 1 does if masked."""
+    env = make(instance=name)
+    total = sum(play(env, lambda mask: int(mask[1])))
+    problem = toys.shipped(name)
+    ranks = [len(problem.graph.shape(problem.graph.parameter_tensor[i])) for i in problem.inputs]
+    plan = env.plan()
+    assert plan.partition == {problem.graph.paths[i]: 0 for i in problem.inputs}
+    found = exact_partition(env.space.problem)
+    assert total == pytest.approx(found.value)
+    assert total == pytest.approx(0.1 * sum(ranks) + 0.3 * len(ranks))
+
+
+def test_data_parallel__known_by_hand(mlp):
+    """Batch x 0 and y 0, the input width x 1, the output width y 1: three classes."""
+    env = make(**mlp)
+    observation, _ = env.reset()
+    names = toys.Closure(env.space.problem, "inputs").names
+    assert names == [("x", 0), ("x", 1), ("y", 0), ("y", 1)]
+    assert [names[k] for k in env.space.questions] == [("x", 0), ("y", 0), ("x", 1), ("y", 1)]
+    assert play(env, iter_of([1, 1, 0, 0])) == [0.4, 0.4, 0.1, 0.1]
+    assert env.plan().partition == {"x": 0, "y": 0}
+    assert play(env, iter_of([1, 0])) == [0.4, -1.0]
+    assert play(env, iter_of([1, 1, 1])) == [0.4, 0.4, -1.0]
+    assert play(env, iter_of([0, 1])) == [0.1, -1.0]
+    assert play(env, iter_of([0, 0, 1, 1])) == [0.1, 0.1, 0.4, 0.4]
+    assert env.plan().partition == {"x": 1, "y": 1}
+    assert observation["stake"][0] == 0.5
+
+
+def test_data_parallel__step_time_by_hand(mlp):
+    env = make(**mlp, reward="step_time")
+    problem = env.space.problem
+    batch = problem.gain_seconds[problem.chosen({"x": 0})][0] / problem.replicate_seconds
+    questions = [
+        toys.Closure(problem, "inputs").names[k] for k in env.space.questions.tolist()
+    ]  # fmt: skip
+    at = questions.index(("x", 0))
+    rewards = play(env, by_what(env, {("x", 0), ("y", 0)}))
+    assert rewards[at] == pytest.approx(batch)
+    assert rewards[questions.index(("y", 0))] == 0  # the same class, earlier or later
+    assert sum(rewards) == pytest.approx(batch)
+
+
+def by_what(env, chosen):
+    names = toys.Closure(env.space.problem, "inputs").names
+    return iter_of([int(names[k] in chosen) for k in env.space.questions.tolist()])
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("action", [2, -1, 10**6, np.int64(2), np.int64(-1), 2**63])
+def test_data_parallel__illegal_actions(action, first, masked):
+    env = make(instance="vgg-19", masked=masked)
+    observation, _ = env.reset()
+    for _ in range(first):
+        observation, *_ = env.step(0)
+    after, reward, done, truncated, info = env.step(action)
+    assert (reward, done, truncated) == (-1.0, True, False)
+    assert equal(after, observation)
+    assert mask_of(env, info).all()
+    for again in (0, 1, 2, -1):
+        assert env.step(again)[1:4] == (-1.0, True, False)
+
+
+def test_data_parallel__steps_after_the_end():
+    env = make(instance="vgg-19")
+    play(env, lambda mask: int(mask[1]))
+    plan = env.plan()
+    for action in (0, 1, 2, -1):
+        observation, reward, done, _, info = env.step(action)
+        assert (reward, done) == (-1.0, True)
+        assert env.observation_space.contains(observation)
+        assert mask_of(env, info).all()
+        assert env.plan() == plan
+
+
+def test_data_parallel__a_masked_action_is_refused():
+    env = make(instance="vgg-19")
+    _, info = env.reset()
+    while info["action_mask"].all():
+        *_, info = env.step(1)
+    banned = int(np.flatnonzero(info["action_mask"] == 0)[0])
+    assert env.step(banned)[1:3] == (-1.0, True)
+
+
+@pytest.mark.parametrize("fork", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_data_parallel__fork(fork):
+    env = make(instance="vgg-19")
+    env.reset()
+    env.step(1)
+    other = fork(env)
+    rest = []
+    done, rng = False, np.random.default_rng(0)
+    while not done:
+        action = by_mask(rng)(other.action_masks())
+        outcome = other.step(action)
+        rest.append((action, outcome))
+        done = outcome[2]
+    assert len(rest) == env.episode_steps - 1
+    for action, outcome in rest:
+        mine = env.step(action)
+        assert equal(mine[0], outcome[0])
+        assert mine[1:4] == outcome[1:4]
+        assert equal(mine[4], outcome[4])
+    assert env.plan() == other.plan()
+
+
+def test_data_parallel__determinism():
+    one, other = make(instance="bert-48"), make(instance="bert-48")
+    rng = np.random.default_rng(0)
+    for seed in range(5):
+        a, b = one.reset(seed=seed), other.reset(seed=seed + 1)
+        done = False
+        while not done:
+            assert equal(a[0], b[0])
+            assert equal(a[-1], b[-1])
+            action = by_mask(rng)(a[-1]["action_mask"])
+            a, b = one.step(action), other.step(action)
+            assert a[1:4] == b[1:4]
+            done = a[2]
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"instance": "vgg-19"},
+        {"instance": "bert-48", "cluster": "A", "reward": "step_time", "masked": False},
+        {"instance": "vgg-19", "devices": 4, "uneven": "forbid"},
+        {"instance": "vgg-19", "rules": "automap"},
+    ],
+)
+def test_data_parallel__spec_round_trip(kwargs):
+    env = gym.make(ID, **kwargs)
+    again = gym.make(EnvSpec.from_json(env.spec.to_json()))
+    assert again.spec.kwargs == json.loads(json.dumps(env.spec.kwargs))
+    one, other = env.unwrapped, again.unwrapped
+    assert one.space is other.space
+    assert (one.masked, one.plan().instance) == (other.masked, kwargs["instance"])
+    rewards = [play(e, by_mask(np.random.default_rng(0))) for e in (one, other)]
+    assert rewards[0] == rewards[1]
+    assert one.plan() == other.plan()
+
+
+def test_data_parallel__vector_and_mask_in_observation():
+    envs = gym.make_vec(
+        ID, num_envs=2, vectorization_mode="sync", wrappers=[MaskInObservation], instance="vgg-19"
+    )
+    observation, info = envs.reset(seed=0)
+    done = np.zeros(2, dtype=bool)
+    while not done.any():
+        assert np.array_equal(observation["action_mask"], info["action_mask"])
+        observation, rewards, done, _, info = envs.step(
+            observation["action_mask"][:, 1].astype(int)
+        )
+        assert rewards[0] == rewards[1] > 0
+    assert done.all()
+    assert envs.observation_space.contains(observation)
+
+
+def test_data_parallel__maskable_ppo():
+    ppo = pytest.importorskip("sb3_contrib").MaskablePPO
+    env = gym.make(ID, instance="vgg-19")
+    ppo("MultiInputPolicy", env, n_steps=32, batch_size=16, n_epochs=1, seed=0).learn(64)
+
+
+@pytest.mark.parametrize("mode", ["ansi", "rgb_array"])
+def test_data_parallel__render(mlp, mode):
+    env = make(**mlp, render_mode=mode)
+    env.reset()
+    pictures = [env.render()]
+    env.step(1)
+    pictures.append(env.render())
+    if mode == "ansi":
+        assert all(isinstance(x, str) and x for x in pictures)
+    else:
+        assert {(x.shape, x.dtype) for x in pictures} == {((800, 1280, 3), np.dtype(np.uint8))}
+    assert not np.array_equal(*pictures)
+
+
+def test_data_parallel__nothing_to_decide():
+    """The loss of T5 reduces over the batch, which automap forbids."""
+    for name in ("t5-base", "t5-11b"):
+        with pytest.raises(InfeasibleError, match="no dimension of any batch input can be"):
+            make(instance=name, rules="automap")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"instance": "vgg19"}, "did you mean 'vgg-19'"),
+        ({"devices": 1}, "devices: partitioning needs at least 2"),
+        ({"reward": "speed"}, "reward must be one of"),
+        ({"rules": "gspmd"}, "rules must be one of"),
+        ({"cluster": "B", "devices": 8}, "devices: 8 asked for, but the cluster has 24"),
+    ],
+)
+def test_data_parallel__bad_arguments(kwargs, words):
+    with pytest.raises(ParenvsError, match=words):
+        make(**{"instance": "vgg-19", **kwargs})
+
+
+def test_data_parallel__unknown_render_mode():
+    with pytest.raises(ValueError, match="render_mode must be one of"):
+        DataParallelEnv(instance="vgg-19", render_mode="human")

@@ -1,0 +1,243 @@
+"""The exact partitioner against every legal choice, and the optima that are known."""
+
+from dataclasses import replace
+
+import numpy as np
+import partition_toys as toys
+import pytest
+
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.reference import optimum
+from parenvs.errors import InfeasibleError
+
+OPERATOR, INPUTS = "operator-partition", "data-parallel"
+SETTINGS = (  # task, reward, and what may be decided
+    (OPERATOR, "paper", None),
+    (OPERATOR, "step_time", None),
+    (INPUTS, "paper", None),
+    (INPUTS, "step_time", None),
+    (OPERATOR, "step_time", "variables"),
+    (OPERATOR, "paper", "all"),
+)
+OWN = [(OPERATOR, "step_time"), (OPERATOR, "paper")]
+KNOWN = {  # partitioned variable dimensions at most: shardy, automap
+    "vgg-19": (29, 27),
+    "t5-base": (343, 218),
+    "t5-3b": (679, 434),
+    "t5-11b": (679, 434),
+    "bert-48": (486, 484),
+}
+EXACT = {"rel": 1e-12, "abs": 1e-12}
+
+
+@pytest.fixture(scope="module", params=["shardy", "automap"])
+def vgg(request):
+    """VGG-19, every legal choice of its classes, and what each needs."""
+    problem = toys.shipped("vgg-19", request.param)
+    table = toys.independent_sets(problem, "all")
+    return problem, table, toys.Simulation(problem).peaks(table)
+
+
+def check(problem, answer, scope=None):
+    """A legal choice of the scope, worth what it says, and proven."""
+    assert problem.legal(answer.chosen)
+    assert set(np.flatnonzero(answer.chosen)) <= set(problem.decidable(scope).tolist())
+    assert answer.value == pytest.approx(problem.value(answer.chosen), **EXACT)
+    assert (answer.status, answer.method) == ("optimal", "exact")
+    assert answer.reward == problem.reward
+    assert answer.bound >= answer.value
+    assert answer.bound == pytest.approx(answer.value, rel=1e-9, abs=1e-9)
+    assert answer.seconds >= 0
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("name", KNOWN)
+def test_partition_exact__known_optima(name, index):
+    problem = toys.shipped(name, ("shardy", "automap")[index])
+    answer = exact_partition(problem)
+    check(problem, answer)
+    assert problem.counts("variables")[answer.chosen].sum() == KNOWN[name][index]
+    dims = len(problem.classes.variable_dimensions)
+    assert answer.value == pytest.approx(0.1 * dims + 0.3 * KNOWN[name][index])
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_partition_exact__equals_brute_force_on_random_programs(seed):
+    graph = toys.random_problem(seed, steps=16)
+    for task, reward, scope in SETTINGS:
+        problem = toys.asked(graph, task, reward)
+        answer = exact_partition(problem, scope=scope)
+        check(problem, answer, scope)
+        values = problem.value(toys.independent_sets(problem, scope or problem.scope))
+        assert answer.value == pytest.approx(values.max(), **EXACT)
+
+
+@pytest.mark.parametrize(("task", "reward", "scope"), SETTINGS)
+def test_partition_exact__equals_brute_force_on_vgg(vgg, task, reward, scope):
+    graph, table, _ = vgg
+    problem = toys.asked(graph, task, reward)
+    allowed = np.isin(np.arange(table.shape[1]), problem.decidable(scope))
+    values = problem.value(table[~table[:, ~allowed].any(axis=1)])
+    answer = exact_partition(problem, scope=scope)
+    check(problem, answer, scope)
+    assert answer.value == pytest.approx(values.max(), **EXACT)
+
+
+def against(problem, table, peaks, limit, scope=None):
+    """The best within a limit, or none, as every choice says."""
+    fits = peaks <= limit
+    if not fits.any():
+        with pytest.raises(InfeasibleError) as error:
+            exact_partition(problem, limit, scope)
+        text = str(error.value)
+        assert f"no partition fits {limit:,.0f} bytes a device" in text
+        assert "the smallest found needs" in text
+        needed = float(text.split("needs ")[1].split(", ")[0].replace(",", ""))
+        assert round(needed) >= round(peaks.min())
+        return False
+    answer = exact_partition(problem, limit, scope)
+    check(problem, answer, scope)
+    assert problem.footprint.memory(answer.chosen).peak <= limit + 1
+    assert answer.value == pytest.approx(problem.value(table[fits]).max(), **EXACT)
+    return True
+
+
+# The others up to 30 are of the same kind, and three of them take 7 seconds each.
+@pytest.mark.parametrize("seed", [*range(11), *range(18, 30)])
+def test_partition_exact__memory_limits_on_random_programs(seed):
+    """Limits between the least and the largest peak, and some beyond."""
+    problem, rng = toys.random_problem(seed, steps=13), np.random.default_rng(seed)
+    timed = toys.timed(problem)
+    table = toys.independent_sets(timed, timed.scope)
+    peaks = np.array([problem.footprint.memory(chosen).peak for chosen in table])
+    low, high = peaks.min(), peaks.max()
+    limits = [*rng.uniform(low, high, 3), low - 3, high + 3, low + 0.5, rng.choice(peaks) + 0.5]
+    for limit in limits:
+        if np.abs(peaks - limit).min() > 1.5 or limit in limits[-2:]:  # a byte is tolerated
+            against(timed, table, peaks, float(limit))
+            against(problem, table, peaks, float(limit), "all")
+
+
+@pytest.mark.parametrize(("task", "reward"), OWN)
+def test_partition_exact__memory_limits_on_vgg(vgg, task, reward):
+    graph, table, peaks = vgg
+    problem = toys.asked(graph, task, reward)
+    allowed = np.isin(np.arange(table.shape[1]), problem.decidable())
+    kept = ~table[:, ~allowed].any(axis=1)
+    table, peaks = table[kept], peaks[kept]
+    rng = np.random.default_rng(0)
+    limits = [*rng.uniform(peaks.min(), peaks.max(), 12), peaks.min() - 2, peaks.min() + 1]
+    found = [against(problem, table, peaks, float(x)) for x in limits]
+    assert found[-2:] == [False, True]
+
+
+@pytest.mark.parametrize("share", [1e-5, 1e-7, 1e-9])
+@pytest.mark.parametrize(("task", "reward"), OWN)
+def test_partition_exact__memory_limits_just_below_a_better_choice(vgg, task, reward, share):
+    """A solver takes a limit as met within a tolerance; the answer may not."""
+    graph, table, peaks = vgg
+    problem = toys.asked(graph, task, reward)
+    allowed = np.isin(np.arange(table.shape[1]), problem.decidable())
+    kept = ~table[:, ~allowed].any(axis=1)
+    table, peaks = table[kept], peaks[kept]
+    values = problem.value(table)
+    order = np.lexsort((-values, peaks))
+    rising = np.flatnonzero(np.diff(np.maximum.accumulate(values[order])) > 1e-9) + 1
+    assert rising.size
+    for i in order[rising][-3:]:
+        against(problem, table, peaks, float(peaks[i] * (1 - share) - 2))
+
+
+@pytest.mark.parametrize("limit", [0.0, 1.0])
+def test_partition_exact__no_memory_at_all(limit):
+    problem = toys.problem_of(toys.MLP)
+    with pytest.raises(InfeasibleError, match="no partition fits"):
+        exact_partition(problem, memory_limit=limit)
+
+
+def test_partition_exact__says_by_how_much_it_misses():
+    """Parameters, state and inputs of a half, and what is alive then, are known by hand."""
+    problem = toys.problem_of(toys.MLP)
+    table = toys.independent_sets(problem, "all")
+    least = min(problem.footprint.memory(chosen).peak for chosen in table)
+    limit = least - 100
+    with pytest.raises(InfeasibleError) as error:
+        exact_partition(toys.timed(problem), limit)
+    assert f"no partition fits {limit:,.0f} bytes a device" in str(error.value)
+    assert f"needs {least:,.0f}, 100 more" in str(error.value)
+
+
+def test_partition_exact__by_hand():
+    problem = toys.problem_of(toys.MLP)
+    assert exact_partition(problem).value == pytest.approx(1.0)
+    assert exact_partition(toys.asked(problem, INPUTS)).value == pytest.approx(0.4 + 0.6)
+    answer = exact_partition(toys.timed(problem))
+    gains = {
+        name: problem.gain_seconds[problem.chosen(dict([name]))][0]
+        for name in (("w1", 0), ("w1", 1), ("w2", 1), ("x", 0))
+    }
+    rate = problem.replicate_seconds
+    options = [0, gains["w1", 1], gains["x", 0]]
+    options += [gains["w1", 0], gains["w2", 1], gains["w1", 0] + gains["w2", 1]]
+    assert answer.value == pytest.approx(max(options) / rate)
+
+
+def test_partition_exact__nothing_to_decide():
+    """T5 under automap: no batch dimension; every dimension is replicated, and that is proven."""
+    problem = toys.shipped("t5-base", "automap", task=INPUTS)
+    answer = exact_partition(problem)
+    assert not answer.chosen.any()
+    assert answer.value == answer.bound == pytest.approx(0.4)
+    with pytest.raises(InfeasibleError):
+        exact_partition(problem, memory_limit=1e9)
+
+
+def test_partition_exact__what_costs_time_is_left_alone():
+    """Over a network of 1 kB/s nothing that needs an all-reduce is worth its time."""
+    graph = toys.read(toys.MLP)
+    cluster = {**toys.toy_cluster(2), "intra_bw": 1e3, "inter_bw": 1e3}
+    problem = toys.Partitioning.build(graph, cluster, reward="step_time")
+    answer = exact_partition(problem)
+    assert not (answer.chosen & (problem.gain_seconds <= 0)).any()
+    check(problem, answer)
+    assert answer.value >= 0
+
+
+@pytest.mark.parametrize("name", ["t5-base", "t5-3b", "bert-48"])
+def test_partition_exact__tight_memory_on_transformers(name):
+    """Of the choices that fit, none drawn at random is better."""
+    problem, rng = toys.shipped(name), np.random.default_rng(0)
+    free = exact_partition(problem, scope="all")
+    top = problem.footprint.memory(free.chosen).peak
+    limit = 0.6 * top
+    answer = exact_partition(problem, limit, "all")
+    assert problem.footprint.memory(answer.chosen).peak <= limit + 1
+    assert answer.value < free.value
+    for _ in range(10):
+        chosen = toys.random_choice(problem, rng)
+        if problem.footprint.memory(chosen).peak <= limit:
+            assert problem.value(chosen) <= answer.value + 1e-9
+
+
+def test_partition_exact__optimum_of_a_space():
+    for task, reward in (("operator-partition", "paper"), ("data-parallel", "step_time")):
+        space = toys.space_of(toys.shipped("vgg-19"), task, reward)
+        best = exact_partition(space.problem).value
+        assert optimum(space) == best
+
+
+def test_partition_exact__a_looser_limit_is_never_worse():
+    problem = toys.shipped("t5-base")
+    values = [exact_partition(problem, limit).value for limit in (45e9, 60e9, 80e9, 120e9, 200e9)]
+    assert values == sorted(values)
+    assert values[-1] == exact_partition(problem).value
+    assert values[0] < values[-1]
+
+
+def test_partition_exact__the_device_may_be_larger():
+    """The bandwidth of the memory changes seconds, its size does not."""
+    problem = toys.problem_of(toys.MLP)
+    device = replace(problem.cluster.device, memory_bytes=1.0)
+    small = toys.Partitioning.build(problem.graph, replace(problem.cluster, device=device))
+    one, other = (exact_partition(toys.timed(p)) for p in (problem, small))
+    assert one.value == other.value

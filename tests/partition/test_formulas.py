@@ -1,0 +1,271 @@
+"""Seconds of instructions: the roofline by hand, loops, branches, and the shipped graphs."""
+
+from dataclasses import replace
+
+import numpy as np
+import partition_toys as toys
+import pytest
+
+from parenvs import load_graph
+from parenvs.cluster import DEVICES, Device
+from parenvs.tasks.partition.formulas import (
+    instruction_seconds,
+    paper_return,
+    paper_reward,
+    runs,
+)
+
+DEVICE = Device("toy", peak_flops=100.0, memory_bw=10.0, memory_bytes=1.0)
+
+
+def by_opcode(graph, seconds):
+    """Opcode -> seconds of its only instruction, or a list of those of several."""
+    found = {}
+    for (opcode, _, _), time in zip(toys.instructions(graph), seconds, strict=True):
+        found.setdefault(opcode, []).append(float(time))
+    return {opcode: times[0] if len(times) == 1 else times for opcode, times in found.items()}
+
+
+def small(lines, root="add.1 = f32[8,8]{1,0} add(dot.1, x.1)"):
+    square = "f32[8,8]{1,0}"
+    return toys.read(toys.module({"w": square, "x": square}, lines, root))
+
+
+DOT = "dot.1 = f32[8,8]{1,0} dot(w.1, x.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+
+
+def test_formulas__roofline_by_hand():
+    """A sum is bound by three times 256 bytes, the product by 2 8 8 8 FLOPs where they are slow."""
+    graph = small([DOT])
+    found = by_opcode(graph, instruction_seconds(graph, replace(DEVICE, peak_flops=10.0)))
+    assert found == {
+        "parameter": [0, 0],
+        "dot": pytest.approx(1024 / (0.5 * 10)),  # the bytes would take 76.8
+        "add": pytest.approx(768 / 10),  # the FLOPs would take 12.8
+    }
+
+
+def test_formulas__the_larger_of_both():
+    graph = small([DOT])
+    for peak, bandwidth, dot, add in (
+        (10.0, 100.0, 1024 / 5, 64 / 5),  # both by FLOPs: 7.68 for their bytes
+        (100.0, 100.0, 1024 / 50, 768 / 100),  # one by each
+        (1e6, 10.0, 768 / 10, 768 / 10),  # both by bytes
+    ):
+        device = replace(DEVICE, peak_flops=peak, memory_bw=bandwidth)
+        found = by_opcode(graph, instruction_seconds(graph, device))
+        assert found["dot"] == pytest.approx(dot, rel=1e-14)
+        assert found["add"] == pytest.approx(add, rel=1e-14)
+
+
+def test_formulas__efficiency():
+    graph = small([DOT])
+    device = replace(DEVICE, memory_bw=1e9)
+    full = by_opcode(graph, instruction_seconds(graph, device, efficiency=1.0))
+    half = by_opcode(graph, instruction_seconds(graph, device))
+    assert full["dot"] == pytest.approx(1024 / 100)
+    assert half["dot"] == pytest.approx(2 * full["dot"])
+
+
+def test_formulas__free_instructions_cost_nothing():
+    lines = [
+        "one.1 = f32[] constant(1)",
+        "two.1 = f32[] add(one.1, one.1)",
+        "all.1 = f32[8,8]{1,0} broadcast(two.1), dimensions={}",
+        "ramp.1 = f32[8,8]{1,0} iota(), iota_dimension=0",
+        "mask.1 = f32[8,8]{1,0} multiply(all.1, ramp.1)",
+        DOT,
+        "sub.1 = f32[8,8]{1,0} subtract(dot.1, mask.1)",
+    ]
+    graph = small(lines, "neg.1 = f32[8,8]{1,0} negate(sub.1)")
+    found = by_opcode(graph, instruction_seconds(graph, DEVICE))
+    for opcode in ("constant", "add", "broadcast", "iota", "multiply"):
+        assert found[opcode] == 0, opcode
+    assert found["subtract"] == pytest.approx(3 * 256 / 10)  # it reads the mask all the same
+    assert found["negate"] == pytest.approx(2 * 256 / 10)
+
+
+def test_formulas__loops_count_their_trips():
+    """Seven times a product and a counter; the condition's comparison runs as often."""
+    graph = toys.read(toys.LOOP)
+    seconds = instruction_seconds(graph, DEVICE)
+    found = by_opcode(graph, seconds)
+    assert found["dot"] == pytest.approx(7 * 3 * 64 / 10)
+    assert found["while"] == 0
+    assert found["compare"] == pytest.approx(7 * (4 + 4 + 1) / 10)
+    counter, last = found["add"]
+    assert counter == pytest.approx(7 * 12 / 10)
+    assert last == pytest.approx(3 * 64 / 10)
+    assert seconds.sum() == pytest.approx(
+        sum(7 * x for x in (19.2, 0.9, 1.2)) + 3 * 6.4 + 2 * (2 * 6.4)
+    )
+    assert runs(graph, seconds).tolist() == toys.slow_runs(graph, seconds).tolist()
+
+
+def test_formulas__loop_without_a_trip():
+    graph = toys.read(toys.LOOP.replace("constant(9)", "constant(2)"))
+    found = by_opcode(graph, instruction_seconds(graph, DEVICE))
+    assert found["dot"] == 0
+    assert found["tanh"] > 0
+
+
+NESTED = toys.LOOP.replace(
+    "  ROOT r.1 = (s32[], f32[4,4]{1,0}, f32[4,4]{1,0}) tuple(next.1, dot.1, z.1)",
+    "  start.1 = s32[] constant(4)\n"
+    "  u.1 = (s32[], f32[4,4]{1,0}) tuple(start.1, dot.1)\n"
+    "  inner.1 = (s32[], f32[4,4]{1,0}) while(u.1), condition=inner_condition, body=inner_body\n"
+    "  v.1 = f32[4,4]{1,0} get-tuple-element(inner.1), index=1\n"
+    "  ROOT r.1 = (s32[], f32[4,4]{1,0}, f32[4,4]{1,0}) tuple(next.1, v.1, z.1)",
+).replace(
+    "HloModule loop\n",
+    "HloModule nested\n"
+    "inner_body {\n"
+    "  t.5 = (s32[], f32[4,4]{1,0}) parameter(0)\n"
+    "  i.5 = s32[] get-tuple-element(t.5), index=0\n"
+    "  one.5 = s32[] constant(1)\n"
+    "  next.5 = s32[] add(i.5, one.5)\n"
+    "  x.5 = f32[4,4]{1,0} get-tuple-element(t.5), index=1\n"
+    "  e.5 = f32[4,4]{1,0} exponential(x.5)\n"
+    "  ROOT r.5 = (s32[], f32[4,4]{1,0}) tuple(next.5, e.5)\n"
+    "}\n"
+    "inner_condition {\n"
+    "  t.6 = (s32[], f32[4,4]{1,0}) parameter(0)\n"
+    "  i.6 = s32[] get-tuple-element(t.6), index=0\n"
+    "  n.6 = s32[] constant(7)\n"
+    "  ROOT lt.6 = pred[] compare(i.6, n.6), direction=LT\n"
+    "}\n",
+)
+
+
+def test_formulas__nested_loops_multiply():
+    graph = toys.read(NESTED)
+    seconds = instruction_seconds(graph, DEVICE)
+    found = by_opcode(graph, seconds)
+    assert found["dot"] == pytest.approx(7 * 19.2)
+    assert found["exponential"] == pytest.approx(7 * 3 * 12.8)
+    np.testing.assert_allclose(seconds, toys.slow_seconds(graph, DEVICE), rtol=1e-14)
+
+
+def test_formulas__conditional_takes_its_longest_branch():
+    graph = toys.read(toys.BRANCHES)
+    seconds = instruction_seconds(graph, DEVICE)
+    found = by_opcode(graph, seconds)
+    assert found["dot"] == pytest.approx(19.2)
+    assert found["add"] == pytest.approx([19.2, 19.2])
+    assert found["tanh"] == pytest.approx([12.8, 0])  # before it, and in the other branch
+    assert found["conditional"] == 0
+    # The order of the branches does not matter.
+    turned = toys.BRANCHES.replace("true_computation=short", "true_computation=?")
+    turned = turned.replace("false_computation=long", "false_computation=short")
+    turned = toys.read(turned.replace("true_computation=?", "true_computation=long"))
+    assert instruction_seconds(turned, DEVICE).sum() == pytest.approx(seconds.sum())
+
+
+def in_a_branch(trips):
+    """A loop in the short branch, which then is the longer one."""
+    body = toys.LOOP.replace("HloModule loop\n", "").split("ENTRY")[0]
+    body = body.replace("constant(9)", f"constant({2 + trips})")
+    return toys.BRANCHES.replace("HloModule branches\n", f"HloModule both\n{body}").replace(
+        "  ROOT s.1 = f32[4,4]{1,0} tanh(a.1)",
+        "  start.7 = s32[] constant(2)\n"
+        "  t.7 = (s32[], f32[4,4]{1,0}, f32[4,4]{1,0}) tuple(start.7, a.1, a.1)\n"
+        "  loop.7 = (s32[], f32[4,4]{1,0}, f32[4,4]{1,0}) while(t.7), condition=condition, "
+        "body=body\n"
+        "  ROOT s.7 = f32[4,4]{1,0} get-tuple-element(loop.7), index=1",
+    )
+
+
+@pytest.mark.parametrize("trips", [1, 50])
+def test_formulas__what_is_in_a_loop_counts_for_its_branch(trips):
+    """50 products in a loop take longer than one product and two sums; one product does not."""
+    graph = toys.read(in_a_branch(trips))
+    seconds = instruction_seconds(graph, DEVICE)
+    looped = trips * (19.2 + 0.9 + 1.2)
+    assert seconds.sum() == pytest.approx(12.8 + max(looped, 3 * 19.2))
+    np.testing.assert_allclose(seconds, toys.slow_seconds(graph, DEVICE), rtol=1e-14)
+
+
+def test_formulas__branches_in_a_loop():
+    """Each of the seven trips takes the longest branch."""
+    branches = toys.BRANCHES.replace("HloModule branches\n", "").split("ENTRY")[0]
+    text = toys.LOOP.replace("HloModule loop\n", f"HloModule both\n{branches}").replace(
+        "  dot.1 = f32[4,4]{1,0} dot(x.1, z.1), lhs_contracting_dims={1}, "
+        "rhs_contracting_dims={0}\n",
+        "  yes.1 = pred[] compare(i.1, one.1), direction=EQ\n"
+        "  dot.1 = f32[4,4]{1,0} conditional(yes.1, x.1, z.1), true_computation=short, "
+        "false_computation=long\n",
+    )
+    graph = toys.read(text)
+    seconds = instruction_seconds(graph, DEVICE)
+    found = by_opcode(graph, seconds)
+    assert found["dot"] == pytest.approx(7 * 19.2)
+    assert found["tanh"] == pytest.approx([12.8, 0])
+    np.testing.assert_allclose(seconds, toys.slow_seconds(graph, DEVICE), rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
+@pytest.mark.parametrize("device", ["v100", "h100"])
+def test_formulas__shipped_graphs(name, device):
+    graph, chip = load_graph(name), DEVICES[device]
+    seconds = instruction_seconds(graph, chip)
+    np.testing.assert_allclose(seconds, toys.slow_seconds(graph, chip), rtol=1e-13)
+    assert not seconds[graph.free].any()
+    # The step cannot be faster than its FLOPs at full efficiency.
+    assert seconds.sum() > graph.total_flops / chip.peak_flops
+
+
+@pytest.mark.parametrize(
+    ("device", "peaks"),
+    [("a100", {"f32": 156e12, "bf16": 312e12}), ("v100", {"f32": 15.7e12, "bf16": 15.7e12})],
+)
+def test_formulas__the_type_of_elements_decides_the_peak(device, peaks):
+    """A product runs at the peak of its operands' type, also where its result is wider."""
+    text = """HloModule types
+ENTRY main {
+  a.1 = f32[512,512]{1,0} parameter(0)
+  b.2 = bf16[512,512]{1,0} parameter(1)
+  dot.3 = f32[512,512]{1,0} dot(a.1, a.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  dot.4 = f32[512,512]{1,0} dot(b.2, b.2), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT add.5 = f32[512,512]{1,0} add(dot.3, dot.4)
+}
+"""
+    graph = toys.read(text)
+    chip = replace(DEVICES[device], memory_bw=float("inf"))
+    full, half = by_opcode(graph, instruction_seconds(graph, chip))["dot"]
+    assert full == 2 * 512**3 / (0.5 * peaks["f32"])
+    assert half == 2 * 512**3 / (0.5 * peaks["bf16"])
+    slow = by_opcode(graph, instruction_seconds(graph, chip.at("fp32")))["dot"]
+    assert slow == pytest.approx([2 * 512**3 / (0.5 * chip.peak("fp32"))] * 2)
+
+
+def test_formulas__scan_of_a_jax_function():
+    """Twelve layers in a loop take as long as twelve layers, give or take what a loop adds."""
+    jax = pytest.importorskip("jax")
+    import jax.numpy as jnp
+
+    from parenvs import Graph
+
+    def layer(x, w):
+        return jnp.tanh(x @ w), None
+
+    def unrolled(w, x):
+        for k in range(12):
+            x = jnp.tanh(x @ w[k])
+        return x
+
+    shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((12, 64, 64), (32, 64))]
+    looped = Graph.from_jax(lambda w, x: jax.lax.scan(layer, x, w)[0], *shapes)
+    flat = Graph.from_jax(unrolled, *shapes)
+    one, other = (by_opcode(g, instruction_seconds(g, DEVICES["v100"])) for g in (looped, flat))
+    assert one["dot"] == pytest.approx(sum(other["dot"]))
+    assert one["tanh"] == pytest.approx(sum(other["tanh"]))
+
+
+def test_formulas__returns_of_the_paper():
+    """0.1 for each dimension, 0.4 for a partitioned one (arXiv 2007.04069, section 3.3)."""
+    assert paper_reward(1) == 0.4
+    assert paper_reward(0) == 0.1
+    assert paper_reward(0, 3) == pytest.approx(0.3)
+    linear = paper_return(5, np.array([2, 1]))
+    chosen = np.array([[False, False], [True, False], [True, True]])
+    assert linear.value(chosen) == pytest.approx([0.5, 2 * 0.4 + 3 * 0.1, 3 * 0.4 + 2 * 0.1])

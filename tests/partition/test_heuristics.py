@@ -1,0 +1,241 @@
+"""Partitions without proof: what each of them is, and that none beats the exact one."""
+
+import numpy as np
+import partition_toys as toys
+import pytest
+from expert_names import expert_by_names, expert_dimensions
+
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.agents.partition.heuristics import (
+    data_parallel,
+    expert,
+    greedy,
+    partition_all,
+    random_episodes,
+    random_search,
+    replicate,
+)
+from parenvs.errors import InfeasibleError
+
+RULES = ("shardy", "automap")
+TASKS = [
+    ("operator-partition", "paper"),
+    ("operator-partition", "step_time"),
+    ("data-parallel", "paper"),
+    ("data-parallel", "step_time"),
+]
+
+
+def report_of(space, answer):
+    """What the judge says of the answer's plan, whose return must be the answer's."""
+    problem = space.problem
+    report = problem.report(problem.plan(answer.chosen))
+    assert report.legal, report.reasons
+    return report
+
+
+def spaces(name, rules="shardy"):
+    for task, reward in TASKS:
+        space = toys.space_of(toys.shipped(name, rules), task, reward)
+        if space is not None:
+            yield space
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
+def test_partition_heuristics__none_beats_the_optimum(name, rules):
+    """Legal, worth what they say, and at most the optimum."""
+    for space in spaces(name, rules):
+        best = exact_partition(space.problem).value
+        rng = np.random.default_rng(0)
+        for answer in (
+            replicate(space),
+            partition_all(space),
+            greedy(space),
+            random_search(space, 20, rng),
+        ):
+            assert answer.value <= best + 1e-9
+            assert answer.reward == space.reward
+            assert (answer.status, answer.bound) == ("feasible", None)
+            value = report_of(space, answer).value(space.reward)
+            assert value == pytest.approx(answer.value, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", toys.INSTANCES)
+def test_partition_heuristics__replicate(name):
+    for space in spaces(name):
+        answer = replicate(space)
+        assert not answer.chosen.any()
+        nothing = 0.1 * len(space.dimensions) if space.reward == "paper" else 0.0
+        assert answer.value == pytest.approx(nothing)
+        report = report_of(space, answer)
+        assert report.plan.partition == {}
+        assert report.step_seconds == report.replicate_seconds
+        assert report.all_reduces == 0
+
+
+@pytest.mark.parametrize("name", toys.INSTANCES)
+def test_partition_heuristics__data_parallel_is_the_batch_of_every_input(name):
+    problem = toys.shipped(name)
+    graph = problem.graph
+    space = toys.space_of(problem, "data-parallel")
+    answer = data_parallel(space)
+    plan = report_of(space, answer).plan
+    assert plan.partition == {graph.paths[i]: 0 for i in problem.inputs}
+    batches = {graph.shape(graph.parameter_tensor[i])[0] for i in problem.inputs}
+    assert batches == {graph.batch_size}
+    # It gains from data parallelism: near an eighth of the step and its all-reduces.
+    timed = toys.space_of(problem, "operator-partition", "step_time")
+    assert data_parallel(timed).value > 0.7
+
+
+def test_partition_heuristics__data_parallel_impossible():
+    """T5's loss reduces over the batch, which automap forbids."""
+    for name in ("vgg-19", "t5-3b"):
+        space = toys.space_of(toys.shipped(name, "automap"))
+        with pytest.raises(InfeasibleError, match=f"{name}: no batch dimension can be partitioned"):
+            data_parallel(space)
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("name", toys.INSTANCES)
+def test_partition_heuristics__expert(name, rules):
+    space = toys.space_of(toys.shipped(name, rules))
+    answer = expert(space)
+    report = report_of(space, answer)
+    assert report.variables > 0
+    assert report.value() == pytest.approx(answer.value)
+    assert answer.value <= exact_partition(space.problem).value + 1e-9
+    assert np.array_equal(answer.chosen, expert_by_names(space.problem))
+    named = expert_dimensions(space.problem.graph)
+    for path, dimension in report.plan.partition.items():
+        assert named.get(path, dimension) == dimension
+    if name.startswith("t5"):  # Table 3 of the paper, all of it
+        assert named.items() <= report.plan.partition.items()
+        layers = 12 if name == "t5-base" else 24
+        # q, k, v, o of each attention; conv1 kernel and bias, conv2 kernel of each layer.
+        assert len(named) == 4 * 3 * layers + 3 * 2 * layers
+        for layer in ("encoder/layer_0", f"decoder/layer_{layers - 1}"):
+            assert [named[f"{layer}/self/{x}"] for x in "qkvo"] == [1, 1, 1, 0]
+            kernels = ("conv1/kernel", "conv1/bias", "conv2/kernel")
+            assert [named[f"{layer}/{x}"] for x in kernels] == [1, 0, 0]
+            assert f"{layer}/conv2/bias" not in report.plan.partition
+
+
+def test_partition_heuristics__expert_of_vgg():
+    """Table 4's dense layers: columns, rows, columns."""
+    space = toys.space_of(toys.shipped("vgg-19"))
+    partition = report_of(space, expert(space)).plan.partition
+    expected = {
+        "fc1/kernel": 1, "fc1/bias": 0, "fc2/kernel": 0, "predictions/kernel": 1,
+        "predictions/bias": 0,
+    }  # fmt: skip
+    assert expected.items() <= partition.items()
+
+
+def test_partition_heuristics__expert_of_dense_layers():
+    """No name is needed: the hidden width between two dots."""
+    space = toys.space_of(toys.problem_of(toys.MLP))
+    assert report_of(space, expert(space)).plan.partition == {"w1": 1, "w2": 0}
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
+def test_partition_heuristics__greedy(name, rules):
+    """It takes the best class per class that it costs, and keeps GWMIN's promise."""
+    for space in spaces(name, rules):
+        problem = space.problem
+        weights = problem.returns.weights
+        worth = {int(c): float(weights[c]) for c in space.classes}
+        rivals = {c: toys.rivals_of(problem)[c] & set(worth) for c in worth}
+        answer = greedy(space)
+        assert problem.legal(answer.chosen)
+        open_ = {c for c in worth if worth[c] > 0}
+        assert answer.chosen.any() == bool(open_)
+        promise = sum(worth[c] / (len(rivals[c] & open_) + 1) for c in open_)
+        base = problem.returns.base
+        assert answer.value - base >= promise - 1e-9
+        chosen = set(np.flatnonzero(answer.chosen).tolist())
+        assert chosen <= open_
+        for c in open_ - chosen:  # nothing worth having is left open
+            assert rivals[c] & chosen
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_partition_heuristics__greedy_step_by_step(seed):
+    drawn = toys.random_problem(seed, steps=24, least=7, most=40)
+    space = toys.space_of(drawn, reward=("paper", "step_time")[seed % 2])
+    problem = space.problem
+    weights = problem.returns.weights
+    rivals, order = toys.rivals_of(problem), space.classes.tolist()
+    open_, chosen = {c for c in order if weights[c] > 0}, set()
+    while open_:
+        ratio = {c: weights[c] / (1 + len(rivals[c] & open_)) for c in order if c in open_}
+        best = max(ratio, key=lambda c: ratio[c])
+        chosen.add(best)
+        open_ -= {best} | rivals[best]
+    assert set(np.flatnonzero(greedy(space).chosen).tolist()) == chosen
+
+
+@pytest.mark.parametrize("name", ["vgg-19", "t5-11b"])
+def test_partition_heuristics__random_episodes(name):
+    """Legal, complete, and of the environment's distribution."""
+    for space in spaces(name):
+        episodes = random_episodes(space, 200, np.random.default_rng(0))
+        assert episodes.shape == (200, len(space.classes))
+        assert episodes.dtype == bool
+        for row in episodes:
+            taken = set(np.flatnonzero(row).tolist())
+            assert not any(set(space.rivals[k]) & taken for k in taken)
+        assert space.problem.legal(space.chosen(episodes)[0])
+        share = random_episodes(space, 2000, np.random.default_rng(1))[:, 0].mean()
+        assert 0.45 < share < 0.55
+
+
+def test_partition_heuristics__random_episodes_have_the_right_odds():
+    """Hidden in one of two; else each of the others in one of two: five plans."""
+    space = toys.space_of(toys.problem_of(toys.MLP))
+    episodes = random_episodes(space, 8000, np.random.default_rng(0))
+    rows, counts = np.unique(episodes, axis=0, return_counts=True)
+    odds = {tuple(r): c / 8000 for r, c in zip(rows.astype(int).tolist(), counts, strict=True)}
+    assert odds.pop((1, 0, 0)) == pytest.approx(1 / 2, abs=0.03)
+    assert set(odds) == {(0, a, b) for a in (0, 1) for b in (0, 1)}
+    assert all(x == pytest.approx(1 / 8, abs=0.02) for x in odds.values())
+
+
+def test_partition_heuristics__random_search():
+    """The same under a seed, and never worse with more."""
+    space = toys.space_of(toys.shipped("t5-base"), reward="step_time")
+    values = []
+    for count in (1, 2, 5, 30, 200, 4096, 4097, 9000):
+        one, two = (random_search(space, count, np.random.default_rng(7)) for _ in range(2))
+        assert np.array_equal(one.chosen, two.chosen)
+        assert one.value == two.value
+        assert one.evaluations == count
+        values.append(one.value)
+    assert values == sorted(values)
+    assert values[-1] > values[0]
+    other = random_search(space, 1, np.random.default_rng(8))
+    assert not np.array_equal(
+        other.chosen, random_search(space, 1, np.random.default_rng(7)).chosen
+    )
+
+
+def test_partition_heuristics__random_search_is_the_best_of_its_episodes():
+    space = toys.space_of(toys.shipped("vgg-19"))
+    episodes = random_episodes(space, 300, np.random.default_rng(3))
+    values = space.problem.value(space.chosen(episodes))
+    answer = random_search(space, 300, np.random.default_rng(3))
+    assert answer.value == pytest.approx(values.max())
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("name", ["vgg-19", "bert-48"])
+def test_partition_heuristics__partition_all_follows_the_order(name, rules):
+    for space in spaces(name, rules):
+        taken: list[int] = []
+        for k in range(len(space.classes)):
+            if not set(space.rivals[k]) & set(taken):
+                taken.append(k)
+        expected = {int(space.classes[k]) for k in taken}
+        assert set(np.flatnonzero(partition_all(space).chosen).tolist()) == expected

@@ -1,0 +1,228 @@
+"""The batched partition environments: SyncVectorEnv of single ones, to the last bit."""
+
+import copy
+import pickle
+
+import batches
+import gymnasium as gym
+import numpy as np
+import partition_toys as toys
+import pytest
+from batches import MODES, assert_same, modes
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from parenvs.errors import ParenvsError
+from parenvs.tasks.partition import transitions
+from parenvs.tasks.partition.game.batch import DataParallelVectorEnv, OperatorPartitionVectorEnv
+from parenvs.tasks.partition.transitions import Changes, transitions_of
+
+OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
+CLASSES = {OPERATOR: OperatorPartitionVectorEnv, BATCH: DataParallelVectorEnv}
+SETTINGS = [  # environment, arguments
+    (OPERATOR, {}),
+    (OPERATOR, {"reward": "step_time"}),
+    (OPERATOR, {"linkage": False}),
+    (OPERATOR, {"linkage": False, "masked": True}),
+    (OPERATOR, {"linkage": False, "masked": True, "reward": "step_time"}),
+    (BATCH, {}),
+    (BATCH, {"masked": False, "reward": "step_time"}),
+]
+
+
+def name_of(setting):
+    return "-".join([setting[0].split("-")[0], *map(str, setting[1].values())])
+
+
+settings = pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
+
+
+def both(setting, count, mode="NextStep", **kwargs):
+    """The batched environment, and a ``SyncVectorEnv`` of single ones."""
+    return batches.both(CLASSES[setting[0]], {**setting[1], **kwargs}, count, mode)
+
+
+def draw(rng, masks, wrong=0.02):
+    """Mostly legal actions, some that the mask forbids, a few that are none."""
+    ones = rng.choice([0.1, 0.5, 0.9], len(masks))
+    actions = (rng.random(len(masks)) < ones).astype(np.int64)
+    legal = masks[np.arange(len(masks)), actions] | (rng.random(len(masks)) < wrong)
+    actions = np.where(legal, actions, 1 - actions)
+    strange = rng.random(len(masks)) < wrong / 4
+    actions[strange] = rng.choice([-1, 2, 3, -(2**63), 2**63 - 1], strange.sum())
+    return actions
+
+
+def compare(envs, singles, steps, seed=0, wrong=0.02):
+    """Step both alike and compare everything; number of episodes that ended."""
+    rng, ended = np.random.default_rng(seed), 0
+    disabled = envs.metadata["autoreset_mode"] == AutoresetMode.DISABLED
+    assert_same(singles.reset(seed=seed), envs.reset(seed=seed))
+    for _ in range(steps):
+        masks = envs.action_masks()
+        assert masks.dtype == bool
+        actions = draw(rng, masks, wrong)
+        theirs, mine = singles.step(actions), envs.step(actions)
+        assert_same(theirs, mine)
+        assert np.array_equal(envs.action_masks(), singles.call("action_masks"))
+        ended += int(mine[2].sum())
+        mask = rng.random(envs.num_envs) < 0.05
+        if disabled:
+            mask |= mine[2]
+        if mask.any() and (disabled or rng.random() < 0.1):
+            assert_same(*(x.reset(options={"reset_mask": mask.copy()}) for x in (singles, envs)))
+            assert np.array_equal(envs.action_masks(), singles.call("action_masks"))
+    for index in rng.integers(0, envs.num_envs, 3).tolist():
+        assert envs.plan(index) == singles.envs[index].plan()
+    return ended
+
+
+@settings
+@modes
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
+def test_vector__equals_single_environments(name, mode, setting):
+    envs, singles = both(setting, 12, mode, instance=name)
+    assert compare(envs, singles, 300) > 10
+
+
+@settings
+@modes
+def test_vector__equals_single_environments_on_a_toy(tmp_path, mode, setting):
+    (tmp_path / "toy.txt").write_text(toys.MLP)
+    kwargs = {"instance": str(tmp_path / "toy.txt"), "cluster": toys.toy_cluster(2)}
+    assert compare(*both(setting, 30, mode, **kwargs), 100) > 300
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_vector__equals_single_environments_on_random_programs(tmp_path, seed):
+    """Graphs that nobody chose, by tables, by lists of changes, and in small blocks."""
+    rng, varied = np.random.default_rng(seed), 0
+    path = tmp_path / "random.npz"
+    for steps in (8, 16, 30):
+        problem = None
+        while problem is None or len(problem.decidable("variables")) < 3:
+            text, rules = toys.random_text(rng, steps), str(rng.choice(["shardy", "automap"]))
+            problem = toys.problem_of(text, 2, rules)
+        problem.graph.save(path)
+        kwargs = {"instance": str(path), "cluster": toys.toy_cluster(2), "rules": rules}
+        for setting in SETTINGS[:5]:
+            mode = str(rng.choice(MODES))
+            envs, singles = both(setting, 9, mode, **kwargs)
+            varied += envs.transitions.varies is not None
+            assert compare(envs, singles, 40, seed, wrong=0.05) > 9
+            with pytest.MonkeyPatch.context() as patch:
+                limit = rng.choice(["TABLE_BYTES", "BLOCK_BYTES"])
+                patch.setattr(transitions, str(limit), 1)
+                envs.transitions = transitions_of.__wrapped__(envs.space)
+                compare(envs, singles, 20, seed)
+    assert varied or seed  # rewards that depend on what is open do occur
+
+
+@settings
+def test_vector__table_or_list_of_changes(setting):
+    """What does not fit a table is changed by lists, with the same result."""
+    name, own = setting
+    envs = gym.make_vec(name, num_envs=50, instance="vgg-19", **own)
+    rng, tables = np.random.default_rng(0), envs.transitions
+    for changes, first in (
+        (tables.decisions, tables.first_decisions),
+        (tables.known, tables.first_known),
+    ):
+        codes = rng.integers(0, len(tables.paid), 50)
+        listed = copy.copy(changes)
+        listed.table = None
+        rows = [np.tile(first, (50, 1)) for _ in range(2)]
+        for one, array in zip((changes, listed), rows, strict=True):
+            one.write(array, codes)
+        assert_same(*rows)
+    assert isinstance(changes, Changes)
+
+
+@pytest.mark.parametrize("name", toys.INSTANCES)
+def test_vector__rewards_that_depend_on_what_is_open(name):
+    """They take longer; the shipped graphs have none."""
+    assert OperatorPartitionVectorEnv(instance=name).transitions.varies is None
+
+
+def test_vector__many_whole_episodes():
+    """Thousands, played to the end by the mask: returns are those of the plans."""
+    envs = gym.make_vec(OPERATOR, num_envs=2000, instance="vgg-19", reward="step_time")
+    problem, rng = envs.space.problem, np.random.default_rng(0)
+    envs.reset()
+    total, running = np.zeros(2000), np.ones(2000, dtype=bool)
+    while running.any():
+        _, rewards, done, _, _ = envs.step(rng.integers(0, 2, 2000))
+        total += rewards * running
+        for index in np.flatnonzero(done & running)[:5].tolist():
+            chosen = problem.chosen(envs.plan(index).partition)
+            assert total[index] == pytest.approx(problem.value(chosen))
+        running &= ~done
+    assert len(np.unique(total.round(9))) > 100
+
+
+@settings
+def test_vector__fork_of_one(setting):
+    """A single environment goes on where one of the batch is, and leaves the batch alone."""
+    envs, singles = both(setting, 3, instance="vgg-19")
+    rng = np.random.default_rng(1)
+    singles.reset()
+    for _ in range(6):
+        actions = draw(rng, envs.action_masks(), wrong=0.3)
+        singles.step(actions), envs.step(actions)
+    kept = pickle.dumps(envs._decisions)
+    for index in (0, 1, 2, -1):
+        one, other = envs.fork(index), copy.deepcopy(singles.envs[index])
+        assert one.plan() == other.plan() == envs.plan(index)
+        assert one.undecided() == other.undecided()
+        for action in (0, 1, 0, 0, 1):
+            assert_same(one.step(action), other.step(action))
+    assert pickle.dumps(envs._decisions) == kept
+
+
+def test_vector__without_copies():
+    """The decisions are a view that follows the episodes and cannot be written."""
+    envs = gym.make_vec(OPERATOR, num_envs=4, instance="vgg-19", copy=False)
+    other = gym.make_vec(OPERATOR, num_envs=4, instance="vgg-19")
+    first = envs.reset()[0]["decisions"]
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        actions = rng.integers(0, 2, 4)
+        mine = envs.step(actions)
+        assert_same(other.step(actions), mine)
+        assert np.shares_memory(first, mine[0]["decisions"])
+    assert np.array_equal(first, mine[0]["decisions"])
+    with pytest.raises(ValueError, match="read-only"):
+        first[:] = 0
+
+
+def test_vector__render():
+    envs, singles = both((OPERATOR, {}), 2, instance="vgg-19", render_mode="ansi")
+    singles.reset()
+    for one in (singles, envs):
+        one.step(np.array([0, 1]))
+    assert envs.render() == singles.render()
+    assert envs.render_mode == "ansi"
+
+
+def test_vector__statistics():
+    """Gymnasium's wrapper counts returns and lengths."""
+    envs = RecordEpisodeStatistics(gym.make_vec(OPERATOR, num_envs=3, instance="t5-base"))
+    envs.reset()
+    done = np.zeros(3, dtype=bool)
+    while not done.all():
+        *_, done, _, infos = envs.step(np.ones(3, dtype=np.int64))
+    assert infos["episode"]["r"] == pytest.approx(56.2 + 0.3 * 343)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "words"),
+    [
+        ({"instance": "t5-bse"}, ParenvsError, "did you mean 't5-base'"),
+        ({"devices": 1}, ParenvsError, "at least 2"),
+        ({"reward": "speed"}, ParenvsError, "reward must be one of"),
+        ({"linked": True}, TypeError, "linked"),
+    ],
+)
+def test_vector__bad_arguments(kwargs, error, words):
+    with pytest.raises(error, match=words):
+        OperatorPartitionVectorEnv(**{"num_envs": 2, **kwargs})

@@ -1,0 +1,524 @@
+"""The judge of partition plans: every rule in words, every figure computed again."""
+
+import json
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import partition_toys as toys
+import pytest
+
+from parenvs import BatchPlan, ParenvsError, PartitionPlan, judge, load_graph
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.cluster import Cluster
+from parenvs.tasks.partition.problem import Partitioning
+
+
+class Bound(NamedTuple):
+    """A planner's answer, as far as a report looks at it."""
+
+    bound: float | None
+
+
+@pytest.fixture(scope="module")
+def mlp():
+    return toys.problem_of(toys.MLP)
+
+
+def plan_of(problem, partition, kind=PartitionPlan, **changes):
+    """A plan for a problem; ``changes`` alter its fields."""
+    plan = kind(
+        instance=problem.graph.name,
+        fingerprint=problem.graph.fingerprint,
+        cluster=problem.cluster,
+        partition=partition,
+        rules=problem.rules,
+        uneven=problem.uneven,
+    )
+    return replace(plan, **changes)
+
+
+def reasons(problem, partition, kind=PartitionPlan, **changes):
+    """What is wrong with a plan, which must then be worth -1."""
+    report = judge(plan_of(problem, partition, kind, **changes), problem)
+    assert not report.legal
+    assert report.value("paper") == report.value("step_time") == -1
+    assert report.gap(Bound(1.0)) is None
+    assert all("\n" not in reason for reason in report.reasons)
+    return report.reasons
+
+
+def only(problem, partition, kind=PartitionPlan, **changes):
+    found = reasons(problem, partition, kind, **changes)
+    assert len(found) == 1, found
+    return found[0]
+
+
+HIDDEN = {"w1": 1, "w2": 0}
+
+
+def test_report__legal(mlp):
+    for partition in ({}, HIDDEN, {"w1": 0}, {"w2": 1}, {"w1": 0, "w2": 1}):
+        for report in (judge(plan_of(mlp, partition), x) for x in (mlp, mlp.graph)):
+            assert report.legal
+            assert report.reasons == ()
+            assert report.variables == len(partition)
+            assert report.dimensions == 4
+            assert report.partitioned_dimensions == len(partition)
+            assert report.value() == pytest.approx(0.4 + 0.3 * len(partition))
+            assert report.value("step_time") == pytest.approx(
+                1 - report.step_seconds / report.replicate_seconds
+            )
+            assert report.fits
+
+
+def test_report__inputs_may_be_named_or_not(mlp):
+    """The input width has w1 0 and x 1, the output width w2 1 and y 1; the batch no variable."""
+    plain = judge(plan_of(mlp, {"w1": 0}), mlp)
+    named = judge(plan_of(mlp, {"w1": 0, "x": 1}), mlp)
+    assert named.legal
+    assert plain.value() == named.value()
+    assert np.array_equal(plain.chosen, named.chosen)
+    batch = judge(plan_of(mlp, {"x": 0}), mlp)
+    assert batch.legal  # y 0 belongs to it, which need not be said
+    assert batch.value() == pytest.approx(0.4)
+    assert batch.variables == 0
+    assert batch.value("step_time") == pytest.approx(float(toys.timed(mlp).value(batch.chosen)))
+
+
+def test_report__unknown_path(mlp):
+    words = only(mlp, {"w3": 0})
+    assert re.fullmatch(
+        r"partition: no variable or batch input 'w3' \(did you mean 'w[12]'\?\)", words
+    )
+    assert "m1" not in only(mlp, {"zzzzzz": 0})
+    # Optimiser state follows its variable, and is not for plans to name.
+    assert "no variable or batch input 'm1'" in only(mlp, {"m1": 0})
+    assert "no variable or batch input 'rate'" in only(mlp, {"rate": 0})
+    problem = toys.shipped("t5-base")
+    words = only(problem, {"encoder/layer_0/self/Q": 1})
+    assert "did you mean 'encoder/layer_0/self/q'" in words
+
+
+def test_report__dimension_out_of_range(mlp):
+    assert only(mlp, {"w1": 2}) == "partition: w1 is f32[4,6] and has no dimension 2"
+    assert "has no dimension 2147483647" in only(mlp, {"w1": 2**31 - 1})
+
+
+@pytest.mark.parametrize("dimension", [-1, -2, -3])
+def test_report__negative_dimension(mlp, dimension):
+    """A file cannot hold one, but a plan made in Python can."""
+    assert f"w1 is f32[4,6] and has no dimension {dimension}" in only(mlp, {"w1": dimension})
+
+
+def test_report__dimension_of_size_one():
+    text = toys.module(
+        {"params__w__": "f32[1,6]{1,0}", "batch__x__": "f32[1,6]{1,0}"},
+        [],
+        "op.1 = f32[1,6]{1,0} add(batch__x__.1, params__w__.1)",
+    )
+    problem = toys.problem_of(text)
+    assert only(problem, {"w": 0}) == "partition: dimension 0 of w has size 1"
+    assert judge(plan_of(problem, {"w": 1}), problem).legal
+
+
+def test_report__fingerprint(mlp):
+    words = only(mlp, HIDDEN, fingerprint="sha256:0123456789abcdef0123")
+    assert "fingerprint: the plan is for sha256:0123456789ab..., but toy is sha256:" in words
+    assert "make the plan anew" in words
+    other = toys.read(toys.MLP.replace("tanh(", "sine("))
+    assert "fingerprint" in judge(plan_of(mlp, HIDDEN), other).reasons[0]
+
+
+def test_report__made_for_something_else(mlp):
+    other = Cluster.parse("1x2:v100")
+    words = only(mlp, HIDDEN, cluster=other)
+    assert words == f"cluster: the plan is for {other}, not {mlp.cluster}"
+    words = only(mlp, HIDDEN, rules="automap")
+    assert words == "rules: the plan is for automap, not shardy"
+    words = only(mlp, HIDDEN, uneven="forbid")
+    assert words == "uneven: the plan is for forbid, not pad"
+    found = reasons(mlp, HIDDEN, cluster=other, rules="automap", uneven="forbid", fingerprint="x")
+    assert [reason.split(":")[0] for reason in found] == [
+        "fingerprint", "cluster", "rules", "uneven",
+    ]  # fmt: skip
+
+
+def test_report__a_graph_is_judged_with_the_plans_own_settings(mlp):
+    for changes in (
+        {"cluster": Cluster.parse("A")},
+        {"rules": "automap"},
+        {"cluster": Cluster.parse("1x3:v100"), "uneven": "forbid"},
+    ):
+        plan = plan_of(mlp, HIDDEN, **changes)
+        report = judge(plan, mlp.graph)
+        assert report.legal, report.reasons
+        assert report.problem.cluster == plan.cluster
+        assert (report.problem.rules, report.problem.uneven) == (plan.rules, plan.uneven)
+    asked = judge(plan_of(mlp, HIDDEN), mlp.graph, Cluster.parse("A"))
+    assert [reason.split(":")[0] for reason in asked.reasons] == ["cluster"]
+    with pytest.raises(ParenvsError, match="at least 2"):
+        judge(plan_of(mlp, HIDDEN, cluster=Cluster.parse("1x1:v100")), mlp.graph)
+
+
+SLICED = toys.module(
+    {"params__w__": "f32[8,6]{1,0}", "batch__x__": "f32[4,6]{1,0}"},
+    [
+        "op.1 = f32[4,6]{1,0} slice(params__w__.1), slice={[0:4], [0:6]}, "
+        'metadata={op_name="jit(f)/first_half"}'
+    ],
+    'op.2 = f32[4,6]{1,0} add(op.1, batch__x__.1), metadata={op_name="jit(f)/join"}',
+)
+TURNED = toys.module(
+    {"params__w__": "f32[4,4]{1,0}"},
+    ["op.1 = f32[4,4]{1,0} transpose(params__w__.1), dimensions={1,0}"],
+    'op.2 = f32[4,4]{1,0} add(op.1, params__w__.1), metadata={op_name="jit(f)/symmetric"}',
+)
+
+
+def test_report__blocked():
+    """The instruction, its opcode and name, and the dimension that it cannot split."""
+    problem = toys.problem_of(SLICED)
+    words = only(problem, {"w": 0})
+    assert words == (
+        "dimension 0 of w cannot be partitioned: instruction 2, slice (jit(f)/first_half) cannot "
+        "split dimension 0 of w"
+    )
+    assert toys.instructions(problem.graph)[2][0] == "slice"
+    assert judge(plan_of(problem, {"w": 1}), problem).legal
+    words = only(problem, {"x": 0})
+    assert words.startswith("dimension 0 of x cannot be partitioned: instruction 2, slice")
+
+
+def test_report__blocked_by_itself():
+    """The sum ties both dimensions, so that the transpose would split two of its factors."""
+    words = only(toys.problem_of(TURNED), {"w": 0})
+    match = re.fullmatch(
+        r"dimension 0 of w cannot be partitioned: instruction (\d+), (\w+)(?: \(\S+\))? would "
+        r"split both (dimension \d of \S+) and (dimension \d of \S+), which belong together",
+        words,
+    )
+    assert toys.instructions(toys.read(TURNED))[int(match[1])][0] == match[2]
+    assert match[2] in ("transpose", "add")
+    assert match[3] != match[4]
+
+
+def test_report__blocked_by_automap():
+    """A reduction over a partitioned dimension, which shardy's rules allow."""
+    text = "HloModule r\nplus {\n  a.1 = f32[] parameter(0)\n  b.1 = f32[] parameter(1)\n"
+    text += "  ROOT c.1 = f32[] add(a.1, b.1)\n}\n" + toys.module(
+        {"params__w__": "f32[4,6]{1,0}"},
+        ["zero.1 = f32[] constant(0)"],
+        "op.1 = f32[4]{0} reduce(params__w__.1, zero.1), dimensions={1}, to_apply=plus, "
+        'metadata={op_name="jit(f)/total"}',
+    ).replace("HloModule m\n", "")
+    assert judge(plan_of(toys.problem_of(text), {"w": 1}), toys.problem_of(text)).legal
+    words = only(toys.problem_of(text, rules="automap"), {"w": 1})
+    assert re.fullmatch(
+        r"dimension 1 of w cannot be partitioned: instruction \d+, reduce \(jit\(f\)/total\) "
+        r"cannot split dimension 1 of w",
+        words,
+    )
+
+
+def test_report__uneven_forbid():
+    for devices in (4, 5, 12):  # remainders 2 and 1, and fewer rows than devices
+        problem = toys.problem_of(toys.MLP, devices=devices, uneven="forbid")
+        words = only(problem, HIDDEN)
+        assert words.startswith("dimension 1 of w1 cannot be partitioned: dimension ")
+        assert words.endswith(f", of size 6, is no multiple of {devices} devices (uneven=forbid)")
+    for devices in (2, 3, 6):
+        problem = toys.problem_of(toys.MLP, devices=devices, uneven="forbid")
+        assert judge(plan_of(problem, HIDDEN), problem).legal
+    padded = toys.problem_of(toys.MLP, devices=4)
+    assert judge(plan_of(padded, HIDDEN), padded).legal
+    problem = toys.shipped("t5-base", "shardy", "forbid")
+    words = only(problem, {"encoder/layer_0/self/q": 1})
+    assert "of size 12, is no multiple of 8 devices" in words
+
+
+def test_report__uneven_forbid_names_a_dimension_that_is_uneven():
+    """4 x 3 becomes 6 x 2: over four devices the six rows are uneven, the four are not."""
+    text = toys.module(
+        {"params__a__": "f32[4,3]{1,0}", "params__b__": "f32[6,2]{1,0}"},
+        ["op.1 = f32[6,2]{1,0} reshape(params__a__.1)"],
+        "op.2 = f32[6,2]{1,0} add(op.1, params__b__.1)",
+    )
+    problem = toys.problem_of(text, devices=4, uneven="forbid")
+    label = problem.classes.label[problem.graph.dim_offset[problem.graph.parameter_tensor]]
+    if label[0] != label[1]:
+        pytest.skip("the rules do not tie these rows")
+    words = only(problem, {"a": 0})
+    assert ", of size 6, is no multiple" in words
+
+
+def test_report__conflict(mlp):
+    """Both classes by the dimensions that the plan names, the instruction, its two dimensions."""
+    words = only(mlp, {**HIDDEN, "x": 0})
+    match = re.fullmatch(
+        r"(dimension . of \w+) and (dimension . of \w+) cannot both be partitioned: "
+        r"instruction (\d+), (\S+) \((jit\(step\)/\S+)\) would split both (dimension . of \S+) "
+        r"and (dimension . of \S+)",
+        words,
+    )
+    assert {match[1], match[2]} == {"dimension 1 of w1", "dimension 0 of x"}
+    index = int(match[3])
+    opcode, operands, results = toys.instructions(mlp.graph)[index]
+    assert (opcode, match[4]) == ("dot", "dot")
+    assert mlp.graph.strings[mlp.graph.op_name[index]] == match[5] == "jit(step)/jvp()/up"
+    assert match[6] != match[7]
+    assert (len(operands), len(results)) == (2, 1)
+
+
+def test_report__several_conflicts(mlp):
+    found = reasons(mlp, {"w1": 1, "w2": 1, "x": 0})
+    pairs = {
+        frozenset(re.findall(r"dimension \d of \w+", reason.split(" cannot both")[0]))
+        for reason in found
+    }
+    assert pairs == {
+        frozenset({"dimension 1 of w1", "dimension 1 of w2"}),
+        frozenset({"dimension 1 of w1", "dimension 0 of x"}),
+        frozenset({"dimension 1 of w2", "dimension 0 of x"}),
+    }
+
+
+def test_report__missing_linked_variable(mlp):
+    """Named, with what it is linked to and the instruction that links them."""
+    words = only(mlp, {"w1": 1})
+    match = re.fullmatch(
+        r"dimension 0 of w2 must be partitioned with dimension 1 of w1: linked by (.*)", words
+    )
+    steps = re.findall(r"instruction (\d+), (\S+)", match[1])
+    assert steps
+    for index, opcode in steps:
+        assert toys.instructions(mlp.graph)[int(index)][0] == opcode
+    # The chain starts at an instruction that reads w1 and ends at one that reads w2.
+    tensors = [mlp.tensor[path] for path in ("w1", "w2")]
+    ends = [toys.instructions(mlp.graph)[int(steps[k][0])][1] for k in (0, -1)]
+    assert tensors[0] in ends[0]
+    assert tensors[1] in ends[1]
+
+
+def test_report__long_lists_are_cut_short():
+    """Of hundreds of missing variables, twenty are named; how many are left is true, if told."""
+    problem = toys.shipped("t5-base")
+    counts = problem.counts("variables")
+    chosen = np.zeros(len(problem.classes), dtype=bool)
+    chosen[int(np.where(problem.classes.blocked, 0, counts).argmax())] = True
+    names = problem.partition(chosen, "variables")
+    assert len(names) > 100
+    assert judge(plan_of(problem, names), problem).legal
+    path = next(iter(names))
+    found = reasons(problem, {path: names[path]})
+    assert len(found) == 21
+    assert all(" must be partitioned with " in reason for reason in found[:20])
+    told = re.fullmatch(r"and (\d+) more|and more", found[-1])
+    assert told[1] is None or int(told[1]) == len(names) - 1 - 20
+
+
+def test_report__many_wrong_names_are_cut_short(mlp):
+    found = reasons(mlp, {f"nothing{k}": 0 for k in range(50)})
+    assert len(found) == 21
+    assert found[-1] == "and 30 more"
+
+
+def test_report__batch_plans(mlp):
+    """Inputs only; what is tied to a named one must be named; variables follow."""
+    report = judge(plan_of(mlp, {"x": 0, "y": 0}, BatchPlan), mlp)
+    assert report.legal
+    assert report.dimensions == 4
+    assert report.partitioned_dimensions == 2
+    assert report.variables == 0
+    assert report.value() == pytest.approx(0.4 + 0.6)
+    words = only(mlp, {"x": 0}, BatchPlan)
+    assert words.startswith("dimension 0 of y must be partitioned with dimension 0 of x: linked by")
+    assert only(mlp, {"w1": 0}, BatchPlan).startswith("partition: no batch input 'w1'")
+    widths = judge(plan_of(mlp, {"x": 1, "y": 1}, BatchPlan), mlp)
+    assert widths.legal
+    assert widths.variables == 2  # w1 0 and w2 1 get it by the way
+    assert widths.value() == pytest.approx(1.0)
+    assert "cannot both be partitioned" in only(mlp, {"x": 0, "y": 1}, BatchPlan)
+
+
+def figures(report):
+    """Everything that the report says of time, computed one by one."""
+    problem = report.problem
+    compute, communication, count = toys.slow_step(problem, report.chosen)
+    assert report.compute_seconds == pytest.approx(compute, rel=1e-9)
+    assert report.communication_seconds == pytest.approx(communication, rel=1e-9)
+    assert report.all_reduces == count
+    assert report.step_seconds == pytest.approx(compute + communication, rel=1e-9)
+    whole = float(toys.slow_seconds(problem.graph, problem.cluster.device).sum())
+    assert report.replicate_seconds == pytest.approx(whole, rel=1e-9)
+    peak = problem.cluster.devices * problem.cluster.device.peak_flops
+    flops = sum(problem.graph.flops[problem.graph.parent < 0])
+    assert report.utilisation == pytest.approx(flops / peak / (compute + communication))
+    assert 0 < report.utilisation <= 1
+    value = 1 - (compute + communication) / whole
+    assert report.value("step_time") == pytest.approx(value, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_report__figures_on_random_programs(seed):
+    problem, rng = toys.random_problem(seed, steps=12), np.random.default_rng(seed)
+    simulation = toys.Simulation(problem)
+    for _ in range(4):
+        chosen = toys.random_choice(problem, rng)
+        for task, reward in (("operator-partition", "step_time"), ("data-parallel", "paper")):
+            asked = toys.asked(problem, task, reward)
+            report = asked.report(asked.plan(chosen))
+            assert report.legal, report.reasons
+            peak = simulation.peaks(report.chosen[None])[0]
+            assert report.memory.peak == pytest.approx(peak)
+            if problem.graph.total_flops:
+                figures(report)
+            scope = "variables" if task == "operator-partition" else "inputs"
+            closure = toys.Closure(problem, scope)
+            split = [
+                bool(report.chosen[c]) and not stuck
+                for c, stuck in zip(closure.label, closure.stuck, strict=True)
+            ]
+            assert report.dimensions == len(split)
+            assert report.partitioned_dimensions == sum(split)
+            assert report.value("paper") == pytest.approx(0.1 * len(split) + 0.3 * sum(split))
+
+
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
+def test_report__figures_on_shipped_graphs(name):
+    problem = toys.shipped(name, reward="step_time")
+    answer = exact_partition(problem)
+    report = problem.report(problem.plan(answer.chosen))
+    assert np.array_equal(report.chosen, answer.chosen)
+    figures(report)
+
+
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
+def test_report__graph_and_problem_agree(name):
+    problem, rng = toys.shipped(name), np.random.default_rng(0)
+    chosen = toys.random_choice(problem, rng)
+    plan = toys.timed(problem).plan(chosen)
+    one, other = judge(plan, problem), judge(plan, load_graph(name))
+    assert one.legal
+    assert one.to_json() == other.to_json()
+    wrong = {**plan.partition, "none": 0}
+    pair = [judge(replace(plan, partition=wrong), x) for x in (problem, load_graph(name))]
+    assert pair[0].reasons == pair[1].reasons != ()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_report__illegal_exactly_where_the_rules_say_so(seed):
+    """Any entries for the variables: legal if and only if the closure of them is what they say."""
+    rng = np.random.default_rng(seed)
+    problem = toys.random_problem(seed, steps=10)
+    closure = toys.Closure(problem, "variables")
+    rivals, seen = toys.rivals_of(problem), set()
+    for _ in range(40):
+        partition, where = {}, {}
+        for k, (path, d) in enumerate(closure.names):
+            wide = problem.graph.dims[closure.positions[k]] > 1
+            if wide and rng.random() < 0.4 and path not in partition:
+                partition[path], where[path] = d, k
+        classes = {closure.label[k] for k in where.values()}
+        stuck = any(closure.stuck[k] for k in where.values())
+        clash = any(rivals[c] & classes for c in classes)
+        missing = any(
+            c in classes and path not in partition
+            for (path, _), c in zip(closure.names, closure.label, strict=True)
+        )
+        report = judge(plan_of(problem, partition), problem)
+        assert report.legal == (not stuck and not clash and not missing), report.reasons
+        assert (report.value() == -1) == (not report.legal)
+        seen.add(report.legal)
+    assert False in seen or len(closure.names) < 4
+
+
+def test_report__memory_that_does_not_fit(mlp):
+    """It is said, and does not make a plan illegal."""
+    problem = Partitioning.build(mlp.graph, Cluster.parse(toys.toy_cluster(2, 1000.0)))
+    report = judge(plan_of(problem, {}), problem)
+    assert report.legal
+    assert not report.fits
+    assert report.memory.peak == 1104 > 900 == problem.memory_limit
+    assert judge(plan_of(problem, HIDDEN), problem).fits
+
+
+@pytest.mark.parametrize("partition", [{}, HIDDEN, {"w1": 1}, {"zzz": 0}])
+def test_report__to_json(mlp, partition):
+    report = judge(plan_of(mlp, partition), mlp)
+    content = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert content["legal"] == report.legal
+    assert content["reasons"] == list(report.reasons)
+    assert content["values"] == {r: report.value(r) for r in ("paper", "step_time")}
+    assert (content["reward"], content["bound"], content["gap"]) == (None, None, None)
+    assert content["step_seconds"] == report.step_seconds
+    assert content["memory_bytes"]["peak"] == report.memory.peak
+    assert content["memory_limit_bytes"] == pytest.approx(0.9e6)
+
+
+def test_report__certified(mlp):
+    """The gap of a plan to a proven bound."""
+    answer = exact_partition(mlp)
+    best = mlp.report(mlp.plan(answer.chosen))
+    assert best.gap(answer) == pytest.approx(0, abs=1e-12)
+    assert (best.reward, best.bound) == ("", None)
+    report = best.certified(answer)
+    assert (report.reward, report.bound) == ("paper", answer.bound)
+    assert report.gap(report) == best.gap(answer)
+    worse = judge(plan_of(mlp, {"w1": 0}), mlp)
+    assert worse.gap(Bound(None)) is None
+    assert worse.gap(answer) == pytest.approx((1.0 - 0.7) / 1.0)
+    content = json.loads(json.dumps(worse.certified(answer).to_json(), allow_nan=False))
+    assert (content["reward"], content["bound"]) == ("paper", answer.bound)
+    assert content["gap"] == worse.gap(answer)
+    illegal = judge(plan_of(mlp, {"w1": 1}), mlp)
+    assert illegal.gap(answer) is None
+    assert illegal.certified(answer).to_json()["gap"] is None
+
+
+def test_report__gap_is_of_the_problems_own_reward(mlp):
+    """A report on a problem of the step time compares seconds, not dimensions."""
+    timed = toys.timed(mlp)
+    answer = exact_partition(timed)
+    report = timed.report(timed.plan(np.zeros(len(mlp.classes), dtype=bool)))
+    assert report.value() == report.value("step_time") == 0
+    assert answer.bound > 0
+    assert report.gap(answer) == pytest.approx(1.0)
+    assert report.certified(answer).to_json()["reward"] == "step_time"
+
+
+@pytest.mark.parametrize("task", ["operator-partition", "data-parallel"])
+@pytest.mark.parametrize("reward", ["paper", "step_time"])
+@pytest.mark.parametrize("seed", range(6))
+def test_report__value_is_the_problems(task, reward, seed):
+    """Of every choice that a plan can say: the judge's value is ``Partitioning.value``."""
+    problem = toys.asked(toys.random_problem(seed, steps=12), task, reward)
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        chosen = toys.random_choice(problem, rng, problem.scope)
+        report = problem.report(problem.plan(chosen))
+        assert report.legal
+        assert np.array_equal(report.chosen, chosen)
+        assert report.value() == float(problem.value(chosen))
+        assert report.step_seconds == pytest.approx(float(problem.step_seconds(chosen)), rel=1e-12)
+
+
+def test_report__as_text(mlp):
+    """What a session prints fits on a screen and says whether the plan is legal."""
+    legal = judge(plan_of(mlp, {}), mlp)
+    first, *rest = str(legal).splitlines()
+    assert first.startswith(f"{mlp.graph.name} on {mlp.cluster}: 0 of ")
+    assert f"paper {legal.value('paper'):.4f}, step_time {legal.value('step_time'):.4f}" in first
+    assert len(rest) == 2 and "ILLEGAL" not in first
+    illegal = judge(plan_of(mlp, {mlp.graph.paths[mlp.parameters()[0]]: 9}), mlp)
+    assert str(illegal).splitlines()[0].endswith("ILLEGAL")
+    assert f"  {illegal.reasons[0]}" in str(illegal).splitlines()
+
+
+@pytest.mark.parametrize(("wrong", "told"), [(19, 19), (20, 20), (21, 21), (22, 21)])
+def test_report__twenty_reasons_are_given_in_full(mlp, wrong, told):
+    found = reasons(mlp, {f"nothing{k}": 0 for k in range(wrong)})
+    assert len(found) == told
+    assert sum(reason.startswith("partition: no ") for reason in found) == min(wrong, 20)
+    assert (found[-1] == f"and {wrong - 20} more") == (wrong > 20)

@@ -1,0 +1,434 @@
+"""Factor rules: each opcode's factors on a small instruction, written out by hand."""
+
+import json
+import warnings
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+
+from parenvs.errors import HloError
+from parenvs.tasks.partition.rules import RULES, Instruction, Kind, factors_of
+
+K, C, R, I = Kind.KEPT, Kind.CONTRACTED, Kind.REDUCED, Kind.INDEXED  # noqa: E741
+CASES = {
+    "add": ("add", {}, [(4, 6), (4, 6)], [(4, 6)], [("0.0 1.0 r.0", K), ("0.1 1.1 r.1", K)]),
+    "select by a scalar": ("select", {}, [(), (4,), (4,)], [(4,)], [("1.0 2.0 r.0", K)]),
+    "dimensions of size 1": ("add", {}, [(1, 6), (1, 6)], [(1, 6)], [("0.1 1.1 r.1", K)]),
+    "dot": (
+        "dot",
+        {"dot": {"lhs_contracting": [1], "rhs_contracting": [0]}},
+        [(4, 6), (6, 8)],
+        [(4, 8)],
+        [("0.0 r.0", K), ("1.1 r.1", K), ("0.1 1.0", C)],
+    ),
+    "dot with a batch": (
+        "dot",
+        {
+            "dot": {
+                "lhs_batch": [0],
+                "rhs_batch": [1],
+                "lhs_contracting": [2],
+                "rhs_contracting": [0],
+            }
+        },
+        [(2, 4, 6), (6, 2, 8)],
+        [(2, 4, 8)],
+        [("0.0 1.1 r.0", K), ("0.1 r.1", K), ("1.2 r.2", K), ("0.2 1.0", C)],
+    ),
+    "reduce": (
+        "reduce",
+        {"dimensions": [1]},
+        [(4, 6, 8), ()],
+        [(4, 8)],
+        [("0.0 r.0", K), ("0.1", R), ("0.2 r.1", K)],
+    ),
+    "reduce of two arrays": (
+        "reduce",
+        {"dimensions": [0]},
+        [(4, 6), (4, 6), (), ()],
+        [(6,), (6,)],
+        [("0.0 1.0", R), ("0.1 1.1 r.0 s.0", K)],
+    ),
+    "broadcast": (
+        "broadcast",
+        {"dimensions": [1]},
+        [(6,)],
+        [(4, 6)],
+        [("0.0 r.1", K), ("r.0", K)],
+    ),
+    "transpose": (
+        "transpose",
+        {"dimensions": [1, 0]},
+        [(4, 6)],
+        [(6, 4)],
+        [("0.1 r.0", K), ("0.0 r.1", K)],
+    ),
+    "reshape that splits": (
+        "reshape",
+        {},
+        [(4, 12)],
+        [(4, 3, 4)],
+        [("0.0 r.0", K), ("0.1 r.1", K)],
+    ),
+    "reshape that merges": (
+        "reshape",
+        {},
+        [(4, 3, 5)],
+        [(12, 5)],
+        [("0.0 r.0", K), ("0.2 r.1", K)],
+    ),
+    "reshape across": ("reshape", {}, [(6, 4)], [(8, 3)], [("0.0 r.0", K)]),
+    "reshape with ones": ("reshape", {}, [(4, 1, 6)], [(4, 6)], [("0.0 r.0", K), ("0.2 r.1", K)]),
+    "concatenate": (
+        "concatenate",
+        {"dimensions": [1]},
+        [(4, 6), (4, 2)],
+        [(4, 8)],
+        [("0.0 1.0 r.0", K)],
+    ),
+    "slice": ("slice", {}, [(4, 6)], [(4, 3)], [("0.0 r.0", K)]),
+    "pad": ("pad", {}, [(4, 6), ()], [(5, 6)], [("0.1 r.1", K)]),
+    "reverse": ("reverse", {"dimensions": [0]}, [(4, 6)], [(4, 6)], [("0.1 r.1", K)]),
+    "sort of keys and values": (
+        "sort",
+        {"dimensions": [1]},
+        [(4, 6), (4, 6)],
+        [(4, 6), (4, 6)],
+        [("0.0 1.0 r.0 s.0", K)],
+    ),
+    "dynamic-slice": ("dynamic-slice", {}, [(4, 6), (), ()], [(1, 6)], [("0.1 r.1", K)]),
+    "dynamic-update-slice": (
+        "dynamic-update-slice",
+        {},
+        [(4, 6), (2, 6), (), ()],
+        [(4, 6)],
+        [("0.1 1.1 r.1", K)],
+    ),
+    "embedding": (
+        "gather",
+        {
+            "gather": {
+                "offset_dims": [1],
+                "collapsed_slice_dims": [0],
+                "start_index_map": [0],
+                "index_vector_dim": 1,
+            },
+            "gather_slice_sizes": [1, 8],
+        },
+        [(100, 8), (4, 1)],
+        [(4, 8)],
+        [("1.0 r.0", K), ("0.1 r.1", K), ("0.0", I)],
+    ),
+    "gradient of an embedding": (
+        "scatter",
+        {
+            "scatter": {
+                "update_window_dims": [1],
+                "inserted_window_dims": [0],
+                "scatter_dims_to_operand_dims": [0],
+                "index_vector_dim": 1,
+            },
+            "applies": [["add"]],
+        },
+        [(100, 8), (4, 1), (4, 8)],
+        [(100, 8)],
+        [("1.0 2.0", R), ("0.1 2.1 r.1", K), ("0.0 r.0", K)],
+    ),
+    "writing rows": (  # the last one wins, so that their order matters
+        "scatter",
+        {
+            "scatter": {
+                "update_window_dims": [1],
+                "inserted_window_dims": [0],
+                "scatter_dims_to_operand_dims": [0],
+                "index_vector_dim": 1,
+            },
+            "applies": [[]],
+        },
+        [(100, 8), (4, 1), (4, 8)],
+        [(100, 8)],
+        [("0.1 2.1 r.1", K), ("0.0 r.0", K)],
+    ),
+    "words to bytes": (
+        "bitcast-convert",
+        {},
+        [(4, 6)],
+        [(4, 6, 4)],
+        [("0.0 r.0", K), ("0.1 r.1", K)],
+    ),
+    "nothing reshaped": ("reshape", {}, [(2, 0)], [(0,)], []),
+    "random words": (
+        "rng-bit-generator",
+        {},
+        [(4,)],
+        [(4,), (6, 8)],
+        [("s.0", K), ("s.1", K)],
+    ),
+    "random numbers": ("rng", {}, [(), ()], [(6, 8)], [("r.0", K), ("r.1", K)]),
+    "top-k": ("topk", {}, [(4, 6)], [(4, 2), (4, 2)], [("0.0 r.0 s.0", K)]),
+    "cholesky": ("cholesky", {}, [(4, 6, 6)], [(4, 6, 6)], [("0.0 r.0", K)]),
+    "unknown custom call": ("custom-call", {"target": "x"}, [(4,)], [(4,)], []),
+    "annotation": ("custom-call", {"target": "Sharding"}, [(4,)], [(4,)], [("0.0 r.0", K)]),
+    "function of elements": (
+        "custom-call",
+        {"target": "mhlo.erf"},
+        [(4, 6)],
+        [(4, 6)],
+        [("0.0 r.0", K), ("0.1 r.1", K)],
+    ),
+    "top-k as a custom call": (
+        "custom-call",
+        {"target": "mhlo.topk"},
+        [(4, 6)],
+        [(4, 2), (4, 2)],
+        [("0.0 r.0 s.0", K)],
+    ),
+    "approximate top-k": (
+        "custom-call",
+        {"target": "ApproxTopK"},
+        [(8, 4), (8, 4), (), ()],
+        [(2, 4), (2, 4)],
+        [("0.1 1.1 r.1 s.1", K)],
+    ),
+    "approximate top-k of all": (  # which dimension it selects from cannot be told
+        "custom-call",
+        {"target": "ApproxTopK"},
+        [(8, 4), (8, 4), (), ()],
+        [(8, 4), (8, 4)],
+        [],
+    ),
+    "approximate top-k of another rank": (  # custom calls may have any shapes
+        "custom-call",
+        {"target": "ApproxTopK"},
+        [(4, 6)],
+        [(4,)],
+        [],
+    ),
+    "approximate top-k that shortens two dimensions": (
+        "custom-call",
+        {"target": "ApproxTopK"},
+        [(8, 4, 3), (8, 4, 3), (), ()],
+        [(2, 2, 3), (2, 2, 3)],
+        [],
+    ),
+    "partial reduction beside a shorter table": (
+        "custom-call",
+        {"target": "PartialReduce"},
+        [(8, 4), (4,)],
+        [(2, 4)],
+        [("0.1 r.1", K)],
+    ),
+    "reduce-window": (  # a window of one element slides over nothing
+        "reduce-window",
+        {"window": {"dimensions": [{"size": 1}, {"size": 2}, {}]}},
+        [(4, 6, 8), ()],
+        [(4, 5, 8)],
+        [("0.0 r.0", K), ("0.2 r.2", K)],
+    ),
+    "reduce-window over a dimension that keeps its size": (
+        "reduce-window",
+        {"window": {"dimensions": [{"size": 1}, {"size": 3, "padding": [1, 1]}]}},
+        [(4, 6), ()],
+        [(4, 6)],
+        [("0.0 r.0", K)],
+    ),
+    "reduce-window that skips rows": (
+        "reduce-window",
+        {"window": {"dimensions": [{"size": 1, "stride": 2}, {"size": 1}]}},
+        [(4, 6), ()],
+        [(2, 6)],
+        [("0.1 r.1", K)],
+    ),
+    "select-and-scatter": (
+        "select-and-scatter",
+        {"window": {"dimensions": [{"size": 1}, {"size": 2, "stride": 2}]}},
+        [(4, 6), (4, 3), ()],
+        [(4, 6)],
+        [("0.0 1.0 r.0", K)],
+    ),
+    "select-and-scatter that skips rows": (
+        "select-and-scatter",
+        {"window": {"dimensions": [{"size": 1, "stride": 2}, {"size": 1}]}},
+        [(4, 6), (2, 6), ()],
+        [(4, 6)],
+        [("0.1 1.1 r.1", K)],
+    ),
+    "eigenvalues of a batch": (
+        "custom-call",
+        {"target": "lapack_ssyevd_ffi"},
+        [(2, 4, 6, 6)],
+        [(2, 4, 6, 6), (2, 4, 6), (2, 4)],
+        [("0.0 r.0 s.0 t.0", K), ("0.1 r.1 s.1 t.1", K)],
+    ),
+    "eigenvalues of one matrix": (
+        "custom-call",
+        {"target": "lapack_ssyevd_ffi"},
+        [(6, 6)],
+        [(6, 6), (6,), ()],
+        [],
+    ),
+    "a batch of solutions": (
+        "custom-call",
+        {"target": "cusparse_gtsv2_ffi"},
+        [(4, 6), (4, 6), (4, 6), (4, 6, 8)],
+        [(4, 6, 8)],
+        [("0.0 1.0 2.0 3.0 r.0", K)],
+    ),
+    "no common batch": (
+        "custom-call",
+        {"target": "lapack_strsm_ffi"},
+        [(6, 6), (4, 6, 8)],
+        [(4, 6, 8)],
+        [],
+    ),
+}
+
+
+def read(text):
+    slots = {"r": -1, "s": -2, "t": -3}
+    pairs = (pair.split(".") for pair in text.split())
+    return frozenset((slots.get(slot) or int(slot), int(d)) for slot, d in pairs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rules__factors(name):
+    opcode, attribute, operands, results, wanted = CASES[name]
+    found = factors_of(Instruction(opcode, attribute, operands, results))
+    assert {(frozenset(f.pairs), f.kind) for f in found} == {(read(t), k) for t, k in wanted}
+    assert len(found) == len(wanted)
+
+
+@pytest.mark.parametrize(("groups", "batch_groups"), [(1, 1), (2, 1), (1, 2)])
+def test_rules__convolution(groups, batch_groups):
+    """NHWC images, HWIO kernel; with groups of features or of the batch these are left alone."""
+    jax = pytest.importorskip("jax")
+    from parenvs import Graph
+
+    shape = jax.ShapeDtypeStruct
+    graph = Graph.from_jax(
+        lambda w, x: jax.lax.conv_general_dilated(
+            x,
+            w,
+            (1, 1),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=groups,
+            batch_group_count=batch_groups,
+        ),
+        shape((3, 3, 8 // groups, 16), np.float32),
+        shape((4, 10, 10, 8), np.float32),
+    )
+    index = list(graph.opcode).index(graph.opcodes.index("convolution"))
+    instruction = Instruction(
+        "convolution",
+        json.loads(graph.strings[graph.attribute[index]]),
+        [(4, 10, 10, 8), (3, 3, 8 // groups, 16)],
+        [(4 // batch_groups, 10, 10, 16)],
+    )
+    found = {(frozenset(f.pairs), f.kind) for f in factors_of(instruction)}
+    wanted = set()
+    if batch_groups == 1:
+        wanted |= {(read("0.0 r.0"), K)}
+    if groups == 1:
+        wanted |= {(read("0.3 1.2"), C)}
+    if groups == batch_groups == 1:
+        wanted |= {(read("1.3 r.3"), K)}
+    assert found == wanted
+
+
+def test_rules__unknown_custom_calls_are_named_once():
+    jax = pytest.importorskip("jax")
+    from parenvs import Graph
+    from parenvs.tasks.partition.classes import dimension_classes
+
+    shape = jax.ShapeDtypeStruct((4, 6), np.float32)
+
+    def twice(x):
+        for _ in range(2):
+            x = jax.pure_callback(np.sin, shape, x * 2)
+        return x, jax.lax.linalg.eigh(x @ x.T)
+
+    graph = Graph.from_jax(twice, shape, name="mine")
+    with pytest.warns(UserWarning) as found:
+        classes = dimension_classes(graph)
+    texts = [str(x.message) for x in found]
+    assert len(texts) == 1
+    assert "mine" in texts[0]
+    assert "python_cpu_callback" in texts[0]  # its name's beginning changes with JAX
+    assert "pure_callback" in texts[0].split("(", 1)[1]  # the op_name
+    assert "never partitioned" in texts[0]
+    x = graph.dim_offset[graph.parameter_tensor[0]]
+    assert classes.blocked[classes.label[[x, x + 1]]].all()
+
+
+def test_rules__known_custom_calls_are_not_named():
+    jax = pytest.importorskip("jax")
+    from parenvs import Graph
+    from parenvs.tasks.partition.classes import dimension_classes
+
+    shape = jax.ShapeDtypeStruct((4, 6, 6), np.float32)
+    graph = Graph.from_jax(lambda x: jax.lax.linalg.svd(x), shape)
+    assert "custom-call" in graph.opcodes
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        classes = dimension_classes(graph)
+    x = graph.dim_offset[graph.parameter_tensor[0]]
+    assert classes.blocked[classes.label[x : x + 3]].tolist() == [False, True, True]
+
+
+def test_rules__an_opcode_without_a_rule_is_named():
+    with pytest.raises(HloError, match="infeed"):
+        factors_of(Instruction("infeed", {}, [], [(4,)]))
+
+
+def test_rules__cover_every_opcode_of_the_shipped_graphs():
+    from parenvs import load_graph
+    from parenvs.instances import names
+    from parenvs.tasks.partition.factors import LINKED
+
+    used = {opcode for name in names() for opcode in load_graph(name).opcodes}
+    assert used - set(RULES) <= {"parameter", "constant", "iota", *LINKED}
+
+
+def test_rules__cover_every_opcode_that_the_reader_knows():
+    from parenvs.graph.flops import OPCODES
+    from parenvs.tasks.partition.factors import _SOURCES, LINKED
+
+    inlined = {"call", "fusion", "get-tuple-element", "tuple"}
+    assert set(OPCODES) - set(RULES) == {*LINKED, *_SOURCES, *inlined}
+
+
+BATCHES = {
+    "mhlo.topk": 1,
+    "cu_lu_pivots_to_permutation": 1,
+    "lapack_sgetrf_ffi": 2,
+    "hipsolver_getrf_ffi": 2,
+    "cuhybrid_eig_comp": 2,
+    "Eigh": 2,
+    "ProductOfElementaryHouseholderReflectors": 2,
+}
+"""Target -> the last dimensions that it needs whole."""
+
+
+@pytest.mark.parametrize("target", BATCHES)
+def test_rules__what_works_on_batches_splits_the_batch_alone(target):
+    for batch in (0, 1, 2):
+        shape = (2, 3, 4, 4)[4 - BATCHES[target] - batch :]
+        call = Instruction("custom-call", {"target": target}, [shape], [shape])
+        found = [factor.pairs for factor in factors_of(call)]
+        assert found == [((0, d), (-1, d)) for d in range(batch)]
+
+
+def test_rules__kinds_differ():
+    assert len(set(Kind)) == len({K, C, R, I}) == 4
+    assert {kind.name for kind in Kind} == {"KEPT", "CONTRACTED", "REDUCED", "INDEXED"}
+
+
+def test_rules__factors_cannot_be_changed():
+    """They are shared by all instructions of one kind."""
+    call = Instruction("add", {}, [(4,)], [(4,)])
+    (factor,) = factors_of(call)
+    for value, name in ((call, "opcode"), (factor, "kind")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(value, name, None)

@@ -1,0 +1,197 @@
+"""What is asked, in which order, and what the answers pay."""
+
+import copy
+import itertools
+
+import numpy as np
+import partition_toys as toys
+import pytest
+
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.partition.space import PartitionSpace
+
+TASKS = ("operator-partition", "data-parallel")
+REWARDS = ("paper", "step_time")
+
+
+def scope_of(task, reward):
+    return {
+        ("operator-partition", "paper"): "variables",
+        ("operator-partition", "step_time"): "all",
+    }.get((task, reward), "inputs")
+
+
+def problems():
+    yield from (toys.shipped(name) for name in ("vgg-19", "t5-base", "bert-48"))
+    yield toys.shipped("t5-base", "automap", "forbid")
+    yield from (toys.random_problem(seed, steps=14) for seed in range(25))
+
+
+@pytest.mark.parametrize("reward", REWARDS)
+@pytest.mark.parametrize("task", TASKS)
+def test_partition_space__order_of_the_questions(task, reward):
+    """What a class earns, descending; then path and dimension, as the names say."""
+    checked = 0
+    for problem in problems():
+        space = toys.space_of(problem, task, reward, linkage=False)
+        if space is None:
+            continue
+        closure = toys.Closure(problem, scope_of(task, reward))
+        assert space.dimensions.tolist() == closure.positions
+        assert space.fixed.tolist() == closure.stuck
+        if reward == "paper":
+            worth = [closure.label.count(c) for c in closure.label]
+        else:
+            worth = [float(problem.gain_seconds[c]) for c in closure.label]
+        wide = problem.graph.dims[space.dimensions] > 1
+        expected = sorted(
+            range(len(worth)),
+            key=lambda k: (not wide[k], -worth[k] if wide[k] else 0, closure.names[k]),
+        )
+        assert space.questions.tolist() == expected
+        asked = [closure.names[k] for k in expected if not closure.stuck[k]]
+        linked = toys.space_of(problem, task, reward, linkage=True)
+        assert [closure.names[k] for k in linked.questions] == first_of_each(
+            asked, dict(zip(closure.names, closure.label, strict=True))
+        )
+        checked += 1
+    assert checked >= 6
+
+
+def first_of_each(names, label):
+    seen, found = set(), []
+    for name in names:
+        if label[name] not in seen:
+            seen.add(label[name])
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("reward", REWARDS)
+@pytest.mark.parametrize("task", TASKS)
+def test_partition_space__classes_members_and_rivals(task, reward):
+    for problem in problems():
+        space = toys.space_of(problem, task, reward)
+        if space is None:
+            continue
+        closure = toys.Closure(problem, scope_of(task, reward))
+        rivals = toys.rivals_of(problem)
+        place = {c: k for k, c in enumerate(space.classes.tolist())}
+        assert sorted(place) == sorted(problem.decidable(scope_of(task, reward)))
+        assert list(space.question_class) == list(range(len(place)))
+        for c, k in place.items():
+            members = [
+                i for i, (label, stuck) in enumerate(zip(closure.label, closure.stuck, strict=True))
+                if label == c and not stuck
+            ]  # fmt: skip
+            assert space.members[k].tolist() == members
+            assert {space.classes[r] for r in space.rivals[k]} == rivals[c] & set(place)
+            hurt = {i for r in space.rivals[k] for i in space.members[r].tolist()}
+            assert set(space.rival_members[k].tolist()) == hurt
+            if reward == "paper":
+                assert space.paid[k] == pytest.approx((0.1 * len(members), 0.4 * len(members)))
+            else:
+                share = problem.gain_seconds[c] / problem.replicate_seconds
+                assert space.paid[k] == pytest.approx((0, share))
+        stuck = sum(closure.stuck)
+        assert space.initial == pytest.approx(0.1 * stuck if reward == "paper" else 0)
+
+
+@pytest.mark.parametrize("linkage", [True, False])
+@pytest.mark.parametrize("reward", REWARDS)
+def test_partition_space__stakes(reward, linkage):
+    """The numbers on the class at stake, one by one."""
+    for problem in problems():
+        space = toys.space_of(problem, reward=reward, linkage=linkage)
+        if space is None:
+            continue
+        graph, label = problem.graph, problem.classes.label
+        closure = toys.Closure(problem, scope_of("operator-partition", reward))
+        count = {c: closure.label.count(c) / len(closure.label) for c in space.classes.tolist()}
+        total = sum(graph.tensor_bytes[t] for t in graph.parameter_tensor)
+        gain = {c: problem.gain_seconds[c] / problem.replicate_seconds for c in count}
+        rivals = toys.rivals_of(problem)
+        assert space.stakes.dtype == np.float32
+        assert space.stakes.shape == (len(space.questions) + 1, 5)
+        assert (np.abs(space.stakes) <= 1).all()
+        assert not space.stakes[-1].any()
+        rng = np.random.default_rng(0)
+        rows = rng.permutation(len(space.questions))[:25]
+        for row in rows:
+            k = space.question_class[row]
+            if k < 0:
+                assert not space.stakes[row].any()
+                continue
+            c = int(space.classes[k])
+            held = sum(
+                graph.tensor_bytes[t]
+                for t in graph.parameter_tensor.tolist()
+                if c in label[graph.dim_offset[t] : graph.dim_offset[t + 1]]
+            )
+            others = [r for r in rivals[c] if r in count]
+            assert space.stakes[row].tolist() == pytest.approx(
+                [
+                    count[c],
+                    held / total,
+                    max(min(gain[c], 1), -1),
+                    sum(count[r] for r in others),
+                    min(sum(max(gain[r], 0) for r in others), 1),
+                ],
+                rel=1e-5,
+                abs=1e-9,
+            )
+
+
+def test_partition_space__chosen():
+    space = toys.space_of(toys.problem_of(toys.MLP))
+    for known in itertools.product((-1, 0, 1), repeat=len(space.classes)):
+        chosen = space.chosen(known)
+        expected = {int(c) for c, x in zip(space.classes, known, strict=True) if x == 1}
+        assert set(np.flatnonzero(chosen).tolist()) == expected
+    table = np.array([[1, 0, -1], [0, 0, 1]])
+    assert space.chosen(table).shape == (2, len(space.problem.classes))
+    assert space.chosen(table[1]).tolist() == space.chosen(table)[1].tolist()
+
+
+def test_partition_space__by_hand():
+    """Hidden first, it has two dimensions; then w1 0 and w2 1, by path."""
+    problem = toys.problem_of(toys.MLP)
+    space = toys.space_of(problem)
+    names = toys.Closure(problem, "variables").names
+    assert [names[k] for k in space.questions] == [("w1", 1), ("w1", 0), ("w2", 1)]
+    assert space.paid == [pytest.approx((0.2, 0.8)), *[pytest.approx((0.1, 0.4))] * 2]
+    assert [set(r) for r in space.rivals] == [{1, 2}, {0}, {0}]
+    flat = toys.space_of(problem, linkage=False)
+    order = [("w1", 1), ("w2", 0), ("w1", 0), ("w2", 1)]
+    assert [names[k] for k in flat.questions] == order
+    inputs = toys.space_of(problem, "data-parallel", linkage=False)
+    assert inputs.dimensions.size == 4
+
+
+def test_partition_space__the_same_object():
+    problem = toys.shipped("vgg-19")
+    one = PartitionSpace.of(problem, True)
+    assert PartitionSpace.of(problem, True) is one
+    assert PartitionSpace.of(problem, False) is not one
+    assert (one.task, one.reward, one.scope) == (problem.task, problem.reward, problem.scope)
+    assert copy.deepcopy(one) is one
+
+
+def test_partition_space__errors():
+    with pytest.raises(
+        InfeasibleError, match=r"t5-base: no dimension of any batch input .*automap"
+    ):
+        PartitionSpace.of(toys.shipped("t5-base", "automap", task="data-parallel"), False)
+    text = toys.module(
+        {"params__w__": "f32[4,4]{1,0}"}, [], "op.1 = f32[4,4]{1,0} tanh(params__w__.1)"
+    )
+    with pytest.raises(InfeasibleError, match="no dimension of any batch input"):
+        PartitionSpace.of(toys.asked(toys.problem_of(text), "data-parallel"), False)
+    # A triangle is blocked: w + its transpose ties the two dimensions of one instruction.
+    text = toys.module(
+        {"params__w__": "f32[4,4]{1,0}"},
+        ["op.1 = f32[4,4]{1,0} transpose(params__w__.1), dimensions={1,0}"],
+        "op.2 = f32[4,4]{1,0} add(op.1, params__w__.1)",
+    )
+    with pytest.raises(InfeasibleError, match="no dimension of any variable can be partitioned"):
+        PartitionSpace.of(toys.problem_of(text))

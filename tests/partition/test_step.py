@@ -1,0 +1,285 @@
+"""Steps in micro-batches: sizes against lowered graphs, counts by hand, memory by simulation."""
+
+from dataclasses import replace
+
+import numpy as np
+import partition_toys as toys
+import pytest
+
+from parenvs.cluster import Cluster
+from parenvs.core.plan_files import load_plan
+from parenvs.errors import ParenvsError
+from parenvs.graph.graph import Phase
+from parenvs.instances import load_partitioning, problem
+from parenvs.judging import judge
+from parenvs.tasks.partition.memory import Footprint
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.step import at_micro_batch, batch_classes, synchronised_once
+
+
+def mlp(devices=2, **step):
+    """The training step of two layers at a batch of 8."""
+    whole = toys.problem_of(toys.MLP, devices, batch_size=8)
+    return Partitioning.build(whole.graph, whole.cluster, reward="step_time", **step)
+
+
+def none(of):
+    return np.zeros(len(of.classes), dtype=bool)
+
+
+def opcodes(of):
+    return [name for name, _, _ in toys.instructions(of.graph)]
+
+
+@pytest.mark.parametrize("family", ["resnet"])
+def test_micro_batch__sizes_are_those_of_a_lowered_graph(family):
+    """Dimensions, bytes and FLOPs of every instruction, as JAX makes them for another batch."""
+    pytest.importorskip("jax")
+    from small_models import small
+
+    from parenvs.datasets.models.model import train_step
+    from parenvs.graph.graph import Graph
+
+    def graph(batch):
+        function, args = train_step(small(family, batch_size=batch))
+        return Graph.from_jax(function, *args)
+
+    large, wanted = graph(12), graph(4)
+    whole = Partitioning.build(large, "1x2:v100")
+    found = at_micro_batch(whole.classes, 4).graph
+    assert (found.opcode == wanted.opcode).all() and found.batch_size == 4
+    used = ~np.isin(np.arange(len(found.element_type)), _unread(found))
+    assert (found.tensor_bytes == wanted.tensor_bytes)[used].all()
+    sums = np.isin(found.opcode, [found.opcodes.index("reduce")])  # n - 1 additions of n numbers
+    np.testing.assert_allclose(found.flops[~sums], wanted.flops[~sums], rtol=1e-3, atol=8)
+    assert found.flops.sum() == pytest.approx(wanted.flops.sum(), rel=5e-3)
+    assert found.bytes_accessed.sum() == pytest.approx(wanted.bytes_accessed.sum(), rel=1e-3)
+    back = at_micro_batch(whole.classes, 12)
+    assert back is whole.classes
+
+
+def _unread(graph):
+    """Tensors that only free instructions make and read: nobody pays for them."""
+    from parenvs.tasks.partition.factors import free_tensors
+
+    return np.flatnonzero(free_tensors(graph))
+
+
+def test_micro_batch__sizes_by_hand():
+    small, whole = mlp(micro_batch=4), mlp()
+    assert small.graph is not small.classes.graph and whole.graph is whole.classes.graph
+    shapes = {
+        path: small.classes.graph.shape(tensor) for path, tensor in small.classes.tensor.items()
+    }
+    assert shapes == {"w1": (4, 6), "w2": (6, 2), "x": (4, 4), "y": (4, 2)}
+    ((batch,),) = (np.flatnonzero(batch_classes(whole.classes)),)
+    assert batch == whole.classes.label[whole.graph.dim_offset[whole.classes.tensor["x"]]]
+    assert mlp(4, micro_batch=2).device_share[batch] == 0.5  # two of four devices idle
+    assert mlp(4).device_share[batch] == 0.25
+    same = mlp(micro_batch=8)
+    assert same.step.micro_batch is None and same.plan(none(same)) == whole.plan(none(whole))
+
+
+def test_micro_batch__uneven_is_told_by_the_micro_batch():
+    forbid = {"uneven": "forbid", "reward": "step_time"}
+    whole = toys.problem_of(toys.MLP, 4, batch_size=8)
+    blocked = [
+        Partitioning.build(whole.graph, whole.cluster, micro_batch=b, **forbid).classes.blocked
+        for b in (8, 4, 2)
+    ]
+    batch = batch_classes(whole.classes)
+    assert [bool(b[batch].all()) for b in blocked] == [False, False, True]
+    small = Partitioning.build(whole.graph, whole.cluster, micro_batch=2, **forbid)
+    report = small.report(small.plan(batch))
+    assert "of size 2, is no multiple of 4 devices" in report.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ({"micro_batch": 1}, "micro_batch must be a whole number from 2, not 1"),
+        ({"micro_batch": 4.0}, "micro_batch must be a whole number from 2, not 4.0"),
+        ({"micro_batch": True}, "micro_batch must be a whole number"),
+        ({"micro_batches": 0}, "micro_batches must be a whole number from 1, not 0"),
+        ({"micro_batches": None}, "micro_batches must be a whole number from 1, not None"),
+        ({"recompute": "all"}, "recompute must be one of none, full, not 'all'"),
+        ({"memory_limit": 0}, "memory_limit must be a positive number of bytes, or 'device' for"),
+        ({"memory_limit": "devise"}, "or 'device' for 900,000, not 'devise'"),
+        ({"memory_limit": float("nan")}, "memory_limit must be"),
+        ({"memory_limit": 10**400}, "memory_limit must be"),
+    ],
+)
+def test_step__settings_that_cannot_be(step, words):
+    with pytest.raises(ParenvsError, match=words):
+        mlp(**step)
+
+
+def test_micro_batch__graphs_without_a_batch():
+    text = toys.MLP.replace("batch__", "other__")
+    graph = toys.problem_of(text, batch_size=64).graph
+    with pytest.raises(ParenvsError, match="no input of toy has its batch of 64 as first"):
+        Partitioning.build(graph, toys.toy_cluster(), micro_batch=4)
+
+
+def test_step__instructions_run_once_a_micro_batch_and_the_update_once():
+    whole, step = mlp(micro_batch=4), mlp(micro_batch=4, micro_batches=3)
+    update = whole.graph.phase == Phase.UPDATE
+    np.testing.assert_array_equal(step.seconds[~update], 3 * whole.seconds[~update])
+    np.testing.assert_array_equal(step.seconds[update], whole.seconds[update])
+    assert update.any() and not update.all()
+    report, once = step.report(step.plan(none(step))), whole.report(whole.plan(none(whole)))
+    assert report.utilisation < 3 * once.utilisation * once.step_seconds / report.step_seconds
+
+
+def test_step__gradients_are_summed_over_the_devices_once():
+    """The batch class: two gradients at the end; the hidden width: a product in each pass."""
+    whole, step = mlp(), mlp(micro_batches=3)
+    waits = synchronised_once(step.classes)
+    assert {opcodes(step)[i] for i in np.flatnonzero(waits)} == {"dot"} and waits.sum() == 2
+    batch = step.chosen({"x": 0})
+    hidden = step.chosen({"w1": 1})
+    for chosen, times in ((batch, 1), (hidden, 3)):
+        one, three = (p.all_reduce_seconds[chosen].sum() for p in (whole, step))
+        assert three == pytest.approx(times * one) and one > 0
+    counts = [step.report(step.plan(x)).all_reduces for x in (batch, hidden)]
+    assert counts == [2, 3 * whole.report(whole.plan(hidden)).all_reduces]
+
+
+def test_footprint__sums_of_gradients_stay():
+    """Both sums, 24 and 12 numbers, at every moment, and each gradient while it is made."""
+    whole, step = mlp(), mlp(micro_batches=2)
+    before, after = (p.footprint.alive(none(p)) for p in (whole, step))
+    w2, w1 = np.flatnonzero(synchronised_once(step.classes)).tolist()  # 12 and 24 numbers
+    extra = after - before
+    assert extra[0] == 4 * (24 + 12)
+    assert extra[w2] == 4 * (24 + 12)  # its own was there before, now beside the sums
+    assert extra[w2 + 1] == 4 * 24  # the gradient of w2 is in its sum
+    assert extra[w1] == 4 * 24  # so is it here, and that of w1 is being made
+    assert (extra[w1 + 1 :] == 0).all()
+    memory = step.footprint.memory(none(step))
+    assert memory.gradients >= 4 * (24 + 12)
+    linear = step.footprint.saved_at(memory.at)
+    assert linear.whole == memory.peak
+
+
+@pytest.fixture(scope="module")
+def remade():
+    return load_partitioning("bert-48", "1x8:v100", reward="step_time", recompute="full")
+
+
+def _sound(footprint, graph):
+    """Whether everything is in memory when it is read, and nothing before it is made."""
+    tensor, first, last = footprint.stays
+    lives = {}
+    for t, a, b in zip(tensor.tolist(), first.tolist(), last.tolist(), strict=True):
+        lives.setdefault(t, []).append((a, b))
+    made = graph.results.tolist()
+    outs, ins = graph.result_offset.tolist(), graph.operand_offset.tolist()
+    for moment, index in enumerate(footprint.order.tolist()):
+        touched = footprint._whole[graph.operands[ins[index] : ins[index + 1]]].tolist()
+        for t in (*touched, *made[outs[index] : outs[index + 1]]):
+            if t in lives and not any(a <= moment <= b for a, b in lives[t]):
+                return False
+    begins = footprint.order[first]
+    return bool((begins == footprint.first[tensor]).all())
+
+
+def test_footprint__what_is_made_again_is_there_when_it_is_read(remade):
+    footprint, graph = remade.footprint, remade.classes.graph
+    assert _sound(footprint, graph)
+    counts = np.bincount(footprint.order, minlength=len(graph.opcode))
+    assert (counts == 1 + footprint.again).all() and footprint.again.any()
+    assert (graph.phase[footprint.again] != Phase.UPDATE).all()
+    moments = np.full(len(graph.opcode), -1)
+    moments[footprint.order] = np.arange(len(footprint.order))
+    backward = np.flatnonzero((graph.phase == Phase.BACKWARD) & ~graph.free)
+    assert (np.diff(moments[backward]) > 0).all()  # the order is that of the trace
+
+
+def test_footprint__recomputation_holds_less_and_takes_longer(remade):
+    whole = load_partitioning("bert-48", "1x8:v100", reward="step_time")
+    batch = whole.chosen({whole.graph.paths[i]: 0 for i in whole.inputs})
+    for chosen in (none(whole), batch):
+        more, less = (p.footprint.memory(chosen) for p in (whole, remade))
+        assert less.activations < 0.1 * more.activations
+        assert less.parameters == more.parameters
+    again = remade.footprint.again
+    assert remade.replicate_seconds - whole.replicate_seconds == pytest.approx(
+        whole.seconds[again].sum()
+    )
+    assert 0.25 < remade.replicate_seconds / whole.replicate_seconds - 1 < 0.4
+    one, other = (p.report(p.plan(batch)) for p in (whole, remade))
+    assert other.utilisation == pytest.approx(
+        one.utilisation * one.step_seconds / other.step_seconds
+    )
+    memory = remade.footprint.memory(batch)
+    linear = remade.footprint.saved_at(memory.at)
+    assert linear.whole - linear.saved[batch].sum() == pytest.approx(memory.peak, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_footprint__recomputation_of_random_programs(seed):
+    of = toys.random_problem(seed, steps=30)
+    try:
+        again = Footprint(of.graph, of.classes.label, of.device_share, 2, recompute=True)
+    except ParenvsError as error:
+        assert "no backward pass" in str(error)
+        return
+    tensor, first, last = again.stays
+    assert (last >= first).all() and last.max(initial=0) < len(again.order)
+    rng = np.random.default_rng(seed)
+    for _ in range(3):
+        chosen = toys.random_choice(of, rng)
+        alive = again.alive(chosen)
+        at = int(rng.integers(len(alive)))
+        linear = again.saved_at(at)
+        held = again.bytes * again.scale(chosen)
+        own = held[tensor[(first <= at) & (at <= last)]].sum()
+        assert alive[at] == pytest.approx(own, abs=1e-6)
+        assert linear.whole - linear.saved[chosen].sum() == pytest.approx(
+            own + held[again.parameters].sum()
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("llama3-8b-scanned", "runs in a loop"), ("t5-base-forward", "has no backward pass")],
+)
+def test_footprint__graphs_that_cannot_be_recomputed(name, words):
+    from parenvs.instances import load_graph
+
+    graph = load_graph(name.removesuffix("-forward"), "forward" if "forward" in name else "train")
+    of = Partitioning.build(graph, "1x8:v100", reward="step_time", recompute="full")
+    with pytest.raises(ParenvsError, match=words):
+        _ = of.replicate_seconds
+
+
+def test_plan__keeps_the_step(tmp_path):
+    """A saved plan is judged on the step that it is for, its limit among the rest."""
+    settings = {"micro_batch": 16, "micro_batches": 4, "recompute": "full"}
+    of = problem(
+        "vgg-19", task="operator-partition", reward="step_time", memory_limit=3.3e9, **settings
+    )
+    assert of is problem(
+        "vgg-19", task="operator-partition", reward="step_time", memory_limit=3.3e9, **settings
+    )
+    plan = of.plan(none(of))
+    plan.save(tmp_path / "plan.json")
+    read = load_plan(tmp_path / "plan.json")
+    assert read == plan and read.memory_limit == 3.3e9
+    report = judge(read)
+    assert not report.legal and report.value() == -1
+    assert report.reasons == (
+        f"memory: {report.memory.peak:,.0f} bytes on each device, "
+        f"{report.memory.peak - 3.3e9:,.0f} more than the 3,300,000,000 allowed",
+    )
+    assert report.step_seconds == pytest.approx(of.replicate_seconds)
+    free = replace(of, step=replace(of.step, limit=None))
+    assert free.report(read).legal and free.report(read).fits  # 0.9 of the device
+    other = problem("vgg-19", task="operator-partition", reward="step_time", memory_limit=True)
+    assert other.step.limit == Cluster.parse("1x8:v100").memory_limit
+    assert other.report(read).reasons == (
+        "micro_batch: the plan is for 16, not the graph's batch",
+        "micro_batches: the plan is for 4, not 1",
+        "recompute: the plan is for full, not none",
+    )

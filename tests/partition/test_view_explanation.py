@@ -1,0 +1,341 @@
+"""Why dimensions are partitioned or not: reasons against the classes of small and real graphs."""
+
+import dataclasses
+import re
+
+import numpy as np
+import partition_toys as toys
+import pytest
+
+from parenvs import Graph, ParenvsError
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.cluster import choose_cluster
+from parenvs.instances import load_partitioning
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.view.explanation import (
+    SIZES,
+    TOGETHER,
+    blockers,
+    explain,
+    explain_problem,
+    explanation_text,
+    problem_text,
+)
+
+
+def mlp(rules="shardy"):
+    """``softmax(tanh(x @ w1) @ w2)`` with x (16, 24), w1 (24, 40), w2 (40, 56)."""
+    jax = pytest.importorskip("jax")
+    shapes = {"w1": (24, 40), "w2": (40, 56)}
+    args = {k: jax.ShapeDtypeStruct(s, np.float32) for k, s in shapes.items()}
+    graph = Graph.from_jax(
+        lambda p, x: jax.nn.softmax(jax.numpy.tanh(x @ p["w1"]) @ p["w2"]),
+        args,
+        jax.ShapeDtypeStruct((16, 24), np.float32),
+        name="mlp",
+    )
+    return Partitioning.build(graph, choose_cluster(devices=8), rules)
+
+
+def judged(problem, partition, task="operator-partition"):
+    problem = dataclasses.replace(problem, task=task)
+    plan = problem.plan(np.zeros(len(problem.classes), bool))
+    return problem.report(dataclasses.replace(plan, partition=partition))
+
+
+def by_path(explanations):
+    """``{(path, dimension): reason}``."""
+    return {(e.paths[0], d.dimension): d for e in explanations for d in e.dimensions}
+
+
+@pytest.fixture(scope="module")
+def vgg():
+    problem = load_partitioning("vgg-19", choose_cluster(devices=8))
+    answer = exact_partition(problem)
+    return problem.report(problem.plan(answer.chosen)).certified(answer)
+
+
+def test_explain__small_graph_by_hand():
+    report = judged(mlp(), {"w1": 1, "w2": 0})
+    assert report.legal
+    found = by_path(explain(report))
+    assert {key: d.state for key, d in found.items()} == {
+        ("w1", 0): "replicated",
+        ("w1", 1): "partitioned",
+        ("w2", 0): "partitioned",
+        ("w2", 1): "replicated",
+        ("x", 0): "replicated",
+        ("x", 1): "replicated",
+    }
+    assert {key: d.members for key, d in found.items()} == {
+        ("w1", 0): 1, ("w1", 1): 2, ("w2", 0): 2, ("w2", 1): 1, ("x", 0): 0, ("x", 1): 1,
+    }  # fmt: skip
+    # The hidden width excludes the input width, the output width and the batch.
+    decided = found["w1", 1].reason
+    assert decided.startswith("decided; it excludes 3 classes (2 variable dimensions), for example")
+    assert re.search(r"instruction \d+, dot \(.*dot_general\) would split both", decided)
+    tied = found["w2", 0].reason
+    assert tied.startswith("tied to dimension 1 of w1 by instruction ")
+    assert re.findall(r"instruction \d+, (\w+)", tied) == ["dot", "tanh", "dot"]
+    for key in (("w1", 0), ("w2", 1), ("x", 0)):
+        label = found["w1", 1].label
+        assert found[key].reason.startswith(f"excluded by class {label}, dimension 1 of w1, which")
+    # f32[16,40] @ w2: both the hidden width and the output width would be split.
+    assert re.search(r"\d+, dot .* both dimension 1 of w2 and", found["w2", 1].reason)
+    assert found["x", 1].label == found["w1", 0].label
+
+
+def test_explain__blocked_names_the_instruction():
+    """Automap's rules forbid to split what the softmax reduces."""
+    found = by_path(explain(judged(mlp("automap"), {"w1": 1, "w2": 0})))
+    blocked = found["w2", 1]
+    assert blocked.state == "blocked"
+    assert re.match(r"instruction \d+, reduce \(.*\) cannot split dimension 1 of f32\[16,56\]$",
+                    blocked.reason)  # fmt: skip
+
+
+def test_explain__what_nothing_forbids_says_what_it_would_change():
+    problem = mlp()
+    found = by_path(explain(judged(problem, {})))
+    for (path, dimension), one in found.items():
+        assert one.state == "replicated"
+        assert one.reason.startswith("nothing forbids it")
+        weight = float(re.search(r"would add ([\d.]+) to", one.reason)[1])
+        assert weight == pytest.approx(0.3 * one.members), (path, dimension)
+        gain = problem.gain_seconds[one.label]
+        verb, digits, unit = re.search(
+            r"and (\w+) the step by ([\d.]+) (\w+)$", one.reason
+        ).groups()
+        assert verb == ("shorten" if gain > 0 else "lengthen")
+        scale = {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+        assert float(digits) * scale == pytest.approx(abs(gain), rel=1e-3)
+    assert {problem.gain_seconds[one.label] > 0 for one in found.values()} == {True, False}
+
+
+def test_explain__data_parallel_ties_everything_to_the_inputs():
+    problem = mlp()
+    report = judged(problem, {"x": 1}, "data-parallel")
+    assert report.legal
+    found = by_path(explain(report))
+    assert found["x", 1].reason.startswith("decided")
+    assert found["w1", 0].reason.startswith("tied to dimension 1 of x by instruction")
+
+
+def test_explain__illegal_plans():
+    report = judged(mlp("automap"), {"w1": 0, "w2": 1})
+    assert not report.legal
+    found = by_path(explain(report))
+    assert found["w2", 1].state == "partitioned"
+    assert re.match("against the rules: instruction .* cannot split", found["w2", 1].reason)
+    report = judged(mlp(), {"w1": 1, "w2": 1})
+    assert by_path(explain(report))["w1", 1].reason.startswith("against the rules: excluded by")
+
+
+def test_explain__vgg_bias_is_excluded_as_in_table_4(vgg):
+    """Arxiv 2007.04069, Table 4: with fc1 split by columns, fc2's bias stays whole."""
+    partition = {"fc1/kernel": 1, "fc1/bias": 0, "fc2/kernel": 0}
+    report = judged(vgg.problem, partition)
+    assert report.legal
+    found = by_path(explain(report, "fc*"))
+    assert found["fc1/bias", 0].reason.startswith("decided")
+    assert found["fc2/kernel", 0].reason.startswith("tied to dimension 0 of fc1/bias by")
+    bias = found["fc2/bias", 0]
+    assert bias.state == "replicated"
+    assert "excluded by" in bias.reason and "dimension 0 of fc1/bias" in bias.reason
+    assert re.search(r"instruction \d+, dot \(jit\(step\)/jvp\(fc2\)/dot_general\)", bias.reason)
+    assert "dimension 1 of fc2/kernel" in bias.reason
+
+
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
+def test_explain__every_state_follows_from_the_classes(name):
+    problem = load_partitioning(name, choose_cluster(devices=8), rules="automap")
+    answer = exact_partition(problem)
+    plan = problem.plan(answer.chosen)
+    report = problem.report(plan)
+    merged, single = explain(report), explain(report, "*")
+    graph, classes = problem.graph, problem.classes
+    assert [e.paths for e in single] == [(graph.paths[i],) for i in problem.parameters("all")]
+    assert sorted(p for e in merged for p in e.paths) == sorted(e.name for e in single)
+    assert len(merged) < (45 if name == "t5-base" else 35)
+    alone = {e.name: e for e in single}
+    for entry in merged:
+        first = alone[entry.paths[0]]
+        assert [d.reason for d in first.dimensions] == [d.reason for d in entry.dimensions]
+        for path in entry.paths:
+            assert alone[path].shape == entry.shape
+            states = [d.state for d in alone[path].dimensions]
+            assert states == [d.state for d in entry.dimensions]
+    for (path, dimension), one in by_path(single).items():
+        position = graph.dim_offset[problem.tensor[path]] + dimension
+        label = classes.label[position]
+        assert one.label == label
+        assert one.size == graph.dims[position] > 1
+        if plan.partition.get(path) == dimension:
+            assert one.state == "partitioned"
+        else:
+            assert one.state == ("blocked" if classes.blocked[label] else "replicated")
+
+
+def test_explain__unknown_pattern(vgg):
+    with pytest.raises(ParenvsError, match=r"vgg-19: .* matches 'fc2/bais' \(did you mean"):
+        explain(vgg, "fc2/bais")
+
+
+def test_explanation_text__names_every_entry_and_gives_each_reason_once(vgg):
+    entries = explain(vgg)
+    shown = explanation_text(entries)
+    assert max(map(len, shown.splitlines())) <= 110
+    flat = re.sub(r"\s+", " ", shown)
+    for entry in entries:
+        assert f"{entry.name} {entry.shape}" in flat
+    for reason in {d.reason for e in entries for d in e.dimensions}:
+        assert flat.count(reason) == 1
+    assert (
+        "block3_conv{1,3}/bias f32[256] (2 variables) dimension 0 of size 256 partitioned" in flat
+    )
+    assert "images f32[64,224,224,3] (batch input)" in flat
+
+
+def test_explanation_text__control_characters_reach_no_terminal(vgg):
+    entry = dataclasses.replace(explain(vgg, "fc1/bias")[0], name="a\x1b[2Jb")
+    assert "a?[2Jb" in explanation_text([entry]) and "\x1b" not in explanation_text([entry])
+
+
+def test_explain_problem__small_graph_by_hand():
+    problem = mlp()
+    found = by_path(explain_problem(problem))
+    assert {d.state for d in found.values()} == {"open"}
+    hidden = found["w1", 1]
+    assert hidden.reason.startswith("nothing forbids it: partitioning the class would add 0.6 to ")
+    excluded = hidden.reason.partition("it excludes ")[2].split("; ")
+    rivals = {key: found[key].label for key in (("w1", 0), ("w2", 1), ("x", 0))}
+    assert len(excluded) == 3
+    for (path, dimension), label in rivals.items():
+        start = f"class {label}, dimension {dimension} of {path}, at instruction "
+        assert any(re.match(start + r"\d+, dot \(", words) for words in excluded)
+    assert found["w2", 0].reason.startswith("tied to dimension 1 of w1 by instruction ")
+    assert found["w2", 0].prospect == ""  # the line of w1 tells it
+
+
+def test_explain_problem__one_variable_tells_all_of_its_classes():
+    problem = mlp("automap")
+    found = by_path(explain_problem(problem, "w2"))
+    assert list(found) == [("w2", 0), ("w2", 1)]
+    assert found["w2", 0].reason.startswith("tied to dimension 1 of w1 by instruction ")
+    assert found["w2", 0].prospect.startswith("nothing forbids it")
+    # Width and batch; the outputs are blocked anyway.
+    assert len(found["w2", 0].prospect.partition("it excludes ")[2].split("; ")) == 2
+    assert found["w2", 1].state == "blocked"
+    assert re.search(
+        r"reduce \(.*\) cannot split dimension 1 of f32\[16,56\]", found["w2", 1].reason
+    )
+    assert "what blocks" not in problem_text(problem, "w2")
+    with pytest.raises(ParenvsError, match="mlp: no variable or batch input matches 'w3'"):
+        explain_problem(problem, "w3")
+
+
+def test_explain_problem__equal_layers_are_named_once():
+    problem = load_partitioning("t5-base", choose_cluster(devices=8))
+    (entry,) = explain_problem(problem, "encoder/layer_3/self/o")
+    width = entry.dimensions[1]
+    assert width.reason.startswith("tied to ")
+    rivals = problem.classes.rivals(width.label).tolist()
+    open_ = [x for x in rivals if problem.counts("all")[x] and not problem.classes.blocked[x]]
+    groups = width.prospect.partition("it excludes ")[2].split("; ")
+    named = sum(1 + int((re.search(r"and (\d+) more,", words) or [0, 0])[1]) for words in groups)
+    assert named == len(open_) == 40
+    assert len(groups) == 7
+    assert "dimension 0 of encoder/layer_0..11/conv1/bias, at instruction" in width.prospect
+
+
+@pytest.mark.parametrize("rules", ["shardy", "automap"])
+@pytest.mark.parametrize("name", ["vgg-19", "bert-48"])
+def test_explain_problem__states_follow_from_the_classes(name, rules):
+    problem = load_partitioning(name, choose_cluster(devices=8), rules, "forbid")
+    graph, classes = problem.graph, problem.classes
+    entries = explain_problem(problem)
+    assert sorted(p for e in entries for p in e.paths) == sorted(
+        graph.paths[i] for i in problem.parameters("all")
+    )
+    for (path, dimension), one in by_path(explain_problem(problem, "*")).items():
+        label = classes.label[graph.dim_offset[problem.tensor[path]] + dimension]
+        assert one.label == label
+        assert one.state == ("blocked" if classes.blocked[label] else "open")
+    shown = problem_text(problem)
+    assert max(map(len, shown.splitlines())) <= 110
+    assert len(shown.splitlines()) < 500
+
+
+def test_blockers__every_pair_of_reason_and_class():
+    """Against the rows of the factors, one by one."""
+    problem = load_partitioning("t5-base", choose_cluster(devices=8), "automap", "forbid")
+    graph, classes, counts = problem.graph, problem.classes, problem.counts("all")
+    blocked: dict[str, set[int]] = {}
+    for index, position in classes.factors.untouchable.tolist():
+        opcode = graph.opcodes[graph.opcode[index]]
+        blocked.setdefault(opcode, set()).add(int(classes.label[position]))
+    held: dict[int, list[int]] = {}
+    for index, label in zip(classes.factors.instruction, classes.factor_class, strict=True):
+        held.setdefault(int(index), []).append(int(label))
+    blocked[TOGETHER] = {x for row in held.values() for x in row if row.count(x) > 1}
+    either = set().union(*blocked.values())
+    blocked[SIZES] = set(np.flatnonzero(classes.blocked).tolist()) - either
+    expected = {}
+    for what, labels in blocked.items():
+        labels = {x for x in labels if counts[x]}
+        others = set().union(*(rows for key, rows in blocked.items() if key != what))
+        if labels:
+            dimensions = sum(int(counts[x]) for x in labels)
+            expected[what] = (len(labels), len(labels - others), dimensions)
+    found = blockers(problem)
+    assert {one.what: (one.classes, one.alone, one.dimensions) for one in found} == expected
+    assert len(expected) > 3
+    assert [one.dimensions for one in found] == sorted(
+        (x[2] for x in expected.values()), reverse=True
+    )
+    everything = {x for labels in blocked.values() for x in labels if counts[x]}
+    assert everything == set(np.flatnonzero((counts > 0) & classes.blocked).tolist())
+
+
+def test_problem_text__says_what_blocks_where_everything_is_blocked():
+    jax = pytest.importorskip("jax")
+    args = {k: jax.ShapeDtypeStruct((6, 6), np.float32) for k in ("a", "b")}
+
+    def flat(params):
+        return jax.numpy.concatenate([params["a"].reshape(-1), params["b"].T.reshape(-1)])
+
+    problem = Partitioning.build(Graph.from_jax(flat, args, name="flat"), choose_cluster(devices=2))
+    summary = problem_text(problem).partition("\n\n")[2].splitlines()
+    assert summary[0] == (
+        "what blocks (rules=shardy, uneven=pad): 4 of 4 classes of variables and inputs, 4 of 4 "
+        "dimensions"
+    )
+    rest = " ".join(line.strip() for line in summary[1:])
+    assert re.match(
+        r"2 dimensions in 2 classes \(by it alone\): concatenate, 1 instruction, first instruction "
+        r"\d+, concatenate \(jit\(flat\)/concatenate\) 2 dimensions in 2 classes \(by it alone\): "
+        r"reshape, 2 instructions, first instruction \d+, reshape \(jit\(flat\)/reshape\)$",
+        rest,
+    )
+    assert "what blocks (rules=shardy, uneven=pad): 0 of 4 classes" in problem_text(mlp())
+
+
+def test_explain__is_fast():
+    import time
+
+    problem = load_partitioning("t5-11b", choose_cluster(devices=8), rules="automap")
+    answer = exact_partition(problem)
+    plan = problem.plan(answer.chosen)
+    report = problem.report(plan)
+    begin = time.process_time()
+    found = explain(report)
+    assert time.process_time() - begin < 2  # 0.1 s here
+    assert len(found) < 45
+
+
+def test_explain__frozen_weights_are_no_batch_inputs():
+    """What fine-tuning freezes is explained, drawn and decided with the variables."""
+    problem = toys.problem_of(toys.MLP, variables=["w1"], frozen=["w2"])
+    assert [problem.graph.paths[i] for i in problem.graph.weights] == ["w1", "w2"]
+    roles = {item.name: item.role for item in explain_problem(problem)}
+    assert roles["w1"] == roles["w2"] == "variable"

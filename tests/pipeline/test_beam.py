@@ -1,0 +1,58 @@
+import contextlib
+from dataclasses import replace
+
+import brute_force as bf
+import numpy as np
+import pytest
+
+from parenvs.agents.pipeline.beam import beam
+from parenvs.agents.pipeline.points import exact_points
+from parenvs.datasets.pipeline import generators
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.pipeline.points import PointSpace
+
+
+def small(count):
+    """Spaces of a few pivots and devices, some of them tight."""
+    rng, found = np.random.default_rng(0), []
+    while len(found) < count:
+        pipeline, stages = bf.random_pipeline(rng)
+        profile = replace(pipeline.profile, frozen_bytes=None)
+        settings = {"recompute": "full", "sync": "allreduce", "tied": "once"}
+        pipeline = replace(pipeline, profile=profile, **settings)
+        with contextlib.suppress(InfeasibleError):
+            found.append(PointSpace.build(pipeline.with_stages(min(stages, 4))))
+    return found
+
+
+@pytest.mark.parametrize("space", small(60), ids=lambda space: str(space.pipeline.cluster))
+def test_beam__without_end_finds_the_optimum(space):
+    answer, exact = beam(space, 10**6), exact_points(space)
+    assert answer.length == pytest.approx(exact.length, rel=1e-9)
+    assert answer.evaluations >= 1
+
+
+def test_beam__one_beginning_is_enough_for_two_stages():
+    rng = np.random.default_rng(1)
+    spaces = [problem.space for problem in (generators.draw(rng) for _ in range(30))]
+    spaces = [space for space in spaces if space.stages == 2]
+    assert len(spaces) > 3
+    for space in spaces:
+        assert beam(space, 1).length <= exact_points(space).length * (1 + 1e-3)
+
+
+def test_beam__plans_fit_and_more_beginnings_are_better_on_the_whole():
+    rng = np.random.default_rng(2)
+    spaces = [generators.draw(rng, ranges=generators.OUTSIDE).space for _ in range(12)]
+    found = {width: [beam(space, width) for space in spaces] for width in (1, 16)}
+    for answers in found.values():
+        for space, answer in zip(spaces, answers, strict=True):
+            assert space.pipeline.excess_bytes(answer.cuts, answer.device_cuts) <= 0
+            length = float(space.pipeline.length(answer.cuts, answer.device_cuts))
+            assert answer.length == length
+    mean = {
+        width: np.log([answer.length for answer in answers]).mean()
+        for width, answers in found.items()
+    }
+    assert mean[16] < mean[1]
+    assert np.array_equal(beam(spaces[0]).cuts, found[16][0].cuts)

@@ -1,0 +1,384 @@
+import copy
+import pickle
+from functools import partial
+from itertools import product
+
+import batches
+import gymnasium as gym
+import numpy as np
+import pytest
+from batches import assert_same, drawn, forks, modes
+from drawn_intra_op import draw, optimum, second_cost
+from gymnasium.utils.env_checker import check_env
+from intra_op_files import FOLDER, needs_files
+
+from parenvs import judge
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.sharding.game.batch import IntraOpShardingVectorEnv
+from parenvs.tasks.sharding.problem import FORBIDDEN
+from parenvs.tasks.sharding.turns.advice import advise
+from parenvs.tasks.sharding.turns.board import Board
+from parenvs.tasks.sharding.turns.construct import Construct, board_of
+from parenvs.tasks.sharding.turns.worth import WORST, worth_of
+from parenvs.wrappers import MaskInObservation
+
+ID = "IntraOpSharding-v0"
+both = partial(batches.both, IntraOpShardingVectorEnv)
+ROW = np.zeros(1, dtype=np.int64)
+
+
+def make(**kwargs):
+    return gym.make(ID, **kwargs).unwrapped
+
+
+def boards(count, free=None, **sizes):
+    """Small drawn problems that have a plan, as boards, not reduced."""
+    found, seed = [], 0
+    while len(found) < count:
+        seed += 1
+        problem = draw(seed, **{"nodes": 5, "edges": 6, **sizes})
+        try:
+            board = board_of(problem, reduction=False)
+        except InfeasibleError:
+            continue
+        if free is None or board.is_free == free:
+            found.append(board)
+    return found
+
+
+FREE = {"forbidden": 0.0}
+SMALL = draw(45, nodes=14, edges=34, forbidden=0.15, most=4)
+"""A problem of which the reduction leaves 7 nodes, not free."""
+
+
+def play(env, rng, **reset):
+    """A random legal episode: its rewards and the last info."""
+    observation, info = env.reset(**reset)
+    rewards, over = [], False
+    while not over:
+        assert env.observation_space.contains(observation)
+        assert np.array_equal(env.action_masks(), info["action_mask"])
+        assert np.array_equal(observation["actions"][:, -1], info["action_mask"])
+        action = int(rng.choice(np.flatnonzero(info["action_mask"])))
+        observation, reward, over, truncated, info = env.step(action)
+        assert not truncated
+        rewards.append(reward)
+    assert env.observation_space.contains(observation)
+    return rewards, info
+
+
+def completions(board, decided):
+    """Legal whole choices that begin with the decided strategies."""
+    rest = [range(int(size)) for size in board.sizes[len(decided) :]]
+    return [
+        choice
+        for tail in product(*rest)
+        if board.reduced.legal(np.array(choice := (*decided, *tail), dtype=np.int64))
+    ]
+
+
+def masks_of(board):
+    """Decided strategies and the mask, of every turn that legal actions lead to."""
+    waiting = [()]
+    while waiting:
+        decided = waiting.pop()
+        episode = Construct(1, int(board.sizes.max()))
+        episode.put(0, board)
+        episode.start(ROW)
+        for strategy in decided:
+            episode.play(ROW, np.array([strategy]))
+        if episode.over[0]:
+            assert not episode.dead[0]
+            continue
+        yield decided, episode.legal[0]
+        waiting += [(*decided, int(x)) for x in np.flatnonzero(episode.legal[0])]
+
+
+def test_masks__are_what_can_be_completed_on_free_boards():
+    masked = 0
+    for board in boards(6, free=True, **FREE):
+        for decided, legal in masks_of(board):
+            can = {choice[len(decided)] for choice in completions(board, decided)}
+            assert set(np.flatnonzero(legal).tolist()) == can
+            masked += int(board.sizes[len(decided)]) - len(can)
+    assert masked > 10  # the limit was felt
+
+
+def test_masks__never_lead_to_a_dead_end_nor_to_an_illegal_plan():
+    kept = lost = 0
+    for board in boards(12, free=False):
+        for decided, legal in masks_of(board):
+            can = {choice[len(decided)] for choice in completions(board, decided)}
+            taken = set(np.flatnonzero(legal).tolist())
+            assert taken
+            assert taken <= can
+            kept, lost = kept + len(taken), lost + len(can - taken)
+    assert lost < 0.25 * kept  # what only another rest of the plan would allow
+
+
+def test_masks__unguarded_turns_can_be_dead_ends():
+    """What the witness is for: without it some random episodes end for want of a strategy."""
+    dead, rng = 0, np.random.default_rng(0)
+    for board in boards(12, free=False, nodes=8, edges=12, forbidden=0.3):
+        episode = Construct(4, int(board.sizes.max()), guarded=False)
+        rows = np.arange(4)
+        for row in rows:
+            episode.put(row, board)
+        episode.start(rows)
+        while len(left := np.flatnonzero(~episode.over)):
+            episode.play(left, drawn(episode.legal[left], rng))
+        dead += episode.dead.sum()
+        assert np.isnan(episode.cost[episode.dead]).all()
+    assert dead > 0
+
+
+@pytest.mark.parametrize("form", ["construct", "improve"])
+@pytest.mark.parametrize("reward", ["log", "ratio"])
+def test_env__return_is_the_judges_worth(form, reward):
+    rng = np.random.default_rng(0)
+    begin = worth_of(1, 1, reward) if form == "improve" else 0.0
+    for kwargs in ({"problem": SMALL}, {"instance": "intra-op-test/mesh-001"}):
+        env = make(form=form, reward=reward, moves=9, **kwargs)
+        for _ in range(3):
+            rewards, info = play(env, rng)
+            report = env.problem.report(env.plan())
+            assert report.legal
+            assert not report.forbidden
+            assert report.cost == info["cost"]
+            worth = worth_of(report.cost, env.board.reference, reward)
+            assert sum(rewards) == pytest.approx(worth - begin, abs=1e-9)
+            assert info["reference"] == env.board.reference
+            assert env.action_masks().all()
+            if reward == "ratio" and form == "construct":
+                assert rewards[:-1] == [0.0] * (len(rewards) - 1)
+
+
+def test_env__rewards_tell_what_a_choice_cost():
+    """The least bound above the reference is paid as soon as it is known."""
+    env, rng = make(instance="intra-op-test/mesh-002"), np.random.default_rng(1)
+    rewards, info = play(env, rng)
+    assert info["cost"] > env.board.reference
+    assert sum(x < 0 for x in rewards[:-1]) > 1
+    assert max(rewards[:-1]) <= 0
+
+
+def test_env__improving_never_costs_more():
+    env = make(form="improve", instance="intra-op-test/mesh-001", moves=40)
+    rewards, _ = play(env, np.random.default_rng(0))
+    assert min(rewards) >= 0
+    assert sum(rewards) > 0
+    assert len(rewards) <= 40
+
+
+def test_env__blocks_of_all_nodes_find_the_optimum():
+    found = 0
+    for board in boards(8, nodes=5, edges=5):
+        env = make(form="improve", problem=board.problem, reduction=False)
+        play(env, np.random.default_rng(0))
+        least = optimum(board.problem)
+        cost = env.problem.report(env.plan()).cost
+        assert cost >= least
+        found += cost == least
+    assert found >= 6  # the others keep the limit only with prices that were not tried
+
+
+def test_env__advice():
+    """Bounds are below the optimum; a greedy episode with prices is better than one without."""
+    for board in boards(5, nodes=6, edges=8, forbidden=0.1):
+        assert advise(board, "prices").bound <= optimum(board.problem) + 1e-6
+    worth = {}
+    for advice in ("none", "messages", "prices"):
+        env = make(instance="intra-op-test/mesh-001", advice=advice)
+        observation, _ = env.reset()
+        assert observation["actions"][:, 3].any() == (advice != "none")
+        assert observation["actions"][:, 4].any() == (advice == "prices")
+        total, over = 0.0, False
+        while not over:
+            action = env.greedy_action()
+            _, reward, over, *_ = env.step(action)
+            total += reward
+        worth[advice] = total
+    assert worth["none"] == 0.0
+    assert worth["prices"] > 0.0
+
+
+def test_env__observation_of_the_first_node():
+    """Second writing of costs, of the least that neighbours add, and of the memory."""
+    board = boards(1, free=True, nodes=6, edges=9, forbidden=0.0)[0]
+    observation, _ = make(problem=board.problem, reduction=False).reset()
+    costs = board.costs[: board.sizes[0]]
+    ahead = np.zeros(len(costs))
+    for other in board.later[0]:
+        theirs = board.costs[board.offset[other.node] : board.offset[other.node + 1]]
+        ahead += [min(theirs + column) - min(theirs) for column in other.table.T]
+    unit = max(board.reference / len(board), 1.0)
+    for column, values in enumerate((costs, ahead, costs + ahead)):
+        expected = np.log1p((values - values.min()) / unit) / 16
+        assert observation["actions"][: len(costs), column] == pytest.approx(expected)
+    assert not observation["actions"][len(costs) :].any()
+
+
+@pytest.mark.parametrize("form", ["construct", "improve"])
+@pytest.mark.parametrize("action", [-1, 24, 25, 2**70])
+def test_env__illegal_actions_end_the_episode(form, action):
+    env = make(form=form, problem=SMALL)
+    env.reset()
+    rewards = [env.step(int(np.flatnonzero(env.action_masks())[0]))[1]]
+    if not env._over:
+        _, reward, over, _, info = env.step(action)
+        assert over
+        assert sum([*rewards, reward]) == pytest.approx(WORST["log"])
+        assert "cost" not in info
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [{"problem": SMALL}, {"family": "mesh", "pool": 2}, {"form": "improve", "problem": SMALL}],
+    ids=batches.named,
+)
+def test_env__gymnasium_and_sb3_accept_it(kwargs):
+    check_env(make(**kwargs), skip_render_check=True)
+    checker = pytest.importorskip("stable_baselines3.common.env_checker")
+    checker.check_env(make(**kwargs), skip_render_check=True)
+
+
+@needs_files
+def test_env__the_contests_example():
+    env = make(instance=str(FOLDER / "example.json"), reduction=False)
+    for seed in range(4):
+        rewards, info = play(env, np.random.default_rng(seed))
+        strategies = env.plan().strategies
+        cost, peak = second_cost(env.problem, strategies)
+        assert cost == info["cost"] < FORBIDDEN
+        assert peak <= env.problem.limit
+        assert sum(rewards) == pytest.approx(worth_of(cost, info["reference"], "log"))
+
+
+def test_env__a_saved_plan_is_judged(tmp_path):
+    env = make(problem=SMALL)
+    _, info = play(env, np.random.default_rng(1))
+    env.plan().save(tmp_path / "plan.json")
+    assert judge(tmp_path / "plan.json", env.problem).cost == info["cost"]
+
+
+def test_env__reset_draws_under_the_seed_and_options_name_a_problem():
+    env = make(pool=3)
+    names = [env.reset(seed=seed)[1]["instance"] for seed in (5, None, 5, None)]
+    assert names[:2] == names[2:]
+    assert {name.rpartition("-")[0] for name in names} == {"mesh-inside"}
+    _, info = env.reset(options={"instance": "intra-op-test/mesh-001"})
+    assert info["instance"] == "intra-op-test/mesh-001"
+    for options in ({"instanc": "x"}, {"instance": "intra-op-test"}, {"instance": 3}):
+        with pytest.raises(ParenvsError) as error:
+            env.reset(options=options)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"form": "both"}, {"family": "p9"}, {"ranges": "in"}, {"pool": 0}, {"pool": 1.5},
+        {"advice": "all"}, {"reward": "cost"}, {"moves": 0}, {"width": 1, "problem": SMALL},
+        {"instance": "intra-op-best"}, {"instance": "intra-op-test/mesh-999"},
+        {"family": None}, {"order": "sequential"}, {"order": "last", "instance": "intra-op-test"},
+    ],
+    ids=batches.named,
+)  # fmt: skip
+def test_env__bad_arguments(kwargs):
+    with pytest.raises(ParenvsError) as error:
+        make(**kwargs)
+    assert "\n" not in str(error.value)
+
+
+def test_env__what_reduction_solves_is_refused():
+    problem = draw(0, nodes=1, edges=0, forbidden=0.0)
+    with pytest.raises(InfeasibleError, match="reduction=False"):
+        make(problem=problem)
+    assert Board.of(problem, reduction=False)
+
+
+def test_env__render_and_masks_in_observations():
+    env = make(problem=SMALL, render_mode="ansi")
+    env.reset()
+    assert "no strategies yet" in env.render()
+    env.step(int(np.flatnonzero(env.action_masks())[0]))
+    assert "cost" in env.render()
+    env = make(problem=SMALL, render_mode="rgb_array")
+    env.reset()
+    assert env.render().shape == (800, 1280, 3)
+    observation, info = MaskInObservation(make(problem=SMALL)).reset()
+    assert np.array_equal(observation["action_mask"], info["action_mask"])
+
+
+@forks
+def test_env__forks(fork):
+    env, rng = make(problem=SMALL), np.random.default_rng(0)
+    env.reset(seed=0)
+    again = fork(env)
+    while not env._over:
+        action = int(rng.choice(np.flatnonzero(env.action_masks())))
+        assert_same(env.step(action), again.step(action))
+    assert env.plan() == again.plan()
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"pool": 2},
+        {"problem": SMALL, "width": 25},
+        {"form": "improve", "problem": SMALL, "moves": 5, "width": 160},
+    ],
+    ids=["drawn", "small", "improve"],
+)
+@modes
+def test_vector__equals_single_ones(kwargs, mode):
+    batched, single = both(kwargs, 3, mode)
+    rng, ended = np.random.default_rng(0), 0
+    for options in ({}, {"instance": "intra-op-test/mesh-001"}):
+        assert_same(*(env.reset(seed=3, options=dict(options)) for env in (batched, single)))
+        for _ in range(30):
+            masks = batched.action_masks()
+            assert_same(masks, np.array(single.call("action_masks")))
+            actions = drawn(masks, rng, 0.02)
+            outcome, expected = batched.step(actions), single.step(actions)
+            assert_same(outcome, expected)
+            over = outcome[2]
+            ended += int(over.sum())
+            if mode == "Disabled" and over.any():
+                ask = {"reset_mask": over}
+                assert_same(*(env.reset(options=dict(ask)) for env in (batched, single)))
+        for index in range(3):
+            assert batched.plan(index) == single.envs[index].plan()
+    assert ended > 2
+
+
+def test_vector__plays_a_set_in_its_order():
+    batch = gym.make_vec(ID, num_envs=3, instance="intra-op-validation", family=None,
+                         order="sequential", autoreset_mode="SameStep")  # fmt: skip
+    assert batch.single_action_space.n == 25
+    for seed in (0, 1):
+        _, infos = batch.reset(seed=seed)
+        seen = [[name] for name in infos["instance"]]
+        while min(map(len, seen)) < 3:
+            outcome = batch.step(batch.action_masks().argmax(axis=1))
+            for row in np.flatnonzero(outcome[2]):
+                seen[row].append(outcome[4]["instance"][row])
+        for row, names in enumerate(seen):
+            numbers = [row, row + 3, row + 6]
+            assert names[:3] == [f"intra-op-validation/mesh-{number:03d}" for number in numbers]
+
+
+def test_vector__gymnasium_makes_it_and_views_are_read_only():
+    env = gym.make_vec(ID, num_envs=2, problem=SMALL, copy=False, mask_in_observation=True)
+    assert isinstance(env, IntraOpShardingVectorEnv)
+    observation, _ = env.reset(seed=0)
+    with pytest.raises(ValueError, match="read-only"):
+        observation["actions"][:] = 0
+    again = pickle.loads(pickle.dumps(copy.deepcopy(env)))
+    actions = env.action_masks().argmax(axis=1)
+    assert_same(env.step(actions), again.step(actions))
+
+
+def test_env__a_misspelt_set_is_told_the_near_one():
+    with pytest.raises(ParenvsError, match=r"did you mean 'intra-op-test'\?"):
+        gym.make("IntraOpSharding-v0", instance="intra-op-tset")

@@ -1,0 +1,308 @@
+"""The solver against brute force: plans, bounds, moves and messages; with or without numba."""
+
+from contextlib import suppress
+from functools import cache
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from drawn_intra_op import draw, optimum
+from intra_op_files import FOLDER, needs_files
+
+from parenvs.agents.sharding import core, search, solve_iopddl
+from parenvs.agents.sharding.chain import Chain
+from parenvs.agents.sharding.compiled import COMPILED
+from parenvs.agents.sharding.core import core_size, solve_core
+from parenvs.agents.sharding.memory import add, change_node, empty_tree, most, place_node
+from parenvs.agents.sharding.messages import Dual, priced_costs, profile
+from parenvs.agents.sharding.model import arrays_of
+from parenvs.agents.sharding.search import Clock, Search, luby
+from parenvs.agents.sharding.trees import improve, plan_cost, surroundings
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.sharding import load_iopddl, reduce
+from parenvs.tasks.sharding.known import known
+
+
+@cache
+def drawn():
+    """Drawn problems with a plan that leave something to search: (problem, reduced, optimum)."""
+    found = []
+    for seed in range(200):
+        problem = draw(seed, most=4, edges=9, forbidden=0.05, slack=0.4)
+        with suppress(InfeasibleError):
+            reduced = reduce(problem)
+            if len(reduced) > 2 and (best := optimum(problem)) is not None:
+                found.append((problem, reduced, best))
+        if len(found) == 8:
+            break
+    return found
+
+
+def test_solve__finds_the_optimum_and_proves_no_more():
+    tried = proven = 0
+    for seed in range(12):
+        problem = draw(seed, edges=11, most=4, forbidden=0.1, slack=0.45)
+        best = optimum(problem)
+        if best is None:
+            with pytest.raises(InfeasibleError, match=f"drawn-{seed}: "):
+                solve_iopddl(problem, None, steps=2)
+            continue
+        answer = solve_iopddl(problem, None, steps=4)
+        report = answer.report
+        assert report.legal and report.cost == answer.cost == best, seed
+        assert answer.bound <= best
+        tried, proven = tried + 1, proven + answer.proven
+    assert tried > 4 and proven > 0.8 * tried
+
+
+def test_solve__is_the_same_every_time_and_refuses_no_end():
+    problem, *_ = drawn()[0]
+    first, second = (solve_iopddl(problem, None, seed=3, steps=3) for _ in range(2))
+    assert first.plan == second.plan and first.bound == second.bound
+    with pytest.raises(ParenvsError, match="give seconds or steps"):
+        solve_iopddl(problem, None)
+    with pytest.raises(ParenvsError, match="must be positive"):
+        solve_iopddl(problem, -1.0)
+
+
+def test_solve__several_threads_are_the_same_every_time_and_no_worse():
+    problem, _, best = drawn()[0]
+    first, second = (solve_iopddl(problem, None, seed=3, steps=3, threads=3) for _ in range(2))
+    assert first.plan == second.plan and first.report.legal
+    assert best <= first.cost <= solve_iopddl(problem, None, seed=3, steps=3).cost
+    with pytest.raises(ParenvsError, match="for one thread"):
+        solve_iopddl(problem, 1.0, processor=True, threads=2)
+    with pytest.raises(ParenvsError, match="from 1, not 0"):
+        solve_iopddl(problem, 1.0, threads=0)
+
+
+def test_chain__draws_of_its_own_and_an_account_of_its_cost():
+    for _, reduced, _ in drawn():
+        search = Search(reduced, Clock(None, 1), threads=2)
+        search.run()
+        if search.chosen is None:
+            continue
+        start = plan_cost(search.model, search.chosen)
+        for rng in search.rngs:
+            chain = Chain(search.model, search.empty, search.chosen, rng, 2, search.widest)
+            chain.move(np.zeros(len(search.model.costs)), 1e9, 0, 40, 40, np.inf)
+            assert plan_cost(search.model, chain.chosen) == pytest.approx(start + chain.change)
+            assert reduced.legal(chain.chosen)
+        assert search.rngs[0].bit_generator.state != search.rngs[1].bit_generator.state
+
+
+def test_search__an_interrupt_leaves_the_best_plan_so_far():
+    for _, reduced, best in drawn():
+        calls = []
+
+        def tell(status, calls=calls):
+            calls.append(status)
+            if status.cost is not None:
+                raise KeyboardInterrupt
+
+        search = Search(reduced, Clock(None, 50), tell=tell)
+        search._told = -10.0
+        search.run()
+        assert search.chosen is None or reduced.legal(search.chosen)
+        assert search.chosen is None or round(search.cost) + reduced.constant >= best
+
+
+def test_sweep__bound_and_marginals_hold():
+    """No plan costs less than the bound; with a strategy, than the bound with it."""
+    checked = raised = 0
+    for _, reduced, best in drawn():
+        model, dual = arrays_of(reduced), Dual(arrays_of(reduced))
+        sizes = np.diff(reduced.offset)
+        for _ in range(15):
+            dual.step(float(best - reduced.constant))
+        assert dual.bound <= best - reduced.constant + 1e-6
+        base, marginals = dual.settle()
+        least = np.full(len(model.costs), np.inf)
+        for choice in product(*(range(size) for size in sizes)):
+            chosen = np.array(choice)
+            if reduced.legal(chosen):
+                at = model.offset[:-1] + chosen
+                least[at] = np.minimum(least[at], reduced.cost(chosen) - reduced.constant)
+        assert (base + marginals <= least + 1e-6).all()
+        checked, raised = checked + 1, raised + int((marginals > 1e-6).sum())
+    assert checked == 8 and raised > 10
+
+
+def test_memory__the_tree_is_the_profile():
+    rng = np.random.default_rng(0)
+    for times in (1, 5, 8, 13):
+        plain = -rng.integers(0, 50, times)
+        model = arrays_of(drawn()[0][1])._replace(slack=-plain)
+        tree = empty_tree(model)
+        for _ in range(30):
+            lo = int(rng.integers(times))
+            hi = int(rng.integers(lo, times)) + 1
+            amount = int(rng.integers(-9, 10))
+            add(tree, lo, hi, amount)
+            plain[lo:hi] += amount
+            begin = int(rng.integers(times))
+            end = int(rng.integers(begin, times)) + 1
+            assert most(tree, begin, end) == plain[begin:end].max()
+            assert tree[0, 1] == plain.max()
+
+
+def test_improve__keeps_the_limit_and_the_account():
+    better = 0
+    for number, (_, reduced, best) in enumerate(drawn()):
+        model = arrays_of(reduced)
+        sizes = np.diff(reduced.offset)
+        legal = (np.array(c) for c in product(*(range(size) for size in sizes)))
+        chosen = next(c for c in legal if reduced.legal(c))
+        first = plan_cost(model, chosen)
+        tree, lowest = empty_tree(model), chosen.copy()
+        for node, strategy in enumerate(chosen):
+            place_node(model, tree, node, strategy, 1)
+        widest, marks = int(sizes.max()), np.zeros(len(chosen), dtype=np.int64)
+        local, blocked = np.empty_like(model.costs), np.empty_like(model.costs)
+        surroundings(model, chosen, local, blocked)
+        change = improve(
+            model, np.zeros(len(model.costs)), tree, chosen, lowest, local, blocked, marks,
+            np.zeros(9 * widest), np.random.default_rng(number),
+            0.0, 0, 80, 80, 4, 5.0, 0.1, 1.0,
+        )  # fmt: skip
+        assert reduced.legal(chosen) and reduced.legal(lowest) and not marks.any()
+        assert plan_cost(model, chosen) == pytest.approx(first + change)
+        assert best - reduced.constant <= plan_cost(model, lowest) <= first
+        again, forbidden = np.empty_like(local), np.empty_like(blocked)
+        surroundings(model, chosen, again, forbidden)
+        assert local == pytest.approx(again) and (blocked == forbidden).all()
+        used = np.zeros(len(model.slack) + 1)
+        profile(model, chosen, used)
+        assert tree[0, 1] == (used[:-1] - model.slack).max(initial=-(2.0**62))
+        better += plan_cost(model, lowest) < first
+    assert better > 2
+
+
+def test_surroundings__are_what_a_strategy_costs_beside_its_neighbours():
+    seen = 0
+    for _, reduced, _ in drawn():
+        model, rng = arrays_of(reduced), np.random.default_rng(0)
+        sizes = np.diff(reduced.offset)
+        chosen = np.array([int(rng.integers(size)) for size in sizes])
+        local, blocked = np.empty_like(model.costs), np.empty_like(model.costs)
+        surroundings(model, chosen, local, blocked)
+        for node, size in enumerate(sizes):
+            for strategy in range(size):
+                costs = [model.costs[model.offset[node] + strategy]]
+                for p in range(model.start[node], model.start[node + 1]):
+                    width = sizes[model.neighbour[p]]
+                    costs.append(
+                        model.pair[model.table[p] + strategy * width + chosen[model.neighbour[p]]]
+                    )
+                at = model.offset[node] + strategy
+                assert blocked[at] == np.isinf(costs).sum()
+                assert local[at] == sum(cost for cost in costs if cost < np.inf)
+                seen += blocked[at] > 0
+    assert seen
+
+
+def test_change_node__is_taking_away_and_placing():
+    for _, reduced, _ in drawn():
+        model, tree = arrays_of(reduced), empty_tree(arrays_of(reduced))
+        for node, size in enumerate(np.diff(reduced.offset)):
+            place_node(model, tree, node, 0, 1)
+            changed = tree.copy()
+            change_node(model, changed, node, 0, size - 1)
+            place_node(model, tree, node, 0, -1)
+            place_node(model, tree, node, size - 1, 1)
+            assert (changed == tree).all()
+
+
+def test_luby__the_sequence():
+    assert [luby(k) for k in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
+
+
+def test_combine__takes_the_cheaper_of_each_part_that_differs():
+    """Parts without an edge between them add up, so that none can be cheaper from the other."""
+    gained = 0
+    for number, (_, reduced, _) in enumerate(drawn()):
+        search, rng = Search(reduced, Clock(None, 1)), np.random.default_rng(number)
+        sizes = np.diff(reduced.offset)
+        drawn_plans = [np.array([rng.integers(size) for size in sizes]) for _ in range(400)]
+        plans = [chosen for chosen in drawn_plans if reduced.legal(chosen)][:6]
+        for first, second in pairwise(plans):
+            search.chosen, search.cost = None, np.inf
+            search.offer(first)
+            search.offer(second)
+            before = search.cost
+            search.combine(first, second)
+            assert reduced.legal(search.chosen) and search.cost <= before
+            assert ((search.chosen == first) | (search.chosen == second)).all()
+            gained += search.cost < before
+    assert gained
+
+
+def test_restart__begins_anew_and_keeps_the_best():
+    """Legal plans, no dearer than before, and an end when the share of the time is used up."""
+    _, reduced, best = drawn()[0]
+    search = Search(reduced, Clock(0.5, processor=True))
+    search.raise_bound(0.2, 20)
+    before = search.cost
+    search.bound = -np.inf
+    search.restart(0.5)
+    assert reduced.legal(search.chosen) and search.cost <= before
+    assert best - reduced.constant <= search.cost
+
+
+def test_core__is_the_optimum_of_what_is_kept():
+    for _, reduced, best in drawn():
+        model = arrays_of(reduced)
+        kept = np.ones(len(model.costs), dtype=bool)
+        core = solve_core(model, kept, np.zeros(len(model.slack)), 20.0)
+        assert core.proven and core.chosen is not None
+        assert reduced.cost(core.chosen) == best
+        assert core.bound <= best - reduced.constant + 1e-6
+        assert core_size(model, kept) == len(reduced.edge_costs)
+
+
+def test_priced_costs__are_costs_and_prices_of_usage():
+    _, reduced, _ = drawn()[0]
+    model, rng = arrays_of(reduced), np.random.default_rng(1)
+    price, out = rng.random(len(model.slack)), np.empty(len(model.costs))
+    priced_costs(model, np.concatenate([[0.0], np.cumsum(price)]), out)
+    chosen = np.array([int(rng.integers(size)) for size in np.diff(reduced.offset)])
+    extra = (out - model.costs)[model.offset[:-1] + chosen].sum()
+    assert extra == pytest.approx(float(price @ reduced.profile(chosen)))
+
+
+def test_solve__the_program_has_indices_of_32_bits(monkeypatch):
+    """SciPy before 1.12 hands HiGHS others, which it refuses."""
+    given, real = [], core.milp
+
+    def milp(*values, constraints, **options):
+        given.extend(matrix for matrix in (one.A for one in constraints))
+        return real(*values, constraints=constraints, **options)
+
+    monkeypatch.setattr(core, "milp", milp)
+    problem, *_ = drawn()[0]
+    solve_iopddl(problem, None, seed=3, steps=3)
+    assert given
+    for matrix in given:
+        assert {matrix.indices.dtype, matrix.indptr.dtype} == {np.dtype(np.int32)}
+
+
+def test_solve__errors_of_the_program_are_told(monkeypatch):
+    """It runs in a thread, whose errors nobody would see."""
+
+    def failing(*_):
+        raise MemoryError("no memory for the program")
+
+    monkeypatch.setattr(search, "solve_core", failing)
+    problem, *_ = drawn()[0]
+    with pytest.raises(MemoryError, match="for the program"):
+        solve_iopddl(problem, None, seed=3, steps=3)
+
+
+@needs_files
+@pytest.mark.parametrize("letter", "BG")
+def test_solve__the_contests_small_problems_are_proven(letter):
+    """With or without compiled loops."""
+    problem = load_iopddl(FOLDER / f"asplos-2025-iopddl-{letter}.json.gz")
+    answer = solve_iopddl(problem, 60.0 if COMPILED else 120.0, processor=True)
+    assert answer.cost == known(problem.name).best
+    assert answer.bound <= known(problem.name).best

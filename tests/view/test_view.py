@@ -1,0 +1,54 @@
+"""The one door to texts and pictures."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+import toys
+
+from parenvs import view as viewer
+from parenvs.view.words import clip_start, paint, plural, reason_lines, signed, size
+
+
+@pytest.mark.parametrize("show", [viewer.text, viewer.figure, viewer.rgb_array])
+def test_door__refuses_what_is_no_plan_or_problem(show):
+    with pytest.raises(TypeError, match="a judged plan or a problem, not an object of type 'str'"):
+        show("t5-3b")
+    with pytest.raises(ValueError, match="undecided"):
+        show(toys.dense().pipeline, undecided={"w"})
+
+
+@pytest.mark.parametrize("name", viewer._ROOMS)
+def test_door__classes_are_where_it_says_and_their_rooms_show_them(name):
+    where, _, kind = name.rpartition(".")
+    found = getattr(import_module(where), kind)
+    assert (found.__module__, found.__name__) == (where, kind)
+    for module, function in (("text", "text"), ("figure", "draw")):
+        assert hasattr(import_module(f"parenvs.view.{viewer._ROOMS[name]}.{module}"), function)
+
+
+def test_door__save_of_something_else_leaves_no_file(tmp_path):
+    with pytest.raises(TypeError):
+        viewer.save(tmp_path / "plan.png", None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_door__importing_it_loads_no_task_and_no_matplotlib():
+    code = """
+import sys
+from parenvs import viewer
+print(sorted(x for x in sys.modules if x.startswith(("parenvs.view.", "matplotlib"))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "matplotlib" not in done.stdout and "figure" not in done.stdout
+
+
+def test_words():
+    assert plural(1, "class", "es") == "1 class" and plural(1200, "class", "es") == "1,200 classes"
+    assert clip_start("encoder/layer_0/q", 8) == "…yer_0/q"
+    assert [signed(x) for x in ("1 s", "-1 s", "0 s", "0")] == ["+1 s", "-1 s", "0 s", "0"]
+    assert size(-28.8e9) == "-28.8 GB" and size(-12) == "-12 B"
+    assert paint("x", 3, colour=False) == "x"
+    assert paint("x", 3, colour=True) == paint("x", 11, colour=True) != paint("x", 4, colour=True)
+    assert reason_lines(["a b", "c\x1b"], 6) == ["  ! a", "    b", "  ! c?"]
