@@ -13,7 +13,7 @@ from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.order.problem import Ordering, OrderReport
+from parenvs.tasks.order.problem import Order, OrderReport
 from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.tasks.pipeline.plan import PipelinePlan
@@ -172,10 +172,10 @@ class OrderAnswer(Answer):
     Attributes:
         problem: the problem.
         order: (M,) int64, the micro-batch at each position.
-        length: seconds of the step, ``Ordering.length``.
+        length: seconds of the step, ``Order.length``.
     """
 
-    problem: Ordering
+    problem: Order
     order: np.ndarray
     length: float
 

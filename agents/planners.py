@@ -37,7 +37,7 @@ from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 from parenvs.tasks.hybrid.space.objectives import Objective
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.space import PartitionSpace
 from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace, check_candidates
@@ -247,7 +247,7 @@ class HybridRequest(Request):
         return f"{cluster.name or f'{cluster.devices}-devices'}-batch-{self.problem.batch}"
 
 
-def request_of(problem: Pipeline | Partitioning | Hybrid | Ordering, **options: Any) -> Request:
+def request_of(problem: Pipeline | Partitioning | Hybrid | Order, **options: Any) -> Request:
     """Make the request of a problem.
 
     Args:
@@ -267,7 +267,7 @@ def request_of(problem: Pipeline | Partitioning | Hybrid | Ordering, **options: 
         kind = PartitionRequest
     elif isinstance(problem, Hybrid):
         kind = HybridRequest
-    elif isinstance(problem, Ordering):
+    elif isinstance(problem, Order):
         kind = OrderRequest
     else:
         raise ParenvsError(
@@ -285,7 +285,7 @@ def request_of(problem: Pipeline | Partitioning | Hybrid | Ordering, **options: 
 
 
 def solve(
-    problem: Pipeline | Partitioning | Hybrid | Ordering, agent: str = "exact", **options: Any
+    problem: Pipeline | Partitioning | Hybrid | Order, agent: str = "exact", **options: Any
 ) -> Answer:
     """Plan a problem of any task with any planner.
 

@@ -27,10 +27,10 @@ from parenvs.leaderboard.check import check
 from parenvs.leaderboard.entry import Entry, load_entry
 from parenvs.shipped import load_ordering, ordering_steps
 from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 from parenvs.tasks.partition.drawn import files as partition_files
 from parenvs.tasks.partition.plan import PartitionPlan
-from parenvs.tasks.sharding import IntraOp, load_iopddl, reduce, save_iopddl
+from parenvs.tasks.sharding import Sharding, load_iopddl, reduce, save_iopddl
 from parenvs.tasks.sharding.files import to_json
 from parenvs.tasks.sharding.reduced import NEVER
 
@@ -327,7 +327,7 @@ def check_partitioning(problem: Partitioning) -> None:
 def check_verdict(plan: Plan, problem: Any) -> None:
     """Check that the judge gives a plan a finite value, and -1 exactly if it is illegal."""
     report = judge(plan, problem)
-    value = report.value if isinstance(problem, (Pipeline, Ordering)) else report.value()
+    value = report.value if isinstance(problem, (Pipeline, Order)) else report.value()
     must(math.isfinite(value), f"a plan's value is {value}")
     must(report.legal or value == ILLEGAL, f"an illegal plan's value is {value}")
     if report.legal and isinstance(problem, Pipeline):
@@ -415,7 +415,7 @@ def check_partitions(rows: dict[str, partition_files.SetRow]) -> None:
         must(0 < Cluster.parse(row.cluster).memory_limit < math.inf, "its memory is not finite")
 
 
-def check_iopddl(problem: IntraOp) -> None:
+def check_iopddl(problem: Sharding) -> None:
     """Check that a problem outlives its file, and that what is left of it costs what it says."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "again.json.gz"
@@ -472,7 +472,7 @@ def orderings() -> list[bytes]:
     return [json.dumps(content).encode() for content in (step, {"schema": 1, **arrays})]
 
 
-def check_ordering(problem: Ordering) -> None:
+def check_ordering(problem: Order) -> None:
     """Check the bound and an order of a problem."""
     must(0 < problem.bound_seconds < math.inf, f"a bound is {problem.bound_seconds}")
     check_verdict(problem.plan(range(problem.micro_batches)), problem)

@@ -34,7 +34,7 @@ from parenvs.errors import InfeasibleError
 from parenvs.instances import load_partitioning
 from parenvs.tasks.sharding import load_iopddl, reduce, save_iopddl
 from parenvs.tasks.sharding.exchange import Exchange
-from parenvs.tasks.sharding.problem import IntraOp
+from parenvs.tasks.sharding.problem import Sharding
 
 GRAPHS = ("vgg-19", "resnet-50", "t5-base", "bert-48", "t5-11b")
 SIZES = {"mesh": (1_000, 10_000, 100_000), "mesh, 4": (1_000, 10_000, 100_000, 1_000_000)}
@@ -44,14 +44,14 @@ SPARE, TIGHT = 1.1, 0.8
 """The limit over the peak of the leanest plan, and over that of copies of everything."""
 
 
-def exported(name: str) -> IntraOp:
+def exported(name: str) -> Sharding:
     """Return a shipped graph's partitioning, with less memory than whole copies need."""
     found = Exchange.of(load_partitioning(name, Cluster.parse("A")))
     whole = found.strategies(np.zeros(len(found.partitioning.classes), dtype=bool))
     return replace(found.problem, limit=int(TIGHT * found.problem.usage(whole)[0]), instance="")
 
 
-def limited(problem: IntraOp) -> IntraOp:
+def limited(problem: Sharding) -> Sharding:
     """Return a problem whose limit is ``SPARE`` times what the leanest plan uses."""
     least = np.minimum.reduceat(problem.usages, problem.offset[:-1])
     places = np.arange(len(problem.costs)) - np.repeat(problem.offset[:-1], problem.sizes)
@@ -60,7 +60,7 @@ def limited(problem: IntraOp) -> IntraOp:
     return replace(problem, limit=int(SPARE * problem.usage(lean)[0]), instance="")
 
 
-def shortened(problem: IntraOp, most: int) -> IntraOp:
+def shortened(problem: Sharding, most: int) -> Sharding:
     """Return a problem with the first strategies of each node alone."""
     sizes = np.minimum(problem.sizes, most)
     kept = np.arange(len(problem.costs)) - np.repeat(problem.offset[:-1], problem.sizes) < most
@@ -81,7 +81,7 @@ def shortened(problem: IntraOp, most: int) -> IntraOp:
     )
 
 
-def chain(nodes: int, most: int | None = None) -> IntraOp:
+def chain(nodes: int, most: int | None = None) -> Sharding:
     """Return drawn problems one after another, of at least so many nodes in all."""
     rng = np.random.default_rng(nodes)
     parts = [drawn("mesh", number) for number in range(PARTS)]
@@ -115,7 +115,7 @@ def chain(nodes: int, most: int | None = None) -> IntraOp:
         begin += len(part)
         first += int(part.intervals.max()) // 2
     joined = {key: np.concatenate(values) for key, values in rows.items()}
-    problem = IntraOp(
+    problem = Sharding(
         name=f"chain-{nodes}" + (f"-{most}" if most else ""),
         limit=None,
         intervals=joined["lives"],
@@ -129,7 +129,7 @@ def chain(nodes: int, most: int | None = None) -> IntraOp:
     return limited(problem)
 
 
-def row(family: str, size: str, make: Callable[[], IntraOp], seconds: float) -> dict[str, Any]:
+def row(family: str, size: str, make: Callable[[], Sharding], seconds: float) -> dict[str, Any]:
     """Write, read, reduce and solve a problem."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "problem.json.gz"
@@ -181,7 +181,7 @@ def main() -> None:
     store = given.out / "iopddl_growth.jsonl"
     store.parent.mkdir(parents=True, exist_ok=True)
     rows = [json.loads(line) for line in store.read_text().splitlines()] if store.exists() else []
-    cases: list[tuple[str, str, Callable[[], IntraOp]]] = [
+    cases: list[tuple[str, str, Callable[[], Sharding]]] = [
         ("exported", name, lambda name=name: exported(name)) for name in GRAPHS
     ]
     for family, sizes in SIZES.items():

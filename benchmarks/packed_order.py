@@ -27,7 +27,7 @@ from parenvs.agents.order.references import order_references
 from parenvs.datasets.order.drawing import TIERS
 from parenvs.shipped import load_ordering, ordering_steps
 from parenvs.tasks.order.game.batch import MicroBatchOrderVectorEnv
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 PARTS = ("heuristics", "exact", "ppo", "transfer", "speed")
 TAUGHT = "p8-m32"
@@ -75,7 +75,7 @@ class Rows:
         ]
 
 
-def problems(tier: str) -> Iterator[tuple[str, Ordering]]:
+def problems(tier: str) -> Iterator[tuple[str, Order]]:
     """Names and problems of a tier of the test set."""
     for member in ordering_steps(SET):
         if member.startswith(f"{tier}-"):

@@ -29,7 +29,7 @@ from parenvs.tasks.partition.step import SETTINGS
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, Report
-from parenvs.tasks.sharding.plan import IntraOpPlan
+from parenvs.tasks.sharding.plan import ShardingPlan
 
 MOST_MOVES = 14
 """Cuts that stand elsewhere, at most, for their seconds to be attributed (2**14 mixed plans)."""
@@ -233,7 +233,7 @@ def require_same_problem(a: Plan, b: Plan, names: tuple[str, str] = ("a", "b")) 
         ParenvsError: they are not; the message names the field.
     """
     for plan, name in zip((a, b), names, strict=True):
-        if isinstance(plan, (HybridPlan, IntraOpPlan, OrderPlan)):
+        if isinstance(plan, (HybridPlan, ShardingPlan, OrderPlan)):
             raise ParenvsError(f"{name}: plans of task {plan.task} are not compared yet")
     of_pipelines = isinstance(a, PipelinePlan)
     if of_pipelines != isinstance(b, PipelinePlan):

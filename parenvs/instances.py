@@ -105,7 +105,7 @@ def problem(
             ``arguments``; orders have none.
 
     Returns:
-        A ``Pipeline``, a ``Partitioning``, a ``Hybrid`` or an ``Ordering``.
+        A ``Pipeline``, a ``Partitioning``, a ``Hybrid`` or an ``Order``.
 
     Raises:
         UnknownInstanceError: ``instance`` is neither a shipped name nor a file.

@@ -17,14 +17,14 @@ from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.order.problem import Ordering, OrderReport
+from parenvs.tasks.order.problem import Order, OrderReport
 from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, Report
 from parenvs.tasks.pipeline.profile import StageProfile
-from parenvs.tasks.sharding.plan import IntraOpPlan
-from parenvs.tasks.sharding.problem import IntraOp, IntraOpReport
+from parenvs.tasks.sharding.plan import ShardingPlan
+from parenvs.tasks.sharding.problem import Sharding, ShardingReport
 from parenvs.tasks.sharding.store import find
 
 OPTIMAL = 1e-3
@@ -59,14 +59,14 @@ def judge(
 
 @overload
 def judge(
-    plan: OrderPlan, target: Ordering | None = None, cluster: str | Cluster | None = None
+    plan: OrderPlan, target: Order | None = None, cluster: str | Cluster | None = None
 ) -> OrderReport: ...
 
 
 @overload
 def judge(
-    plan: IntraOpPlan, target: IntraOp | None = None, cluster: None = None
-) -> IntraOpReport: ...
+    plan: ShardingPlan, target: Sharding | None = None, cluster: None = None
+) -> ShardingReport: ...
 
 
 @overload
@@ -87,7 +87,7 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
 
     Returns:
         ``Report`` for pipelines, ``PartitionReport`` for partitions, ``HybridReport`` for hybrid
-        plans, ``OrderReport`` for orders of micro-batches, ``IntraOpReport`` for strategies of
+        plans, ``OrderReport`` for orders of micro-batches, ``ShardingReport`` for strategies of
         IOPDDL problems.
 
     Raises:
@@ -104,7 +104,7 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
         return _judge_hybrid(plan, target, cluster)
     if isinstance(plan, OrderPlan):
         return _judge_order(plan, target, cluster)
-    if isinstance(plan, IntraOpPlan):
+    if isinstance(plan, ShardingPlan):
         return _judge_intra_op(plan, target, cluster)
     if not isinstance(plan, PartitionPlan):
         raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
@@ -183,22 +183,22 @@ def _judge_order(plan: OrderPlan, target: Any, cluster: Any) -> OrderReport:
     if cluster is not None:
         raise ParenvsError(f"a plan of task {plan.task} has the cluster of its problem")
     problem = load_ordering(plan.instance) if target is None else target
-    if not isinstance(problem, Ordering):
+    if not isinstance(problem, Order):
         raise ParenvsError(
-            f"a plan of task {plan.task} is judged on an Ordering, not on {shown(target)}"
+            f"a plan of task {plan.task} is judged on an Order, not on {shown(target)}"
         )
     return problem.report(plan)
 
 
-def _judge_intra_op(plan: IntraOpPlan, target: Any, cluster: Any) -> IntraOpReport:
+def _judge_intra_op(plan: ShardingPlan, target: Any, cluster: Any) -> ShardingReport:
     """Judge strategies of an IOPDDL problem; see ``judge``."""
     if cluster is not None:
         raise ParenvsError(f"a plan of task {plan.task} is for no cluster")
     if target is None:
         target = find(plan.instance)
-    if not isinstance(target, IntraOp):
+    if not isinstance(target, Sharding):
         raise ParenvsError(
-            f"a plan of task {plan.task} is judged on an IntraOp, not on {shown(target)}; read one "
+            f"a plan of task {plan.task} is judged on a Sharding, not on {shown(target)}; read one "
             "with parenvs.tasks.sharding.load_iopddl(path)"
         )
     return target.report(plan)

@@ -28,7 +28,7 @@ from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.order.files import read_problem, read_set
 from parenvs.tasks.order.packing import PackedStep
 from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 from parenvs.tasks.partition.drawn.files import SetRow
 from parenvs.tasks.partition.drawn.files import read_set as read_partition_set
 
@@ -171,7 +171,7 @@ def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
     return TransformerShape.from_json(content, text)
 
 
-def load_ordering(instance: str | os.PathLike[str]) -> Ordering:
+def load_ordering(instance: str | os.PathLike[str]) -> Order:
     """Load a problem of ordering micro-batches.
 
     Args:
@@ -201,7 +201,7 @@ def load_ordering(instance: str | os.PathLike[str]) -> Ordering:
             f"unknown problem {text!r}{did_you_mean(member, steps)}; {name} holds "
             f"{len(steps)}{ends}"
         )
-    return Ordering.of_step(steps[member], text)
+    return Order.of_step(steps[member], text)
 
 
 def ordering_steps(name: str) -> dict[str, PackedStep]:

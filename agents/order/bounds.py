@@ -17,13 +17,13 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment, linprog
 from scipy.sparse import coo_matrix
 
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 ROUNDING, TOLERANCE = 1e-12, 1e-6
 """Shares by which sums of seconds, and answers of linear programs, are lowered to be bounds."""
 
 
-def path_costs(problem: Ordering) -> np.ndarray:
+def path_costs(problem: Order) -> np.ndarray:
     """(2 S, M, M) seconds that a micro-batch at a position adds to each of two paths of a stage.
 
     The machine's path of stage d comes through the stages in front with position 0, takes all of
@@ -58,7 +58,7 @@ def path_costs(problem: Ordering) -> np.ndarray:
     return costs
 
 
-def path_bound(problem: Ordering) -> float:
+def path_bound(problem: Order) -> float:
     """Return the largest of the bounds of single paths, 2 S assignment problems."""
     best = problem.bound_seconds
     for costs in path_costs(problem):
@@ -80,7 +80,7 @@ class Relaxation:
     share: np.ndarray | None
 
 
-def relaxed_bound(problem: Ordering, time_limit: float | None = None) -> Relaxation:
+def relaxed_bound(problem: Order, time_limit: float | None = None) -> Relaxation:
     """Return the bound by all paths together, a linear program.
 
     Variables are the shares x[m, k] of micro-batch m at position k (a doubly stochastic matrix) and

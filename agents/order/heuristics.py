@@ -8,7 +8,7 @@ import numpy as np
 
 from parenvs.agents.answer import OrderAnswer
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 RULES = ("as-drawn", "ascending", "descending", "pyramid")
 """Orders that look at the work of each micro-batch only."""
@@ -16,7 +16,7 @@ BLOCK = 1024
 """Random orders that are judged together."""
 
 
-def by_rule(problem: Ordering, rule: str) -> OrderAnswer:
+def by_rule(problem: Order, rule: str) -> OrderAnswer:
     """Return an order by one of ``RULES``.
 
     ``pyramid`` has light micro-batches at both ends and the heaviest in the middle, the form of the
@@ -41,7 +41,7 @@ def by_rule(problem: Ordering, rule: str) -> OrderAnswer:
     return _answer(problem, orders[rule], rule, 1, begin)
 
 
-def neh(problem: Ordering) -> OrderAnswer:
+def neh(problem: Order) -> OrderAnswer:
     """Return the order of NEH: the heaviest first, each where the step of those so far is shortest.
 
     It judges ``M (M + 1) / 2 - 1`` orders (Nawaz, Enscore and Ham, Omega 11, 1983), most of them of
@@ -56,7 +56,7 @@ def neh(problem: Ordering) -> OrderAnswer:
     return _answer(problem, order, "neh", judged, begin)
 
 
-def random_order(problem: Ordering, judged: int, rng: np.random.Generator) -> OrderAnswer:
+def random_order(problem: Order, judged: int, rng: np.random.Generator) -> OrderAnswer:
     """Return the best of ``judged`` random orders."""
     begin = time.perf_counter()
     best, least = np.arange(problem.micro_batches), np.inf
@@ -70,7 +70,7 @@ def random_order(problem: Ordering, judged: int, rng: np.random.Generator) -> Or
 
 
 def local_search(
-    problem: Ordering,
+    problem: Order,
     judged: int,
     rng: np.random.Generator,
     start: np.ndarray | None = None,
@@ -116,7 +116,7 @@ def _moved(order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _answer(
-    problem: Ordering, order: np.ndarray, method: str, judged: int, begin: float
+    problem: Order, order: np.ndarray, method: str, judged: int, begin: float
 ) -> OrderAnswer:
     """Return an order as an answer that proves nothing but the machine bound."""
     return OrderAnswer(

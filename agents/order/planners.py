@@ -13,7 +13,7 @@ from parenvs.agents.answer import OrderAnswer
 from parenvs.agents.order import exact_order, heuristics
 from parenvs.agents.request import SECONDS, Request
 from parenvs.errors import ParenvsError
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class OrderRequest(Request):
         time_limit: seconds of the exact search (None: ``SECONDS``).
     """
 
-    problem: Ordering
+    problem: Order
     time_limit: float | None = None
 
     @property

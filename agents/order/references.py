@@ -22,7 +22,7 @@ from parenvs.agents.order.search import exact_order
 from parenvs.agents.references import SAME, ReferenceFile, run
 from parenvs.datasets.references import ORDERS, references
 from parenvs.shipped import ORDER_SETS, load_ordering, ordering_steps
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 FEW = 8
 """Most micro-batches of problems that are solved exactly."""
@@ -35,7 +35,7 @@ def order_references() -> dict[str, dict[str, Any]]:
     return references(ORDERS)
 
 
-def reference_of(problem: Ordering) -> dict[str, Any]:
+def reference_of(problem: Order) -> dict[str, Any]:
     """Compute the reference of a problem, as an object of JSON types (seconds)."""
     if problem.micro_batches <= FEW:
         answer = exact_order(problem)
@@ -54,7 +54,7 @@ def reference_of(problem: Ordering) -> dict[str, Any]:
     return {"fingerprint": problem.fingerprint, **found, "order": order.tolist()}
 
 
-def fault_of(problem: Ordering, row: dict[str, Any]) -> str:
+def fault_of(problem: Order, row: dict[str, Any]) -> str:
     """Return what is wrong with a reference in words, or an empty string."""
     if row["fingerprint"] != problem.fingerprint:
         return "is of other seconds"

@@ -17,7 +17,7 @@ from parenvs.agents.answer import OrderAnswer
 from parenvs.agents.order.bounds import relaxed_bound
 from parenvs.agents.order.heuristics import local_search, neh
 from parenvs.tasks.order import formulas
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 WIDTH = 256
 """Nodes that are expanded together, always the most promising of the deepest."""
@@ -50,7 +50,7 @@ class _Nodes(NamedTuple):
 class _Expansion:
     """Children of nodes, and their bounds."""
 
-    def __init__(self, problem: Ordering) -> None:
+    def __init__(self, problem: Order) -> None:
         self.problem, self.seconds = problem, problem.seconds
         forward, backward = problem.forward, problem.backward
         self.stages, self.count = forward.shape
@@ -108,7 +108,7 @@ class _Expansion:
 
 
 def exact_order(
-    problem: Ordering,
+    problem: Order,
     time_limit: float | None = None,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,

@@ -16,14 +16,14 @@ from parenvs.agents.references import ReferenceFile, run
 from parenvs.agents.sharding.solve import solve_iopddl
 from parenvs.datasets.references import INTRA_OP
 from parenvs.datasets.sharding.drawing import SETS, of_set, set_names
-from parenvs.tasks.sharding.problem import IntraOp
+from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.turns.construct import board_of
 
 SECONDS = 20.0
 """Processor seconds of the search on a problem; it ends sooner where the bound is met."""
 
 
-def reference_of(problem: IntraOp) -> dict[str, Any]:
+def reference_of(problem: Sharding) -> dict[str, Any]:
     """Compute the reference of a problem, as an object of JSON types.
 
     Returns:
@@ -41,7 +41,7 @@ def reference_of(problem: IntraOp) -> dict[str, Any]:
     }
 
 
-def fault_of(problem: IntraOp, row: dict[str, Any]) -> str:
+def fault_of(problem: Sharding, row: dict[str, Any]) -> str:
     """Return what is wrong with a reference in words, or an empty string."""
     if row["fingerprint"] != problem.fingerprint:
         return "is of another problem"

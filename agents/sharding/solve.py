@@ -12,8 +12,8 @@ from parenvs.agents.answer import Answer
 from parenvs.agents.sharding.compiled import COMPILED
 from parenvs.agents.sharding.search import Clock, Search, Status, silent
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.sharding.plan import IntraOpPlan
-from parenvs.tasks.sharding.problem import IntraOp, IntraOpReport
+from parenvs.tasks.sharding.plan import ShardingPlan
+from parenvs.tasks.sharding.problem import Sharding, ShardingReport
 from parenvs.tasks.sharding.reduction import reduce
 
 SECONDS = 60.0
@@ -21,7 +21,7 @@ SECONDS = 60.0
 
 
 @dataclass(frozen=True, eq=False)
-class IntraOpAnswer(Answer):
+class ShardingAnswer(Answer):
     """Strategies of an IOPDDL problem.
 
     Attributes:
@@ -30,30 +30,30 @@ class IntraOpAnswer(Answer):
         cost: exact cost of them.
     """
 
-    problem: IntraOp
+    problem: Sharding
     strategies: np.ndarray
     cost: int
 
     @cached_property
-    def plan(self) -> IntraOpPlan:
+    def plan(self) -> ShardingPlan:
         """The plan, which can be saved."""
         return self.problem.plan(self.strategies)
 
     @cached_property
-    def report(self) -> IntraOpReport:
+    def report(self) -> ShardingReport:
         """The judge's report on the plan, with the bound that was proved."""
         return self.problem.report(self.plan).certified(self)
 
 
 def solve_iopddl(
-    problem: IntraOp,
+    problem: Sharding,
     seconds: float | None = SECONDS,
     seed: int = 0,
     steps: int | None = None,
     processor: bool = False,
     tell: Callable[[Status], None] = silent,
     threads: int = 1,
-) -> IntraOpAnswer:
+) -> ShardingAnswer:
     """Search for the cheapest legal plan, and prove how cheap a plan can be.
 
     The problem is reduced first; what is done with the rest follows from its size and from what
@@ -111,7 +111,7 @@ def solve_iopddl(
         bound = search.whole_bound() + reduced.constant
     strategies = reduced.lift(chosen)
     cost = problem.cost(strategies)
-    return IntraOpAnswer(
+    return ShardingAnswer(
         method="iopddl",
         proven=bound >= cost,
         bound=float(bound),

@@ -23,7 +23,7 @@ from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.shipped import shapes
 from parenvs.tasks.hybrid.uniform import even_bounds
 from parenvs.tasks.order.packing import PackedStep, squares_of
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 POOL_SEED = 1976
 """Seed of the pools that environments draw from; the sets have another."""
@@ -149,9 +149,9 @@ def draw_step(
 
 def draw_ordering(
     rng: np.random.Generator, tier: str | Tier, ranges: OrderRanges = INSIDE, name: str = "drawn"
-) -> Ordering:
+) -> Order:
     """Draw a problem; arguments as of ``draw_step``, and the name that plans carry."""
-    return Ordering.of_step(draw_step(rng, tier, ranges), name)
+    return Order.of_step(draw_step(rng, tier, ranges), name)
 
 
 def tier_of(name: str) -> Tier:

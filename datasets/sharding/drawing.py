@@ -36,7 +36,7 @@ from parenvs.instances import load_partitioning
 from parenvs.shipped import data_folder
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.sharding.exchange import Exchange
-from parenvs.tasks.sharding.problem import IntraOp
+from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.turns.board import Board
 from parenvs.tasks.sharding.turns.construct import completed
 
@@ -84,7 +84,7 @@ SETS = {
 """Set -> its ranges, its problems of each family, and their first number."""
 
 
-def drawn(family: str, number: int, ranges: str = "inside") -> IntraOp:
+def drawn(family: str, number: int, ranges: str = "inside") -> Sharding:
     """Return the problem of a number.
 
     Args:
@@ -177,7 +177,7 @@ def _part(rng: np.random.Generator, ranges: Ranges) -> tuple[_Source, int, int]:
     return source, begin, begin + count
 
 
-def _mesh(rng: np.random.Generator, ranges: Ranges, name: str) -> IntraOp | None:
+def _mesh(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | None:
     """Draw a problem of tensors that are split over a mesh of two axes."""
     source, begin, end = _part(rng, ranges)
     axes = _AXES[int(rng.integers(len(_AXES)))]
@@ -244,7 +244,7 @@ def _reshard(
     return moved
 
 
-def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> IntraOp | None:
+def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | None:
     """Draw a problem of a part of a graph's exported partition problem."""
     source, begin, end = _part(rng, ranges)
     whole = _exported(source.partitioning)
@@ -281,7 +281,7 @@ def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> IntraOp | N
 
 
 @lru_cache(maxsize=16)
-def _exported(partitioning: Partitioning) -> IntraOp:
+def _exported(partitioning: Partitioning) -> Sharding:
     return Exchange.of(partitioning).problem
 
 
@@ -289,7 +289,7 @@ def _with_limit(
     rng: np.random.Generator, ranges: Ranges, name: str, family: str, lives: np.ndarray,
     costs: list[list[int]], usages: list[list[int]], ends: list[list[int]],
     tables: list[list[int]],
-) -> IntraOp | None:  # fmt: skip
+) -> Sharding | None:  # fmt: skip
     """Make the problem, with a limit above what it uses if every node uses its least.
 
     Returns:
@@ -303,7 +303,7 @@ def _with_limit(
     def flat(parts: list[list[int]]) -> np.ndarray:
         return np.array([x for part in parts for x in part], dtype=np.int64)
 
-    problem = IntraOp(
+    problem = Sharding(
         name=name,
         limit=None,
         intervals=lives.astype(np.int64),
@@ -353,7 +353,7 @@ def fingerprint_of(name: str) -> str:
     return members[member]
 
 
-def of_set(name: str) -> IntraOp:
+def of_set(name: str) -> Sharding:
     """Return a problem of a set.
 
     Args:
@@ -372,7 +372,7 @@ def of_set(name: str) -> IntraOp:
     return replace(problem, name=name, instance="")
 
 
-def _member(place: str, member: str) -> IntraOp:
+def _member(place: str, member: str) -> Sharding:
     """Draw a problem of a set."""
     ranges, _, first = SETS[place]
     family, _, number = member.partition("-")

@@ -24,13 +24,13 @@ from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.order.entries import OrderProblem
 from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 from parenvs.tasks.pipeline.entries import PipelineProblem
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline
-from parenvs.tasks.sharding.entries import IntraOpProblem
-from parenvs.tasks.sharding.plan import IntraOpPlan
-from parenvs.tasks.sharding.problem import IntraOp
+from parenvs.tasks.sharding.entries import ShardingProblem
+from parenvs.tasks.sharding.plan import ShardingPlan
+from parenvs.tasks.sharding.problem import Sharding
 
 SECONDS = 5.0
 """Time limit of the search for a reference."""
@@ -88,13 +88,13 @@ class DrawnHybrid(_Drawn, HybridProblem):
 class DrawnOrder(_Drawn, OrderProblem):
     """Micro-batches that were drawn."""
 
-    def load(self) -> Ordering:
+    def load(self) -> Order:
         """See ``TaskProblem.load``."""
         return draw_ordering(_rng(*self._number), self.tier, name=self.instance)
 
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``: branch and bound where it ends, else a local search."""
-        target: Ordering = self.target
+        target: Order = self.target
         if target.micro_batches <= 8:
             answer = exact_order(target, seconds, 0)
             length = float(target.length(answer.order))
@@ -106,10 +106,10 @@ class DrawnOrder(_Drawn, OrderProblem):
         return _reference(length, target.bound_seconds, f"local search of {JUDGED:,} orders")
 
 
-class DrawnSharding(_Drawn, IntraOpProblem):
+class DrawnSharding(_Drawn, ShardingProblem):
     """Strategies for a part of a graph that was drawn, within a memory limit."""
 
-    def load(self) -> IntraOp:
+    def load(self) -> Sharding:
         """See ``TaskProblem.load``."""
         seed, number = self._number
         family = SHARDINGS[(seed + number) % len(SHARDINGS)]
@@ -161,7 +161,7 @@ _TASKS = {
         "no parallelism: one pass at a time",
     ),
     "sharding-drawn": _Of(
-        DrawnSharding, IntraOpPlan.task, 4, (),
+        DrawnSharding, ShardingPlan.task, 4, (),
         "Choose strategies for parts of programs that were drawn, within a memory limit.",
         "the dearest strategy of every node",
     ),
@@ -195,7 +195,7 @@ def drawn(task: str, seed: int, number: int) -> TaskProblem:
             "micro_batch": target.profile.micro_batch,
             "micro_batches": target.micro_batches,
         }
-    instance = target.instance if isinstance(target, IntraOp) else name
+    instance = target.instance if isinstance(target, Sharding) else name
     made = row.problem(
         name, row.kind, "", instance, bare.fingerprint_of(target), settings, UNKNOWN, 0.0
     )

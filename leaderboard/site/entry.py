@@ -38,7 +38,7 @@ from parenvs.tasks.partition.problem import PartitionReport
 from parenvs.tasks.partition.view.page import partition_figure
 from parenvs.tasks.pipeline.problem import Report
 from parenvs.tasks.pipeline.view.page import pipeline_figure
-from parenvs.tasks.sharding.problem import IntraOpReport
+from parenvs.tasks.sharding.problem import ShardingReport
 
 
 def entry_page(standing: Standing, entrants: int) -> str:
@@ -203,7 +203,7 @@ _FIGURES: dict[type, Callable[[str, Any], Markup]] = {
     PartitionReport: partition_figure,
     HybridReport: hybrid_figure,
     OrderReport: order_figure,
-    IntraOpReport: strategies_figure,
+    ShardingReport: strategies_figure,
     PolicyReport: policy_figure,
 }
 """Class of a judge's report -> what draws it."""

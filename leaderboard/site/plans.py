@@ -9,7 +9,7 @@ from parenvs.leaderboard.site.sortable_table import Column, Field, Row, number, 
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.order.problem import OrderReport
 from parenvs.tasks.pipeline.view.page import WIDTH
-from parenvs.tasks.sharding.problem import IntraOpReport
+from parenvs.tasks.sharding.problem import ShardingReport
 from parenvs.view.words import duration, size
 
 _TALL = 90
@@ -111,7 +111,7 @@ def order_figure(name: str, report: OrderReport) -> Markup:
     return tag("figure", scrolling(words, picture), tag("figcaption", caption))
 
 
-def strategies_figure(name: str, report: IntraOpReport) -> Markup:
+def strategies_figure(name: str, report: ShardingReport) -> Markup:
     """Tell the cost of strategies, and what they use of the limit.
 
     Args:

@@ -373,10 +373,10 @@ def _judged(file: Path, model: Model) -> Any:
     from parenvs.tasks.hybrid.plan import HybridPlan
     from parenvs.tasks.order.plan import OrderPlan
     from parenvs.tasks.pipeline.plan import PipelinePlan
-    from parenvs.tasks.sharding.plan import IntraOpPlan
+    from parenvs.tasks.sharding.plan import ShardingPlan
 
     judged_plan: Any = load_plan(file)
-    if isinstance(judged_plan, IntraOpPlan):
+    if isinstance(judged_plan, ShardingPlan):
         raise ParenvsError(f"{file}: a plan of strategies; parenvs iopddl judge {file} judges it")
     if not (model.instance or model.options):
         try:

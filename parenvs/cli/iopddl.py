@@ -175,11 +175,11 @@ def judge(
     """Judge a plan in exact integers, as the contest does. Exit status 2 if it is illegal."""
     from parenvs.core.plan_files import load_plan
     from parenvs.tasks.sharding import load_strategies, store
-    from parenvs.tasks.sharding.plan import IntraOpPlan
+    from parenvs.tasks.sharding.plan import ShardingPlan
 
     if target is None:
         loaded = load_plan(plan)
-        if not isinstance(loaded, IntraOpPlan):
+        if not isinstance(loaded, ShardingPlan):
             raise ParenvsError(f"{plan}: a plan of task {loaded.task}; parenvs judge judges it")
         target = loaded.instance
     problem = store.find(target)

@@ -20,7 +20,7 @@ _PLANS = {
     "data-parallel": "parenvs.tasks.partition.plan:BatchPlan",
     "hybrid": "parenvs.tasks.hybrid.plan:HybridPlan",
     "packed-order": "parenvs.tasks.order.plan:OrderPlan",
-    "iopddl": "parenvs.tasks.sharding.plan:IntraOpPlan",
+    "iopddl": "parenvs.tasks.sharding.plan:ShardingPlan",
 }
 """Task of a file -> class of its plans."""
 PLANS = tuple(list(_PLANS)[:-1])

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from parenvs.tasks.elastic.run import Run
     from parenvs.tasks.hybrid.problem import Hybrid
     from parenvs.tasks.hybrid.report import HybridReport
-    from parenvs.tasks.order.problem import Ordering, OrderReport
+    from parenvs.tasks.order.problem import Order, OrderReport
     from parenvs.tasks.partition.problem import Partitioning, PartitionReport
     from parenvs.tasks.pipeline.problem import Pipeline, Report
-    from parenvs.tasks.sharding.problem import IntraOp, IntraOpReport
+    from parenvs.tasks.sharding.problem import Sharding, ShardingReport
 
     Viewable: TypeAlias = (
         Report
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
         | HybridReport
         | Hybrid
         | OrderReport
-        | Ordering
-        | IntraOpReport
-        | IntraOp
+        | Order
+        | ShardingReport
+        | Sharding
         | Run
     )
 
@@ -47,9 +47,9 @@ _ROOMS = {
     "parenvs.tasks.elastic.run.Run": "elastic",
     "parenvs.tasks.hybrid.problem.Hybrid": "hybrid",
     "parenvs.tasks.hybrid.report.HybridReport": "hybrid",
-    "parenvs.tasks.sharding.problem.IntraOp": "iopddl",
-    "parenvs.tasks.sharding.problem.IntraOpReport": "iopddl",
-    "parenvs.tasks.order.problem.Ordering": "ordering",
+    "parenvs.tasks.sharding.problem.Sharding": "iopddl",
+    "parenvs.tasks.sharding.problem.ShardingReport": "iopddl",
+    "parenvs.tasks.order.problem.Order": "ordering",
     "parenvs.tasks.order.problem.OrderReport": "ordering",
 }
 """Class -> folder; names, so that no task is loaded that is not shown."""

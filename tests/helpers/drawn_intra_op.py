@@ -4,7 +4,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from parenvs.tasks.sharding.problem import FORBIDDEN, IntraOp
+from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding
 
 
 def draw(seed, nodes=6, most=3, edges=8, forbidden=0.2, slack=None):
@@ -32,7 +32,7 @@ def draw(seed, nodes=6, most=3, edges=8, forbidden=0.2, slack=None):
     usages = rng.integers(0, 8, offset[-1])
     most_used = sum(int(usages[a:b].max()) for a, b in pairwise(offset))
     limit = int(rng.integers(0, most_used + 1)) if slack is None else int(slack * most_used)
-    return IntraOp(
+    return Sharding(
         name=f"drawn-{seed}",
         limit=limit if rng.random() < 0.9 else None,
         intervals=intervals.astype(np.int64),

@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 
 from parenvs.tasks.hybrid.simulate import order as passes_of
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 
 def drawn(rng, stages=None, count=None):
     """A problem of up to 5 stages and 6 micro-batches, with times of any ratio."""
     size = stages or int(rng.integers(1, 6)), count or int(rng.integers(1, 7))
-    return Ordering(rng.uniform(0.1, 2.0, size), rng.uniform(0.1, 2.0, size))
+    return Order(rng.uniform(0.1, 2.0, size), rng.uniform(0.1, 2.0, size))
 
 
 def every_order(count):

@@ -11,7 +11,7 @@ from parenvs.agents.learning.order.policy import DESCRIBED, OrderExtractor, desc
 from parenvs.agents.learning.order.train import RelativeVecEnv, sample, sample_and_search, train
 from parenvs.agents.order.heuristics import by_rule
 from parenvs.tasks.order.game.batch import MicroBatchOrderVectorEnv
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 TIER = "p4-m8"
 
@@ -33,7 +33,7 @@ def seen(problem, order):
 def test_describe__does_not_depend_on_the_numbers_of_micro_batches():
     problem = drawn(np.random.default_rng(0), 4, 6)
     shuffled = np.array([3, 5, 0, 1, 4, 2])
-    other = Ordering(problem.forward[:, shuffled], problem.backward[:, shuffled])
+    other = Order(problem.forward[:, shuffled], problem.backward[:, shuffled])
     order = [5, 0, 1]
     one = describe(seen(problem, order))
     two = describe(seen(other, [int(np.flatnonzero(shuffled == m)[0]) for m in order]))
@@ -44,7 +44,7 @@ def test_describe__does_not_depend_on_the_numbers_of_micro_batches():
 
 def test_describe__idle_time_is_that_of_the_next_turn():
     """Stage 0 is done at 3 + 1 after the first micro-batch's passes, and never waits for input."""
-    problem = Ordering(np.array([[1.0, 2.0], [1.0, 2.0]]), np.array([[1.0, 2.0], [1.0, 2.0]]))
+    problem = Order(np.array([[1.0, 2.0], [1.0, 2.0]]), np.array([[1.0, 2.0], [1.0, 2.0]]))
     own, _, left = describe(seen(problem, [0]))
     # Frontier: stage 0 at 1, stage 1 at 3 (its backward pass follows). Micro-batch 1 is through
     # stage 0 at 3, so stage 1 does not wait; the pass work of all is 3 on average, half of it 1.5.

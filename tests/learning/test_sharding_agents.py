@@ -89,7 +89,7 @@ def test_plan__improving(fresh):
 def test_learners__know_the_environment():
     learner = LEARNERS["ppo"]
     assert learner.side_by_side("parenvs/IntraOpSharding-v0") == 64
-    assert learner.policies["IntraOpSharding-v0"]().__name__ == "IntraOpPolicy"
+    assert learner.policies["IntraOpSharding-v0"]().__name__ == "ShardingPolicy"
 
 
 def test_references__are_of_the_shipped_problems():

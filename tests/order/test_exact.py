@@ -10,7 +10,7 @@ from parenvs.agents.order.references import fault_of, order_references
 from parenvs.datasets.order.drawing import Tier, draw_ordering
 from parenvs.errors import ParenvsError
 from parenvs.shipped import ORDER_SETS, load_ordering, ordering_steps
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_bounds__some_are_better_than_the_machine_bound(solved):
 
 
 def test_bounds__equal_micro_batches_are_solved():
-    problem = Ordering(np.full((3, 6), 0.5), np.full((3, 6), 1.0))
+    problem = Order(np.full((3, 6), 0.5), np.full((3, 6), 1.0))
     length = float(problem.length(np.arange(6)))
     assert relaxed_bound(problem).bound == pytest.approx(length, rel=1e-5)
 
@@ -62,13 +62,13 @@ def test_exact_order__a_time_limit_leaves_a_bound():
 def test_heuristics__judge_as_many_orders_as_they_say(monkeypatch):
     problem = drawn(np.random.default_rng(8), 4, 6)
     judged = []
-    length = Ordering.length
+    length = Order.length
 
     def counting(self, orders):
         judged.append(int(np.prod(np.shape(orders)[:-1])))
         return length(self, orders)
 
-    monkeypatch.setattr(Ordering, "length", counting)
+    monkeypatch.setattr(Order, "length", counting)
     answers = {
         "neh": lambda: neh(problem),
         "swap": lambda: local_search(problem, 20, np.random.default_rng(0), width=8),

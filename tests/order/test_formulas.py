@@ -4,7 +4,7 @@ from drawn_orders import drawn, every_order, longest_path
 
 from parenvs.tasks.hybrid.simulate import ChunkSeconds, simulate
 from parenvs.tasks.order import formulas
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 
 def test_lengths__are_those_of_the_passes_one_by_one():
@@ -20,7 +20,7 @@ def test_lengths__are_those_of_the_passes_one_by_one():
 def test_lengths__equal_micro_batches_take_what_hybrid_plans_simulate(stages, count):
     rng = np.random.default_rng(stages)
     forward, backward = np.round(rng.uniform(0.1, 1, (2, stages, 1)), 6)
-    problem = Ordering(np.repeat(forward, count, 1), np.repeat(backward, count, 1))
+    problem = Order(np.repeat(forward, count, 1), np.repeat(backward, count, 1))
     table = simulate(ChunkSeconds(forward, backward, np.zeros_like(forward)), count)
     assert float(problem.length(np.arange(count))) == pytest.approx(table.core, rel=1e-9)
 
@@ -37,7 +37,7 @@ def test_lengths__of_some_micro_batches():
     """As NEH asks for them: those left out take no time."""
     problem = drawn(np.random.default_rng(2), 3, 6)
     some = np.array([4, 1, 2])
-    part = Ordering(problem.forward[:, some], problem.backward[:, some])
+    part = Order(problem.forward[:, some], problem.backward[:, some])
     assert float(problem.length(some)) == float(part.length(np.arange(3)))
 
 
@@ -46,7 +46,7 @@ def test_lengths__time_reversed():
     rng = np.random.default_rng(3)
     for _ in range(20):
         problem = drawn(rng)
-        mirrored = Ordering(problem.backward, problem.forward)
+        mirrored = Order(problem.backward, problem.forward)
         order = rng.permutation(problem.micro_batches)
         assert float(problem.length(order)) == pytest.approx(float(mirrored.length(order[::-1])))
 
@@ -91,6 +91,6 @@ def test_machine_bound__is_never_above_the_optimum_and_exact_for_one_stage():
 
 
 def test_machine_bound__equal_micro_batches_reach_it():
-    problem = Ordering(np.full((4, 8), 0.5), np.full((4, 8), 1.0))
+    problem = Order(np.full((4, 8), 0.5), np.full((4, 8), 1.0))
     assert problem.bound_seconds == pytest.approx((8 + 3) * 1.5)
     assert float(problem.length(np.arange(8))) == pytest.approx(problem.bound_seconds)

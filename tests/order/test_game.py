@@ -17,7 +17,7 @@ from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.shipped import load_ordering
 from parenvs.tasks.order.game.batch import MicroBatchOrderVectorEnv
 from parenvs.tasks.order.game.single import MicroBatchOrderEnv
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 from parenvs.wrappers import MaskInObservation
 
 ID = "MicroBatchOrder-v0"
@@ -83,7 +83,7 @@ def test_env__a_saved_plan_is_worth_the_return(tmp_path):
 
 def test_env__frontier_and_position_determine_the_rest():
     """Two orders of the same micro-batches with the same end look alike if their frontier is."""
-    problem = Ordering(np.array([[1.0, 1.0, 2.0, 3.0]]), np.array([[2.0, 2.0, 1.0, 1.0]]))
+    problem = Order(np.array([[1.0, 1.0, 2.0, 3.0]]), np.array([[2.0, 2.0, 1.0, 1.0]]))
     seen = []
     for order in ([0, 1], [1, 0]):
         env = make(problem=problem)
@@ -170,7 +170,7 @@ def test_env__bad_arguments(kwargs):
 
 def test_env__problems_that_are_too_large():
     with pytest.raises(InfeasibleError, match="at most 64 on 16"):
-        make(problem=Ordering(np.ones((17, 4)), np.ones((17, 4))))
+        make(problem=Order(np.ones((17, 4)), np.ones((17, 4))))
 
 
 def test_env__file_of_ones_own(tmp_path):

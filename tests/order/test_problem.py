@@ -13,7 +13,7 @@ from parenvs.shipped import load_ordering, ordering_steps, shapes
 from parenvs.tasks.order.files import save_set
 from parenvs.tasks.order.packing import PackedStep, squares_of
 from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 NAME = "order-test/p4-m8-000"
 
@@ -66,16 +66,16 @@ def test_packed_step__stages_that_do_not_fit_are_refused(step):
 def test_ordering__seconds_that_no_passes_have():
     for forward in (np.zeros((2, 3)), np.full((2, 3), np.nan), np.full((2, 3), 1e9)):
         with pytest.raises(InfeasibleError, match="forward: seconds"):
-            Ordering(forward, np.ones((2, 3)))
+            Order(forward, np.ones((2, 3)))
     with pytest.raises(InfeasibleError, match="S stages by M"):
-        Ordering(np.ones((2, 3)), np.ones((3, 2)))
+        Order(np.ones((2, 3)), np.ones((3, 2)))
 
 
 def test_ordering__fingerprint_is_of_the_seconds():
     problem = drawn(np.random.default_rng(0), 3, 4)
-    same = Ordering(problem.forward + 1e-11, problem.backward, "another name")
+    same = Order(problem.forward + 1e-11, problem.backward, "another name")
     assert same.fingerprint == problem.fingerprint
-    other = Ordering(problem.forward + 1e-9, problem.backward)
+    other = Order(problem.forward + 1e-9, problem.backward)
     assert other.fingerprint != problem.fingerprint
 
 
@@ -126,7 +126,7 @@ def test_plan__file_and_judge(tmp_path):
     assert list(plan.to_json()) == ["schema", "task", "instance", "fingerprint", "order"]
     assert judge(tmp_path / "order.json").value == problem.report(plan).value
     assert judge(plan, problem).legal
-    with pytest.raises(ParenvsError, match="judged on an Ordering"):
+    with pytest.raises(ParenvsError, match="judged on an Order"):
         judge(plan, 3)
     with pytest.raises(ParenvsError, match="cluster of its problem"):
         judge(plan, problem, "C")
@@ -159,7 +159,7 @@ def test_files__a_problem_of_ones_own(tmp_path, step):
     path.write_text(json.dumps({"schema": 1, **arrays}))
     assert load_ordering(path).fingerprint == problem.fingerprint
     path.write_text(json.dumps({"schema": 1, **step.to_json()}))
-    assert load_ordering(path).fingerprint == Ordering.of_step(step, "").fingerprint
+    assert load_ordering(path).fingerprint == Order.of_step(step, "").fingerprint
     save_set(tmp_path / "set.json", {"one": step, "two": step})
     assert load_ordering(f"{tmp_path}/set.json/two").step == step
 

@@ -12,7 +12,7 @@ from intra_op_files import FOLDER, SMALL, needs_files, written
 from parenvs import judge, load_plan
 from parenvs.errors import ParenvsError
 from parenvs.tasks.sharding import FORBIDDEN, load_iopddl
-from parenvs.tasks.sharding.plan import IntraOpPlan
+from parenvs.tasks.sharding.plan import ShardingPlan
 
 
 @settings(max_examples=80, deadline=None)
@@ -68,7 +68,7 @@ def test_report__refuses_what_the_problem_does_not_have(tmp_path):
         report = problem.report(problem.plan(strategies))
         assert not report.legal and report.cost is None and words in report.reasons[0]
         assert report.to_json()["cost"] is None and "illegal" in str(report)
-    other = IntraOpPlan("x", "sha256:0", (0, 0, 0))
+    other = ShardingPlan("x", "sha256:0", (0, 0, 0))
     assert "another problem" in problem.report(other).reasons[0]
 
 
@@ -79,7 +79,7 @@ def test_judge__loads_the_problem_that_a_plan_names(tmp_path):
     plan = load_plan(tmp_path / "plan.json")
     assert plan == problem.plan([0, 0, 1])
     assert judge(plan).cost == judge(plan, problem).cost == judge(str(tmp_path / "plan.json")).cost
-    with pytest.raises(ParenvsError, match="judged on an IntraOp"):
+    with pytest.raises(ParenvsError, match="judged on a Sharding"):
         judge(plan, Path("x"))
     with pytest.raises(ParenvsError, match="is for no cluster"):
         judge(plan, problem, "A")

@@ -7,7 +7,7 @@ import pytest
 from drawn_intra_op import draw, optimum
 
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.sharding.problem import FORBIDDEN, IntraOp
+from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding
 from parenvs.tasks.sharding.reduced import NEVER
 from parenvs.tasks.sharding.reduction import reduce
 
@@ -65,7 +65,7 @@ def test_reduce__more_than_one_legal_problem_is_left():
 
 def test_reduce__refuses_sums_that_do_not_fit():
     one = np.zeros(1, dtype=np.int64)
-    problem = IntraOp(
+    problem = Sharding(
         "large", None, np.zeros((20, 2), np.int64), np.arange(21), np.full(20, FORBIDDEN // 10),
         np.zeros(20, np.int64), np.zeros((0, 2), np.int64), one, one[:0],
     )  # fmt: skip

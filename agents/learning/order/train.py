@@ -33,7 +33,7 @@ from parenvs.agents.order.heuristics import by_rule, local_search
 from parenvs.datasets.order.drawing import tier_of
 from parenvs.tasks.order.game.batch import MicroBatchOrderVectorEnv
 from parenvs.tasks.order.game.tables import MICRO_BATCHES
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 ENVS = 128
 """Environments side by side."""
@@ -128,7 +128,7 @@ def train(
 
 
 def sample(
-    agent: MaskablePPO, problem: Ordering, judged: int, rng: np.random.Generator
+    agent: MaskablePPO, problem: Order, judged: int, rng: np.random.Generator
 ) -> OrderAnswer:
     """Return the best of ``judged`` orders: the one of the highest ratings, and drawn ones.
 
@@ -161,7 +161,7 @@ def sample(
 
 
 def sample_and_search(
-    agent: MaskablePPO, problem: Ordering, judged: int, rng: np.random.Generator
+    agent: MaskablePPO, problem: Order, judged: int, rng: np.random.Generator
 ) -> OrderAnswer:
     """Return the best of ``judged`` orders: a tenth sampled, the others by search from the best.
 

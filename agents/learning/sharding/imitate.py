@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from sb3_contrib import MaskablePPO
 
-from parenvs.agents.learning.sharding.policy import IntraOpPolicy
+from parenvs.agents.learning.sharding.policy import ShardingPolicy
 from parenvs.agents.learning.sharding.train import ENV, ppo_settings
 from parenvs.agents.learning.vec_env import make_env, one_thread
 from parenvs.agents.sharding.solve import solve_iopddl
@@ -64,7 +64,7 @@ def imitate(
     rng = np.random.default_rng(seed)
     with one_thread():
         settings = ppo_settings(advice=env_kwargs.get("advice", "none"))
-        agent = MaskablePPO(IntraOpPolicy, env, seed=seed, **settings)
+        agent = MaskablePPO(ShardingPolicy, env, seed=seed, **settings)
         optimizer = torch.optim.Adam(agent.policy.parameters(), lr=LEARNING_RATE)
         for turn in range(passes):
             share = own * turn / max(passes - 1, 1)
@@ -80,7 +80,7 @@ def _play(
     width: int, share: float, rng: np.random.Generator, advice: str,
 ) -> None:  # fmt: skip
     """Play an episode of each lesson, and learn from every turn."""
-    policy = cast(IntraOpPolicy, agent.policy)
+    policy = cast(ShardingPolicy, agent.policy)
     episodes = Construct(len(lessons), width, advice)
     for row, (board, _) in enumerate(lessons):
         episodes.put(row, board)

@@ -72,8 +72,8 @@ def _pooled(hidden: torch.Tensor, legal: torch.Tensor) -> tuple[torch.Tensor, to
     return (hidden * legal).sum(dim=1) / count, (hidden * legal).amax(dim=1)
 
 
-class IntraOpPolicy(RatingPolicy):
-    """``MaskablePPO(IntraOpPolicy, env)`` for ``IntraOpSharding-v0``; see ``RatingPolicy``."""
+class ShardingPolicy(RatingPolicy):
+    """``MaskablePPO(ShardingPolicy, env)`` for ``IntraOpSharding-v0``; see ``RatingPolicy``."""
 
     extractor = ActionExtractor
     features_extractor: ActionExtractor

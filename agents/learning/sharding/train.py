@@ -15,10 +15,10 @@ import torch
 from gymnasium.vector import AutoresetMode
 from sb3_contrib import MaskablePPO
 
-from parenvs.agents.learning.sharding.policy import IntraOpPolicy
+from parenvs.agents.learning.sharding.policy import ShardingPolicy
 from parenvs.agents.learning.train import learners
 from parenvs.agents.learning.vec_env import make_env, one_thread
-from parenvs.agents.sharding.solve import IntraOpAnswer
+from parenvs.agents.sharding.solve import ShardingAnswer
 from parenvs.tasks.sharding.game.batch import IntraOpShardingVectorEnv
 from parenvs.tasks.sharding.turns import construct
 from parenvs.tasks.sharding.turns.board import Board
@@ -60,7 +60,7 @@ def train(
     env = make_env(ENV, kwargs, 10_000 * seed, envs)
     with one_thread():
         settings = ppo_settings(**{k: env_kwargs[k] for k in ("form", "advice") if k in env_kwargs})
-        agent = MaskablePPO(IntraOpPolicy, env, seed=seed, **{**settings, **overrides})
+        agent = MaskablePPO(ShardingPolicy, env, seed=seed, **{**settings, **overrides})
         if start is not None:
             agent.policy.load_state_dict(start.policy.state_dict())
         agent.learn(steps, progress_bar=progress)
@@ -69,7 +69,7 @@ def train(
 
 def rated(agent: MaskablePPO, observation: dict[str, np.ndarray]) -> np.ndarray:
     """Return the ratings of all actions, (n, a), of which observations may have any number."""
-    policy = cast(IntraOpPolicy, agent.policy)
+    policy = cast(ShardingPolicy, agent.policy)
     tensors = {key: torch.tensor(value) for key, value in observation.items()}
     with torch.no_grad():
         return policy.features_extractor(tensors)[:, : tensors["actions"].shape[1]].numpy()
@@ -77,7 +77,7 @@ def rated(agent: MaskablePPO, observation: dict[str, np.ndarray]) -> np.ndarray:
 
 def plan(
     agent: MaskablePPO, board: Board, samples: int = 1, seed: int = 0, **env_kwargs: Any
-) -> IntraOpAnswer:
+) -> ShardingAnswer:
     """Return the best of ``samples`` plans: the one of the highest ratings, and drawn ones.
 
     Args:
@@ -109,14 +109,14 @@ def plan(
             if over.any() and open_.any():  # those that are done play on, and do not count
                 observation, _ = batch.reset(options={"reset_mask": over})
     assert best is not None
-    return IntraOpAnswer(
+    return ShardingAnswer(
         method="ppo", evaluations=samples, seconds=time.perf_counter() - begin,
         problem=board.problem, strategies=np.array(best[1].strategies, dtype=np.int64),
         cost=best[0],
     )  # fmt: skip
 
 
-def greedy(board: Board, **env_kwargs: Any) -> IntraOpAnswer:
+def greedy(board: Board, **env_kwargs: Any) -> ShardingAnswer:
     """Return the plan of the rule that takes what the observation rates best, with its advice."""
     begin = time.perf_counter()
     env = cast(Any, gym.make(ENV, problem=board.problem, **env_kwargs).unwrapped)
@@ -124,7 +124,7 @@ def greedy(board: Board, **env_kwargs: Any) -> IntraOpAnswer:
     over = False
     while not over:
         _, _, over, _, info = env.step(env.greedy_action())
-    return IntraOpAnswer(
+    return ShardingAnswer(
         method="greedy", evaluations=1, seconds=time.perf_counter() - begin,
         problem=board.problem, strategies=np.array(env.plan().strategies, dtype=np.int64),
         cost=int(info["cost"]),

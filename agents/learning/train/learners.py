@@ -316,9 +316,9 @@ def _chain_q_policy() -> type:
 
 
 def _intra_op_policy() -> type:
-    from parenvs.agents.learning.sharding.policy import IntraOpPolicy
+    from parenvs.agents.learning.sharding.policy import ShardingPolicy
 
-    return IntraOpPolicy
+    return ShardingPolicy
 
 
 LEARNERS: dict[str, Learner] = {

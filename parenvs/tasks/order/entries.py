@@ -24,7 +24,7 @@ from parenvs.leaderboard.kinds.base import (
 from parenvs.leaderboard.problem import UNKNOWN, Reference, TaskProblem, reference_of_row
 from parenvs.shipped import load_ordering
 from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.order.problem import Ordering, OrderReport
+from parenvs.tasks.order.problem import Order, OrderReport
 
 SET = "order-test"
 """The set that the problems are of."""
@@ -42,11 +42,11 @@ class OrderProblem(TaskProblem):
     plan_class = OrderPlan
     decisions = ("order",)
 
-    def load(self) -> Ordering:
+    def load(self) -> Order:
         """See ``TaskProblem.load``."""
         return load_ordering(self.instance)
 
-    def fingerprint_of(self, target: Ordering) -> str:
+    def fingerprint_of(self, target: Order) -> str:
         """See ``TaskProblem.fingerprint_of``: that of the seconds."""
         return target.fingerprint
 
@@ -122,7 +122,7 @@ _AGENTS = {
     ),
     "best-known": BEST_KNOWN,
 }
-_MAKERS: dict[str, Callable[[Ordering, int], OrderAnswer]] = {
+_MAKERS: dict[str, Callable[[Order, int], OrderAnswer]] = {
     "neh": lambda problem, seed: heuristics.neh(problem),
     "random": lambda problem, seed: heuristics.random_order(
         problem, EVALUATIONS, np.random.default_rng(seed)
@@ -142,7 +142,7 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
     """Return an agent as a planner of the problems; see ``TaskKind.planner``."""
 
     def plan(problem: OrderProblem) -> OrderPlan:
-        target: Ordering = problem.target
+        target: Order = problem.target
         if agent == "best-known":
             return target.plan(references(ORDERS)[problem.instance]["order"])
         return _MAKERS[agent](target, seed).plan

@@ -18,7 +18,7 @@ from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import read_object, write_text
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.order.packing import FIELDS, MOST_MICRO_BATCHES, MOST_STAGES, PackedStep
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 SCHEMA = 1
 """Version of the files."""
@@ -27,7 +27,7 @@ _SECONDS = ("forward", "backward")
 
 def read_problem(
     path: str | os.PathLike[str], shapes: dict[str, TransformerShape], instance: str | None = None
-) -> Ordering:
+) -> Order:
     """Read the file of one problem.
 
     Args:
@@ -41,11 +41,11 @@ def read_problem(
     where = os.fspath(path)
     content = read_object(where, SCHEMA)
     if not set(_SECONDS) & set(content):
-        return Ordering.of_step(_step(content, shapes, where), instance or where)
+        return Order.of_step(_step(content, shapes, where), instance or where)
     _check_keys(content, {"schema", *_SECONDS}, where)
     arrays = [np.array(_matrix(content, key, where), dtype=float) for key in _SECONDS]
     try:
-        return Ordering(arrays[0], arrays[1], instance or where)
+        return Order(arrays[0], arrays[1], instance or where)
     except ParenvsError as error:
         raise ParenvsError(f"{where}: {error}") from None
 

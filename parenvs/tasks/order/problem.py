@@ -23,7 +23,7 @@ NANO = 1e9
 
 
 @dataclass(frozen=True, eq=False)
-class Ordering:
+class Order:
     """Micro-batches of equally many tokens whose passes differ; a plan is their order.
 
     >>> import parenvs
@@ -40,7 +40,7 @@ class Ordering:
 
     forward: np.ndarray
     backward: np.ndarray
-    instance: str = "ordering"
+    instance: str = "order"
     step: PackedStep | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class Ordering:
             object.__setattr__(self, name, rounded)
 
     @classmethod
-    def of_step(cls, step: PackedStep, instance: str) -> Ordering:
+    def of_step(cls, step: PackedStep, instance: str) -> Order:
         """Make the problem of a packed step.
 
         Raises:
@@ -150,7 +150,7 @@ class OrderReport(TimedReport):
     """
 
     plan: OrderPlan
-    problem: Ordering
+    problem: Order
     reasons: tuple[str, ...]
     length: float | None
 
@@ -166,7 +166,7 @@ class OrderReport(TimedReport):
 
     @property
     def bound_seconds(self) -> float:
-        """See ``Ordering.bound_seconds``."""
+        """See ``Order.bound_seconds``."""
         return self.problem.bound_seconds
 
     @property

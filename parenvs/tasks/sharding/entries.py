@@ -38,8 +38,8 @@ from parenvs.leaderboard.problem import (
 from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.sharding import known, store
 from parenvs.tasks.sharding.exchange import Exchange
-from parenvs.tasks.sharding.plan import IntraOpPlan
-from parenvs.tasks.sharding.problem import IntraOp, IntraOpReport
+from parenvs.tasks.sharding.plan import ShardingPlan
+from parenvs.tasks.sharding.problem import Sharding, ShardingReport
 
 EXPORTS, CONTEST = "exports", "contest"
 """Tiers."""
@@ -78,10 +78,10 @@ _BOUNDS = {"G": 217_039, "L": 1_957_220_536, "P": 651_832_464_942}
 """Letter -> bound that ``benchmarks/iopddl.py`` proved where it is above the one known before."""
 
 
-class IntraOpProblem(TaskProblem):
+class ShardingProblem(TaskProblem):
     """Strategies to be chosen; settings: tier, and graph, cluster, limit or model, seconds."""
 
-    plan_class = IntraOpPlan
+    plan_class = ShardingPlan
     decisions = ("strategies",)
 
     @property
@@ -102,14 +102,14 @@ class IntraOpProblem(TaskProblem):
         """The contest's name of the problem."""
         return self.instance.removeprefix(_PREFIX)
 
-    def load(self) -> IntraOp:
+    def load(self) -> Sharding:
         """See ``TaskProblem.load``."""
         if self.added:
             return replace(store.find(self.instance), instance=self.instance)
         settings = self.settings
         return _limited(settings["graph"], settings["cluster"], settings["limit"], self.instance)
 
-    def fingerprint_of(self, target: IntraOp) -> str:
+    def fingerprint_of(self, target: Sharding) -> str:
         """See ``TaskProblem.fingerprint_of``."""
         return target.fingerprint
 
@@ -127,11 +127,11 @@ class IntraOpProblem(TaskProblem):
             return f"{other} ({one_line(error)}); put {file} of the contest there"
         return ""
 
-    def empty_plan(self) -> IntraOpPlan:
+    def empty_plan(self) -> ShardingPlan:
         """See ``TaskProblem.empty_plan``."""
-        return IntraOpPlan(self.instance, self.fingerprint, ())
+        return ShardingPlan(self.instance, self.fingerprint, ())
 
-    def cost(self, report: IntraOpReport) -> float:
+    def cost(self, report: ShardingReport) -> float:
         """See ``TaskProblem.cost``: the exact sum."""
         assert report.cost is not None
         return report.cost
@@ -143,7 +143,7 @@ class IntraOpProblem(TaskProblem):
         """
         if self.added:
             return _WORST * known.KNOWN[self.letter].best
-        target: IntraOp = self.target
+        target: Sharding = self.target
         return int(np.maximum.reduceat(target.costs, target.offset[:-1]).sum())
 
     def solved(self, seconds: float) -> Reference:
@@ -180,12 +180,12 @@ def _export(graph: str, cluster: str) -> Exchange:
     return Exchange.of(partitioning, 2.0**62)
 
 
-def _limited(graph: str, cluster: str, limit: int, name: str) -> IntraOp:
+def _limited(graph: str, cluster: str, limit: int, name: str) -> Sharding:
     """Return an export with a limit of memory, and the name that its plans carry."""
     return replace(_export(graph, cluster).problem, limit=limit, name=name, instance=name)
 
 
-def problems(instances: Instances = None) -> Iterator[IntraOpProblem]:
+def problems(instances: Instances = None) -> Iterator[ShardingProblem]:
     """Yield the problems without references; those of the contest need no file here."""
     for export in _EXPORTS:
         for limit in export.limits:
@@ -199,15 +199,15 @@ def problems(instances: Instances = None) -> Iterator[IntraOpProblem]:
             if instances is not None and name not in instances:
                 continue
             target = _limited(export.graph, export.cluster, settings["limit"], name)
-            yield IntraOpProblem(
-                name, IntraOpPlan.task, "", name, target.fingerprint, settings, UNKNOWN, 0.0
+            yield ShardingProblem(
+                name, ShardingPlan.task, "", name, target.fingerprint, settings, UNKNOWN, 0.0
             )
     for letter, fingerprint in _FINGERPRINTS.items():
         row, name = known.KNOWN[letter], f"{_PREFIX}{letter}"
         settings = {"tier": CONTEST, "model": row.model, "seconds": row.seconds}
         if instances is None or name in instances:
-            yield IntraOpProblem(
-                name, IntraOpPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0
+            yield ShardingProblem(
+                name, ShardingPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0
             )
 
 
@@ -267,8 +267,8 @@ _AGENTS = {
 def planner(agent: str, seed: int, steps: int) -> Planner:
     """Return an agent as a planner of the problems; see ``TaskKind.planner``."""
 
-    def plan(problem: IntraOpProblem) -> IntraOpPlan:
-        target: IntraOp = problem.target
+    def plan(problem: ShardingProblem) -> ShardingPlan:
+        target: Sharding = problem.target
         if agent == "solver":
             return solve_iopddl(target, SOLVER_SECONDS, seed, processor=True).plan
         if problem.added:
@@ -285,11 +285,11 @@ TASKS = {
     "iopddl": TaskKind(
         title="Choose a strategy for every node of a program within a memory limit "
         "(docs/iopddl.md).",
-        kind=IntraOpPlan.task,
+        kind=ShardingPlan.task,
         cost="sum of the costs of nodes and edges, exact (of exports, nanoseconds)",
         trivial="of exports the dearest strategy of every node; of the contest's problems ten "
         "times the best known cost",
-        problem=IntraOpProblem,
+        problem=ShardingProblem,
         problems=problems,
         agents=_AGENTS,
         planner=planner,

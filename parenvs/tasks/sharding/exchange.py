@@ -14,8 +14,8 @@ import numpy as np
 
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.sharding.plan import IntraOpPlan
-from parenvs.tasks.sharding.problem import FORBIDDEN, IntraOp
+from parenvs.tasks.sharding.plan import ShardingPlan
+from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding
 
 NANOSECONDS = 1e9
 """Units of cost in a second."""
@@ -32,7 +32,7 @@ class Exchange:
     """
 
     partitioning: Partitioning
-    problem: IntraOp
+    problem: Sharding
     classes: np.ndarray
 
     @classmethod
@@ -69,7 +69,7 @@ class Exchange:
             usages.append([int(np.ceil(size)) for size in sizes])
             intervals.append([lo, hi])
         allowed = partitioning.memory_limit if limit is None else limit
-        problem = IntraOp(
+        problem = Sharding(
             name=partitioning.graph.name,
             limit=int(min(allowed, 2.0**62)),
             intervals=np.array(intervals, dtype=np.int64).reshape(-1, 2),
@@ -97,7 +97,7 @@ class Exchange:
                 taken[b] = int(np.argmin(row))
         return taken
 
-    def chosen(self, plan: IntraOpPlan) -> np.ndarray:
+    def chosen(self, plan: ShardingPlan) -> np.ndarray:
         """(C,) bool, the classes that a plan of the IOPDDL problem partitions.
 
         Raises:

@@ -22,8 +22,8 @@ import numpy as np
 from parenvs.core.plan_files import load_plan
 from parenvs.errors import ParenvsError, PlanError, shown
 from parenvs.files import no_duplicates, replacing
-from parenvs.tasks.sharding.plan import IntraOpPlan
-from parenvs.tasks.sharding.problem import IntraOp
+from parenvs.tasks.sharding.plan import ShardingPlan
+from parenvs.tasks.sharding.problem import Sharding
 
 MOST_BYTES = 2**29
 """Limit of the bytes of a file unpacked."""
@@ -38,7 +38,7 @@ class _Refused(ValueError):
     """What is wrong with a file, without its name."""
 
 
-def load_iopddl(path: str | os.PathLike[str]) -> IntraOp:
+def load_iopddl(path: str | os.PathLike[str]) -> Sharding:
     """Read a problem in the contest's format.
 
     Args:
@@ -61,7 +61,7 @@ def load_iopddl(path: str | os.PathLike[str]) -> IntraOp:
         raise ParenvsError(f"{where}: cannot be read ({reason})") from None
 
 
-def save_iopddl(problem: IntraOp, path: str | os.PathLike[str]) -> None:
+def save_iopddl(problem: Sharding, path: str | os.PathLike[str]) -> None:
     """Write a problem in the contest's format; packed if the path ends with ``.gz``."""
     text = json.dumps(to_json(problem), separators=(",", ":")).encode()
     if os.fspath(path).endswith(".gz"):
@@ -70,7 +70,7 @@ def save_iopddl(problem: IntraOp, path: str | os.PathLike[str]) -> None:
         stream.write(text)
 
 
-def to_json(problem: IntraOp) -> dict[str, Any]:
+def to_json(problem: Sharding) -> dict[str, Any]:
     """Return a problem as the object that files of the format hold."""
 
     def split(values: np.ndarray, offset: np.ndarray) -> list[list[int]]:
@@ -94,7 +94,7 @@ def to_json(problem: IntraOp) -> dict[str, Any]:
     }
 
 
-def load_strategies(path: str | os.PathLike[str], problem: IntraOp) -> IntraOpPlan:
+def load_strategies(path: str | os.PathLike[str], problem: Sharding) -> ShardingPlan:
     """Read a plan of a problem: a plan file, or a list of strategies as contest solvers print it.
 
     Raises:
@@ -107,16 +107,16 @@ def load_strategies(path: str | os.PathLike[str], problem: IntraOp) -> IntraOpPl
         raise PlanError(f"{where}: cannot be read ({error.strerror})") from None
     if not text.lstrip().startswith(b"["):
         plan = load_plan(path)
-        if not isinstance(plan, IntraOpPlan):
-            raise PlanError(f"{where}: a plan of task {plan.task}, not of {IntraOpPlan.task}")
+        if not isinstance(plan, ShardingPlan):
+            raise PlanError(f"{where}: a plan of task {plan.task}, not of {ShardingPlan.task}")
         return plan
     try:
         listed = _parsed(text)
     except _Refused as error:
         raise PlanError(f"{where}: {error}") from None
-    head = {"schema": 1, "task": IntraOpPlan.task, "instance": problem.instance}
+    head = {"schema": 1, "task": ShardingPlan.task, "instance": problem.instance}
     content = {**head, "fingerprint": problem.fingerprint, "strategies": listed}
-    return IntraOpPlan.from_json(content, where)
+    return ShardingPlan.from_json(content, where)
 
 
 def _unpacked(path: Path) -> bytes:
@@ -172,7 +172,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _problem(content: Any, where: str) -> IntraOp:
+def _problem(content: Any, where: str) -> Sharding:
     """Check the object of a file and make a problem of it."""
     outer = _object(content, "the file", ("problem",))
     inner = _object(outer["problem"], "problem", ("name", "nodes", "edges"), ("usage_limit",))
@@ -212,7 +212,7 @@ def _problem(content: Any, where: str) -> IntraOp:
         pairs != np.diff(edge_offset), "edges.costs",
         "has not one number for each pair of strategies",
     )  # fmt: skip
-    return IntraOp(
+    return Sharding(
         name, limit, intervals, offset, costs, usages, ends, edge_offset, edge_costs, where
     )
 

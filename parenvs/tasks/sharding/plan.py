@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class IntraOpPlan(Plan):
+class ShardingPlan(Plan):
     """A strategy for each node. It names no cluster: the problem's costs hold the devices.
 
     Attributes:

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from parenvs.core.plan import Bounded
-from parenvs.tasks.sharding.plan import IntraOpPlan
+from parenvs.tasks.sharding.plan import ShardingPlan
 
 FORBIDDEN = 10**18
 """Costs from here on mean that a strategy, or a pair of them, must not be taken."""
 
 
 @dataclass(frozen=True, eq=False)
-class IntraOp:
+class Sharding:
     """An IOPDDL problem of n nodes and m edges; all arrays are int64 and hold whole numbers from 0.
 
     Attributes:
@@ -62,13 +62,13 @@ class IntraOp:
         """Number of nodes."""
         return len(self.offset) - 1
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> IntraOp:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Sharding:
         """Itself: nothing in it changes."""
         return self
 
     def __repr__(self) -> str:
         """Name and sizes, in a line."""
-        return f"IntraOp({self.name!r}, {len(self):,} nodes, {len(self.ends):,} edges)"
+        return f"Sharding({self.name!r}, {len(self):,} nodes, {len(self.ends):,} edges)"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -119,13 +119,13 @@ class IntraOp:
         peak = max(totals, default=0)
         return (peak, int(times[totals.index(peak)])) if peak > 0 else (0, 0)
 
-    def plan(self, strategies: Sequence[int] | np.ndarray) -> IntraOpPlan:
+    def plan(self, strategies: Sequence[int] | np.ndarray) -> ShardingPlan:
         """The plan that takes these strategies, (n,)."""
-        return IntraOpPlan(
+        return ShardingPlan(
             self.instance, self.fingerprint, tuple(int(strategy) for strategy in strategies)
         )
 
-    def report(self, plan: IntraOpPlan) -> IntraOpReport:
+    def report(self, plan: ShardingPlan) -> ShardingReport:
         """Judge a plan in exact integers, as the contest's evaluator does.
 
         A plan of another problem, or with strategies that the nodes do not have, has no cost.
@@ -148,15 +148,15 @@ class IntraOp:
                     f"has 0 to {self.sizes[node] - 1}, not {given[node]}"
                 )
         if wrong:
-            return IntraOpReport(plan, self, tuple(wrong), None, None, 0)
+            return ShardingReport(plan, self, tuple(wrong), None, None, 0)
         peak, at = self.usage(given)
         if self.limit is not None and peak > self.limit:
             wrong.append(f"at time {at} the nodes use {peak:,}, and {self.limit:,} are allowed")
-        return IntraOpReport(plan, self, tuple(wrong), self.cost(given), peak, at)
+        return ShardingReport(plan, self, tuple(wrong), self.cost(given), peak, at)
 
 
 @dataclass(frozen=True)
-class IntraOpReport:
+class ShardingReport:
     """What the judge says of a plan of strategies.
 
     Attributes:
@@ -169,8 +169,8 @@ class IntraOpReport:
         bound: proven lower bound of the cost of all legal plans, or None.
     """
 
-    plan: IntraOpPlan
-    problem: IntraOp
+    plan: ShardingPlan
+    problem: Sharding
     reasons: tuple[str, ...]
     cost: int | None
     peak: int | None
@@ -194,9 +194,9 @@ class IntraOpReport:
             return None
         return (self.cost - self.bound) / max(abs(self.bound), 1.0)
 
-    def certified(self, answer: Bounded) -> IntraOpReport:
+    def certified(self, answer: Bounded) -> ShardingReport:
         """Return the report with the bound that a planner proved."""
-        return IntraOpReport(
+        return ShardingReport(
             self.plan, self.problem, self.reasons, self.cost, self.peak, self.peak_at, answer.bound
         )
 

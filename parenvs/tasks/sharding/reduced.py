@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parenvs.tasks.sharding.problem import IntraOp
+from parenvs.tasks.sharding.problem import Sharding
 
 NEVER = 2**60
 """Forbidden costs within a reduced problem; two of them can be added in int64."""
@@ -37,7 +37,7 @@ class Reduced:
         steps: how the strategies of the nodes that are gone follow, the last to go first.
     """
 
-    problem: IntraOp
+    problem: Sharding
     nodes: np.ndarray
     offset: np.ndarray
     costs: np.ndarray

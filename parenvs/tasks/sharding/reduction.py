@@ -24,7 +24,7 @@ from itertools import pairwise
 import numpy as np
 
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.sharding.problem import FORBIDDEN, IntraOp
+from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding
 from parenvs.tasks.sharding.reduced import NEVER, Reduced
 
 _MOST_PAIRS = 2**22
@@ -36,7 +36,7 @@ Term = dict[tuple[int, int], np.ndarray]
 """(first time, end) -> (k,) usages of a node's strategies."""
 
 
-def reduce(problem: IntraOp, stopped: Callable[[], bool] = lambda: False) -> Reduced:
+def reduce(problem: Sharding, stopped: Callable[[], bool] = lambda: False) -> Reduced:
     """Reduce a problem.
 
     Args:
@@ -53,7 +53,7 @@ def reduce(problem: IntraOp, stopped: Callable[[], bool] = lambda: False) -> Red
 class _Reduction:
     """The problem while it is reduced; nodes that are gone have no strategies."""
 
-    def __init__(self, problem: IntraOp, stopped: Callable[[], bool]) -> None:
+    def __init__(self, problem: Sharding, stopped: Callable[[], bool]) -> None:
         self.problem, self.stopped = problem, stopped
         self.check_sums()
         offset = problem.offset.tolist()

@@ -10,7 +10,7 @@ from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
 from parenvs.files import replacing
 from parenvs.tasks.sharding.files import load_iopddl
 from parenvs.tasks.sharding.known import check_file
-from parenvs.tasks.sharding.problem import IntraOp
+from parenvs.tasks.sharding.problem import Sharding
 
 SUFFIXES = (".json.gz", ".json")
 
@@ -35,7 +35,7 @@ def names() -> list[str]:
     return sorted(found)
 
 
-def add(path: str | os.PathLike[str]) -> tuple[IntraOp, Path, bool]:
+def add(path: str | os.PathLike[str]) -> tuple[Sharding, Path, bool]:
     """Check a file and copy it to the folder.
 
     Returns:
@@ -59,7 +59,7 @@ def add(path: str | os.PathLike[str]) -> tuple[IntraOp, Path, bool]:
     return problem, target, same
 
 
-def find(target: str, sets: Iterable[str] = ()) -> IntraOp:
+def find(target: str, sets: Iterable[str] = ()) -> Sharding:
     """Read a problem by path, or by the name of an added file (its last letter is enough).
 
     Args:

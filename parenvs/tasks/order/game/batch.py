@@ -13,7 +13,7 @@ from parenvs.envs.seeded import SeededBatch
 from parenvs.tasks.order.game.single import MicroBatchOrderEnv, Play, plan_of, viewable
 from parenvs.tasks.order.game.tables import MICRO_BATCHES, SECONDS, STAGES, OrderTables
 from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 
 class Problems(NamedTuple):
@@ -62,7 +62,7 @@ class MicroBatchOrderVectorEnv(SeededBatch):
             self._play_of.put(row, first)
         self._begin(EVERY)
 
-    def problem(self, index: int) -> Ordering:
+    def problem(self, index: int) -> Order:
         """Return the problem of environment ``index``."""
         return self._play_of.tables[index].problem
 

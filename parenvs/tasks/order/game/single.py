@@ -21,7 +21,7 @@ from parenvs.tasks.order.game.tables import (
     named,
 )
 from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.order.problem import Ordering, OrderReport
+from parenvs.tasks.order.problem import Order, OrderReport
 
 ROWS = MICRO_BATCHES + 1
 """Rows of a problem's tables; the last stands for no micro-batch."""
@@ -191,7 +191,7 @@ class MicroBatchOrderEnv(PlanEnv):
 
     ## Rewards
     0 for every choice but the last. The last pays 1/L, where L is the length in units of the
-    machine bound (``Ordering.bound_seconds``), so it lies in (0, 1]. An illegal action pays -1 and
+    machine bound (``Order.bound_seconds``), so it lies in (0, 1]. An illegal action pays -1 and
     ends the episode.
 
     ## Starting State
@@ -220,7 +220,7 @@ class MicroBatchOrderEnv(PlanEnv):
     * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order, each problem
       once, and then again; a seed begins it anew. In a batch of n environment i plays the problems
       i, i + n, and so on.
-    * ``problem``: a ``parenvs.tasks.order.problem.Ordering``, in place of all the above.
+    * ``problem``: a ``parenvs.tasks.order.problem.Order``, in place of all the above.
 
     ## Many at Once
     ``gym.make_vec("MicroBatchOrder-v0", num_envs=64)``, see ``MicroBatchOrderVectorEnv``.
@@ -238,7 +238,7 @@ class MicroBatchOrderEnv(PlanEnv):
         ranges: str = "inside",
         pool: int | None = None,
         order: str = PLAYED[0],
-        problem: Ordering | None = None,
+        problem: Order | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Load the fixed problem, or draw a first one; see the class for the arguments."""
@@ -303,7 +303,7 @@ class MicroBatchOrderEnv(PlanEnv):
         """Return the order so far; the other micro-batches follow by number."""
         return plan_of(self._play, 0)
 
-    def _viewable(self) -> OrderReport | Ordering:
+    def _viewable(self) -> OrderReport | Order:
         return viewable(self._play, 0)
 
     @property
@@ -341,7 +341,7 @@ def plan_of(play: Play, row: int) -> OrderPlan:
     return play.tables[row].problem.plan(np.concatenate([placed, rest]))
 
 
-def viewable(play: Play, row: int) -> OrderReport | Ordering:
+def viewable(play: Play, row: int) -> OrderReport | Order:
     """Return the judge's report on an episode's order so far, or the problem if there is none."""
     problem = play.tables[row].problem
     return problem.report(plan_of(play, row)) if play.placed[row] else problem

@@ -19,7 +19,7 @@ from parenvs.envs.base import PLAYED, is_sequential
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.shipped import ORDER_SETS, load_ordering, ordering_steps
 from parenvs.tasks.order import formulas
-from parenvs.tasks.order.problem import Ordering
+from parenvs.tasks.order.problem import Order
 
 STAGES, MICRO_BATCHES = 16, 64
 """Most stages and micro-batches of a problem."""
@@ -40,7 +40,7 @@ class OrderTables(NamedTuple):
         problem: the problem.
         stages: S.
         micro_batches: M.
-        bound: seconds, ``Ordering.bound_seconds``.
+        bound: seconds, ``Order.bound_seconds``.
         unit: seconds of the longest pass.
         before: (65, 16) float64, see ``formulas.Seconds``.
         through: (65, 16) float64.
@@ -51,7 +51,7 @@ class OrderTables(NamedTuple):
         optimum: the largest return, if it is proven (problems of sets), else NaN.
     """
 
-    problem: Ordering
+    problem: Order
     stages: int
     micro_batches: int
     bound: float
@@ -70,7 +70,7 @@ class OrderTables(NamedTuple):
         return self.problem.instance
 
     @classmethod
-    def of(cls, problem: Ordering) -> OrderTables:
+    def of(cls, problem: Order) -> OrderTables:
         """Make the arrays of a problem.
 
         Raises:

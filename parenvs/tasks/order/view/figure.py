@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from parenvs.tasks.order.problem import Ordering
+    from parenvs.tasks.order.problem import Order
 
 _LEFT, _RIGHT, _FOOT = 1.1, 0.3, 0.75  # inches beside and below the axes
 _UPPER = 1.5  # inches of the work
@@ -32,7 +32,7 @@ _LIGHT, _HEAVY = "#5FB3DE", "#A0569F"
 """Colours of the lightest and the heaviest micro-batch."""
 
 
-def draw(report: OrderReport | Ordering) -> Figure:
+def draw(report: OrderReport | Order) -> Figure:
     """The picture of an order; ``style`` has to be in force.
 
     Above, the work of the micro-batch at each position; below, a row for each stage with its

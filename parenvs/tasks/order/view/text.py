@@ -11,14 +11,14 @@ from parenvs.tasks.order.problem import OrderReport
 from parenvs.view.words import SEPARATOR, clip, duration, plural, reason_lines
 
 if TYPE_CHECKING:
-    from parenvs.tasks.order.problem import Ordering
+    from parenvs.tasks.order.problem import Order
 
 WIDTH = 110
 """Columns of the text."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def title(problem: Ordering) -> str:
+def title(problem: Order) -> str:
     """The problem in one line."""
     sizes = f"{plural(problem.micro_batches, 'micro-batch', 'es')} on {problem.stages} stages"
     step = problem.step
@@ -49,7 +49,7 @@ def bars(work: np.ndarray) -> str:
     return "".join(_BARS[min(int(x * len(_BARS)), len(_BARS) - 1)] for x in level)
 
 
-def text(report: OrderReport | Ordering, colour: bool = False) -> str:
+def text(report: OrderReport | Order, colour: bool = False) -> str:
     """A judged order, or a problem without one, as text of at most 110 columns.
 
     Args:

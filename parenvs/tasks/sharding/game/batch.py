@@ -9,8 +9,8 @@ import numpy as np
 from parenvs.envs.base import regret_of, rendered
 from parenvs.envs.seeded import SeededBatch
 from parenvs.tasks.sharding.game.single import IntraOpShardingEnv, optimum, viewable, worth
-from parenvs.tasks.sharding.plan import IntraOpPlan
-from parenvs.tasks.sharding.problem import IntraOp
+from parenvs.tasks.sharding.plan import ShardingPlan
+from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.turns.board import Board
 
 
@@ -37,7 +37,7 @@ class IntraOpShardingVectorEnv(SeededBatch):
         self._episodes.start(self._rows)
         self._next = np.arange(self.num_envs)  # of the set, if ``order`` is sequential
 
-    def problem(self, index: int) -> IntraOp:
+    def problem(self, index: int) -> Sharding:
         """Return the problem of environment ``index``."""
         return self.board(index).problem
 
@@ -45,7 +45,7 @@ class IntraOpShardingVectorEnv(SeededBatch):
         """Return the board of environment ``index``."""
         return self._episodes.boards[index]
 
-    def _plan_of(self, index: int) -> IntraOpPlan:
+    def _plan_of(self, index: int) -> ShardingPlan:
         return self._episodes.plan(index)
 
     def _reseeded(self, row: int) -> None:

@@ -13,8 +13,8 @@ from parenvs.datasets.sharding.drawing import NODES, STRATEGIES
 from parenvs.envs.base import PLAYED, PlanEnv, check_options, outcome_of, whole_number
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.tasks.sharding.game.problems import Source, named
-from parenvs.tasks.sharding.plan import IntraOpPlan
-from parenvs.tasks.sharding.problem import IntraOp, IntraOpReport
+from parenvs.tasks.sharding.plan import ShardingPlan
+from parenvs.tasks.sharding.problem import Sharding, ShardingReport
 from parenvs.tasks.sharding.turns import construct, improve
 from parenvs.tasks.sharding.turns.advice import LEVELS
 from parenvs.tasks.sharding.turns.board import Board
@@ -110,7 +110,7 @@ class IntraOpShardingEnv(PlanEnv):
     * ``width``: number of actions (None: as many as the named problem needs, or the most of drawn
       ones).
     * ``reduction``: False plays a named problem without reducing it.
-    * ``problem``: a ``parenvs.tasks.sharding.IntraOp``, in place of family, instance, ranges and pool.
+    * ``problem``: a ``parenvs.tasks.sharding.Sharding``, in place of family, instance and pool.
 
     ## Many at Once
     ``gym.make_vec("IntraOpSharding-v0", num_envs=64)``, see ``IntraOpShardingVectorEnv``.
@@ -134,7 +134,7 @@ class IntraOpShardingEnv(PlanEnv):
         width: int | None = None,
         reduction: bool = True,
         order: str = PLAYED[0],
-        problem: IntraOp | None = None,
+        problem: Sharding | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Load the fixed problem, or draw a first one; see the class for the arguments."""
@@ -224,7 +224,7 @@ class IntraOpShardingEnv(PlanEnv):
             return np.ones(self.width, dtype=np.bool_)
         return self._play.legal[0].copy()
 
-    def plan(self) -> IntraOpPlan:
+    def plan(self) -> ShardingPlan:
         """Return the plan so far; nodes that are not decided take what uses little."""
         return self._play.plan(0)
 
@@ -247,7 +247,7 @@ class IntraOpShardingEnv(PlanEnv):
         """The problem as it is played."""
         return self._board
 
-    def _viewable(self) -> IntraOpReport | IntraOp:
+    def _viewable(self) -> ShardingReport | Sharding:
         return viewable(self._play, 0)
 
     def _elsewhere(self, options: dict[str, Any]) -> Board:
@@ -284,7 +284,7 @@ def optimum(board: Board) -> float | None:
     return proven_optimum(board.instance)
 
 
-def viewable(play: Construct | Improve, row: int) -> IntraOpReport | IntraOp:
+def viewable(play: Construct | Improve, row: int) -> ShardingReport | Sharding:
     """Return the judge's report on an episode's plan so far, or the problem if there is none."""
     problem = play.boards[row].problem
     is_begun = isinstance(play, Improve) or play.turn[row]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.sharding.problem import IntraOp
+from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.reduced import NEVER, Reduced
 from parenvs.tasks.sharding.reduction import reduce
 
@@ -73,7 +73,7 @@ class Board:
         cache: what other modules compute of the board, by name.
     """
 
-    problem: IntraOp
+    problem: Sharding
     reduced: Reduced
     offset: np.ndarray
     costs: np.ndarray
@@ -86,7 +86,7 @@ class Board:
     cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, problem: IntraOp, reduction: bool = True) -> Board:
+    def of(cls, problem: Sharding, reduction: bool = True) -> Board:
         """Make the arrays of a problem.
 
         Args:

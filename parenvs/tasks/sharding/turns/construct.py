@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.sharding.plan import IntraOpPlan
-from parenvs.tasks.sharding.problem import IntraOp
+from parenvs.tasks.sharding.plan import ShardingPlan
+from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.turns.advice import LEVELS, advise
 from parenvs.tasks.sharding.turns.board import Board
 from parenvs.tasks.sharding.turns.witness import Witness
@@ -139,7 +139,7 @@ class Construct:
                 paid[at] = worth_of(max(self.floor[row], reference), reference, "log")
         return paid
 
-    def plan(self, row: int) -> IntraOpPlan:
+    def plan(self, row: int) -> ShardingPlan:
         """Return the plan of an episode; nodes that are not decided take their leanest strategy."""
         board = self.boards[row]
         witness = self.witness[row]
@@ -295,7 +295,7 @@ def _floor(board: Board) -> float:
     return float(np.minimum.reduceat(board.costs, board.offset[:-1]).sum() + board.reduced.constant)
 
 
-def board_of(problem: IntraOp, reduction: bool = True) -> Board:
+def board_of(problem: Sharding, reduction: bool = True) -> Board:
     """Return the board of a problem, completed; arguments as of ``Board.of``.
 
     Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parenvs.tasks.sharding.plan import IntraOpPlan
+from parenvs.tasks.sharding.plan import ShardingPlan
 from parenvs.tasks.sharding.turns.blocks import LARGEST, Block, Blocks, blocks_of
 from parenvs.tasks.sharding.turns.board import Board
 from parenvs.tasks.sharding.turns.construct import DEEPEST
@@ -72,7 +72,7 @@ class Improve:
                 self.over[row], self.cost[row] = True, state.cost
         return rewards
 
-    def plan(self, row: int) -> IntraOpPlan:
+    def plan(self, row: int) -> ShardingPlan:
         """Return the plan of an episode as it is now."""
         board = self.boards[row]
         return board.problem.plan(board.reduced.lift(self._states[row].chosen))

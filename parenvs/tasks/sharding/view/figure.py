@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parenvs.tasks.sharding.problem import IntraOp, IntraOpReport
+from parenvs.tasks.sharding.problem import Sharding, ShardingReport
 from parenvs.tasks.sharding.view.text import title, verdict
 from parenvs.view.page import HEIGHT, QUIET, WIDTH, Page, blank_figure, reasons_shown
 
@@ -17,7 +17,7 @@ _LEFT, _RIGHT, _FOOT = 1.1, 0.3, 0.75  # inches beside and below the axes
 _COLOUR, _LIMIT = "#5FB3DE", "#A0569F"
 
 
-def draw(report: IntraOpReport | IntraOp) -> Figure:
+def draw(report: ShardingReport | Sharding) -> Figure:
     """The picture of a plan; ``style`` has to be in force.
 
     Args:
@@ -25,13 +25,13 @@ def draw(report: IntraOpReport | IntraOp) -> Figure:
             most that all nodes can use.
     """
     page = Page(blank_figure())
-    problem = report if isinstance(report, IntraOp) else report.problem
-    reasons = [] if isinstance(report, IntraOp) else reasons_shown(report.reasons)
-    legal = isinstance(report, IntraOp) or report.legal
+    problem = report if isinstance(report, Sharding) else report.problem
+    reasons = [] if isinstance(report, Sharding) else reasons_shown(report.reasons)
+    legal = isinstance(report, Sharding) or report.legal
     top = page.heading(title(problem), verdict(report), reasons, legal)
     axes = page.axes(_LEFT, top + 0.3, WIDTH - _LEFT - _RIGHT, HEIGHT - top - 0.3 - _FOOT)
-    judged = not isinstance(report, IntraOp) and report.cost is not None
-    if judged and not isinstance(report, IntraOp):
+    judged = not isinstance(report, Sharding) and report.cost is not None
+    if judged and not isinstance(report, Sharding):
         chosen = problem.offset[:-1] + np.array(report.plan.strategies, dtype=np.int64)
         axes.fill_between(*_profile(problem, problem.usages[chosen]), step="post", color=_COLOUR)
     else:
@@ -48,7 +48,7 @@ def draw(report: IntraOpReport | IntraOp) -> Figure:
     return page.figure
 
 
-def _profile(problem: IntraOp, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _profile(problem: Sharding, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Times at which what is used changes, and what is used from there on."""
     times, nodes, signs = problem.events
     return times, np.cumsum(used[nodes].astype(float) * signs)

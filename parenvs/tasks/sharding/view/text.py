@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from parenvs.errors import printable
-from parenvs.tasks.sharding.problem import IntraOp, IntraOpReport
+from parenvs.tasks.sharding.problem import Sharding, ShardingReport
 from parenvs.view.words import clip
 
 WIDTH = 110
 """Columns of the text."""
 
 
-def title(problem: IntraOp) -> str:
+def title(problem: Sharding) -> str:
     """The problem in one line."""
     sizes = f"{len(problem):,} nodes, {len(problem.ends):,} edges"
     return printable(f"{problem.instance}: {sizes}, {len(problem.costs):,} strategies")
 
 
-def verdict(report: IntraOpReport | IntraOp) -> list[str]:
+def verdict(report: ShardingReport | Sharding) -> list[str]:
     """The parts of the verdict."""
-    if isinstance(report, IntraOp):
+    if isinstance(report, Sharding):
         allowed = "no limit" if report.limit is None else f"limit {report.limit:,}"
         return ["no strategies yet", allowed]
     if report.cost is None or report.peak is None:
@@ -29,7 +29,7 @@ def verdict(report: IntraOpReport | IntraOp) -> list[str]:
     return [legal, f"cost {report.cost:,}", f"peak {report.peak:,}{share}"]
 
 
-def text(report: IntraOpReport | IntraOp, colour: bool = False) -> str:
+def text(report: ShardingReport | Sharding, colour: bool = False) -> str:
     """A judged plan, or a problem without one, as text of at most 110 columns.
 
     Args:
@@ -39,7 +39,7 @@ def text(report: IntraOpReport | IntraOp, colour: bool = False) -> str:
     Returns:
         Lines without a newline at the end.
     """
-    if isinstance(report, IntraOp):
+    if isinstance(report, Sharding):
         lines = [title(report), ", ".join(verdict(report))]
     else:
         lines = str(report).splitlines()
