@@ -91,44 +91,23 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})
 
 
-for _id, _single, _many in (
-    (
-        "DataParallel-v0",
-        "partition.single:DataParallelEnv",
-        "partition.batch:DataParallelVectorEnv",
-    ),
-    ("ElasticPlan-v0", "elastic.single:ElasticPlanEnv", "elastic.batch:ElasticPlanVectorEnv"),
-    ("HybridPlan-v0", "hybrid.single:HybridPlanEnv", "hybrid.batch:HybridPlanVectorEnv"),
-    (
-        "IntraOpSharding-v0",
-        "iopddl.single:IntraOpShardingEnv",
-        "iopddl.batch:IntraOpShardingVectorEnv",
-    ),
-    (
-        "OperatorPartition-v0",
-        "partition.single:OperatorPartitionEnv",
-        "partition.batch:OperatorPartitionVectorEnv",
-    ),
-    (
-        "MicroBatchOrder-v0",
-        "ordering.single:MicroBatchOrderEnv",
-        "ordering.batch:MicroBatchOrderVectorEnv",
-    ),
-    (
-        "PartitionPlan-v0",
-        "partition.plan:PartitionPlanEnv",
-        "partition.plan_batch:PartitionPlanVectorEnv",
-    ),
-    ("PipelineCut-v0", "pipeline.cut:PipelineCutEnv", "pipeline.cut_batch:PipelineCutVectorEnv"),
-    (
-        "PipelinePlan-v0",
-        "pipeline.plan:PipelinePlanEnv",
-        "pipeline.plan_batch:PipelinePlanVectorEnv",
-    ),
-):
+_GAMES = {
+    "DataParallel-v0": "partition.game.single:DataParallelEnv partition.game.batch",
+    "ElasticPlan-v0": "elastic.game.single:ElasticPlanEnv elastic.game.batch",
+    "HybridPlan-v0": "hybrid.game.single:HybridPlanEnv hybrid.game.batch",
+    "IntraOpSharding-v0": "sharding.game.single:IntraOpShardingEnv sharding.game.batch",
+    "MicroBatchOrder-v0": "order.game.single:MicroBatchOrderEnv order.game.batch",
+    "OperatorPartition-v0": "partition.game.single:OperatorPartitionEnv partition.game.batch",
+    "PartitionPlan-v0": "partition.game.plan:PartitionPlanEnv partition.game.plan_batch",
+    "PipelineCut-v0": "pipeline.game.cut:PipelineCutEnv pipeline.game.cut_batch",
+    "PipelinePlan-v0": "pipeline.game.plan:PipelinePlanEnv pipeline.game.plan_batch",
+}
+for _id, _where in _GAMES.items():
+    _single, _module = _where.split()
+    _many = f"{_module}:{_single.split(':')[1].removesuffix('Env')}VectorEnv"
     for _name in (_id, f"parenvs/{_id}"):
         _register(
             id=_name,
-            entry_point=f"parenvs.envs.{_single}",
-            vector_entry_point=f"parenvs.envs.{_many}",
+            entry_point=f"parenvs.tasks.{_single}",
+            vector_entry_point=f"parenvs.tasks.{_many}",
         )
