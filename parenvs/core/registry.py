@@ -1,0 +1,111 @@
+"""``TASKS``: the tasks by name, the only place that lists them.
+
+A task of another package comes by the entry-point group ``parenvs.tasks``::
+
+    [project.entry-points."parenvs.tasks"]
+    knapsack = "my_package.knapsack.task:TASK"
+
+>>> from parenvs.core.registry import TASKS
+>>> list(TASKS)[:3]
+['pipeline', 'partition', 'hybrid']
+>>> TASKS["order"].sets[0]
+'order-validation'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import entry_points
+from typing import Any
+
+from parenvs.core.task import Task, late
+from parenvs.errors import ParenvsError, did_you_mean, shown
+
+GROUP = "parenvs.tasks"
+"""Entry-point group of tasks of other packages."""
+DEFAULT = "pipeline"
+"""The task of models that no other task is asked for."""
+_OWN = ("pipeline", "partition", "hybrid", "order", "sharding", "elastic")
+
+
+class Tasks(Mapping[str, Task]):
+    """Tasks by name; each is imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Task] = {}
+
+    @cached_property
+    def _others(self) -> dict[str, str]:
+        """Name -> place of the tasks of other packages; a name of this package is not replaced."""
+        return {point.name: point.value for point in entry_points(group=GROUP)}
+
+    def __getitem__(self, name: str) -> Task:
+        """Return a task.
+
+        Raises:
+            KeyError: there is none of this name.
+        """
+        if name not in self._loaded:
+            own = f"parenvs.tasks.{name}.task:TASK"
+            self._loaded[name] = late(own if name in _OWN else self._others[name])
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names, this package's first."""
+        return iter(dict.fromkeys((*_OWN, *self._others, *self._loaded)))
+
+    def __len__(self) -> int:
+        """Number of tasks."""
+        return len(list(iter(self)))
+
+    def named(self, name: str) -> Task:
+        """Return a task.
+
+        Raises:
+            ParenvsError: there is none of this name.
+        """
+        if not isinstance(name, str) or name not in self:
+            raise ParenvsError(
+                f"unknown task {shown(name)}{did_you_mean(str(name), self)}; "
+                f"known: {', '.join(self)}"
+            )
+        return self[name]
+
+    def register(self, task: Task) -> None:
+        """Add a task until the process ends; one of the same name is replaced."""
+        self._loaded[task.name] = task
+
+    def remove(self, name: str) -> None:
+        """Take away a task that was registered."""
+        del self._loaded[name]
+
+
+TASKS = Tasks()
+"""Every task by name."""
+
+
+def register(task: Task) -> None:
+    """Add a task until the process ends, for example in a test."""
+    TASKS.register(task)
+
+
+def task_of(thing: Any, wanted: str = "a problem, a plan or a report") -> Task:
+    """Return the task of a problem, a plan or a report: by its attribute ``task``.
+
+    Args:
+        thing: the object.
+        wanted: what it should be, in words.
+
+    Raises:
+        ParenvsError: it is none of these.
+    """
+    word = getattr(thing, "task", None)
+    if isinstance(word, str) and word in TASKS:
+        return TASKS[word]
+    raise ParenvsError(f"expected {wanted}, not {shown(thing)}")
+
+
+def task_of_name(instance: object) -> Task | None:
+    """Return the task that a name is of, if it is of a set or a drawn problem; None if not."""
+    return next((task for task in TASKS.values() if task.names(instance)), None)

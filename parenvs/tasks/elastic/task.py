@@ -1,0 +1,32 @@
+"""The task ``elastic``, as the rest of the house knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parenvs.core.task import Task, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticOptions:
+    """Options of ``parenvs.problem``; the help of each field says what it is."""
+
+    model: str | None = option(None, "The model, of a trace (default: gpt-1.5b).")
+    interval: float | None = option(None, "Seconds between two decisions (default: 60).")
+    batch: int | None = option(None, "Samples of a step, with a cluster (default: 512).")
+
+
+TASK = Task(
+    name="elastic",
+    words="Choose plans for a job while nodes leave and come.",
+    options=ElasticOptions,
+    load="parenvs.tasks.elastic.load:load",
+    judge="parenvs.tasks.elastic.load:judge",
+    request="parenvs.agents.elastic.planners:ElasticRequest",
+    sets=("elastic-train", "elastic-validation", "elastic-test"),
+    instances=("p3", "g4dn"),
+    find="parenvs.shipped:load_elastic",
+    text="parenvs.tasks.elastic.view.text:text",
+    figure="parenvs.tasks.elastic.view.figure:draw",
+)
+"""The task."""

@@ -1,0 +1,144 @@
+"""The registry: tasks by name, of names and of other packages, and what a task is."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from parenvs.core import registry
+from parenvs.core.registry import TASKS, Tasks, register, task_of, task_of_name
+from parenvs.core.task import Task, given, late, option, refuse_settings
+from parenvs.datasets.sets import set_names
+from parenvs.errors import ParenvsError
+
+SIX = ("pipeline", "partition", "hybrid", "order", "sharding", "elastic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyOptions:
+    weight: int | None = option(None, "Largest weight.")
+
+
+TOY = Task(
+    name="toy", words="Fill a sack.", options=ToyOptions, load="json:loads", judge="json:dumps"
+)
+
+
+@pytest.fixture
+def toy():
+    register(TOY)
+    yield TOY
+    TASKS.remove("toy")
+
+
+def test_tasks__the_six_come_first_and_are_whole():
+    assert tuple(TASKS)[:6] == SIX
+    for name in SIX:
+        task = TASKS[name]
+        assert task.name == name and task.words.endswith(".")
+        assert all(each.metadata["help"] and each.default is None for each in fields(task.options))
+
+
+def test_tasks__listing_them_imports_no_task():
+    code = (
+        "import sys\n"
+        "from parenvs.core.registry import TASKS\n"
+        "loaded = set(sys.modules)\n"
+        "print([task.words for task in TASKS.values()])\n"
+        "print(sorted(x for x in set(sys.modules) - loaded if x.startswith('parenvs')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    modules = done.stdout.splitlines()[-1]
+    assert "problem" not in modules and "game" not in modules and "agents" not in modules
+
+
+def test_tasks__sets_are_those_that_ship():
+    of_tasks = [name for task in TASKS.values() for name in task.sets]
+    assert sorted(of_tasks) == sorted(set_names())
+
+
+def test_tasks__unknown():
+    with pytest.raises(ParenvsError, match=r"unknown task 'pipelin' \(did you mean 'pipeline'"):
+        TASKS.named("pipelin")
+    for wrong in (None, 3, ["pipeline"]):
+        with pytest.raises(ParenvsError, match="unknown task"):
+            TASKS.named(wrong)
+    assert "nothing" not in TASKS
+    with pytest.raises(KeyError):
+        TASKS["nothing"]
+
+
+def test_tasks__registered_and_removed(toy):
+    assert TASKS["toy"] is toy and len(TASKS) == 7 and list(TASKS)[-1] == "toy"
+    assert task_of(type("Plan", (), {"task": "toy"})) is toy
+
+
+def test_tasks__of_other_packages(monkeypatch):
+    points = [
+        EntryPoint("toy", f"{__name__}:TOY", registry.GROUP),
+        EntryPoint("pipeline", f"{__name__}:TOY", registry.GROUP),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    tasks = Tasks()
+    assert list(tasks) == [*SIX, "toy"]
+    assert tasks["toy"].words == TOY.words
+    assert tasks["pipeline"].name == "pipeline"  # nobody takes the place of the six
+
+
+def test_task_of__refuses_what_has_none():
+    for wrong in (None, "t5-3b", 3, type("Plan", (), {"task": 3})):
+        with pytest.raises(ParenvsError, match="expected a plan, not"):
+            task_of(wrong, "a plan")
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("plan-test/cnn-003", "pipeline"),
+        ("partition-test/t5-003", "partition"),
+        ("hybrid/7", "hybrid"),
+        ("hetero-32/5", "hybrid"),
+        ("hetero-32-test/spread-000", "hybrid"),
+        ("order-test/p4-m8-000", "order"),
+        ("intra-op-test/mesh-000", "sharding"),
+        ("elastic-test/bulk-gpt-1.5b-000", "elastic"),
+        ("p3", "elastic"),
+        ("p3/gpt-1.5b", "elastic"),
+        ("t5-3b", None),
+        ("plan-test", None),
+        ("models/plan-test/x.npz", None),
+        (3, None),
+    ],
+)
+def test_task_of_name(name, task):
+    found = task_of_name(name)
+    assert (found and found.name) == task
+
+
+def test_settings__unknown_option(toy):
+    assert toy.settings({"weight": 3}) == ToyOptions(weight=3)
+    with pytest.raises(ParenvsError, match=r"'wieght' is not an option of task toy.*'weight'"):
+        toy.settings({"wieght": 3})
+    with pytest.raises(ParenvsError, match="known: none, the instance says all"):
+        TASKS["order"].settings({"stages": 3})
+
+
+def test_options__given_and_refused():
+    assert given(ToyOptions()) == {} and given(ToyOptions(weight=0)) == {"weight": 0}
+    problem = type("Problem", (), {"instance": "toy/3"})
+    assert refuse_settings(problem, None, ToyOptions()) is problem
+    with pytest.raises(ParenvsError, match="weight: toy/3 has settings of its own"):
+        refuse_settings(problem, None, ToyOptions(weight=3))
+    with pytest.raises(ParenvsError, match="cluster: toy/3 has settings"):
+        refuse_settings(problem, "C", ToyOptions())
+
+
+def test_hook__says_what_is_missing(toy):
+    with pytest.raises(ParenvsError, match="task toy has no diff"):
+        toy.hook("diff")
+
+
+def test_late():
+    assert late("parenvs.core.task:late") is late
