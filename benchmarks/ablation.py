@@ -10,8 +10,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from common import parser, progress, publish, table
 
+from benchmarks.common import parser, progress, publish, table
 from parenvs.agents.learning.rainbow.algorithm import Rainbow
 from parenvs.agents.learning.rainbow.buffer import RainbowSamples
 from parenvs.agents.learning.train.learners import LEARNERS, rainbow_settings

@@ -10,7 +10,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from common import parser, progress, publish, table
+
+from benchmarks.common import parser, progress, publish, table
 
 SOLVED = 475.0
 """Mean return from which Gymnasium considers CartPole-v1 solved."""

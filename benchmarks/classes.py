@@ -8,13 +8,13 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from common import parser, progress, publish, table
-from exhaustive import TooMany, disagreements, search
-from random_programs import Program
 
+from benchmarks.common import parser, progress, publish, table
+from exhaustive import TooMany, disagreements, search
 from parenvs import Graph
 from parenvs.tasks.partition.classes import dimension_classes
 from parenvs.tasks.partition.plan import RULE_SETS
+from random_programs import Program
 
 COLUMNS = ("cases", "instructions", "dimensions", "classes", "blocked", "conflicts", "assignments")
 COLUMNS += ("legal", "pairs compared", "too many", "disagreements")

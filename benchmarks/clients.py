@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import parser, progress, publish, table
-
+from benchmarks.common import parser, progress, publish, table
 from parenvs.bench.runs import append, read
 
 HERE = Path(__file__).parent / "clients"

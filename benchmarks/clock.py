@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,19 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, parser, percent, progress, publish, table
+import numpy as np
+from scipy.stats import spearmanr
 
-sys.path.insert(0, str(ROOT / "examples"))
-
-import numpy as np  # isort: skip
-from scipy.stats import spearmanr  # isort: skip
-
-import clock_models  # isort: skip
-import jax_transformer  # isort: skip
-import torch_transformer  # isort: skip
-from synchronisation import measured as synchronised  # isort: skip
-from synchronisation import section as synchronisation_section  # isort: skip
-
+from benchmarks import clock_models
+from benchmarks.common import ROOT, parser, percent, progress, publish, table
+from benchmarks.synchronisation import measured as synchronised
+from benchmarks.synchronisation import section as synchronisation_section
+from jax_transformer import plans as jax_plans
 from parenvs import Cluster, Graph, HybridPlan, HybridStage, Pipeline, StageProfile
 from parenvs.cli.model import Model
 from parenvs.clock.calibration import SIZES, Calibration, calibrated
@@ -42,6 +36,7 @@ from parenvs.clock.runs.torch import race
 from parenvs.clock.xla.calibration import calibrated as calibrated_by_jax
 from parenvs.files import replacing
 from parenvs.machine import counted
+from torch_transformer import batch, loss, make
 
 MODELS = ("conv", "transformer")
 PARTS = ("collectives", "cuts", "sleep", "runs", "synchronisation")
@@ -217,9 +212,9 @@ def planned(place: Path, few: bool) -> Iterator[tuple[str, Any, str, str]]:
         few: whether to leave most of them out.
     """
     source = str(ROOT / "examples" / "torch_transformer.py")
-    words, targets = torch_transformer.batch()
-    model = torch_transformer.make()[0]
-    graph = Graph.from_torch(model, words, loss=torch_transformer.loss, targets=(targets,))
+    words, targets = batch()
+    model = make()[0]
+    graph = Graph.from_torch(model, words, loss=loss, targets=(targets,))
     graph.save(place / "torch.npz")
     whole, uneven = ((0, 3),), ((0, 1), (1, 3))
     kinds = {
@@ -243,7 +238,7 @@ def planned(place: Path, few: bool) -> Iterator[tuple[str, Any, str, str]]:
     file = f"{source}:step"
     Model(file, {"arguments": "arguments"}).save(place / "jax.json")
     graph = Graph.load(place / "jax.npz")
-    for name, plan in jax_transformer.plans(graph).items():
+    for name, plan in jax_plans(graph).items():
         if few and name != "hybrid":
             continue
         plan = replace(plan, instance=str(place / "jax.npz"))

@@ -1,8 +1,4 @@
-"""What the benchmarks share: problems, solved problems, and where the tables go.
-
-Importing it makes the checkout's own ``parenvs`` and the modules of ``tests/helpers`` importable,
-so that a script runs as ``python benchmarks/<name>.py`` from anywhere. A script imports it first.
-"""
+"""What the benchmarks share: problems, solved problems, and where the tables go."""
 
 from __future__ import annotations
 
@@ -18,18 +14,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from parenvs import Cluster, Pipeline, judge, load_profile
+from parenvs.agents.answer import PipelineAnswer
+from parenvs.errors import InfeasibleError
+from parenvs.instances import PAPER
+from parenvs.machine import cores, counted, processor, versions
+from parenvs.markdown import table as table
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
-
-import numpy as np  # noqa: E402
-
-from parenvs import Cluster, Pipeline, judge, load_profile  # noqa: E402
-from parenvs.agents.answer import PipelineAnswer  # noqa: E402
-from parenvs.errors import InfeasibleError  # noqa: E402
-from parenvs.instances import PAPER  # noqa: E402
-from parenvs.machine import cores, counted, processor, versions  # noqa: E402
-from parenvs.markdown import table as table  # noqa: E402
-
 PROFILES = ROOT.parent / "shared" / "profiles"
 """Measured profiles; not part of the repository, and what needs them is left out without them."""
 RESULTS = Path(__file__).parent / "results"

@@ -7,9 +7,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from common import INSTANCES, parser, percent, progress, publish, table
 
 import parenvs  # noqa: F401 (registers the environments)
+from benchmarks.common import INSTANCES, parser, percent, progress, publish, table
 from parenvs.agents.reference import optimum
 
 ENVIRONMENTS: tuple[tuple[str, dict[str, Any]], ...] = (

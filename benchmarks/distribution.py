@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import parser, percent, progress, publish, table
 
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs.agents.learning.distributed.session import session
 from parenvs.agents.learning.distributed.update import Gloo, permutations, update
 from parenvs.agents.learning.distributed.worker import Worker

@@ -13,9 +13,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from common import parser, progress, publish, table
 
 import parenvs  # noqa: F401  # registers the environments
+from benchmarks.common import parser, progress, publish, table
 from parenvs.datasets.pipeline import generators
 from parenvs.tasks.pipeline.drawn.pool import WINDOW
 from parenvs.tasks.pipeline.points import PointSpace

@@ -25,9 +25,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from common import parser, percent, progress, publish, table
-from packed_order import Row, Rows
 
+from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.packed_order import Row, Rows
 from parenvs.agents.elastic.exact import hindsight, optimal
 from parenvs.agents.elastic.rules import RULES, Given
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean

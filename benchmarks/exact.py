@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from common import (
+from benchmarks.common import (
     CLUSTERS,
     INSTANCES,
     Solved,
@@ -18,7 +18,6 @@ from common import (
     solve,
     table,
 )
-
 from parenvs.agents.pipeline.exact import exact_full, exact_pruned
 from parenvs.tasks.pipeline.cuts import CutSpace
 

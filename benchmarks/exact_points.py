@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from common import (
+
+from benchmarks.common import (
     CLUSTERS,
     INSTANCES,
     Solved,
@@ -22,7 +23,6 @@ from common import (
     solve,
     table,
 )
-
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.datasets.pipeline.families import FAMILIES

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, parser, progress, publish, table
-from compiled_plans import (
+from benchmarks.common import ROOT, parser, progress, publish, table
+from benchmarks.compiled_plans import (
     DEVICES,
     KINDS,
     TIMEOUT,
@@ -25,7 +25,6 @@ from compiled_plans import (
     depths,
     predicted,
 )
-
 from parenvs.exports.liveness import BROADCAST, COPY, EARLY
 from parenvs.shipped import names
 

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, parser, progress, publish, table
+from benchmarks.common import ROOT, parser, progress, publish, table
 
 STEPS, TOLERANCE = 20, 1e-4
 DEVICES, TP = 8, 4
@@ -252,8 +252,8 @@ def _jax(name: str, plans: list[str]) -> None:
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from compiled_plans import KINDS
 
+    from benchmarks.compiled_plans import KINDS
     from parenvs import Graph
     from parenvs.errors import ParenvsError, one_line
     from parenvs.exports.jax import shardings
@@ -383,9 +383,7 @@ def _torch(name: str, plans: list[str]) -> None:
     """Train a model under plans on local processes, and print a row for each."""
     import tempfile
 
-    sys.path.insert(0, str(ROOT / "examples"))
     import torch_transformer as example
-
     from parenvs import Cluster, Graph, HybridPlan, HybridStage
     from parenvs.agents.partition.exact import exact_partition
     from parenvs.errors import one_line

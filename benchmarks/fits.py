@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from common import parser, percent, progress, publish, table
 
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import partition_all, replicate
 from parenvs.errors import InfeasibleError

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from common import INSTANCES, parser, percent, progress, publish, table
-
+from benchmarks.common import INSTANCES, parser, percent, progress, publish, table
 from parenvs import Graph, load_graph
 from parenvs.graph import reader as hlo
 from parenvs.instances import KINDS
@@ -48,7 +47,6 @@ def main() -> None:
     except ImportError as error:
         sys.exit(f"flops.py needs the extra 'jax' ({error})")
     from jax_models import decoder_only, resnet50
-
     from parenvs.datasets.models import MODELS
 
     models = {

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import parser, progress, publish, table
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.logger import configure
 
+from benchmarks.common import parser, progress, publish, table
 from parenvs.agents.learning.fused.env import POINT, FusedEnv
 from parenvs.agents.learning.fused.policy import draw
 from parenvs.agents.learning.fused.pool import ProblemPool, draw_part

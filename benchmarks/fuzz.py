@@ -30,14 +30,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads would reserve memory, and share the seconds
-import fuzz_readers
-from common import RESULTS, percent, progress, publish, table
-from fuzz_elastic import ELASTIC
-from fuzz_hybrid import HYBRID
-from fuzz_inputs import mutated
-from fuzz_readers import Reader, WrongAcceptanceError
-from fuzz_runs import RUNS
-
+from benchmarks import fuzz_readers
+from benchmarks.common import RESULTS, percent, progress, publish, table
+from benchmarks.fuzz_elastic import ELASTIC
+from benchmarks.fuzz_hybrid import HYBRID
+from benchmarks.fuzz_inputs import mutated
+from benchmarks.fuzz_readers import Reader, WrongAcceptanceError
+from benchmarks.fuzz_runs import RUNS
 from parenvs.errors import ParenvsError
 
 SECONDS, BYTES = 5.0, 2**30

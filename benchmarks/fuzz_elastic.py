@@ -6,8 +6,8 @@ import json
 from functools import cache
 
 import numpy as np
-from fuzz_readers import Reader, file_of, must, refusable
 
+from benchmarks.fuzz_readers import Reader, file_of, must, refusable
 from parenvs.agents.elastic.rules import RULES
 from parenvs.agents.learning.elastic.network import first_weights
 from parenvs.leaderboard.entry import Entry, load_entry

@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fuzz_readers import Reader, WrongAcceptanceError, must, refusable
-
+from benchmarks.fuzz_readers import Reader, WrongAcceptanceError, must, refusable
 from parenvs import ParenvsError, judge, load_plan
 from parenvs.bench.hybrid import page
 from parenvs.bench.hybrid.predict import Prediction, Skipped, predictions

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import common
 import numpy as np
-from drawn_intra_op import draw
 
+from benchmarks import common
+from drawn_intra_op import draw
 from parenvs import Graph, ParenvsError, Partitioning, Pipeline, StageProfile, judge, load_plan
 from parenvs.cluster import Cluster
 from parenvs.core.plan import ILLEGAL, Plan

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fuzz_readers import Reader, check_graph, must
 
+from benchmarks.fuzz_readers import Reader, check_graph, must
 from parenvs import Graph
 from parenvs.graph import python_source
 

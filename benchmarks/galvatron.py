@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, parser, percent, publish, table
 
+from benchmarks.common import ROOT, parser, percent, publish, table
 from parenvs.agents.hybrid import exact
 from parenvs.cluster import Cluster, Device
 from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import parser, percent, progress, publish, table
-from drawn_hybrids import best_of_orders, drawn_hetero
 
+from benchmarks.common import parser, percent, progress, publish, table
+from drawn_hybrids import best_of_orders, drawn_hetero
 from parenvs.agents.hybrid.servers import bottleneck
 from parenvs.agents.hybrid.servers.heuristics import random_orders, sorted_orders, swap_search
 from parenvs.agents.hybrid.servers.sandwich import lower_bound, rounded_down, sandwich

@@ -22,8 +22,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from common import parser, percent, progress, publish, table
 
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.agents.hybrid import exact_hybrid, exact_uniform
 from parenvs.agents.hybrid.episodes import local_search, random_play

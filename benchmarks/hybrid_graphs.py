@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 import numpy as np
-from common import INSTANCES, parser, progress, publish, table
 
+from benchmarks.common import INSTANCES, parser, progress, publish, table
 from parenvs import Cluster, load_graph
 from parenvs.instances import names
 from parenvs.tasks.hybrid.graph.layer import GraphLayer

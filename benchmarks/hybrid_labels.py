@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 import numpy as np
-from common import parser, percent, progress, publish, table
-from drawn_hybrids import best_of_free_stages, drawn_problem
 
+from benchmarks.common import parser, percent, progress, publish, table
+from drawn_hybrids import best_of_free_stages, drawn_problem
 from parenvs.agents.hybrid import exact_hybrid
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.space import Constraints

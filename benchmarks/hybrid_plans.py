@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from common import parser, percent, progress, publish, table
-
 import parenvs
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs.agents.hybrid import exact, exact_uniform
 from parenvs.agents.hybrid.heuristics import PURE, megatron, pure
 from parenvs.errors import InfeasibleError

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from common import (
+
+from benchmarks.common import (
     CLUSTERS,
     INSTANCES,
     RESULTS,
@@ -20,7 +21,7 @@ from common import (
     publish,
     table,
 )
-from inference_tables import (
+from benchmarks.inference_tables import (
     HEADER,
     MAIN,
     REFINED,
@@ -31,7 +32,6 @@ from inference_tables import (
     row,
     scaling_rows,
 )
-
 from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.learning.pretrained.planner import pretrained
 from parenvs.agents.pipeline.beam import beam

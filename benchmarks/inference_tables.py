@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from common import numbers, percent
 
+from benchmarks.common import numbers, percent
 from parenvs.agents.learning.pretrained.planner import DRAWS
 from parenvs.datasets.pipeline.generators import INSIDE
 

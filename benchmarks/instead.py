@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from common import ROOT, parser, publish, table
+from benchmarks.common import ROOT, parser, publish, table
 
 ROWS = (
     (

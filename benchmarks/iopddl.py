@@ -14,8 +14,7 @@ import resource
 import time
 from pathlib import Path
 
-from common import ROOT, parser, percent, progress, publish, table
-
+from benchmarks.common import ROOT, parser, percent, progress, publish, table
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.agents.sharding.compiled import COMPILED
 from parenvs.tasks.sharding import load_iopddl

@@ -20,8 +20,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from common import parser, percent, progress, publish, table
 
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs.datasets.sharding.drawing import SETS, set_names
 from parenvs.errors import ParenvsError
 from parenvs.tasks.sharding import store

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import parser, percent, progress, publish, table
 
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs import Cluster
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.agents.sharding.compiled import COMPILED

@@ -14,7 +14,7 @@ import tempfile
 import time
 from typing import Any
 
-from common import parser, progress, publish, table
+from benchmarks.common import parser, progress, publish, table
 from kills import KINDS, check, repeat
 
 

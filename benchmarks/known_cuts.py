@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from common import (
+from benchmarks.common import (
     CLUSTERS,
     INSTANCES,
     Solved,
@@ -19,7 +19,6 @@ from common import (
     solve,
     table,
 )
-
 from parenvs import Pipeline
 from parenvs.agents.pipeline.exact import exact_full, exact_pruned
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned

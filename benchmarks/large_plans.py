@@ -16,10 +16,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from common import parser, percent, progress, publish, table
 from matplotlib.figure import Figure
 
 import parenvs
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.learning.pretrained.planner import pretrained
 from parenvs.agents.pipeline.beam import beam

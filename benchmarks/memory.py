@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from common import parser, percent, progress, publish, table
 
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs import Graph
 from parenvs.tasks.partition.memory import Footprint
 

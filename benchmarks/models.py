@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from common import parser, percent, progress, publish, table
 
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs import Pipeline, load_profile
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.pipeline.exact import exact_full

@@ -44,8 +44,9 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-from common import ROOT, parser, progress, publish, table
-from mutations import Key, Mutant, estimate, mutants, reason, summary
+
+from benchmarks.common import ROOT, parser, progress, publish, table
+from benchmarks.mutations import Key, Mutant, estimate, mutants, reason, summary
 
 ROOMS = {
     "parenvs/judging.py": "tests/pipeline/test_judge.py",

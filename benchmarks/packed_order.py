@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import parser, percent, progress, publish, table
 
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs.agents.order import exact_order
 from parenvs.agents.order.heuristics import RULES, by_rule, local_search, neh, random_order
 from parenvs.agents.order.references import order_references

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from common import INSTANCES, parser, problem, publish, table
-from known_cuts import PAPER
 
+from benchmarks.common import INSTANCES, parser, problem, publish, table
+from benchmarks.known_cuts import PAPER
 from parenvs.agents.names import TRAINED
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.pipeline.exact import exact_pruned

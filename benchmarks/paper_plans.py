@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from common import parser, progress, publish, table
-from partition import SIX, Row, judged, kinds, loaders
-
+from benchmarks.common import parser, progress, publish, table
+from benchmarks.partition import SIX, Row, judged, kinds, loaders
 from parenvs import Graph
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import expert

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from common import INSTANCES, parser, percent, progress, publish, table
 
+from benchmarks.common import INSTANCES, parser, percent, progress, publish, table
 from parenvs import Graph
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster

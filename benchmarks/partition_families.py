@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import parser, percent, progress, publish, table
 
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation, references_of
 from parenvs.datasets.partition.problems import family_of

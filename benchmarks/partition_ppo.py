@@ -13,8 +13,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from common import INSTANCES, parser, percent, progress, publish, table
 
+from benchmarks.common import INSTANCES, parser, percent, progress, publish, table
 from parenvs.agents.partition.heuristics import greedy, partition_all, random_search
 from parenvs.agents.reference import optimum, target
 from parenvs.bench import runs as lines

@@ -7,8 +7,7 @@ import sys
 import time
 from typing import Any
 
-from common import PROFILES, numbers, parser, publish, table
-
+from benchmarks.common import PROFILES, numbers, parser, publish, table
 from parenvs import load_profile
 from parenvs.agents.pipeline.pipedream import pipedream_objective
 from parenvs.cluster import PRESETS

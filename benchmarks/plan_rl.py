@@ -13,9 +13,9 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from common import parser, percent, progress, publish, table
-from looks import FIRST, VALIDATION, Looks
 
+from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.looks import FIRST, VALIDATION, Looks
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.learning.chain.extractor import DILATIONS, WIDTH
 from parenvs.agents.learning.train import Config, train

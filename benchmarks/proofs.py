@@ -6,12 +6,9 @@ import time
 from collections import Counter
 
 import numpy as np
-from common import parser, publish, table  # first: it makes the helpers importable
 
-# isort: split
-
-import brute_force as bf
-
+from benchmarks.common import parser, publish, table
+from brute_force import all_plans, best_of, legal_plans, random_pipeline, random_space
 from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.pipeline import bounds as prefixes
 from parenvs.agents.pipeline import exact
@@ -35,14 +32,14 @@ def check(kind: str, seed: int) -> str:
     """Compare one random case; returns its kind of outcome."""
     rng = np.random.default_rng([seed, kind == "full"])
     if kind == "full":
-        pipeline, stages = bf.random_pipeline(rng)
-        plans = bf.all_plans(pipeline, stages)
-        best = bf.best_of(pipeline, plans)
+        pipeline, stages = random_pipeline(rng)
+        plans = all_plans(pipeline, stages)
+        best = best_of(pipeline, plans)
         excess = least_excess(pipeline.with_stages(stages)).excess_bytes
     else:
-        space = bf.random_space(rng)
+        space = random_space(rng)
         pipeline = space.pipeline
-        best = bf.best_of(pipeline, bf.legal_plans(space))
+        best = best_of(pipeline, legal_plans(space))
         excess = least_excess_pruned(space).excess_bytes
     if abs(excess - best.excess) > 0.5:
         return f"WRONG: {kind} case {seed}: least excess {excess}, brute force {best.excess}"

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import parser, percent, progress, publish, table
-from looks import VALIDATION, Looks
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import trim_mean
 
+from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.looks import VALIDATION, Looks
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import THRESHOLDS, SetEvaluation, references_of
 from parenvs.agents.learning.fused import PPOSettings, RainbowSettings

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from common import parser, percent, progress, publish, table
 
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs import Graph
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import data_parallel, expert
@@ -196,7 +196,8 @@ def main() -> int:
     chosen = options.parse_args()
     try:
         import jax
-        from flax_models import MODELS
+
+        from benchmarks.flax_models import MODELS
     except ImportError as error:
         print(f"public_models.py is left out: {error}; its docstring says what it needs")
         return 0

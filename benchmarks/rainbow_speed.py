@@ -8,10 +8,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from common import parser, progress, publish, table
 from stable_baselines3 import DQN
 from stable_baselines3.common.logger import configure
 
+from benchmarks.common import parser, progress, publish, table
 from parenvs.agents.learning.rainbow.algorithm import Rainbow
 from parenvs.agents.learning.vec_env import one_thread
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from common import parser, progress, publish, table
 
+from benchmarks.common import parser, progress, publish, table
 from parenvs.bench.runs import append, read, run_all
 
 

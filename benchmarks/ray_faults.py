@@ -20,8 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, parser, progress, publish, table
-
+from benchmarks.common import ROOT, parser, progress, publish, table
 from parenvs.agents.learning.distributed.session import session
 from parenvs.agents.learning.train.config import Config
 from parenvs.agents.learning.train.run import load_model, train

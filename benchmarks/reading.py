@@ -16,8 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import INSTANCES, ROOT, parser, progress, publish, table
-
+from benchmarks.common import INSTANCES, ROOT, parser, progress, publish, table
 from parenvs import Graph
 
 IMPORT = "import time; begin = time.process_time(); import {}; print(time.process_time() - begin)"

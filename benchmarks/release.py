@@ -21,7 +21,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, parser, progress, publish, table
+from benchmarks.common import ROOT, parser, progress, publish, table
 
 DIST = ROOT / "dist"
 NEWEST = 20

@@ -23,15 +23,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, parser, progress, publish, table
-
-sys.path.insert(0, str(ROOT / "examples"))
-import resharding
-
+from benchmarks.common import ROOT, parser, progress, publish, table
 from parenvs.bench import runs
 from parenvs.exports.checkpoint.folder import Checkpoint
 from parenvs.exports.checkpoint.reshard import reshard
 from parenvs.files import write_text
+from resharding import FOUR, STEPS, TWO, example, job, plan_of, train
+from resharding import alone as alone_losses
 
 TOLERANCE = 1e-4
 KILLS = 6
@@ -68,12 +66,12 @@ def kills(folder: Path, plan: Path, number: int) -> dict[str, int]:
 
 def moved(folder: Path, olds: list[str], done: set[tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
     """Train, reshard and train on, for every pair of plans that is missing."""
-    graph = resharding.example.read()
+    graph = example.read()
     graph.save(folder / "net.npz")
     name = str(folder / "net.npz")
     plans = [
-        {key: resharding.plan_of(graph, name, n, *x) for key, x in some.items()}
-        for n, some in ((4, resharding.FOUR), (2, resharding.TWO))
+        {key: plan_of(graph, name, n, *x) for key, x in some.items()}
+        for n, some in ((4, FOUR), (2, TWO))
     ]
     pairs = [(old, new) for old in olds for new in plans[1] if (old, new) not in done]
     trained(folder, 4, {
@@ -107,20 +105,20 @@ def moved(folder: Path, olds: list[str], done: set[tuple[Any, ...]]) -> Iterator
 def trained(folder: Path, processes: int, jobs: dict[str, dict[str, Any]]) -> None:
     """Run the trainings whose losses are not there yet, all in the same processes."""
     missing = {
-        name: resharding.job(told=folder / f"{name}.told", **arguments)
+        name: job(told=folder / f"{name}.told", **arguments)
         for name, arguments in jobs.items()
         if not (folder / f"{name}.told").exists()
     }
     if missing:
         progress(f"training on {processes} processes, {len(missing)} runs")
-        resharding.example.start(processes, missing, resharding.train)
+        example.start(processes, missing, train)
 
 
 def alone(folder: Path) -> list[float]:
     """Losses on one device without a break."""
     path = folder / "alone.json"
     if not path.exists():
-        write_text(path, json.dumps(resharding.alone()))
+        write_text(path, json.dumps(alone_losses()))
     return read(path)
 
 
@@ -137,8 +135,8 @@ def key(row: dict[str, Any]) -> tuple[Any, ...]:
 def main() -> int:
     """Train, count and write; the status is 1 if losses or bytes differ."""
     options = parser(__doc__)
-    options.add_argument("--old", nargs="+", choices=list(resharding.FOUR), metavar="PLAN",
-                         default=list(resharding.FOUR), help="plans of 4 processes")  # fmt: skip
+    options.add_argument("--old", nargs="+", choices=list(FOUR), metavar="PLAN",
+                         default=list(FOUR), help="plans of 4 processes")  # fmt: skip
     options.add_argument("--kills", type=int, default=KILLS)
     options.add_argument("--build", type=Path, default=BUILD, help="folder of the trainings")
     chosen = options.parse_args()
@@ -161,7 +159,7 @@ def main() -> int:
     good = [x for x in rows if x["agrees"] and x["same"] and x["worst"] < TOLERANCE]
     sections = [
         f"The transformer of `examples/torch_transformer.py`, float32 with Adam: "
-        f"{resharding.STEPS} steps on 4 processes, then {resharding.STEPS} on 2 that read the "
+        f"{STEPS} steps on 4 processes, then {STEPS} on 2 that read the "
         "state under another plan. Bytes: what each process of the new plan reads of the old "
         "plan's files, counted where it reads, and predicted by `parenvs/tasks/elastic/movement.py`. "
         "Difference: largest relative one to the losses of 40 steps on one device without a "

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from common import INSTANCES, parser, progress, publish, table
 
+from benchmarks.common import INSTANCES, parser, progress, publish, table
 from parenvs import Graph
 from parenvs.graph.graph import Role
 from parenvs.shardy.oracle import ShardyOracle
@@ -182,7 +182,7 @@ def sweep_models(full: int, pairs: int) -> tuple[list[str], Any]:
 
 def sweep_ops() -> tuple[list[str], Any]:
     """Sections and figures of the functions of one instruction."""
-    from single_ops import OPS
+    from benchmarks.single_ops import OPS
 
     rows, odd = [], []
     total = {"single": Counter[str](), "pair": Counter[str]()}

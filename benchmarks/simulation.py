@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from common import INSTANCES, parser, percent, problem, progress, publish, table
 
+from benchmarks.common import INSTANCES, parser, percent, problem, progress, publish, table
 from parenvs import Pipeline
 from parenvs.agents.pipeline.heuristics import random_episodes
 from parenvs.tasks.pipeline.cuts import CutSpace

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from common import parser, progress, publish, table
 
 import parenvs
+from benchmarks.common import parser, progress, publish, table
 from parenvs.agents.learning.pretrained.planner import pretrained
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import exact_points

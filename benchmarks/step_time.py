@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from common import CLUSTERS, INSTANCES, parser, percent, progress, publish, table
 
+from benchmarks.common import CLUSTERS, INSTANCES, parser, percent, progress, publish, table
 from parenvs.agents.answer import PartitionAnswer
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import data_parallel, expert, greedy, replicate

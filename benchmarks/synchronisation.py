@@ -10,8 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from common import parser, percent, progress, publish, table
-
+from benchmarks.common import parser, percent, progress, publish, table
 from parenvs.clock.calibration import SIZES, calibrated
 from parenvs.clock.synchronisation import (
     predicted_arrays,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from common import INSTANCES, parser, publish, table
-
+from benchmarks.common import INSTANCES, parser, publish, table
 from parenvs import Graph
 from parenvs.graph import reader as hlo
 from parenvs.graph.chain import chain_bytes
@@ -50,7 +49,6 @@ def compare(name: str, model: Any) -> list[str]:
 def main() -> None:
     """Print and write a row for each model."""
     from jax_models import decoder_only, resnet50
-
     from parenvs.datasets.models import MODELS
 
     chosen = parser(__doc__).parse_args()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-import common
+from benchmarks import common
 
 DEVICES = 8
 SEQUENCE = 2048
@@ -120,6 +120,7 @@ def own(name: str) -> Case:
 def own_unet() -> Case:
     """The tests' U-Net at the width and size of latent diffusion."""
     import torch
+
     from torch_modules import UNet
 
     image = torch.randn(16, 3, 64, 64)
@@ -349,8 +350,7 @@ def _size(shape: Sequence[int]) -> int:
 
 def plans(graph: Any, lowered: Any, model: TorchModel) -> dict[str, Any]:
     """Megatron's plan and the best one, judged and verified."""
-    from public_models import megatron
-
+    from benchmarks.public_models import megatron
     from parenvs import Partitioning
     from parenvs.agents.partition.exact import exact_partition
     from parenvs.cluster import choose_cluster

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import gymnasium as gym
 import numpy as np
-from common import INSTANCES, parser, percent, publish, table
 from scipy.optimize import Bounds, LinearConstraint, brentq, milp
 from scipy.sparse import coo_array
 
+from benchmarks.common import INSTANCES, parser, percent, publish, table
 from parenvs.bench.problems import TASKS, BenchProblem, solve_problems
 from parenvs.tasks.partition.space import PartitionSpace
 

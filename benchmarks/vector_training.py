@@ -10,10 +10,10 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from common import parser, progress, publish, table
 from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.vec_env import VecEnv
 
+from benchmarks.common import parser, progress, publish, table
 from parenvs.agents.learning.train import run as trainer
 from parenvs.agents.learning.train.learners import learner_of
 from parenvs.agents.learning.train.run import Config, train

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from common import INSTANCES, parser, progress, publish, table
-from shardy import small_models
 
+from benchmarks.common import INSTANCES, parser, progress, publish, table
+from benchmarks.shardy import small_models
 from parenvs import Graph
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import parenvs
+from benchmarks import instead
 from benchmarks.readme import pages
 from parenvs.cli import app as cli
 
@@ -190,9 +191,7 @@ def test_readme__two_screens():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
 
 
-def test_readme__table_is_the_leaderboards(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    instead = module(ROOT / "benchmarks" / "instead.py")
+def test_readme__table_is_the_leaderboards():
     text = (ROOT / "leaderboard" / "results.md").read_text(encoding="utf-8")
     shown = (ROOT / "benchmarks" / "results" / "instead.md").read_text(encoding="utf-8")
     assert instead.page(text) in shown, "run benchmarks/instead.py, then benchmarks/readme.py"

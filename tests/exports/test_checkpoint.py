@@ -41,11 +41,9 @@ CHANGES = (("T2 P2", "P2 D2"), ("T2 D2 ZeRO 3", "P2"), ("D4 ZeRO 2", "T2 D2 ZeRO
 @pytest.fixture(scope="module")
 def moving():
     """The helper that trains and moves the example."""
-    sys.path.insert(0, str(ROOT / "examples"))
     import resharding
 
-    yield resharding
-    sys.path.remove(str(ROOT / "examples"))
+    return resharding
 
 
 @pytest.fixture(scope="module")

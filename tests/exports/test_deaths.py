@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,11 +21,9 @@ MOST_SECONDS = 20.0
 @pytest.fixture
 def example():
     """The example as a module, which processes that it starts can import, too."""
-    sys.path.insert(0, str(ROOT / "examples"))
     import torch_transformer
 
-    yield torch_transformer
-    sys.path.remove(str(ROOT / "examples"))
+    return torch_transformer
 
 
 STAGES = {

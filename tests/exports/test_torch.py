@@ -2,9 +2,7 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,17 +14,13 @@ from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
 pytest.importorskip("jax")
 torch = pytest.importorskip("torch")
 
-EXAMPLES = str(Path(__file__).parents[2] / "examples")
-
 
 @pytest.fixture(scope="module")
 def example():
     """The example as a module, which processes that it starts can import, too."""
-    sys.path.insert(0, EXAMPLES)
     import torch_transformer
 
-    yield torch_transformer
-    sys.path.remove(EXAMPLES)
+    return torch_transformer
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Galvatron's throughputs from its own profile, which is not part of the repository."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,8 @@ FOLDER = ROOT.parent / "shared" / "measured" / "galvatron"
 def galvatron():
     if not FOLDER.is_dir():
         pytest.skip("no profile of Galvatron")
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        import galvatron
-    finally:
-        sys.path.pop(0)
+    from benchmarks import galvatron
+
     return galvatron
 
 

@@ -1,20 +1,16 @@
 """Factor rules against XLA's own partitioner on functions of one instruction."""
 
-import sys
 import warnings
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from jax_versions import jax_that_verifies
 
 jax_that_verifies()
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from shardy import STRICTER, Case  # noqa: E402
-from single_ops import OPS  # noqa: E402
-
-from parenvs.tasks.partition import rules
+from benchmarks.shardy import STRICTER, Case  # noqa: E402
+from benchmarks.single_ops import OPS  # noqa: E402
+from parenvs.tasks.partition import rules  # noqa: E402
 
 
 def outcomes(opcode):

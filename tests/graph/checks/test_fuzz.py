@@ -6,14 +6,11 @@ import json
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
-fuzz = pytest.importorskip("fuzz", reason="needs the limits of a POSIX system")
+fuzz = pytest.importorskip("benchmarks.fuzz", reason="needs the limits of a POSIX system")
 
 
 def test_fuzz__short_run(tmp_path):

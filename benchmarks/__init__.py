@@ -1,0 +1,1 @@
+"""Measurements behind the figures of README and docs; none of them ships."""
