@@ -26,7 +26,7 @@ from parenvs.agents.order.heuristics import RULES, by_rule, local_search, neh, r
 from parenvs.agents.order.references import order_references
 from parenvs.datasets.order.drawing import TIERS
 from parenvs.shipped import load_ordering, ordering_steps
-from parenvs.tasks.order.game.batch import MicroBatchOrderVectorEnv
+from parenvs.tasks.order.game import MicroBatchOrderVectorEnv
 from parenvs.tasks.order.problem import Order
 
 PARTS = ("heuristics", "exact", "ppo", "transfer", "speed")

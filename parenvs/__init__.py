@@ -96,7 +96,7 @@ _GAMES = {
     "ElasticPlan-v0": "elastic.game.single:ElasticPlanEnv elastic.game.batch",
     "HybridPlan-v0": "hybrid.game.single:HybridPlanEnv hybrid.game.batch",
     "IntraOpSharding-v0": "sharding.game.single:IntraOpShardingEnv sharding.game.batch",
-    "MicroBatchOrder-v0": "order.game.single:MicroBatchOrderEnv order.game.batch",
+    "MicroBatchOrder-v0": "order.game:MicroBatchOrderEnv order.game",
     "OperatorPartition-v0": "partition.game.single:OperatorPartitionEnv partition.game.batch",
     "PartitionPlan-v0": "partition.game.plan:PartitionPlanEnv partition.game.plan_batch",
     "PipelineCut-v0": "pipeline.game.cut:PipelineCutEnv pipeline.game.cut_batch",

@@ -52,7 +52,7 @@ def make_env(
             autoreset_mode=AutoresetMode.SAME_STEP,
             **{"render_mode": "rgb_array", **env_kwargs},
         )
-        env = NativeVecEnv(batch, batch.env.largest_return)
+        env = NativeVecEnv(batch, batch.largest_return)
         env.action_space.seed(seed)
         env.seed(seed)
         return env
@@ -75,7 +75,7 @@ def has_batch(env_id: str, env_kwargs: dict[str, Any]) -> bool:
     module = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
     # These arguments of gym.make add wrappers, which a batch cannot have.
     wrapping = {"max_episode_steps", "disable_env_checker"} & env_kwargs.keys()
-    return module.startswith("parenvs.envs.") and not wrapping
+    return module.startswith("parenvs.tasks.") and not wrapping
 
 
 @contextlib.contextmanager
@@ -130,7 +130,7 @@ class NativeVecEnv(VecEnv):
         self._begin = time.time()
         self._actions: Any = None
         super().__init__(batch.num_envs, batch.single_observation_space, batch.single_action_space)
-        self.metadata = batch.env.metadata
+        self.metadata = {k: v for k, v in batch.metadata.items() if k != "autoreset_mode"}
 
     def reset(self) -> VecEnvObs:
         """Start all episodes anew, with the seeds and options that have been set.
@@ -236,7 +236,7 @@ class NativeVecEnv(VecEnv):
             return [self.batch.spec] * len(rows)
         if attr_name in OWN and hasattr(self.batch, "problems"):
             return [getattr(self.batch.problems.of[row], attr_name) for row in rows]
-        value = None if attr_name.startswith("_") else getattr(self.batch.env, attr_name)
+        value = None if attr_name.startswith("_") else self.batch.get_attr(attr_name)[0]
         if attr_name.startswith("_") or callable(value):
             raise AttributeError(f"environments of a batch have no {attr_name!r} of their own")
         return [value] * len(rows)

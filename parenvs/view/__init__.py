@@ -47,10 +47,10 @@ _ROOMS = {
     "parenvs.tasks.elastic.run.Run": "elastic",
     "parenvs.tasks.hybrid.problem.Hybrid": "hybrid",
     "parenvs.tasks.hybrid.report.HybridReport": "hybrid",
-    "parenvs.tasks.sharding.problem.Sharding": "iopddl",
-    "parenvs.tasks.sharding.problem.ShardingReport": "iopddl",
-    "parenvs.tasks.order.problem.Order": "ordering",
-    "parenvs.tasks.order.problem.OrderReport": "ordering",
+    "parenvs.tasks.sharding.problem.Sharding": "sharding",
+    "parenvs.tasks.sharding.problem.ShardingReport": "sharding",
+    "parenvs.tasks.order.problem.Order": "order",
+    "parenvs.tasks.order.problem.OrderReport": "order",
 }
 """Class -> folder; names, so that no task is loaded that is not shown."""
 
@@ -71,7 +71,7 @@ def text(viewable: Viewable, colour: bool = False, undecided: Collection[str] | 
     """
     room = _room(viewable, undecided)
     if room:
-        found: str = import_module(f"{__name__}.{room}.text").text(viewable, colour)
+        found: str = import_module(f"parenvs.tasks.{room}.view.text").text(viewable, colour)
         return found
     of_pipeline, problem, report = _taken_apart(viewable, undecided)
     if of_pipeline:
@@ -113,7 +113,7 @@ def save(
 def _draw(viewable: Viewable, undecided: Collection[str] | None) -> Figure:
     room = _room(viewable, undecided)
     if room:
-        drawn: Figure = import_module(f"{__name__}.{room}.figure").draw(viewable)
+        drawn: Figure = import_module(f"parenvs.tasks.{room}.view.figure").draw(viewable)
         return drawn
     of_pipeline, problem, report = _taken_apart(viewable, undecided)
     if of_pipeline:

@@ -10,7 +10,7 @@ from parenvs.agents.learning.order import train as training
 from parenvs.agents.learning.order.policy import DESCRIBED, OrderExtractor, describe
 from parenvs.agents.learning.order.train import RelativeVecEnv, sample, sample_and_search, train
 from parenvs.agents.order.heuristics import by_rule
-from parenvs.tasks.order.game.batch import MicroBatchOrderVectorEnv
+from parenvs.tasks.order.game import MicroBatchOrderVectorEnv
 from parenvs.tasks.order.problem import Order
 
 TIER = "p4-m8"
@@ -70,7 +70,7 @@ def test_relative_env__pays_by_how_much_an_order_beats_the_pyramid():
     env = RelativeVecEnv(batch)
     env.seed(0)
     env.reset()
-    problems = [batch.problem(row) for row in range(2)]
+    problems = [batch.game.problem(row) for row in range(2)]
     pyramid = by_rule(problems[0], "pyramid").order
     for position in range(8):
         _, rewards, dones, _ = env.step(np.array([pyramid[position], position]))

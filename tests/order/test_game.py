@@ -15,8 +15,7 @@ from gymnasium.vector import AutoresetMode
 from parenvs import judge
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.shipped import load_ordering
-from parenvs.tasks.order.game.batch import MicroBatchOrderVectorEnv
-from parenvs.tasks.order.game.single import MicroBatchOrderEnv
+from parenvs.tasks.order.game import MicroBatchOrderEnv, MicroBatchOrderVectorEnv
 from parenvs.tasks.order.problem import Order
 from parenvs.wrappers import MaskInObservation
 
@@ -287,10 +286,10 @@ def test_vector__views_are_read_only_and_equal():
 def test_vector__a_wrong_option_changes_nothing():
     env = MicroBatchOrderVectorEnv(2, tier="p4-m8", pool=3)
     env.reset(seed=0)
-    before = [env.problem(row).fingerprint for row in range(2)]
+    before = [env.game.problem(row).fingerprint for row in range(2)]
     with pytest.raises(ParenvsError):
         env.reset(seed=9, options={"instance": "order-test/none"})
-    assert [env.problem(row).fingerprint for row in range(2)] == before
+    assert [env.game.problem(row).fingerprint for row in range(2)] == before
     assert env.np_random_seed == (0, 1)
 
 
@@ -303,4 +302,4 @@ def test_vector__gymnasium_makes_it_and_forks_are_alike():
         outcome = again.step(np.array([3, 3, 3]))
         assert not outcome[2].any()
     assert len(env.render()) == 3
-    assert isinstance(env.env, MicroBatchOrderEnv)
+    assert env.single is MicroBatchOrderEnv

@@ -56,7 +56,7 @@ class MaskedBatch(gym.vector.VectorEnv[Any, Any, Any]):
         self.single_action_space = batch.single_action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.scale = float(batch.env.largest_return)
+        self.scale = float(batch.largest_return)
         self._begun = np.zeros(num_envs, dtype=bool)
         self._running: list[list[int]] = [[] for _ in range(num_envs)]
         self._returns = np.zeros(num_envs)

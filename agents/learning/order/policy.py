@@ -15,7 +15,7 @@ from stable_baselines3.common.type_aliases import TensorDict
 from torch import nn
 
 from parenvs.agents.learning.rating import RatingPolicy
-from parenvs.tasks.order.game.tables import MICRO_BATCHES, NUMBERS, SECONDS, STAGES
+from parenvs.tasks.order.tables import MICRO_BATCHES, NUMBERS, SECONDS, STAGES
 
 OWN = 10
 """Numbers that describe a micro-batch."""

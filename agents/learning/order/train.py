@@ -31,9 +31,9 @@ from parenvs.agents.learning.train.learners import ppo_settings
 from parenvs.agents.learning.vec_env import NativeVecEnv, one_thread
 from parenvs.agents.order.heuristics import by_rule, local_search
 from parenvs.datasets.order.drawing import tier_of
-from parenvs.tasks.order.game.batch import MicroBatchOrderVectorEnv
-from parenvs.tasks.order.game.tables import MICRO_BATCHES
+from parenvs.tasks.order.game import MicroBatchOrderVectorEnv
 from parenvs.tasks.order.problem import Order
+from parenvs.tasks.order.tables import MICRO_BATCHES
 
 ENVS = 128
 """Environments side by side."""
@@ -54,7 +54,7 @@ class RelativeVecEnv(NativeVecEnv):
 
     def __init__(self, batch: MicroBatchOrderVectorEnv) -> None:
         super().__init__(batch)
-        size = batch.env.episode_steps
+        size = batch.episode_steps
         shapes = {"own": (size, OWN), "common": (COMMON,), "left": (size,)}
         self.observation_space = spaces.Dict(
             {key: spaces.Box(-np.inf, np.inf, shape, np.float32) for key, shape in shapes.items()}
@@ -82,7 +82,7 @@ class RelativeVecEnv(NativeVecEnv):
     def _look(self, rows: np.ndarray) -> None:
         """Look up the pyramid's value for the problems of environments."""
         for row in rows.tolist():
-            problem = self.batch.problem(row)
+            problem = self.batch.game.problem(row)
             if problem.instance not in self._values:
                 answer = by_rule(problem, "pyramid")
                 self._values[problem.instance] = problem.bound_seconds / answer.length

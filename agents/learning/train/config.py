@@ -186,7 +186,7 @@ def _check_env(config: Config) -> None:
     known = {
         name: str(spec.entry_point)
         for name, spec in gym.registry.items()
-        if str(spec.entry_point).startswith("parenvs.envs.")
+        if str(spec.entry_point).startswith("parenvs.tasks.")
     }
     if config.env_id not in known:
         raise ParenvsError(

@@ -2,9 +2,9 @@
 
 Stage s of S does its passes in a fixed order of positions: w_s = S - s - 1 forward passes, then
 turns of one forward and one backward pass, then the backward passes that are left (arXiv
-2104.04473, section 2.2; ``parenvs.tasks.hybrid.simulate.order``). An order says which micro-batch takes
-each position. Turn k of a stage is the forward pass of position k and the backward pass of position
-k - w_s; c_s(k), the *frontier*, is when it ends:
+2104.04473, section 2.2; ``parenvs.tasks.hybrid.simulate.order``). An order says which micro-batch
+takes each position. Turn k of a stage is the forward pass of position k and the backward pass of
+position k - w_s; c_s(k), the *frontier*, is when it ends:
 
     x_s(k) = max( x_{s-1}(k), c_s(k-1) ) + F_s                     end of the forward pass
     c_s(k) = max( x_s(k), c_{s+1}(k-1) ) + B_s                     x_s(k) as long as k < w_s

@@ -7,9 +7,9 @@ from parenvs.tasks.sharding.reduction import reduce
 
 __all__ = [
     "FORBIDDEN",
+    "Reduced",
     "Sharding",
     "ShardingReport",
-    "Reduced",
     "load_iopddl",
     "load_strategies",
     "reduce",

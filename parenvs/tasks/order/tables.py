@@ -7,17 +7,16 @@ micro-batches, and the one that stands for none, are 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from parenvs.core.source import Stream
 from parenvs.datasets.order import drawing as orders
 from parenvs.datasets.sets import proven_optimum
-from parenvs.envs.base import PLAYED, is_sequential
 from parenvs.errors import InfeasibleError, ParenvsError, shown
-from parenvs.shipped import ORDER_SETS, load_ordering, ordering_steps
+from parenvs.shipped import ORDER_SETS, load_ordering
 from parenvs.tasks.order import formulas
 from parenvs.tasks.order.problem import Order
 
@@ -106,75 +105,21 @@ class OrderTables(NamedTuple):
         )
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where the problems of episodes come from.
+def drawn(tier: str | None, ranges: str, pool: int | None, stream: Stream) -> OrderTables:
+    """Draw a problem.
 
-    Attributes:
-        tier: of drawn problems; of a set, its problems of this tier; None: of any tier.
-        instance: a set to draw from, a problem, or None to draw new ones.
-        ranges: of new ones, a key of ``RANGES``.
-        pool: how many different problems are drawn (None: a new one each time).
-        order: ``"random"``, or ``"sequential"``, which plays a set in its order.
-
-    Raises:
-        ParenvsError: an argument is unknown, or there is no set that has an order.
+    Args:
+        tier: its tier, or None to draw the tier, too.
+        ranges: a key of ``RANGES``.
+        pool: number of different problems (None: a new one each time).
+        stream: what it is drawn from.
     """
-
-    tier: str | None = "p8-m16"
-    instance: str | None = None
-    ranges: str = "inside"
-    pool: int | None = None
-    order: str = PLAYED[0]
-    _members: tuple[str, ...] = field(init=False, default=(), repr=False)
-
-    def __post_init__(self) -> None:
-        """Check the arguments."""
-        if self.tier is not None:
-            orders.tier_of(self.tier)
-        if is_sequential(self.order) and self.instance not in ORDER_SETS:
-            raise ParenvsError(
-                f"order: {self.order!r} plays a set, like instance='order-test'; leave it out"
-            )
-        if self.ranges not in RANGES:
-            raise ParenvsError(
-                f"ranges must be one of {', '.join(RANGES)}, not {shown(self.ranges)}"
-            )
-        pool = self.pool
-        if pool is not None and (type(pool) is not int or not 1 <= pool < 2**31):
-            raise ParenvsError(f"pool must be a whole number from 1 or None, not {shown(pool)}")
-        if self.instance in ORDER_SETS:
-            known = ordering_steps(self.instance)
-            members = tuple(
-                name for name in known if self.tier is None or name.startswith(self.tier + "-")
-            )
-            object.__setattr__(self, "_members", members)
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether all episodes have the same problem."""
-        return self.instance is not None and self.instance not in ORDER_SETS
-
-    def draw(self, rng: np.random.Generator, played: int = 0) -> OrderTables:
-        """Return the problem of the next episode; a fixed one draws no numbers.
-
-        Args:
-            rng: generator of the environment.
-            played: problems since the last seed, by which a set is played in its order.
-        """
-        if self.is_fixed:
-            return named(str(self.instance))
-        if self.instance is not None:
-            count = len(self._members)
-            number = played % count if is_sequential(self.order) else int(rng.integers(count))
-            return named(f"{self.instance}/{self._members[number]}")
-        tier = self.tier
-        if tier is None:
-            tier = list(orders.TIERS)[int(rng.integers(len(orders.TIERS)))]
-        if self.pool is None:
-            drawn = orders.draw_ordering(rng, tier, RANGES[self.ranges], f"drawn-{tier}")
-            return OrderTables.of(drawn)
-        return pooled(tier, self.ranges, int(rng.integers(self.pool)))
+    rng = stream.rng
+    if tier is None:
+        tier = list(orders.TIERS)[int(rng.integers(len(orders.TIERS)))]
+    if pool is None:
+        return OrderTables.of(orders.draw_ordering(rng, tier, RANGES[ranges], f"drawn-{tier}"))
+    return pooled(tier, ranges, int(rng.integers(pool)))
 
 
 @lru_cache(maxsize=8192)

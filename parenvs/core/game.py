@@ -1,0 +1,217 @@
+"""``Game``: plans are built of problems, one choice at a time, for n episodes at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from parenvs.core.plan import ILLEGAL, Plan
+from parenvs.core.source import Source, Stream
+from parenvs.errors import ParenvsError, did_you_mean, shown
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
+
+EVERY = slice(None)
+"""All rows of a game."""
+Rows = Any
+"""``EVERY``, or the numbers of rows, (k,) int64."""
+
+
+class Game(ABC):
+    """Plays n episodes at once, of n problems or of one problem n times.
+
+    Row i of every array is of episode i; a single environment is the case n = 1. The constructor of
+    a subclass takes n, and by keyword the arguments of its environment; it sets ``source``,
+    ``action_space`` and ``observation_space``. The docstring of a subclass specifies the
+    environment, under the headings that Gymnasium's have.
+
+    ``put`` gives rows a problem, ``start`` begins their episodes, ``play`` takes an action in each.
+    What a source gives need not be the problem itself: a game may prepare it (tables, a board), as
+    long as ``problem`` returns it.
+
+    Args:
+        count: n.
+
+    Attributes:
+        options: keys of ``reset(options=...)``.
+        render_fps: frames a second of the environment's pictures.
+        after_end: the reward of an action after an episode's end.
+        source: where the problems of episodes come from.
+        over: (n,) bool, whether each episode has ended.
+    """
+
+    options: ClassVar[tuple[str, ...]] = ()
+    render_fps: ClassVar[int] = 1
+    after_end: ClassVar[float] = ILLEGAL
+    source: Source
+    action_space: spaces.Discrete
+    observation_space: spaces.Dict
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.over = np.zeros(count, dtype=np.bool_)
+        self._rows = np.arange(count)
+        self._held: list[Any] = [None] * count  # what ``put`` gave each row
+        self._shared: Any = None  # what all rows hold, if it is the same
+
+    @property
+    @abstractmethod
+    def legal(self) -> np.ndarray:
+        """The legal actions, (n, a) bool; rows of ended episodes mean nothing."""
+
+    @abstractmethod
+    def put(self, rows: Rows, problem: Any) -> None:
+        """Give rows a problem of a source; their episodes have to be started then."""
+
+    @abstractmethod
+    def start(self, rows: Rows) -> None:
+        """Start the episodes of rows, of the problems that they hold; none of them is over."""
+
+    @abstractmethod
+    def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
+        """Take an action in each of some episodes that are not over.
+
+        Args:
+            rows: the episodes.
+            actions: (k,) int64 of any size; an illegal one ends its episode.
+
+        Returns:
+            (k,) float64 rewards; ``over`` tells which episodes have ended.
+        """
+
+    @abstractmethod
+    def observation(self, rows: Rows) -> dict[str, np.ndarray]:
+        """Return what is observed, (k, ...) each; what later calls change is returned as a view."""
+
+    @abstractmethod
+    def plan(self, row: int) -> Plan:
+        """Return the plan of an episode so far."""
+
+    @abstractmethod
+    def problem(self, row: int) -> Any:
+        """Return the problem of an episode."""
+
+    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
+        """Return what infos say of ended episodes, (k,) float64 each, NaN where nothing is known.
+
+        Where the optimum of a problem is known, ``optimum`` and ``regret`` are told, see
+        ``regret_of``.
+        """
+        return {}
+
+    def view(self, row: int) -> Any:
+        """Return what is shown of an episode: the judge's report on its plan, or its problem."""
+        return self.problem(row).report(self.plan(row))
+
+    def undecided(self, row: int) -> Collection[str] | None:
+        """Return the paths of undecided variables; None if the game does not decide variables."""
+        return None
+
+    def instance(self, row: int) -> str:
+        """Return the name of an episode's problem, by which it can be made again."""
+        return str(self.problem(row).instance)
+
+    @property
+    @abstractmethod
+    def episode_steps(self) -> int:
+        """Steps of the longest episode."""
+
+    @property
+    def largest_return(self) -> float:
+        """An upper bound of the return, by which learners scale returns."""
+        return 1.0
+
+    @property
+    def draws(self) -> bool:
+        """Whether episodes can be of different problems without options of ``reset``."""
+        return self.source.only is None
+
+    def elsewhere(self, options: dict[str, Any]) -> Source:
+        """Return the source of the problem that options of ``reset`` name, for one episode.
+
+        Args:
+            options: with keys of ``options`` only.
+
+        Raises:
+            ParenvsError: they are refused, or would change the spaces.
+        """
+        raise ParenvsError("options: this environment has none")
+
+    def deal(self, rows: Rows, streams: Sequence[Stream], source: Source | None = None) -> None:
+        """Start the next episodes of rows, each of the next problem of its stream.
+
+        Args:
+            rows: the episodes.
+            streams: (n,) what each environment draws from.
+            source: in place of ``source``, for these episodes.
+        """
+        if source is None and self.source.only is not None and self._shared is self.source.only:
+            self.start(rows)
+            return
+        for row in self._rows[rows].tolist():
+            stream = streams[row]
+            problem = self.source.next(stream) if source is None else source.once(stream)
+            if problem is not None and problem is not self._held[row]:
+                self._held[row] = problem
+                self.put(np.array([row]), problem)
+        self._shared = self._held[0] if all(x is self._held[0] for x in self._held) else None
+        self.start(rows)
+
+    def preview(self) -> None:
+        """Give all rows a first problem, so that there is something to show before a reset."""
+        problem = self.source.preview()
+        self._held = [problem] * self.count
+        self._shared = problem
+        self.put(EVERY, problem)
+        self.start(EVERY)
+
+    def columns(self, actions: np.ndarray) -> np.ndarray:
+        """Return actions with all numbers that are no action as the number a, (k,) int64."""
+        # As unsigned integers, negative numbers are large.
+        last = np.uint64(self.action_space.n)
+        return np.minimum(actions.view(np.uint64), last).view(np.int64)
+
+
+def check_options(options: dict[str, Any], known: Collection[str]) -> None:
+    """Raise an error if an option of a reset is unknown.
+
+    Raises:
+        ParenvsError: it is; the line names those that are known.
+    """
+    for key in options:
+        if key not in known:
+            choices = f"known: {', '.join(known)}" if known else "this environment has none"
+            raise ParenvsError(
+                f"options: unknown {shown(key)}{did_you_mean(str(key), known)}; {choices}"
+            )
+
+
+def regret_of(value: Any, optimum: Any) -> Any:
+    """Return the share of the optimum that returns fall short of, from 0 to 1, elementwise.
+
+    It is 0 for the best episode, and 1 for one that ends with an illegal action or plan, as such a
+    plan is worth nothing.
+
+    Args:
+        value: returns of episodes; negative ones are those of illegal plans.
+        optimum: the largest returns of the same problems, > 0.
+    """
+    return 1.0 - np.maximum(value, 0.0) / optimum
+
+
+def with_regret(figures: dict[str, np.ndarray], values: Any, optimum: Any) -> dict[str, np.ndarray]:
+    """Return figures of ended episodes, with optimum and regret where an optimum is known.
+
+    Args:
+        figures: name -> (k,).
+        values: (k,) the returns.
+        optimum: (k,) the largest returns, NaN where they are not known.
+    """
+    optimum = np.asarray(optimum, dtype=np.float64)
+    if np.isnan(optimum).all():
+        return figures
+    return {**figures, "optimum": optimum, "regret": regret_of(values, optimum)}

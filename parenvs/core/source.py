@@ -1,0 +1,154 @@
+"""Where the problems of episodes come from: one problem, the members of a set, or a draw."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.utils.seeding import np_random
+
+from parenvs.errors import ParenvsError, shown
+
+ORDERS = ("random", "sequential")
+"""Orders in which the problems of a set are played: drawn, or one after the other."""
+
+
+class Stream:
+    """What one environment draws its problems from.
+
+    Args:
+        row: number of the environment in its batch.
+        count: n, environments of the batch.
+
+    Attributes:
+        number: number of the next problem; environment i of n takes i, i + n, and so on.
+        left: episodes that still have the same problem, where a source repeats it.
+    """
+
+    def __init__(self, row: int = 0, count: int = 1) -> None:
+        self.row, self.count, self.number, self.left = row, count, row, 0
+        self._seed: int | None = None
+        self._rng: np.random.Generator | None = None
+
+    def reseed(self, seed: int) -> None:
+        """Begin anew with a seed."""
+        self._seed, self._rng = seed, None
+        self.number, self.left = self.row, 0
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator; without a seed it has a random one.
+
+        It is made on the first use, as making it takes longer than a step.
+        """
+        if self._rng is None:
+            self._rng, self._seed = np_random(self._seed)
+        return self._rng
+
+    @property
+    def seed(self) -> int:
+        """The seed of the generator."""
+        self.rng  # noqa: B018  # without a seed it is drawn
+        assert self._seed is not None
+        return self._seed
+
+
+class Source(ABC):
+    """A source of problems, which environments that are pickled take with them.
+
+    Attributes:
+        only: the problem of all episodes, or None if they differ.
+        repeat: episodes on each problem before the next is drawn.
+    """
+
+    only: Any = None
+    repeat: int = 1
+
+    @abstractmethod
+    def draw(self, stream: Stream) -> Any:
+        """Return a problem, by the generator or the number of a stream."""
+
+    def next(self, stream: Stream) -> Any:
+        """Return the problem of an environment's next episode; None if it keeps the one it has."""
+        if stream.left > 0:
+            stream.left -= 1
+            return None
+        problem = self.draw(stream)
+        stream.number += stream.count
+        stream.left = self.repeat - 1
+        return problem
+
+    def once(self, stream: Stream) -> Any:
+        """Return a problem for one episode, after which the stream goes on as it was."""
+        stream.left = 0
+        return self.draw(stream)
+
+    def preview(self) -> Any:
+        """Return a problem to show before the first episode; no environment's stream moves."""
+        stream = Stream()
+        stream._rng, stream._seed = np.random.default_rng(0), 0
+        return self.draw(stream)
+
+
+class Fixed(Source):
+    """The source of one problem, which draws no numbers."""
+
+    def __init__(self, problem: Any) -> None:
+        self.only = problem
+
+    def draw(self, stream: Stream) -> Any:
+        """Return the problem."""
+        return self.only
+
+
+class Members(Source):
+    """The source of the members of a set, in their order or drawn.
+
+    Args:
+        members: what ``load`` takes, such as names.
+        load: returns the problem of a member; a function of a module, so that it can be pickled.
+        order: one of ``ORDERS``.
+
+    Raises:
+        ParenvsError: the order is none of them.
+    """
+
+    def __init__(
+        self, members: Sequence[Any], load: Callable[[Any], Any], order: str = ORDERS[0]
+    ) -> None:
+        self.members, self.load, self.sequential = members, load, is_sequential(order)
+
+    def draw(self, stream: Stream) -> Any:
+        """Return a member's problem: by number if the order is sequential, else drawn."""
+        count = len(self.members)
+        index = stream.number % count if self.sequential else int(stream.rng.integers(count))
+        return self.load(self.members[index])
+
+
+class Drawn(Source):
+    """The source of problems that a function draws.
+
+    Args:
+        function: takes a stream and returns a problem; it can be pickled.
+        repeat: episodes on each problem.
+    """
+
+    def __init__(self, function: Callable[[Stream], Any], repeat: int = 1) -> None:
+        self.function, self.repeat = function, repeat
+
+    def draw(self, stream: Stream) -> Any:
+        """Return what the function draws."""
+        return self.function(stream)
+
+
+def is_sequential(order: str) -> bool:
+    """Return whether the problems of a set are played one after the other.
+
+    Raises:
+        ParenvsError: ``order`` is none of ``ORDERS``.
+    """
+    if order not in ORDERS:
+        raise ParenvsError(f"order must be one of {', '.join(ORDERS)}, not {shown(order)}")
+    return order == ORDERS[1]

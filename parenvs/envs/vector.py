@@ -1,0 +1,443 @@
+"""``GameVectorEnv``: a game of n episodes as a native vector environment of Gymnasium."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils.seeding import np_random
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from parenvs.core.game import EVERY, Game
+from parenvs.core.source import Stream
+from parenvs.envs.env import RENDER_MODES, GameEnv, elsewhere, owned, rendered, whole_number
+from parenvs.errors import ParenvsError
+
+# Python looks up a module's names faster than an Enum's members, and compares dtypes faster than
+# types.
+DISABLED, SAME_STEP = AutoresetMode.DISABLED, AutoresetMode.SAME_STEP
+INT64 = np.dtype(np.int64)
+NOBODY = np.empty(0, dtype=np.int64)
+
+
+class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
+    """Plays n episodes at once, each as in the single environment, to the last bit.
+
+    ``reset`` and ``step`` return what ``gymnasium.vector.SyncVectorEnv`` returns for n single
+    environments: batched observations, rewards (n,) float64, both flags (n,) bool, and infos, each
+    key with a mask, (n,) bool, under ``_key``: ``action_mask``, (n, a) int8, ``instance``, (n,)
+    object, and at the end of an episode what ``Game.outcome`` tells, (n,) float64. In the mode
+    ``SAME_STEP`` infos of ended episodes are in ``infos["final_info"]``. Environment i has a
+    generator of its own, seeded with ``seed + i``, so drawn problems equal those of
+    ``SyncVectorEnv``; a set that is played in its order is dealt out: environment i plays the
+    problems i, i + n, and so on.
+
+    ``gym.make_vec`` refuses ``wrappers`` and ``vector_kwargs`` for native batches: arguments of
+    this class are given as plain keywords, and wrappers of single environments need
+    ``vectorization_mode="sync"``.
+
+    Args:
+        num_envs: n.
+        autoreset_mode: when an ended episode starts again: in the next step, whose action is
+            ignored and whose reward is 0 (``NEXT_STEP``); in the same step, with the final
+            observation in ``infos["final_obs"]`` (``SAME_STEP``); or by
+            ``reset(options={"reset_mask": ...})`` (``DISABLED``).
+        copy: whether observations are copies; with False, large parts of them are read-only views
+            that hold until the next call.
+        mask_in_observation: whether observations have the part ``action_mask``, as with the wrapper
+            ``MaskInObservation``.
+        max_episode_steps: a limit of steps; only one that no episode reaches is taken.
+        render_mode: ``"ansi"``, ``"rgb_array"`` or None.
+        **arguments: of the game.
+
+    Attributes:
+        game: the game, of n episodes.
+
+    Raises:
+        ParenvsError: the game refuses its arguments, or the limit could be reached.
+        ValueError: ``num_envs`` is less than 1, or a mode is unknown.
+    """
+
+    single: ClassVar[type[GameEnv]]
+    game_class: ClassVar[type[Game]]
+
+    def __init_subclass__(cls, single: type[GameEnv] | None = None, **more: Any) -> None:
+        """Take the game of the single environment."""
+        super().__init_subclass__(**more)
+        if single is not None:
+            cls.single, cls.game_class = single, single.game_class
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+        mask_in_observation: bool = False,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+        **arguments: Any,
+    ) -> None:
+        """Make the game, the batched spaces, and start n episodes."""
+        if num_envs < 1:
+            raise ValueError(f"num_envs must be at least 1, not {num_envs}")
+        if render_mode is not None and render_mode not in RENDER_MODES:
+            raise ValueError(f"render_mode must be one of {RENDER_MODES}")
+        self.num_envs, self.copy, self.render_mode = num_envs, copy, render_mode
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.game = game = self.game_class(num_envs, **arguments)
+        self.episode_steps, self.largest_return = game.episode_steps, game.largest_return
+        if max_episode_steps is not None and 0 < max_episode_steps < self.episode_steps:
+            raise ParenvsError(
+                f"max_episode_steps: episodes end by themselves after at most {self.episode_steps} "
+                f"steps, and a native batch cuts none off after {max_episode_steps}; leave it out "
+                'or give make_vec vectorization_mode="sync"'
+            )
+        self.metadata = {
+            "render_modes": RENDER_MODES,
+            "render_fps": game.render_fps,
+            "autoreset_mode": self.autoreset_mode,
+        }
+        self.single_action_space = game.action_space
+        self._actions = int(game.action_space.n)
+        self.mask_in_observation = mask_in_observation
+        self.single_observation_space = game.observation_space
+        if mask_in_observation:
+            mask = gym.spaces.Box(0, 1, (self._actions,), np.int8)
+            parts = game.observation_space.spaces
+            self.single_observation_space = gym.spaces.Dict({**parts, "action_mask": mask})
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        # Copying an array that is the same in every step is faster than making it.
+        self._all = np.ones(num_envs, dtype=np.bool_)
+        self._none = np.zeros(num_envs, dtype=np.bool_)
+        self._set_by_user: dict[str, list[Any]] = {}
+        self._streams = [Stream(row, num_envs) for row in range(num_envs)]
+        _keep_blocks(self.single_observation_space, num_envs)
+        game.preview()
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """The generator of each environment, as in ``SyncVectorEnv``."""
+        return tuple(stream.rng for stream in self._streams)
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seed of each environment's generator."""
+        return tuple(stream.seed for stream in self._streams)
+
+    @property
+    def draws(self) -> bool:
+        """Whether episodes can be of different problems without ``options`` of ``reset``."""
+        return self.game.draws
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Restart all episodes, or those of ``options["reset_mask"]``, (n,) bool.
+
+        Args:
+            seed: a number, or one for each environment; only environments that draw problems use
+                it.
+            options: ``"reset_mask"``, and the options of the single environment, which apply to
+                all episodes that restart.
+
+        Raises:
+            ParenvsError: the game refuses the options; no episode is restarted then.
+            TypeError: the mask is no array of bool.
+            ValueError: the mask or the seeds do not have length n, or the mask is all false.
+        """
+        options = dict(options or {})
+        mask = reset_mask_of(options, self.num_envs)
+        rows = EVERY if mask is None or mask.all() else np.flatnonzero(mask)
+        seeds = seeds_of(seed, self.num_envs)
+        source = elsewhere(self.game, options)
+        indices = np.arange(self.num_envs)[rows]
+        for row in indices.tolist() if seeds else ():
+            own = seeds[row]
+            if own is not None:
+                self._streams[row].reseed(own)
+        self.game.deal(rows, self._streams, source)
+        infos = self._infos()
+        observation = self._observation(infos["action_mask"])
+        if mask is not None:
+            infos["action_mask"][~mask] = 0
+            infos["_action_mask"] = mask.copy()
+        self._name(infos, indices)
+        return observation, infos
+
+    def step(
+        self, actions: np.ndarray | Sequence[int]
+    ) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Play one action in every environment.
+
+        Args:
+            actions: (n,) whole numbers, actions of the single environment.
+
+        Raises:
+            AssertionError: an episode is over, and the autoreset mode is ``DISABLED``.
+            ParenvsError: an action is no whole number.
+            ValueError: there are not n actions.
+        """
+        checked, game = self._checked_actions(actions), self.game
+        before = game.over.nonzero()[0]  # none in the mode SAME_STEP
+        if before.size and self.autoreset_mode is DISABLED:
+            over = sorted(before.tolist())
+            raise AssertionError(f"episodes {over} are over: reset them by 'reset_mask'")
+        if not before.size:
+            rewards = game.play(EVERY, checked)
+            terminated = game.over.copy()
+        else:
+            rewards, terminated = np.zeros(self.num_envs), self._none.copy()
+            rows = (~game.over).nonzero()[0]
+            if rows.size:
+                rewards[rows] = game.play(rows, checked[rows])
+                terminated[rows] = game.over[rows]
+            game.deal(EVERY if before.size == self.num_envs else before, self._streams)
+        ended, begun = terminated.nonzero()[0], before
+        infos: dict[str, Any] = {}
+        if ended.size:
+            infos = self._closing(ended)
+            if self.autoreset_mode is SAME_STEP:
+                final = self._final_infos(ended, terminated)
+                final["final_info"].update(infos)
+                infos, begun = final, ended
+                game.deal(EVERY if ended.size == self.num_envs else ended, self._streams)
+        infos = {**infos, **self._infos()}
+        if begun.size:
+            self._name(infos, begun)
+        return (
+            self._observation(infos["action_mask"]), rewards, terminated, self._none.copy(), infos
+        )  # fmt: skip
+
+    def action_masks(self) -> np.ndarray:
+        """Return the legal actions, (n, a) bool; a row is all true where the episode is over."""
+        legal = self.game.legal
+        masks = legal.copy() if legal.flags.c_contiguous else np.ascontiguousarray(legal)
+        if self.game.over.any():
+            masks[self.game.over] = True
+        return masks
+
+    def render(self) -> tuple[Any, ...] | None:
+        """Render each environment as the single environment's ``render`` does."""
+        mode = self.render_mode
+        if mode is None:
+            gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make_vec")
+            return None
+        return tuple(rendered(self.game, row, mode) for row in range(self.num_envs))
+
+    def plan(self, index: int) -> Any:
+        """Return the plan that environment ``index`` has built so far, as the single one does."""
+        return self.game.plan(range(self.num_envs)[index])
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Return a method's results, or an attribute, of each environment.
+
+        Args:
+            name: ``"action_masks"``, ``"plan"`` or ``"render"``, which take no arguments, or the
+                name of an attribute, see ``get_attr``.
+            *args: none.
+            **kwargs: none.
+
+        Raises:
+            AttributeError: there is no such method or attribute.
+            TypeError: there are arguments.
+        """
+        methods: dict[str, Callable[[], Any]] = {
+            "action_masks": lambda: tuple(self.action_masks()),
+            "plan": lambda: tuple(self.plan(row) for row in range(self.num_envs)),
+            "render": lambda: self.render() or (None,) * self.num_envs,
+        }
+        if args or kwargs:
+            raise TypeError(f"{name}() takes no arguments in a native batch")
+        return methods[name]() if name in methods else self.get_attr(name)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of each environment.
+
+        Args:
+            name: ``"instance"`` or ``"problem"``, an attribute that all share, such as ``"draws"``
+                or ``"episode_steps"``, or a name that ``set_attr`` was given.
+
+        Raises:
+            AttributeError: there is no such attribute.
+        """
+        if name in self._set_by_user:
+            return tuple(self._set_by_user[name])
+        if name in OWN:
+            return tuple(getattr(self.game, name)(row) for row in range(self.num_envs))
+        if name in SHARED:
+            return (getattr(self, name),) * self.num_envs
+        raise AttributeError(
+            f"environments of a native batch have no {name!r}; known: {', '.join((*OWN, *SHARED))}"
+        )
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Give each environment an attribute of a new name.
+
+        Args:
+            name: the name.
+            values: a list or tuple of n values, or one value for all.
+
+        Raises:
+            AttributeError: the environments have that attribute, which all share.
+            ValueError: there are not n values.
+        """
+        if name.startswith("_") or name in (*OWN, *SHARED) or hasattr(self.game, name):
+            raise AttributeError(
+                f"environments of a native batch share {name!r}, which cannot be set; make another "
+                'batch, or give make_vec vectorization_mode="sync"'
+            )
+        several = isinstance(values, (list, tuple))
+        if several and len(values) != self.num_envs:
+            raise ValueError(f"{self.num_envs} values are needed, not {len(values)}")
+        self._set_by_user[name] = list(values) if several else [values] * self.num_envs
+
+    def _checked_actions(self, actions: np.ndarray | Sequence[int]) -> np.ndarray:
+        """Return the actions as (n,) int64; numbers outside the action space remain outside."""
+        checked = np.asarray(actions)
+        if checked.shape != (self.num_envs,):
+            raise ValueError(f"{self.num_envs} actions are needed, not shape {checked.shape}")
+        if checked.dtype != INT64:
+            if checked.dtype.kind not in "iub":
+                numbers = [whole_number(x) for x in checked]
+                checked = np.array([min(max(x, -1), self._actions) for x in numbers])
+            checked = checked.astype(np.int64)
+        return checked
+
+    def _infos(self) -> dict[str, Any]:
+        """Return the infos of a step without ended episodes."""
+        masks = self.action_masks().view(np.int8)
+        return {"action_mask": masks, "_action_mask": self._all.copy()}
+
+    def _observation(self, masks: np.ndarray) -> dict[str, Any]:
+        """Return what is observed, with the masks, (n, a) int8, if they are asked for."""
+        observation: dict[str, Any] = self.game.observation(EVERY)
+        if self.copy:
+            observation = {key: owned(value) for key, value in observation.items()}
+        else:
+            for value in observation.values():
+                value.flags.writeable = value.base is None
+        if self.mask_in_observation:
+            observation["action_mask"] = masks.copy()
+        return observation
+
+    def _name(self, infos: dict[str, Any], rows: np.ndarray) -> None:
+        """Write the instances of environments ``rows``, (k,) int64, into infos."""
+        if "instance" not in infos:
+            infos["instance"] = np.full(self.num_envs, None, dtype=object)
+            infos["_instance"] = self._none.copy()
+        infos["instance"][rows] = [self.game.instance(row) for row in rows.tolist()]
+        infos["_instance"][rows] = True
+
+    def _closing(self, rows: np.ndarray) -> dict[str, Any]:
+        """Return the infos, but for masks, of environments ``rows`` that ended in this step."""
+        infos: dict[str, Any] = {}
+        self._name(infos, rows)
+        for key, values in self.game.outcome(rows).items():
+            known = values == values  # not NaN
+            if known.any():
+                infos[key], infos[f"_{key}"] = np.zeros(self.num_envs), self._none.copy()
+                infos[key][rows[known]] = values[known]
+                infos[f"_{key}"][rows[known]] = True
+        return infos
+
+    def _final_infos(self, rows: np.ndarray, over: np.ndarray) -> dict[str, Any]:
+        """Return final observations and masks of the environments that ended in this step.
+
+        Args:
+            rows: indices of these environments, (k,) int64.
+            over: the same environments as a mask, (n,) bool.
+        """
+        final = np.full(self.num_envs, None, dtype=object)
+        batched = {key: owned(value) for key, value in self.game.observation(rows).items()}
+        if self.mask_in_observation:
+            batched["action_mask"] = np.ones((len(rows), self._actions), dtype=np.int8)
+        for index, row in enumerate(rows.tolist()):
+            final[row] = {key: value[index] for key, value in batched.items()}
+        mask = np.zeros((self.num_envs, self._actions), dtype=np.int8)
+        mask[rows] = 1
+        return {
+            "final_obs": final,
+            "_final_obs": over.copy(),
+            "final_info": {"action_mask": mask, "_action_mask": over.copy()},
+            "_final_info": over.copy(),
+        }
+
+
+OWN = ("instance", "problem")
+"""Attributes of single environments that belong to their problem."""
+SHARED = (
+    "draws", "episode_steps", "largest_return", "render_mode", "metadata", "spec"
+)  # fmt: skip
+"""Attributes of single environments that all of a batch share."""
+
+
+def reset_mask_of(options: dict[str, Any], count: int) -> np.ndarray | None:
+    """Take ``"reset_mask"`` out of the options of a reset.
+
+    Args:
+        options: options of a reset; the mask is removed.
+        count: n, the number of environments.
+
+    Returns:
+        (n,) bool, or None if there is no mask: then all environments are reset.
+
+    Raises:
+        TypeError: the mask is no array of bool.
+        ValueError: the mask has another shape, or no true element.
+    """
+    if "reset_mask" not in options:
+        return None
+    mask = options.pop("reset_mask")
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+        raise TypeError(f"'reset_mask' must be a NumPy array of bool, not {type(mask).__name__}")
+    if mask.shape != (count,) or not mask.any():
+        raise ValueError(f"'reset_mask' must have the shape ({count},), and a true element")
+    return mask
+
+
+def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
+    """Return the seed of each environment.
+
+    Args:
+        seed: the seed of the first environment, whose successors get the next numbers; or a seed
+            for each, None for an environment that keeps its generator; or None if all keep theirs.
+        count: number of environments.
+
+    Returns:
+        ``count`` seeds, or an empty list if all environments keep their generator.
+
+    Raises:
+        ValueError: the number of seeds is not ``count``.
+        gymnasium.error.Error: a seed is negative or not a whole number.
+    """
+    if seed is None:
+        return []
+    if isinstance(seed, int):
+        np_random(seed)  # raises an error for a negative seed
+        return list(range(seed, seed + count))
+    if len(seed) != count:
+        raise ValueError(f"{count} seeds are needed, not {len(seed)}")
+    for env_seed in seed:
+        if env_seed is not None and (not isinstance(env_seed, int) or env_seed < 0):
+            np_random(env_seed)  # raises an error
+    return list(seed)
+
+
+def _keep_blocks(space: gym.spaces.Dict, count: int) -> None:
+    """Make malloc keep blocks of the size of the largest part of n observations.
+
+    Malloc keeps blocks of a size once one of that size was freed. Otherwise every array of
+    observations costs page faults, which take longer than filling the array. The block that this
+    function allocates and frees is never written.
+    """
+    sizes = [
+        int(np.prod(part.shape or ())) * np.dtype(part.dtype).itemsize for part in space.values()
+    ]
+    np.empty(min(max(4 * count * max(sizes), 1 << 21), 30 << 20), dtype=np.uint8)

@@ -1,1 +1,0 @@
-"""``MicroBatchOrder-v0``: the order of micro-batches that differ, single and native batch."""
