@@ -25,7 +25,7 @@ from benchmarks.common import parser, percent, progress, publish, table
 from parenvs.datasets.sharding.drawing import SETS, set_names
 from parenvs.errors import ParenvsError
 from parenvs.tasks.sharding import store
-from parenvs.tasks.sharding.game.problems import named, numbered
+from parenvs.tasks.sharding.game import named, numbered
 from parenvs.tasks.sharding.turns.advice import LEVELS
 from parenvs.tasks.sharding.turns.board import Board
 from parenvs.tasks.sharding.turns.construct import Construct

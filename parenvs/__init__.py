@@ -95,7 +95,7 @@ _GAMES = {
     "DataParallel-v0": "partition.game.single:DataParallelEnv partition.game.batch",
     "ElasticPlan-v0": "elastic.game.single:ElasticPlanEnv elastic.game.batch",
     "HybridPlan-v0": "hybrid.game.single:HybridPlanEnv hybrid.game.batch",
-    "IntraOpSharding-v0": "sharding.game.single:IntraOpShardingEnv sharding.game.batch",
+    "IntraOpSharding-v0": "sharding.game:IntraOpShardingEnv sharding.game",
     "MicroBatchOrder-v0": "order.game:MicroBatchOrderEnv order.game",
     "OperatorPartition-v0": "partition.game.single:OperatorPartitionEnv partition.game.batch",
     "PartitionPlan-v0": "partition.game.plan:PartitionPlanEnv partition.game.plan_batch",

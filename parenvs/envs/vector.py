@@ -88,6 +88,8 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         self.num_envs, self.copy, self.render_mode = num_envs, copy, render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.game = game = self.game_class(num_envs, **arguments)
+        _keep_blocks(game.observation_space, num_envs)
+        game.preview()
         self.episode_steps, self.largest_return = game.episode_steps, game.largest_return
         if max_episode_steps is not None and 0 < max_episode_steps < self.episode_steps:
             raise ParenvsError(
@@ -115,8 +117,6 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         self._none = np.zeros(num_envs, dtype=np.bool_)
         self._set_by_user: dict[str, list[Any]] = {}
         self._streams = [Stream(row, num_envs) for row in range(num_envs)]
-        _keep_blocks(self.single_observation_space, num_envs)
-        game.preview()
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]

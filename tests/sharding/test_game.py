@@ -14,7 +14,7 @@ from intra_op_files import FOLDER, needs_files
 
 from parenvs import judge
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.sharding.game.batch import IntraOpShardingVectorEnv
+from parenvs.tasks.sharding.game import IntraOpShardingVectorEnv
 from parenvs.tasks.sharding.problem import FORBIDDEN
 from parenvs.tasks.sharding.turns.advice import advise
 from parenvs.tasks.sharding.turns.board import Board
@@ -145,9 +145,9 @@ def test_env__return_is_the_judges_worth(form, reward):
             assert report.legal
             assert not report.forbidden
             assert report.cost == info["cost"]
-            worth = worth_of(report.cost, env.board.reference, reward)
+            worth = worth_of(report.cost, env.game.board(0).reference, reward)
             assert sum(rewards) == pytest.approx(worth - begin, abs=1e-9)
-            assert info["reference"] == env.board.reference
+            assert info["reference"] == env.game.board(0).reference
             assert env.action_masks().all()
             if reward == "ratio" and form == "construct":
                 assert rewards[:-1] == [0.0] * (len(rewards) - 1)
@@ -157,7 +157,7 @@ def test_env__rewards_tell_what_a_choice_cost():
     """The least bound above the reference is paid as soon as it is known."""
     env, rng = make(instance="intra-op-test/mesh-002"), np.random.default_rng(1)
     rewards, info = play(env, rng)
-    assert info["cost"] > env.board.reference
+    assert info["cost"] > env.game.board(0).reference
     assert sum(x < 0 for x in rewards[:-1]) > 1
     assert max(rewards[:-1]) <= 0
 
@@ -194,7 +194,7 @@ def test_env__advice():
         assert observation["actions"][:, 4].any() == (advice == "prices")
         total, over = 0.0, False
         while not over:
-            action = env.greedy_action()
+            action = int(env.game.greedy(ROW)[0])
             _, reward, over, *_ = env.step(action)
             total += reward
         worth[advice] = total
@@ -224,7 +224,7 @@ def test_env__illegal_actions_end_the_episode(form, action):
     env = make(form=form, problem=SMALL)
     env.reset()
     rewards = [env.step(int(np.flatnonzero(env.action_masks())[0]))[1]]
-    if not env._over:
+    if not env.game.over[0]:
         _, reward, over, _, info = env.step(action)
         assert over
         assert sum([*rewards, reward]) == pytest.approx(WORST["log"])
@@ -315,7 +315,7 @@ def test_env__forks(fork):
     env, rng = make(problem=SMALL), np.random.default_rng(0)
     env.reset(seed=0)
     again = fork(env)
-    while not env._over:
+    while not env.game.over[0]:
         action = int(rng.choice(np.flatnonzero(env.action_masks())))
         assert_same(env.step(action), again.step(action))
     assert env.plan() == again.plan()

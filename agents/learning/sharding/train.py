@@ -19,7 +19,8 @@ from parenvs.agents.learning.sharding.policy import ShardingPolicy
 from parenvs.agents.learning.train import learners
 from parenvs.agents.learning.vec_env import make_env, one_thread
 from parenvs.agents.sharding.solve import ShardingAnswer
-from parenvs.tasks.sharding.game.batch import IntraOpShardingVectorEnv
+from parenvs.core.game import EVERY
+from parenvs.tasks.sharding.game import IntraOpShardingVectorEnv
 from parenvs.tasks.sharding.turns import construct
 from parenvs.tasks.sharding.turns.board import Board
 
@@ -123,7 +124,7 @@ def greedy(board: Board, **env_kwargs: Any) -> ShardingAnswer:
     env.reset()
     over = False
     while not over:
-        _, _, over, _, info = env.step(env.greedy_action())
+        _, _, over, _, info = env.step(env.game.greedy(EVERY)[0])
     return ShardingAnswer(
         method="greedy", evaluations=1, seconds=time.perf_counter() - begin,
         problem=board.problem, strategies=np.array(env.plan().strategies, dtype=np.int64),

@@ -1,8 +1,8 @@
 """``Improve``: n episodes that begin with the greedy plan and solve blocks of it anew.
 
-A move solves the block of a node (``parenvs.tasks.sharding.turns.blocks``) and takes what it finds if it is
-cheaper. Blocks that found nothing are no choice until the plan changes: an episode ends when no
-block is left, or after its moves.
+A move solves the block of a node (``parenvs.tasks.sharding.turns.blocks``) and takes what it finds
+if it is cheaper. Blocks that found nothing are no choice until the plan changes: an episode ends
+when no block is left, or after its moves.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""``IntraOpSharding-v0``: strategies of the nodes of an IOPDDL problem, single and native batch."""
