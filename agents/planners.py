@@ -271,8 +271,8 @@ def request_of(problem: Pipeline | Partitioning | Hybrid | Order, **options: Any
         kind = OrderRequest
     else:
         raise ParenvsError(
-            f"solve takes a problem, not {shown(problem)}; make one with parenvs.problem(name), "
-            "Graph.pipeline(cluster) or Graph.partitioning(cluster)"
+            f"solve takes a problem, not {shown(problem)}; make one with "
+            "parenvs.problem(graph or name, cluster)"
         )
     known = [field.name for field in fields(kind) if field.name != "problem"]
     for name in options:
@@ -290,7 +290,7 @@ def solve(
     """Plan a problem of any task with any planner.
 
     Args:
-        problem: made by ``parenvs.problem``, ``Graph.pipeline`` or ``Graph.partitioning``.
+        problem: made by ``parenvs.problem``.
         agent: name of the planner; ``parenvs list`` shows all.
         **options: see ``request_of``.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.common import parser, progress, publish, table
 from exhaustive import TooMany, disagreements, search
-from parenvs import Graph
+from parenvs import Graph, from_jax
 from parenvs.tasks.partition.classes import dimension_classes
 from parenvs.tasks.partition.plan import RULE_SETS
 from random_programs import Program
@@ -62,7 +62,7 @@ def main() -> int:
     wrong = []
     for seed in range(chosen.cases):
         made = program(seed)
-        graph = Graph.from_jax(made.function, *made.arguments, name=f"case {seed}")
+        graph = from_jax(made.function, *made.arguments, name=f"case {seed}")
         kind = "gradient" if made.gradient else "function"
         for rules in RULE_SETS:
             found, words = check(graph, rules)

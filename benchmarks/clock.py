@@ -24,7 +24,7 @@ from benchmarks.common import ROOT, parser, percent, progress, publish, table
 from benchmarks.synchronisation import measured as synchronised
 from benchmarks.synchronisation import section as synchronisation_section
 from jax_transformer import plans as jax_plans
-from parenvs import Cluster, Graph, HybridPlan, HybridStage, Pipeline, StageProfile
+from parenvs import Cluster, Graph, HybridPlan, HybridStage, Pipeline, StageProfile, from_torch
 from parenvs.cli.model import Model
 from parenvs.clock.calibration import SIZES, Calibration, calibrated
 from parenvs.clock.collectives import reduced
@@ -214,7 +214,7 @@ def planned(place: Path, few: bool) -> Iterator[tuple[str, Any, str, str]]:
     source = str(ROOT / "examples" / "torch_transformer.py")
     words, targets = batch()
     model = make()[0]
-    graph = Graph.from_torch(model, words, loss=loss, targets=(targets,))
+    graph = from_torch(model, words, loss=loss, targets=(targets,))
     graph.save(place / "torch.npz")
     whole, uneven = ((0, 3),), ((0, 1), (1, 3))
     kinds = {

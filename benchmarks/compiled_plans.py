@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
+import parenvs
 from parenvs import Graph, HybridPlan, HybridStage
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
@@ -21,9 +22,9 @@ from parenvs.errors import ParenvsError
 from parenvs.exports.compilation import compile_plan
 from parenvs.exports.prediction import predict
 from parenvs.exports.sharding import sharding_of
+from parenvs.graph.formats.sources import proto_of
 from parenvs.graph.reader import read_proto
 from parenvs.instances import load_graph
-from parenvs.shardy.module import proto_of
 from parenvs.tasks.hybrid.model import HybridModel
 
 DEVICES, TP = 8, 4
@@ -93,7 +94,7 @@ def step_of(name: str, layers: int | None = None) -> tuple[Graph, Any]:
 def partition(graph: Graph, task: str, reward: str) -> Plan:
     """The exact plan of a step that splits evenly."""
     cluster = choose_cluster(devices=DEVICES)
-    problem = graph.partitioning(cluster, reward, task=task, uneven="forbid")
+    problem = parenvs.problem(graph, cluster, task, reward=reward, uneven="forbid")
     return problem.plan(exact_partition(problem).chosen)
 
 

@@ -46,13 +46,13 @@ def t5_losses(layers: int = 2) -> list[dict[str, Any]]:
     import jax
     import numpy as np
 
-    from parenvs import Graph
+    from parenvs import from_jax
     from parenvs.datasets.models import t5, train_step
     from parenvs.exports.jax import shardings
 
     model = t5(layers, 64, 128, 8, 8, vocab=64, tokens=16, batch_size=16, name="t5-small")
     function, shapes = train_step(model)
-    graph = Graph.from_jax(function, *shapes, name="t5-small")
+    graph = from_jax(function, *shapes, name="t5-small")
     random = np.random.default_rng(0)
 
     def first() -> Any:

@@ -254,7 +254,7 @@ def _jax(name: str, plans: list[str]) -> None:
     import numpy as np
 
     from benchmarks.compiled_plans import KINDS
-    from parenvs import Graph
+    from parenvs import from_jax
     from parenvs.errors import ParenvsError, one_line
     from parenvs.exports.jax import shardings
     from parenvs.exports.sharding import sharding_of
@@ -271,7 +271,7 @@ def _jax(name: str, plans: list[str]) -> None:
         return params, {"m": m, "v": v}, value
 
     first = params, state, batch
-    graph = Graph.from_jax(step, *first, name=name, batch_size=16)
+    graph = from_jax(step, *first, name=name, batch_size=16)
 
     def curve(own: Any = None) -> list[float]:
         out = {} if own is None else {"out_shardings": (own[0], own[1], None)}
@@ -383,15 +383,16 @@ def _torch(name: str, plans: list[str]) -> None:
     """Train a model under plans on local processes, and print a row for each."""
     import tempfile
 
+    import parenvs
     import torch_transformer as example
-    from parenvs import Cluster, Graph, HybridPlan, HybridStage
+    from parenvs import Cluster, HybridPlan, HybridStage, from_torch
     from parenvs.agents.partition.exact import exact_partition
     from parenvs.errors import one_line
     from parenvs.exports.torch import torch_plan
     from parenvs.tasks.hybrid.model import HybridModel
 
     model, loss, inputs, targets = torch_model(name)
-    graph = Graph.from_torch(model, inputs, loss=loss, targets=(targets,))
+    graph = from_torch(model, inputs, loss=loss, targets=(targets,))
     cluster = f"1x{PROCESSES}:v100"
     single, _ = torch_curve(name)
 
@@ -400,7 +401,9 @@ def _torch(name: str, plans: list[str]) -> None:
             task = "operator-partition" if kind == "operators" else "data-parallel"
             reward = "paper" if kind == "operators" else "step_time"
             rules = "automap" if kind == "operators" else "shardy"
-            problem = graph.partitioning(cluster, reward, task=task, uneven="forbid", rules=rules)
+            problem = parenvs.problem(
+                graph, cluster, task, reward=reward, uneven="forbid", rules=rules
+            )
             return torch_plan(problem.plan(exact_partition(problem).chosen), graph)
         layers = len(HybridModel.of_graph(graph))
         parts = ((0, layers),) if kind == "tensor" else ((0, layers // 2), (layers // 2, layers))

@@ -14,9 +14,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import parenvs
 from benchmarks import common
 from drawn_intra_op import draw
-from parenvs import Graph, ParenvsError, Partitioning, Pipeline, StageProfile, judge, load_plan
+from parenvs import (
+    Graph,
+    ParenvsError,
+    Partitioning,
+    Pipeline,
+    StageProfile,
+    from_hlo,
+    judge,
+    load_plan,
+)
 from parenvs.cluster import Cluster
 from parenvs.core.plan import ILLEGAL, Plan
 from parenvs.datasets.pipeline.generators import DrawnProblem
@@ -297,9 +307,9 @@ def check_graph(graph: Graph) -> None:
         must(again.fingerprint == graph.fingerprint, "another fingerprint from its own file")
         must((again.name, again.notes) == (graph.name, graph.notes), "another name or other notes")
     with refusable():
-        check_pipeline(graph.pipeline("2x2:v100", micro_batch=1))
+        check_pipeline(parenvs.problem(graph, "2x2:v100", micro_batch=1))
     with refusable():
-        check_partitioning(graph.partitioning("1x2:v100"))
+        check_partitioning(parenvs.problem(graph, "1x2:v100", "operator-partition"))
 
 
 def check_pipeline(problem: Pipeline) -> None:
@@ -446,7 +456,7 @@ def graphs() -> list[Graph]:
         path = Path(folder) / "seed.txt"
         for text in (SMALL, WIDE, LAYERS):
             path.write_text(text, encoding="utf-8")
-            made.append(Graph.from_hlo(path))
+            made.append(from_hlo(path))
     return made
 
 
@@ -503,17 +513,17 @@ READERS: dict[str, Reader] = {
         ".pb",
         12,
         lambda: [parse(text).SerializeToString() for text in (SMALL, WIDE, LAYERS)],
-        Graph.from_hlo,
+        from_hlo,
         check_graph,
     ),
     "txt": Reader(
         ".txt",
         11,
         lambda: [text.encode() for text in (SMALL, WIDE, LAYERS)],
-        Graph.from_hlo,
+        from_hlo,
         check_graph,
     ),
-    "mlir": Reader(".mlir", 5, lambda: [STABLEHLO.encode()], Graph.from_hlo, check_graph),
+    "mlir": Reader(".mlir", 5, lambda: [STABLEHLO.encode()], from_hlo, check_graph),
     "npz": Reader(
         ".npz",
         12,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import parser, percent, progress, publish, table
-from parenvs import Graph
+from parenvs import from_jax
 from parenvs.tasks.partition.memory import Footprint
 
 
@@ -39,7 +39,7 @@ def measure(name: str, model: Any) -> dict[str, Any]:
     function, arguments = train_step(model)
     jitted = jax.jit(function, keep_unused=True, donate_argnums=(0, 1))
     assigned = jitted.lower(*arguments).compile().memory_analysis()
-    graph = Graph.from_jax(function, *arguments, name=name)
+    graph = from_jax(function, *arguments, name=name)
     whole = Footprint(graph, np.zeros(len(graph.dims), dtype=int), np.ones(1))
     memory = whole.memory(np.zeros(1, dtype=bool))
     return {

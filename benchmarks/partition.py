@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import INSTANCES, parser, percent, progress, publish, table
-from parenvs import Graph
+from parenvs import Graph, from_jax
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.instances import data_folder, manifest
@@ -49,7 +49,7 @@ def loaders() -> dict[str, Callable[[], Graph]]:
         return found
     progress(f"lower {SIX}")
     function, arguments = train_step(t5(6))
-    six = Graph.from_jax(function, *arguments, name=SIX)
+    six = from_jax(function, *arguments, name=SIX)
     # A new graph every time: what is found of one graph is kept.
     return {**found, SIX: partial(replace, six)}
 

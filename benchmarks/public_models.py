@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import parser, percent, progress, publish, table
-from parenvs import Graph
+from parenvs import Graph, from_jax, verify
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import data_parallel, expert
 from parenvs.cluster import choose_cluster
@@ -99,7 +99,7 @@ def planning(model: Any, program: Any, graph: Graph) -> dict[str, Any]:
             continue
         seconds = time.perf_counter() - begin
         report = problem.report(problem.plan(answer.chosen))
-        found = graph.verify(report.plan, program.lowered)
+        found = verify(graph, report.plan, program.lowered)
         plans[name] = {
             "seconds": seconds,
             "legal": report.legal,
@@ -122,7 +122,7 @@ def planning(model: Any, program: Any, graph: Graph) -> dict[str, Any]:
 def measured(model: Any) -> dict[str, Any]:
     """Everything about a model."""
     program, clock = model.program(), [time.perf_counter()]
-    graph = Graph.from_jax(program.function, *program.args, name=model.name)
+    graph = from_jax(program.function, *program.args, name=model.name)
     clock.append(time.perf_counter())
     raw = {"model": model.name, "source": model.source, **reading(model, program, graph)}
     raw |= planning(model, program, graph)

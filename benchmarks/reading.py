@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.common import INSTANCES, ROOT, parser, progress, publish, table
-from parenvs import Graph
+from parenvs import from_hlo
 
 IMPORT = "import time; begin = time.process_time(); import {}; print(time.process_time() - begin)"
 
@@ -68,7 +68,7 @@ def reading_seconds(name: str, repeats: int) -> tuple[list[float], float] | None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.pb"
         path.write_bytes(module.as_serialized_hlo_module_proto())
-        return call_seconds(partial(Graph.from_hlo, path), repeats), lowering
+        return call_seconds(partial(from_hlo, path), repeats), lowering
 
 
 def main() -> None:

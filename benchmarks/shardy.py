@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import INSTANCES, parser, progress, publish, table
-from parenvs import Graph
+from parenvs import from_jax
 from parenvs.graph.graph import Role
 from parenvs.shardy.oracle import ShardyOracle
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
@@ -47,7 +47,7 @@ class Case:
         jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
         self.name = name
         self.oracle = ShardyOracle(jitted.lower(*args), DEVICES)
-        self.graph = Graph.from_jax(function, *args, name=name)
+        self.graph = from_jax(function, *args, name=name)
         self.classes: DimensionClasses = dimension_classes(self.graph)
         self.place: dict[Pair, int] = {
             (k, d): int(self.graph.dim_offset[t] + d)

@@ -58,9 +58,7 @@ def with_extras(folder: Path, extras: list[str]) -> None:
 
         import parenvs
 
-        graph = parenvs.Graph.from_jax(
-            lambda w, x: (x @ w).sum(), jnp.ones((4, 4)), jnp.ones((2, 4))
-        )
+        graph = parenvs.from_jax(lambda w, x: (x @ w).sum(), jnp.ones((4, 4)), jnp.ones((2, 4)))
         assert len(graph.opcode)
     if "agents" in extras:
         from parenvs.agents.learning.train import Config, train

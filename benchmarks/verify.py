@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.common import INSTANCES, parser, progress, publish, table
 from benchmarks.shardy import small_models
-from parenvs import Graph
+from parenvs import from_jax, verify
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
@@ -89,7 +89,7 @@ def random_rows(name: str, model: Any, rules: str, count: int) -> list[Row]:
 
     function, args = train_step(model)
     lowered = jax.jit(function, keep_unused=True).lower(*args)
-    graph = Graph.from_jax(function, *args, name=name)
+    graph = from_jax(function, *args, name=name)
     problem = Partitioning.build(graph, choose_cluster(devices=DEVICES), rules, reward="step_time")
     rows = []
     for kind, conflict in (("random, legal", False), ("random, a conflict added", True)):
@@ -128,7 +128,7 @@ def independent(problem: Partitioning, rng: np.random.Generator) -> np.ndarray:
 def verified(problem: Partitioning, kind: str, plans: Sequence[PartitionPlan], source: Any) -> Row:
     """Verify plans by Shardy; returns the verdicts."""
     begin = time.perf_counter()
-    found = [problem.graph.verify(plan, source) for plan in plans]
+    found = [verify(problem.graph, plan, source) for plan in plans]
     row = Row(problem.graph.name, problem.rules, kind, found, time.perf_counter() - begin)
     progress(f"{row.cells()}")
     return row

@@ -19,7 +19,7 @@ from typing import Any
 from rich.progress import track
 
 from parenvs.files import write_text
-from parenvs.graph.graph import Graph
+from parenvs.graph.formats.sources import from_jax
 from parenvs.instances import KINDS
 
 COMMAND = "python -m parenvs.datasets.build"
@@ -42,7 +42,7 @@ def build(name: str, folder: Path) -> dict[str, Any]:
     }
     for kind, make in zip(KINDS, (train_step, forward), strict=True):
         function, args = make(model)
-        graph = Graph.from_jax(function, *args, name=name, batch_size=model.batch_size)
+        graph = from_jax(function, *args, name=name, batch_size=model.batch_size)
         path = folder / (f"{name}.npz" if kind == "train" else f"{name}-{kind}.npz")
         graph.save(path)
         data = path.read_bytes()

@@ -95,7 +95,7 @@ def plans(graph: parenvs.Graph) -> dict[str, parenvs.core.plan.Plan]:
         ("operator", "operator-partition", "paper"),
         ("data", "data-parallel", "step_time"),
     ):
-        problem = graph.partitioning(cluster, reward, task=task, uneven="forbid")
+        problem = parenvs.problem(graph, cluster, task, reward=reward, uneven="forbid")
         found[name] = parenvs.solve(problem, "exact").plan
     hybrid = parenvs.Hybrid(HybridModel.of_graph(graph), cluster, BATCH, "roofline", "fp32")
     limits = Constraints(tp=4, pp=1, zero=(0,))
@@ -130,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20)
     steps = parser.parse_args().steps
-    graph = parenvs.Graph.from_jax(step, *arguments(), name="transformer")
+    graph = parenvs.from_jax(step, *arguments(), name="transformer")
     single, _ = losses(steps, arguments(), compiled())
     print(f"one device: loss {single[0]:.4f} -> {single[-1]:.4f}")
     runs: dict[str, tuple[Any, Any]] = {}

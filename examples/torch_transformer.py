@@ -92,7 +92,7 @@ def read() -> Any:
     import parenvs
 
     words, targets = batch()
-    return parenvs.Graph.from_torch(make()[0], words, loss=loss, targets=(targets,))
+    return parenvs.from_torch(make()[0], words, loss=loss, targets=(targets,))
 
 
 def plans(processes: int) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def plans(processes: int) -> dict[str, Any]:
     graph, cluster = read(), f"1x{processes}:v100"
 
     def partition(task: str, **options: str) -> Any:
-        problem = graph.partitioning(cluster, task=task, uneven="forbid", **options)
+        problem = parenvs.problem(graph, cluster, task, uneven="forbid", **options)
         return torch_plan(parenvs.solve(problem, "exact").plan, graph)
 
     def hybrid(stages: tuple[tuple[int, int], ...], tp: int, zero: int = 0) -> Any:

@@ -24,6 +24,7 @@ if __name__ == "parenvs" and (_Path(__file__).parent.parent / "setup.cfg").is_fi
 from parenvs.cluster import Cluster, Device
 from parenvs.core.plan_files import load_plan
 from parenvs.errors import ParenvsError
+from parenvs.graph.formats.sources import from_hlo, from_jax, from_torch
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph, load_profile, problem
 from parenvs.judging import judge
@@ -42,6 +43,7 @@ if _TYPE_CHECKING:
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
     from parenvs.agents.learning.train.learners import register_agent
     from parenvs.agents.planners import solve
+    from parenvs.shardy.verify import verify
 
 __all__ = [
     "BatchPlan",
@@ -63,6 +65,9 @@ __all__ = [
     "TransformerShape",
     "evaluate",
     "evaluate_set",
+    "from_hlo",
+    "from_jax",
+    "from_torch",
     "judge",
     "load_graph",
     "load_plan",
@@ -70,6 +75,7 @@ __all__ = [
     "problem",
     "register_agent",
     "solve",
+    "verify",
 ]
 
 _LAZY = {
@@ -77,6 +83,7 @@ _LAZY = {
     "evaluate_set": "parenvs.agents.evaluation.evaluate_set",
     "register_agent": "parenvs.agents.learning.train.learners",
     "solve": "parenvs.agents.planners",
+    "verify": "parenvs.shardy.verify",
 }
 """Public names of modules that take their time to import."""
 

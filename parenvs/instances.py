@@ -1,4 +1,4 @@
-"""Loads instances by shipped name or by path: graphs, shapes, chains, and their problems."""
+"""Makes problems of what a name, a path or an object gives: graphs, shapes and chains."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from parenvs.core.plan_files import PLANS
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.graph import python_source, roles
 from parenvs.graph.formats import stablehlo
+from parenvs.graph.formats.sources import from_hlo
 from parenvs.graph.graph import Graph
 from parenvs.shipped import (
     PAPER,
@@ -28,7 +29,8 @@ from parenvs.shipped import (
 )
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan
-from parenvs.tasks.hybrid.problem import Hybrid, default_stack
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.partition.plan import PARTITION_PLANS, PartitionPlan
@@ -72,22 +74,27 @@ _ADVICE = (
 )
 _Key = tuple[tuple[str, Any], ...]
 """Options of reading, as a key of a cache."""
+_Name = str | os.PathLike[str]
+"""A shipped name or a path."""
+_Text = (str, os.PathLike)
 
 
 def problem(
-    instance: str | os.PathLike[str],
+    instance: _Name | Graph | StageProfile | TransformerShape | HybridModel,
     cluster: str | dict[str, Any] | Cluster | None = None,
     task: str = PipelinePlan.task,
     precision: str | None = None,
     **options: Any,
 ) -> Any:
-    """Load the problem of planning a model on a cluster.
+    """Make the problem of planning a model on a cluster.
 
     Args:
-        instance: shipped name, or path of a graph or of a ``.csv`` profile; of hybrid plans also
-            the name of a shape or the path of a ``.json`` file of one, see ``load_shape``, or a
-            drawn problem (``"hybrid/7"``, ``"hetero-32-test/spread-000"``), which has a cluster,
-            batch and stack; of orders see ``load_ordering``.
+        instance: a ``Graph``, a shipped name, or the path of a graph or of a ``.csv`` profile; of
+            pipelines also a ``StageProfile``; of hybrid plans also a ``TransformerShape`` or a
+            ``HybridModel``, the name of a shape or the path of a ``.json`` file of one, see
+            ``load_shape``, or a drawn problem (``"hybrid/7"``, ``"hetero-32-test/spread-000"``),
+            which has a cluster, batch and stack; of orders see ``load_ordering``. Of a shipped
+            training step, pipelines take the forward pass.
         cluster: preset, short form, ``.json`` path or object, see ``Cluster.parse`` (default:
             ``"C"`` for pipelines and hybrid plans, one server of 8 V100 for partitions).
         task: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``, ``"hybrid"`` or
@@ -108,6 +115,7 @@ def problem(
         A ``Pipeline``, a ``Partitioning``, a ``Hybrid`` or an ``Order``.
 
     Raises:
+        TypeError: ``instance`` is nothing that the task takes.
         UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
         ParenvsError: the task or an option is unknown, or no plan can solve the problem.
 
@@ -130,7 +138,7 @@ def problem(
                 f"known: {', '.join(known) or 'none, the instance says all'}"
             )
     if task == OrderPlan.task:
-        return load_ordering(instance)
+        return load_ordering(_text_of(instance))
     if task == PipelinePlan.task:
         chosen_cluster = Cluster.parse("C" if cluster is None else cluster)
     elif task == HybridPlan.task:
@@ -141,7 +149,7 @@ def problem(
         chosen_cluster = chosen_cluster.at(precision)
     if task == PipelinePlan.task:
         return _load_pipeline(instance, chosen_cluster, **options)
-    return load_partitioning(instance, chosen_cluster, task=task, **options)
+    return load_partitioning(instance, chosen_cluster, task=task, **options)  # type: ignore[arg-type]
 
 
 def options_of(task: str) -> tuple[str, ...]:
@@ -153,46 +161,50 @@ def options_of(task: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def load_model(instance: str | os.PathLike[str], **reading: Any) -> HybridModel:
+def load_model(
+    instance: _Name | Graph | TransformerShape | HybridModel, **reading: Any
+) -> HybridModel:
     """Load the chain of layers that hybrid plans cut: of a shape if there is one, else of a graph.
 
+    The same name or path gives the same object.
+
     Args:
-        instance: name or path of a shape or of a graph.
+        instance: name or path of a shape or of a graph, or either as an object; a ``HybridModel``
+            is returned as it is.
         **reading: see ``load_graph``; a shape has no parameters to read.
 
     Raises:
+        TypeError: ``instance`` is nothing of these.
         UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
         ParenvsError: options of reading are given for a shape.
     """
-    shape = load_shape(instance)
-    if shape is None:
-        return _model_of_graph(os.fspath(instance), **reading)
-    for name, value in reading.items():
-        if value is not None:
-            raise ParenvsError(f"{os.fspath(instance)}: a shape is no graph; leave out {name!r}")
-    return HybridModel.of_shape(shape)
-
-
-def _model_of_graph(instance: str, **reading: Any) -> HybridModel:
-    """Load the chain of layers of a graph; the same arguments give the same object."""
-    known = (*shapes(), *names())
-    if not (instance in names() or _exists(instance) or python_source.is_function(instance)):
+    if isinstance(instance, Graph):
+        return HybridModel.of_graph(load_graph(instance, **reading))
+    if isinstance(instance, (TransformerShape, HybridModel)):
+        _check_no_reading(reading, f"{instance.name}: a shape")
+        return instance if isinstance(instance, HybridModel) else HybridModel.of_shape(instance)
+    text = _text_of(instance, "a Graph", "a TransformerShape", "a HybridModel")
+    shape = load_shape(text)
+    if shape is not None:
+        _check_no_reading(reading, f"{text}: a shape")
+        return HybridModel.of_shape(shape)
+    if not (text in names() or _exists(text) or python_source.is_function(text)):
         raise UnknownInstanceError(
-            f"unknown instance {instance!r}{did_you_mean(instance, known)}; shapes: "
+            f"unknown instance {text!r}{did_you_mean(text, (*shapes(), *names()))}; shapes: "
             f"{', '.join(shapes())}; graphs: {', '.join(names())}; or give a .json file of a shape "
             "or the path of a graph"
         )
-    if instance.endswith(".csv"):
+    if text.endswith(".csv"):
         raise ParenvsError(
-            f"{instance}: a profile says nothing of the layers' operations; hybrid plans need a "
-            "shape or a graph"
+            f"{text}: a profile says nothing of the layers' operations; hybrid plans need a shape "
+            "or a graph"
         )
     arguments = reading.pop("arguments", None)
-    return _cached_model(instance, (arguments, _reading_key(reading), _stamp(instance)))
+    return _cached_model(text, (arguments, _reading_key(reading), _stamp(text)))
 
 
 def load_graph(
-    instance: str | os.PathLike[str],
+    instance: _Name | Graph,
     kind: str = "train",
     arguments: str | None = None,
     **reading: Any,
@@ -201,7 +213,7 @@ def load_graph(
 
     Args:
         instance: the name or path; a function (extra ``jax``) is ``FILE.py:NAME`` or
-            ``package.module:NAME``.
+            ``package.module:NAME``. A ``Graph`` is taken as one that was saved.
         kind: ``"train"`` or ``"forward"``, the variant of a shipped instance; ignored for others.
         arguments: what gives a function's arguments: ``NAME`` in its file or ``FILE.py:NAME``.
         **reading: what the entry parameters are, where that is not to be detected (None):
@@ -210,16 +222,23 @@ def load_graph(
             were saved with unless one is given.
 
     Raises:
+        TypeError: ``instance`` is nothing of these.
         UnknownInstanceError: ``instance`` is neither a shipped name, a file nor a function.
         ParenvsError: see ``parenvs.graph.python_source.lower`` and the reader of the format.
     """
-    text = os.fspath(instance)
     for name in reading:
         if name not in READING:
             raise ParenvsError(
                 f"{name!r} is not an option of loading a graph{did_you_mean(name, READING)}; "
                 f"known: {', '.join(READING)}"
             )
+    text = instance.name if isinstance(instance, Graph) else _text_of(instance, "a Graph")
+    takes = not isinstance(instance, Graph) and python_source.is_function(text)
+    if arguments is not None and not takes:
+        raise ParenvsError(f"instance {text!r} is no function, so it takes no arguments")
+    if isinstance(instance, Graph):
+        graph = forward_of(instance) if kind == "forward" else instance
+        return _read_anew(graph, dict(_reading_key(reading)))
     variant = kind if text in manifest()["instances"] else ""
     return _cached_graph(text, variant, arguments, _reading_key(reading), _stamp(text))
 
@@ -233,7 +252,7 @@ def reads_anew(instance: str | os.PathLike[str], **reading: Any) -> bool:
 
 
 def load_profile(
-    instance: str | os.PathLike[str],
+    instance: _Name | Graph | StageProfile,
     cluster: str | dict[str, Any] | Cluster | Device,
     micro_batch: int = MICRO_BATCH,
     **reading: Any,
@@ -241,30 +260,58 @@ def load_profile(
     """Load a chain by shipped name or by path (of a graph, or of a ``.csv`` profile).
 
     Args:
-        instance: the name, path or function.
-        cluster: the cluster, or the device, for which a graph's chain is timed; a ``.csv`` profile
-            keeps its measured seconds.
-        micro_batch: samples per micro-batch.
-        **reading: see ``load_graph``; a ``.csv`` profile has no parameters to read.
+        instance: the name, path or function, or a ``Graph``; a ``StageProfile`` is returned as it
+            is.
+        cluster: the cluster, or the device, for which a graph's chain is timed; a profile keeps its
+            own seconds.
+        micro_batch: samples per micro-batch; a ``StageProfile`` has its own.
+        **reading: see ``load_graph``; a profile has no parameters to read.
 
     Raises:
+        TypeError: ``instance`` is nothing of these.
         UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
-        ParenvsError: options of reading are given for a ``.csv`` profile.
+        ParenvsError: options of reading, or other samples, are given for a profile.
     """
-    text = os.fspath(instance)
-    if text.endswith(".csv"):
-        if not _exists(text):
-            raise _unknown(text)
-        for name, value in reading.items():
-            if value is not None:
-                raise ParenvsError(f"{text}: a profile is no graph; leave out {name!r}")
-        return StageProfile.from_csv(text, micro_batch)
+    if isinstance(instance, StageProfile):
+        _check_no_reading(reading, f"{instance.name}: a profile")
+        if micro_batch not in (MICRO_BATCH, instance.micro_batch):
+            raise ParenvsError(
+                f"micro_batch: the profile {instance.name} is of micro-batches of "
+                f"{instance.micro_batch}, not {micro_batch}; leave it out"
+            )
+        return instance
+    if not isinstance(instance, Graph):
+        instance = _text_of(instance, "a Graph", "a StageProfile")
+        if instance.endswith(".csv"):
+            if not _exists(instance):
+                raise _unknown(instance)
+            _check_no_reading(reading, f"{instance}: a profile")
+            return StageProfile.from_csv(instance, micro_batch)
     device = cluster if isinstance(cluster, Device) else Cluster.parse(cluster).device
-    return StageProfile.from_graph(load_graph(text, "forward", **reading), device, micro_batch)
+    return StageProfile.from_graph(load_graph(instance, "forward", **reading), device, micro_batch)
+
+
+def _text_of(instance: Any, *others: str) -> str:
+    """Return the name or path that an instance is given by; ``others`` are what else it may be.
+
+    Raises:
+        TypeError: it is neither text nor a path.
+    """
+    if not isinstance(instance, _Text):
+        *kinds, last = ("a name", "a path", *others)
+        raise TypeError(f"instance: expected {', '.join(kinds)} or {last}, not {shown(instance)}")
+    return os.fspath(instance)
+
+
+def _check_no_reading(reading: dict[str, Any], what: str) -> None:
+    """Raise an error if options of reading are given for what has no parameters to read."""
+    for name, value in reading.items():
+        if value is not None:
+            raise ParenvsError(f"{what} is no graph; leave out {name!r}")
 
 
 def load_partitioning(
-    instance: str | os.PathLike[str],
+    instance: _Name | Graph,
     cluster: Cluster | str | os.PathLike[str] | dict[str, Any],
     rules: str = "shardy",
     uneven: str = "pad",
@@ -275,11 +322,11 @@ def load_partitioning(
 ) -> Partitioning:
     """Load the partitioning of a shipped instance or a graph file.
 
-    The same arguments give the same object; problems that differ only in task or reward share the
-    graph and its classes.
+    The same name or path and settings give the same object; problems that differ only in task or
+    reward share the graph and its classes.
 
     Args:
-        instance: the name or path; plans carry it.
+        instance: the name or path, which plans carry, or a ``Graph``.
         cluster: the devices, in any form that ``Cluster.parse`` takes.
         rules: ``"shardy"`` or ``"automap"``.
         uneven: ``"pad"`` or ``"forbid"``.
@@ -292,30 +339,15 @@ def load_partitioning(
         UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
         ParenvsError: see ``load_graph`` and ``Partitioning.build``.
     """
-    text = os.fspath(instance)
     own = Cluster.parse(cluster)
-    step = Step.of(own, **{key: options.pop(key) for key in STEP_OPTIONS if key in options})
+    settings = {key: options.pop(key) for key in STEP_OPTIONS if key in options}
+    if isinstance(instance, Graph):
+        graph = load_graph(instance, arguments=arguments, **options)
+        return Partitioning.build(graph, own, rules, uneven, task, reward, **settings)
+    text, step = _text_of(instance, "a Graph"), Step.of(own, **settings)
     how = (arguments, _reading_key(options), _stamp(text))
     named = next((preset for preset in PRESETS.values() if preset == own), own)  # as plans say it
     return _cached_partitioning(task, reward, step, text, how, named, rules, uneven)
-
-
-def pipeline_of(
-    graph: Graph,
-    cluster: str | dict[str, Any] | Cluster,
-    stages: int | None = None,
-    micro_batch: int = MICRO_BATCH,
-    **options: Any,
-) -> Pipeline:
-    """Make the problem of cutting a graph's chain into stages; see ``problem`` for the options.
-
-    The training step of a shipped instance is replaced by its forward pass, which chains need.
-    """
-    parsed_cluster = Cluster.parse(cluster)
-    forward = forward_of(graph)
-    options.setdefault("tied", TIED[not _is_of_the_paper(forward)])
-    profile = StageProfile.from_graph(forward, parsed_cluster.device, micro_batch)
-    return _checked_pipeline(profile, parsed_cluster, stages, **options)
 
 
 def forward_of(graph: Graph) -> Graph:
@@ -329,15 +361,15 @@ def forward_of(graph: Graph) -> Graph:
     return graph
 
 
-def _is_of_the_paper(forward: Graph) -> bool:
+def _is_of_the_paper(fingerprint: str) -> bool:
     """Return whether a graph is the forward pass of an instance of the paper."""
     shipped = manifest()["instances"]
     graphs = (shipped[name]["graphs"]["forward"] for name in PAPER if name in shipped)
-    return any(graph["fingerprint"] == forward.fingerprint for graph in graphs)
+    return any(graph["fingerprint"] == fingerprint for graph in graphs)
 
 
 def _load_hybrid(
-    instance: str | os.PathLike[str],
+    instance: Any,
     cluster: str | dict[str, Any] | Cluster | None,
     batch: int | None = None,
     stack: str | dict[str, Any] | Stack | None = None,
@@ -345,7 +377,8 @@ def _load_hybrid(
     **reading: Any,
 ) -> Hybrid:
     """Load the hybrid problem of an instance; the options are those of ``problem``."""
-    hetero = load_hetero(instance)
+    text = os.fspath(instance) if isinstance(instance, _Text) else ""
+    hetero = load_hetero(text)
     if hetero is not None:  # it has all of its settings, unless they are given
         cluster = hetero.cluster if cluster is None else cluster
         batch = hetero.batch if batch is None else batch
@@ -356,45 +389,23 @@ def _load_hybrid(
         raise ParenvsError(
             f"task {HybridPlan.task} needs batch, the number of samples of a step; give batch=1024"
         )
-    chosen_stack = default_stack(parsed_cluster) if stack is None else Stack.parse(stack)
-    return Hybrid(
-        model, parsed_cluster, batch, chosen_stack, precision or "", instance=os.fspath(instance)
-    )
-
-
-def family(name: str) -> str:
-    """Return the architecture of a shipped instance, which instances of other sizes share.
-
-    Raises:
-        UnknownInstanceError: there is no such shipped instance.
-    """
-    if name not in manifest()["instances"]:
-        raise _unknown(name)
-    return manifest()["instances"][name]["family"]
+    return Hybrid(model, parsed_cluster, batch, stack, precision or "", text)  # type: ignore[arg-type]
 
 
 def _load_pipeline(
-    instance: str | os.PathLike[str],
-    cluster: str | dict[str, Any] | Cluster,
+    instance: Any,
+    cluster: Cluster,
     stages: int | None = None,
     micro_batch: int = MICRO_BATCH,
     **options: Any,
 ) -> Pipeline:
-    """Load the pipeline of an instance; the options are those of ``problem``."""
-    parsed_cluster = Cluster.parse(cluster)
+    """Load the pipeline of an instance, if plans can have it; options are those of ``problem``."""
     reading = {key: options.pop(key) for key in (*READING, "arguments") if key in options}
-    profile = load_profile(instance, parsed_cluster, micro_batch, **reading)
-    options.setdefault("tied", TIED[os.fspath(instance) not in PAPER])
-    return _checked_pipeline(
-        profile, parsed_cluster, stages, instance=os.fspath(instance), **options
-    )
-
-
-def _checked_pipeline(
-    profile: StageProfile, cluster: Cluster, stages: int | None, **options: Any
-) -> Pipeline:
-    """Make a pipeline with the given or the default number of stages, if plans can have it."""
-    pipeline = Pipeline(profile, cluster, stages_on(cluster, stages), **options)
+    profile = load_profile(instance, cluster, micro_batch, **reading)
+    text = os.fspath(instance) if isinstance(instance, _Text) else ""
+    of_the_paper = text in PAPER if text else _is_of_the_paper(profile.fingerprint)
+    options.setdefault("tied", TIED[not of_the_paper])
+    pipeline = Pipeline(profile, cluster, stages_on(cluster, stages), instance=text, **options)
     check_stages(pipeline)
     return pipeline
 
@@ -428,16 +439,14 @@ def _cached_graph(
 ) -> Graph:
     """Load a graph; ``changed_ns``, the time of the file's last change, is part of the key."""
     options = dict(reading)
-    if arguments is not None and not python_source.is_function(text):
-        raise ParenvsError(f"instance {text!r} is no function, so it takes no arguments")
     if text in manifest()["instances"]:
         return _read_anew(_shipped(text, kind), options)
     if python_source.is_function(text) and not _exists(text):
         return python_source.graph_of(text, arguments, **options)
     if text.endswith(".npz") and _exists(text):
-        return _read_anew(Graph.from_hlo(text), options)
+        return _read_anew(from_hlo(text), options)
     if text.endswith(GRAPH_SUFFIXES) and _exists(text):
-        return Graph.from_hlo(text, **options)
+        return from_hlo(text, **options)
     if text.endswith(".csv") and _exists(text):
         raise UnknownInstanceError(f"instance {text!r}: a profile is no graph; give the module")
     raise _unknown(text)
@@ -482,11 +491,8 @@ def _shipped(name: str, kind: str) -> Graph:
 
 
 def _exists(text: str) -> bool:
-    """Return whether the text is the path of a file or folder."""
-    try:
-        return Path(text).exists()
-    except OSError:  # the name is too long for a file, or the folder is unreadable
-        return False
+    """Return whether the text is the path of a file or folder; False for too long a name."""
+    return os.path.exists(text)  # noqa: PTH110  # Path.exists raises errors for such names
 
 
 def _unknown(text: str) -> UnknownInstanceError:
@@ -494,7 +500,7 @@ def _unknown(text: str) -> UnknownInstanceError:
     if _exists(text):
         if text.endswith(_PYTORCH):
             return UnknownInstanceError(
-                f"instance {text!r}: {_ADVICE}; in Python: Graph.from_torch(module, inputs)"
+                f"instance {text!r}: {_ADVICE}; in Python: parenvs.from_torch(module, inputs)"
             )
         return UnknownInstanceError(
             f"instance {text!r}: a file must end in .csv, {', '.join(GRAPH_SUFFIXES)}"

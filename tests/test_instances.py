@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import toys
 
-from parenvs import instances, problem, shipped
+from parenvs import instances, problem, shipped, solve
 from parenvs.cluster import DEVICES, PRESETS
 from parenvs.datasets.pipeline.sets import SETS
 from parenvs.datasets.sets import set_names
@@ -14,7 +14,6 @@ from parenvs.graph.graph import Graph
 from parenvs.instances import (
     PAPER,
     data_folder,
-    family,
     load_graph,
     load_profile,
     manifest,
@@ -35,9 +34,9 @@ GRAPHS = [(name, kind) for name in names() for kind in ("train", "forward")]
 
 def test_instances__names():
     assert names()[:5] == list(PAPER) == NAMES
-    assert {family(name) for name in NAMES} == {"vgg", "t5", "bert"}
+    assert {manifest()["instances"][name]["family"] for name in NAMES} == {"vgg", "t5", "bert"}
     with pytest.raises(UnknownInstanceError, match="did you mean 'llama3-8b'"):
-        family("llama-8b")
+        load_graph("llama-8b")
 
 
 @pytest.mark.parametrize(("name", "kind"), GRAPHS)
@@ -302,6 +301,71 @@ def test_problem__prints_in_a_line(task):
     for shown in (made, *parts):
         assert "vgg-19" in repr(shown) and "array" not in repr(shown)
         assert len(repr(shown).splitlines()) == 1
+
+
+@pytest.mark.parametrize("task, options", [
+    ("pipeline-cut", {"stages": 3}),
+    ("operator-partition", {"reward": "step_time", "micro_batches": 2}),
+    ("data-parallel", {"rules": "automap"}),
+    ("hybrid", {"batch": 256}),
+])  # fmt: skip
+def test_problem__of_a_graph_is_that_of_its_name(task, options):
+    """A pipeline takes the forward pass of a shipped training step."""
+    named, given = (problem(x, "A", task, **options) for x in ("t5-base", load_graph("t5-base")))
+    assert type(given) is type(named)
+    agent = "uniform" if task == "hybrid" else "exact"
+    one, other = (solve(made, agent) for made in (named, given))
+    assert one.plan == other.plan and one.plan.instance == "t5-base"
+    assert one.report.to_json() == other.report.to_json()
+
+
+def test_problem__of_a_profile():
+    graph = load_graph("vgg-19")
+    profile = load_profile(graph, "A")
+    assert profile.fingerprint == load_graph("vgg-19", "forward").fingerprint
+    assert load_profile(profile, "A") is problem(profile, "A").profile is profile
+    assert (problem(profile, "A").tied, problem(toys.dense().profile, "A").tied) == ("once", "held")
+    with pytest.raises(ParenvsError, match="profile vgg-19 is of micro-batches of 16, not 4"):
+        problem(profile, "A", micro_batch=4)
+    with pytest.raises(ParenvsError, match="vgg-19: a profile is no graph; leave out 'frozen'"):
+        problem(profile, "A", frozen="*")
+
+
+def test_problem__of_a_shape_and_of_a_model():
+    shape = shipped.shapes()["gpt-7.5b"]
+    named = problem("gpt-7.5b", "C", task="hybrid", batch=64)
+    for source in (shape, named.model):
+        assert problem(source, "C", task="hybrid", batch=64) == named
+        with pytest.raises(ParenvsError, match=r"7\.5b: a shape is no graph; leave out 'batch'"):
+            instances.load_model(source, batch="x")
+    assert instances.load_model(named.model) is named.model
+
+
+def test_problem__reads_the_parameters_of_a_graph_anew():
+    graph = load_graph("vgg-19")
+    path = graph.paths[graph.variables[0]]
+    options = {"task": "operator-partition", "frozen": path}
+    assert (
+        problem(graph, **options).graph.fingerprint
+        == problem("vgg-19", **options).graph.fingerprint
+    )
+    assert len(problem(graph, **options).graph.variables) == len(graph.variables) - 1
+    with pytest.raises(ParenvsError, match="instance 'vgg-19' is no function, so it takes no arg"):
+        problem(graph, arguments="given")
+
+
+@pytest.mark.parametrize("task, kinds", [
+    ("pipeline-cut", "a Graph or a StageProfile"),
+    ("operator-partition", "a path or a Graph"),
+    ("hybrid", "a Graph, a TransformerShape or a HybridModel"),
+    ("packed-order", "or a path"),
+])  # fmt: skip
+def test_problem__of_what_its_task_does_not_take(task, kinds):
+    shape, graph, profile = shipped.shapes()["gpt-7.5b"], load_graph("vgg-19"), toys.dense().profile
+    other = {"pipeline-cut": shape, "packed-order": graph}.get(task, profile)
+    for wrong in (other, 3, ["vgg-19"], None):
+        with pytest.raises(TypeError, match=rf"instance: expected a name.*{kinds}, not "):
+            problem(wrong, task=task)
 
 
 def test_instances__equal_clusters_have_one_name():

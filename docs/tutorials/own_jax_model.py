@@ -38,14 +38,14 @@ def shape(*sizes):
 params = [{"up": shape(WIDTH, 4 * WIDTH), "down": shape(4 * WIDTH, WIDTH)} for _ in range(LAYERS)]
 batch = shape(64, WIDTH)
 
-graph = parenvs.Graph.from_jax(step, params, batch, name="mine")
+graph = parenvs.from_jax(step, params, batch, name="mine")
 print(f"{len(graph.opcode)} instructions, {len(graph.weights)} variables")
 
 # %% A pipeline
 # Two stages on two servers. The answer says whether it is proven, and the report what each
 # stage takes.
 
-pipeline = graph.pipeline("2x4:a100", stages=2)
+pipeline = parenvs.problem(graph, "2x4:a100", stages=2)
 answer = parenvs.solve(pipeline)
 print(answer.report)
 
@@ -53,7 +53,7 @@ print(answer.report)
 # The same graph, its operators split over the eight devices of one server. With the reward
 # `step_time` the optimum is the shortest step.
 
-problem = graph.partitioning("1x8:a100", "step_time", task="operator-partition")
+problem = parenvs.problem(graph, "1x8:a100", task="operator-partition", reward="step_time")
 best = parenvs.solve(problem)
 print(f"{best.report.step_seconds / best.report.replicate_seconds:.3f} of one device's seconds")
 

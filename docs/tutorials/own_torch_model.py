@@ -39,7 +39,7 @@ def data():
 
 
 # %% The plan
-# `Graph.from_torch` reads the module through `torch.export`; the training step is made by
+# `parenvs.from_torch` reads the module through `torch.export`; the training step is made by
 # differentiating it. The plan splits operators over two devices. `uneven="forbid"` leaves out what
 # two does not divide.
 
@@ -47,9 +47,9 @@ def data():
 def planned():
     """The exact plan, in PyTorch's words."""
     inputs, targets = data()
-    graph = parenvs.Graph.from_torch(make(), inputs, loss=loss, targets=(targets,))
-    problem = graph.partitioning(
-        f"1x{PROCESSES}:v100", "paper", task="operator-partition", uneven="forbid", rules="automap"
+    graph = parenvs.from_torch(make(), inputs, loss=loss, targets=(targets,))
+    problem = parenvs.problem(
+        graph, f"1x{PROCESSES}:v100", task="operator-partition", uneven="forbid", rules="automap"
     )
     return torch_plan(parenvs.solve(problem).plan, graph)
 

@@ -38,7 +38,7 @@ def shardings(
         mesh: a ``jax.sharding.Mesh`` with the plan's axes in their order, under any names: one over
             all devices; of a hybrid plan the replicas, then the tp ranks.
         tree: the arguments that the step was planned with, a tuple; or one of them.
-        graph: the step's graph, as ``Graph.from_jax`` reads it (default: the plan's instance).
+        graph: the step's graph, as ``parenvs.from_jax`` reads it (default: the plan's instance).
 
     Returns:
         A pytree like ``tree``, for ``jax.device_put`` and for ``in_shardings`` of ``jax.jit``.

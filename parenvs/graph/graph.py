@@ -1,23 +1,18 @@
-"""``Graph``: one HLO module as frozen NumPy arrays, and its ``.npz`` file.
-
-``Graph.from_hlo``, ``from_jax``, ``from_torch`` and ``verify`` are doors: they import what reads a
-module and what checks a plan inside the function, as those modules import this one.
-"""
+"""``Graph``: one HLO module as frozen NumPy arrays, and its ``.npz`` file."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parenvs.cluster import Device
 from parenvs.errors import HloError, one_line, shown
 from parenvs.files import replacing
 from parenvs.graph.checks.npz import (
@@ -28,13 +23,6 @@ from parenvs.graph.checks.npz import (
     texts_of,
 )
 from parenvs.graph.proto import ELEMENT_TYPES
-
-if TYPE_CHECKING:  # for the doors: pipeline, partitioning and verify
-    from parenvs.cluster import Cluster, Device
-    from parenvs.core.plan import Plan
-    from parenvs.shardy.verify import Verification
-    from parenvs.tasks.partition.problem import Partitioning
-    from parenvs.tasks.pipeline.problem import Pipeline
 
 SCHEMA = 1
 """Version of the ``.npz`` layout."""
@@ -308,119 +296,6 @@ class Graph:
         """Return what is wrong with the first array that does not fit, "" if all arrays fit."""
         kinds = {"phase": len(Phase), "parameter_role": len(Role)}
         return broken_array({key: getattr(self, key) for key in _ARRAYS}, _TYPES, kinds)
-
-    def pipeline(
-        self, cluster: str | dict[str, Any] | Cluster, stages: int | None = None, **options: Any
-    ) -> Pipeline:
-        """The problem of cutting the forward pass into pipeline stages on a cluster.
-
-        Args:
-            cluster: preset, short form, ``.json`` path or object, see ``Cluster.parse``.
-            stages: S (default: one stage a server, at least two).
-            **options: ``micro_batch``, ``micro_batches``, ``copies``, ``recompute`` and ``sync``,
-                see ``parenvs.Pipeline``.
-        """
-        from parenvs.instances import pipeline_of
-
-        return pipeline_of(self, cluster, stages, **options)
-
-    def partitioning(
-        self,
-        cluster: str | dict[str, Any] | Cluster | None = None,
-        reward: str = "paper",
-        **options: Any,
-    ) -> Partitioning:
-        """The problem of partitioning the variables over all devices of a cluster.
-
-        Args:
-            cluster: as for ``pipeline`` (default: one server of 8 V100).
-            reward: ``"paper"`` or ``"step_time"``.
-            **options: ``task`` (``"operator-partition"`` or ``"data-parallel"``), ``rules``,
-                ``uneven``, ``micro_batch``, ``micro_batches``, ``recompute`` and ``memory_limit``,
-                see ``parenvs.Partitioning``.
-        """
-        from parenvs.cluster import choose_cluster
-        from parenvs.tasks.partition.problem import Partitioning
-
-        return Partitioning.build(self, choose_cluster(cluster), reward=reward, **options)
-
-    def verify(self, plan: Plan, source: Any = None) -> Verification:
-        """Check a partition plan with XLA's own partitioner, Shardy (extra ``jax``).
-
-        Args:
-            plan: a plan of operator partitioning or data parallelism, for this graph.
-            source: the module that the graph was read from: a lowered function, the path of a
-                ``.pb`` or ``.txt``, or a shipped name (default: the plan's instance).
-
-        Returns:
-            A ``parenvs.shardy.verify.Verification``.
-
-        Raises:
-            ParenvsError: see ``parenvs.shardy.verify.verify``.
-        """
-        from parenvs.shardy.verify import verify
-
-        return verify(self, plan, source)
-
-    @classmethod
-    def from_hlo(cls, path: str | os.PathLike[str], **options: Any) -> Graph:
-        """Read ``.pb`` (a serialized HloModuleProto), ``.txt`` (HLO text), ``.mlir`` or ``.npz``.
-
-        Args:
-            path: the file; its ending tells the format. ``.mlir`` is StableHLO (extra ``jax``).
-            **options: ``name``, and what the entry parameters are where it is not to be found out:
-                ``variables``, ``batch``, ``frozen`` and ``batch_size``; see
-                ``parenvs.graph.roles.with_roles``. A ``.npz`` keeps what it was saved with.
-
-        Raises:
-            HloError: the file is no HLO, is truncated, or holds an unknown opcode.
-        """
-        from parenvs.graph.reader import read_file
-
-        file = Path(path)
-        if file.suffix == ".npz":
-            return cls.load(file)
-        return read_file(file, **options)
-
-    @classmethod
-    def from_jax(cls, function: Callable[..., Any], *args: Any, **options: Any) -> Graph:
-        """Lower a JAX function abstractly and read the module (extra ``jax``).
-
-        Args:
-            function: the training step or forward pass.
-            *args: its arguments, arrays or ``jax.ShapeDtypeStruct``.
-            **options: as for ``from_hlo``.
-        """
-        import jax
-
-        from parenvs.graph.reader import read_proto
-
-        jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
-        module = jitted.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto()
-        return read_proto(module, where=getattr(function, "__name__", "function"), **options)
-
-    @classmethod
-    def from_torch(
-        cls, module: Any, *inputs: Any, reading: dict[str, Any] | None = None, **keywords: Any
-    ) -> Graph:
-        """Export a PyTorch module and read its training step (extra ``torch``).
-
-        Nothing is allocated, so that a module on the meta device may have any size.
-
-        Args:
-            module: the ``torch.nn.Module``, in the mode that it is planned in.
-            *inputs: example inputs of its ``forward``; tensors count by shape and type only.
-            reading: options as for ``from_hlo``.
-            **keywords: ``loss``, ``targets``, ``optimiser`` and ``masters``, see
-                ``parenvs.graph.pytorch.read.lower_module``; any other is an input by keyword.
-
-        Raises:
-            ParenvsError: see ``lower_module``.
-        """
-        from parenvs.graph.pytorch.read import OPTIONS, lower_module
-
-        own = {key: keywords.pop(key) for key in OPTIONS if key in keywords}
-        return lower_module(module, inputs, keywords, **own).graph(**reading or {})
 
 
 def pack_texts(texts: Sequence[str]) -> np.ndarray:

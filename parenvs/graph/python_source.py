@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
+from parenvs.graph.formats.sources import proto_of
 from parenvs.graph.graph import Graph
 from parenvs.graph.pytorch.build import takes_arguments, torch_model, without_memory
-from parenvs.graph.pytorch.read import Lowered
+from parenvs.graph.pytorch.read import Lowered, lower_module
+from parenvs.graph.reader import read_proto
 
 _FORM = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_][\w.]*)")
 _LIBRARIES = ("site-packages", "dist-packages", "importlib", "<frozen")
@@ -57,8 +59,6 @@ def graph_of(instance: str, arguments: str | None = None, **options: Any) -> Gra
     Raises:
         ParenvsError: see ``lower`` and ``read_module``.
     """
-    from parenvs.graph.reader import read_proto
-
     name = _split(instance)[1].split(".")[-1]
     lowered = _lowered(instance, arguments, stamp(instance))
     told = {"known": lowered.roles or None, "told": lowered.notes}
@@ -214,8 +214,6 @@ def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, str, str
 
 def _lower_torch(model: Any, loss: Any, given: Any, where: str) -> Lowered:
     """Lower the training step of a PyTorch module."""
-    from parenvs.graph.pytorch.read import lower_module
-
     try:
         positional, named = _call_form(without_memory(given) if callable(given) else given)
         count = 0 if loss is None else 1
@@ -241,8 +239,7 @@ def _lower(jax: Any, jitted: Any, given: Any, where: str) -> bytes:
     for number, arguments in enumerate(ways, 1):
         try:
             positional, named = _call_form(arguments())
-            lowered = jitted.lower(*positional, **named)
-            return lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+            return proto_of(jitted.lower(*positional, **named))
         except (Exception, SystemExit) as error:
             if number == len(ways):
                 raise _one_line(error, where) from None

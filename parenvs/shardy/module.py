@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 
 from parenvs.errors import ParenvsError, need_extra, one_line, shown
 from parenvs.graph import proto as messages
+from parenvs.graph.formats.sources import proto_of
 from parenvs.graph.formats.stablehlo import hlo_of, is_stablehlo
 from parenvs.graph.graph import Graph
 from parenvs.graph.pytorch.read import Lowered
@@ -138,11 +139,6 @@ def _shipped(name: str) -> Module:
         f"{name}, lowered again with JAX {jax.__version__}",
         f"JAX {made_with} made the shipped graph: pip install jax=={made_with}",
     )
-
-
-def proto_of(lowered: Any) -> bytes:
-    """Serialize ``lowered``, the result of ``jax.jit(f, keep_unused=True).lower(...)``."""
-    return lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
 
 
 def proto_of_text(text: str, where: str) -> bytes:

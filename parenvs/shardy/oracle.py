@@ -15,7 +15,8 @@ from functools import cache
 from typing import Any, cast
 
 from parenvs.errors import ParenvsError, one_line
-from parenvs.shardy.module import proto_of, stablehlo, walk
+from parenvs.graph.formats.sources import proto_of
+from parenvs.shardy.module import stablehlo, walk
 
 _PROPAGATE = "builtin.module(sdy-propagation-pipeline)"
 _RESHARD = "builtin.module(func.func(sdy-insert-explicit-reshards{enable-full-version=true}))"

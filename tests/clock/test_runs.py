@@ -134,7 +134,7 @@ def test_reduced_bytes__partial_results_that_are_added_are_summed_once():
     import jax
     import jax.numpy as jnp
 
-    from parenvs import Graph
+    from parenvs import from_jax
     from parenvs.clock.runs.prediction import _summed
 
     shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
@@ -143,7 +143,7 @@ def test_reduced_bytes__partial_results_that_are_added_are_summed_once():
         (lambda a, b, c, d: jnp.tanh(a @ b) + c @ d, 2),
         (lambda a, b, c, d: (a @ b + c @ d).T.reshape(64) * 2, 1),
     ):
-        graph = Graph.from_jax(function, shape, shape, shape, shape)
+        graph = from_jax(function, shape, shape, shape, shape)
         dots = {k for k, code in enumerate(graph.opcode) if graph.opcodes[code] == "dot"}
         assert len(dots) == 2
         assert len(_summed(graph, dots)) == summed
@@ -155,7 +155,7 @@ def test_rank_bytes__a_softmax_over_a_split_dimension_gathers():
     import jax
     import jax.numpy as jnp
 
-    from parenvs import Graph
+    from parenvs import from_jax
     from parenvs.clock.runs.prediction import rank_bytes
     from parenvs.exports.sharding import MeshAxis, Sharding
     from parenvs.tasks.partition.classes import dimension_classes
@@ -164,7 +164,7 @@ def test_rank_bytes__a_softmax_over_a_split_dimension_gathers():
         return -jax.nn.log_softmax(x @ table)[:, 0].sum()
 
     shape = jax.ShapeDtypeStruct((8, 4), jnp.float32), jax.ShapeDtypeStruct((4, 6), jnp.float32)
-    graph = Graph.from_jax(jax.grad(loss), *shape)
+    graph = from_jax(jax.grad(loss), *shape)
     classes = dimension_classes(graph)
     for number, wanted in (
         (1, {"all-gather": 8 * 6 * 4.0, "all-reduce": 8 * 4 * 4.0}),  # the words

@@ -7,7 +7,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 from small_models import SCANNED, SMALL, drawn, small  # noqa: E402
 
-from parenvs import Graph  # noqa: E402
+from parenvs import from_jax  # noqa: E402
 from parenvs.cluster import DEVICES  # noqa: E402
 from parenvs.datasets.models import MODELS, bert, forward, t5, train_step, vgg  # noqa: E402
 from parenvs.datasets.models.language.mixtral import mixture, two_experts  # noqa: E402
@@ -63,7 +63,7 @@ def test_models__scanned_and_unrolled_have_one_chain(family):
     profiles = []
     for scanned in (False, True):
         function, args = forward(small(family, scanned=scanned))
-        graph = Graph.from_jax(function, *args)
+        graph = from_jax(function, *args)
         profiles.append(StageProfile.from_graph(graph, DEVICES["a100"], 4))
     unrolled, scanned = profiles
     assert len(unrolled) == len(scanned)
@@ -118,7 +118,7 @@ def test_mixtral__a_mixture_is_the_sum_of_its_experts():
 def test_mixtral__experts_can_be_split():
     """The experts are a dimension of all three kernels and of the router, in one class."""
     function, args = train_step(small("mixtral", experts=8, scanned=True))
-    graph = Graph.from_jax(function, *args)
+    graph = from_jax(function, *args)
     problem = Partitioning.build(graph, "1x8:a100")
     chosen = problem.chosen({"decoder/experts/gate": 1})
     assert problem.legal(chosen)
@@ -135,7 +135,7 @@ def test_models__roles_of_both_variants(family):
     model = small(family)
     for make, first in ((forward, 1), (train_step, 2)):
         function, args = make(model)
-        graph = Graph.from_jax(function, *args)
+        graph = from_jax(function, *args)
         count = len(jax.tree.leaves(model.init()))
         assert (graph.parameter_role[:count] == Role.VARIABLE).all()
         assert Role.VARIABLE not in graph.parameter_role[count:].tolist()

@@ -14,7 +14,7 @@ from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.proto import ELEMENT_TYPES
-from parenvs.instances import PAPER, data_folder, family, load_partitioning, manifest, names
+from parenvs.instances import PAPER, data_folder, load_partitioning, manifest, names
 
 MODERN = [name for name in names() if name not in PAPER]
 PLANNED = ("llama3-8b", "mixtral-8x7b-scanned", "resnet-50", "unet-sd1", "big-lstm", "dlrm-criteo")
@@ -42,7 +42,7 @@ def test_models__published_sizes(name):
 
 
 def test_models__at_least_twelve_families():
-    assert len({family(name) for name in names()}) >= 12
+    assert len({manifest()["instances"][name]["family"] for name in names()}) >= 12
     assert set(PUBLISHED) == {name.removesuffix("-scanned") for name in names()}
 
 
@@ -88,7 +88,7 @@ def test_models__roles_and_phases(name):
             assert ELEMENT_TYPES[kind][0] == "f32", path
     variables = len(graph.variables)
     assert Counter(graph.parameter_role.tolist())[Role.OPTIMISER] == expected * variables
-    assert (counts[Role.STATISTICS] > 0) == (family(name) == "resnet")
+    assert (counts[Role.STATISTICS] > 0) == (manifest()["instances"][name]["family"] == "resnet")
     assert graph.batch_size == entry(name)["batch_size"]
     assert set(graph.phase.tolist()) == set(Phase)
     assert not graph.notes
@@ -160,6 +160,6 @@ def test_models__a_tied_table_is_held_where_it_is_read_twice():
     cluster = Cluster.parse("C")
     assert problem("t5-base", cluster).tied == "once"
     assert problem("big-lstm", cluster).tied == "held"
-    assert load_graph("big-lstm").pipeline(cluster).tied == "held"
-    assert load_graph("t5-base").pipeline(cluster).tied == "once"
+    assert problem(load_graph("big-lstm"), cluster).tied == "held"
+    assert problem(load_graph("t5-base"), cluster).tied == "once"
     assert isinstance(problem("resnet-50", cluster), Pipeline)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax_versions import jax_that_verifies
 
-from parenvs import Graph, HybridPlan, HybridStage, ParenvsError
+from parenvs import HybridPlan, HybridStage, ParenvsError, from_jax
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.exports.compilation import collectives_of, compile_plan
@@ -55,7 +55,7 @@ def arguments(width=8, batch=8):
 
 @pytest.fixture(scope="module")
 def graph():
-    return Graph.from_jax(step, *arguments(), name="mlp")
+    return from_jax(step, *arguments(), name="mlp")
 
 
 HIDDEN = {"up": 1, "up_bias": 0, "down": 0}
@@ -115,7 +115,7 @@ def test_sharding__a_loop_over_layers():
 
     small = gpt(2, 16, 4, vocab=32, tokens=8, batch_size=8, scanned=True)
     function, shapes = train_step(small)
-    graph = Graph.from_jax(function, *shapes, name="gpt")
+    graph = from_jax(function, *shapes, name="gpt")
     layers = len(HybridModel.of_graph(graph))
     plan = hybrid_of(graph)
     plan = replace(plan, stages=(replace(plan.stages[0], layers=((0, layers),)),))
@@ -151,7 +151,7 @@ def test_prediction__of_the_compiler_for_cpus():
 
     def predicted(kind, partition, shape=(8, 6, 6, 3)):
         arguments = jax.ShapeDtypeStruct((3, 4), kind), jax.ShapeDtypeStruct(shape, kind)
-        graph = Graph.from_jax(pooled, *arguments, name="pooled", batch_size=8)
+        graph = from_jax(pooled, *arguments, name="pooled", batch_size=8)
         plan = plan_of(graph, partition, BatchPlan)
         return predict(sharding_of(replace(plan, instance="pooled"), graph))
 
@@ -183,7 +183,7 @@ def test_sharding__refuses_by_name(graph, change, words):
 
 
 def test_sharding__refuses_a_batch_that_cannot_be_split(graph):
-    odd = Graph.from_jax(step, *arguments(), name="mlp", batch_size=3)
+    odd = from_jax(step, *arguments(), name="mlp", batch_size=3)
     with pytest.raises(InfeasibleError, match="no batch input begins with the batch of 3"):
         sharding_of(replace(hybrid_of(graph), fingerprint=odd.fingerprint), odd)
 

@@ -9,7 +9,7 @@ import pytest
 
 import parenvs
 from parenvs import ParenvsError, PipelinePlan, load_graph
-from parenvs.cluster import Cluster, choose_cluster
+from parenvs.cluster import choose_cluster
 from parenvs.exports.stages import nearest_borders, stages_of
 from parenvs.judging import judge
 from parenvs.tasks.hybrid.space import Constraints
@@ -34,7 +34,7 @@ def test_nearest_borders__as_by_brute_force():
 def pipeline():
     """A plan of the shipped BERT whose cuts lie inside layers."""
     graph = load_graph("bert-48", "forward")
-    problem = graph.pipeline(Cluster.parse("2x8:v100,25Gbps"), 2)
+    problem = parenvs.problem(graph, "2x8:v100,25Gbps", stages=2)
     return PipelinePlan(
         "bert-48", graph.fingerprint, problem.cluster, cuts=(2700,), device_cuts=(8,)
     )

@@ -8,9 +8,9 @@ import warnings
 import numpy as np
 import pytest
 
+from parenvs import from_hlo, from_jax
 from parenvs.errors import HloError
 from parenvs.graph.formats.text import parse
-from parenvs.graph.graph import Graph
 from parenvs.graph.proto import Module
 from parenvs.graph.reader import read_module
 
@@ -47,9 +47,9 @@ FORMS = ("hlo.pb", "txt")
 def test_dumps__both_sides_of_optimisation(dumps, form):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*XLA")
-        before = Graph.from_hlo(dumps[f"before_optimizations.{form}"])
+        before = from_hlo(dumps[f"before_optimizations.{form}"])
     with pytest.warns(UserWarning, match=r"XLA has optimised this module.*before_optim"):
-        after = Graph.from_hlo(dumps[f"after_optimizations.{form}"])
+        after = from_hlo(dumps[f"after_optimizations.{form}"])
     assert sorted(before.paths) == sorted(after.paths) == ["b", "w", "x"]
     assert before.parameter_bytes == after.parameter_bytes == 4 * 3 * 72
     dots = [g.flops[[g.opcodes[c] == "dot" for c in g.opcode]].sum() for g in (before, after)]
@@ -65,7 +65,7 @@ def test_dumps__forms_agree(dumps):
     for when in ("before", "after"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            one, other = (Graph.from_hlo(dumps[f"{when}_optimizations.{f}"]) for f in FORMS)
+            one, other = (from_hlo(dumps[f"{when}_optimizations.{f}"]) for f in FORMS)
         assert one.total_flops == other.total_flops
         assert sorted(one.opcodes[c] for c in one.opcode) == sorted(
             other.opcodes[c] for c in other.opcode
@@ -180,8 +180,8 @@ def test_dumps__jax_shardings():
         return jax.lax.with_sharding_constraint(x @ w, rows) + w
 
     with pytest.warns(UserWarning, match="sharding constraints are ignored"):
-        graph = Graph.from_jax(constrained, shape, shape)
+        graph = from_jax(constrained, shape, shape)
     assert opcodes(graph) == ["parameter", "parameter", "dot", "add"]
     donated = jax.jit(plain, keep_unused=True, donate_argnums=0)
-    expected = Graph.from_jax(plain, shape, shape).fingerprint
-    assert Graph.from_jax(donated, shape, shape).fingerprint == expected
+    expected = from_jax(plain, shape, shape).fingerprint
+    assert from_jax(donated, shape, shape).fingerprint == expected

@@ -13,8 +13,8 @@ from jax_graphs import NAMES, graph, lowered  # noqa: E402
 from jax_primitives import CASES, X, ints, shape  # noqa: E402
 from jax_versions import counts_results_in_tuples  # noqa: E402
 
+from parenvs import from_jax  # noqa: E402
 from parenvs.graph.flops import OPCODES  # noqa: E402
-from parenvs.graph.graph import Graph  # noqa: E402
 
 LOOPS = {"rng_uniform", "rng_split", "dropout"}
 CUSTOM_CALLS = {"cholesky", "triangular_solve", "triangular_solve_right"}
@@ -28,7 +28,7 @@ def both(function, *args):
     """FLOPs and bytes by XLA, and the graph."""
     module = jax.jit(function, keep_unused=True).lower(*args)
     cost = module.cost_analysis() or {}
-    return cost.get("flops", 0.0), cost.get("bytes accessed", 0.0), Graph.from_jax(function, *args)
+    return cost.get("flops", 0.0), cost.get("bytes accessed", 0.0), from_jax(function, *args)
 
 
 def bytes_accessed(graph):
@@ -65,7 +65,7 @@ def test_flops__opcodes_are_met():
 
 
 def opcodes(function, *args):
-    return Graph.from_jax(function, *args).opcodes
+    return from_jax(function, *args).opcodes
 
 
 @pytest.mark.parametrize("steps", [1, 3, 7])
@@ -86,7 +86,7 @@ def test_flops__nested_loops_multiply():
     def outer(x):
         return lax.scan(lambda c, _: (inner(c), None), x, length=5)[0]
 
-    graph = Graph.from_jax(outer, shape(4, 4))
+    graph = from_jax(outer, shape(4, 4))
     assert graph.total_flops == 5 * (3 * (2 * 4**3 + 2) + 2)
 
 
@@ -95,13 +95,13 @@ def test_flops__unknown_trip_count_warns():
         return lax.fori_loop(0, n, lambda _, c: c @ c, x)
 
     with pytest.warns(UserWarning, match=r"trip count of \S*while is not known"):
-        graph = Graph.from_jax(loop, shape(4, 4), ints())
+        graph = from_jax(loop, shape(4, 4), ints())
     assert graph.total_flops == 2 * 4**3 + 2
 
 
 def test_flops__conditional_costs_its_dearest_branch():
     function, args = CASES["cond"]
-    graph = Graph.from_jax(function, *args)
+    graph = from_jax(function, *args)
     top = graph.parent < 0
     dots = [i for i, k in enumerate(graph.opcode) if graph.opcodes[k] == "dot"]
     assert [bool(top[i]) for i in dots] == [False]
@@ -110,7 +110,7 @@ def test_flops__conditional_costs_its_dearest_branch():
 
 
 def test_flops__relabelling_transpose_moves_nothing():
-    graph = Graph.from_jax(lambda x: x.T, X)
+    graph = from_jax(lambda x: x.T, X)
     assert graph.opcodes == ["parameter", "transpose"]
     assert bytes_accessed(graph) == 0
 

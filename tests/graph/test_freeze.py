@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parenvs.graph.graph import Graph, Phase, Role
+from parenvs import from_jax, problem
+from parenvs.graph.graph import Phase, Role
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -52,10 +53,10 @@ def dots(graph, phase):
 
 
 def test_freeze__as_if_written_so():
-    whole = Graph.from_jax(step, *arguments())
-    frozen = Graph.from_jax(step, *arguments(), frozen="body/*")
+    whole = from_jax(step, *arguments())
+    frozen = from_jax(step, *arguments(), frozen="body/*")
     params, _, x = arguments()
-    written = Graph.from_jax(fine_tuned, params, params["head"], x)
+    written = from_jax(fine_tuned, params, params["head"], x)
     assert not frozen._broken_array()
     names = [Role(role).name for role in frozen.parameter_role]
     assert names == ["FROZEN", "FROZEN", "VARIABLE", "OPTIMISER", "BATCH"]
@@ -66,18 +67,12 @@ def test_freeze__as_if_written_so():
     assert dots(frozen, Phase.BACKWARD) < dots(whole, Phase.BACKWARD)
     assert len(frozen.outputs) == len(whole.outputs) - 4
     assert "2 frozen weights" in frozen.notes[0]
-    memory = [
-        graph.partitioning("1x2:v100").report(graph.partitioning("1x2:v100").plan(none(graph)))
-        for graph in (frozen, written, whole)
-    ]
+    problems = [problem(g, "1x2:v100", "operator-partition") for g in (frozen, written, whole)]
+    memory = [p.report(p.plan(np.zeros(len(p.classes), dtype=bool))) for p in problems]
     parts = [(m.memory.parameters, m.memory.optimiser, m.memory.gradients) for m in memory]
     assert parts[0] == parts[1]
     assert parts[0][0] == parts[2][0] == 4 * (16 * 32 + 32 * 32 + 32 * 4)
     assert parts[0][1] == 4 * 32 * 4 < parts[2][1]
-
-
-def none(graph):
-    return np.zeros(len(graph.partitioning("1x2:v100").classes), dtype=bool)
 
 
 def test_freeze__clipping_still_reads_all_gradients():
@@ -94,8 +89,8 @@ def test_freeze__clipping_still_reads_all_gradients():
         return jax.tree.map(jnp.subtract, params, moments), moments, value
 
     params = {"body": shape(16, 32), "head": shape(32, 4)}
-    whole = Graph.from_jax(clipped, params, params, shape(8, 16))
-    frozen = Graph.from_jax(clipped, params, params, shape(8, 16), frozen="body")
+    whole = from_jax(clipped, params, params, shape(8, 16))
+    frozen = from_jax(clipped, params, params, shape(8, 16), frozen="body")
     assert dots(frozen, Phase.BACKWARD) == dots(whole, Phase.BACKWARD)
     assert len(frozen.parameter_role) == len(whole.parameter_role) - 1
 
@@ -110,7 +105,7 @@ def test_freeze__a_loop_stays_whole():
         return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), value
 
     args = {"layers": shape(3, 16, 16), "head": shape(16, 4)}, shape(8, 16)
-    frozen = Graph.from_jax(looped, *args, frozen="layers")
+    frozen = from_jax(looped, *args, frozen="layers")
     assert not frozen._broken_array()
     loops = [i for i, code in enumerate(frozen.opcode) if frozen.opcodes[code] == "while"]
     assert len(loops) == 1  # the forward one

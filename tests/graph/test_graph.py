@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parenvs import from_hlo
 from parenvs.errors import HloError
 from parenvs.graph.chain import chain_bytes
 from parenvs.graph.formats.text import parse
@@ -161,7 +162,7 @@ def saved(tmp_path):
 
 def test_graph__npz_round_trip(saved):
     graph, path = saved
-    for again in (Graph.load(path), Graph.from_hlo(path), Graph.from_hlo(str(path))):
+    for again in (Graph.load(path), from_hlo(path), from_hlo(str(path))):
         assert again.fingerprint == graph.fingerprint
         assert (again.name, again.batch_size) == ("mine", 16)
         assert again.opcodes == graph.opcodes
@@ -203,7 +204,7 @@ def test_graph__npz_that_is_none(content, tmp_path):
     path = tmp_path / "mine.npz"
     path.write_bytes(content)
     with pytest.raises(HloError, match=r"mine\.npz: not a graph file, or damaged") as caught:
-        Graph.from_hlo(path)
+        from_hlo(path)
     assert "\n" not in str(caught.value)
 
 
@@ -309,7 +310,7 @@ def test_graph__loads_fast(tmp_path):
 
     def seconds(path, fingerprint):
         start = time.process_time()
-        assert Graph.from_hlo(path).fingerprint == fingerprint
+        assert from_hlo(path).fingerprint == fingerprint
         return time.process_time() - start
 
     # The fingerprint is computed in this time too: some more milliseconds.

@@ -8,8 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from parenvs import from_jax
 from parenvs.graph.formats.text import parse
-from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.graph.graph import Phase, Role
 from parenvs.graph.reader import read_module
 
 pytest.importorskip("jax")
@@ -32,7 +33,7 @@ def graph(name, kind):
     """
     made = program(name)
     if kind == "proto":
-        return Graph.from_jax(made.function, *made.args)
+        return from_jax(made.function, *made.args)
     if kind == "few scopes":
         text = made.lowered.as_text("hlo", debug_info=True)
         text = re.sub(r'op_name="jit\((\w+)\)/', r'op_name="jit(\1)/jit(main)/', text)

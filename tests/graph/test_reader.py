@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parenvs import from_hlo, from_jax
 from parenvs.errors import HloError
 from parenvs.graph.formats.text import parse
-from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.graph.graph import Phase, Role
 from parenvs.graph.proto import Module, Wrapper
 from parenvs.graph.reader import read_module, read_proto
 
@@ -67,8 +68,8 @@ def test_reader__call_is_inlined_with_its_prefix():
 def test_reader__wrapped_module_reads(tmp_path):
     path = tmp_path / "wrapped.pb"
     path.write_bytes(Wrapper(module=small_module()).SerializeToString())
-    assert Graph.from_hlo(path).fingerprint == read(small_module()).fingerprint
-    assert Graph.from_hlo(path).name == "wrapped"
+    assert from_hlo(path).fingerprint == read(small_module()).fingerprint
+    assert from_hlo(path).name == "wrapped"
 
 
 def entry(module):
@@ -211,7 +212,7 @@ def test_reader__not_a_module(content, suffix, tmp_path):
     with pytest.raises(
         HloError, match=rf"mine\.{suffix}: (empty|not a serialized).* give "
     ) as caught:
-        Graph.from_hlo(path)
+        from_hlo(path)
     assert "\n" not in str(caught.value)
 
 
@@ -219,11 +220,11 @@ def test_reader__zip_and_directory_and_nothing(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.pb", "w") as archive:
         archive.writestr("x", "y" * 100)
     with pytest.raises(HloError, match=r"a\.pb: not a serialized"):
-        Graph.from_hlo(tmp_path / "a.pb")
+        from_hlo(tmp_path / "a.pb")
     with pytest.raises(HloError, match=r"b\.pb: cannot be read \(No such file"):
-        Graph.from_hlo(tmp_path / "b.pb")
+        from_hlo(tmp_path / "b.pb")
     with pytest.raises(HloError, match="cannot be read"):
-        Graph.from_hlo(tmp_path)
+        from_hlo(tmp_path)
 
 
 @settings(deadline=None, max_examples=300)
@@ -252,7 +253,7 @@ def test_reader__one_byte_changed(data):
 
 def jax_graph(function, *args, **options):
     pytest.importorskip("jax")
-    return Graph.from_jax(function, *args, **options)
+    return from_jax(function, *args, **options)
 
 
 def f32(*sizes):
@@ -565,9 +566,9 @@ def test_reader__pb_and_npz_are_one(tmp_path):
     from jax_graphs import graph, proto
 
     (tmp_path / "a.pb").write_bytes(proto("bert", "train"))
-    read_back = Graph.from_hlo(tmp_path / "a.pb")
+    read_back = from_hlo(tmp_path / "a.pb")
     read_back.save(tmp_path / "a.npz")
-    assert Graph.from_hlo(tmp_path / "a.npz").fingerprint == read_back.fingerprint
+    assert from_hlo(tmp_path / "a.npz").fingerprint == read_back.fingerprint
     assert read_back.fingerprint == graph("bert", "train").fingerprint
     np.testing.assert_array_equal(
         read_back.tensor_bytes[read_back.parameter_tensor],

@@ -2,7 +2,8 @@
 
 import pytest
 
-from parenvs.graph.graph import Graph, Role
+from parenvs import from_jax
+from parenvs.graph.graph import Role
 from parenvs.graph.roles import match_paths, parse_names, reasons
 
 
@@ -29,7 +30,7 @@ def test_roles__match_paths():
 
 
 def roles_of(function, *args):
-    graph = Graph.from_jax(function, *args)
+    graph = from_jax(function, *args)
     return {p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)}, graph
 
 
@@ -97,7 +98,7 @@ def test_roles__a_scale_as_long_as_the_batch_meets_sums_over_it():
         "scale": floats((8,), jnp.float32),
         "bias": floats((8,), jnp.float32),
     }
-    graph = Graph.from_jax(forward, params, floats((8, 5), jnp.float32))
+    graph = from_jax(forward, params, floats((8, 5), jnp.float32))
     found = dict(zip(graph.paths, map(Role, graph.parameter_role.tolist()), strict=True))
     assert found.pop("images") == Role.BATCH
     assert set(found.values()) == {Role.VARIABLE}

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from parenvs import Graph, load_graph
+from parenvs import from_hlo, load_graph
 from parenvs.errors import HloError, ParenvsError
 from parenvs.graph.formats import stablehlo
 from parenvs.graph.reader import read_proto
@@ -32,7 +32,7 @@ def lowered():
 def graph(lowered, tmp_path_factory):
     path = tmp_path_factory.mktemp("proto") / "step.pb"
     path.write_bytes(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto())
-    return Graph.from_hlo(path)
+    return from_hlo(path)
 
 
 @pytest.mark.parametrize("ending", [".mlir", ".txt"])
@@ -48,7 +48,7 @@ def test_stablehlo__text_without_locations_warns(lowered, graph, tmp_path):
     path = tmp_path / "step.mlir"
     path.write_text(lowered.as_text())
     with pytest.warns(UserWarning, match=r"Arg_0.*as_text\(debug_info=True\)"):
-        bare = Graph.from_hlo(path)
+        bare = from_hlo(path)
     assert bare.total_flops == graph.total_flops
     assert [bare.opcodes[c] for c in bare.opcode] == [graph.opcodes[c] for c in graph.opcode]
     assert bare.paths == ["Arg_0", "Arg_1"]
@@ -64,7 +64,7 @@ def test_stablehlo__bytecode(tmp_path):
 
     x = jax.ShapeDtypeStruct((4,), "float32")
     path.write_bytes(export.export(jax.jit(function))(x).mlir_module_serialized)
-    read = Graph.from_hlo(path)
+    read = from_hlo(path)
     assert read.paths == ["x"]
     assert "tanh" in read.opcodes
 
@@ -84,7 +84,7 @@ def test_stablehlo__bad(tmp_path, content, message):
     path = tmp_path / "bad.mlir"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(HloError, match=message) as caught:
-        Graph.from_hlo(path)
+        from_hlo(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
 
@@ -96,7 +96,7 @@ def test_stablehlo__without_jax_the_remedy_is_named(tmp_path, monkeypatch):
     with pytest.raises(
         HloError, match=r"this is StableHLO.*pip install 'parenvs\[jax\]'"
     ) as caught:
-        Graph.from_hlo(path)
+        from_hlo(path)
     assert "\n" not in str(caught.value)
 
 
@@ -104,7 +104,7 @@ def test_stablehlo__mlir_that_is_something_else(tmp_path):
     path = tmp_path / "step.mlir"
     path.write_text("HloModule m\n")
     with pytest.raises(ParenvsError, match=r"step\.mlir"):
-        Graph.from_hlo(path)
+        from_hlo(path)
 
 
 def test_stablehlo__shardy_takes_it(lowered, tmp_path):
@@ -113,5 +113,5 @@ def test_stablehlo__shardy_takes_it(lowered, tmp_path):
     path = tmp_path / "step.mlir"
     path.write_text(lowered.as_text(debug_info=True))
     module = module_of(path)
-    assert module.graph.fingerprint == Graph.from_hlo(path).fingerprint
+    assert module.graph.fingerprint == from_hlo(path).fingerprint
     assert read_proto(module.proto).fingerprint == module.graph.fingerprint

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parenvs import from_hlo
 from parenvs.errors import HloError
 from parenvs.graph.chain import chain_bytes
 from parenvs.graph.formats.text import _argument_path, _without_comments, parse
-from parenvs.graph.graph import Graph, Role
+from parenvs.graph.graph import Role
 from parenvs.graph.reader import read_module
 
 # As an optimising compiler prints: %, operand types, comments, tiled layouts, shardings, windows.
@@ -259,10 +260,10 @@ def test_text__bad(text, message, tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text(text)
     if not message:  # a bound on a dimension is taken for its size
-        assert Graph.from_hlo(path).shape(0) == (4, 4)
+        assert from_hlo(path).shape(0) == (4, 4)
         return
     with pytest.raises(HloError, match=re.escape(message)) as caught:
-        Graph.from_hlo(path)
+        from_hlo(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
 
@@ -271,7 +272,7 @@ def test_text__not_text(tmp_path):
     path = tmp_path / "mine.txt"
     path.write_bytes(b"\x89PNG\xff")
     with pytest.raises(HloError, match=r"mine\.txt: not HLO text"):
-        Graph.from_hlo(path)
+        from_hlo(path)
 
 
 @given(st.integers(0, len(SAMPLE) - 1))

@@ -97,7 +97,7 @@ def test_trips__counter_on_the_right():
 def test_trips__in_a_loop_around():
     """The inner loop's end comes from outside, unchanged through the outer loop."""
     jax = pytest.importorskip("jax")
-    from parenvs import Graph
+    from parenvs import from_jax
 
     def function(x):
         def inner(n, x):
@@ -108,5 +108,5 @@ def test_trips__in_a_loop_around():
 
         return jax.lax.while_loop(lambda c: c[0] > 0, outer, (8, 3, x))[2]
 
-    graph = Graph.from_jax(function, jax.ShapeDtypeStruct((4, 4), "float32"))
+    graph = from_jax(function, jax.ShapeDtypeStruct((4, 4), "float32"))
     assert graph.total_flops == 4 * (3 * (2 * 4**3 + 2) + 2)

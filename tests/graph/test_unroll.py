@@ -30,7 +30,13 @@ from layer_programs import (  # noqa: E402
     step,
 )  # fmt: skip
 
-from parenvs import Graph, StageProfile, load_graph, solve  # noqa: E402
+from parenvs import (  # noqa: E402
+    Graph,
+    StageProfile,
+    from_jax,
+    load_graph,
+    solve,
+)
 from parenvs.cluster import DEVICES, Cluster  # noqa: E402
 from parenvs.graph.graph import Phase, Role  # noqa: E402
 from parenvs.graph.loops import unroll  # noqa: E402
@@ -44,7 +50,7 @@ LAYER = sum(4 * np.prod(x.shape) for x in jax.tree.leaves(LISTED["layers"][0]))
 def read(function, *args, **options):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*trip count")
-        return Graph.from_jax(function, *args, variables=0, **options)
+        return from_jax(function, *args, variables=0, **options)
 
 
 @cache

@@ -166,7 +166,7 @@ def test_graph__users_graphs_without_names(layer, options):
     import unnamed_layers
 
     step, arguments = unnamed_layers.training_step(getattr(unnamed_layers, layer), 5, **options)
-    graph = parenvs.Graph.from_jax(step, *arguments)
+    graph = parenvs.from_jax(step, *arguments)
     model = HybridModel.of_graph(graph)
     alike = max(model.kind_of.count(kind) for kind in set(model.kind_of))
     assert alike == 5 and model.embedding is not None and model.head is not None

@@ -10,7 +10,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from parenvs import Graph, ParenvsError, load_graph
+from parenvs import ParenvsError, from_jax, load_graph
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
 from parenvs.tasks.partition.plan import RULE_SETS
 
@@ -49,7 +49,7 @@ def test_dimensions__six_layers():
     from parenvs.datasets.models import t5, train_step
 
     function, args = train_step(t5(6))
-    graph = Graph.from_jax(function, *args)
+    graph = from_jax(function, *args)
     assert most(dimension_classes(graph)) == 175
     assert most(dimension_classes(graph, "automap")) == 110
 
@@ -68,7 +68,7 @@ def clipped_step(clip):
 
     shapes = {"up": (6, 8), "bias": (8,), "down": (8, 4)}
     args = {k: jax.ShapeDtypeStruct(v, np.float32) for k, v in shapes.items()}
-    return Graph.from_jax(step, args, jax.ShapeDtypeStruct((10, 6), np.float32))
+    return from_jax(step, args, jax.ShapeDtypeStruct((10, 6), np.float32))
 
 
 def by_global_norm(gradients):
@@ -137,7 +137,7 @@ def test_dimensions__automap_gives_the_expert_plan_of_t5():
 
 def lower(function, *shapes):
     jax = pytest.importorskip("jax")
-    return Graph.from_jax(function, *(jax.ShapeDtypeStruct(s, np.float32) for s in shapes))
+    return from_jax(function, *(jax.ShapeDtypeStruct(s, np.float32) for s in shapes))
 
 
 def small_functions():
@@ -193,7 +193,7 @@ def test_dimensions__equal_exhaustive_search_on_random_programs(data):
 
     program = Program(lambda options: data.draw(st.sampled_from(options)))
     note("; ".join([*program.text, "gradient" * program.gradient]))
-    graph = Graph.from_jax(program.function, *program.arguments)
+    graph = from_jax(program.function, *program.arguments)
     for rules in RULE_SETS:
         assert not disagreements(dimension_classes(graph, rules), search(graph, rules))
 

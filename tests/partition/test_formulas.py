@@ -243,7 +243,7 @@ def test_formulas__scan_of_a_jax_function():
     jax = pytest.importorskip("jax")
     import jax.numpy as jnp
 
-    from parenvs import Graph
+    from parenvs import from_jax
 
     def layer(x, w):
         return jnp.tanh(x @ w), None
@@ -254,8 +254,8 @@ def test_formulas__scan_of_a_jax_function():
         return x
 
     shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((12, 64, 64), (32, 64))]
-    looped = Graph.from_jax(lambda w, x: jax.lax.scan(layer, x, w)[0], *shapes)
-    flat = Graph.from_jax(unrolled, *shapes)
+    looped = from_jax(lambda w, x: jax.lax.scan(layer, x, w)[0], *shapes)
+    flat = from_jax(unrolled, *shapes)
     one, other = (by_opcode(g, instruction_seconds(g, DEVICES["v100"])) for g in (looped, flat))
     assert one["dot"] == pytest.approx(sum(other["dot"]))
     assert one["tanh"] == pytest.approx(sum(other["tanh"]))

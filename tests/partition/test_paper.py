@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from expert_names import expert_dimensions
 
-from parenvs import Graph, load_graph
+from parenvs import Graph, from_jax, load_graph
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import InfeasibleError
@@ -61,7 +61,7 @@ def six_layers():
     from parenvs.datasets.models import t5, train_step
 
     function, args = train_step(t5(6))
-    return Graph.from_jax(function, *args, name=SIX)
+    return from_jax(function, *args, name=SIX)
 
 
 @cache

@@ -303,10 +303,10 @@ def test_rules__factors(name):
 def test_rules__convolution(groups, batch_groups):
     """NHWC images, HWIO kernel; with groups of features or of the batch these are left alone."""
     jax = pytest.importorskip("jax")
-    from parenvs import Graph
+    from parenvs import from_jax
 
     shape = jax.ShapeDtypeStruct
-    graph = Graph.from_jax(
+    graph = from_jax(
         lambda w, x: jax.lax.conv_general_dilated(
             x,
             w,
@@ -339,7 +339,7 @@ def test_rules__convolution(groups, batch_groups):
 
 def test_rules__unknown_custom_calls_are_named_once():
     jax = pytest.importorskip("jax")
-    from parenvs import Graph
+    from parenvs import from_jax
     from parenvs.tasks.partition.classes import dimension_classes
 
     shape = jax.ShapeDtypeStruct((4, 6), np.float32)
@@ -349,7 +349,7 @@ def test_rules__unknown_custom_calls_are_named_once():
             x = jax.pure_callback(np.sin, shape, x * 2)
         return x, jax.lax.linalg.eigh(x @ x.T)
 
-    graph = Graph.from_jax(twice, shape, name="mine")
+    graph = from_jax(twice, shape, name="mine")
     with pytest.warns(UserWarning) as found:
         classes = dimension_classes(graph)
     texts = [str(x.message) for x in found]
@@ -364,11 +364,11 @@ def test_rules__unknown_custom_calls_are_named_once():
 
 def test_rules__known_custom_calls_are_not_named():
     jax = pytest.importorskip("jax")
-    from parenvs import Graph
+    from parenvs import from_jax
     from parenvs.tasks.partition.classes import dimension_classes
 
     shape = jax.ShapeDtypeStruct((4, 6, 6), np.float32)
-    graph = Graph.from_jax(lambda x: jax.lax.linalg.svd(x), shape)
+    graph = from_jax(lambda x: jax.lax.linalg.svd(x), shape)
     assert "custom-call" in graph.opcodes
     with warnings.catch_warnings():
         warnings.simplefilter("error")

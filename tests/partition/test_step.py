@@ -37,12 +37,12 @@ def test_micro_batch__sizes_are_those_of_a_lowered_graph(family):
     pytest.importorskip("jax")
     from small_models import small
 
+    from parenvs import from_jax
     from parenvs.datasets.models.model import train_step
-    from parenvs.graph.graph import Graph
 
     def graph(batch):
         function, args = train_step(small(family, batch_size=batch))
-        return Graph.from_jax(function, *args)
+        return from_jax(function, *args)
 
     large, wanted = graph(12), graph(4)
     whole = Partitioning.build(large, "1x2:v100")

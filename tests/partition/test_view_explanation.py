@@ -7,7 +7,7 @@ import numpy as np
 import partition_toys as toys
 import pytest
 
-from parenvs import Graph, ParenvsError
+from parenvs import ParenvsError, from_jax
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
@@ -28,7 +28,7 @@ def mlp(rules="shardy"):
     jax = pytest.importorskip("jax")
     shapes = {"w1": (24, 40), "w2": (40, 56)}
     args = {k: jax.ShapeDtypeStruct(s, np.float32) for k, s in shapes.items()}
-    graph = Graph.from_jax(
+    graph = from_jax(
         lambda p, x: jax.nn.softmax(jax.numpy.tanh(x @ p["w1"]) @ p["w2"]),
         args,
         jax.ShapeDtypeStruct((16, 24), np.float32),
@@ -304,7 +304,7 @@ def test_problem_text__says_what_blocks_where_everything_is_blocked():
     def flat(params):
         return jax.numpy.concatenate([params["a"].reshape(-1), params["b"].T.reshape(-1)])
 
-    problem = Partitioning.build(Graph.from_jax(flat, args, name="flat"), choose_cluster(devices=2))
+    problem = Partitioning.build(from_jax(flat, args, name="flat"), choose_cluster(devices=2))
     summary = problem_text(problem).partition("\n\n")[2].splitlines()
     assert summary[0] == (
         "what blocks (rules=shardy, uneven=pad): 4 of 4 classes of variables and inputs, 4 of 4 "

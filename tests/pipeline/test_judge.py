@@ -355,7 +355,7 @@ def test_judge__shipped_training_step_stands_for_its_forward_pass():
     problem = parenvs.problem("vgg-19", "B")
     plan = problem.plan([40, 120], [6, 20])
     assert judge(plan, load_graph("vgg-19")).reasons == ()
-    assert load_graph("vgg-19").pipeline("B").plan([40, 120], [6, 20]) == plan
+    assert parenvs.problem(load_graph("vgg-19"), "B").plan([40, 120], [6, 20]) == plan
     other = judge(plan, load_graph("t5-base")).reasons
     assert any(reason.startswith("fingerprint: ") for reason in other)
 

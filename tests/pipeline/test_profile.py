@@ -229,14 +229,14 @@ def test_profile__from_graph():
     jnp = pytest.importorskip("jax.numpy")
     from jax_primitives import shape
 
-    from parenvs.graph.graph import Graph
+    from parenvs import from_jax
 
     def forward(params, batch):
         hidden = jnp.dot(batch["x"], params["a"])
         return jnp.dot(hidden, params["b"]).sum()
 
     params = {"a": shape(10, 20), "b": shape(20, 5)}
-    graph = Graph.from_jax(forward, params, {"x": shape(32, 10)})
+    graph = from_jax(forward, params, {"x": shape(32, 10)})
     device = DEVICES["v100"]
     profile = StageProfile.from_graph(graph, device, micro_batch=8)
     assert [x.rsplit("/")[-1] for x in profile.names] == [
@@ -269,5 +269,5 @@ def test_profile__numbers_whose_sums_would_overflow(tmp_path):
 def test_profile__samples_that_cannot_be(micro_batch):
     """Before anything is computed with them."""
     with pytest.raises(ProfileError, match="micro_batch must be a whole number") as caught:
-        parenvs.load_graph("vgg-19", "forward").pipeline("A", micro_batch=micro_batch)
+        parenvs.problem(parenvs.load_graph("vgg-19", "forward"), "A", micro_batch=micro_batch)
     assert "\n" not in str(caught.value)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import toys
 
+from parenvs import from_jax, problem
 from parenvs.cluster import Cluster
 from parenvs.graph.chain import Reads
-from parenvs.graph.graph import Graph
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.tied import TiedWeights
 
@@ -103,13 +103,13 @@ def losses():
         "layers": [struct((64, 64), jnp.float32) for _ in range(6)],
     }
     args = params, struct((32, 8), jnp.int32)
-    return {f.__name__: Graph.from_jax(f, *args) for f in (inside, at_the_top, tied)}
+    return {f.__name__: from_jax(f, *args) for f in (inside, at_the_top, tied)}
 
 
 def test_tied__casts_at_the_top_do_not_read():
     """They all counted for the first stage, and their results crossed every cut."""
     graphs = losses()
-    inside, top = (graphs[name].pipeline("1x2:v100", stages=2) for name in ("inside", "at_the_top"))
+    inside, top = (problem(graphs[k], "1x2:v100", stages=2) for k in ("inside", "at_the_top"))
     counts = [p.profile.parameter_bytes[p.profile.parameter_bytes > 0] for p in (inside, top)]
     assert counts[0].tolist() == counts[1].tolist()
     assert top.profile.cut_bytes[:6].tolist() == [0] * 6  # behind the casts of the layers
@@ -121,9 +121,9 @@ def test_tied__casts_at_the_top_do_not_read():
 
 
 def test_tied__a_table_read_through_a_transposed_cast_is_tied():
-    problem = losses()["tied"].pipeline("1x2:v100", stages=2)
-    (reads,) = problem.profile.tied
+    made = problem(losses()["tied"], "1x2:v100", stages=2)
+    (reads,) = made.profile.tied
     assert reads.size == 4 * 500 * 64 and len(reads.positions) == 2 and reads.trainable
-    assert problem.tied == "held"
-    held = problem.variable_bytes(*np.array([[0, 15], [15, len(problem.profile)]]))
-    assert held.sum() == problem.parameter_sum[-1] + reads.size
+    assert made.tied == "held"
+    held = made.variable_bytes(*np.array([[0, 15], [15, len(made.profile)]]))
+    assert held.sum() == made.parameter_sum[-1] + reads.size

@@ -12,7 +12,7 @@ import unnamed_layers as layers
 from jax_versions import jax_that_names_derivatives
 from unnamed_layers import LAYERS, PLANS, floats, training_step
 
-from parenvs import Graph
+from parenvs import from_jax
 from parenvs.agents.partition.heuristics import expert
 from parenvs.cluster import choose_cluster
 from parenvs.errors import InfeasibleError
@@ -26,7 +26,7 @@ WHOLE = (layers.fused, layers.fused_gate, layers.folded)
 
 def answer_of(step, args, rules="shardy", **options):
     """The expert's answer, whose plan is legal and leaves the batch whole."""
-    graph = Graph.from_jax(step, *args, name="unnamed")
+    graph = from_jax(step, *args, name="unnamed")
     problem = Partitioning.build(graph, choose_cluster(devices=2), rules, **options)
     answer = expert(PartitionSpace.of(problem))
     assert answer.report.legal, answer.report.reasons
@@ -82,7 +82,7 @@ def test_expert__says_which_blocks_stay_whole_and_why():
     (note,) = answer_of(*training_step(layers.fused_gate)).notes
     assert re.match(r"2 feed-forward classes stay whole: instruction \d+, slice ", note)
     step, args = training_step(layers.separate)
-    graph = Graph.from_jax(step, *args, name="unnamed")
+    graph = from_jax(step, *args, name="unnamed")
     problem = Partitioning.build(graph, choose_cluster(devices=8), uneven="forbid")
     answer = expert(PartitionSpace.of(problem))  # 4 heads on 8 devices
     assert plan_of(answer) == by_layer({4: 1, 5: 0})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax_versions import jax_that_verifies
 
-from parenvs import Graph, ParenvsError
+from parenvs import ParenvsError, from_jax
 from parenvs.tasks.partition.classes import dimension_classes
 
 jax = jax_that_verifies()
@@ -31,7 +31,7 @@ MODELS = {
 def case(request):
     function, args = train_step(MODELS[request.param]())
     oracle = ShardyOracle(jax.jit(function, keep_unused=True).lower(*args))
-    graph = Graph.from_jax(function, *args)
+    graph = from_jax(function, *args)
     inputs = {
         (k, d): graph.dim_offset[t] + d
         for k, t in enumerate(graph.parameter_tensor)

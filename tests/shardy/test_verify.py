@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from jax_versions import jax_that_verifies
 
-from parenvs import Graph, ParenvsError, load_graph
+from parenvs import ParenvsError, from_hlo, from_jax, load_graph, verify
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import UnknownInstanceError
 from parenvs.instances import load_partitioning
-from parenvs.shardy import verify
-from parenvs.shardy.verify import verify_plan
+from parenvs.shardy.verify import _mesh, verify_plan
 from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
 from parenvs.tasks.partition.problem import REWARDS, Partitioning
 from parenvs.tasks.pipeline.plan import PipelinePlan
@@ -27,8 +26,8 @@ from expert_mixtures import training_step as mixture_step  # noqa: E402
 from jax import lax  # noqa: E402
 
 from parenvs.datasets.models import MODELS, vgg  # noqa: E402
+from parenvs.graph.formats.sources import proto_of  # noqa: E402
 from parenvs.graph.proto import Module, Wrapper  # noqa: E402
-from parenvs.shardy.module import proto_of  # noqa: E402
 
 
 def shape(*sizes):
@@ -70,7 +69,7 @@ def lowered():
 
 @pytest.fixture(scope="module")
 def graph():
-    return Graph.from_jax(mlp, *mlp_args())
+    return from_jax(mlp, *mlp_args())
 
 
 def plan_of(graph, partition, kind=PartitionPlan, devices=8, instance="mlp", rules="shardy"):
@@ -79,7 +78,7 @@ def plan_of(graph, partition, kind=PartitionPlan, devices=8, instance="mlp", rul
 
 
 def test_verify__a_legal_plan_agrees(graph, lowered):
-    verification = graph.verify(plan_of(graph, HIDDEN), lowered)
+    verification = verify(graph, plan_of(graph, HIDDEN), lowered)
     assert verification.agrees and verification.legal
     assert (verification.mesh, verification.decided, verification.compared) == (8, 1, 9)
     assert not (verification.disagreements or verification.reshards or verification.not_compared)
@@ -90,15 +89,15 @@ def test_verify__a_legal_plan_agrees(graph, lowered):
 
 
 def test_verify__a_batch_plan_agrees(graph, lowered):
-    verification = graph.verify(plan_of(graph, {"x": 0}, BatchPlan), lowered)
+    verification = verify(graph, plan_of(graph, {"x": 0}, BatchPlan), lowered)
     assert verification.agrees and verification.mesh == 2  # 10 samples
     assert verification.all_reduces == verification.predicted_all_reduces == 4
-    spread = graph.verify(plan_of(graph, {"x": 1}, BatchPlan), lowered)
+    spread = verify(graph, plan_of(graph, {"x": 1}, BatchPlan), lowered)
     assert spread.agrees  # "up" follows, unnamed
 
 
 def test_verify__a_missing_variable_is_found(graph, lowered):
-    verification = graph.verify(plan_of(graph, {"up": 1}), lowered)
+    verification = verify(graph, plan_of(graph, {"up": 1}), lowered)
     assert not verification.agrees and not verification.legal
     assert {(x.path, x.ours, x.shardy) for x in verification.disagreements} == {
         ("up_bias", (), (0,)),
@@ -112,14 +111,14 @@ def test_verify__a_missing_variable_is_found(graph, lowered):
 
 
 def test_verify__a_conflict_is_resharded(graph, lowered):
-    verification = graph.verify(plan_of(graph, {**HIDDEN, "down_bias": 0}), lowered)
+    verification = verify(graph, plan_of(graph, {**HIDDEN, "down_bias": 0}), lowered)
     assert verification.reshards and not verification.agrees and not verification.legal
     assert (
         verification.mesh == 4
         and "Shardy disagrees" in verification.text()
         and "Resharded: " in verification.text()
     )
-    alone = graph.verify(plan_of(graph, {"down": 1, "down_bias": 0}), lowered)
+    alone = verify(graph, plan_of(graph, {"down": 1, "down_bias": 0}), lowered)
     assert alone.agrees and not alone.reshards
 
 
@@ -131,9 +130,9 @@ def test_verify__every_kind_of_source_gives_the_same(graph, lowered, tmp_path):
     text = tmp_path / "c.txt"
     text.write_text(lowered.compiler_ir("hlo").as_hlo_text(), encoding="utf-8")
     plan = plan_of(graph, HIDDEN)
-    expected = graph.verify(plan, lowered)
-    assert graph.verify(plan, tmp_path / "a.pb") == expected
-    assert graph.verify(plan, str(tmp_path / "b.pb")) == expected
+    expected = verify(graph, plan, lowered)
+    assert verify(graph, plan, tmp_path / "a.pb") == expected
+    assert verify(graph, plan, str(tmp_path / "b.pb")) == expected
     for path in (tmp_path / "a.pb", text):  # the plan's own instance
         own = plan_of(load_graph(path), HIDDEN, instance=str(path))
         assert replace(verify_plan(own), instance="mlp") == expected
@@ -159,19 +158,19 @@ ENTRY main {
 """.replace("  ROOT", "  q2 = (f32[4,6], f32[4,8]) tuple(w, d)\n  ROOT"),
         encoding="utf-8",
     )
-    graph = Graph.from_hlo(path, variables=0, batch="x")
+    graph = from_hlo(path, variables=0, batch="x")
     second = graph.paths[1]
     plan = plan_of(graph, {second: 1, graph.paths[3]: 1}, instance=str(path))
-    verification = graph.verify(plan)  # to x through a copy, of which Shardy knows nothing
+    verification = verify(graph, plan)  # to x through a copy, of which Shardy knows nothing
     assert verification.agrees and verification.compared == 3
-    wrong = graph.verify(replace(plan, partition={second: 0}))
+    wrong = verify(graph, replace(plan, partition={second: 0}))
     assert [(x.path, x.shardy) for x in wrong.disagreements] == [(graph.paths[0], (1,))]
 
 
 def test_verify__what_is_named_when_reading_does_not_matter(lowered):
-    graph = Graph.from_jax(mlp, *mlp_args(), variables="up*", batch_size=5)
+    graph = from_jax(mlp, *mlp_args(), variables="up*", batch_size=5)
     plan = plan_of(graph, HIDDEN)
-    assert graph.verify(plan, lowered).agrees
+    assert verify(graph, plan, lowered).agrees
     with pytest.raises(ParenvsError, match="fingerprint"):
         verify_plan(plan, lowered)  # read with the defaults
 
@@ -181,14 +180,14 @@ def test_verify__classes_that_no_mesh_divides_are_left_out():
         return params["odd"].reshape(4, 9).sum(0), batch["x"] @ params["even"]
 
     args = {"odd": shape(9, 4), "even": shape(6, 8)}, {"x": shape(4, 6)}
-    graph, lowered = Graph.from_jax(function, *args), lower(function, *args)
-    both = graph.verify(plan_of(graph, {"odd": 0, "even": 1}), lowered)
+    graph, lowered = from_jax(function, *args), lower(function, *args)
+    both = verify(graph, plan_of(graph, {"odd": 0, "even": 1}), lowered)
     assert both.agrees and both.legal and both.mesh == 8
     assert (both.decided, both.compared) == (1, 2)
     assert both.not_compared == {"dimension 0 of odd": "size 4 in its class is no multiple of 8"}
     assert "Not compared: dimension 0 of odd" in both.text()
     assert both.all_reduces == both.predicted_all_reduces == 0  # the sum is left out as well
-    alone = graph.verify(plan_of(graph, {"odd": 0}), lowered)
+    alone = verify(graph, plan_of(graph, {"odd": 0}), lowered)
     assert not alone.agrees and alone.decided == 0  # nothing was checked
 
 
@@ -198,17 +197,17 @@ def test_verify__conflicts_show_as_reshards_alone_too():
     def function(params, batch):
         return batch["x"] @ params["w"]
 
-    graph, lowered = Graph.from_jax(function, *args), lower(function, *args)
-    verification = graph.verify(plan_of(graph, {"w": 1, "x": 0}), lowered)
+    graph, lowered = from_jax(function, *args), lower(function, *args)
+    verification = verify(graph, plan_of(graph, {"w": 1, "x": 0}), lowered)
     assert verification.reshards and not verification.disagreements and not verification.legal
     assert not verification.agrees and not verification.not_compared
     assert verification.mesh == 3  # no divisor of 8 divides both
-    contracted = graph.verify(plan_of(graph, {"w": 0}), lowered)
+    contracted = verify(graph, plan_of(graph, {"w": 0}), lowered)
     assert contracted.agrees and contracted.mesh == 3
 
 
 def test_verify__the_mesh_divides_what_can_be_divided():
-    mesh = verify._mesh
+    mesh = _mesh
     assert mesh(8, [64, 24]) == 8
     assert mesh(8, [12, 768]) == 4
     assert mesh(8, [3, 6]) == 3  # no divisor of 8 divides both
@@ -226,8 +225,8 @@ def test_verify__all_reduces_count_as_the_judge_does():
         return lax.scan(lambda c, _: (jnp.tanh(c @ params["w"] @ params["w"].T), None), x, length=5)
 
     args = {"w": shape(6, 8)}, {"x": shape(4, 6)}
-    graph = Graph.from_jax(function, *args)
-    verification = graph.verify(plan_of(graph, {"w": 1}), lower(function, *args))
+    graph = from_jax(function, *args)
+    verification = verify(graph, plan_of(graph, {"w": 1}), lower(function, *args))
     assert verification.agrees
     assert (
         verification.all_reduces == verification.predicted_all_reduces == 3
@@ -236,8 +235,8 @@ def test_verify__all_reduces_count_as_the_judge_does():
     def largest(params, batch):
         return jnp.argmax(batch["x"] @ params["w"], axis=1)
 
-    graph = Graph.from_jax(largest, *args)
-    verification = graph.verify(plan_of(graph, {"w": 1}), lower(largest, *args))
+    graph = from_jax(largest, *args)
+    verification = verify(graph, plan_of(graph, {"w": 1}), lower(largest, *args))
     assert verification.all_reduces == verification.predicted_all_reduces == 2  # values, indices
     assert "2 all-reduces, as predicted" in verification.text()
 
@@ -254,7 +253,7 @@ all-reduces: an argmax leaves two."""
 def test_verify__all_reduces_of_mixtures_of_experts(mixture):
     """Exact plans, plans of single classes and random ones: as many as Shardy inserts."""
     step, args = mixture_step(mixture)
-    graph, lowered = Graph.from_jax(step, *args), lower(step, *args)
+    graph, lowered = from_jax(step, *args), lower(step, *args)
     rng = np.random.default_rng(0)
     for rules in ("shardy", "automap"):
         problem = Partitioning.build(graph, choose_cluster(devices=8), rules, reward="step_time")
@@ -266,7 +265,7 @@ def test_verify__all_reduces_of_mixtures_of_experts(mixture):
                 one[label] = not one[problem.classes.rivals(label)].any()
             chosen.append(one)
         for one in chosen:
-            verification = graph.verify(problem.plan(one), lowered)
+            verification = verify(graph, problem.plan(one), lowered)
             assert verification.agrees
             assert verification.all_reduces == verification.predicted_all_reduces
     if mixture.__name__ in ALL_REDUCES:
@@ -289,9 +288,9 @@ def test_verify__clipped_gradients():
         return jax.tree.map(lambda w, g: w - g / jnp.maximum(norm, 1.0), params, gradients)
 
     args = {"up": shape(6, 8), "down": shape(8, 4)}, {"x": shape(10, 6)}
-    graph, lowered = Graph.from_jax(step, *args), lower(step, *args)
+    graph, lowered = from_jax(step, *args), lower(step, *args)
     plan = plan_of(graph, {"up": 1, "down": 0}, rules="automap")
-    verification = graph.verify(plan, lowered)
+    verification = verify(graph, plan, lowered)
     assert verification.agrees and verification.legal
     # The activations behind ``down``, and two parts of the norm.
     assert verification.all_reduces == verification.predicted_all_reduces == 3
@@ -305,7 +304,7 @@ def test_verify__exact_plan_of_a_shipped_graph_agrees(rules):
     assert verification.agrees and verification.mesh == 8 and verification.compared == 116
     assert verification.all_reduces == verification.predicted_all_reduces > 0
     incomplete = dict(sorted(plan.partition.items())[1:])
-    assert not problem.graph.verify(replace(plan, partition=incomplete)).agrees
+    assert not verify(problem.graph, replace(plan, partition=incomplete)).agrees
 
 
 def test_verify__random_legal_plans_agree(graph, lowered):
@@ -317,7 +316,7 @@ def test_verify__random_legal_plans_agree(graph, lowered):
         for label in rng.permutation(problem.decidable("all")):
             chosen[label] = not chosen[problem.classes.rivals(label)].any()
         plan = problem.plan(chosen)
-        verification = graph.verify(plan, lowered)
+        verification = verify(graph, plan, lowered)
         assert verification.agrees and verification.decided
         assert verification.all_reduces == verification.predicted_all_reduces
 
@@ -326,13 +325,13 @@ def test_verify__a_source_of_another_module(graph, tmp_path):
     other = lower(mlp, *mlp_args(width=16))
     plan = plan_of(graph, HIDDEN)
     with pytest.raises(ParenvsError, match="the lowered function: not the module that the plan's"):
-        graph.verify(plan, other)
+        verify(graph, plan, other)
     path = tmp_path / "other.pb"
     path.write_bytes(proto_of(other))
     with pytest.raises(ParenvsError, match=r"other\.pb: not the module"):
-        graph.verify(plan, path)
+        verify(graph, plan, path)
     with pytest.raises(ParenvsError, match="fingerprint: the plan is for"):
-        Graph.from_hlo(path).verify(plan, lowered)
+        verify(from_hlo(path), plan, lowered)
     with pytest.raises(ParenvsError, match="fingerprint: the plan is for"):
         verify_plan(plan, path)
 
@@ -359,27 +358,27 @@ def test_verify__sources_that_are_none(graph, lowered, tmp_path):
         verify_plan(plan)
     assert verify_plan(plan, lowered).agrees
     with pytest.raises(UnknownInstanceError, match="mlp"):
-        graph.verify(plan_of(graph, HIDDEN))
+        verify(graph, plan_of(graph, HIDDEN))
     with pytest.raises(ParenvsError, match=r"source: give what .* not 3"):
-        graph.verify(plan, 3)
+        verify(graph, plan, 3)
 
 
 def test_verify__plans_that_cannot_be_verified(graph, lowered):
     pipeline = PipelinePlan("mlp", graph.fingerprint, choose_cluster(devices=2), (1,), (1,))
     with pytest.raises(ParenvsError, match="not one of task 'pipeline-cut'"):
-        graph.verify(pipeline, lowered)
+        verify(graph, pipeline, lowered)
     with pytest.raises(ParenvsError, match="no variable or batch input 'upp'"):
-        graph.verify(plan_of(graph, {"upp": 1}), lowered)
+        verify(graph, plan_of(graph, {"upp": 1}), lowered)
     with pytest.raises(ParenvsError, match="has no dimension 2"):
-        graph.verify(plan_of(graph, {"up": 2}), lowered)
+        verify(graph, plan_of(graph, {"up": 2}), lowered)
     args = {"w": shape(1, 4)}, {"x": shape(4)}
 
     def flat(params, batch):
         return params["w"] + batch["x"]
 
-    graph = Graph.from_jax(flat, *args)
+    graph = from_jax(flat, *args)
     with pytest.raises(ParenvsError, match="has size 1"):
-        graph.verify(plan_of(graph, {"w": 0}), lower(flat, *args))
+        verify(graph, plan_of(graph, {"w": 0}), lower(flat, *args))
 
 
 def test_verify__optimised_modules_are_refused(lowered, tmp_path):
@@ -387,13 +386,13 @@ def test_verify__optimised_modules_are_refused(lowered, tmp_path):
     path.write_text(lowered.compile().as_text(), encoding="utf-8")
     graph = load_graph(path)
     with pytest.raises(ParenvsError, match=r"mhlo\.fusion, of which Shardy knows nothing"):
-        graph.verify(plan_of(graph, {}, instance=str(path)))
+        verify(graph, plan_of(graph, {}, instance=str(path)))
 
 
 def test_verify__without_jax(graph, lowered, monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     plan = plan_of(graph, HIDDEN)
-    for call in (lambda: graph.verify(plan, lowered), lambda: verify_plan(plan)):
+    for call in (lambda: verify(graph, plan, lowered), lambda: verify_plan(plan)):
         with pytest.raises(ParenvsError, match=r"needs the extra 'jax'.*pip install 'parenvs\[jax"):
             call()
 
@@ -403,4 +402,4 @@ def test_verify__with_a_jax_that_is_too_old(graph, lowered, monkeypatch):
 
     monkeypatch.delattr(jax.extend.mlir, "hlo_to_stablehlo")
     with pytest.raises(ParenvsError, match=r"has no jax\.extend.mlir\.hlo_to_stablehlo"):
-        graph.verify(plan_of(graph, HIDDEN), lowered)
+        verify(graph, plan_of(graph, HIDDEN), lowered)

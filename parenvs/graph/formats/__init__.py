@@ -1,1 +1,1 @@
-"""Forms that modules come in besides the HLO of a front end: dumps of XLA's, and StableHLO."""
+"""Forms that modules come in, and the functions that make a graph of each."""

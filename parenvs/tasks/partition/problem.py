@@ -115,7 +115,7 @@ class Partitioning:
         if not len(graph.weights):
             raise ParenvsError(
                 f"{graph.name}: no trainable variable; read the module with "
-                "Graph.from_hlo(path, variables=...), an argument's index or globs over parameter "
+                "from_hlo(path, variables=...), an argument's index or globs over parameter "
                 "paths, save it as .npz and give that"
             )
         how = Step.of(cluster, **step).on(graph)

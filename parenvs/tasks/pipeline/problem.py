@@ -82,7 +82,7 @@ class Pipeline(ChainSums):
             raise ProfileError(
                 f"profile {self.profile.name}: its seconds are those of a {timed.name}, but "
                 f"{self.cluster} has {device.name} devices; make the chain anew with "
-                "StageProfile.from_graph(graph, cluster.device) or Graph.pipeline(cluster)"
+                "StageProfile.from_graph(graph, cluster.device) or parenvs.problem(graph, cluster)"
             )
         whole = isinstance(self.micro_batches, (int, np.integer))
         if not (whole and 1 <= self.micro_batches <= MOST_MICRO_BATCHES):

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from parenvs import judge
+from parenvs import judge, problem
 from parenvs.errors import HloError
 from parenvs.graph.formats.text import parse
 from parenvs.graph.graph import Graph
@@ -64,9 +64,10 @@ def test_found__loop_over_very_many_layers(trips):
     graph = read(LAYERS.replace("TRIPS", str(trips)))
     begin = time.process_time()
     with pytest.warns(UserWarning, match="its loops stay rolled"):
-        graph.pipeline("1x2:v100", micro_batch=1)
+        problem(graph, "1x2:v100", micro_batch=1)
     assert time.process_time() - begin < 1
-    assert len(read(LAYERS.replace("TRIPS", "3")).pipeline("1x2:v100", micro_batch=1).profile) > 3
+    few = read(LAYERS.replace("TRIPS", "3"))
+    assert len(problem(few, "1x2:v100", micro_batch=1).profile) > 3
 
 
 def test_found__numbers_that_double():
@@ -98,8 +99,8 @@ ENTRY main {
 }
 """
     )
-    problem = graph.partitioning("1x2:v100", reward="step_time")
-    report = judge(problem.plan(np.zeros(len(problem.counts()), dtype=bool)), problem)
+    timed = problem(graph, "1x2:v100", "operator-partition", reward="step_time")
+    report = judge(timed.plan(np.zeros(len(timed.counts()), dtype=bool)), timed)
     assert (report.step_seconds, report.utilisation, report.value()) == (0, 0, 0)
     assert report.to_json()["values"] == {"paper": report.value("paper"), "step_time": 0}
 

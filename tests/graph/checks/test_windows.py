@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from parenvs import from_jax
 from parenvs.errors import HloError
 from parenvs.graph.checks.shapes import CHECKS, NOT_CHECKED, check_shapes
 from parenvs.graph.flops import OPCODES
-from parenvs.graph.graph import Graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nothing tells whether")
 jax = pytest.importorskip("jax")
@@ -62,7 +62,7 @@ def test_windows__every_opcode_is_checked_or_listed():
 @pytest.mark.parametrize("start", STARTS)
 def test_windows__results_of_jax(start):
     names = [name for name in CASES if name.startswith(start)]
-    graphs = [Graph.from_jax(CASES[name][0], *CASES[name][1]) for name in names[:6]]
+    graphs = [from_jax(CASES[name][0], *CASES[name][1]) for name in names[:6]]
     assert sum(map(check_against_neighbours, graphs)) or not names
 
 
@@ -104,5 +104,5 @@ def test_windows__drawn(drawn):
     draw, counts = random.Random(7), []
     for _ in range(20):
         function, *args = drawn(draw)
-        counts.append(check_against_neighbours(Graph.from_jax(function, *args)))
+        counts.append(check_against_neighbours(from_jax(function, *args)))
     assert sum(count > 0 for count in counts) > 15  # JAX leaves out what has no elements

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from torch_agreement import agreement  # noqa: E402
 from torch_modules import MODULES, Encoder, Gpt  # noqa: E402
 
-from parenvs import Partitioning  # noqa: E402
+from parenvs import Partitioning, verify  # noqa: E402
 from parenvs.cluster import choose_cluster  # noqa: E402
 from parenvs.graph.graph import Phase, Role  # noqa: E402
 from parenvs.graph.pytorch.read import lower_module  # noqa: E402
@@ -56,7 +56,7 @@ def test_gpt__splits_as_megatron_does_and_costs_what_pytorch_counts():
             "mlp/0/weight": 0, "mlp/0/bias": 0, "mlp/2/weight": 1,
         },
     )  # fmt: skip
-    found = graph.verify(plan, lowered)
+    found = verify(graph, plan, lowered)
     assert found.agrees and found.all_reduces == found.predicted_all_reduces
     dots = (graph.opcode == graph.opcodes.index("dot")) & (graph.phase == Phase.FORWARD)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
@@ -77,7 +77,7 @@ def test_encoder__heads_that_pytorch_merges_with_the_batch_can_be_split():
             "mixing/out_proj/weight": 1, "linear1/weight": 0, "linear2/weight": 1,
         },
     )  # fmt: skip
-    assert graph.verify(plan, lowered).agrees
+    assert verify(graph, plan, lowered).agrees
 
 
 def test_roles__are_the_modules_own():

@@ -1,4 +1,4 @@
-"""``Graph.from_torch``, the command's way to a module, losses, optimisers, and what is refused."""
+"""``from_torch``, the command's way to a module, losses, optimisers, and what is refused."""
 
 import sys
 
@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", "2.9", reason="extra torch")
 jax = pytest.importorskip("jax", reason="extra jax")
 
-from parenvs import Graph, ParenvsError  # noqa: E402
+from parenvs import ParenvsError, from_torch  # noqa: E402
 from parenvs.graph.graph import Role  # noqa: E402
 from parenvs.graph.proto import ELEMENT_TYPES  # noqa: E402
 from parenvs.graph.python_source import graph_of  # noqa: E402
@@ -31,7 +31,7 @@ BATCH = torch.ones(8, 4)
 
 def error_of(module, *inputs, **keywords):
     with pytest.raises(ParenvsError) as caught:
-        Graph.from_torch(module, *inputs, **keywords)
+        from_torch(module, *inputs, **keywords)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -39,14 +39,14 @@ def error_of(module, *inputs, **keywords):
 def test_from_torch__allocates_nothing_of_a_huge_module():
     with torch.device("meta"):
         module = Dense(200_000)  # 160 GB
-    graph = Graph.from_torch(module, torch.ones(2, 200_000, device="meta"), optimiser="sgd")
+    graph = from_torch(module, torch.ones(2, 200_000, device="meta"), optimiser="sgd")
     assert graph.parameter_bytes == 4 * 200_000 * 200_001
 
 
 def test_from_torch__takes_a_loss_keywords_and_options_of_reading():
     with pytest.warns(UserWarning, match="no loss, so the mean square of its output stands in"):
-        Graph.from_torch(Dense(), BATCH, optimiser="sgd")
-    graph = Graph.from_torch(
+        from_torch(Dense(), BATCH, optimiser="sgd")
+    graph = from_torch(
         Dense(), BATCH, scale=torch.ones(4), loss=torch.nn.functional.mse_loss, targets=(BATCH,),
         reading={"frozen": "dense/weight", "name": "mine"},
     )  # fmt: skip
@@ -57,7 +57,7 @@ def test_from_torch__takes_a_loss_keywords_and_options_of_reading():
 
 def test_from_torch__keeps_masters_of_half_weights():
     module = Dense(returned=lambda y, x: y.square().mean()).bfloat16()
-    graph = Graph.from_torch(module, BATCH.bfloat16(), masters=True)
+    graph = from_torch(module, BATCH.bfloat16(), masters=True)
     kinds = {
         path: ELEMENT_TYPES[int(graph.element_type[t])][0]
         for path, t in zip(graph.paths, graph.parameter_tensor.tolist(), strict=True)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from parenvs import instances
 from parenvs.core.plan import ILLEGAL
 from parenvs.envs.base import RENDER_MODES, PlanEnv, warn_infeasible, whole_number
-from parenvs.envs.loading import load_partitioning
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
 from parenvs.tasks.partition.formulas import paper_reward
@@ -318,10 +318,10 @@ class OperatorPartitionEnv(PartitionEnv):
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
         if problem is None:
-            problem = load_partitioning(
-                instance, devices, cluster, rules, uneven, PartitionPlan.task, reward,
-                micro_batch=micro_batch, micro_batches=micro_batches, recompute=recompute,
-                memory_limit=memory_limit,
+            problem = instances.problem(
+                instance, cluster, PartitionPlan.task, devices=devices, rules=rules, uneven=uneven,
+                reward=reward, micro_batch=micro_batch, micro_batches=micro_batches,
+                recompute=recompute, memory_limit=memory_limit,
             )  # fmt: skip
         space = PartitionSpace.of(_checked(problem, PartitionPlan), linkage)
         super().__init__(space, masked, memory, render_mode)
@@ -390,10 +390,10 @@ class DataParallelEnv(PartitionEnv):
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
         if problem is None:
-            problem = load_partitioning(
-                instance, devices, cluster, rules, uneven, BatchPlan.task, reward,
-                micro_batch=micro_batch, micro_batches=micro_batches, recompute=recompute,
-                memory_limit=memory_limit,
+            problem = instances.problem(
+                instance, cluster, BatchPlan.task, devices=devices, rules=rules, uneven=uneven,
+                reward=reward, micro_batch=micro_batch, micro_batches=micro_batches,
+                recompute=recompute, memory_limit=memory_limit,
             )  # fmt: skip
         space = PartitionSpace.of(_checked(problem, BatchPlan), linkage=False)
         super().__init__(space, masked, memory, render_mode)

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from parenvs import instances
 from parenvs.cluster import SYNC_METHODS
 from parenvs.core.plan import ILLEGAL
 from parenvs.envs.base import PlanEnv, pipeline_so_far, warn_infeasible, whole_number
-from parenvs.envs.loading import load_pipeline
 from parenvs.graph.graph import Graph
-from parenvs.instances import PIPELINE_OPTIONS
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace
 from parenvs.tasks.pipeline.game.cut_kernel import NOTHING, SettledStages, kernel_of
@@ -94,7 +93,14 @@ class PipelineCutEnv(PlanEnv):
     * v0: first version.
     """
 
-    OPTIONS = ("instance", "cluster", *PIPELINE_OPTIONS, "radius", "candidates", "problem")
+    OPTIONS = (
+        "instance",
+        "cluster",
+        *instances.PIPELINE_OPTIONS,
+        "radius",
+        "candidates",
+        "problem",
+    )
     OF_PROBLEM = ("problem", "space", "kernel")
 
     _chain: list[int]  # the kernel's index of the start, and the candidates cut so far
@@ -123,7 +129,7 @@ class PipelineCutEnv(PlanEnv):
         """Load the instance and find its candidates; see the class for the arguments."""
         super().__init__(render_mode)
         if problem is None:
-            problem = load_pipeline(
+            problem = instances.problem(
                 instance,
                 cluster,
                 stages=stages,

@@ -26,7 +26,6 @@ from parenvs.envs.base import (
     pipeline_so_far,
     whole_number,
 )
-from parenvs.envs.loading import load_pipeline
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
 from parenvs.graph.graph import Graph
 from parenvs.tasks.pipeline import formulas
@@ -476,7 +475,7 @@ class PipelinePlanEnv(PlanEnv):
         settings = {**settings, "cluster": Cluster.parse(settings["cluster"])}
         if settings["stages"] is None:
             settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
-        return playable(load_pipeline(**settings))
+        return playable(instances.problem(**settings))
 
 
 def is_set(instance: Any, member: bool = False) -> bool:
