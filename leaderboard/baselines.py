@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from parenvs.agents.names import STEPS, TRAINED
 from parenvs.errors import ParenvsError, did_you_mean
+from parenvs.leaderboard.kind import Description, Planner
 from parenvs.leaderboard.kinds import KINDS
-from parenvs.leaderboard.kinds.base import Description, Planner
 from parenvs.leaderboard.tasks import Task
 
 _PRETRAINED_ON = ("generated", "plan-validation")

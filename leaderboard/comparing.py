@@ -11,15 +11,10 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from parenvs.leaderboard.check import DIGITS, Standing
 from parenvs.leaderboard.problem import TOLERANCE
 from parenvs.leaderboard.verdicts import PlanState, Verdict
-from parenvs.tasks.elastic.entries import PolicyReport
-from parenvs.tasks.pipeline.problem import Report
 
 
 @dataclass(frozen=True)
@@ -79,10 +74,9 @@ def turned(standings: Sequence[Standing]) -> dict[str, set[str]]:
     costs: dict[str, list[tuple[bool, float, str]]] = {}
     for standing in standings:
         for verdict in standing.checked.verdicts:
-            if verdict.state == PlanState.LEGAL and isinstance(verdict.report, Report):
-                row = (
-                    verdict.reaches, verdict.report.simulated_seconds, standing.checked.entry.entry
-                )  # fmt: skip
+            seconds = simulated(verdict)
+            if seconds is not None:
+                row = (verdict.reaches, seconds, standing.checked.entry.entry)
                 costs.setdefault(verdict.problem.name, []).append(row)
     found = {}
     for problem, rows in costs.items():
@@ -98,9 +92,7 @@ def turned(standings: Sequence[Standing]) -> dict[str, set[str]]:
 
 def simulated(verdict: Verdict) -> float | None:
     """Return the simulated seconds of a plan; None if there is no plan or no simulation."""
-    if verdict.state == PlanState.LEGAL and isinstance(verdict.report, Report):
-        return verdict.report.simulated_seconds
-    return None
+    return verdict.problem.simulated(verdict.report) if verdict.state == PlanState.LEGAL else None
 
 
 def _simulated_score(standing: Standing) -> float | None:
@@ -123,7 +115,7 @@ def _same_plans(standings: Sequence[Standing]) -> dict[str, str]:
     groups: dict[str, list[Standing]] = {}
     for standing in standings:
         plans = {
-            verdict.problem.name: _decided(verdict)
+            verdict.problem.name: verdict.problem.decided(verdict.report)
             for verdict in standing.checked.verdicts
             if verdict.state == PlanState.LEGAL
         }
@@ -141,12 +133,3 @@ def _same_plans(standings: Sequence[Standing]) -> dict[str, str]:
 def _seniority(standing: Standing) -> tuple[bool, str]:
     entry = standing.checked.entry
     return entry.authors != ("parenvs",), entry.entry
-
-
-def _decided(verdict: Verdict) -> Any:
-    """Return what a plan decides, JSON types."""
-    report = verdict.report
-    if isinstance(report, PolicyReport):
-        return [np.asarray(run.plans).tolist() for run in report.runs]
-    content = report.plan.to_json()
-    return {key: content.get(key) for key in verdict.problem.decisions}

@@ -113,6 +113,9 @@ class TaskProblem(ABC):
     """Fields of a plan file that are the planner's choice; the others are the problem's."""
     optional: ClassVar[Mapping[str, Any]] = {}
     """Fields that a plan file may leave out -> what it then means."""
+    page: ClassVar[str | None] = None
+    """``"module:function"`` that shows a plan on a web page: takes the problem's name and the
+    judge's report, returns a ``PlanPage``; imported on first use. None shows nothing."""
 
     @abstractmethod
     def load(self) -> Any:
@@ -206,6 +209,15 @@ class TaskProblem(ABC):
     def judge(self, plan: Plan) -> Any:
         """Judge a plan on this problem."""
         return judge(plan, self.target)  # type: ignore[call-overload]
+
+    def decided(self, report: Any) -> Any:
+        """Return what a judged plan decides, JSON types."""
+        content = report.plan.to_json()
+        return {key: content.get(key) for key in self.decisions}
+
+    def simulated(self, report: Any) -> float | None:
+        """Return the simulated seconds of a legal plan; None where nothing is simulated."""
+        return None
 
     def score(self, cost: float) -> float:
         """Return ``reference / cost``: above 1 only for better plans than one without proof."""

@@ -28,8 +28,8 @@ from typing import TypeAlias
 from parenvs.agents.learning.distributed.tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.files import locked, write_text
+from parenvs.leaderboard.kind import SECONDS
 from parenvs.leaderboard.kinds import KINDS
-from parenvs.leaderboard.kinds.base import SECONDS
 from parenvs.leaderboard.problem import TOLERANCE, Reference, TaskProblem
 from parenvs.leaderboard.tasks import Task, TaskList, read_tasks, tasks_file
 from parenvs.markdown import table

@@ -71,7 +71,7 @@ def methods_page(known: TaskList, entries: Sequence[CheckedEntry], seed: int) ->
 
 def _section(task: Task, standings: Sequence[Standing]) -> list[str]:
     """Return title, description and tables of a task."""
-    parts = [f"## {task.name}", _about(task)]
+    parts = [f"## {task.name}", f"{about(task)}{_beside(task)}"]
     if not standings:
         return [*parts, "No entry yet."]
     marks = compare(standings)
@@ -182,32 +182,26 @@ def _added_row(standing: Standing, verdict: Verdict) -> list[str]:
     ]
 
 
-def _about(task: Task) -> str:
-    """Return a paragraph about a task."""
-    problems = task.counted.values()
-    proven = sum(p.reference.proven for p in problems)
+def about(task: Task) -> str:
+    """Return what a task is and how its scores come about, in sentences."""
+    problems, scoring = task.counted.values(), kind_of(task.name).scoring
+    proven = sum(problem.reference.proven for problem in problems)
+    if not scoring and proven < len(problems):
+        scoring = "A plan better than a reference without proof scores above 1."
     words = (
         f"{task.title} Cost: {task.cost}. Trivial plan: {task.trivial}. {len(problems)} "
         f"problems, {proven} with a proven optimum."
     )
-    kind = kind_of(task.name)
-    if kind.mean == "arithmetic":
-        words += (
-            " The reference is the hindsight optimum of the same courses. Score of a problem: "
-            "samples / those of the reference, 0 if that is less than nothing; of the task: the "
-            f"arithmetic mean. `{kind.figures[0].title}`: {kind.figures[0].words}."
-        )
-    elif kind.figures and proven < len(problems):
-        words += (
-            " A plan better than a reference without proof scores above 1. `certified`: "
-            f"{kind.figures[0].words}."
-        )
-    if len(problems) < len(task.problems):
-        words += (
-            f" {len(task.problems) - len(problems)} more problems, whose files users add, are in "
-            "[contest.md](contest.md)."
-        )
-    return words
+    more = len(task.problems) - len(problems)
+    added = f"{more} more problems, whose files users add, do not count." if more else ""
+    return " ".join(filter(None, (words, scoring, added)))
+
+
+def _beside(task: Task) -> str:
+    """Return what stands beside the score, in sentences."""
+    words = "".join(f" `{x.title}`: {x.words}." for x in kind_of(task.name).figures if not x.added)
+    has_added = len(task.counted) < len(task.problems)
+    return words + " Problems that do not count: [contest.md](contest.md)." * has_added
 
 
 def _row(standing: Standing, own: Sequence[str], marks: Marks) -> list[str]:

@@ -10,8 +10,8 @@ from parenvs.agents.names import STEPS
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.leaderboard.baselines import agents, learned_from, planner
 from parenvs.leaderboard.entry import Entry, holds
+from parenvs.leaderboard.kind import ONE, Planner
 from parenvs.leaderboard.kinds import KINDS
-from parenvs.leaderboard.kinds.base import ONE, Planner
 from parenvs.leaderboard.problem import TaskProblem
 from parenvs.leaderboard.reading import cleaned
 from parenvs.leaderboard.tasks import tasks

@@ -1,7 +1,7 @@
 """The tasks, a module for each kind: problems, references, agents; a new task is a new module."""
 
+from parenvs.leaderboard.kind import TaskKind
 from parenvs.leaderboard.kinds import drawn
-from parenvs.leaderboard.kinds.base import TaskKind
 from parenvs.tasks.elastic import entries as elastic
 from parenvs.tasks.hybrid import entries as hybrid
 from parenvs.tasks.order import entries as ordering

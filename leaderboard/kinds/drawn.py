@@ -17,7 +17,7 @@ from parenvs.datasets.pipeline.generators import draw
 from parenvs.datasets.sharding.drawing import FAMILIES as SHARDINGS
 from parenvs.datasets.sharding.drawing import drawn as drawn_sharding
 from parenvs.errors import ParenvsError
-from parenvs.leaderboard.kinds.base import CERTIFIED, Instances, TaskKind
+from parenvs.leaderboard.kind import CERTIFIED, Instances, TaskKind
 from parenvs.leaderboard.problem import BOUND, OPTIMAL, TOLERANCE, UNKNOWN, Reference, TaskProblem
 from parenvs.tasks.hybrid.entries import HybridProblem
 from parenvs.tasks.hybrid.plan import HybridPlan

@@ -10,9 +10,7 @@ from pathlib import Path
 from parenvs.errors import ParenvsError
 from parenvs.files import locked, remove_leftovers, replacing_folder
 from parenvs.leaderboard.check import CheckedEntry, ranking
-from parenvs.leaderboard.site.entry import entry_page
-from parenvs.leaderboard.site.html import GENERATOR
-from parenvs.leaderboard.site.index import index_page, task_page
+from parenvs.leaderboard.site.pages import GENERATOR, entry_page, index_page, task_page
 from parenvs.leaderboard.tasks import TaskList
 
 ASSETS = ("style.css", "table.js", "theme.js")

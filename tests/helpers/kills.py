@@ -40,7 +40,7 @@ def write(kind, path, number):
     elif kind == "checkpoint":
         save_checkpoint(path, number)
     else:
-        from parenvs.leaderboard.site.html import GENERATOR
+        from parenvs.leaderboard.site.pages import GENERATOR
         from parenvs.leaderboard.site.writer import write_folder
 
         pages = {f"entries/e{i}.html": str(number) * 5000 for i in range(20)}

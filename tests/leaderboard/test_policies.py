@@ -25,7 +25,7 @@ from parenvs.leaderboard.tasks import tasks
 from parenvs.leaderboard.verdicts import PlanState
 from parenvs.tasks.elastic.entries import AGENTS, policy
 from parenvs.tasks.elastic.run import follow
-from parenvs.tasks.elastic.view.page import policy_figure
+from parenvs.tasks.elastic.view.page import page
 
 FOLDER = Path(__file__).parents[2] / "leaderboard" / "submissions" / "elastic"
 CHAIN, OTHER = "elastic-test/bulk-gpt-1.5b-000", "elastic-test/growth-bert-large-001"
@@ -391,12 +391,14 @@ def test_elastic__every_agent_is_a_policy_and_is_entered():
 
 def test_site__a_policy_is_drawn():
     """A picture with a name for readers without eyes, and a row for each course."""
-    problem = tasks().task("elastic").problems[CHAIN]
-    text = policy_figure(CHAIN, problem.hindsight())
-    assert f'aria-label="Nodes over time of {CHAIN}, and those in use"' in text
-    assert text.count("<tr") == 3 and text.count("<path") == 2
-    run = problem.hindsight().runs[0]
-    assert f"{run.total:,.0f}" in text and f"{100 * run.share:.2f} %" in text
+    report = tasks().task("elastic").problems[CHAIN].hindsight()
+    shown = page(CHAIN, report)
+    (picture,), (table,) = shown.figures[0].pictures, shown.tables
+    assert picture.words == f"Nodes over time of {CHAIN}, and those in use"
+    assert [shape.element for shape in picture.shapes] == ["path", "path"]
+    assert len(table.rows) == len(report.runs) == 2
+    run, words = report.runs[0], [cell.words for cell in table.rows[0]]
+    assert f"{run.total:,.0f}" in words and f"{100 * run.share:.2f} %" in words
 
 
 def test_check__content_decides_how_an_entry_is_judged():

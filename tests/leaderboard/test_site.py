@@ -13,9 +13,8 @@ from parenvs.cli import app as cli
 from parenvs.errors import ParenvsError
 from parenvs.leaderboard.check import PlanState, check, ranking
 from parenvs.leaderboard.entry import load_entry
-from parenvs.leaderboard.site import site_files, write_site
-from parenvs.leaderboard.site.entry import entry_page
-from parenvs.leaderboard.site.html import Markup, facts, markup, page, tag, web_link
+from parenvs.leaderboard.site import pages, site_files, write_site
+from parenvs.leaderboard.site.pages import GENERATOR, entry_page
 from parenvs.leaderboard.site.writer import ASSETS, write_folder
 from parenvs.leaderboard.tasks import TaskList, tasks
 
@@ -199,7 +198,7 @@ def test_site__plans_of_other_kinds_are_told(files, known):
 
 def test_site__scores_are_the_ranking(files, entries, known):
     for name, task in known.tasks.items():
-        rows = re.findall(r"<tr data-learned=.*?</tr>", files[f"tasks/{name}.html"])
+        rows = re.findall(r"<tr data-learned=.*?</tr>", files[f"tasks/{name}.html"], re.S)
         standings = ranking(task, entries)
         assert len(rows) == len(standings)
         for row, standing in zip(rows, standings, strict=True):
@@ -274,21 +273,26 @@ def test_site__a_name_that_leads_out_of_the_folder_is_refused(known, entries, tm
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("address", ["javascript:alert(1)", "data:text/html,x", "//a", "http:x"])
-def test_site__other_links_are_text(address):
-    assert web_link(address, "x") == "x"
+def test_site__only_links_to_the_web_are_links(entries):
+    checked = entries[0]
+    for address in ("javascript:alert(1)", "data:text/html,x", "//a", "http:x", 'https://a" b'):
+        entry = replace(checked.entry, link=address)
+        parsed = Page(entry_page(ranking(checked.task, [replace(checked, entry=entry)])[0], 1))
+        assert address in parsed.texts and address not in [x["href"] for x in parsed.all("a")]
 
 
-def test_site__markup_escapes_all_but_markup():
-    assert tag("p", "<&\"'", title="<&\"'") == (
-        '<p title="&lt;&amp;&quot;&#x27;">&lt;&amp;&quot;&#x27;</p>'
-    )
-    assert (
-        tag("input", hidden=True, value=None, id=False, data_n=1.5) == '<input hidden data-n="1.5">'
-    )
-    assert markup("<", Markup("<"), None, 1, ["&", (tag("b"),)]) == "&lt;<1&amp;<b></b>"
-    assert "&lt;b&gt;" in facts([("<b>", "x")])
-    assert "<title>&lt;x&gt;</title>" in page("<x>", [], 0)
+def test_site__templates_leave_nothing_unescaped():
+    """What is marked as safe, or escapes by hand, would be a way past the autoescape."""
+    for path in (Path(pages.__file__).parent / "templates").iterdir():
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"\|\s*(safe|e|escape|tojson)\b|autoescape |Markup", text), path
+
+
+def test_site__a_plan_without_a_page_is_told_by_its_verdict(known, entries, monkeypatch):
+    checked = next(e for e in entries if e.entry.entry == "even")
+    monkeypatch.setattr(type(checked.verdicts[0].problem), "page", None)
+    text = site_files(known, [checked])["entries/pipeline-cut/even.html"]
+    assert "<figure>" not in text and text.count(">Cost ") + text.count("<p>Cost ") >= 5
 
 
 def test_site__equal_entries_give_equal_files(files, known, entries):
@@ -342,7 +346,7 @@ def test_site__an_interruption_leaves_the_old_folder(known, entries, tmp_path, m
 
 
 def test_site__only_a_site_is_replaced(tmp_path):
-    files = {"index.html": page("x", [], 0)}
+    files = {"index.html": f'<meta name="generator" content="{GENERATOR}">'}
     folder = tmp_path / "home"
     folder.mkdir()
     write_folder(folder, files)  # empty before

@@ -15,7 +15,7 @@ from parenvs.agents.elastic.exact import hindsight, optimal
 from parenvs.agents.elastic.rules import AHEAD, RULES, LookAhead
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
-from parenvs.leaderboard.kinds.base import ONE, Description, Figure, Instances, TaskKind
+from parenvs.leaderboard.kind import ONE, Description, Figure, Instances, TaskKind
 from parenvs.leaderboard.policies.formats import OBSERVATION, OWN
 from parenvs.leaderboard.policies.play import Plans, load, seeds
 from parenvs.leaderboard.problem import OPTIMAL, UNKNOWN, Reference, TaskProblem
@@ -55,6 +55,7 @@ class ElasticProblem(TaskProblem):
     """Nodes that come and go; settings: tier, model, courses, seed, and of chains the optimum."""
 
     decisions = ()
+    page = "parenvs.tasks.elastic.view.page:page"
 
     def load(self) -> Elastic:
         """See ``TaskProblem.load``."""
@@ -120,6 +121,10 @@ class ElasticProblem(TaskProblem):
     def cost(self, report: PolicyReport) -> float:
         """See ``TaskProblem.cost``: the share of the ideal that is lost."""
         return 1.0 - report.share
+
+    def decided(self, report: PolicyReport) -> Any:
+        """See ``TaskProblem.decided``: the plans in force on each course."""
+        return [np.asarray(run.plans).tolist() for run in report.runs]
 
     def score(self, cost: float) -> float:
         """Return the share of the hindsight optimum's samples; 0 for less than nothing."""
@@ -363,6 +368,9 @@ TASKS = {
         figures=(OF_OPTIMAL,),
         policy=policy,
         mean="arithmetic",
+        scoring="The reference is the hindsight optimum of the same courses. Score of a problem: "
+        "samples / those of the reference, 0 if that is less than nothing; of the task: the "
+        "arithmetic mean.",
     )
 }
 """Tasks of this kind."""

@@ -23,7 +23,7 @@ from parenvs.datasets.hybrid.drawing import FAMILIES
 from parenvs.datasets.hybrid.servers import TIERS
 from parenvs.datasets.references import references
 from parenvs.errors import InfeasibleError
-from parenvs.leaderboard.kinds.base import (
+from parenvs.leaderboard.kind import (
     BEST_KNOWN,
     CERTIFIED,
     ONE,
@@ -58,6 +58,7 @@ class HybridProblem(TaskProblem):
         "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert", "servers",
         "stages",
     )  # fmt: skip
+    page = "parenvs.tasks.hybrid.view.page:page"
     optional: ClassVar[Mapping[str, Any]] = {
         "p2p": SENDS[0],
         "gradient_bytes": 4,

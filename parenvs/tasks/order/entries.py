@@ -12,7 +12,7 @@ from parenvs.agents.order import exact_order, heuristics
 from parenvs.agents.order.references import FEW, JUDGED, ORDER_REFERENCES
 from parenvs.datasets.order.drawing import TIERS
 from parenvs.datasets.references import ORDERS, references
-from parenvs.leaderboard.kinds.base import (
+from parenvs.leaderboard.kind import (
     BEST_KNOWN,
     CERTIFIED,
     ONE,
@@ -41,6 +41,7 @@ class OrderProblem(TaskProblem):
 
     plan_class = OrderPlan
     decisions = ("order",)
+    page = "parenvs.tasks.order.view.page:page"
 
     def load(self) -> Order:
         """See ``TaskProblem.load``."""

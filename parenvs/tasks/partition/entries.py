@@ -12,7 +12,7 @@ from parenvs.cluster import Cluster, choose_cluster
 from parenvs.core.plan import Plan
 from parenvs.errors import shown
 from parenvs.instances import PAPER, STEP_OPTIONS, load_graph, load_partitioning
-from parenvs.leaderboard.kinds.base import (
+from parenvs.leaderboard.kind import (
     ONE,
     PROVEN,
     TRAINED_AGENTS,
@@ -38,6 +38,7 @@ class PartitionProblem(TaskProblem):
 
     plan_class: ClassVar[type[PartitionPlan]] = PartitionPlan
     decisions = ("partition",)
+    page = "parenvs.tasks.partition.view.page:page"
     optional: ClassVar[Mapping[str, Any]] = {
         "rules": "shardy", "uneven": "pad", "micro_batches": 1, "recompute": "none",
     }  # fmt: skip

@@ -13,7 +13,7 @@ from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Plan
 from parenvs.instances import PAPER, load_graph, load_profile
-from parenvs.leaderboard.kinds.base import (
+from parenvs.leaderboard.kind import (
     ONE,
     PROVEN,
     SECONDS,
@@ -34,6 +34,7 @@ class PipelineProblem(TaskProblem):
 
     plan_class = PipelinePlan
     decisions = ("cuts", "device_cuts")
+    page = "parenvs.tasks.pipeline.view.page:page"
 
     @property
     def stages(self) -> int:
@@ -94,6 +95,10 @@ class PipelineProblem(TaskProblem):
     def cost(self, report: Report) -> float:
         """See ``TaskProblem.cost``: seconds of a step."""
         return report.length_seconds
+
+    def simulated(self, report: Report) -> float:
+        """See ``TaskProblem.simulated``: the 1F1B schedule of a step."""
+        return report.simulated_seconds
 
     def trivial_cost(self) -> float:
         """See ``TaskProblem.trivial_cost``: one device does everything, whatever its memory."""

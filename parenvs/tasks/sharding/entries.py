@@ -18,7 +18,7 @@ from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, one_line
 from parenvs.instances import load_partitioning
-from parenvs.leaderboard.kinds.base import (
+from parenvs.leaderboard.kind import (
     CERTIFIED,
     PROVEN,
     Description,
@@ -83,6 +83,7 @@ class ShardingProblem(TaskProblem):
 
     plan_class = ShardingPlan
     decisions = ("strategies",)
+    page = "parenvs.tasks.sharding.view.page:page"
 
     @property
     def added(self) -> bool:

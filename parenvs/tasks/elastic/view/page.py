@@ -1,87 +1,77 @@
-"""What a policy did on the courses of a problem: nodes and plans over time, and what it earned."""
+"""What a policy did on the courses of a problem: nodes over time, and what it earned."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from parenvs.leaderboard.site.html import Markup, markup, scrolling, tag
-from parenvs.leaderboard.site.sortable_table import Column, Field, Row, number, sortable_table
-from parenvs.tasks.elastic.entries import PolicyReport
 from parenvs.tasks.elastic.run import Run
-from parenvs.tasks.pipeline.view.page import WIDTH
+from parenvs.view.web import WIDTH, Cell, Figure, Picture, PlanPage, Table, shape
 
-_TALL = 80
+if TYPE_CHECKING:
+    from parenvs.tasks.elastic.entries import PolicyReport
+
+_HEIGHT = 80
 """Height of the picture, pixels."""
-_COURSES = (
-    Column("course", "number"),
-    Column("samples", "number", "descending"),
-    Column("of the ideal", "number", "descending"),
-    Column("changes", "number"),
-    Column("stops", "number"),
-    Column("state lost", "number"),
-    Column("minutes of changes", "number"),
+_COLUMNS = (
+    ("course", "number"),
+    ("samples", "number", "descending"),
+    ("of the ideal", "number", "descending"),
+    ("changes", "number"),
+    ("stops", "number"),
+    ("state lost", "number"),
+    ("minutes of changes", "number"),
 )
 
 
-def policy_figure(name: str, report: PolicyReport) -> Markup:
-    """Draw the first course of a problem, and make the table of all.
+def page(name: str, report: PolicyReport) -> PlanPage:
+    """Return the picture of a problem's first course, and the table of all.
 
     Args:
         name: name of the problem.
         report: the runs.
     """
-    return markup(_picture(name, report.runs[0]), _table(name, report))
+    caption = f"Courses of {name}: what the policy earned, and what its changes took."
+    rows = [_row(course, run) for course, run in enumerate(report.runs)]
+    return PlanPage(figures=[_nodes(name, report.runs[0])], tables=[Table(caption, _COLUMNS, rows)])
 
 
-def _picture(name: str, run: Run) -> Markup:
-    """Draw nodes that are there, and in them those that train."""
+def _nodes(name: str, run: Run) -> Figure:
+    """Draw nodes that are there, and in front of them those that train."""
     there = run.course.nodes[: len(run.plans)].astype(int)
     used = run.problem.library.used[run.plans]
-    most = max(run.problem.nodes, 1)
-    areas = [
-        tag("path", d=_area(values, most), class_=style)
-        for values, style in ((there, "there"), (used, "used"))
-    ]
-    words = f"Nodes over time of {name}, and those in use"
-    picture = tag(
-        "svg", *areas, class_="wide", viewBox=f"0 0 {WIDTH} {_TALL}", role="img", aria_label=words
-    )
+    total = max(run.problem.nodes, 1)
     caption = (
         f"The first course, {len(there)} intervals: nodes that are there, up to {there.max()} of "
-        f"{most}, and in front of them those that train, {used.mean():.1f} on average."
+        f"{total}, and in front of them those that train, {used.mean():.1f} on average."
     )
-    return tag("figure", scrolling(words, picture), tag("figcaption", caption))
+    areas = [
+        shape("path", style, d=_area(values, total))
+        for values, style in ((there, "there"), (used, "used"))
+    ]
+    picture = Picture(f"Nodes over time of {name}, and those in use", areas, _HEIGHT)
+    return Figure([picture], caption)
 
 
-def _area(values: np.ndarray, most: int) -> str:
+def _area(values: np.ndarray, total: int) -> str:
     """Return the path of the area below steps; equal neighbours are one step."""
-    wide = WIDTH / len(values)
-    starts = np.flatnonzero(np.diff(values, prepend=values[0] - 1))
-    parts = ["M0", f"{_TALL}"]
-    for start, end in zip(starts, [*starts[1:], len(values)], strict=True):
-        height = round(_TALL * (1 - values[start] / most), 1)
-        parts.append(f"L{start * wide:.1f} {height:g}L{end * wide:.1f} {height:g}")
-    return " ".join(parts[:2]) + "".join(parts[2:]) + f"L{WIDTH} {_TALL}Z"
+    starts = np.flatnonzero(np.diff(values, prepend=-1))
+    steps = (
+        f"H{start * WIDTH / len(values):.1f}V{_HEIGHT * (1 - values[start] / total):.1f}"
+        for start in starts
+    )
+    return f"M0 {_HEIGHT}{''.join(steps)}H{WIDTH}V{_HEIGHT}Z"
 
 
-def _table(name: str, report: PolicyReport) -> Markup:
-    rows = []
-    for course, run in enumerate(report.runs):
-        content = run.to_json()
-        minutes = content["change_seconds"] / 60.0
-        rows.append(
-            Row(
-                (
-                    number(course, f"{course}"),
-                    number(run.total, f"{run.total:,.0f}"),
-                    number(run.share, f"{100 * run.share:.2f} %"),
-                    *(
-                        Field(str(content[key]), float(content[key]))
-                        for key in ("changes", "stops", "state_lost")
-                    ),
-                    number(minutes, f"{minutes:.1f}"),
-                )
-            )
-        )
-    words = f"Courses of {name}: what the policy earned, and what its changes took."
-    return sortable_table(words, _COURSES, rows)
+def _row(course: int, run: Run) -> list[Cell]:
+    """Return the row of a course."""
+    content = run.to_json()
+    minutes = content["change_seconds"] / 60.0
+    return [
+        Cell(f"{course}", course),
+        Cell(f"{run.total:,.0f}", run.total),
+        Cell(f"{100 * run.share:.2f} %", run.share),
+        *(Cell(f"{content[key]}", content[key]) for key in ("changes", "stops", "state_lost")),
+        Cell(f"{minutes:.1f}", minutes),
+    ]

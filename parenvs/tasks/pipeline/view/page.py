@@ -1,37 +1,44 @@
-"""Pictures of pipeline plans as small SVGs: the chain with its cuts, and the simulated schedule.
+"""The page of a pipeline plan: the chain with its cuts, the simulated schedule, the stages.
 
-Colours are classes of the style sheet, so that a picture follows the light or dark theme. The same
-pictures by Matplotlib would be far larger.
+The pictures are small: many entries have many plans, each of which is drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from parenvs.leaderboard.site.html import Child, Markup, markup, scrolling, tag
-from parenvs.leaderboard.site.sortable_table import Column, Field, Row, number, sortable_table
-from parenvs.tasks.pipeline.problem import Report, Stage
+from parenvs.tasks.pipeline.problem import Report
 from parenvs.tasks.pipeline.view.cut_names import AFTER, cut_labels
 from parenvs.tasks.pipeline.view.text import device_range
+from parenvs.view.web import (
+    STAGE_COLOURS,
+    WIDTH,
+    Cell,
+    Chip,
+    Figure,
+    Picture,
+    PlanPage,
+    Shape,
+    Table,
+    label,
+    shape,
+)
 from parenvs.view.words import duration, size, time_unit
 
-WIDTH, LEFT, RIGHT = 880, 112, 12
-"""Width of a picture and of its margins, pixels."""
-_INNER = WIDTH - LEFT - RIGHT
+_LEFT, _RIGHT = 112, WIDTH - 12
+"""Left and right end of the chain, pixels."""
+_BUSY = 56
+"""Width of the column at the right of the schedule, pixels."""
 _CHAIN, _STRIP, _STAGE, _LINK = 64, 26, 26, 9
 """Heights of the curve, the strip of stages, a stage and a link of the schedule, pixels."""
 _BINS = 240
 """Bins of the curve along the chain."""
 _FINE = 4
 """Steps per pixel of the schedule."""
-COLOURS = 8
-"""Number of colours of stages in the style sheet."""
 
 
-def pipeline_figure(name: str, report: Report) -> Markup:
-    """Draw both pictures with their key, and make the table of stages.
+def page(name: str, report: Report) -> PlanPage:
+    """Return both pictures and the table of stages.
 
     Args:
         name: name of the problem.
@@ -39,176 +46,128 @@ def pipeline_figure(name: str, report: Report) -> Markup:
     """
     stages = report.stages
     if not stages:
-        return tag("p", "The plan is malformed: there is nothing to draw.")
+        return PlanPage("The plan is malformed: there is nothing to draw.")
+    chain = Picture(f"Chain of {name} with its cuts into {len(stages)} stages", *_chain(report))
     many = f"{len(stages)} stages, {report.pipeline.micro_batches} micro-batches"
-    return markup(
-        _figure(
-            f"Chain of {name} with its cuts into {len(stages)} stages",
-            _chain(report),
+    schedule = Picture(f"Simulated schedule of {name}: {many}", *_schedule(report))
+    key = (
+        Chip("forward", "", "forward"),
+        Chip("backward", "", "backward"),
+        Chip("all-reduce", "", "all-reduce"),
+        Chip("transfer", "", "transfer"),
+        Chip("length", "", f"L {duration(report.length_seconds)}"),
+        Chip("length second", "", f"simulated {duration(report.simulated_seconds)}"),
+    )
+    figures = (
+        Figure(
+            [chain],
             "Cuts. The width of a stage is its share of the compute seconds, with number and "
             "devices; the curve is the least that a cut there sends, a dot what this plan sends.",
         ),
-        _figure(
-            f"Simulated schedule of {name}: {many}",
-            _schedule(report),
+        Figure(
+            [schedule],
             "Schedule of a step, simulated (1F1B). L ranks; the simulated length does not.",
-            _key(),
+            key,
         ),
-        _stages(name, report),
     )
+    return PlanPage(figures=figures, tables=[_table(name, report)])
 
 
-def _figure(words: str, picture: tuple[float, list[Child]], caption: str, *key: Child) -> Markup:
-    """Put a picture, (height, shapes), in a frame that scrolls sideways, with its caption."""
-    height, shapes = picture
-    svg = tag(
-        "svg", *shapes, class_="wide", viewBox=f"0 0 {WIDTH} {height:.0f}", role="img",
-        aria_label=words,
-    )  # fmt: skip
-    return tag("figure", *key, scrolling(words, svg), tag("figcaption", caption))
-
-
-def label(x: float, y: float, words: str, style: str = "", anchor: str = "") -> Markup:
-    """Draw a text in a picture."""
-    return tag(
-        "text", words, x=round(x, 1), y=round(y, 1), class_=style or None,
-        text_anchor=anchor or None,
-    )  # fmt: skip
-
-
-def _line(x: float, top: float, bottom: float, style: str) -> Markup:
+def _line(x: float, top: float, bottom: float, style: str) -> Shape:
     """Draw a vertical line."""
-    return tag("path", d=f"M{x:.1f} {top:g}V{bottom:g}", class_=style)
+    return shape("path", style, d=f"M{x:.1f} {top:g}V{bottom:g}")
 
 
-def _key() -> Markup:
-    """Make the key of the schedule."""
-    names = (("f", "forward"), ("b", "backward"), ("r", "all-reduce"), ("l", "transfer"))
-    items = (
-        tag(
-            "li",
-            tag(
-                "svg",
-                tag("path", d="M0 6h22", class_=f"{'' if kind == 'l' else 's0 '}{kind}"),
-                viewBox="0 0 22 12", aria_hidden="true",
-            ),
-            words,
-        )
-        for kind, words in names
-    )  # fmt: skip
-    return tag("ul", items, class_="key")
-
-
-def _chain(report: Report) -> tuple[float, list[Child]]:
-    """Draw the bytes across each cut of the chain, and the stages below them."""
+def _chain(report: Report) -> tuple[list[Shape], float]:
+    """Draw the bytes across each cut of the chain, and the stages below; (shapes, height)."""
     pipeline, stages = report.pipeline, report.stages
-    share = pipeline.seconds_sum / pipeline.seconds_sum[-1]
+    places = _LEFT + (_RIGHT - _LEFT) * pipeline.seconds_sum / pipeline.seconds_sum[-1]
     crossing = np.array(pipeline.cut_before[1:])
     largest = max(float(crossing.max()), 10.0)
     floor = max(float(np.quantile(crossing, 0.02)) / 3, largest / 1e6, 1.0)
-    top = 14.0
-    strip = top + _CHAIN + 4
-
-    def height(value: float) -> float:
-        share_of_height = np.log(max(value, floor) / floor) / np.log(1.3 * largest / floor)
-        return float(top + _CHAIN * (1 - share_of_height))
-
+    top, strip = 14.0, 14.0 + _CHAIN + 4
+    per_log = _CHAIN / np.log(1.3 * largest / floor)
+    heights = top + _CHAIN - per_log * np.log(np.maximum(pipeline.cut_before, floor) / floor)
+    shapes = [
+        label(_LEFT - 8, 10, "bytes across a cut", "quiet", "end"),
+        label(_LEFT - 8, strip + 17, "stage · devices", "", "end"),
+    ]
     ticks = [x for x in 10.0 ** np.arange(0, 13) if floor * 1.2 <= x <= 1.3 * largest]
-    parts: list[Child] = [label(LEFT - 8, 10, "bytes across a cut", "quiet", "end")]
     for tick in ticks[:: (len(ticks) + 3) // 4 or 1]:
-        y = height(tick)
-        parts += [
-            tag("path", d=f"M{LEFT} {y:.1f}h{_INNER}", class_="rule"),
-            label(LEFT - 8, y + 4, size(tick, tick=True), "quiet", "end"),
-        ]
-    parts.append(tag("path", d=_curve(share[1:], crossing, height), class_="curve"))
-    for place, stage in enumerate(stages):
-        begin, end = (LEFT + _INNER * float(share[x]) for x in (stage.first, stage.end))
-        style = "over" if stage.memory_bytes > report.memory_limit_bytes else f"s{place % COLOURS}"
-        parts.append(
-            tag(
-                "rect", x=f"{begin:.1f}", y=strip, width=f"{max(end - begin - 1.5, 0.8):.1f}",
-                height=_STRIP, class_=style,
-            )
-        )  # fmt: skip
-        for text in (f"{place} · {device_range(stage)}", f"{place}"):
-            if 7.2 * len(text) <= end - begin - 4:
-                parts.append(label((begin + end) / 2, strip + 17, text, "on", "middle"))
-                break
+        y = float(top + _CHAIN - per_log * np.log(tick / floor))
+        shapes.append(shape("path", "rule", d=f"M{_LEFT} {y:.1f}H{_RIGHT}"))
+        shapes.append(label(_LEFT - 8, y + 4, size(tick, tick=True), "quiet", "end"))
+    shapes.append(shape("path", "curve", d=_curve(places[1:], heights[1:])))
+    for number, stage in enumerate(stages):
+        begin, end = (float(places[x]) for x in (stage.first, stage.end))
+        over = stage.memory_bytes > report.memory_limit_bytes
+        style, width = "over" if over else f"s{number % STAGE_COLOURS}", max(end - begin - 1.5, 0.8)
+        shapes.append(shape("rect", style, x=begin, y=strip, width=width, height=_STRIP))
+        names = (f"{number} · {device_range(stage)}", f"{number}", "")
+        fitting = next(words for words in names if 7.2 * len(words) <= end - begin - 4 or not words)
+        shapes.append(label((begin + end) / 2, strip + 17, fitting, "on", "middle"))
         if stage is not stages[-1]:
-            y = height(float(pipeline.cut_before[stage.end]))
-            parts += [
-                _line(end - 0.7, top, strip, "cut"),
-                tag("circle", cx=f"{end - 0.7:.1f}", cy=f"{y:.1f}", r=3.5),
-            ]
-    parts.append(label(LEFT - 8, strip + 17, "stage · devices", "", "end"))
-    return strip + _STRIP + 4, parts
+            cut, y = end - 0.7, float(heights[stage.end])
+            shapes += [_line(cut, top, strip, "cut"), shape("circle", cx=cut, cy=y, r=3.5)]
+    return shapes, strip + _STRIP + 4
 
 
-def _curve(share: np.ndarray, crossing: np.ndarray, height: Callable[[float], float]) -> str:
-    """Return the path of the smallest value in each bin, as steps; empty bins repeat the last one.
+def _curve(x: np.ndarray, y: np.ndarray) -> str:
+    """Return the path of the lowest point, of the largest y, in each bin, as steps.
 
-    Args:
-        share: (n-1,) share of the chain's seconds before each cut.
-        crossing: (n-1,) bytes across each cut.
-        height: bytes -> y, pixels.
+    Empty bins repeat the last one.
     """
-    bins = np.minimum((share * _BINS).astype(int), _BINS - 1)
-    smallest_bytes = np.full(_BINS, np.inf)
-    np.minimum.at(smallest_bytes, bins, crossing)
-    path, previous_y, bin_width = "", "", _INNER / _BINS
-    for place in np.flatnonzero(np.isfinite(smallest_bytes)).tolist():
-        y = f"{height(float(smallest_bytes[place])):.0f}"
-        if y != previous_y:
-            x = f"{LEFT + place * bin_width:.0f}"
-            path += f"H{x}V{y}" if path else f"M{x} {y}"
-        previous_y = y
-    return f"{path}H{WIDTH - RIGHT}"
+    width = (_RIGHT - _LEFT) / _BINS
+    bins = np.minimum(((x - _LEFT) / width).astype(int), _BINS - 1)
+    lowest = np.full(_BINS, -np.inf)
+    np.maximum.at(lowest, bins, y)
+    places = np.flatnonzero(np.isfinite(lowest))
+    levels = np.rint(lowest[places]).astype(int)
+    is_new = np.diff(levels, prepend=-1) != 0
+    starts = [f"{_LEFT + place * width:.0f}" for place in places[is_new]]
+    steps = "".join(f"H{x}V{y}" for x, y in zip(starts, levels[is_new], strict=True))
+    return f"M{starts[0]} {levels[0]}{steps}H{_RIGHT}"
 
 
-def _schedule(report: Report) -> tuple[float, list[Child]]:
-    """Draw the schedule: a row for each compute stage, a thinner one for each link."""
-    times, stages = report.timetable, report.stages
+def _schedule(report: Report) -> tuple[list[Shape], float]:
+    """Draw a row for each compute stage, a thinner one for each link; (shapes, height)."""
+    times, end = report.timetable, _RIGHT - _BUSY
     longest = max(report.simulated_seconds, report.length_seconds)
-    scale = (_INNER - 56) / longest
+    scale = (end - _LEFT) / longest
+    shapes = [
+        label(_LEFT - 8, 14, "stage · devices", "quiet", "end"),
+        label(_RIGHT, 14, "busy", "quiet", "end"),
+    ]
     y = 22.0
-    parts: list[Child] = []
-    passes: list[Child] = []
     for row in range(len(times.reduce_start)):
-        place, link = divmod(row, 2)
-        row_height = _LINK if link else _STAGE
-        colour = f"s{place % COLOURS}"
-        middle = y + row_height / 2
-        parts.append(tag("path", d=f"M{LEFT} {middle:g}h{_INNER - 56}", class_=f"t{link}"))
+        number, link = divmod(row, 2)
+        height, colour = (_LINK, "l") if link else (_STAGE, f"s{number % STAGE_COLOURS}")
+        middle = y + height / 2
+        y += height + 2
+        shapes.append(shape("path", f"t{link}", d=f"M{_LEFT} {middle:g}H{end}"))
         for kind, style in enumerate("fb"):
-            begin, end = scale * times.start[row, kind], scale * times.end[row, kind]
-            shade = ("l" if kind else "l f") if link else f"{colour} {style}"
-            passes.append(_dashes(begin, end, middle, shade))
-        if not link:
-            stage = stages[place]
-            if stage.all_reduce_seconds > 0:
-                span = (float(times.reduce_start[row]), float(times.reduce_end[row]))
-                left, right = (LEFT + scale * x for x in span)
-                path = f"M{left:.1f} {middle:g}H{max(right, left + 1):.1f}"
-                parts.append(tag("path", d=path, class_=f"{colour} r"))
-            devices = f"{place} · {device_range(stage)}"
-            parts.append(label(LEFT - 8, middle + 4, devices, "", "end"))
-            busy = f"{stage.efficiency:.0%}".replace("%", " %")
-            parts.append(label(WIDTH - RIGHT, middle + 4, busy, "quiet", "end"))
-        y += row_height + 2
-    parts.append(tag("g", passes, transform=f"translate({LEFT} 0)scale({1 / _FINE:g} 1)"))
-    parts.append(label(LEFT - 8, 14, "stage · devices", "quiet", "end"))
-    parts.append(label(WIDTH - RIGHT, 14, "busy", "quiet", "end"))
-    parts += _lengths(report, scale, y)
-    parts += _axis(longest, scale, y)
-    return y + 34, parts
+            begin, until = scale * times.start[row, kind], scale * times.end[row, kind]
+            shapes.append(_dashes(begin, until, middle, f"{colour} {style}"))
+        if link:
+            continue
+        stage = report.stages[number]
+        if stage.all_reduce_seconds > 0:
+            span = times.reduce_start[row], times.reduce_end[row]
+            left, right = (_LEFT + scale * float(x) for x in span)
+            path = f"M{left:.1f} {middle:g}H{max(right, left + 1):.1f}"
+            shapes.append(shape("path", f"{colour} r", d=path))
+        devices, busy = f"{number} · {device_range(stage)}", f"{100 * stage.efficiency:.0f} %"
+        shapes.append(label(_LEFT - 8, middle + 4, devices, "", "end"))
+        shapes.append(label(_RIGHT, middle + 4, busy, "quiet", "end"))
+    lengths = ("length", report.length_seconds), ("length second", report.simulated_seconds)
+    shapes += [_line(_LEFT + seconds * scale, 16, y, style) for style, seconds in lengths]
+    return [*shapes, *_axis(longest, scale, y)], y + 34
 
 
-def _dashes(begin: np.ndarray, end: np.ndarray, y: float, style: str) -> Markup:
+def _dashes(begin: np.ndarray, end: np.ndarray, y: float, style: str) -> Shape:
     """Draw bars as dashes of a thick line, which takes few characters for each.
 
-    A gap separates neighbours, and short bars stay visible. Evenly spaced bars become a line with
-    one dash length; where few bars are evenly spaced, all become one line with a list of dashes.
+    A gap separates neighbours, and short bars stay visible.
 
     Args:
         begin: (M,) left ends, pixels of the schedule.
@@ -218,117 +177,70 @@ def _dashes(begin: np.ndarray, end: np.ndarray, y: float, style: str) -> Markup:
     """
     width = end - begin
     shown = np.maximum(width - np.minimum(0.6, width / 3), 0.5)
-    runs, first = [], 0
-    for place in range(1, len(begin) + 1):
-        steps = np.diff(begin[first : place + 1])
-        if place == len(begin) or steps[-1] <= shown[first] or abs(steps[-1] - steps[0]) > 0.02:
-            runs.append((first, place - 1))
-            first = place
-    even = [_even(begin[i : k + 1], float(shown[i]), y, style) for i, k in runs]
     starts = np.maximum.accumulate(np.rint(_FINE * begin)).astype(int)
-    dash = np.maximum(np.rint(_FINE * shown), 1).astype(int)
-    gaps = np.append(np.maximum(np.diff(starts) - dash[:-1], 0), 0)
-    numbers = np.stack([dash, gaps], axis=1).ravel()[:-1].tolist()
-    line = tag(
-        "path", d=f"M{starts[0]} {y:g}h{sum(numbers)}",
-        stroke_dasharray=" ".join(map(str, numbers)), class_=style,
+    dashes = np.maximum(np.rint(_FINE * shown), 1).astype(int)
+    gaps = np.append(np.maximum(np.diff(starts) - dashes[:-1], 0), 0)
+    numbers = np.stack([dashes, gaps], axis=1).ravel()[:-1]
+    return shape(
+        "path", style, d=f"M{starts[0]} {y:g}h{numbers.sum()}",
+        stroke_dasharray=" ".join(map(str, numbers)),
+        transform=f"translate({_LEFT} 0)scale({1 / _FINE:g} 1)",
     )  # fmt: skip
-    return min(markup(even), line, key=len)
 
 
-def _even(begin: np.ndarray, shown: float, y: float, style: str) -> Markup:
-    """Draw evenly spaced bars of the width ``shown`` as one line."""
-    path = f"M{_FINE * begin[0]:.4g} {y:g}h{_FINE * (begin[-1] - begin[0] + shown):.4g}"
-    if len(begin) == 1:
-        return tag("path", d=path, class_=style)
-    step = float(begin[-1] - begin[0]) / (len(begin) - 1)
-    dashes = f"{_FINE * shown:.4g} {_FINE * (step - shown):.4g}"
-    return tag("path", d=path, stroke_dasharray=dashes, class_=style)
-
-
-def _lengths(report: Report, scale: float, bottom: float) -> list[Child]:
-    """Draw lines at both lengths; their names are turned away from each other.
-
-    Args:
-        report: the judge's report.
-        scale: pixels per second.
-        bottom: y of the lower ends, pixels.
-    """
-    both = [("L", report.length_seconds), ("simulated", report.simulated_seconds)]
-    both.sort(key=lambda pair: pair[1])
-    parts: list[Child] = []
-    for (name, seconds), anchor in zip(both, ("end", "start"), strict=True):
-        x = LEFT + seconds * scale
-        parts.append(_line(x, 16, bottom, "length" if name == "L" else "length second"))
-        words = f"{name} {duration(seconds)}"
-        if anchor == "start" and x + 6.6 * len(words) > WIDTH - RIGHT - 36:
-            anchor, x = "end", min(x, WIDTH - RIGHT - 40)
-            other = LEFT + both[0][1] * scale
-            parts[1] = label(min(other, x - 6.6 * len(words) - 10), 12, _words(both[0]), "", "end")
-        parts.append(label(x, 12, words, "", anchor))
-    return parts
-
-
-def _words(pair: tuple[str, float]) -> str:
-    """Return a length, (name, seconds), in words."""
-    return f"{pair[0]} {duration(pair[1])}"
-
-
-def _axis(longest: float, scale: float, y: float) -> list[Child]:
+def _axis(longest: float, scale: float, y: float) -> list[Shape]:
     """Draw the axis of time, up to ``longest`` seconds at ``scale`` pixels per second."""
     unit, name = time_unit(longest)
     step = 10.0 ** np.floor(np.log10(longest / unit))
     step = next(s for s in (step / 5, step / 2, step, 2 * step) if longest / unit / s <= 8)
-    parts: list[Child] = [tag("path", d=f"M{LEFT} {y:g}h{_INNER - 56}", class_="axis")]
+    shapes = [
+        shape("path", "axis", d=f"M{_LEFT} {y:g}H{_RIGHT - _BUSY}"),
+        label(_LEFT - 8, y + 16, f"time ({name})", "quiet", "end"),
+    ]
     for tick in np.arange(0, longest / unit, step).tolist():
-        x = LEFT + tick * unit * scale
-        parts += [_line(x, y, y + 4, "axis"), label(x, y + 16, f"{tick:g}", "quiet", "middle")]
-    parts.append(label(LEFT - 8, y + 16, f"time ({name})", "quiet", "end"))
-    return parts
+        x = _LEFT + tick * unit * scale
+        shapes += [_line(x, y, y + 4, "axis"), label(x, y + 16, f"{tick:g}", "quiet", "middle")]
+    return shapes
 
 
 _COLUMNS = (
-    Column("stage", "number"),
-    Column("devices", "number"),
-    Column("pivots", "number"),
-    Column("ends after"),
-    Column("compute", "number", "descending"),
-    Column("transfer after it", "number", "descending"),
-    Column("all-reduce", "number", "descending"),
-    Column("memory per device", "number", "descending"),
-    Column("busy", "number", "descending"),
+    ("stage", "number"),
+    ("devices", "number"),
+    ("pivots", "number"),
+    ("ends after",),
+    ("compute", "number", "descending"),
+    ("transfer after it", "number", "descending"),
+    ("all-reduce", "number", "descending"),
+    ("memory per device", "number", "descending"),
+    ("busy", "number", "descending"),
 )
 
 
-def _stages(name: str, report: Report) -> Markup:
-    """Make the table of stages."""
-    ends = cut_labels(report.pipeline.profile, [stage.end for stage in report.stages], 60)
-    rows = [
-        _stage(place, stage, end, report)
-        for place, (stage, end) in enumerate(zip(report.stages, ends, strict=True))
-    ]
-    words = (
-        f"Stages of {name}. Compute (forward and backward) and transfer are of one micro-batch, "
-        f"the all-reduce is of a step; the memory limit is {size(report.memory_limit_bytes)}."
-    )
-    return sortable_table(words, _COLUMNS, rows)
-
-
-def _stage(place: int, stage: Stage, end: str, report: Report) -> Row:
-    """Make the row of a stage."""
+def _table(name: str, report: Report) -> Table:
+    """Return the table of stages."""
     limit = report.memory_limit_bytes
-    compute = stage.forward_seconds + stage.backward_seconds
-    over = stage.memory_bytes > limit
-    memory = f"{size(stage.memory_bytes)}{', over the limit' if over else ''}"
-    seconds = (compute, stage.transfer_seconds, stage.all_reduce_seconds)
-    return Row(
-        (
-            number(place, f"{place}"),
-            Field(device_range(stage), float(stage.device_first)),
-            Field(f"{stage.first:,}–{stage.end - 1:,}", float(stage.first)),
-            Field(end.removeprefix(AFTER)),
-            *(number(x, duration(x) if x else "none") for x in seconds),
-            Field(memory, stage.memory_bytes, "bad" if over else ""),
-            number(stage.efficiency, f"{100 * stage.efficiency:.0f} %"),
+    ends = cut_labels(report.pipeline.profile, [stage.end for stage in report.stages], 60)
+    rows = []
+    for number, (stage, end) in enumerate(zip(report.stages, ends, strict=True)):
+        compute = stage.forward_seconds + stage.backward_seconds
+        over = stage.memory_bytes > limit
+        memory = f"{size(stage.memory_bytes)}{', over the limit' if over else ''}"
+        rows.append(
+            (
+                Cell(f"{number}", number),
+                Cell(device_range(stage), stage.device_first),
+                Cell(f"{stage.first:,}–{stage.end - 1:,}", stage.first),
+                Cell(end.removeprefix(AFTER)),
+                *(
+                    Cell(duration(seconds) if seconds else "none", seconds)
+                    for seconds in (compute, stage.transfer_seconds, stage.all_reduce_seconds)
+                ),
+                Cell(memory, stage.memory_bytes, "bad" if over else ""),
+                Cell(f"{100 * stage.efficiency:.0f} %", stage.efficiency),
+            )
         )
+    caption = (
+        f"Stages of {name}. Compute (forward and backward) and transfer are of one micro-batch, "
+        f"the all-reduce is of a step; the memory limit is {size(limit)}."
     )
+    return Table(caption, _COLUMNS, rows)

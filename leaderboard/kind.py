@@ -116,6 +116,7 @@ class TaskKind:
         policy: makes the policy of an agent's name, JSON types; None where entries hold plans.
         mean: how the scores of problems make that of the task, ``"geometric"`` or
             ``"arithmetic"``, where scores may be 0.
+        scoring: how scores come about, in sentences, where the rules of all tasks do not say it.
     """
 
     title: str
@@ -130,6 +131,7 @@ class TaskKind:
     figures: tuple[Figure, ...] = field(default=())
     policy: Callable[[str], dict[str, Any]] | None = None
     mean: str = "geometric"
+    scoring: str = ""
 
     def fields(self) -> dict[str, str]:
         """Return the fields that stand in ``tasks.json``."""
