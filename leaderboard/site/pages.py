@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from parenvs.core.task import late
 from parenvs.leaderboard.check import Standing
 from parenvs.leaderboard.comparing import compare, turned
 from parenvs.leaderboard.kinds import kind_of
@@ -85,5 +86,5 @@ def _plan(verdict: Verdict) -> PlanPage | None:
     problem = verdict.problem
     if problem.page is None or verdict.report is None:
         return None
-    shown: PlanPage = resolve_name(problem.page)(problem.name, verdict.report)
+    shown: PlanPage = late(problem.page)(problem.name, verdict.report)
     return shown

@@ -6,7 +6,7 @@ dark. Every text may be a stranger's: the templates escape it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 WIDTH = 880
@@ -16,17 +16,11 @@ STAGE_COLOURS = 8
 
 
 class Shape(NamedTuple):
-    """An element of an SVG picture.
+    """An element of an SVG picture; see ``shape``."""
 
-    Attributes:
-        element: its name, ``"path"``, ``"rect"``, ...
-        attributes: name -> value; None leaves an attribute out.
-        words: its text.
-    """
-
-    element: str
-    attributes: dict[str, Any]
-    words: str = ""
+    element: str  # "path", "rect", ...
+    attributes: dict[str, Any]  # name -> value; None leaves an attribute out
+    words: str = ""  # its text
 
 
 def shape(element: str, style: str = "", words: str = "", **attributes: Any) -> Shape:
@@ -45,102 +39,70 @@ def label(x: float, y: float, words: str, style: str = "", anchor: str | None = 
     return shape("text", style, words, x=x, y=y, text_anchor=anchor)
 
 
+def steps(x: Iterable[float], y: Iterable[float], end: float) -> str:
+    """Return the path of a curve that has the value y from x on, up to ``end``."""
+    points = [(round(a, 1), round(b, 1)) for a, b in zip(x, y, strict=True)]
+    return (
+        f"M{points[0][0]:g} {points[0][1]:g}"
+        + "".join(f"H{a:g}V{b:g}" for a, b in points)
+        + f"H{end:g}"
+    )
+
+
 class Picture(NamedTuple):
-    """An SVG picture.
+    """An SVG picture."""
 
-    Attributes:
-        words: what it shows, for those who do not see it.
-        shapes: its shapes, from the back to the front.
-        height: pixels.
-        width: pixels.
-        title: stands above it.
-    """
-
-    words: str
-    shapes: Sequence[Shape]
-    height: float
-    width: float = WIDTH
-    title: str = ""
+    words: str  # what it shows, for those who do not see it
+    shapes: Sequence[Shape]  # from the back to the front
+    height: float  # pixels
+    width: float = WIDTH  # pixels
+    title: str = ""  # stands above it
 
 
 class Chip(NamedTuple):
-    """A coloured mark, with a letter or digit in it, and what it stands for.
+    """A coloured mark and what it stands for."""
 
-    Attributes:
-        style: classes of the mark.
-        letter: stands in the mark; may be empty.
-        words: stand beside it.
-        note: stands after them, in small letters.
-    """
-
-    style: str
-    letter: str
+    style: str  # classes of the mark
+    letter: str  # in the mark; may be empty
     words: str
-    note: str = ""
+    note: str = ""  # after the words, in small letters
 
 
 class Figure(NamedTuple):
-    """Pictures with one key and caption.
-
-    Attributes:
-        pictures: one as wide as the page, or several ``"map"``, each of its own size.
-        caption: stands below; may be empty.
-        key: stands above.
-        lists: titles and chips, below the pictures.
-        style: ``"wide"`` or ``"map"``.
-    """
+    """Pictures with one key and caption."""
 
     pictures: Sequence[Picture]
-    caption: str
-    key: Sequence[Chip] = ()
-    lists: Sequence[tuple[str, Sequence[Chip]]] = ()
-    style: str = "wide"
+    caption: str  # below; may be empty
+    key: Sequence[Chip] = ()  # above
+    lists: Sequence[tuple[str, Sequence[Chip]]] = ()  # titles and chips, below the pictures
+    style: str = "wide"  # or "map": pictures of their own sizes, beside each other
 
 
 class Cell(NamedTuple):
-    """A cell of a table.
-
-    Attributes:
-        words: its text.
-        sort: number or text that it is sorted by; None: its text, and numbers come last.
-        style: classes.
-        chip: stands before the text.
-    """
+    """A cell of a table that is more than a text or a number."""
 
     words: str
-    sort: float | str | None = None
-    style: str = ""
-    chip: Chip | None = None
+    sort: float | str  # what it is sorted by; in a column, all are of the same type
+    style: str = ""  # classes
+    chip: Chip | None = None  # before the words
+
+
+Row = Mapping[str, "Cell | str | int"]
+"""Title of a column -> cell, text or number, in the order of the columns."""
 
 
 class Table(NamedTuple):
-    """A table that readers can sort.
-
-    Attributes:
-        caption: its caption.
-        columns: title, ``"text"`` or ``"number"``, and the order of the first click,
-            ``"ascending"`` or ``"descending"``; the last two may be left out.
-        rows: a cell for each column.
-        head: column that names each row.
-    """
+    """A table that readers can sort, columns of numbers from the greatest on."""
 
     caption: str
-    columns: Sequence[tuple[str, ...]]
-    rows: Sequence[Sequence[Cell]]
-    head: int = 0
+    rows: Sequence[Row]  # at least one; all have the same columns
+    head: int = 0  # the column that names each row
 
 
 class PlanPage(NamedTuple):
-    """What is shown of a plan, in this order.
+    """What is shown of a plan, in this order."""
 
-    Attributes:
-        words: a paragraph; may be empty.
-        facts: names, values, and marks that warn; these may be empty.
-        figures: pictures.
-        tables: tables.
-    """
-
-    words: str = ""
-    facts: Sequence[tuple[str, str, str]] = ()
+    words: str = ""  # a paragraph; may be empty
+    facts: Sequence[tuple[str, str, str]] = ()  # names, values, and marks that warn or are empty
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()

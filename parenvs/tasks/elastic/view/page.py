@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parenvs.tasks.elastic.run import Run
-from parenvs.view.web import WIDTH, Cell, Figure, Picture, PlanPage, Table, shape
+from parenvs.view.web import WIDTH, Cell, Figure, Picture, PlanPage, Row, Table, shape, steps
 
 if TYPE_CHECKING:
     from parenvs.tasks.elastic.entries import PolicyReport
 
 _HEIGHT = 80
 """Height of the picture, pixels."""
-_COLUMNS = (
-    ("course", "number"),
-    ("samples", "number", "descending"),
-    ("of the ideal", "number", "descending"),
-    ("changes", "number"),
-    ("stops", "number"),
-    ("state lost", "number"),
-    ("minutes of changes", "number"),
-)
 
 
 def page(name: str, report: PolicyReport) -> PlanPage:
@@ -34,7 +25,7 @@ def page(name: str, report: PolicyReport) -> PlanPage:
     """
     caption = f"Courses of {name}: what the policy earned, and what its changes took."
     rows = [_row(course, run) for course, run in enumerate(report.runs)]
-    return PlanPage(figures=[_nodes(name, report.runs[0])], tables=[Table(caption, _COLUMNS, rows)])
+    return PlanPage(figures=[_nodes(name, report.runs[0])], tables=[Table(caption, rows)])
 
 
 def _nodes(name: str, run: Run) -> Figure:
@@ -57,21 +48,20 @@ def _nodes(name: str, run: Run) -> Figure:
 def _area(values: np.ndarray, total: int) -> str:
     """Return the path of the area below steps; equal neighbours are one step."""
     starts = np.flatnonzero(np.diff(values, prepend=-1))
-    steps = (
-        f"H{start * WIDTH / len(values):.1f}V{_HEIGHT * (1 - values[start] / total):.1f}"
-        for start in starts
-    )
-    return f"M0 {_HEIGHT}{''.join(steps)}H{WIDTH}V{_HEIGHT}Z"
+    top = steps(starts * WIDTH / len(values), _HEIGHT * (1 - values[starts] / total), WIDTH)
+    return f"{top}V{_HEIGHT}H0Z"
 
 
-def _row(course: int, run: Run) -> list[Cell]:
+def _row(course: int, run: Run) -> Row:
     """Return the row of a course."""
     content = run.to_json()
     minutes = content["change_seconds"] / 60.0
-    return [
-        Cell(f"{course}", course),
-        Cell(f"{run.total:,.0f}", run.total),
-        Cell(f"{100 * run.share:.2f} %", run.share),
-        *(Cell(f"{content[key]}", content[key]) for key in ("changes", "stops", "state_lost")),
-        Cell(f"{minutes:.1f}", minutes),
-    ]
+    return {
+        "course": course,
+        "samples": Cell(f"{run.total:,.0f}", run.total),
+        "of the ideal": Cell(f"{100 * run.share:.2f} %", run.share),
+        "changes": content["changes"],
+        "stops": content["stops"],
+        "state lost": content["state_lost"],
+        "minutes of changes": Cell(f"{minutes:.1f}", minutes),
+    }

@@ -9,7 +9,7 @@ from parenvs.tasks.partition.plan import BatchPlan
 from parenvs.tasks.partition.problem import PartitionReport
 from parenvs.tasks.partition.view import grid
 from parenvs.tasks.partition.view.text import MEMORY_PARTS
-from parenvs.view.web import Cell, Chip, Figure, Picture, PlanPage, Shape, Table, label, shape
+from parenvs.view.web import Cell, Chip, Figure, Picture, PlanPage, Row, Shape, Table, label, shape
 from parenvs.view.words import duration, size
 
 _CELL_WIDTH, _CELL_HEIGHT, _MARGIN = 19, 13, 8
@@ -17,14 +17,6 @@ _CELL_WIDTH, _CELL_HEIGHT, _MARGIN = 19, 13, 8
 _MAX_ROWS = 60
 """Rows of the table of partitioned variables; more are left to the entry's file."""
 _STYLES = {grid.REPLICATED: "none", grid.BLOCKED: "blocked"}
-_COLUMNS = (
-    ("dimension", "number"),
-    ("variable",),
-    ("shape",),
-    ("count", "number", "descending"),
-    ("bytes", "number", "descending"),
-    ("on each device", "number", "descending"),
-)
 
 
 def page(name: str, report: PartitionReport) -> PlanPage:
@@ -58,7 +50,7 @@ def page(name: str, report: PartitionReport) -> PlanPage:
         "" if rows else "Nothing is partitioned: every device does everything.",
         _facts(report) if report.legal else (),
         [figure],
-        [Table(caption, _COLUMNS, rows[:_MAX_ROWS], head=1)] if rows else (),
+        [Table(caption, rows[:_MAX_ROWS], head=1)] if rows else (),
     )
 
 
@@ -176,23 +168,25 @@ def _cells(table: grid.Table, left: int, top: int) -> list[Shape]:
     return [*shapes, *(shape("path", style, d=paths[style]) for style in order), *digits]
 
 
-def _rows(cells: Sequence[grid.Cell], note: str = "") -> list[list[Cell]]:
+def _rows(cells: Sequence[grid.Cell], note: str = "") -> list[Row]:
     """Return the rows of what is partitioned; equal layers are one row."""
     split = [cell for cell in cells if cell.state >= 0]
     keys = [(cell.state, cell.shape, cell.fault) for cell in split]
-    rows = []
+    rows: list[Row] = []
     for path, places in grid.merged([cell.path for cell in split], keys):
         equal = [split[place] for place in places]
         state, fault = equal[0].state, equal[0].fault
         total, on_each = (sum(getattr(x, key) for x in equal) for key in ("bytes", "device_bytes"))
         rows.append(
-            [
-                Cell(f"{state}{', breaks a rule' * fault}", state, "", _chip(state, "")),
-                Cell(path + note),
-                Cell(_shape(equal[0])),
-                Cell(f"{len(equal):,}", len(equal)),
-                Cell(size(total), total),
-                Cell(size(on_each), on_each),
-            ]
+            {
+                "dimension": Cell(
+                    f"{state}{', breaks a rule' * fault}", state, "", _chip(state, "")
+                ),
+                "variable": path + note,
+                "shape": _shape(equal[0]),
+                "count": len(equal),
+                "bytes": Cell(size(total), total),
+                "on each device": Cell(size(on_each), on_each),
+            }
         )
     return rows

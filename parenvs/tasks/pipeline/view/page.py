@@ -18,10 +18,12 @@ from parenvs.view.web import (
     Figure,
     Picture,
     PlanPage,
+    Row,
     Shape,
     Table,
     label,
     shape,
+    steps,
 )
 from parenvs.view.words import duration, size, time_unit
 
@@ -121,12 +123,10 @@ def _curve(x: np.ndarray, y: np.ndarray) -> str:
     bins = np.minimum(((x - _LEFT) / width).astype(int), _BINS - 1)
     lowest = np.full(_BINS, -np.inf)
     np.maximum.at(lowest, bins, y)
-    places = np.flatnonzero(np.isfinite(lowest))
-    levels = np.rint(lowest[places]).astype(int)
-    is_new = np.diff(levels, prepend=-1) != 0
-    starts = [f"{_LEFT + place * width:.0f}" for place in places[is_new]]
-    steps = "".join(f"H{x}V{y}" for x, y in zip(starts, levels[is_new], strict=True))
-    return f"M{starts[0]} {levels[0]}{steps}H{_RIGHT}"
+    levels = np.rint(lowest)
+    is_new = np.isfinite(lowest)
+    is_new[is_new] = np.diff(levels[is_new], prepend=-1) != 0
+    return steps(_LEFT + np.flatnonzero(is_new) * width, levels[is_new], _RIGHT)
 
 
 def _schedule(report: Report) -> tuple[list[Shape], float]:
@@ -203,44 +203,33 @@ def _axis(longest: float, scale: float, y: float) -> list[Shape]:
     return shapes
 
 
-_COLUMNS = (
-    ("stage", "number"),
-    ("devices", "number"),
-    ("pivots", "number"),
-    ("ends after",),
-    ("compute", "number", "descending"),
-    ("transfer after it", "number", "descending"),
-    ("all-reduce", "number", "descending"),
-    ("memory per device", "number", "descending"),
-    ("busy", "number", "descending"),
-)
-
-
 def _table(name: str, report: Report) -> Table:
     """Return the table of stages."""
     limit = report.memory_limit_bytes
     ends = cut_labels(report.pipeline.profile, [stage.end for stage in report.stages], 60)
-    rows = []
+    rows: list[Row] = []
     for number, (stage, end) in enumerate(zip(report.stages, ends, strict=True)):
-        compute = stage.forward_seconds + stage.backward_seconds
         over = stage.memory_bytes > limit
-        memory = f"{size(stage.memory_bytes)}{', over the limit' if over else ''}"
+        memory = f"{size(stage.memory_bytes)}{', over the limit' * over}"
         rows.append(
-            (
-                Cell(f"{number}", number),
-                Cell(device_range(stage), stage.device_first),
-                Cell(f"{stage.first:,}–{stage.end - 1:,}", stage.first),
-                Cell(end.removeprefix(AFTER)),
-                *(
-                    Cell(duration(seconds) if seconds else "none", seconds)
-                    for seconds in (compute, stage.transfer_seconds, stage.all_reduce_seconds)
-                ),
-                Cell(memory, stage.memory_bytes, "bad" if over else ""),
-                Cell(f"{100 * stage.efficiency:.0f} %", stage.efficiency),
-            )
+            {
+                "stage": number,
+                "devices": Cell(device_range(stage), stage.device_first),
+                "pivots": Cell(f"{stage.first:,}–{stage.end - 1:,}", stage.first),
+                "ends after": end.removeprefix(AFTER),
+                "compute": _seconds(stage.forward_seconds + stage.backward_seconds),
+                "transfer after it": _seconds(stage.transfer_seconds),
+                "all-reduce": _seconds(stage.all_reduce_seconds),
+                "memory per device": Cell(memory, stage.memory_bytes, "bad" * over),
+                "busy": Cell(f"{100 * stage.efficiency:.0f} %", stage.efficiency),
+            }
         )
     caption = (
         f"Stages of {name}. Compute (forward and backward) and transfer are of one micro-batch, "
         f"the all-reduce is of a step; the memory limit is {size(limit)}."
     )
-    return Table(caption, _COLUMNS, rows)
+    return Table(caption, rows)
+
+
+def _seconds(seconds: float) -> Cell:
+    return Cell(duration(seconds) if seconds else "none", seconds)
