@@ -19,10 +19,11 @@ ADDED_COMMAND = "parenvs leaderboard table --added --out leaderboard/contest.md"
 """Command that writes ``contest.md``."""
 METHODS_COMMAND = "parenvs leaderboard table --methods --out leaderboard/methods.md"
 """Command that writes ``methods.md``, with another seed than 0 followed by ``--seed``."""
-_HEADER = (
-    "rank", "entry", "score", "at the reference", "marked", "learned", "trained on", "search",
-    "seconds", "authors",
-)  # fmt: skip
+_LEFT = {
+    "authors", "entries and scores, best first", "entry", "hardware", "learned", "marked",
+    "problem", "proof", "search", "task", "trained on",
+}  # fmt: skip
+"""Titles of the columns that are flush left."""
 
 
 def page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
@@ -76,13 +77,12 @@ def _section(task: Task, standings: Sequence[Standing]) -> list[str]:
         return [*parts, "No entry yet."]
     marks = compare(standings)
     own = [figure.title for figure in kind_of(task.name).figures if not figure.added]
-    shown = [*own, "simulated"] if any(m.simulated is not None for m in marks.values()) else own
-    header = (*_HEADER[:4], *shown, *_HEADER[4:])
-    left = (1, *(k for k, name in enumerate(header) if name in _LEFT))
-    rows = [_row(standing, own, marks[standing.checked.entry.entry]) for standing in standings]
-    parts.append(table(header, rows, left=left))
+    is_simulated = any(mark.simulated is not None for mark in marks.values())
+    shown = [*own, "simulated"] if is_simulated else own
+    rows = [_row(standing, shown, marks[standing.checked.entry.entry]) for standing in standings]
+    parts.append(_table(rows))
     others = turned(standings)
-    if shown != own:
+    if is_simulated:
         parts.append(
             f"L ranks. `simulated`: the same score by the simulated length. On {len(others)} of "
             f"{len(task.problems)} problems a plan with a greater L than the reference is not "
@@ -105,7 +105,10 @@ def _greatest_error(standings: Sequence[Standing]) -> float:
     return max(ratios)
 
 
-_LEFT = ("marked", "learned", "trained on", "search", "authors")
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return the table of rows, title -> cell, all of the same columns."""
+    left = [column for column, title in enumerate(rows[0]) if title in _LEFT]
+    return table([*rows[0]], [[*row.values()] for row in rows], left=left)
 
 
 def summary(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
@@ -113,10 +116,14 @@ def summary(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
     rows = []
     for task in known.tasks.values():
         places = (f"{escaped(s.checked.entry.entry)} {s.score:.4f}" for s in ranking(task, entries))
-        rows.append([task.name, str(len(task.counted)), ", ".join(places)])
-    header = ("task", "problems", "entries and scores, best first")
-    parts = ["# Leaderboard", f"`{SHORT_COMMAND}`", table(header, rows, left=(0, 2))]
-    return "\n\n".join(parts) + "\n"
+        rows.append(
+            {
+                "task": task.name,
+                "problems": str(len(task.counted)),
+                "entries and scores, best first": ", ".join(places),
+            }
+        )
+    return "\n\n".join(["# Leaderboard", f"`{SHORT_COMMAND}`", _table(rows)]) + "\n"
 
 
 def added_page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
@@ -131,55 +138,51 @@ def added_page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
         "(`parenvs iopddl add FILE.json.gz`). Seconds and hardware are the entry's own.",
     ]
     for task in known.tasks.values():
-        problems = [problem for problem in task.problems.values() if problem.added]
-        if not problems:
+        if len(task.counted) == len(task.problems):
             continue
         parts.append(f"## {task.name}")
-        figures = kind_of(task.name).figures
-        parts += [f"{figure.title}: {figure.words}." for figure in figures if figure.added]
-        rows = []
-        for standing in ranking(task, entries):
-            entry, shown = standing.checked.entry, standing.checked.figures
-            seconds = [entry.seconds.get(problem.name) for problem in problems]
-            told = sum(x for x in seconds if x is not None)
-            cells = [shown[figure.title] for figure in figures if figure.added]
-            if any(cells):
-                budget, hardware = escaped(entry.search_budget), escaped(entry.hardware)
-                rows.append([escaped(entry.entry), *cells, budget, f"{told:,.0f}", hardware])
-        titles = [figure.title for figure in figures if figure.added]
-        header = ("entry", *titles, "search", "seconds", "hardware")
-        last = len(header) - 1
-        parts.append(table(header, rows, left=(0, last - 2, last)) if rows else "No entry yet.")
-        rows = [
-            row
-            for standing in ranking(task, entries)
-            for verdict in standing.checked.verdicts
-            if (row := _added_row(standing, verdict))
-        ]
-        header = (
-            "entry", "problem", "cost", "best known before", "proof", "score", "seconds",
-        )  # fmt: skip
-        if rows:
-            parts.append(table(header, rows, left=(0, 1, 4)))
+        standings = ranking(task, entries)
+        figures = [figure for figure in kind_of(task.name).figures if figure.added]
+        parts += [f"{figure.title}: {figure.words}." for figure in figures]
+        rows = [row for x in standings if (row := _added_figures(x, [y.title for y in figures]))]
+        parts.append(_table(rows) if rows else "No entry yet.")
+        rows = [row for x in standings for y in x.checked.verdicts if (row := _added_row(x, y))]
+        parts += [_table(rows)] if rows else []
     return "\n\n".join(parts) + "\n"
 
 
-def _added_row(standing: Standing, verdict: Verdict) -> list[str]:
+def _added_figures(standing: Standing, titles: Sequence[str]) -> dict[str, str]:
+    """Return the row of an entry with figures of added problems, empty if it has none."""
+    entry, figures = standing.checked.entry, standing.checked.figures
+    if not any(figures[title] for title in titles):
+        return {}
+    added = [name for name, problem in standing.checked.task.problems.items() if problem.added]
+    seconds = sum(entry.seconds.get(name) or 0.0 for name in added)
+    return {
+        "entry": escaped(entry.entry),
+        **{title: figures[title] for title in titles},
+        "search": escaped(entry.search_budget),
+        "seconds": f"{seconds:,.0f}",
+        "hardware": escaped(entry.hardware),
+    }
+
+
+def _added_row(standing: Standing, verdict: Verdict) -> dict[str, str]:
     """Return the row of a plan of an added problem, empty if there is none."""
     entry, problem = standing.checked.entry, verdict.problem
     if verdict.counts or verdict.state == PlanState.MISSING:
-        return []
+        return {}
     seconds = entry.seconds.get(problem.name)
     is_legal = verdict.state == PlanState.LEGAL
-    return [
-        escaped(entry.entry),
-        problem.name,
-        problem.words(verdict.cost) if is_legal else verdict.state.value,
-        problem.words(problem.reference.cost),
-        _proof(problem.reference.cost, problem.reference.bound),
-        f"{verdict.score:.4f}" if is_legal else "",
-        "" if seconds is None else f"{seconds:,.3g}",
-    ]
+    return {
+        "entry": escaped(entry.entry),
+        "problem": problem.name,
+        "cost": problem.words(verdict.cost) if is_legal else verdict.state.value,
+        "best known before": problem.words(problem.reference.cost),
+        "proof": _proof(problem.reference.cost, problem.reference.bound),
+        "score": f"{verdict.score:.4f}" if is_legal else "",
+        "seconds": "" if seconds is None else f"{seconds:,.3g}",
+    }
 
 
 def about(task: Task) -> str:
@@ -204,27 +207,31 @@ def _beside(task: Task) -> str:
     return words + " Problems that do not count: [contest.md](contest.md)." * has_added
 
 
-def _row(standing: Standing, own: Sequence[str], marks: Marks) -> list[str]:
-    """Return the row of an entry in the ranking; see ``_HEADER``."""
-    marked = "; ".join(filter(None, (standing.mark, escaped(marks.words))))
-    entry = standing.checked.entry
-    name = escaped(entry.entry)
+def _row(standing: Standing, shown: Sequence[str], marks: Marks) -> dict[str, str]:
+    """Return the row of an entry in the ranking, with the figures that are ``shown``."""
+    entry, seconds = standing.checked.entry, standing.seconds
     total = len(standing.checked.task.counted)
-    seconds = standing.seconds
-    return [
-        str(standing.rank),
-        f"[{name}]({entry.link})" if entry.link else name,
-        f"{standing.score:.4f}",
-        f"{standing.reached} of {total}",
-        *(standing.checked.figures[title] for title in own),
-        *([] if marks.simulated is None else [f"{marks.simulated:.4f}"]),
-        marked,
-        "yes" if entry.learned else "no",
-        escaped(", ".join(entry.trained_on)),
-        escaped(entry.search_budget),
-        "" if seconds is None else f"{seconds:,.3g}" if seconds < 1000 else f"{seconds:,.0f}",
-        escaped(", ".join(entry.authors)),
-    ]
+    name = escaped(entry.entry)
+    figures = {**standing.checked.figures, "simulated": ""}
+    if marks.simulated is not None:
+        figures["simulated"] = f"{marks.simulated:.4f}"
+    return {
+        "rank": str(standing.rank),
+        "entry": f"[{name}]({entry.link})" if entry.link else name,
+        "score": f"{standing.score:.4f}",
+        "at the reference": f"{standing.reached} of {total}",
+        **{title: figures[title] for title in shown},
+        "marked": "; ".join(filter(None, (standing.mark, escaped(marks.words)))),
+        "learned": "yes" if entry.learned else "no",
+        "trained on": escaped(", ".join(entry.trained_on)),
+        "search": escaped(entry.search_budget),
+        "seconds": ""
+        if seconds is None
+        else f"{seconds:,.3g}"
+        if seconds < 1000
+        else f"{seconds:,.0f}",
+        "authors": escaped(", ".join(entry.authors)),
+    }
 
 
 def _by_problem(
