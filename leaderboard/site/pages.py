@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
