@@ -72,5 +72,5 @@ for name, cluster in PROBLEMS:
 
 # %% Go on
 # The same function becomes an entry of the leaderboard in a few lines: see the tutorial on the
-# leaderboard. A solver that proves something belongs into `parenvs.agents.exact`; the page on
+# leaderboard. A solver that proves something belongs into `agents/pipeline/`; the page on
 # contributing says where.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import zipfile
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs import from_hlo, from_jax
-from parenvs.errors import HloError
+from parenvs.errors import HloError, ParenvsError
 from parenvs.graph.formats.text import parse
 from parenvs.graph.graph import Phase, Role
 from parenvs.graph.proto import Module, Wrapper
@@ -559,6 +560,12 @@ def test_reader__from_jax_takes_jitted_functions():
     assert len(jax_graph(jax.jit(function), f32(3), f32(4)).parameter_tensor) == 1
     arrays = np.ones(3, np.float32), np.ones(4, np.float32)
     assert jax_graph(function, *arrays, name="mine").fingerprint == plain.fingerprint
+
+
+def test_reader__from_jax_without_jax(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ParenvsError, match=r"needs the extra 'jax'.*pip install 'parenvs\[jax"):
+        from_jax(len)
 
 
 def test_reader__pb_and_npz_are_one(tmp_path):
