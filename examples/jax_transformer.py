@@ -24,7 +24,6 @@ import numpy as np  # noqa: E402
 
 import parenvs  # noqa: E402
 from parenvs.exports.jax import shardings  # noqa: E402
-from parenvs.tasks.hybrid.model import HybridModel  # noqa: E402
 from parenvs.tasks.hybrid.space import Constraints  # noqa: E402
 
 LAYERS, WIDTH, HEADS, TOKENS, WORDS, BATCH = 1, 32, 8, 8, 64, 16
@@ -97,7 +96,7 @@ def plans(graph: parenvs.Graph) -> dict[str, parenvs.core.plan.Plan]:
     ):
         problem = parenvs.problem(graph, cluster, task, reward=reward, uneven="forbid")
         found[name] = parenvs.solve(problem, "exact").plan
-    hybrid = parenvs.Hybrid(HybridModel.of_graph(graph), cluster, BATCH, "roofline", "fp32")
+    hybrid = parenvs.problem(graph, cluster, "hybrid", "fp32", batch=BATCH, stack="roofline")
     limits = Constraints(tp=4, pp=1, zero=(0,))
     found["hybrid"] = parenvs.solve(hybrid, "uniform", constraints=limits).plan
     return found
