@@ -108,7 +108,7 @@ class PartitionAnswer(Answer):
     """Classes to partition.
 
     Attributes:
-        problem: the graph on its devices, with task and reward.
+        problem: the graph on its devices, with scope and reward.
         chosen: (C,) bool, the classes of the graph that are partitioned.
         value: return of the episode that partitions them.
     """

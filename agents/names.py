@@ -13,9 +13,5 @@ ANY_STAGES = ("exact", "exact-full")
 """Planners of pipelines that can plan one stage; all others cut at least once."""
 STEPS = 60_000
 """Default environment steps of planners that learn or draw."""
-ENVIRONMENTS = {
-    "pipeline-cut": "PipelineCut-v0",
-    "operator-partition": "OperatorPartition-v0",
-    "data-parallel": "DataParallel-v0",
-}
-"""Task -> id of the environment in which agents train for it."""
+ENVIRONMENTS = {"variables": "OperatorPartition-v0", "inputs": "DataParallel-v0"}
+"""Scope of partitions -> id of the environment in which agents train for it."""

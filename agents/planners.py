@@ -84,7 +84,7 @@ class PipelineRequest(Request):
     @property
     def env_id(self) -> str:
         """Id of the environment in which agents train for the task."""
-        return ENVIRONMENTS["pipeline-cut"]
+        return "PipelineCut-v0"
 
     @property
     def env_kwargs(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class PartitionRequest(Request):
     """Variables or batch inputs to be partitioned.
 
     Attributes:
-        problem: the graph on its devices, with task and reward.
+        problem: the graph on its devices, with scope and reward.
         memory_limit: bytes that a device may use, for the planner ``exact`` (None: the problem's
             own limit, to which plans of all planners must keep, if it has one).
     """
@@ -144,8 +144,8 @@ class PartitionRequest(Request):
 
     @property
     def env_id(self) -> str:
-        """Id of the task's environment."""
-        return ENVIRONMENTS[self.problem.task]
+        """Id of the scope's environment."""
+        return ENVIRONMENTS[self.problem.scope]
 
     @property
     def env_kwargs(self) -> dict[str, Any]:
@@ -163,21 +163,21 @@ class PartitionRequest(Request):
     @cached_property
     def space(self) -> PartitionSpace:
         """The decisions of the environment."""
-        return PartitionSpace.of(self.problem, linkage=self.problem.task == "operator-partition")
+        return PartitionSpace.of(self.problem, linkage=self.problem.scope == "variables")
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """Planners that ``parenvs compare`` runs: those whose plans the task's scope contains."""
+        """Planners that ``parenvs compare`` runs: those whose plans the problem's scope contains."""
         experts_by_scope = {"variables": ("expert",), "inputs": ("data-parallel",)}
-        experts = experts_by_scope.get(self.problem.scope, ("data-parallel", "expert"))
+        experts = experts_by_scope.get(self.problem.full_scope, ("data-parallel", "expert"))
         return ("ppo", "replicate", *experts, "ones", "greedy", "random", "exact")
 
     @property
     def label(self) -> str:
-        """The task, the reward and the devices."""
+        """The scope, the reward and the devices."""
         problem = self.problem
         cluster_label = problem.cluster.name or f"{problem.cluster.devices}-devices"
-        return f"{problem.task}-{problem.reward}-{cluster_label}"
+        return f"{problem.scope}-{problem.reward}-{cluster_label}"
 
 
 @dataclass(frozen=True)

@@ -91,10 +91,12 @@ def step_of(name: str, layers: int | None = None) -> tuple[Graph, Any]:
     return read_proto(proto, name, name=name, batch_size=model.batch_size), lowered
 
 
-def partition(graph: Graph, task: str, reward: str) -> Plan:
+def partition(graph: Graph, scope: str, reward: str) -> Plan:
     """The exact plan of a step that splits evenly."""
     cluster = choose_cluster(devices=DEVICES)
-    problem = parenvs.problem(graph, cluster, task, reward=reward, uneven="forbid")
+    problem = parenvs.problem(
+        graph, cluster, "partition", scope=scope, reward=reward, uneven="forbid"
+    )
     return problem.plan(exact_partition(problem).chosen)
 
 
@@ -110,8 +112,8 @@ def hybrid(graph: Graph) -> Plan:
 
 
 KINDS: dict[str, Callable[[Graph], Plan]] = {
-    "operators": lambda graph: partition(graph, "operator-partition", "paper"),
-    "batch": lambda graph: partition(graph, "data-parallel", "step_time"),
+    "operators": lambda graph: partition(graph, "variables", "paper"),
+    "batch": lambda graph: partition(graph, "inputs", "step_time"),
     f"{DEVICES // TP} x {TP}": hybrid,
 }
 """Kind of a plan -> the plan of a step."""

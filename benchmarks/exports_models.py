@@ -398,11 +398,17 @@ def _torch(name: str, plans: list[str]) -> None:
 
     def made(kind: str) -> Any:
         if kind in ("operators", "batch"):
-            task = "operator-partition" if kind == "operators" else "data-parallel"
+            scope = "variables" if kind == "operators" else "inputs"
             reward = "paper" if kind == "operators" else "step_time"
             rules = "automap" if kind == "operators" else "shardy"
             problem = parenvs.problem(
-                graph, cluster, task, reward=reward, uneven="forbid", rules=rules
+                graph,
+                cluster,
+                "partition",
+                scope=scope,
+                reward=reward,
+                uneven="forbid",
+                rules=rules,
             )
             return torch_plan(problem.plan(exact_partition(problem).chosen), graph)
         layers = len(HybridModel.of_graph(graph))

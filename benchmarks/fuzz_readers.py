@@ -370,7 +370,7 @@ def check_plan(plan: Plan) -> None:
         plan.save(path)
         must(load_plan(path) == plan, "another plan from its own file")
     with refusable():
-        check_verdict(plan, _problem_of(type(plan), getattr(plan, "cluster", None)))
+        check_verdict(plan, _problem_of(plan))
 
 
 @cache
@@ -378,15 +378,15 @@ def _forward() -> Graph:
     return load_graph("vgg-19", "forward")
 
 
-def _problem_of(kind: type[Plan], cluster: Any) -> Any:
-    """Return a problem of a plan's task on a cluster."""
-    if issubclass(kind, OrderPlan):
+def _problem_of(plan: Any) -> Any:
+    """Return a problem of a plan's task on its cluster."""
+    if isinstance(plan, OrderPlan):
         return load_ordering(ORDER)
-    if issubclass(kind, PartitionPlan):
-        if cluster.devices > 64:
+    if isinstance(plan, PartitionPlan):
+        if plan.cluster.devices > 64:
             raise ParenvsError("a cluster that is larger than needed here")
-        return load_partitioning("vgg-19", cluster, task=kind.task)
-    return Pipeline(StageProfile.from_graph(_forward(), cluster.device), cluster)
+        return load_partitioning("vgg-19", plan.cluster, scope=plan.scope)
+    return Pipeline(StageProfile.from_graph(_forward(), plan.cluster.device), plan.cluster)
 
 
 def check_entry(entry: Entry) -> None:
@@ -493,8 +493,8 @@ def plans() -> list[bytes]:
     pipeline = Pipeline(load_profile("vgg-19", "2x2:v100"), Cluster.parse("2x2:v100"))
     made = [pipeline.plan(np.array([9]), np.array([2])).to_json()]
     made.append({**made[0], "cluster": CLUSTERS[1], "copies": 3, "recompute": "none"})
-    for task in ("operator-partition", "data-parallel"):
-        problem = load_partitioning("vgg-19", Cluster.parse("1x4:v100"), task=task)
+    for scope in ("variables", "inputs"):
+        problem = load_partitioning("vgg-19", Cluster.parse("1x4:v100"), scope=scope)
         chosen = np.zeros(len(problem.counts()), dtype=bool)
         chosen[problem.decidable()[:2]] = True
         made.append(problem.plan(chosen).to_json())

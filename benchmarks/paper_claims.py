@@ -53,9 +53,9 @@ def agents(problem_: BenchProblem, runs: Runs) -> list[str]:
     return [agent_cell(problem_, runs.get((problem_.name, agent), [])) for agent in TRAINED]
 
 
-def optimum_of(instance: str, rules: str, task: str) -> str:
+def optimum_of(instance: str, rules: str, scope: str) -> str:
     """What the proven optimum of the paper's reward partitions."""
-    target = load_partitioning(instance, choose_cluster(), rules, task=task)
+    target = load_partitioning(instance, choose_cluster(), rules, scope=scope)
     best = target.partition(exact_partition(target).chosen)
     if target.scope == "inputs":
         return ", ".join(f"{path} {d}" for path, d in sorted(best.items()))
@@ -73,11 +73,11 @@ def lines(problems: Sequence[BenchProblem], runs: Runs) -> Iterable[tuple[str, l
     for p in problems:
         if p.task == "operator-partition" and p.setting.startswith("paper"):
             if p.instance in PARTITIONS:
-                best = optimum_of(p.instance, p.env_kwargs["rules"], "operator-partition")
+                best = optimum_of(p.instance, p.env_kwargs["rules"], "variables")
                 said = [p.instance, p.env_kwargs["rules"], PARTITIONS[p.instance], best]
                 yield p.task, [*said, *agents(p, runs)]
         elif p.task == "data-parallel" and p.instance in BATCHES:
-            best = optimum_of(p.instance, "shardy", "data-parallel")
+            best = optimum_of(p.instance, "shardy", "inputs")
             yield p.task, [p.instance, "shardy", BATCHES[p.instance], best, *agents(p, runs)]
         elif p.task == "pipeline-cut":
             said = PAPER.get((p.instance, p.setting), "")

@@ -156,7 +156,7 @@ def megatron(problem: Partitioning, best: Mapping[str, int]) -> tuple[Row, dict[
 def table_6(problem: Partitioning) -> tuple[Row, dict[str, Any]]:
     """The optimum of ``DataParallel-v0``, against the first dimension of every batch input."""
     graph = problem.graph
-    answer = exact_partition(replace(problem, task="data-parallel"))
+    answer = exact_partition(replace(problem, scope="inputs"))
     best = problem.partition(answer.chosen, "inputs")
     batch = {graph.paths[i]: 0 for i in problem.inputs.tolist()}
     row: Row = [graph.name, problem.rules, len(batch), kinds(best) or "nothing"]

@@ -24,11 +24,11 @@ from parenvs.tasks.partition.plan import RULE_SETS, PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning
 
 DEVICES = 8
-KINDS = {  # task, reward
-    "exact, paper's reward": ("operator-partition", "paper"),
-    "exact, step time": ("operator-partition", "step_time"),
-    "exact batch, paper's reward": ("data-parallel", "paper"),
-    "exact batch, step time": ("data-parallel", "step_time"),
+KINDS = {  # scope, reward
+    "exact, paper's reward": ("variables", "paper"),
+    "exact, step time": ("variables", "step_time"),
+    "exact batch, paper's reward": ("inputs", "paper"),
+    "exact batch, step time": ("inputs", "step_time"),
 }
 KEPT = 0.8
 """Share of the classes that a random plan tries to partition."""
@@ -73,9 +73,9 @@ class Row:
 def exact_rows(instance: str, rules: str) -> list[Row]:
     """A row for each exact plan of a shipped graph."""
     rows = []
-    for kind, (task, reward) in KINDS.items():
+    for kind, (scope, reward) in KINDS.items():
         cluster = choose_cluster(devices=DEVICES)
-        problem = load_partitioning(instance, cluster, rules, task=task, reward=reward)
+        problem = load_partitioning(instance, cluster, rules, scope=scope, reward=reward)
         plan = problem.plan(exact_partition(problem).chosen)
         rows.append(verified(problem, kind, [plan], None))
     return rows

@@ -35,7 +35,7 @@ OUTSIDE = {
 }
 """Files outside of ``docs`` -> the pages that show them."""
 GROUPS = {
-    "Plans": ("HybridPlan", "HybridStage", "PartitionPlan", "BatchPlan", "PipelinePlan"),
+    "Plans": ("HybridPlan", "HybridStage", "PartitionPlan", "PipelinePlan"),
     "Reports": ("Report", "PartitionReport", "HybridReport"),
     "Problems": ("Pipeline", "Partitioning", "Hybrid"),
     "Models and machines": ("Graph", "StageProfile", "TransformerShape", "Cluster", "Device"),

@@ -90,11 +90,13 @@ def plans(graph: parenvs.Graph) -> dict[str, parenvs.core.plan.Plan]:
     """Return a plan of each kind."""
     cluster = f"1x{DEVICES}:v100"
     found: dict[str, parenvs.core.plan.Plan] = {}
-    for name, task, reward in (
-        ("operator", "operator-partition", "paper"),
-        ("data", "data-parallel", "step_time"),
+    for name, scope, reward in (
+        ("operator", "variables", "paper"),
+        ("data", "inputs", "step_time"),
     ):
-        problem = parenvs.problem(graph, cluster, task, reward=reward, uneven="forbid")
+        problem = parenvs.problem(
+            graph, cluster, task="partition", scope=scope, reward=reward, uneven="forbid"
+        )
         found[name] = parenvs.solve(problem, "exact").plan
     hybrid = parenvs.problem(graph, cluster, "hybrid", "fp32", batch=BATCH, stack="roofline")
     limits = Constraints(tp=4, pp=1, zero=(0,))

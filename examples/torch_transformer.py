@@ -102,8 +102,9 @@ def plans(processes: int) -> dict[str, Any]:
 
     graph, cluster = read(), f"1x{processes}:v100"
 
-    def partition(task: str, **options: str) -> Any:
-        problem = parenvs.problem(graph, cluster, task, uneven="forbid", **options)
+    def partition(scope: str, **options: str) -> Any:
+        options |= {"scope": scope, "uneven": "forbid"}
+        problem = parenvs.problem(graph, cluster, task="partition", **options)
         return torch_plan(parenvs.solve(problem, "exact").plan, graph)
 
     def hybrid(stages: tuple[tuple[int, int], ...], tp: int, zero: int = 0) -> Any:
@@ -118,9 +119,9 @@ def plans(processes: int) -> dict[str, Any]:
     whole, uneven = ((0, LAYERS),), ((0, 1), (1, LAYERS))
     if processes == 2:
         return {
-            "operator": partition("operator-partition", rules="automap"),
-            "operator, Shardy's rules": partition("operator-partition"),
-            "data": partition("data-parallel", reward="step_time"),
+            "operator": partition("variables", rules="automap"),
+            "operator, Shardy's rules": partition("variables"),
+            "data": partition("inputs", reward="step_time"),
             "tensor": hybrid(whole, 2),
             "ZeRO 3": hybrid(whole, 1, zero=3),
             "pipeline": hybrid(uneven, 1),

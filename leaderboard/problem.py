@@ -89,7 +89,7 @@ class TaskProblem(ABC):
 
     Attributes:
         name: unique name in its task, for example ``"t5-3b-C-4"``.
-        kind: task of the plan files that answer it, for example ``"pipeline-cut"``.
+        kind: task of the plan files that answer it, for example ``"pipeline"``.
         reward: ``"paper"`` or ``"step_time"`` for partitions, else empty.
         instance: name of the shipped graph, or of the problem where problems have names.
         fingerprint: that of the graph, model or problem; plans must have the same.
@@ -202,8 +202,8 @@ class TaskProblem(ABC):
 
     @cached_property
     def head(self) -> dict[str, Any]:
-        """The fields that every plan file of this problem has, without the decisions."""
-        content = self.empty_plan().to_json()
+        """The fields that every plan file of this problem has or means, without the decisions."""
+        content = {**self.optional, **self.empty_plan().to_json()}
         return {key: value for key, value in content.items() if key not in self.decisions}
 
     def judge(self, plan: Plan) -> Any:

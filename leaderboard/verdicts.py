@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from parenvs.core.plan import Plan
+from parenvs.core.plan import Plan, current
 from parenvs.errors import ParenvsError, shown
 from parenvs.leaderboard.problem import TOLERANCE, TaskProblem
 from parenvs.leaderboard.reading import cleaned
@@ -89,6 +89,7 @@ def judged(problem: TaskProblem, content: Any) -> Verdict:
         content: the plan as JSON types, which may be anything.
     """
     where = f"field 'plans.{problem.name}'"
+    content = current(content) if isinstance(content, Mapping) else content
     reasons = _reasons_of_head(problem, content)
     if reasons:
         return illegal(problem, where, reasons)

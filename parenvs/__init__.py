@@ -32,7 +32,7 @@ from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
+from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, Report
@@ -46,7 +46,6 @@ if _TYPE_CHECKING:
     from parenvs.shardy.verify import verify
 
 __all__ = [
-    "BatchPlan",
     "Cluster",
     "Device",
     "Graph",

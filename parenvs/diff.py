@@ -186,7 +186,8 @@ class PartitionDiff:
     def to_json(self) -> dict[str, Any]:
         """The difference as an object of JSON types, with both reports (seconds and bytes)."""
         return {
-            "task": {"a": self.a.plan.task, "b": self.b.plan.task},
+            "task": self.a.plan.task,
+            "scope": {"a": self.a.plan.scope, "b": self.b.plan.scope},
             "a": self.a.to_json(),
             "b": self.b.to_json(),
             "seconds": self.seconds,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.cluster import PRESETS, Cluster, Device, choose_cluster
+from parenvs.core.plan import remedy
 from parenvs.core.plan_files import PLANS
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.graph import python_source, roles
@@ -33,7 +34,7 @@ from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.partition.plan import PARTITION_PLANS, PartitionPlan
+from parenvs.tasks.partition.plan import SCOPES, PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.step import Step
 from parenvs.tasks.pipeline.plan import MICRO_BATCH, TIED, PipelinePlan
@@ -41,9 +42,8 @@ from parenvs.tasks.pipeline.problem import Pipeline, check_stages, stages_on
 from parenvs.tasks.pipeline.profile import StageProfile
 
 TASKS = tuple(PLANS)
-"""Tasks that plans solve: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``,
-``"hybrid"``, ``"packed-order"``."""
-PURE_TASKS = (PipelinePlan.task, *PARTITION_PLANS)
+"""Tasks that ``problem`` loads: ``"pipeline"``, ``"partition"``, ``"hybrid"``, ``"order"``."""
+PURE_TASKS = (PipelinePlan.task, PartitionPlan.task)
 """Those that plan one axis, for which there are environments."""
 KINDS = ("train", "forward")
 """Variants of a shipped graph: a training step, and the forward pass alone.
@@ -58,7 +58,7 @@ PIPELINE_OPTIONS = (
 """Options of ``problem`` for pipelines."""
 STEP_OPTIONS = ("micro_batch", "micro_batches", "recompute", "memory_limit")
 """Options of partitions that say how a step runs, see ``parenvs.tasks.partition.step.Step.of``."""
-PARTITION_OPTIONS = ("devices", "rules", "uneven", "reward", *STEP_OPTIONS)
+PARTITION_OPTIONS = ("devices", "scope", "rules", "uneven", "reward", *STEP_OPTIONS)
 """Options of ``problem`` for partitions."""
 HYBRID_OPTIONS = ("batch", "stack")
 """Options of ``problem`` for hybrid plans."""
@@ -97,15 +97,14 @@ def problem(
             training step, pipelines take the forward pass.
         cluster: preset, short form, ``.json`` path or object, see ``Cluster.parse`` (default:
             ``"C"`` for pipelines and hybrid plans, one server of 8 V100 for partitions).
-        task: ``"pipeline-cut"``, ``"operator-partition"``, ``"data-parallel"``, ``"hybrid"`` or
-            ``"packed-order"``.
+        task: ``"pipeline"``, ``"partition"``, ``"hybrid"`` or ``"order"``.
         precision: in which the products of the graph run, ``"fp32"`` for example (default: that of
             their elements; fp32 runs as TF32 where the device has it; of hybrid plans: the fastest
             of 16 bits, else of 32).
         **options: for pipelines ``stages``, ``micro_batch``, ``micro_batches``, ``copies``,
             ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for the paper's instances, as
             its tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
-            cluster), ``rules``, ``uneven``, ``reward``, and of ``STEP_OPTIONS``; for both
+            cluster), ``scope``, ``rules``, ``uneven``, ``reward``, and of ``STEP_OPTIONS``; for both
             ``variables``, ``batch``, ``frozen`` and ``arguments``, see ``load_graph``; for hybrid
             plans ``batch`` (samples of a step, which has no default), ``stack`` and ``precision``,
             see ``Hybrid``, and of what ``load_graph`` takes ``variables``, ``frozen`` and
@@ -124,9 +123,7 @@ def problem(
     4
     """
     if task not in TASKS:
-        raise ParenvsError(
-            f"unknown task {shown(task)}{did_you_mean(str(task), TASKS)}; known: {', '.join(TASKS)}"
-        )
+        raise ParenvsError(f"unknown task {shown(task)}{remedy(task, TASKS)}")
     known = options_of(task)
     if task == OrderPlan.task:
         settings = {"cluster": cluster, "precision": precision}
@@ -149,7 +146,7 @@ def problem(
         chosen_cluster = chosen_cluster.at(precision)
     if task == PipelinePlan.task:
         return _load_pipeline(instance, chosen_cluster, **options)
-    return load_partitioning(instance, chosen_cluster, task=task, **options)  # type: ignore[arg-type]
+    return load_partitioning(instance, chosen_cluster, **options)  # type: ignore[arg-type]
 
 
 def options_of(task: str) -> tuple[str, ...]:
@@ -315,22 +312,22 @@ def load_partitioning(
     cluster: Cluster | str | os.PathLike[str] | dict[str, Any],
     rules: str = "shardy",
     uneven: str = "pad",
-    task: str = PartitionPlan.task,
+    scope: str = SCOPES[0],
     reward: str = "paper",
     arguments: str | None = None,
     **options: Any,
 ) -> Partitioning:
     """Load the partitioning of a shipped instance or a graph file.
 
-    The same name or path and settings give the same object; problems that differ only in task or
-    reward share the graph and its classes.
+    The same name or path and settings give the same object; problems that differ only in scope
+    or reward share the graph and its classes.
 
     Args:
         instance: the name or path, which plans carry, or a ``Graph``.
         cluster: the devices, in any form that ``Cluster.parse`` takes.
         rules: ``"shardy"`` or ``"automap"``.
         uneven: ``"pad"`` or ``"forbid"``.
-        task: ``"operator-partition"`` or ``"data-parallel"``.
+        scope: ``"variables"`` or ``"inputs"``.
         reward: ``"paper"`` or ``"step_time"``.
         arguments: see ``load_graph``.
         **options: of the step, see ``Partitioning.build``, and of reading, see ``load_graph``.
@@ -343,11 +340,11 @@ def load_partitioning(
     settings = {key: options.pop(key) for key in STEP_OPTIONS if key in options}
     if isinstance(instance, Graph):
         graph = load_graph(instance, arguments=arguments, **options)
-        return Partitioning.build(graph, own, rules, uneven, task, reward, **settings)
+        return Partitioning.build(graph, own, rules, uneven, scope, reward, **settings)
     text, step = _text_of(instance, "a Graph"), Step.of(own, **settings)
     how = (arguments, _reading_key(options), _stamp(text))
     named = next((preset for preset in PRESETS.values() if preset == own), own)  # as plans say it
-    return _cached_partitioning(task, reward, step, text, how, named, rules, uneven)
+    return _cached_partitioning(scope, reward, step, text, how, named, rules, uneven)
 
 
 def forward_of(graph: Graph) -> Graph:
@@ -411,10 +408,10 @@ def _load_pipeline(
 
 
 @lru_cache(maxsize=64)
-def _cached_partitioning(task: str, reward: str, step: Step, *key: Any) -> Partitioning:
+def _cached_partitioning(scope: str, reward: str, step: Step, *key: Any) -> Partitioning:
     """Load the problem; ``key`` begins the arguments of ``_cached_classes``."""
     found = _cached_classes(*key, step.micro_batch)
-    return replace(found, task=task, reward=reward, step=step.on(found.graph))
+    return replace(found, scope=scope, reward=reward, step=step.on(found.graph))
 
 
 @lru_cache(maxsize=16)
@@ -426,7 +423,7 @@ def _cached_classes(
     uneven: str,
     micro_batch: int | None,
 ) -> Partitioning:
-    """Load the problem with the default task and reward, which do not change the classes."""
+    """Load the problem with the default scope and reward, which do not change the classes."""
     arguments, reading, _ = how  # the time of the file's last change is part of the key
     graph = load_graph(instance, arguments=arguments, **dict(reading))
     build = partial(Partitioning.build, instance=instance, micro_batch=micro_batch)

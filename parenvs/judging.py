@@ -118,7 +118,7 @@ def judge(plan: Any, target: Any = None, cluster: Any = None) -> Any:
             f"a plan of task {plan.task} is judged on a Graph or a Partitioning, not on "
             f"{shown(target)}"
         )
-    own = {"task": plan.task, "instance": plan.instance, **plan.step}
+    own = {"scope": plan.scope, "instance": plan.instance, **plan.step}
     problem = Partitioning.build(target, judged_cluster, plan.rules, plan.uneven, **own)
     return problem.report(plan)
 

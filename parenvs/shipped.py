@@ -36,7 +36,7 @@ PAPER = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
 """Shipped instances of Auto-MAP's paper (arXiv 2007.04069), which the leaderboard plans."""
 
 ORDER_SETS = ("order-validation", "order-test", "order-outside")
-"""Shipped sets of problems of task ``"packed-order"``; ``SET/NAME`` is one of a set."""
+"""Shipped sets of problems of task ``"order"``; ``SET/NAME`` is one of a set."""
 
 PARTITION_SETS = ("partition-train", "partition-validation", "partition-test")
 """Shipped sets of problems of ``PartitionPlan-v0``; ``SET/FAMILY-NUMBER`` is one of a set."""

@@ -25,8 +25,8 @@ def report_of(pipeline, cuts, device_cuts):
     return judge(pipeline.plan(np.array(cuts), np.array(device_cuts)), pipeline)
 
 
-def partition_report(problem, chosen, task="operator-partition"):
-    return judge(replace(problem, task=task, reward="step_time").plan(chosen), problem)
+def partition_report(problem, chosen, scope="variables"):
+    return judge(replace(problem, scope=scope, reward="step_time").plan(chosen), problem)
 
 
 @st.composite
@@ -247,11 +247,8 @@ def test_partition__illegal_plans_and_other_tasks_are_compared():
     diff = difference(legal, bad)
     assert len(diff.classes) == 1
     assert diff.classes[0].seconds == pytest.approx(diff.seconds)
-    batch = partition_report(problem, empty, "data-parallel")
-    assert difference(legal, batch).to_json()["task"] == {
-        "a": "operator-partition",
-        "b": "data-parallel",
-    }
+    batch = partition_report(problem, empty, "inputs")
+    assert difference(legal, batch).to_json()["scope"] == {"a": "variables", "b": "inputs"}
 
 
 # other problems

@@ -151,7 +151,7 @@ def test_house__tests_mirror_the_rooms():
 
 
 PUBLIC = (
-    "BatchPlan", "Cluster", "Device", "Graph", "Hybrid", "HybridPlan", "HybridReport",
+    "Cluster", "Device", "Graph", "Hybrid", "HybridPlan", "HybridReport",
     "HybridStage", "ParenvsError", "PartitionPlan", "PartitionReport", "Partitioning", "Pipeline",
     "PipelinePlan", "Report", "StageProfile", "TransformerShape", "evaluate", "evaluate_set",
     "from_hlo", "from_jax", "from_torch", "judge", "load_graph", "load_plan", "load_profile",

@@ -148,7 +148,7 @@ def test_instances__nothing_near():
     ("plan-test", "--set plan-test plays it"),
     ("plan-test/cnn-003", r"set_of\('plan-test'\)\.load\('plan-test/cnn-003'\)"),
     ("partition-train/bert-000", r"set_of\('partition-train'\)"),
-    ("order-outside/p4-m8-000", "--task packed-order"),
+    ("order-outside/p4-m8-000", "--task order"),
     ("hetero-32-test/spread-000", "--task hybrid"),
     ("elastic-test/spot-gpt-1.5b-000", "make\\('ElasticPlan-v0', instance='elastic-test/"),
     ("intra-op-test/mesh-000", "make\\('IntraOpSharding-v0', instance='intra-op-test/mesh-000'"),
@@ -293,20 +293,20 @@ def test_instances__build_unknown_model(tiny, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("task", ["pipeline-cut", "operator-partition"])
+@pytest.mark.parametrize("task", ["pipeline", "partition"])
 def test_problem__prints_in_a_line(task):
     """Problems, answers and their parts hold large arrays, which no session wants to see."""
     made = problem("vgg-19", task=task)
-    parts = [made.classes] if task == "operator-partition" else [made.profile]
+    parts = [made.classes] if task == "partition" else [made.profile]
     for shown in (made, *parts):
         assert "vgg-19" in repr(shown) and "array" not in repr(shown)
         assert len(repr(shown).splitlines()) == 1
 
 
 @pytest.mark.parametrize("task, options", [
-    ("pipeline-cut", {"stages": 3}),
-    ("operator-partition", {"reward": "step_time", "micro_batches": 2}),
-    ("data-parallel", {"rules": "automap"}),
+    ("pipeline", {"stages": 3}),
+    ("partition", {"reward": "step_time", "micro_batches": 2}),
+    ("partition", {"scope": "inputs", "rules": "automap"}),
     ("hybrid", {"batch": 256}),
 ])  # fmt: skip
 def test_problem__of_a_graph_is_that_of_its_name(task, options):
@@ -344,7 +344,7 @@ def test_problem__of_a_shape_and_of_a_model():
 def test_problem__reads_the_parameters_of_a_graph_anew():
     graph = load_graph("vgg-19")
     path = graph.paths[graph.variables[0]]
-    options = {"task": "operator-partition", "frozen": path}
+    options = {"task": "partition", "frozen": path}
     assert (
         problem(graph, **options).graph.fingerprint
         == problem("vgg-19", **options).graph.fingerprint
@@ -355,14 +355,14 @@ def test_problem__reads_the_parameters_of_a_graph_anew():
 
 
 @pytest.mark.parametrize("task, kinds", [
-    ("pipeline-cut", "a Graph or a StageProfile"),
-    ("operator-partition", "a path or a Graph"),
+    ("pipeline", "a Graph or a StageProfile"),
+    ("partition", "a path or a Graph"),
     ("hybrid", "a Graph, a TransformerShape or a HybridModel"),
-    ("packed-order", "or a path"),
+    ("order", "or a path"),
 ])  # fmt: skip
 def test_problem__of_what_its_task_does_not_take(task, kinds):
     shape, graph, profile = shipped.shapes()["gpt-7.5b"], load_graph("vgg-19"), toys.dense().profile
-    other = {"pipeline-cut": shape, "packed-order": graph}.get(task, profile)
+    other = {"pipeline": shape, "order": graph}.get(task, profile)
     for wrong in (other, 3, ["vgg-19"], None):
         with pytest.raises(TypeError, match=rf"instance: expected a name.*{kinds}, not "):
             problem(wrong, task=task)

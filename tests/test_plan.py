@@ -12,7 +12,7 @@ from parenvs import files
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.core.plan_files import load_plan
 from parenvs.errors import PlanError
-from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
+from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.pipeline.plan import PipelinePlan
 
 PLAN = PipelinePlan(
@@ -84,7 +84,7 @@ def test_plan__file_of_the_design(path):
     assert path.read_text().endswith("\n")
     assert list(json.loads(path.read_text()).items()) == [
         ("schema", 1),
-        ("task", "pipeline-cut"),
+        ("task", "pipeline"),
         ("instance", "toy"),
         ("fingerprint", "sha256:00"),
         ("cluster", "C"),
@@ -145,7 +145,7 @@ def test_plan__unknown_key(path):
 
 WRONG = {
     "schema": [0, 2, -1, "1", True, None, [1], {}, 1.5, 1.0],
-    "task": ["pipeline", "", 1, None, ["pipeline-cut"], {}],
+    "task": ["pipelines", "", 1, None, ["pipeline"], {}],
     "instance": ["", 1, None, True, ["toy"], {}],
     "fingerprint": ["", 1, None, False, [], {}],
     "cluster": ["Z", "", 3, None, True, [], {}, "4x8:v1000", {"servers": 1}, "nowhere.json"],
@@ -302,30 +302,28 @@ SPLIT = PartitionPlan(
     rules="automap",
     uneven="forbid",
 )
-BATCH = BatchPlan("toy", "sha256:00", PRESETS["A"], {"inputs": 0})
+BATCH = PartitionPlan("toy", "sha256:00", PRESETS["A"], {"inputs": 0}, "inputs")
 SEVERAL = CLUSTERS.filter(lambda cluster: cluster.devices > 1)
-KINDS = pytest.mark.parametrize("kind", [PartitionPlan, BatchPlan])
 
 
-@KINDS
 @given(
     instance=NAMES,
     fingerprint=NAMES,
     cluster=SEVERAL,
     partition=st.dictionaries(st.text(), st.integers(0, 2**31 - 1)),
+    scope=st.sampled_from(["variables", "inputs"]),
     rules=st.sampled_from(["shardy", "automap"]),
     uneven=st.sampled_from(["pad", "forbid"]),
 )
 @settings(max_examples=100, deadline=None)
-def test_plan__round_trip_of_partitions(tmp_path_factory, kind, **fields):
+def test_plan__round_trip_of_partitions(tmp_path_factory, **fields):
     path = tmp_path_factory.mktemp("plan") / "plan.json"
-    plan = kind(**fields)
+    plan = PartitionPlan(**fields)
     plan.save(path)
     again = load_plan(path)
     assert again == plan
-    assert type(again) is kind
     assert again.to_json() == plan.to_json()
-    assert kind.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert PartitionPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
     first = path.read_bytes()
     again.save(path)
     assert path.read_bytes() == first
@@ -336,7 +334,7 @@ def test_plan__partition_file_of_the_design(path):
     SPLIT.save(path)
     assert list(json.loads(path.read_text()).items()) == [
         ("schema", 1),
-        ("task", "operator-partition"),
+        ("task", "partition"),
         ("instance", "toy"),
         ("fingerprint", "sha256:00"),
         ("devices", 8),
@@ -348,11 +346,12 @@ def test_plan__partition_file_of_the_design(path):
     BATCH.save(path)
     assert list(json.loads(path.read_text()).items()) == [
         ("schema", 1),
-        ("task", "data-parallel"),
+        ("task", "partition"),
         ("instance", "toy"),
         ("fingerprint", "sha256:00"),
         ("devices", 16),
         ("cluster", "A"),
+        ("scope", "inputs"),
         ("rules", "shardy"),
         ("uneven", "pad"),
         ("partition", {"inputs": 0}),
@@ -367,23 +366,21 @@ def test_plan__data_parallel_file_as_documented(path):
     }  # fmt: skip
     path.write_text(json.dumps(content))
     plan = load_plan(path)
-    assert plan == BatchPlan(
-        "t5-base", "sha256:0", Cluster.parse("1x4:v100"), {"inputs": 0, "targets": 0}
-    )
+    cluster, partition = Cluster.parse("1x4:v100"), {"inputs": 0, "targets": 0}
+    assert plan == PartitionPlan("t5-base", "sha256:0", cluster, partition, "inputs")
     assert (plan.rules, plan.uneven) == ("shardy", "pad")
 
 
 def test_plan__tasks_are_not_mixed_up(path):
     split = replace(SPLIT)
-    batch = BatchPlan(**{key: getattr(split, key) for key in vars(split)})
+    batch = replace(split, scope="inputs")
     assert split != batch
-    for plan, task in ((split, "operator-partition"), (batch, "data-parallel")):
+    for plan in (split, batch):
         plan.save(path)
-        assert json.loads(path.read_text())["task"] == task
-        assert type(load_plan(path)) is type(plan)
-    words = refusal(path, {**SPLIT.to_json(), "task": "pipeline-cut"})
+        assert load_plan(path) == plan
+    words = refusal(path, {**SPLIT.to_json(), "task": "pipeline"})
     assert "field 'cluster' is missing" in words
-    words = refusal(path, {**PLAN.to_json(), "task": "operator-partition"})
+    words = refusal(path, {**PLAN.to_json(), "task": "partition"})
     assert "field 'devices' is missing" in words
 
 
@@ -420,7 +417,8 @@ def test_plan__unknown_key_of_a_partition(path, plan):
 
 WRONG_SPLIT = {
     "schema": [0, 2, "1", True, None, 1.0],
-    "task": ["operator", "", 1, None, ["data-parallel"], {}],
+    "task": ["operator", "", 1, None, ["partition"], {}],
+    "scope": ["all", "", 1, None, True, [], {}, ["inputs"]],
     "instance": ["", 1, None, True, ["toy"], {}],
     "fingerprint": ["", 1, None, False, [], {}],
     "devices": [0, 1, -8, True, False, 8.0, 2.5, "8", None, [8], {}, 2**31, 10**30],

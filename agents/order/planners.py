@@ -32,7 +32,7 @@ class OrderRequest(Request):
     def env_id(self) -> str:
         """Id of the environment in which agents train for the task."""
         raise ParenvsError(
-            "no planner trains on one order; parenvs train --task packed-order trains on many"
+            "no planner trains on one order; parenvs train --task order trains on many"
         )
 
     @property

@@ -31,7 +31,7 @@ def exact_partition(
         problem: the problem, with its reward.
         memory_limit: bytes that a device may use at most (default: the problem's limit, if any).
         scope: which tensors may be partitioned, ``"variables"``, ``"inputs"`` or ``"all"``
-            (default: the problem's scope).
+            (default: all that the problem decides).
 
     Raises:
         InfeasibleError: no partition keeps the memory limit; says by how much the best one misses.

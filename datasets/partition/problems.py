@@ -7,7 +7,6 @@ from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.shipped import PARTITION_SETS, partition_rows
 from parenvs.tasks.partition.drawn.files import SetRow
-from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning
 
 REWARD = "step_time"
@@ -87,7 +86,6 @@ def build(row: SetRow, name: str) -> Partitioning:
         return instances.load_partitioning(
             row.instance,
             Cluster.parse(row.cluster),
-            task=PartitionPlan.task,
             reward=REWARD,
             **options,
         )

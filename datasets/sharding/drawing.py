@@ -137,9 +137,7 @@ class _Source:
 @lru_cache(maxsize=16)
 def _source(name: str) -> _Source:
     cluster = Cluster.parse("1x8:v100")
-    partitioning = load_partitioning(
-        name, cluster, "shardy", "pad", "operator-partition", "step_time"
-    )
+    partitioning = load_partitioning(name, cluster, "shardy", "pad", "variables", "step_time")
     graph, footprint = partitioning.graph, partitioning.footprint
     transient = np.flatnonzero(footprint.transient & (footprint.bytes > 0))
     transient = transient[np.argsort(footprint.first[transient], kind="stable")]

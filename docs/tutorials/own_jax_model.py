@@ -53,7 +53,7 @@ print(answer.report)
 # The same graph, its operators split over the eight devices of one server. With the reward
 # `step_time` the optimum is the shortest step.
 
-problem = parenvs.problem(graph, "1x8:a100", task="operator-partition", reward="step_time")
+problem = parenvs.problem(graph, "1x8:a100", task="partition", reward="step_time")
 best = parenvs.solve(problem)
 print(f"{best.report.step_seconds / best.report.replicate_seconds:.3f} of one device's seconds")
 

@@ -49,7 +49,7 @@ def planned():
     inputs, targets = data()
     graph = parenvs.from_torch(make(), inputs, loss=loss, targets=(targets,))
     problem = parenvs.problem(
-        graph, f"1x{PROCESSES}:v100", task="operator-partition", uneven="forbid", rules="automap"
+        graph, f"1x{PROCESSES}:v100", task="partition", uneven="forbid", rules="automap"
     )
     return torch_plan(parenvs.solve(problem).plan, graph)
 

@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from parenvs.agents.names import ENVIRONMENTS
 from parenvs.agents.partition import heuristics as partition_heuristics
 from parenvs.agents.pipeline import heuristics
 from parenvs.agents.reference import optimum, target
@@ -20,8 +19,12 @@ from parenvs.tasks.pipeline.cuts import CutSpace
 
 PIPELINES = "pipeline-cut"
 """The task whose problems are pipelines; those of the other tasks are partitions."""
-TASKS = {PIPELINES: "PipelineCut-v0", **ENVIRONMENTS}
-"""Ids of the environments, by task."""
+TASKS = {
+    PIPELINES: "PipelineCut-v0",
+    "operator-partition": "OperatorPartition-v0",
+    "data-parallel": "DataParallel-v0",
+}
+"""Ids of the environments, by the word that stored results have for them."""
 CLUSTERS = ("A", "B", "C")
 """Preset clusters of the pipelines."""
 DEVICES = 8

@@ -13,7 +13,6 @@ import typer
 from parenvs.agents.names import TRAINED
 from parenvs.cli import tables
 from parenvs.cli.options import (
-    TASKS,
     Address,
     Engine,
     FunctionArguments,
@@ -33,6 +32,8 @@ _Meet = Annotated[
 ]
 _Timeout = Annotated[float, typer.Option(help="Seconds in which they have to meet.")]
 _HERE = "127.0.0.1:0"
+TASKS = ("pipeline-cut", "operator-partition", "data-parallel")
+"""Words of ``bench agents`` for the environments, those of its stored results."""
 QUICK_STEPS = 1000
 """Environment steps of a run of ``bench agents --quick``."""
 

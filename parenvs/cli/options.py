@@ -15,6 +15,7 @@ from parenvs.agents.names import STEPS
 from parenvs.cli import hybrid
 from parenvs.cli.model import Model, reading
 from parenvs.cluster import Cluster
+from parenvs.core.plan import remedy
 from parenvs.errors import ParenvsError
 from parenvs.instances import PURE_TASKS as TASKS
 from parenvs.tasks.hybrid.plan import HybridPlan
@@ -44,7 +45,7 @@ Batch = Annotated[
 ]
 Frozen = Annotated[list[str] | None, typer.Option(help="The same: weights that are not trained.")]
 _KNOWN = ", ".join(TASKS)
-DRAWN = ("pipeline-plan", "hybrid", "hetero", "packed-order", "partition-plan", "intra-op")
+DRAWN = ("pipeline-plan", "hybrid", "hetero", "order", "partition-plan", "sharding")
 """Tasks of ``train`` that need no model: by default problems are drawn."""
 ClusterText = Annotated[
     str | None,
@@ -55,6 +56,9 @@ ClusterText = Annotated[
 ]
 Devices = Annotated[
     int | None, typer.Option(help="One server of this many V100, instead of --cluster.")
+]
+Scope = Annotated[
+    str | None, typer.Option(help="What partitions decide: variables (default) or inputs.")
 ]
 Rules = Annotated[str | None, typer.Option(help="shardy (default) or automap.")]
 Uneven = Annotated[str | None, typer.Option(help="pad (default) or forbid.")]
@@ -147,6 +151,7 @@ def read_request(
         float | None,
         typer.Option(help="Seconds of each search of exact agents (exact: 20, others: no limit)."),
     ] = None,
+    scope: Scope = None,
     rules: Rules = None,
     uneven: Uneven = None,
     reward: Annotated[
@@ -195,8 +200,8 @@ def read_request(
             args=arguments, variables=variables, batch=batch, frozen=frozen, cluster=cluster,
             devices=devices, stages=stages, devices_used=devices_used, micro_batch=micro_batch,
             micro_batches=micro_batches, copies=copies, recompute=recompute, sync=sync, tied=tied,
-            radius=radius, candidates=candidates, rules=rules, uneven=uneven, reward=reward,
-            precision=precision, stack=stack, memory_limit=memory_limit, **hybrid_options, **goal,
+            radius=radius, candidates=candidates, scope=scope, rules=rules, uneven=uneven,
+            reward=reward, precision=precision, stack=stack, memory_limit=memory_limit, **hybrid_options, **goal,
         )  # fmt: skip
         for name in refused:
             raise ParenvsError(f"{_option(name)} is not an option of --task {task}")
@@ -206,8 +211,8 @@ def read_request(
     if task == HybridPlan.task:
         for name, value in given(
             copies=copies, sync=sync, tied=tied, micro_batches=micro_batches, radius=radius,
-            candidates=candidates, rules=rules, uneven=uneven, reward=reward, devices=devices,
-            memory_limit=memory_limit,
+            candidates=candidates, scope=scope, rules=rules, uneven=uneven, reward=reward,
+            devices=devices, memory_limit=memory_limit,
         ).items():  # fmt: skip
             raise ParenvsError(f"{_option(name)} {value} is not an option of --task {task}")
         shared = given(pp=stages, devices=devices_used, micro_batch=micro_batch)
@@ -240,6 +245,7 @@ def read_request(
         sync=sync,
         tied=tied,
         devices=devices,
+        scope=scope,
         rules=rules,
         uneven=uneven,
         reward=reward,
@@ -326,6 +332,9 @@ def with_request(
             if options["task"] in DRAWN:
                 drawn(**{p.name: options[p.name] for p in parameters if _is_given(p, options)})
                 return
+            if options["task"] not in (*TASKS, *DRAWN):
+                known = remedy(options["task"], (*TASKS, *DRAWN))
+                raise ParenvsError(f"unknown task {options['task']!r}{known}")
             if options["instance"] is None:
                 raise ParenvsError(f"a model is needed, or --task {', '.join(DRAWN)}")
         request, model = read(**{p.name: options.pop(p.name) for p in shared_options})

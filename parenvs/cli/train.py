@@ -43,8 +43,8 @@ PLAYED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "hybrid": ("HybridPlan-v0", {}, ("cluster", "batch", "stack", "precision")),
     "hetero": ("HybridPlan-v0", {"instance": "hetero-32"}, ()),
     "partition-plan": ("PartitionPlan-v0", {}, ()),
-    "packed-order": ("MicroBatchOrder-v0", {"tier": None, "pool": 1024}, ()),
-    "intra-op": ("IntraOpSharding-v0", {"pool": 256}, ()),
+    "order": ("MicroBatchOrder-v0", {"tier": None, "pool": 1024}, ()),
+    "sharding": ("IntraOpSharding-v0", {"pool": 256}, ()),
 }
 """Task of ``train`` on drawn problems -> environment, its arguments, options of one problem."""
 
@@ -159,7 +159,7 @@ def train_drawn(
         _train_fused(task, instance, agent, seed, steps, place, resume)
         return
     kwargs = dict(drawing)
-    if task == "packed-order" and instance in TIERS:
+    if task == "order" and instance in TIERS:
         kwargs["tier"] = instance
     elif instance is not None:
         kwargs = {"instance": instance, **others}

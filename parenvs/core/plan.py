@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from parenvs.cluster import Cluster
+from parenvs.errors import did_you_mean
 from parenvs.files import write_text
 
 if TYPE_CHECKING:
@@ -20,6 +21,15 @@ ILLEGAL = -1.0
 """Value of a plan that breaks a rule or exceeds the memory (arXiv 2007.04069)."""
 HEAD = ("schema", "task", "instance", "fingerprint")
 """Fields that plan files of every task begin with."""
+
+OLD_TASKS: dict[str, dict[str, str]] = {
+    "pipeline-cut": {"task": "pipeline"},
+    "operator-partition": {"task": "partition"},
+    "data-parallel": {"task": "partition", "scope": "inputs"},
+    "packed-order": {"task": "order"},
+    "iopddl": {"task": "sharding"},
+}
+"""Task of files written before a task had one name -> the fields that say it now."""
 
 
 class Bounded(Protocol):
@@ -56,6 +66,20 @@ class TimedReport:
         if not (self.legal and answer.bound):
             return None
         return self.length_seconds / answer.bound - 1
+
+
+def current(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a plan file with the task as it is called now."""
+    task = content.get("task")
+    return {**content, **OLD_TASKS.get(task if isinstance(task, str) else "", {})}
+
+
+def remedy(task: object, known: Collection[str]) -> str:
+    """Return what a message says after an unknown task: its name now or a near one; the known."""
+    old = OLD_TASKS.get(task) if isinstance(task, str) else None
+    if old is not None:
+        return "; it is called " + ", ".join(f"{key} {value!r}" for key, value in old.items())
+    return f"{did_you_mean(str(task), known)}; known: {', '.join(known)}"
 
 
 class Plan(ABC):

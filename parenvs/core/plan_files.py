@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.core import fields
-from parenvs.core.plan import SCHEMA, Plan
+from parenvs.core.plan import SCHEMA, Plan, current
 from parenvs.errors import PlanError, shown
 from parenvs.files import DuplicateFieldError, no_duplicates
 
 _PLANS = {
-    "pipeline-cut": "parenvs.tasks.pipeline.plan:PipelinePlan",
-    "operator-partition": "parenvs.tasks.partition.plan:PartitionPlan",
-    "data-parallel": "parenvs.tasks.partition.plan:BatchPlan",
+    "pipeline": "parenvs.tasks.pipeline.plan:PipelinePlan",
+    "partition": "parenvs.tasks.partition.plan:PartitionPlan",
     "hybrid": "parenvs.tasks.hybrid.plan:HybridPlan",
-    "packed-order": "parenvs.tasks.order.plan:OrderPlan",
-    "iopddl": "parenvs.tasks.sharding.plan:ShardingPlan",
+    "order": "parenvs.tasks.order.plan:OrderPlan",
+    "sharding": "parenvs.tasks.sharding.plan:ShardingPlan",
 }
 """Task of a file -> class of its plans."""
 PLANS = tuple(list(_PLANS)[:-1])
@@ -53,6 +52,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     schema = content.get("schema")
     if not fields.is_integer(schema) or schema != SCHEMA:
         raise PlanError(f"{where}: field 'schema' is {shown(schema)}; this version reads {SCHEMA}")
+    content = current(content)
     task = content.get("task")
     if not isinstance(task, str) or task not in _PLANS:
         raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {', '.join(_PLANS)}")

@@ -19,8 +19,9 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any
 
+from parenvs.core.plan import remedy
 from parenvs.core.task import Task, late
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, shown
 
 GROUP = "parenvs.tasks"
 """Entry-point group of tasks of other packages."""
@@ -66,10 +67,7 @@ class Tasks(Mapping[str, Task]):
             ParenvsError: there is none of this name.
         """
         if not isinstance(name, str) or name not in self:
-            raise ParenvsError(
-                f"unknown task {shown(name)}{did_you_mean(str(name), self)}; "
-                f"known: {', '.join(self)}"
-            )
+            raise ParenvsError(f"unknown task {shown(name)}{remedy(name, self)}")
         return self[name]
 
     def register(self, task: Task) -> None:

@@ -25,7 +25,7 @@ from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
 from parenvs.tasks.partition.explain import Explainer, shape_text
-from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
+from parenvs.tasks.partition.plan import PartitionPlan
 
 DATA, MODEL = "data", "model"
 """Names of the axes."""
@@ -194,7 +194,7 @@ def sharding_of(plan: Plan, graph: Graph | None = None, pipelines: bool = False)
     report = judge(plan, load_graph(plan.instance) if graph is None else graph)
     if not report.legal:
         raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
-    name = DATA if isinstance(plan, BatchPlan) else MODEL
+    name = DATA if plan.scope == "inputs" else MODEL
     axis = MeshAxis(name, plan.cluster.devices, report.chosen)
     return Sharding(plan, report.problem.graph, report.problem.classes, (axis,))
 

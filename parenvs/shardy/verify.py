@@ -28,7 +28,6 @@ from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
 from parenvs.shardy.module import Module, module_of, need_jax
 from parenvs.shardy.oracle import ShardyOracle
-from parenvs.tasks.partition.classes import scope_of
 from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 
@@ -283,7 +282,7 @@ def _partitioned(report: PartitionReport) -> list[list[int]]:
     problem, plan = report.problem, report.plan
     graph = problem.graph
     nameable = set(problem.parameters("all").tolist())
-    decided = set(problem.parameters(scope_of(plan.task, "paper")).tolist())
+    decided = set(problem.parameters(plan.scope).tolist())
     dimensions = []
     for k, path in enumerate(graph.paths):
         if k in nameable and path in plan.partition:

@@ -16,7 +16,7 @@ def untrained(names):
     return [name for name in names if name not in TRAINED]
 
 
-TASKS = ("data-parallel", "operator-partition")
+SCOPES = ("inputs", "variables")
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +37,17 @@ def test_solve__every_planner_of_pipelines(pipeline, agent):
     assert agent in str(answer)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("reward", ["paper", "step_time"])
-def test_solve__every_planner_of_partitions(task, reward):
-    problem = parenvs.problem("vgg-19", task=task, reward=reward)
+def test_solve__every_planner_of_partitions(scope, reward):
+    problem = parenvs.problem("vgg-19", task="partition", scope=scope, reward=reward)
     best = solve(problem)
     assert best.proven
     for agent in untrained(PARTITION_PLANNERS):
         answer = solve(problem, agent, steps=600)
-        if agent in ("expert", "data-parallel") and (task, reward) != (TASKS[1], "step_time"):
+        if agent in ("expert", "data-parallel") and (scope, reward) != ("variables", "step_time"):
             continue  # what they split is not all of it what the plan can name
-        assert (answer.method, answer.plan.task) == (agent, task)
+        assert (answer.method, answer.plan.scope) == (agent, scope)
         assert answer.report.legal
         assert answer.report.value() == pytest.approx(answer.value, rel=1e-12)
         assert answer.report.gap(best) >= -1e-12
@@ -131,11 +131,17 @@ def test_solve__refuses_what_is_no_problem():
 def test_problem__errors():
     for arguments, options, words in (
         (("t5-3c",), {}, "unknown instance 't5-3c'.*did you mean 't5-3b'"),
-        (("t5-3b", "C", "pipeline"), {}, "unknown task 'pipeline'.*pipeline-cut"),
-        (("t5-3b",), {"stage": 3}, "'stage' is not an option of task pipeline-cut.*stages"),
+        (
+            ("t5-3b", "C", "pipelines"),
+            {},
+            r"unknown task 'pipelines' \(did you mean 'pipeline'\?\)",
+        ),
+        (("t5-3b", "C", "pipeline-cut"), {}, "'pipeline-cut'; it is called task 'pipeline'$"),
+        (("t5-3b", None, "data-parallel"), {}, "it is called task 'partition', scope 'inputs'$"),
+        (("t5-3b",), {"stage": 3}, "'stage' is not an option of task pipeline.*stages"),
         (("t5-3b",), {"stages": 0}, "at least 1 stage, not 0"),
         (("t5-3b",), {"stages": 99}, "only 32 devices"),
-        (("t5-3b", None, "data-parallel"), {"stages": 3}, "not an option of task data-parallel"),
+        (("t5-3b", None, "partition"), {"stages": 3}, "not an option of task partition"),
     ):
         with pytest.raises(ParenvsError, match=words):
             parenvs.problem(*arguments, **options)

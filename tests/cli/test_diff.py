@@ -89,8 +89,8 @@ def test_diff__refuses_plans_of_other_problems(run, fields, words):
 
 
 def test_diff__refuses_plans_of_other_tasks_and_what_is_no_plan(run, tmp_path):
-    assert run("plan", "vgg-19", "--task", "data-parallel", "--out", "d.json")[0] == 0
-    refused(run("diff", "a.json", "d.json"), "field 'task'", "pipeline-cut", "data-parallel")
+    assert run("plan", "vgg-19", "--task", "partition", "--out", "d.json")[0] == 0
+    refused(run("diff", "a.json", "d.json"), "field 'task'", "pipeline", "partition")
     refused(run("diff", "a.json", "none.json"), "none.json")
     (tmp_path / "bad.json").write_text("{")
     refused(run("diff", "bad.json", "a.json"), "bad.json")
@@ -98,7 +98,7 @@ def test_diff__refuses_plans_of_other_tasks_and_what_is_no_plan(run, tmp_path):
 
 def test_diff__of_partitions(run):
     for agent in ("replicate", "exact"):
-        plan = ("vgg-19", "--task", "operator-partition", "--reward", "paper", "--agent", agent)
+        plan = ("vgg-19", "--task", "partition", "--reward", "paper", "--agent", agent)
         assert run("plan", *plan, "--out", f"{agent}.json")[0] == 0
     status, out, err = run("diff", "replicate.json", "exact.json")
     assert (status, err) == (0, "")

@@ -35,7 +35,7 @@ def good(result):
 
 def test_explain__takes_a_plan_or_an_instance(run, tmp_path):
     plan = tmp_path / "plan.json"
-    good(run("plan", "vgg-19", "--task", "operator-partition", "--devices", "4", "--out", plan))
+    good(run("plan", "vgg-19", "--task", "partition", "--devices", "4", "--out", plan))
     assert "decided; it excludes" in good(run("explain", plan))
     said = good(run("explain", "vgg-19", "--devices", "4"))
     assert "nothing forbids it" in said and "decided" not in said
@@ -52,7 +52,7 @@ def test_explain__takes_a_plan_or_an_instance(run, tmp_path):
 
 def test_explain__refuses_what_does_not_belong_together(run, refused, tmp_path):
     plan = tmp_path / "plan.json"
-    good(run("plan", "vgg-19", "--task", "operator-partition", "--devices", "4", "--out", plan))
+    good(run("plan", "vgg-19", "--task", "partition", "--devices", "4", "--out", plan))
     for option, value in (("cluster", "A"), ("devices", 4), ("rules", "shardy"), ("uneven", "pad")):
         refused("explain", plan, f"--{option}", value, words=f"--{option} is an option for inst")
     refused("explain", "vgg-19", "--instance", "vgg-19", words="--instance is an option for plan")
@@ -64,7 +64,7 @@ def test_explain__refuses_what_does_not_belong_together(run, refused, tmp_path):
 
 def test_plan__the_expert_says_what_stays_whole(run):
     """T5-base has 12 heads, no multiple of 8."""
-    options = ("--task", "operator-partition", "--agent", "expert", "--uneven", "forbid")
+    options = ("--task", "partition", "--agent", "expert", "--uneven", "forbid")
     said = good(run("plan", "t5-base", *options))
     assert "attention classes stay whole: dimension" in said
     (note,) = json.loads(good(run("plan", "t5-base", *options, "--json")))["notes"]

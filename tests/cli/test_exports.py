@@ -107,7 +107,7 @@ def arrays():
 def any_batch():
     return shape(16, 16), shape(*symbolic_shape("b, 16"))
 """
-EIGHT = ("--task", "operator-partition", "--devices", "8", "--reward", "paper")
+EIGHT = ("--task", "partition", "--devices", "8", "--reward", "paper")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from commands import caller
 from parenvs import judge, load_plan
 
 NAME = "order-test/p4-m8-000"
-TASK = ("--task", "packed-order")
+TASK = ("--task", "order")
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_plan__bad_input_is_one_line(run, words, says):
 
 def test_diff_and_explain__say_that_they_do_not_take_orders(run):
     run("plan", NAME, *TASK, "--agent", "neh", "--out", "order.json")
-    assert load_plan("order.json").task == "packed-order"
+    assert load_plan("order.json").task == "order"
     status, _, err = run("diff", "order.json", "order.json")
     assert (status, "not compared yet" in err) == (2, True)
     status, _, err = run("explain", "order.json")

@@ -114,7 +114,7 @@ def test_planning__what_is_kept_of_a_function(run, function):
 
 
 def test_planning__a_partition_of_a_function(run, function):
-    out = good(run("plan", *function, "--task", "operator-partition", "--out", "split.json"))
+    out = good(run("plan", *function, "--task", "partition", "--out", "split.json"))
     assert out.splitlines()[-1] == "next: parenvs explain split.json; parenvs verify split.json"
     assert "return" in out and "step_time" in out
     Path("my_model.py").unlink()
@@ -186,14 +186,14 @@ def assigned(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize("task", ["pipeline-cut", "operator-partition"])
+@pytest.mark.parametrize("task", ["pipeline", "partition"])
 def test_planning__a_shipped_model_read_anew(run, assigned, task):
     how = ["--frozen", "block1*", "--frozen", "block2*"]
     good(run("plan", "vgg-19", "--task", task, *how, "--out", "plan.json"))
     assert assigned == [("vgg-19", None, None, ("block1*", "block2*"))]
     plan, graph = load_plan("plan.json"), Graph.load("plan.npz")
     assert plan.instance == "plan.npz"
-    kind = "forward" if task == "pipeline-cut" else "train"
+    kind = "forward" if task == "pipeline" else "train"
     plain = load_graph("vgg-19", kind)
     assert plan.fingerprint == graph.fingerprint != plain.fingerprint
     assert 0 < len(graph.variables) < len(plain.variables)
@@ -279,8 +279,8 @@ def test_planning__chooses_stages_and_devices(run, tmp_path):
     assert "uses 4 of 8" not in out
     status, _, err = run(*command, "--devices-used", 3)
     assert status == 2 and "3 devices are no part of cluster" in err
-    status, _, err = run("plan", "vgg-19", "--task", "data-parallel", "--devices-used", 4)
-    assert status == 2 and "--devices-used is not an option of --task data-parallel" in err
+    status, _, err = run("plan", "vgg-19", "--task", "partition", "--devices-used", 4)
+    assert status == 2 and "--devices-used is not an option of --task partition" in err
 
 
 def test_planning__many_servers_in_few_rows(run):
@@ -332,16 +332,17 @@ def test_planning__a_chain_without_candidates(run):
     good(run("compare", "mine.csv", "--agent", "exact", "--agent", "even"))
 
 
-@pytest.mark.parametrize("task", ["operator-partition", "data-parallel"])
-def test_planning__partitions_are_for_the_step_time(run, task):
-    content = json.loads(good(run("plan", "vgg-19", "--task", task, "--json", "--out", "a.json")))
-    fast = problem("vgg-19", task=task, reward="step_time")
+@pytest.mark.parametrize("scope", ["variables", "inputs"])
+def test_planning__partitions_are_for_the_step_time(run, scope):
+    task = ("vgg-19", "--task", "partition", "--scope", scope)
+    content = json.loads(good(run("plan", *task, "--json", "--out", "a.json")))
+    fast = problem("vgg-19", task="partition", scope=scope, reward="step_time")
     assert content["plan"]["partition"] == dict(sorted(solve(fast).plan.partition.items()))
-    good(run("plan", "vgg-19", "--task", task, "--reward", "paper", "--out", "b.json"))
+    good(run("plan", *task, "--reward", "paper", "--out", "b.json"))
     seconds = [judge(load_plan(f"{name}.json")).step_seconds for name in "ab"]
     assert seconds[0] <= seconds[1]
     assert "reward step_time" in good(
-        run("compare", "vgg-19", "--task", task, "--agent", "replicate", "--agent", "exact")
+        run("compare", *task, "--agent", "replicate", "--agent", "exact")
     )
 
 
@@ -396,7 +397,8 @@ def test_planning__tied_weights_by_option(run):
 def test_planning__training_keeps_the_graph_of_a_run(run, function):
     """A refused command writes nothing, and a run goes on with the graph that it began with."""
     pytest.importorskip("sb3_contrib")
-    train = ["train", *function, "--task", "data-parallel", "--steps", 64, "--out", "run"]
+    task = ("--task", "partition", "--scope", "inputs")
+    train = ["train", *function, *task, "--steps", 64, "--out", "run"]
     good(run(*train))
     graph = Path("run/graph.npz")
     before = graph.read_bytes()
@@ -416,7 +418,7 @@ def test_planning__training_keeps_the_graph_of_a_run(run, function):
 
 def test_planning__partitions_within_memory(run):
     """The limit is part of the problem: of the exact plan, of its file, of a plan beyond it."""
-    what = ("vgg-19", "--task", "operator-partition", "--memory-limit", "3.2")
+    what = ("vgg-19", "--task", "partition", "--memory-limit", "3.2")
     status, out, err = run("plan", *what, "--micro-batch", "32", "--micro-batches", "2",
                            "--out", "plan.json")  # fmt: skip
     assert status == 0, err
@@ -432,5 +434,5 @@ def test_planning__partitions_within_memory(run):
         (("--recompute", "half"), "recompute must be one of none, full, not 'half'"),
         (("--memory-limit", "1"), "no partition fits 1,000,000,000 bytes a device"),
     ):
-        status, _, err = run("plan", "vgg-19", "--task", "operator-partition", *wrong)
+        status, _, err = run("plan", "vgg-19", "--task", "partition", *wrong)
         assert status == 2 and words in err and err.count("\n") == 1

@@ -82,7 +82,7 @@ def test_terminal__graph(run, graph, tmp_path):
     assert status == 0, err
     assert "[red]" in out
     plan = tmp_path / f"{HOSTILE}.plan.json".replace("/", "")
-    task = ("--task", "data-parallel", "--agent", "greedy")
+    task = ("--task", "partition", "--scope", "inputs", "--agent", "greedy")
     status, out, err = run("plan", graph, *task, "--out", plan)
     assert status == 0, err
     for arguments in (("judge", plan), ("explain", plan), ("diff", plan, plan)):

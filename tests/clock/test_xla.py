@@ -113,8 +113,8 @@ def test_run__on_virtual_devices(monkeypatch, capfd, tmp_path):
     (tmp_path / "own_step.py").write_text(STEP)
     run = caller(monkeypatch, capfd, tmp_path)
     common = ("own_step.py:step", "--args", "arguments")
-    status, _, err = run("plan", *common, "--task", "data-parallel", "--devices", 2, "--uneven",
-                         "forbid", "--reward", "step_time", "--out", "p.json")  # fmt: skip
+    task = ("--task", "partition", "--scope", "inputs", "--devices", 2, "--uneven", "forbid")
+    status, _, err = run("plan", *common, *task, "--reward", "step_time", "--out", "p.json")
     assert status == 0, err
     status, out, err = run("run", "p.json", *common, "--steps", 2, "--json")
     assert status == 0, err

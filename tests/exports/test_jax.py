@@ -20,7 +20,7 @@ from parenvs.exports.compilation import collectives_of, compile_plan
 from parenvs.exports.formats import exported
 from parenvs.exports.prediction import predict
 from parenvs.exports.sharding import sharding_of
-from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
+from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.pipeline.plan import PipelinePlan
 
 jax = jax_that_verifies()
@@ -61,8 +61,9 @@ def graph():
 HIDDEN = {"up": 1, "up_bias": 0, "down": 0}
 
 
-def plan_of(graph, partition=HIDDEN, kind=PartitionPlan, devices=4):
-    return kind("mlp", graph.fingerprint, choose_cluster(devices=devices), partition)
+def plan_of(graph, partition=HIDDEN, scope="variables", devices=4):
+    cluster = choose_cluster(devices=devices)
+    return PartitionPlan("mlp", graph.fingerprint, cluster, partition, scope)
 
 
 def hybrid_of(graph, tp=2, devices=4, **options):
@@ -92,7 +93,7 @@ def test_sharding__one_axis(graph):
     assert specs(sharding) == {(a, p): s for a in (0, 1) for p, s in split.items()}
     assert sharding.outputs[:8] == sharding.inputs[:8]  # outputs are split as what they replace
     assert sharding.outputs[8] == () and sharding.donated == tuple(range(8))
-    data = sharding_of(plan_of(graph, {"x": 0}, BatchPlan), graph)
+    data = sharding_of(plan_of(graph, {"x": 0}, "inputs"), graph)
     assert specs(data) == {(2, "x"): ["data", None]}
 
 
@@ -152,7 +153,7 @@ def test_prediction__of_the_compiler_for_cpus():
     def predicted(kind, partition, shape=(8, 6, 6, 3)):
         arguments = jax.ShapeDtypeStruct((3, 4), kind), jax.ShapeDtypeStruct(shape, kind)
         graph = from_jax(pooled, *arguments, name="pooled", batch_size=8)
-        plan = plan_of(graph, partition, BatchPlan)
+        plan = plan_of(graph, partition, "inputs")
         return predict(sharding_of(replace(plan, instance="pooled"), graph))
 
     own = predicted(jnp.float32, {"images": 0})
@@ -174,7 +175,7 @@ def test_prediction__of_the_compiler_for_cpus():
         (lambda g: plan_of(g, {"up": 1}), "illegal"),
         (lambda g: plan_of(g, HIDDEN, devices=3), "f32[6,8], by 3; dimension 0 of up_bias"),
         (lambda g: replace(plan_of(g), fingerprint="sha256:0"), "fingerprint"),
-        (lambda g: PipelinePlan("mlp", "x", choose_cluster(None), (1,), (4,)), "'pipeline-cut'"),
+        (lambda g: PipelinePlan("mlp", "x", choose_cluster(None), (1,), (4,)), "'pipeline'"),
     ],
 )
 def test_sharding__refuses_by_name(graph, change, words):

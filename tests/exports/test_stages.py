@@ -59,7 +59,7 @@ def test_stages__cuts_are_moved_to_borders(pipeline):
 
 
 def test_stages__refuses_what_has_none(pipeline):
-    with pytest.raises(ParenvsError, match="task: operator-partition has no stages"):
+    with pytest.raises(ParenvsError, match="task: partition has no stages"):
         stages_of(PartitionPlan("t5-base", "x", choose_cluster(None), {}))
     with pytest.raises(ParenvsError, match=r"instance: chain\.csv is a profile"):
         stages_of(replace(pipeline, instance="chain.csv"))

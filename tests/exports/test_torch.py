@@ -9,7 +9,7 @@ import pytest
 from parenvs import HybridPlan, HybridStage, ParenvsError
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.exports.torch import torch_plan
-from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
+from parenvs.tasks.partition.plan import PartitionPlan
 
 pytest.importorskip("jax")
 torch = pytest.importorskip("torch")
@@ -61,7 +61,8 @@ def test_torch_plan__inputs_of_replicas(graph):
     found = torch_plan(hybrid(graph, ((0, 3),), tp=1), graph)
     assert found.inputs == {"words": (0, None), "target": (0, None)}
     assert (found.data, found.cuts, found.placements) == (4, (), {})
-    plan = BatchPlan("net", graph.fingerprint, choose_cluster(devices=2), {"words": 0, "target": 0})
+    two, both = choose_cluster(devices=2), {"words": 0, "target": 0}
+    plan = PartitionPlan("net", graph.fingerprint, two, both, "inputs")
     assert torch_plan(plan, graph).inputs == found.inputs
 
 

@@ -67,7 +67,7 @@ def test_freeze__as_if_written_so():
     assert dots(frozen, Phase.BACKWARD) < dots(whole, Phase.BACKWARD)
     assert len(frozen.outputs) == len(whole.outputs) - 4
     assert "2 frozen weights" in frozen.notes[0]
-    problems = [problem(g, "1x2:v100", "operator-partition") for g in (frozen, written, whole)]
+    problems = [problem(g, "1x2:v100", "partition") for g in (frozen, written, whole)]
     memory = [p.report(p.plan(np.zeros(len(p.classes), dtype=bool))) for p in problems]
     parts = [(m.memory.parameters, m.memory.optimiser, m.memory.gradients) for m in memory]
     assert parts[0] == parts[1]

@@ -194,26 +194,26 @@ def toy_cluster(devices=2, memory_bytes=1e6):
     }
 
 
-def shipped(name, rules="shardy", uneven="pad", task="operator-partition", reward="paper"):
+def shipped(name, rules="shardy", uneven="pad", scope="variables", reward="paper"):
     """A shipped instance over 8 devices; the same object each time."""
-    return load_partitioning(name, choose_cluster(), rules, uneven, task, reward)
+    return load_partitioning(name, choose_cluster(), rules, uneven, scope, reward)
 
 
 @lru_cache(maxsize=256)
-def asked(problem, task="operator-partition", reward="paper"):
-    """The problem under another task or reward; the same object each time."""
-    return replace(problem, task=task, reward=reward)
+def asked(problem, scope="variables", reward="paper"):
+    """The problem under another scope or reward; the same object each time."""
+    return replace(problem, scope=scope, reward=reward)
 
 
 def timed(problem):
     """The problem under the step time."""
-    return asked(problem, problem.task, "step_time")
+    return asked(problem, problem.scope, "step_time")
 
 
-def space_of(problem, task="operator-partition", reward="paper", linkage=True):
-    """The decisions of a task, None if there are none."""
+def space_of(problem, scope="variables", reward="paper", linkage=True):
+    """The decisions of a scope, None if there are none."""
     try:
-        return PartitionSpace.of(asked(problem, task, reward), linkage)
+        return PartitionSpace.of(asked(problem, scope, reward), linkage)
     except InfeasibleError:
         return None
 

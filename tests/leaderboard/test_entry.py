@@ -130,7 +130,7 @@ _CUTS = [
 ]  # fmt: skip
 _WRONG_PLAN = {
     "schema": [*_NO_COUNT, 2],
-    "task": [*_NO_TEXT, _LONG, "data-parallel", "pipeline-plan"],
+    "task": [*_NO_TEXT, _LONG, "hybrid", "iopddl", "pipeline-plan"],
     "instance": [*_NO_TEXT, _LONG, *_PATHS, "t5-base", "VGG-19"],
     "fingerprint": [*_NO_TEXT, _LONG, "sha256:00", "sha256:" + "0" * 64],
     "cluster": [*_NO_TEXT, _LONG, *_PATHS, "A", "C", {"servers": 1}, "3x8:v100,26Gbps"],
@@ -361,8 +361,23 @@ def test_entry__interrupted_writes_leave_the_old_file(bases, path, monkeypatch):
 
 
 def test_judged__plan_of_another_task(bases):
-    problem = tasks().task("data-parallel").problems[PARTITION]
-    verdict = judged(problem, bases[PARTITION]["plans"][PARTITION])
-    assert verdict.state == PlanState.ILLEGAL
-    assert "field 'task' must be \"data-parallel\"" in verdict.reasons[0]
-    assert verdict.cost == problem.trivial
+    plan = bases[PARTITION]["plans"][PARTITION]
+    for task, changes, words in (
+        ("data-parallel", {}, "field 'scope' must be \"inputs\", not 'variables'"),
+        ("operator-partition-step-time", {"task": "data-parallel"}, "field 'scope' must be"),
+        ("operator-partition-step-time", {"task": "pipeline-cut"}, "field 'task' must be"),
+    ):
+        problem = tasks().task(task).problems[PARTITION]
+        verdict = judged(problem, {**plan, **changes})
+        assert verdict.state == PlanState.ILLEGAL
+        assert words in verdict.reasons[0]
+        assert verdict.cost == problem.trivial
+
+
+def test_judged__plan_by_the_old_name_of_its_task(bases):
+    """Entries of before a task had one name are judged as they were."""
+    problem = tasks().task("operator-partition-step-time").problems[PARTITION]
+    plan = bases[PARTITION]["plans"][PARTITION]
+    new, old = judged(problem, plan), judged(problem, {**plan, "task": "operator-partition"})
+    assert new.state == old.state == PlanState.LEGAL
+    assert new.cost == old.cost

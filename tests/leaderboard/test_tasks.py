@@ -73,7 +73,7 @@ def test_tasks__trivial_plans_do_without_parallelism(board):
             problem = verdict.problem
             if checked.entry.entry == "replicate":
                 assert verdict.cost == pytest.approx(problem.trivial, rel=1e-9)
-            elif problem.kind == "pipeline-cut":
+            elif problem.kind == "pipeline":
                 profile, batches = problem.pipeline.profile, problem.pipeline.micro_batches
                 assert problem.trivial == pytest.approx(batches * profile.seconds.sum())
 

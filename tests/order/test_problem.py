@@ -119,7 +119,7 @@ def test_report__another_problems_order():
 
 
 def test_plan__file_and_judge(tmp_path):
-    problem = parenvs.problem(NAME, task="packed-order")
+    problem = parenvs.problem(NAME, task="order")
     plan = problem.plan(range(8))
     plan.save(tmp_path / "order.json")
     assert load_plan(tmp_path / "order.json") == plan
@@ -220,6 +220,6 @@ def test_load_ordering__unknown_names(instance):
 
 
 def test_load_ordering__the_task_has_no_options():
-    with pytest.raises(ParenvsError, match="'cluster' is not an option of task packed-order"):
-        parenvs.problem(NAME, "C", task="packed-order")
+    with pytest.raises(ParenvsError, match="'cluster' is not an option of task order"):
+        parenvs.problem(NAME, "C", task="order")
     assert len(ordering_steps("order-test")) == 100

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from partition_play import by_mask, equal, iter_of, mask_of
 
-from parenvs import BatchPlan, judge
+from parenvs import judge
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.partition.game.single import DataParallelEnv
@@ -72,7 +72,7 @@ def test_data_parallel__random_episodes(name, reward):
         assert -1.0 not in rewards
         assert len(rewards) == env.episode_steps == len(env.space.dimensions)
         plan = env.plan()
-        assert type(plan) is BatchPlan
+        assert plan.scope == "inputs"
         report = judge(plan, problem)
         assert report.legal, report.reasons
         assert sum(rewards) == pytest.approx(report.value(reward), abs=1e-9)

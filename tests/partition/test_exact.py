@@ -10,16 +10,16 @@ from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.reference import optimum
 from parenvs.errors import InfeasibleError
 
-OPERATOR, INPUTS = "operator-partition", "data-parallel"
-SETTINGS = (  # task, reward, and what may be decided
-    (OPERATOR, "paper", None),
-    (OPERATOR, "step_time", None),
+VARIABLES, INPUTS = "variables", "inputs"
+SETTINGS = (  # scope, reward, and what may be decided
+    (VARIABLES, "paper", None),
+    (VARIABLES, "step_time", None),
     (INPUTS, "paper", None),
     (INPUTS, "step_time", None),
-    (OPERATOR, "step_time", "variables"),
-    (OPERATOR, "paper", "all"),
+    (VARIABLES, "step_time", "variables"),
+    (VARIABLES, "paper", "all"),
 )
-OWN = [(OPERATOR, "step_time"), (OPERATOR, "paper")]
+OWN = [(VARIABLES, "step_time"), (VARIABLES, "paper")]
 KNOWN = {  # partitioned variable dimensions at most: shardy, automap
     "vgg-19": (29, 27),
     "t5-base": (343, 218),
@@ -64,22 +64,22 @@ def test_partition_exact__known_optima(name, index):
 @pytest.mark.parametrize("seed", range(50))
 def test_partition_exact__equals_brute_force_on_random_programs(seed):
     graph = toys.random_problem(seed, steps=16)
-    for task, reward, scope in SETTINGS:
-        problem = toys.asked(graph, task, reward)
-        answer = exact_partition(problem, scope=scope)
-        check(problem, answer, scope)
-        values = problem.value(toys.independent_sets(problem, scope or problem.scope))
+    for scope, reward, decided in SETTINGS:
+        problem = toys.asked(graph, scope, reward)
+        answer = exact_partition(problem, scope=decided)
+        check(problem, answer, decided)
+        values = problem.value(toys.independent_sets(problem, decided or problem.full_scope))
         assert answer.value == pytest.approx(values.max(), **EXACT)
 
 
-@pytest.mark.parametrize(("task", "reward", "scope"), SETTINGS)
-def test_partition_exact__equals_brute_force_on_vgg(vgg, task, reward, scope):
+@pytest.mark.parametrize(("scope", "reward", "decided"), SETTINGS)
+def test_partition_exact__equals_brute_force_on_vgg(vgg, scope, reward, decided):
     graph, table, _ = vgg
-    problem = toys.asked(graph, task, reward)
-    allowed = np.isin(np.arange(table.shape[1]), problem.decidable(scope))
+    problem = toys.asked(graph, scope, reward)
+    allowed = np.isin(np.arange(table.shape[1]), problem.decidable(decided))
     values = problem.value(table[~table[:, ~allowed].any(axis=1)])
-    answer = exact_partition(problem, scope=scope)
-    check(problem, answer, scope)
+    answer = exact_partition(problem, scope=decided)
+    check(problem, answer, decided)
     assert answer.value == pytest.approx(values.max(), **EXACT)
 
 
@@ -108,7 +108,7 @@ def test_partition_exact__memory_limits_on_random_programs(seed):
     """Limits between the least and the largest peak, and some beyond."""
     problem, rng = toys.random_problem(seed, steps=13), np.random.default_rng(seed)
     timed = toys.timed(problem)
-    table = toys.independent_sets(timed, timed.scope)
+    table = toys.independent_sets(timed, timed.full_scope)
     peaks = np.array([problem.footprint.memory(chosen).peak for chosen in table])
     low, high = peaks.min(), peaks.max()
     limits = [*rng.uniform(low, high, 3), low - 3, high + 3, low + 0.5, rng.choice(peaks) + 0.5]
@@ -118,10 +118,10 @@ def test_partition_exact__memory_limits_on_random_programs(seed):
             against(problem, table, peaks, float(limit), "all")
 
 
-@pytest.mark.parametrize(("task", "reward"), OWN)
-def test_partition_exact__memory_limits_on_vgg(vgg, task, reward):
+@pytest.mark.parametrize(("scope", "reward"), OWN)
+def test_partition_exact__memory_limits_on_vgg(vgg, scope, reward):
     graph, table, peaks = vgg
-    problem = toys.asked(graph, task, reward)
+    problem = toys.asked(graph, scope, reward)
     allowed = np.isin(np.arange(table.shape[1]), problem.decidable())
     kept = ~table[:, ~allowed].any(axis=1)
     table, peaks = table[kept], peaks[kept]
@@ -132,11 +132,11 @@ def test_partition_exact__memory_limits_on_vgg(vgg, task, reward):
 
 
 @pytest.mark.parametrize("share", [1e-5, 1e-7, 1e-9])
-@pytest.mark.parametrize(("task", "reward"), OWN)
-def test_partition_exact__memory_limits_just_below_a_better_choice(vgg, task, reward, share):
+@pytest.mark.parametrize(("scope", "reward"), OWN)
+def test_partition_exact__memory_limits_just_below_a_better_choice(vgg, scope, reward, share):
     """A solver takes a limit as met within a tolerance; the answer may not."""
     graph, table, peaks = vgg
-    problem = toys.asked(graph, task, reward)
+    problem = toys.asked(graph, scope, reward)
     allowed = np.isin(np.arange(table.shape[1]), problem.decidable())
     kept = ~table[:, ~allowed].any(axis=1)
     table, peaks = table[kept], peaks[kept]
@@ -184,7 +184,7 @@ def test_partition_exact__by_hand():
 
 def test_partition_exact__nothing_to_decide():
     """T5 under automap: no batch dimension; every dimension is replicated, and that is proven."""
-    problem = toys.shipped("t5-base", "automap", task=INPUTS)
+    problem = toys.shipped("t5-base", "automap", scope=INPUTS)
     answer = exact_partition(problem)
     assert not answer.chosen.any()
     assert answer.value == answer.bound == pytest.approx(0.4)
@@ -220,8 +220,8 @@ def test_partition_exact__tight_memory_on_transformers(name):
 
 
 def test_partition_exact__optimum_of_a_space():
-    for task, reward in (("operator-partition", "paper"), ("data-parallel", "step_time")):
-        space = toys.space_of(toys.shipped("vgg-19"), task, reward)
+    for scope, reward in (("variables", "paper"), ("inputs", "step_time")):
+        space = toys.space_of(toys.shipped("vgg-19"), scope, reward)
         best = exact_partition(space.problem).value
         assert optimum(space) == best
 

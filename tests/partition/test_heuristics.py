@@ -18,11 +18,11 @@ from parenvs.agents.partition.heuristics import (
 from parenvs.errors import InfeasibleError
 
 RULES = ("shardy", "automap")
-TASKS = [
-    ("operator-partition", "paper"),
-    ("operator-partition", "step_time"),
-    ("data-parallel", "paper"),
-    ("data-parallel", "step_time"),
+SETTINGS = [
+    ("variables", "paper"),
+    ("variables", "step_time"),
+    ("inputs", "paper"),
+    ("inputs", "step_time"),
 ]
 
 
@@ -35,8 +35,8 @@ def report_of(space, answer):
 
 
 def spaces(name, rules="shardy"):
-    for task, reward in TASKS:
-        space = toys.space_of(toys.shipped(name, rules), task, reward)
+    for scope, reward in SETTINGS:
+        space = toys.space_of(toys.shipped(name, rules), scope, reward)
         if space is not None:
             yield space
 
@@ -78,14 +78,14 @@ def test_partition_heuristics__replicate(name):
 def test_partition_heuristics__data_parallel_is_the_batch_of_every_input(name):
     problem = toys.shipped(name)
     graph = problem.graph
-    space = toys.space_of(problem, "data-parallel")
+    space = toys.space_of(problem, "inputs")
     answer = data_parallel(space)
     plan = report_of(space, answer).plan
     assert plan.partition == {graph.paths[i]: 0 for i in problem.inputs}
     batches = {graph.shape(graph.parameter_tensor[i])[0] for i in problem.inputs}
     assert batches == {graph.batch_size}
     # It gains from data parallelism: near an eighth of the step and its all-reduces.
-    timed = toys.space_of(problem, "operator-partition", "step_time")
+    timed = toys.space_of(problem, "variables", "step_time")
     assert data_parallel(timed).value > 0.7
 
 

@@ -137,7 +137,7 @@ def test_limit__peaks_are_kept_and_forgotten(monkeypatch):
     """What is kept is what the judge counts, also when there is no more room."""
     import parenvs.tasks.partition.problem as problem_module
 
-    of = parenvs.problem("vgg-19", task="operator-partition", reward="step_time", micro_batch=8)
+    of = parenvs.problem("vgg-19", task="partition", reward="step_time", micro_batch=8)
     monkeypatch.setattr(problem_module, "_PEAKS", 3)
     rng = np.random.default_rng(0)
     rows = rng.random((8, len(of.classes))) < 0.2
@@ -148,11 +148,9 @@ def test_limit__peaks_are_kept_and_forgotten(monkeypatch):
 
 def test_limit__planners_keep_to_it():
     """The exact plan of the problem's own limit; random plans; the constant action 1 does not."""
-    of = parenvs.problem(
-        "vgg-19", task="operator-partition", reward="step_time", memory_limit=3.2e9
-    )
+    of = parenvs.problem("vgg-19", task="partition", reward="step_time", memory_limit=3.2e9)
     space, free = PartitionSpace.of(of), parenvs.problem(
-        "vgg-19", task="operator-partition", reward="step_time"
+        "vgg-19", task="partition", reward="step_time"
     )  # fmt: skip
     best, same = exact_partition(of), exact_partition(free, memory_limit=3.2e9)
     assert (best.chosen == same.chosen).all() and best.value == same.value

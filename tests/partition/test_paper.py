@@ -208,7 +208,7 @@ def test_bert__optimum_contains_megatron(rules):
 
 @pytest.mark.parametrize("name", [*PAPER, SIX])
 def test_table_6__the_batch_dimension_of_every_input(name):
-    one = replace(problem(name), task="data-parallel")
+    one = replace(problem(name), scope="inputs")
     answer = exact_partition(one)
     inputs = {one.graph.paths[i]: 0 for i in one.inputs}
     assert one.partition(answer.chosen) == inputs
@@ -221,7 +221,7 @@ def test_table_6__the_batch_dimension_of_every_input(name):
 def test_table_6__automap_has_no_batch_dimension(name):
     """The loss is a mean over the batch, a reduce."""
     with pytest.raises(InfeasibleError, match="no dimension of any batch input"):
-        PartitionSpace.of(replace(problem(name, "automap"), task="data-parallel"), False)
+        PartitionSpace.of(replace(problem(name, "automap"), scope="inputs"), False)
 
 
 @pytest.mark.parametrize("name", ["t5-11b", "bert-48"])

@@ -210,7 +210,7 @@ def test_env__bad_problems(mine, tmp_path):
     free = load_partitioning("big-lstm", "1x8:v100", reward="step_time")
     with pytest.raises(ParenvsError, match="big-lstm has no limit; give memory_limit='device'"):
         make(problem=free)
-    with pytest.raises(ParenvsError, match="with the reward step_time, not operator-partition"):
+    with pytest.raises(ParenvsError, match="with the reward step_time, not variables"):
         make(problem=load_partitioning("big-lstm", "1x8:v100", memory_limit=True))
     wrong = partition_sets.write(tmp_path, {**partition_sets.ROWS[0], "instance": "big-lstmm"})
     with pytest.raises(ParenvsError, match=r"mine.json/lstm-000: unknown instance 'big-lstmm'"):

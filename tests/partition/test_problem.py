@@ -9,7 +9,6 @@ import partition_toys as toys
 import pytest
 
 from parenvs import (
-    BatchPlan,
     ParenvsError,
     Partitioning,
     PartitionPlan,
@@ -19,7 +18,7 @@ from parenvs import (
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import ClusterError, UnknownInstanceError
 from parenvs.instances import load_partitioning
-from parenvs.tasks.partition.classes import scope_of
+from parenvs.tasks.partition.classes import full_scope
 
 HIDDEN = {"w1": 1, "w2": 0}
 SCOPES = ("variables", "inputs", "all")
@@ -218,9 +217,9 @@ def test_partitioning__scopes(mlp):
     assert [counts[c] for c in (batch, inner, hidden, output)] == [2, 2, 2, 2]
     counts = mlp.counts("variables")
     assert [counts[c] for c in (batch, inner, hidden, output)] == [0, 1, 2, 1]
-    assert scope_of("data-parallel", "paper") == scope_of("data-parallel", "step_time") == "inputs"
-    assert scope_of("operator-partition", "paper") == "variables"
-    assert scope_of("operator-partition", "step_time") == "all"
+    assert full_scope("inputs", "paper") == full_scope("inputs", "step_time") == "inputs"
+    assert full_scope("variables", "paper") == "variables"
+    assert full_scope("variables", "step_time") == "all"
 
 
 def test_partitioning__weights_by_hand(mlp):
@@ -266,7 +265,7 @@ def test_partitioning__partition_and_back(name, scope):
 
 
 def test_partitioning__plan(mlp):
-    """What a plan names is the problem's scope; its class is the task's."""
+    """What a plan names is what the problem decides; its scope is the problem's."""
     chosen = mlp.chosen({"x": 1})
     plan = mlp.plan(chosen)
     assert type(plan) is PartitionPlan
@@ -276,26 +275,26 @@ def test_partitioning__plan(mlp):
     both = replace(mlp, reward="step_time", instance="here").plan(chosen)
     assert both.partition == {"w1": 0, "x": 1}
     assert both.instance == "here"
-    batch = replace(mlp, task="data-parallel").plan(chosen)
-    assert type(batch) is BatchPlan
+    batch = replace(mlp, scope="inputs").plan(chosen)
+    assert (plan.scope, both.scope, batch.scope) == ("variables", "variables", "inputs")
     assert batch.partition == {"x": 1}
     assert all(type(d) is int for d in both.partition.values())
 
 
-def test_partitioning__another_task_or_reward_shares_the_classes(mlp):
-    assert (mlp.task, mlp.reward, mlp.scope) == ("operator-partition", "paper", "variables")
-    timed, inputs = replace(mlp, reward="step_time"), replace(mlp, task="data-parallel")
+def test_partitioning__another_scope_or_reward_shares_the_classes(mlp):
+    assert (mlp.scope, mlp.reward, mlp.full_scope) == ("variables", "paper", "variables")
+    timed, inputs = replace(mlp, reward="step_time"), replace(mlp, scope="inputs")
     assert timed.classes is inputs.classes is mlp.classes
-    assert (timed.scope, inputs.scope) == ("all", "inputs")
-    assert replace(inputs, reward="step_time").scope == "inputs"
+    assert (timed.full_scope, inputs.full_scope) == ("all", "inputs")
+    assert replace(inputs, reward="step_time").full_scope == "inputs"
     for problem in (mlp, timed, inputs):
-        assert np.array_equal(problem.decidable(), problem.decidable(problem.scope))
-        assert np.array_equal(problem.parameters(), problem.parameters(problem.scope))
+        assert np.array_equal(problem.decidable(), problem.decidable(problem.full_scope))
+        assert np.array_equal(problem.parameters(), problem.parameters(problem.full_scope))
     assert mlp.value(mlp.chosen(HIDDEN)) == pytest.approx(1.0)
     share = mlp.gain_seconds[mlp.chosen(HIDDEN)][0] / mlp.replicate_seconds
     assert timed.value(mlp.chosen(HIDDEN)) == pytest.approx(share)
     assert inputs.value(mlp.chosen(HIDDEN)) == pytest.approx(0.4)
-    for key, value in (("task", "pipeline-cut"), ("reward", "speed")):
+    for key, value in (("scope", "all"), ("reward", "speed")):
         with pytest.raises(ParenvsError, match=f"{key} must be one of .* not '{value}'"):
             replace(mlp, **{key: value})
         with pytest.raises(ParenvsError, match=f"{key} must be one of .* not '{value}'"):
@@ -428,8 +427,8 @@ def test_partitioning__load():
     assert timed is not problem
     assert timed.classes is problem.classes
     assert load_partitioning("vgg-19", "A", reward="step_time") is timed
-    inputs = load_partitioning("vgg-19", "A", task="data-parallel")
-    assert (inputs.task, inputs.classes is problem.classes) == ("data-parallel", True)
+    inputs = load_partitioning("vgg-19", "A", scope="inputs")
+    assert (inputs.scope, inputs.classes is problem.classes) == ("inputs", True)
     assert {p.instance for p in (problem, timed, inputs)} == {"vgg-19"}
 
 

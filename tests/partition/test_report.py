@@ -9,7 +9,7 @@ import numpy as np
 import partition_toys as toys
 import pytest
 
-from parenvs import BatchPlan, ParenvsError, PartitionPlan, judge, load_graph
+from parenvs import ParenvsError, PartitionPlan, judge, load_graph
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import Cluster
 from parenvs.tasks.partition.problem import Partitioning
@@ -26,9 +26,9 @@ def mlp():
     return toys.problem_of(toys.MLP)
 
 
-def plan_of(problem, partition, kind=PartitionPlan, **changes):
+def plan_of(problem, partition, **changes):
     """A plan for a problem; ``changes`` alter its fields."""
-    plan = kind(
+    plan = PartitionPlan(
         instance=problem.graph.name,
         fingerprint=problem.graph.fingerprint,
         cluster=problem.cluster,
@@ -39,9 +39,9 @@ def plan_of(problem, partition, kind=PartitionPlan, **changes):
     return replace(plan, **changes)
 
 
-def reasons(problem, partition, kind=PartitionPlan, **changes):
+def reasons(problem, partition, **changes):
     """What is wrong with a plan, which must then be worth -1."""
-    report = judge(plan_of(problem, partition, kind, **changes), problem)
+    report = judge(plan_of(problem, partition, **changes), problem)
     assert not report.legal
     assert report.value("paper") == report.value("step_time") == -1
     assert report.gap(Bound(1.0)) is None
@@ -326,20 +326,20 @@ def test_report__many_wrong_names_are_cut_short(mlp):
 
 def test_report__batch_plans(mlp):
     """Inputs only; what is tied to a named one must be named; variables follow."""
-    report = judge(plan_of(mlp, {"x": 0, "y": 0}, BatchPlan), mlp)
+    report = judge(plan_of(mlp, {"x": 0, "y": 0}, scope="inputs"), mlp)
     assert report.legal
     assert report.dimensions == 4
     assert report.partitioned_dimensions == 2
     assert report.variables == 0
     assert report.value() == pytest.approx(0.4 + 0.6)
-    words = only(mlp, {"x": 0}, BatchPlan)
+    words = only(mlp, {"x": 0}, scope="inputs")
     assert words.startswith("dimension 0 of y must be partitioned with dimension 0 of x: linked by")
-    assert only(mlp, {"w1": 0}, BatchPlan).startswith("partition: no batch input 'w1'")
-    widths = judge(plan_of(mlp, {"x": 1, "y": 1}, BatchPlan), mlp)
+    assert only(mlp, {"w1": 0}, scope="inputs").startswith("partition: no batch input 'w1'")
+    widths = judge(plan_of(mlp, {"x": 1, "y": 1}, scope="inputs"), mlp)
     assert widths.legal
     assert widths.variables == 2  # w1 0 and w2 1 get it by the way
     assert widths.value() == pytest.approx(1.0)
-    assert "cannot both be partitioned" in only(mlp, {"x": 0, "y": 1}, BatchPlan)
+    assert "cannot both be partitioned" in only(mlp, {"x": 0, "y": 1}, scope="inputs")
 
 
 def figures(report):
@@ -366,15 +366,14 @@ def test_report__figures_on_random_programs(seed):
     simulation = toys.Simulation(problem)
     for _ in range(4):
         chosen = toys.random_choice(problem, rng)
-        for task, reward in (("operator-partition", "step_time"), ("data-parallel", "paper")):
-            asked = toys.asked(problem, task, reward)
+        for scope, reward in (("variables", "step_time"), ("inputs", "paper")):
+            asked = toys.asked(problem, scope, reward)
             report = asked.report(asked.plan(chosen))
             assert report.legal, report.reasons
             peak = simulation.peaks(report.chosen[None])[0]
             assert report.memory.peak == pytest.approx(peak)
             if problem.graph.total_flops:
                 figures(report)
-            scope = "variables" if task == "operator-partition" else "inputs"
             closure = toys.Closure(problem, scope)
             split = [
                 bool(report.chosen[c]) and not stuck
@@ -488,15 +487,15 @@ def test_report__gap_is_of_the_problems_own_reward(mlp):
     assert report.certified(answer).to_json()["reward"] == "step_time"
 
 
-@pytest.mark.parametrize("task", ["operator-partition", "data-parallel"])
+@pytest.mark.parametrize("scope", ["variables", "inputs"])
 @pytest.mark.parametrize("reward", ["paper", "step_time"])
 @pytest.mark.parametrize("seed", range(6))
-def test_report__value_is_the_problems(task, reward, seed):
+def test_report__value_is_the_problems(scope, reward, seed):
     """Of every choice that a plan can say: the judge's value is ``Partitioning.value``."""
-    problem = toys.asked(toys.random_problem(seed, steps=12), task, reward)
+    problem = toys.asked(toys.random_problem(seed, steps=12), scope, reward)
     rng = np.random.default_rng(seed)
     for _ in range(5):
-        chosen = toys.random_choice(problem, rng, problem.scope)
+        chosen = toys.random_choice(problem, rng, problem.full_scope)
         report = problem.report(problem.plan(chosen))
         assert report.legal
         assert np.array_equal(report.chosen, chosen)

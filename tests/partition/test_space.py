@@ -10,15 +10,15 @@ import pytest
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.partition.space import PartitionSpace
 
-TASKS = ("operator-partition", "data-parallel")
+SCOPES = ("variables", "inputs")
 REWARDS = ("paper", "step_time")
 
 
-def scope_of(task, reward):
+def full_scope(scope, reward):
     return {
-        ("operator-partition", "paper"): "variables",
-        ("operator-partition", "step_time"): "all",
-    }.get((task, reward), "inputs")
+        ("variables", "paper"): "variables",
+        ("variables", "step_time"): "all",
+    }.get((scope, reward), "inputs")
 
 
 def problems():
@@ -28,15 +28,15 @@ def problems():
 
 
 @pytest.mark.parametrize("reward", REWARDS)
-@pytest.mark.parametrize("task", TASKS)
-def test_partition_space__order_of_the_questions(task, reward):
+@pytest.mark.parametrize("scope", SCOPES)
+def test_partition_space__order_of_the_questions(scope, reward):
     """What a class earns, descending; then path and dimension, as the names say."""
     checked = 0
     for problem in problems():
-        space = toys.space_of(problem, task, reward, linkage=False)
+        space = toys.space_of(problem, scope, reward, linkage=False)
         if space is None:
             continue
-        closure = toys.Closure(problem, scope_of(task, reward))
+        closure = toys.Closure(problem, full_scope(scope, reward))
         assert space.dimensions.tolist() == closure.positions
         assert space.fixed.tolist() == closure.stuck
         if reward == "paper":
@@ -50,7 +50,7 @@ def test_partition_space__order_of_the_questions(task, reward):
         )
         assert space.questions.tolist() == expected
         asked = [closure.names[k] for k in expected if not closure.stuck[k]]
-        linked = toys.space_of(problem, task, reward, linkage=True)
+        linked = toys.space_of(problem, scope, reward, linkage=True)
         assert [closure.names[k] for k in linked.questions] == first_of_each(
             asked, dict(zip(closure.names, closure.label, strict=True))
         )
@@ -68,16 +68,16 @@ def first_of_each(names, label):
 
 
 @pytest.mark.parametrize("reward", REWARDS)
-@pytest.mark.parametrize("task", TASKS)
-def test_partition_space__classes_members_and_rivals(task, reward):
+@pytest.mark.parametrize("scope", SCOPES)
+def test_partition_space__classes_members_and_rivals(scope, reward):
     for problem in problems():
-        space = toys.space_of(problem, task, reward)
+        space = toys.space_of(problem, scope, reward)
         if space is None:
             continue
-        closure = toys.Closure(problem, scope_of(task, reward))
+        closure = toys.Closure(problem, full_scope(scope, reward))
         rivals = toys.rivals_of(problem)
         place = {c: k for k, c in enumerate(space.classes.tolist())}
-        assert sorted(place) == sorted(problem.decidable(scope_of(task, reward)))
+        assert sorted(place) == sorted(problem.decidable(full_scope(scope, reward)))
         assert list(space.question_class) == list(range(len(place)))
         for c, k in place.items():
             members = [
@@ -106,7 +106,7 @@ def test_partition_space__stakes(reward, linkage):
         if space is None:
             continue
         graph, label = problem.graph, problem.classes.label
-        closure = toys.Closure(problem, scope_of("operator-partition", reward))
+        closure = toys.Closure(problem, full_scope("variables", reward))
         count = {c: closure.label.count(c) / len(closure.label) for c in space.classes.tolist()}
         total = sum(graph.tensor_bytes[t] for t in graph.parameter_tensor)
         gain = {c: problem.gain_seconds[c] / problem.replicate_seconds for c in count}
@@ -164,7 +164,7 @@ def test_partition_space__by_hand():
     flat = toys.space_of(problem, linkage=False)
     order = [("w1", 1), ("w2", 0), ("w1", 0), ("w2", 1)]
     assert [names[k] for k in flat.questions] == order
-    inputs = toys.space_of(problem, "data-parallel", linkage=False)
+    inputs = toys.space_of(problem, "inputs", linkage=False)
     assert inputs.dimensions.size == 4
 
 
@@ -173,7 +173,7 @@ def test_partition_space__the_same_object():
     one = PartitionSpace.of(problem, True)
     assert PartitionSpace.of(problem, True) is one
     assert PartitionSpace.of(problem, False) is not one
-    assert (one.task, one.reward, one.scope) == (problem.task, problem.reward, problem.scope)
+    assert (one.scope, one.reward) == (problem.scope, problem.reward)
     assert copy.deepcopy(one) is one
 
 
@@ -181,12 +181,12 @@ def test_partition_space__errors():
     with pytest.raises(
         InfeasibleError, match=r"t5-base: no dimension of any batch input .*automap"
     ):
-        PartitionSpace.of(toys.shipped("t5-base", "automap", task="data-parallel"), False)
+        PartitionSpace.of(toys.shipped("t5-base", "automap", scope="inputs"), False)
     text = toys.module(
         {"params__w__": "f32[4,4]{1,0}"}, [], "op.1 = f32[4,4]{1,0} tanh(params__w__.1)"
     )
     with pytest.raises(InfeasibleError, match="no dimension of any batch input"):
-        PartitionSpace.of(toys.asked(toys.problem_of(text), "data-parallel"), False)
+        PartitionSpace.of(toys.asked(toys.problem_of(text), "inputs"), False)
     # A triangle is blocked: w + its transpose ties the two dimensions of one instruction.
     text = toys.module(
         {"params__w__": "f32[4,4]{1,0}"},

@@ -257,11 +257,9 @@ def test_footprint__graphs_that_cannot_be_recomputed(name, words):
 def test_plan__keeps_the_step(tmp_path):
     """A saved plan is judged on the step that it is for, its limit among the rest."""
     settings = {"micro_batch": 16, "micro_batches": 4, "recompute": "full"}
-    of = problem(
-        "vgg-19", task="operator-partition", reward="step_time", memory_limit=3.3e9, **settings
-    )
+    of = problem("vgg-19", task="partition", reward="step_time", memory_limit=3.3e9, **settings)
     assert of is problem(
-        "vgg-19", task="operator-partition", reward="step_time", memory_limit=3.3e9, **settings
+        "vgg-19", task="partition", reward="step_time", memory_limit=3.3e9, **settings
     )
     plan = of.plan(none(of))
     plan.save(tmp_path / "plan.json")
@@ -276,7 +274,7 @@ def test_plan__keeps_the_step(tmp_path):
     assert report.step_seconds == pytest.approx(of.replicate_seconds)
     free = replace(of, step=replace(of.step, limit=None))
     assert free.report(read).legal and free.report(read).fits  # 0.9 of the device
-    other = problem("vgg-19", task="operator-partition", reward="step_time", memory_limit=True)
+    other = problem("vgg-19", task="partition", reward="step_time", memory_limit=True)
     assert other.step.limit == Cluster.parse("1x8:v100").memory_limit
     assert other.report(read).reasons == (
         "micro_batch: the plan is for 16, not the graph's batch",

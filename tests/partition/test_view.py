@@ -31,8 +31,8 @@ ESCAPES = re.compile(r"\x1b\[[\d;]*m")
 GREY, PALE, WHITE = "#D3D3D3", "#F5F5F5", "#FFFFFF"
 
 
-def best(name, rules="automap", task="operator-partition", reward="paper"):
-    problem = load_partitioning(name, "1x8:v100", rules, task=task, reward=reward)
+def best(name, rules="automap", scope="variables", reward="paper"):
+    problem = load_partitioning(name, "1x8:v100", rules, scope=scope, reward=reward)
     answer = exact_partition(problem)
     return problem.report(problem.plan(answer.chosen)).certified(answer)
 
@@ -269,7 +269,7 @@ def test_text__table_names_every_partitioned_variable(t5):
 
 
 def test_text__inputs_and_undecided(report):
-    shown = viewer.text(best("vgg-19", "shardy", "data-parallel"))
+    shown = viewer.text(best("vgg-19", "shardy", "inputs"))
     assert "0 variables and 2 batch inputs, 2 of 5 input dimensions" in shown
     assert re.search(r"0 +images \(batch input\) +64x224x224x3 +1 ", shown)
     some = {"fc2/bias", "predictions/kernel", "images"}

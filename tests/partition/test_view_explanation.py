@@ -37,8 +37,8 @@ def mlp(rules="shardy"):
     return Partitioning.build(graph, choose_cluster(devices=8), rules)
 
 
-def judged(problem, partition, task="operator-partition"):
-    problem = dataclasses.replace(problem, task=task)
+def judged(problem, partition, scope="variables"):
+    problem = dataclasses.replace(problem, scope=scope)
     plan = problem.plan(np.zeros(len(problem.classes), bool))
     return problem.report(dataclasses.replace(plan, partition=partition))
 
@@ -114,7 +114,7 @@ def test_explain__what_nothing_forbids_says_what_it_would_change():
 
 def test_explain__data_parallel_ties_everything_to_the_inputs():
     problem = mlp()
-    report = judged(problem, {"x": 1}, "data-parallel")
+    report = judged(problem, {"x": 1}, "inputs")
     assert report.legal
     found = by_path(explain(report))
     assert found["x", 1].reason.startswith("decided")

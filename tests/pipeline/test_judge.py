@@ -370,7 +370,7 @@ def test_judge__chain_of_another_device():
 
 def test_judge__refuses_what_is_no_plan_or_no_problem():
     with pytest.raises(ParenvsError, match=r"judge takes a plan, not .*load_plan"):
-        judge({"task": "pipeline-cut"})
+        judge({"task": "pipeline"})
     with pytest.raises(ParenvsError, match=r"none.json: not a JSON file"):  # a text is a path
         judge("none.json")
     with pytest.raises(ParenvsError, match="judged on a Graph, a StageProfile or a Pipeline"):

@@ -14,7 +14,7 @@ from parenvs.cluster import choose_cluster
 from parenvs.errors import UnknownInstanceError
 from parenvs.instances import load_partitioning
 from parenvs.shardy.verify import _mesh, verify_plan
-from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
+from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.partition.problem import REWARDS, Partitioning
 from parenvs.tasks.pipeline.plan import PipelinePlan
 
@@ -72,9 +72,9 @@ def graph():
     return from_jax(mlp, *mlp_args())
 
 
-def plan_of(graph, partition, kind=PartitionPlan, devices=8, instance="mlp", rules="shardy"):
+def plan_of(graph, partition, devices=8, instance="mlp", **options):
     cluster = choose_cluster(devices=devices)
-    return kind(instance, graph.fingerprint, cluster, partition, rules)
+    return PartitionPlan(instance, graph.fingerprint, cluster, partition, **options)
 
 
 def test_verify__a_legal_plan_agrees(graph, lowered):
@@ -89,10 +89,10 @@ def test_verify__a_legal_plan_agrees(graph, lowered):
 
 
 def test_verify__a_batch_plan_agrees(graph, lowered):
-    verification = verify(graph, plan_of(graph, {"x": 0}, BatchPlan), lowered)
+    verification = verify(graph, plan_of(graph, {"x": 0}, scope="inputs"), lowered)
     assert verification.agrees and verification.mesh == 2  # 10 samples
     assert verification.all_reduces == verification.predicted_all_reduces == 4
-    spread = verify(graph, plan_of(graph, {"x": 1}, BatchPlan), lowered)
+    spread = verify(graph, plan_of(graph, {"x": 1}, scope="inputs"), lowered)
     assert spread.agrees  # "up" follows, unnamed
 
 
@@ -365,7 +365,7 @@ def test_verify__sources_that_are_none(graph, lowered, tmp_path):
 
 def test_verify__plans_that_cannot_be_verified(graph, lowered):
     pipeline = PipelinePlan("mlp", graph.fingerprint, choose_cluster(devices=2), (1,), (1,))
-    with pytest.raises(ParenvsError, match="not one of task 'pipeline-cut'"):
+    with pytest.raises(ParenvsError, match="not one of task 'pipeline'"):
         verify(graph, pipeline, lowered)
     with pytest.raises(ParenvsError, match="no variable or batch input 'upp'"):
         verify(graph, plan_of(graph, {"upp": 1}), lowered)

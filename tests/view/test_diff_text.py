@@ -32,7 +32,7 @@ def partition_reports(name="t5-base"):
             trial = chosen.copy()
             trial[label] = True
             chosen = trial if problem.legal(trial) else chosen
-        plan = replace(problem, task="operator-partition", reward="step_time").plan(chosen)
+        plan = replace(problem, scope="variables", reward="step_time").plan(chosen)
         reports.append(judge(plan, problem))
     return reports
 
@@ -161,7 +161,7 @@ def test_partition__says_what_the_difference_holds():
 def test_partition__equal_layers_stand_together():
     problem = partition_toys.shipped("t5-base")
     chosen = np.zeros(len(problem.classes), dtype=bool)
-    plan = replace(problem, task="operator-partition", reward="step_time").plan(chosen)
+    plan = replace(problem, scope="variables", reward="step_time").plan(chosen)
     a = judge(plan, problem)
     layers = {f"encoder/layer_{k}/conv1/kernel": 1 for k in range(12)}
     b = judge(dataclasses.replace(plan, partition=layers), problem)

@@ -1,6 +1,6 @@
 """Trains MaskablePPO on any form of ``IntraOpSharding-v0``, and plans with what was learned.
 
-``parenvs train --task intra-op`` trains on the construct form; ``train`` here on both, with advice,
+``parenvs train --task sharding`` trains on the construct form; ``train`` here on both, with advice,
 and from an agent that imitates.
 """
 

@@ -27,7 +27,7 @@ class OrderPlan(Plan):
     fingerprint: str
     order: tuple[int, ...]
 
-    task: ClassVar[str] = "packed-order"
+    task: ClassVar[str] = "order"
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""

@@ -27,7 +27,7 @@ class Order:
     """Micro-batches of equally many tokens whose passes differ; a plan is their order.
 
     >>> import parenvs
-    >>> problem = parenvs.problem("order-test/p4-m8-000", task="packed-order")
+    >>> problem = parenvs.problem("order-test/p4-m8-000", task="order")
     >>> problem.stages, problem.micro_batches
     (4, 8)
 

@@ -20,17 +20,15 @@ import numpy as np
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph, Role
 from parenvs.tasks.partition.factors import Factors
-from parenvs.tasks.partition.plan import RULE_SETS, UNEVEN, BatchPlan
-
-SCOPES = ("variables", "inputs", "all")
-"""Entry parameters that can be decided: variables and frozen weights, batch inputs, or both."""
+from parenvs.tasks.partition.plan import RULE_SETS, UNEVEN
 
 
-def scope_of(task: str, reward: str) -> str:
-    """What a task decides: batch inputs, variables, or, for the step time, both."""
-    if task == BatchPlan.task:
-        return "inputs"
-    return "variables" if reward == "paper" else "all"
+def full_scope(scope: str, reward: str) -> str:
+    """Entry parameters that are decided: ``"variables"``, ``"inputs"``, or ``"all"``.
+
+    Under the step time of a plan that decides variables, batch inputs are decided with them.
+    """
+    return "all" if (scope, reward) == ("variables", "step_time") else scope
 
 
 @dataclass(frozen=True)

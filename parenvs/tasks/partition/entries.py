@@ -22,7 +22,7 @@ from parenvs.leaderboard.kind import (
     TaskKind,
 )
 from parenvs.leaderboard.problem import BOUND, OPTIMAL, UNKNOWN, Reference, TaskProblem
-from parenvs.tasks.partition.plan import BatchPlan, PartitionPlan
+from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.tasks.partition.step import Step
 
@@ -38,10 +38,15 @@ class PartitionProblem(TaskProblem):
 
     plan_class: ClassVar[type[PartitionPlan]] = PartitionPlan
     decisions = ("partition",)
+    scope: ClassVar[str] = "variables"
     page = "parenvs.tasks.partition.view.page:page"
     optional: ClassVar[Mapping[str, Any]] = {
-        "rules": "shardy", "uneven": "pad", "micro_batches": 1, "recompute": "none",
-    }  # fmt: skip
+        "scope": "variables",
+        "rules": "shardy",
+        "uneven": "pad",
+        "micro_batches": 1,
+        "recompute": "none",
+    }
 
     @property
     def partitioning(self) -> Partitioning:
@@ -60,6 +65,7 @@ class PartitionProblem(TaskProblem):
             fingerprint=self.fingerprint,
             cluster=self.cluster,
             partition={path: int(dimension) for path, dimension in partition.items()},
+            scope=self.scope,
             rules=self.settings["rules"],
             uneven=self.settings["uneven"],
             **self.step,
@@ -78,7 +84,7 @@ class PartitionProblem(TaskProblem):
             self.cluster,
             settings["rules"],
             settings["uneven"],
-            self.kind,
+            self.scope,
             self.reward,
             **self.step,
         )
@@ -131,7 +137,7 @@ class PartitionProblem(TaskProblem):
 class BatchProblem(PartitionProblem):
     """Batch inputs to be partitioned, and no variables."""
 
-    plan_class = BatchPlan
+    scope = "inputs"
 
 
 class _PartitionShape(NamedTuple):
@@ -289,7 +295,7 @@ _KINDS: dict[str, tuple[str, str, type[PartitionProblem]]] = {
     "operator-partition-paper": (PartitionPlan.task, "paper", PartitionProblem),
     "operator-partition-step-time": (PartitionPlan.task, "step_time", PartitionProblem),
     LIMITED: (PartitionPlan.task, "step_time", PartitionProblem),
-    "data-parallel": (BatchPlan.task, "step_time", BatchProblem),
+    "data-parallel": (PartitionPlan.task, "step_time", BatchProblem),
 }
 _TITLES = {
     "operator-partition-paper": "Partition as many dimensions of variables as possible, all at "

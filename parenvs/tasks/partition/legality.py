@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.errors import did_you_mean, shown
-from parenvs.tasks.partition.classes import DimensionClasses, scope_of
+from parenvs.tasks.partition.classes import DimensionClasses, full_scope
 from parenvs.tasks.partition.explain import Explainer, shape_text
 from parenvs.tasks.partition.plan import PartitionPlan
 
@@ -27,7 +27,7 @@ def verdict(
 ) -> Verdict:
     """Check a plan against the classes of a graph and the settings of a problem.
 
-    What a plan may name, and what it must name in full, follows from the plan's own task.
+    What a plan may name, and what it must name in full, follows from the plan's own scope.
 
     Args:
         plan: the plan.
@@ -50,7 +50,7 @@ def _known_entries(
     plan: PartitionPlan, classes: DimensionClasses
 ) -> tuple[dict[str, int], list[str]]:
     """The entries that can be looked up, and reasons why the others cannot."""
-    scope = scope_of(plan.task, "step_time")
+    scope = full_scope(plan.scope, "step_time")
     graph = classes.graph
     paths = {graph.paths[i] for i in classes.parameters(scope).tolist()}
     what = "batch input" if scope == "inputs" else "variable or batch input"
@@ -119,7 +119,7 @@ def _broken_rules(plan: PartitionPlan, classes: DimensionClasses, chosen: np.nda
         )
     if reasons:
         return reasons
-    tied = classes.partition(chosen, scope_of(plan.task, "paper"))
+    tied = classes.partition(chosen, plan.scope)
     for path, dimension in tied.items():
         if path in plan.partition:
             continue

@@ -1,4 +1,4 @@
-"""Plans of operator partitioning and of data parallelism."""
+"""Plans of partitions: dimensions of variables, or of batch inputs alone."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from parenvs.cluster import Cluster
 from parenvs.core import fields
-from parenvs.core.plan import HEAD, Plan
+from parenvs.core.plan import HEAD, Plan, current
 from parenvs.errors import PlanError
 from parenvs.tasks.pipeline.plan import RECOMPUTE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+SCOPES = ("variables", "inputs")
+"""What plans decide: variables, and batch inputs beside them, or batch inputs alone."""
 RULE_SETS = ("shardy", "automap")
 """Factor rules; ``automap`` also forbids to partition a reduced dimension."""
 UNEVEN = ("pad", "forbid")
@@ -27,16 +29,19 @@ _STEP = ("micro_batch", "micro_batches", "recompute", "memory_limit")
 
 @dataclass(frozen=True)
 class PartitionPlan(Plan):
-    """Dimensions of variables that are partitioned over all devices.
+    """Dimensions of variables or batch inputs that are partitioned over all devices.
 
-    Every variable that is not named is replicated. Batch inputs may be named too; the partitioning
-    of those that are not named follows from the variables.
+    Of scope ``"variables"`` every variable that is not named is replicated; batch inputs may be
+    named too, and the partitioning of those that are not follows from the variables. Of scope
+    ``"inputs"`` batch inputs alone are named, those that are not are replicated, and the
+    partitioning of variables follows from the inputs.
 
     Attributes:
         instance: shipped name or path of the graph.
         fingerprint: ``sha256:...`` of the arrays of the graph.
         cluster: the devices.
         partition: path of a variable or batch input -> its partitioned dimension.
+        scope: ``"variables"`` or ``"inputs"``.
         rules: ``"shardy"`` or ``"automap"``.
         uneven: ``"pad"`` or ``"forbid"``.
         micro_batch: samples of a micro-batch; None: the batch that the graph was made for.
@@ -49,6 +54,7 @@ class PartitionPlan(Plan):
     fingerprint: str
     cluster: Cluster
     partition: dict[str, int]
+    scope: str = SCOPES[0]
     rules: str = "shardy"
     uneven: str = "pad"
     micro_batch: int | None = None
@@ -56,7 +62,7 @@ class PartitionPlan(Plan):
     recompute: str = REMADE[0]
     memory_limit: float | None = None
 
-    task: ClassVar[str] = "operator-partition"
+    task: ClassVar[str] = "partition"
 
     @property
     def step(self) -> dict[str, Any]:
@@ -74,6 +80,7 @@ class PartitionPlan(Plan):
             content["cluster"] = self.cluster.to_json()
         return {
             **content,
+            **({} if self.scope == SCOPES[0] else {"scope": self.scope}),
             "rules": self.rules,
             "uneven": self.uneven,
             **{key: value for key, value in self.step.items() if value != defaults[key]},
@@ -83,8 +90,10 @@ class PartitionPlan(Plan):
     @classmethod
     def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
         """See ``Plan.from_json``; without fields of the step it is one of the graph's batch."""
+        content = current(content)
         needed = {*HEAD, "devices", "partition"}
-        fields.check_keys(content, needed, {"cluster", "rules", "uneven", *_STEP}, where)
+        optional = {"cluster", "scope", "rules", "uneven", *_STEP}
+        fields.check_keys(content, needed, optional, where)
         devices = fields.count(content, "devices", where)
         if devices < 2:
             raise PlanError(f"{where}: field 'devices' must be 2 or more, not {devices}")
@@ -101,6 +110,7 @@ class PartitionPlan(Plan):
             fingerprint=fields.text(content, "fingerprint", where),
             cluster=cluster,
             partition=fields.dimensions(content, "partition", where),
+            scope=fields.choice(content, "scope", SCOPES, where),
             rules=fields.choice(content, "rules", RULE_SETS, where),
             uneven=fields.choice(content, "uneven", UNEVEN, where),
             recompute=fields.choice(content, "recompute", REMADE, where),
@@ -112,20 +122,3 @@ class PartitionPlan(Plan):
             if "memory_limit" in content
             else None,
         )
-
-
-@dataclass(frozen=True)
-class BatchPlan(PartitionPlan):
-    """Dimensions of batch inputs that are partitioned over all devices.
-
-    Batch inputs that are not named are replicated; the partitioning of variables follows from the
-    inputs.
-    """
-
-    task: ClassVar[str] = "data-parallel"
-
-
-PARTITION_PLANS: dict[str, type[PartitionPlan]] = {
-    kind.task: kind for kind in (PartitionPlan, BatchPlan)
-}
-"""Task -> class of its plans, the tasks of partitioning."""

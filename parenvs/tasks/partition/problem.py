@@ -1,6 +1,6 @@
 """The problem of partitioning, and the judge of its plans.
 
-``Partitioning`` is a graph on a cluster together with what is asked of it: a task and a reward. Its
+``Partitioning`` is a graph on a cluster together with what is asked of it: a scope and a reward. Its
 costs come from ``parenvs.tasks.partition.formulas`` (seconds, returns) and ``memory`` (bytes), its
 rules from ``classes`` and ``legality``. ``PartitionReport`` is what it says of a plan.
 """
@@ -22,12 +22,12 @@ from parenvs.cluster import Cluster
 from parenvs.core.plan import ILLEGAL, Bounded
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
-from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes, scope_of
+from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes, full_scope
 from parenvs.tasks.partition.explain import Explainer
 from parenvs.tasks.partition.formulas import LinearReturn
 from parenvs.tasks.partition.legality import over_memory, verdict
 from parenvs.tasks.partition.memory import Footprint, Memory
-from parenvs.tasks.partition.plan import PARTITION_PLANS, PartitionPlan
+from parenvs.tasks.partition.plan import SCOPES, PartitionPlan
 from parenvs.tasks.partition.step import SETTINGS, WHOLE, Step, at_micro_batch
 
 REWARDS = ("paper", "step_time")
@@ -39,7 +39,7 @@ _PEAKS = 4096
 class Partitioning:
     """A graph to be partitioned over the devices of a cluster. C dimension classes.
 
-    Another task or reward on the same classes: ``dataclasses.replace(problem, reward=...)``.
+    Another scope or reward on the same classes: ``dataclasses.replace(problem, reward=...)``.
 
     Attributes:
         graph: the graph.
@@ -47,14 +47,14 @@ class Partitioning:
         rules: ``"shardy"`` or ``"automap"``.
         uneven: ``"pad"`` or ``"forbid"``, for dimensions that are no multiple of the devices.
         classes: the dimension classes.
-        task: ``"operator-partition"`` or ``"data-parallel"``.
+        scope: ``"variables"`` or ``"inputs"``, what plans decide.
         reward: ``"paper"`` or ``"step_time"``, what ``value`` and the environments pay.
         instance: name or path that plans carry (default: the graph's name).
         step: micro-batches, recomputation, and the limit of memory; the classes are those of the
             graph at its micro-batch.
 
     Raises:
-        ParenvsError: unknown task or reward.
+        ParenvsError: unknown scope or reward.
     """
 
     graph: Graph
@@ -62,17 +62,15 @@ class Partitioning:
     rules: str
     uneven: str
     classes: DimensionClasses
-    task: str = PartitionPlan.task
+    scope: str = SCOPES[0]
     reward: str = "paper"
     instance: str = ""
     step: Step = WHOLE
 
     def __post_init__(self) -> None:
-        """Refuse unknown tasks and rewards; take the graph's name where no instance is given."""
-        if self.task not in PARTITION_PLANS:
-            raise ParenvsError(
-                f"task must be one of {tuple(PARTITION_PLANS)}, not {shown(self.task)}"
-            )
+        """Refuse unknown scopes and rewards; take the graph's name where no instance is given."""
+        if self.scope not in SCOPES:
+            raise ParenvsError(f"scope must be one of {SCOPES}, not {shown(self.scope)}")
         if self.reward not in REWARDS:
             raise ParenvsError(f"reward must be one of {REWARDS}, not {shown(self.reward)}")
         if not self.instance:
@@ -85,7 +83,7 @@ class Partitioning:
         cluster: Cluster | str | os.PathLike[str] | dict[str, Any],
         rules: str = "shardy",
         uneven: str = "pad",
-        task: str = PartitionPlan.task,
+        scope: str = SCOPES[0],
         reward: str = "paper",
         instance: str = "",
         **step: Any,
@@ -97,7 +95,7 @@ class Partitioning:
             cluster: the devices, in any form that ``Cluster.parse`` takes.
             rules: ``"shardy"`` or ``"automap"``.
             uneven: ``"pad"`` or ``"forbid"``.
-            task: ``"operator-partition"`` or ``"data-parallel"``.
+            scope: ``"variables"`` or ``"inputs"``.
             reward: ``"paper"`` or ``"step_time"``.
             instance: name or path that plans carry (default: the graph's name).
             **step: ``micro_batch``, ``micro_batches``, ``recompute`` and ``memory_limit``, see
@@ -105,7 +103,7 @@ class Partitioning:
 
         Raises:
             ParenvsError: one device only, no trainable variable, paths that are not unique,
-                unknown rules, task or reward, or a setting of the step that cannot be.
+                unknown rules, scope or reward, or a setting of the step that cannot be.
         """
         cluster = Cluster.parse(cluster)
         if cluster.devices < 2:
@@ -122,7 +120,7 @@ class Partitioning:
         classes = dimension_classes(graph, rules, uneven, cluster.devices)
         if how.micro_batch is not None:
             classes = at_micro_batch(classes, how.micro_batch, uneven)
-        problem = cls(graph, cluster, rules, uneven, classes, task, reward, instance, how)
+        problem = cls(graph, cluster, rules, uneven, classes, scope, reward, instance, how)
         paths = [graph.paths[i] for i in problem.parameters("all").tolist()]
         twice = [path for path, count in Counter(paths).items() if count > 1]
         if twice:
@@ -140,7 +138,7 @@ class Partitioning:
         """Graph, cluster and what is asked, in a line."""
         return (
             f"Partitioning({self.graph.name!r}, {self.cluster}, rules={self.rules!r}, "
-            f"uneven={self.uneven!r}, task={self.task!r}, reward={self.reward!r}"
+            f"uneven={self.uneven!r}, scope={self.scope!r}, reward={self.reward!r}"
             + "".join(f", {name}={value!r}" for name, value in self.step.settings.items())
             + ")"
         )
@@ -148,9 +146,9 @@ class Partitioning:
     # What is decided
 
     @property
-    def scope(self) -> str:
+    def full_scope(self) -> str:
         """``"variables"``, ``"inputs"`` or ``"all"``: the entry parameters that are decided."""
-        return scope_of(self.task, self.reward)
+        return full_scope(self.scope, self.reward)
 
     @property
     def inputs(self) -> np.ndarray:
@@ -163,11 +161,11 @@ class Partitioning:
         return self.classes.tensor
 
     def parameters(self, scope: str | None = None) -> np.ndarray:
-        """Indices of the entry parameters of a scope (default: the problem's)."""
-        return self.classes.parameters(scope or self.scope)
+        """Indices of the entry parameters of a scope (default: all that is decided)."""
+        return self.classes.parameters(scope or self.full_scope)
 
     def dimensions(self, scope: str | None = None) -> np.ndarray:
-        """(V,) positions in ``graph.dims`` of the dimensions of a scope (default: its own)."""
+        """(V,) positions in ``graph.dims`` of the dimensions of a scope (default: all that is decided)."""
         return self.classes.dimensions_of(self.parameters(scope))
 
     def counts(self, scope: str | None = None) -> np.ndarray:
@@ -231,7 +229,7 @@ class Partitioning:
     @cached_property
     def returns(self) -> LinearReturn:
         """The return of the problem's reward: its base, and (C,) what each class adds."""
-        return self.returns_of(self.reward, self.scope)
+        return self.returns_of(self.reward, self.full_scope)
 
     def returns_of(self, reward: str, scope: str) -> LinearReturn:
         """The return of any reward over any scope.
@@ -310,27 +308,28 @@ class Partitioning:
 
     def partition(self, chosen: np.ndarray, scope: str | None = None) -> dict[str, int]:
         """Partitioned dimension of each entry parameter of a scope that has one, by path."""
-        return self.classes.partition(chosen, scope or self.scope)
+        return self.classes.partition(chosen, scope or self.full_scope)
 
     def plan(self, chosen: np.ndarray) -> PartitionPlan:
-        """The plan that partitions the classes ``chosen``, (C,) bool; a ``BatchPlan`` for inputs.
+        """The plan that partitions the classes ``chosen``, (C,) bool.
 
-        It names what the problem's scope decides: under the step time, batch inputs too.
+        It names what is decided: under the step time, batch inputs beside variables.
         """
-        return PARTITION_PLANS[self.task](
+        return PartitionPlan(
             instance=self.instance,
             fingerprint=self.graph.fingerprint,
             cluster=self.cluster,
             partition=self.partition(chosen),
+            scope=self.scope,
             rules=self.rules,
             uneven=self.uneven,
             **self.step.settings,
         )
 
     def report(self, plan: PartitionPlan) -> PartitionReport:
-        """Judge a plan of any task on this graph and cluster.
+        """Judge a plan of any scope on this graph and cluster.
 
-        What the plan has to name follows from its own task, not from the problem's. The limit of
+        What the plan has to name follows from its own scope, not from the problem's. The limit of
         memory is the problem's, whatever the plan was made for.
         """
         classes, dims = self.classes, self.graph.dims
@@ -340,7 +339,7 @@ class Partitioning:
         memory = self.footprint.memory(chosen)
         if self.step.limit is not None and not reasons:
             reasons = over_memory(memory.peak, self.step.limit)
-        dimensions = self.dimensions(scope_of(plan.task, "paper"))
+        dimensions = self.dimensions(plan.scope)
         split = chosen[classes.label[dimensions]] & (dims[dimensions] > 1)
         compute, communication = formulas.step_parts(
             self.replicate_seconds, self.saved_seconds, self.all_reduce_seconds, chosen
@@ -371,7 +370,7 @@ class PartitionReport:
         reasons: every rule that it breaks, in words; empty if it is legal.
         chosen: (C,) bool, the classes that it partitions.
         variables: variables that are partitioned (the paper's PC counts these).
-        dimensions: dimensions that the plan's task decides, size 1 included.
+        dimensions: dimensions of the plan's scope, size 1 included.
         partitioned_dimensions: those of them that are partitioned.
         compute_seconds: of a step.
         communication_seconds: of a step, all-reduces of partial results.
@@ -433,14 +432,14 @@ class PartitionReport:
         """Return of the episode that makes this plan, or -1 if it is illegal.
 
         Args:
-            reward: ``"paper"``, 0.1 a dimension of the plan's task and 0.3 more if partitioned, or
+            reward: ``"paper"``, 0.1 a dimension of the plan's scope and 0.3 more if partitioned, or
                 ``"step_time"``, the share of the replicated step's seconds that is saved
                 (default: the problem's).
         """
         if not self.legal:
             return ILLEGAL
         reward = reward or self.problem.reward
-        returns = self.problem.returns_of(reward, scope_of(self.plan.task, reward))
+        returns = self.problem.returns_of(reward, full_scope(self.plan.scope, reward))
         return float(returns.value(self.chosen))
 
     def gap(self, answer: Bounded) -> float | None:

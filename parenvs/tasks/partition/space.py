@@ -29,7 +29,7 @@ class PartitionSpace:
     the step time; ties by path and dimension.
 
     Attributes:
-        problem: the graph on its devices, with its task and reward.
+        problem: the graph on its devices, with its scope and reward.
         linkage: whether a question is for a whole class.
         dimensions: (V,) int64, positions in ``graph.dims`` of the dimensions that are decided.
         classes: (K,) their classes that can be partitioned, in the order of the questions.
@@ -70,19 +70,14 @@ class PartitionSpace:
         return self
 
     @property
-    def task(self) -> str:
-        """``"operator-partition"`` or ``"data-parallel"``."""
-        return self.problem.task
+    def scope(self) -> str:
+        """``"variables"`` or ``"inputs"``."""
+        return self.problem.scope
 
     @property
     def reward(self) -> str:
         """``"paper"`` or ``"step_time"``."""
         return self.problem.reward
-
-    @property
-    def scope(self) -> str:
-        """``"variables"``, ``"inputs"`` or ``"all"``."""
-        return self.problem.scope
 
     def chosen(self, known: np.ndarray | Sequence[int]) -> np.ndarray:
         """(..., C) bool, classes of the graph, from (..., K) decisions, 1 for partitioned."""

@@ -63,7 +63,7 @@ class PipelinePlan(Plan):
     tied: str = TIED[0]
     cut_after: tuple[str, ...] = field(default=(), compare=False)
 
-    task: ClassVar[str] = "pipeline-cut"
+    task: ClassVar[str] = "pipeline"
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first.

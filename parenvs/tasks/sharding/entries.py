@@ -35,7 +35,6 @@ from parenvs.leaderboard.problem import (
     Reference,
     TaskProblem,
 )
-from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.sharding import known, store
 from parenvs.tasks.sharding.exchange import Exchange
 from parenvs.tasks.sharding.plan import ShardingPlan
@@ -177,7 +176,7 @@ class ShardingProblem(TaskProblem):
 @lru_cache(maxsize=len(_EXPORTS))
 def _export(graph: str, cluster: str) -> Exchange:
     """Write a graph's partitioning as a problem of the contest's format, without a limit."""
-    partitioning = load_partitioning(graph, cluster, task=PartitionPlan.task, reward="step_time")
+    partitioning = load_partitioning(graph, cluster, reward="step_time")
     return Exchange.of(partitioning, 2.0**62)
 
 

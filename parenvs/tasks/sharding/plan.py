@@ -27,7 +27,7 @@ class ShardingPlan(Plan):
     fingerprint: str
     strategies: tuple[int, ...]
 
-    task: ClassVar[str] = "iopddl"
+    task: ClassVar[str] = "sharding"
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""

@@ -304,11 +304,11 @@ def test_evaluate_set__references(monkeypatch):
          ("hetero-32-validation", None)),
         ("hetero", "hetero-8", "HybridPlan-v0", {"instance": "hetero-8"},
          ("hetero-8-validation", None)),
-        ("packed-order", None, "MicroBatchOrder-v0", {"tier": None, "pool": 1024},
+        ("order", None, "MicroBatchOrder-v0", {"tier": None, "pool": 1024},
          ("order-validation", None)),
-        ("packed-order", "p4-m8", "MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 1024},
+        ("order", "p4-m8", "MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 1024},
          ("order-validation", "p4-m8")),
-        ("intra-op", None, "IntraOpSharding-v0", {"pool": 256}, ("intra-op-validation", "mesh")),
+        ("sharding", None, "IntraOpSharding-v0", {"pool": 256}, ("intra-op-validation", "mesh")),
     ],
 )  # fmt: skip
 def test_evaluate_set__tasks_of_train(monkeypatch, task, instance, env_id, kwargs, judged_on):

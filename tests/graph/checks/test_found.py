@@ -99,7 +99,7 @@ ENTRY main {
 }
 """
     )
-    timed = problem(graph, "1x2:v100", "operator-partition", reward="step_time")
+    timed = problem(graph, "1x2:v100", "partition", reward="step_time")
     report = judge(timed.plan(np.zeros(len(timed.counts()), dtype=bool)), timed)
     assert (report.step_seconds, report.utilisation, report.value()) == (0, 0, 0)
     assert report.to_json()["values"] == {"paper": report.value("paper"), "step_time": 0}

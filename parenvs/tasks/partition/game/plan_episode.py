@@ -230,10 +230,10 @@ def looked(problem: Partitioning, name: str = "", optimum: float = np.nan) -> Ou
         InfeasibleError: it has too many classes, or none.
         ParenvsError: it has no limit of memory, or pays another reward.
     """
-    if problem.task != "operator-partition" or problem.reward != problems.REWARD:
+    if problem.scope != "variables" or problem.reward != problems.REWARD:
         raise ParenvsError(
-            "problem: PartitionPlan-v0 plays the task operator-partition with the reward "
-            f"{problems.REWARD}, not {problem.task} with {problem.reward}"
+            "problem: PartitionPlan-v0 plays the scope variables with the reward "
+            f"{problems.REWARD}, not {problem.scope} with {problem.reward}"
         )
     if problem.step.limit is None:
         raise ParenvsError(f"problem: {problem.instance} has no limit; give memory_limit='device'")

@@ -17,7 +17,7 @@ from parenvs.envs.base import RENDER_MODES, PlanEnv, warn_infeasible, whole_numb
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
 from parenvs.tasks.partition.formulas import paper_reward
-from parenvs.tasks.partition.plan import REMADE, BatchPlan, PartitionPlan
+from parenvs.tasks.partition.plan import REMADE, PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.tasks.partition.space import OPEN, PARTITION, REPLICATE, STAKES, PartitionSpace
 
@@ -282,7 +282,7 @@ class OperatorPartitionEnv(PartitionEnv):
     * ``micro_batch``: samples of a micro-batch, 2 or more (None: the graph's batch);
       ``micro_batches``: how many a step has, whose gradients are added up.
     * ``recompute``: ``"none"``, or ``"full"``: activations are made again in the backward pass.
-    * ``problem``: a ``parenvs.Partitioning`` of this task, in place of all the above but
+    * ``problem``: a ``parenvs.Partitioning`` of this scope, in place of all the above but
       ``linkage``, ``masked`` and ``memory``.
 
     All but ``linkage``, ``masked`` and ``memory`` are also keys of ``reset(options=...)``, for one
@@ -323,7 +323,7 @@ class OperatorPartitionEnv(PartitionEnv):
                 reward=reward, micro_batch=micro_batch, micro_batches=micro_batches,
                 recompute=recompute, memory_limit=memory_limit,
             )  # fmt: skip
-        space = PartitionSpace.of(_checked(problem, PartitionPlan), linkage)
+        space = PartitionSpace.of(_checked(problem, "variables"), linkage)
         super().__init__(space, masked, memory, render_mode)
 
 
@@ -364,7 +364,7 @@ class DataParallelEnv(PartitionEnv):
       ``micro_batch``, ``micro_batches``, ``recompute``: as in ``OperatorPartition-v0``.
     * ``masked``: whether the mask forbids conflicts; if False, it forbids nothing.
     * ``memory``, options of ``reset``, and infos: as in ``OperatorPartition-v0``.
-    * ``problem``: a ``parenvs.Partitioning`` of this task, in place of all the above but
+    * ``problem``: a ``parenvs.Partitioning`` of this scope, in place of all the above but
       ``masked`` and ``memory``.
 
     ## Version History
@@ -391,20 +391,20 @@ class DataParallelEnv(PartitionEnv):
         """Load the instance and find its classes; see the class for the arguments."""
         if problem is None:
             problem = instances.problem(
-                instance, cluster, BatchPlan.task, devices=devices, rules=rules, uneven=uneven,
-                reward=reward, micro_batch=micro_batch, micro_batches=micro_batches,
+                instance, cluster, PartitionPlan.task, devices=devices, scope="inputs", rules=rules,
+                uneven=uneven, reward=reward, micro_batch=micro_batch, micro_batches=micro_batches,
                 recompute=recompute, memory_limit=memory_limit,
             )  # fmt: skip
-        space = PartitionSpace.of(_checked(problem, BatchPlan), linkage=False)
+        space = PartitionSpace.of(_checked(problem, "inputs"), linkage=False)
         super().__init__(space, masked, memory, render_mode)
 
 
-def _checked(problem: Partitioning, kind: type[PartitionPlan]) -> Partitioning:
-    """Return the problem if its plans are of class ``kind``.
+def _checked(problem: Partitioning, scope: str) -> Partitioning:
+    """Return the problem if its plans are of a scope.
 
     Raises:
-        ParenvsError: the problem is of another task.
+        ParenvsError: they are of another one.
     """
-    if problem.task != kind.task:
-        raise ParenvsError(f"problem: is of task {problem.task}, not of {kind.task}")
+    if problem.scope != scope:
+        raise ParenvsError(f"problem: is of scope {problem.scope}, not of {scope}")
     return problem

@@ -12,7 +12,6 @@ import numpy as np
 
 from parenvs.errors import ParenvsError, did_you_mean, printable, shown
 from parenvs.graph.graph import Role
-from parenvs.tasks.partition.classes import scope_of
 from parenvs.tasks.partition.explain import Explainer, shape_text
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.tasks.partition.view.grid import merged
@@ -258,7 +257,7 @@ class _Reasons:
         self.problem, self.chosen = report.problem, report.chosen
         self.classes, self.graph = self.problem.classes, self.problem.graph
         self.words: Explainer = report.explainer
-        self.scope = scope_of(report.plan.task, "paper")
+        self.scope = report.plan.scope
         self.paper_weights = self.problem.returns_of("paper", self.scope).weights
         pairs = self.classes.conflicts
         self.excluded = np.zeros(len(self.classes), dtype=bool)

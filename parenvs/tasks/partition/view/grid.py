@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from parenvs.tasks.partition.classes import scope_of
 from parenvs.tasks.partition.problem import Partitioning
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ def _faulty_paths(report: PartitionReport | None) -> set[str]:
     if report is None or report.legal:
         return set()
     problem, named = report.problem, report.plan.partition
-    tied = problem.partition(report.chosen, scope_of(report.plan.task, "paper"))
+    tied = problem.partition(report.chosen, report.plan.scope)
     garbled = {
         path
         for path, d in named.items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from parenvs.tasks.partition.plan import BatchPlan
 from parenvs.tasks.partition.problem import PartitionReport
 from parenvs.tasks.partition.view import grid
 from parenvs.tasks.partition.view.text import MEMORY_PARTS
@@ -27,7 +26,7 @@ def page(name: str, report: PartitionReport) -> PlanPage:
         report: the judge's report.
     """
     variables, inputs = grid.cells(report.problem, report)
-    if isinstance(report.plan, BatchPlan):
+    if report.plan.scope == "inputs":
         variables = []  # the plan decides no variable
     tables, groups = grid.grid(variables)
     lists = [(x.title or "other variables", [_listed(*item) for item in x.cells]) for x in groups]

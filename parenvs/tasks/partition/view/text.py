@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from parenvs.errors import printable
 from parenvs.judging import ROUNDING
-from parenvs.tasks.partition.plan import BatchPlan
 from parenvs.tasks.partition.view.grid import STATE_NAMES, UNDECIDED, Cell, cells, merged
 from parenvs.view.words import (
     SEPARATOR,
@@ -123,7 +122,7 @@ def _counts(report: PartitionReport) -> str:
     inputs = len(report.problem.partition(report.chosen, "inputs"))
     if inputs:
         things.append(plural(inputs, "batch input"))
-    kind = "input dimensions" if isinstance(report.plan, BatchPlan) else "variable dimensions"
+    kind = "input dimensions" if report.plan.scope == "inputs" else "variable dimensions"
     return (
         f"{' and '.join(things)}, {report.partitioned_dimensions:,} of {report.dimensions:,} "
         f"{kind} partitioned"
