@@ -99,7 +99,7 @@ def __dir__() -> list[str]:
 
 _GAMES = {
     "DataParallel-v0": "partition.game.single:DataParallelEnv partition.game.batch",
-    "ElasticPlan-v0": "elastic.game.single:ElasticPlanEnv elastic.game.batch",
+    "ElasticPlan-v0": "elastic.game:ElasticPlanEnv elastic.game",
     "HybridPlan-v0": "hybrid.game.single:HybridPlanEnv hybrid.game.batch",
     "IntraOpSharding-v0": "sharding.game:IntraOpShardingEnv sharding.game",
     "MicroBatchOrder-v0": "order.game:MicroBatchOrderEnv order.game",

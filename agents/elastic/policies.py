@@ -274,7 +274,7 @@ class PaidVecEnv(NativeVecEnv):
     def reset(self) -> Any:
         """See ``NativeVecEnv.reset``; then environments play on, and begin again one by one."""
         observation = super().reset()
-        play, rows = self.batch._play_of, np.arange(self.num_envs)
+        play, rows = self.batch.game.home, np.arange(self.num_envs)
         for turn in range(min(PHASES, play.size, self.num_envs) - 1):
             for _ in range(play.size // PHASES):
                 plans = self.batch.action_masks() * play.tables.plans[play.row, :, 5]
@@ -288,7 +288,7 @@ class PaidVecEnv(NativeVecEnv):
 
     def step_wait(self) -> Any:
         """See ``NativeVecEnv.step_wait``."""
-        play, rows = self.batch._play_of, np.arange(self.num_envs)
+        play, rows = self.batch.game.home, np.arange(self.num_envs)
         before = self.after[rows, play.interval, play.plan, play.since]
         ideal, length = play.tables.ideal[play.problem], play.length.copy()
         observation, rewards, dones, infos = super().step_wait()
@@ -305,7 +305,7 @@ class PaidVecEnv(NativeVecEnv):
         return self._shown(observation), paid.astype(np.float32), dones, infos
 
     def _course(self, rows: np.ndarray) -> Course:
-        play = self.batch._play_of
+        play = self.batch.game.home
         return Course(*(part[play._own[rows]] for part in play.course))
 
     def _shown(self, observation: Any) -> Any:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.game.tables import Tables
 from parenvs.tasks.elastic.library import GONE, MOST_PLANS, happened
+from parenvs.tasks.elastic.tables import Tables
 
 BLOCK = 64
 """Courses at a time."""

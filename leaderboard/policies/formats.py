@@ -21,10 +21,10 @@ from parenvs.errors import did_you_mean, shown
 from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.leaderboard.names import entry_fault
 from parenvs.leaderboard.reading import MAX_BYTES, cleaned
-from parenvs.tasks.elastic.game.play import NUMBERS
-from parenvs.tasks.elastic.game.tables import CHANGE_COLUMNS, PLAN_COLUMNS
 from parenvs.tasks.elastic.library import EVENTS, MOST_PLANS
+from parenvs.tasks.elastic.tables import CHANGE_COLUMNS, PLAN_COLUMNS
 from parenvs.tasks.elastic.trace import MOST_INTERVALS, MOST_NODES
+from parenvs.tasks.elastic.turns import NUMBERS
 
 OBSERVATION = 1
 """Version of what networks see: ``Network.seen``."""
@@ -151,7 +151,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Ratings:
-    """Rates candidates by the network of ``parenvs.agents.learning.elastic.network``; the best is chosen.
+    """Rates candidates by ``parenvs.agents.learning.elastic.network``; the best is chosen.
 
     Attributes:
         weights: by name, float32.

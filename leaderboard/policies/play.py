@@ -17,12 +17,12 @@ from parenvs.leaderboard.policies.formats import (
     read_policy,
 )
 from parenvs.shipped import load_elastic
-from parenvs.tasks.elastic.game.play import Play
-from parenvs.tasks.elastic.game.tables import Tables
 from parenvs.tasks.elastic.library import MOST_PLANS
 from parenvs.tasks.elastic.markov import Markov
 from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.run import follow
+from parenvs.tasks.elastic.tables import Tables
+from parenvs.tasks.elastic.turns import Turns
 
 COURSES = 2
 """Courses of a problem on which chance decides; all policies have the same."""
@@ -48,7 +48,7 @@ def load(name: str) -> Elastic:
 
 
 def play(job: dict[str, Any]) -> dict[str, Plans]:
-    """Play a policy; called in the sandbox.
+    """Turns a policy; called in the sandbox.
 
     Args:
         job: ``policy``, JSON types; ``problems``, their names; ``seed``, of the checker.
@@ -92,7 +92,7 @@ def together(
         for number in seeds(problem, seed)
     ]
     drawn = [tables.problems[i].draw(np.random.default_rng(number)) for i, number in each]
-    batch = Play(len(each), tables)
+    batch = Turns(len(each), tables)
     batch.start(np.arange(len(each)), [i for i, _ in each], drawn)
     rows = np.arange(len(each))
     while rows.size:
@@ -107,7 +107,7 @@ def together(
     return found
 
 
-def _chosen(policy: Table | Network | Ratings, batch: Play, rows: np.ndarray) -> np.ndarray:
+def _chosen(policy: Table | Network | Ratings, batch: Turns, rows: np.ndarray) -> np.ndarray:
     """Return the plans that a policy chooses in episodes ``rows``, (k,)."""
     fits = batch.masks()[rows] > 0
     if isinstance(policy, Table):
@@ -118,7 +118,7 @@ def _chosen(policy: Table | Network | Ratings, batch: Play, rows: np.ndarray) ->
     return np.asarray(np.where(fits, scores, -np.inf).argmax(axis=1) * fits.any(axis=1))
 
 
-def _looked_up(policy: Table, batch: Play, rows: np.ndarray, fits: np.ndarray) -> np.ndarray:
+def _looked_up(policy: Table, batch: Turns, rows: np.ndarray, fits: np.ndarray) -> np.ndarray:
     """Return what a table says; what it has no row for, or does not fit, is to wait."""
     result = np.zeros(len(rows), dtype=np.int64)
     libraries: Sequence[str] = [

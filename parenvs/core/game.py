@@ -152,13 +152,17 @@ class Game(ABC):
         if source is None and self.source.only is not None and self._shared is self.source.only:
             self.start(rows)
             return
+        held = self._held
+        given: dict[int, list[int]] = {}  # rows of each new problem
         for row in self._rows[rows].tolist():
             stream = streams[row]
             problem = self.source.next(stream) if source is None else source.once(stream)
-            if problem is not None and problem is not self._held[row]:
-                self._held[row] = problem
-                self.put(np.array([row]), problem)
-        self._shared = self._held[0] if all(x is self._held[0] for x in self._held) else None
+            if problem is not None and problem is not held[row]:
+                held[row] = problem
+                given.setdefault(id(problem), []).append(row)
+        for some in given.values():
+            self.put(np.array(some), held[some[0]])
+        self._shared = held[0] if all(problem is held[0] for problem in held) else None
         self.start(rows)
 
     def preview(self) -> None:

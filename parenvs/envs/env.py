@@ -45,7 +45,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
             cls.game_class, cls.__doc__ = game, game.__doc__
             cls.metadata = {"render_modes": RENDER_MODES, "render_fps": game.render_fps}
 
-    def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
+    def __init__(self, *, render_mode: str | None = None, **arguments: Any) -> None:
         """Make the game, and show a first problem; see the class of the game for the arguments."""
         if render_mode is not None and render_mode not in RENDER_MODES:
             raise ValueError(f"render_mode must be one of {RENDER_MODES}")

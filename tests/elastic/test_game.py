@@ -11,7 +11,7 @@ from parenvs.agents.elastic.rules import Hysteresis
 from parenvs.core.plan import ILLEGAL
 from parenvs.errors import ParenvsError
 from parenvs.shipped import elastic_rows
-from parenvs.tasks.elastic.game.batch import ElasticPlanVectorEnv
+from parenvs.tasks.elastic.game import ElasticPlanVectorEnv
 from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.run import follow
 from parenvs.tasks.elastic.trace import read_trace
@@ -143,16 +143,16 @@ def test_elastic__bad_arguments():
     with pytest.raises(ParenvsError, match="interval: problems of elastic-train have settings"):
         make(interval=30.0)
     with pytest.raises(ParenvsError, match="cluster: problems of elastic-test have settings"):
-        make("elastic-test", cluster="2x8:a100")
+        make(instance="elastic-test", cluster="2x8:a100")
     with pytest.raises(ParenvsError, match=r"model: elastic-test has none of 'gpt-7\.5b'"):
-        make("elastic-test", model="gpt-7.5b")
+        make(instance="elastic-test", model="gpt-7.5b")
     with pytest.raises(ParenvsError, match="unknown trace 'p33'"):
-        make("p33")
+        make(instance="p33")
     with pytest.raises(ParenvsError, match=r"none of 'bulk'; known: independent-gpt-1\.5b"):
-        make("elastic-test", family="bulk")
+        make(instance="elastic-test", family="bulk")
     for kwargs in ({"family": "bulk-gpt-1.5b"}, {"order": "sequential"}):
         with pytest.raises(ParenvsError, match=f"{next(iter(kwargs))}: it is of a set"):
-            make("p3", **kwargs)
+            make(instance="p3", **kwargs)
 
 
 def test_elastic__plays_a_set_in_its_order():

@@ -8,8 +8,8 @@ from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.learning.elastic.learnt import Learnt
 from parenvs.agents.learning.elastic.network import first_weights
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.game.batch import ElasticPlanVectorEnv
-from parenvs.tasks.elastic.game.play import Play
+from parenvs.tasks.elastic.game import ElasticPlanVectorEnv
+from parenvs.tasks.elastic.turns import Turns
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
@@ -36,7 +36,7 @@ def test_teach__what_is_worth_most_is_optimal(problem, lessons):
     drawn = [problem.draw(rng) for _ in range(count)]
     ends = []
     for by_lessons in (True, False):
-        play, who = Play(count, lessons.tables), np.arange(count)
+        play, who = Turns(count, lessons.tables), np.arange(count)
         play.start(who, [0] * count, drawn)
         for t in range(problem.intervals):
             worth = np.where(play.masks() > 0, lessons.worth(play), -np.inf)

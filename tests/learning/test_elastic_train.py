@@ -24,8 +24,7 @@ from parenvs.agents.learning.elastic.train import AGENTS, all_returns, train, we
 from parenvs.agents.learning.elastic.train import returns as played
 from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.game.batch import ElasticPlanVectorEnv
-from parenvs.tasks.elastic.game.single import ElasticPlanEnv
+from parenvs.tasks.elastic.game import ElasticPlanEnv, ElasticPlanVectorEnv
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +122,7 @@ def test_train__payments_are_regrets_to_hindsight(problem, shows_mask):
     env, rng = PaidVecEnv(batch, shows_mask), np.random.default_rng(0)
     env.seed(0)
     observation = env.reset()
-    assert len(set(batch._play_of.interval.tolist())) > 1  # episodes do not begin together
+    assert len(set(batch.game.home.interval.tolist())) > 1  # episodes do not begin together
     total, length = np.zeros(8), problem.intervals
     courses: list[Course | None] = [None] * 8
     ended = 0
@@ -132,9 +131,9 @@ def test_train__payments_are_regrets_to_hindsight(problem, shows_mask):
         if shows_mask:
             assert (observation[MASK] == masks).all()
             assert env.observation_space[MASK].contains(observation[MASK][0])
-        begun = batch._play_of.interval == 0
+        begun = batch.game.home.interval == 0
         for row in begun.nonzero()[0]:
-            courses[row] = Course(*(x.copy() for x in batch._play_of.course.of(row)))
+            courses[row] = Course(*(x.copy() for x in batch.game.home.course.of(row)))
             total[row] = 0.0
         plans = np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1)
         observation, paid, dones, infos = env.step(plans)

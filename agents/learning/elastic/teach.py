@@ -17,10 +17,10 @@ from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.policies import Rating, seen_of
 from parenvs.agents.learning.rainbow.policy import masked
 from parenvs.agents.learning.vec_env import one_thread
-from parenvs.tasks.elastic.game.play import Play
-from parenvs.tasks.elastic.game.tables import Tables
 from parenvs.tasks.elastic.library import MOST_PLANS
 from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.tables import Tables
+from parenvs.tasks.elastic.turns import Turns
 
 EPISODES = 128
 """Episodes that are played at a time."""
@@ -63,7 +63,7 @@ class Lessons:
             if told is not None:
                 told(problem)
 
-    def worth(self, play: Play) -> np.ndarray:
+    def worth(self, play: Turns) -> np.ndarray:
         """Return what the choices of all episodes are worth, (n, 64), in intervals of the ideal.
 
         What does not depend on the choice is left out.
@@ -103,9 +103,9 @@ def teach(lessons: Lessons, seed: int, samples: int) -> Rating:
 
 
 def _played(pupil: Rating, lessons: Lessons, rng: np.random.Generator) -> dict[str, torch.Tensor]:
-    """Play episodes as the pupil would; return observations, masks and what choices are worth."""
+    """Turns episodes as the pupil would; return observations, masks and what choices are worth."""
     tables = lessons.tables
-    play, who = Play(EPISODES, tables), np.arange(EPISODES)
+    play, who = Turns(EPISODES, tables), np.arange(EPISODES)
     numbers = rng.integers(len(tables.problems), size=EPISODES).tolist()
     play.start(who, numbers, [tables.problems[i].draw(rng) for i in numbers])
     plans = tables.plans[play.row]

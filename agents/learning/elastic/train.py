@@ -1,10 +1,10 @@
 """Trains agents on chains of ``elastic-train``, and plays what they have learnt.
 
-    python -m parenvs.agents.learning.elastic.train --agent ppo --seed 0 --steps 150000 --out elastic-ppo.npz
+    python -m parenvs.agents.learning.elastic.train --agent ppo --steps 150000 --out ppo.npz
 
 The agents see courses of the training set only. MaskablePPO, Rainbow and RecurrentPPO of
-sb3-contrib share the network that rates candidates (``parenvs.agents.learning.elastic.network``) and what
-they are paid (``PaidVecEnv``).
+sb3-contrib share the network that rates candidates (``parenvs.agents.learning.elastic.network``)
+and what they are paid (``PaidVecEnv``).
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from parenvs.agents.elastic.policies import (
 from parenvs.agents.learning.elastic.learnt import Learnt
 from parenvs.agents.learning.rainbow import Rainbow
 from parenvs.agents.learning.vec_env import one_thread
+from parenvs.core.source import Stream
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.files import replacing
 from parenvs.shipped import ELASTIC_SETS
-from parenvs.tasks.elastic.game.batch import ElasticPlanVectorEnv
-from parenvs.tasks.elastic.game.play import Play
-from parenvs.tasks.elastic.game.tables import Source, Tables
+from parenvs.tasks.elastic.game import ElasticPlanVectorEnv, source_of
 from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.tables import Tables
+from parenvs.tasks.elastic.turns import Turns
 
 Agent: TypeAlias = "MaskablePPO | Rainbow | RecurrentPPO"
 AGENTS = {"ppo": 256, "recurrent-ppo": 256, "rainbow": 64}
@@ -118,9 +119,12 @@ def returns(agent: Agent | Learnt, seeds: Iterable[int], **problem: Any) -> dict
     Returns:
         ``value``, the returns, and ``share``, those of each course's ideal, (n,) each.
     """
-    source = Source(**problem)
-    drawn = [source.draw(np.random.default_rng(seed)) for seed in seeds]
-    return _played(agent, Play(len(drawn), source.tables), drawn)
+    source, stream, jobs = source_of(**problem), Stream(), []
+    for seed in seeds:
+        stream.reseed(seed)
+        jobs.append(source.draw(stream))
+    turns = Turns(len(jobs), jobs[0].tables)
+    return _played(agent, turns, [(job.number, job.drawn) for job in jobs])
 
 
 def all_returns(
@@ -138,7 +142,7 @@ def all_returns(
         for number, problem in enumerate(problems)
         for seed in seeds
     ]
-    found = _played(agent, Play(len(drawn), Tables.of(problems)), drawn)
+    found = _played(agent, Turns(len(drawn), Tables.of(problems)), drawn)
     return [
         {key: values.reshape(len(problems), -1)[i] for key, values in found.items()}
         for i in range(len(problems))
@@ -146,9 +150,9 @@ def all_returns(
 
 
 def _played(
-    agent: Agent | Learnt, play: Play, drawn: Sequence[tuple[int, np.ndarray | None]]
+    agent: Agent | Learnt, play: Turns, drawn: Sequence[tuple[int, np.ndarray | None]]
 ) -> dict[str, np.ndarray]:
-    """Play one episode each of what was drawn: numbers of problems, and what decides courses."""
+    """Turns one episode each of what was drawn: numbers of problems, and what decides courses."""
     who, state, is_over = np.arange(len(drawn)), None, False
     play.start(who, [number for number, _ in drawn], [numbers for _, numbers in drawn])
     plans, total = play.tables.plans[play.row], np.zeros(len(drawn))
@@ -163,7 +167,7 @@ def _played(
                 choice, state = agent.predict(seen, state, deterministic=True)
             else:
                 choice, _ = agent.predict(seen, action_masks=masks, deterministic=True)
-            if not play.legal(choice).all():
+            if not play.legal(who, choice).all():
                 raise AssertionError("an agent chose an illegal plan")
             rewards, over = play.step(who, choice)
             total, is_over = total + rewards, bool(over.all())

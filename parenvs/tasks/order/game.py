@@ -165,11 +165,11 @@ class MicroBatchOrder(Game):
 
     def put(self, rows: Rows, problem: OrderTables) -> None:
         """See ``Game.put``."""
-        for row in self._rows[rows].tolist():
+        indices = self._rows[rows]
+        for row in indices.tolist():
             self.tables[row] = problem
-            first = self._block_of(row, problem) * ROWS
-            self._first[row] = first
-            self._cell[row] = first * STAGES + self._columns
+        self._first[rows] = first = self._blocks_of(indices, problem) * ROWS
+        self._cell[rows] = first[:, None] * STAGES + self._columns
         self.observed[:, rows], self.numbers[rows] = problem.observed[:, None], problem.numbers
         self.bound[rows], self.unit[rows] = problem.bound, problem.unit
         self.size[rows] = problem.micro_batches
@@ -250,12 +250,11 @@ class MicroBatchOrder(Game):
         """See ``Game.elsewhere``."""
         return Fixed(named(options["instance"]))
 
-    def _block_of(self, row: int, tables: OrderTables) -> int:
-        """Return the block of a problem's seconds; they are written there if they are not yet."""
-        block = self._blocks.get(tables.key)
-        if block is not None:
-            return block
-        block = row
+    def _blocks_of(self, rows: np.ndarray, tables: OrderTables) -> np.ndarray:
+        """Return the block of a problem's seconds for each row; they are written if need be."""
+        if tables.key in self._blocks:
+            return np.full(len(rows), self._blocks[tables.key])
+        blocks = rows
         if tables.key and len(self._blocks) < KEPT:
             block = self.count + len(self._blocks)
             self._blocks[tables.key] = block
@@ -263,10 +262,12 @@ class MicroBatchOrder(Game):
                 more = np.zeros((max(len(self._blocks), 16) * ROWS, STAGES))
                 for name in ("before", "through", "backward"):
                     setattr(self, name, np.concatenate([getattr(self, name), more]))
-        rows = slice(block * ROWS, (block + 1) * ROWS)
-        self.before[rows], self.through[rows] = tables.before, tables.through
-        self.backward[rows] = tables.backward
-        return block
+            blocks = np.full(len(rows), block)
+        for block in np.unique(blocks).tolist():
+            part = slice(block * ROWS, (block + 1) * ROWS)
+            self.before[part], self.through[part] = tables.before, tables.through
+            self.backward[part] = tables.backward
+        return blocks
 
     def _place(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Place legal micro-batches, (k,), and return which orders are complete now, (k,) bool."""

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.game.tables import Tables
 from parenvs.tasks.elastic.library import GONE, LOST, MOST_PLANS, READY, happened
 from parenvs.tasks.elastic.markov import Markov, courses
 from parenvs.tasks.elastic.run import Run, replay
+from parenvs.tasks.elastic.tables import Tables
 from parenvs.tasks.elastic.trace import MOST_NODES
 
 NUMBERS = (
@@ -26,7 +26,7 @@ KEEP = 0.95
 """Weight of the past in the means of departures and joins."""
 
 
-class Play:
+class Turns:
     """The turns of n episodes at once; the single environment is the case n = 1.
 
     Attributes:
@@ -153,11 +153,9 @@ class Play:
         """Return the legal plans, (n, 64) int8; the nodes are enough for them."""
         return self.tables.fits[self.row, self.nodes][:, :MOST_PLANS]
 
-    def legal(self, plan: np.ndarray) -> np.ndarray:
-        """Return whether plans, (n,) int64 of any size, are legal."""
-        # As unsigned integers, negative numbers are large; numbers that are no action become 64.
-        column = np.minimum(plan.view(np.uint64), np.uint64(MOST_PLANS)).view(np.int64)
-        return self.tables.fits[self.row, self.nodes, column] > 0
+    def legal(self, who: np.ndarray, plan: np.ndarray) -> np.ndarray:
+        """Return whether plans of episodes ``who``, (k,) int64 from 0 to 64, are legal."""
+        return self.tables.fits[self.row[who], self.nodes[who], plan] > 0
 
     def observation(self, who: Any) -> dict[str, np.ndarray]:
         """Return what changes of the observation: ``change`` and ``numbers`` of episodes ``who``.

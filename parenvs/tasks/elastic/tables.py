@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.datasets.sets import family_named
-from parenvs.envs.base import PLAYED, is_sequential
-from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.shipped import ELASTIC_SETS, elastic_rows, load_elastic
 from parenvs.tasks.elastic.library import MOST_PLANS, MOST_SPARES, Library
-from parenvs.tasks.elastic.problem import SECONDS, Elastic
+from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.trace import MOST_NODES
 
 PLAN_COLUMNS = ("tensor", "pipeline", "data", "nodes", "spares", "rate")
@@ -134,81 +129,3 @@ def _change(problem: Elastic) -> np.ndarray:
     result[..., 1] = np.minimum(egress / library.state.bytes, 1.0)
     result[..., 2] = np.eye(len(library))
     return result
-
-
-class Source:
-    """Where the problems of episodes come from.
-
-    Attributes:
-        instance: of the arguments.
-        tables: all problems that episodes can have.
-
-    Raises:
-        ParenvsError: an argument is wrong.
-    """
-
-    def __init__(
-        self,
-        instance: str = ELASTIC_SETS[0],
-        model: str | None = None,
-        interval: float = SECONDS,
-        cluster: str | None = None,
-        batch: int | None = None,
-        problem: Elastic | None = None,
-        family: str | None = None,
-        order: str = PLAYED[0],
-    ) -> None:
-        """Load the problems; see ``ElasticPlanEnv`` for the arguments."""
-        self.instance, self.order = instance, order
-        is_set = problem is None and instance in ELASTIC_SETS
-        for name, asked in (("order", is_sequential(order)), ("family", family is not None)):
-            if asked and not is_set:
-                raise ParenvsError(
-                    f"{name}: it is of a set, like instance='elastic-test'; leave it out"
-                )
-        if problem is not None:
-            self.tables = Tables.of([problem])
-        elif instance in ELASTIC_SETS:
-            for name, value in (("cluster", cluster), ("batch", batch)):
-                if value is not None or interval != SECONDS:
-                    raise ParenvsError(
-                        f"{name if value is not None else 'interval'}: problems of {instance} have "
-                        "settings of their own; leave it out"
-                    )
-            self.tables = _of_set(instance, model, family)
-        else:
-            self.tables = Tables.of([load_elastic(instance, model, interval, cluster, batch)])
-        self.is_random = any(problem.is_random for problem in self.tables.problems)
-
-    def draw(self, rng: np.random.Generator, played: int = 0) -> tuple[int, np.ndarray | None]:
-        """Return the number of the next episode's problem, and what decides its course.
-
-        Args:
-            rng: the generator of the environment; a named trace draws no numbers.
-            played: problems since the last seed, by which a set is played in its order.
-        """
-        count = len(self.tables.problems)
-        if is_sequential(self.order):
-            number = played % count
-        else:
-            number = int(rng.integers(count)) if count > 1 else 0
-        return number, self.tables.problems[number].draw(rng)
-
-
-@lru_cache(maxsize=8)
-def _of_set(name: str, model: str | None, family: str | None) -> Tables:
-    """Return the problems of a set, or those of it with a model or of a family."""
-    rows = elastic_rows(name)
-    names = [x for x, row in rows.items() if model is None or row.model == model]
-    if not names:
-        known = sorted({row.model for row in rows.values()})
-        raise ParenvsError(f"model: {name} has none of {model!r}; known: {', '.join(known)}")
-    if family is not None:
-        families = list(dict.fromkeys(map(family_named, names)))
-        names = [x for x in names if family_named(x) == family]
-        if not names:
-            hint = did_you_mean(family, families)
-            raise ParenvsError(
-                f"family: {name} has none of {shown(family)}{hint}; known: {', '.join(families)}"
-            )
-    return Tables.of([load_elastic(f"{name}/{x}") for x in names])

@@ -1,1 +1,0 @@
-"""``ElasticPlan-v0``: which plan next, on nodes that come and go."""
