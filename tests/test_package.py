@@ -41,7 +41,7 @@ def test_package__wheel_holds_only_parenvs(wheel):
         "parenvs/py.typed",
         "parenvs/cli/app.py",
         "parenvs/tasks/pipeline/game/cut.py",
-        "parenvs/agents/exact/pipeline.py",
+        "parenvs/agents/pipeline/exact.py",
         "parenvs/datasets/build.py",
         "parenvs/datasets/data/manifest.json",
         "parenvs/datasets/data/t5-11b.npz",
