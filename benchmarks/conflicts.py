@@ -44,7 +44,7 @@ def episode(env: gym.Env[Any, Any], rng: np.random.Generator) -> tuple[float, in
 def case(env_id: str, instance: str, kwargs: dict[str, Any], episodes: int) -> dict[str, Any]:
     """Play random episodes of one environment; returns their figures."""
     env = gym.make(env_id, instance=instance, reward="paper", **kwargs)
-    space: Any = env.get_wrapper_attr("space")
+    space: Any = env.get_wrapper_attr("game").space
     rng = np.random.default_rng(0)
     best = optimum(space)
     begin = time.perf_counter()

@@ -24,7 +24,7 @@ from parenvs.datasets.partition.problems import family_of
 from parenvs.datasets.sets import set_of
 from parenvs.files import write_text
 from parenvs.shipped import PARTITION_SETS
-from parenvs.tasks.partition.game.plan_episode import CHOICE, PLAN
+from parenvs.tasks.partition.episode import CHOICE, PLAN
 
 ENV = "PartitionPlan-v0"
 MAY_FIT, ADVANTAGE = CHOICE.index("may_fit"), PLAN.index("advantage")

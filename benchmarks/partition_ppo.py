@@ -66,7 +66,7 @@ def reached(record: dict[str, Any]) -> bool:
 
 def space_of(run: PartitionRun) -> PartitionSpace:
     """The search space of the run's environment."""
-    space = gym.make(VARIANTS[run.variant][0], **run.kwargs).get_wrapper_attr("space")
+    space = gym.make(VARIANTS[run.variant][0], **run.kwargs).get_wrapper_attr("game").space
     assert isinstance(space, PartitionSpace)
     return space
 

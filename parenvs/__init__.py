@@ -98,13 +98,13 @@ def __dir__() -> list[str]:
 
 
 _GAMES = {
-    "DataParallel-v0": "partition.game.single:DataParallelEnv partition.game.batch",
+    "DataParallel-v0": "partition.game:DataParallelEnv partition.game",
     "ElasticPlan-v0": "elastic.game:ElasticPlanEnv elastic.game",
     "HybridPlan-v0": "hybrid.game.single:HybridPlanEnv hybrid.game.batch",
     "IntraOpSharding-v0": "sharding.game:IntraOpShardingEnv sharding.game",
     "MicroBatchOrder-v0": "order.game:MicroBatchOrderEnv order.game",
-    "OperatorPartition-v0": "partition.game.single:OperatorPartitionEnv partition.game.batch",
-    "PartitionPlan-v0": "partition.game.plan:PartitionPlanEnv partition.game.plan_batch",
+    "OperatorPartition-v0": "partition.game:OperatorPartitionEnv partition.game",
+    "PartitionPlan-v0": "partition.drawn_game:PartitionPlanEnv partition.drawn_game",
     "PipelineCut-v0": "pipeline.game.cut:PipelineCutEnv pipeline.game.cut_batch",
     "PipelinePlan-v0": "pipeline.game.plan:PipelinePlanEnv pipeline.game.plan_batch",
 }

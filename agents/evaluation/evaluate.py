@@ -11,8 +11,11 @@ import gymnasium as gym
 import numpy as np
 
 from parenvs.agents.answer import Answer
+from parenvs.agents.planners import solve
 from parenvs.agents.reference import reference
+from parenvs.core.game import Game
 from parenvs.core.plan import Plan
+from parenvs.core.task import late
 from parenvs.errors import ParenvsError, shown
 
 Choose = Callable[[Any, np.ndarray, bool], Any]
@@ -77,7 +80,9 @@ def evaluate(
     >>> parenvs.evaluate(lambda observation, mask: mask.argmax(), env).value < 29
     True
     """
-    if not isinstance(env, gym.Env) or not hasattr(env.unwrapped, "space"):
+    game = getattr(env.unwrapped, "game", None) if isinstance(env, gym.Env) else None
+    space = None if game is not None else getattr(getattr(env, "unwrapped", None), "space", None)
+    if game is None and space is None:
         raise ParenvsError(
             f"evaluate takes an environment of parenvs, made by gym.make, not {shown(env)}"
         )
@@ -86,13 +91,14 @@ def evaluate(
         model.set_random_seed(seed)
     value = _play(env, choose, True, seed)
     plan: Plan = env.get_wrapper_attr("plan")()
-    problem, space = (env.get_wrapper_attr(name) for name in ("problem", "space"))
+    problem = env.get_wrapper_attr("problem")
     best_value, best_plan, returns = value, plan, []
     for _ in range(episodes):
         returns.append(_play(env, choose, False))
         if returns[-1] > best_value:
             best_value, best_plan = returns[-1], env.get_wrapper_attr("plan")()
-    answer, report = reference(space), problem.report(plan)
+    answer = reference(space) if game is None else best_of(game)
+    report = problem.report(plan)
     return Evaluation(
         value,
         plan,
@@ -103,6 +109,18 @@ def evaluate(
         best_value,
         best_plan,
     )
+
+
+def best_of(game: Game) -> Answer:
+    """Return the best answer to the problem of a game's first episode, proven where it can be.
+
+    Raises:
+        InfeasibleError: no plan fits the memory.
+    """
+    if game.exact:
+        answer: Answer = late(game.exact)(game, 0)
+        return answer
+    return solve(game.problem(0))
 
 
 def chooser(model: Any) -> Choose:

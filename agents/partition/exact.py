@@ -6,6 +6,7 @@ The integer program is solved by HiGHS, through ``scipy.optimize.milp``.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 
@@ -168,3 +169,8 @@ def _least_memory(problem: Partitioning, classes: np.ndarray, limit: float) -> s
         f"{problem.graph.name} on {problem.cluster}: no partition fits {limit:,.0f} bytes a device;"
         f" the smallest found needs {smallest:,.0f}, {smallest - limit:,.0f} more"
     )
+
+
+def best_of_game(game: Any, row: int) -> PartitionAnswer:
+    """Return the best plan of the problem of an episode; see ``Game.exact``."""
+    return exact_partition(game.problem(row))

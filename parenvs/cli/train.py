@@ -290,7 +290,7 @@ def evaluate(
                 f"{folder[0]}: trained on drawn problems, of which no single one can be judged; "
                 f"add --set {near.replace('validation', 'test')}"
             )
-        if not hasattr(env.unwrapped, "space"):
+        if not hasattr(getattr(env.unwrapped, "game", env.unwrapped), "space"):
             is_judged = plain(config.env_id) != "ElasticPlan-v0"
             raise ParenvsError(
                 f"{folder[0]}: {config.env_id} has no exact optimum at hand to evaluate against; "

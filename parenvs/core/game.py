@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -38,6 +38,8 @@ class Game(ABC):
 
     Attributes:
         options: keys of ``reset(options=...)``.
+        exact: ``"module:function"``, ``(game, row) -> Answer``: proves the best plan that an
+            episode can build; empty if it is what the planner ``exact`` of the task proves.
         render_fps: frames a second of the environment's pictures.
         after_end: the reward of an action after an episode's end.
         source: where the problems of episodes come from.
@@ -45,6 +47,7 @@ class Game(ABC):
     """
 
     options: ClassVar[tuple[str, ...]] = ()
+    exact: ClassVar[str] = ""
     render_fps: ClassVar[int] = 1
     after_end: ClassVar[float] = ILLEGAL
     source: Source
@@ -57,6 +60,7 @@ class Game(ABC):
         self._rows = np.arange(count)
         self._held: list[Any] = [None] * count  # what ``put`` gave each row
         self._shared: Any = None  # what all rows hold, if it is the same
+        self._last: tuple[dict[str, Any], Source] | None = None  # options that were named last
 
     @property
     @abstractmethod
@@ -141,6 +145,38 @@ class Game(ABC):
         """
         raise ParenvsError("options: this environment has none")
 
+    def remade(self, given: dict[str, Any], options: dict[str, Any]) -> Source:
+        """Return the source of another game of this class, whose spaces have to be the same.
+
+        Args:
+            given: the arguments that this game was made of; a ``problem`` of None is no argument.
+            options: those that replace some of them.
+
+        Raises:
+            ParenvsError: they are refused, or would change the spaces.
+        """
+        if self._last is not None and self._last[0] == options:
+            return self._last[1]
+        arguments = {**given, **options}
+        if given.get("problem") is not None and "problem" not in options:
+            if "instance" not in options:
+                raise ParenvsError(
+                    f"options: {next(iter(options))!r} does not apply to the problem that the "
+                    "environment was made of; give 'problem' or 'instance'"
+                )
+            arguments["problem"] = None
+        other = type(self)(1, **arguments)
+        for kind in ("action_space", "observation_space"):
+            mine, its = getattr(self, kind), getattr(other, kind)
+            if mine != its:
+                raise ParenvsError(
+                    f"options: {', '.join(options)} would change the {kind.replace('_', ' ')} from "
+                    f"{_brief(mine)} to {_brief(its)}; make another environment for it"
+                )
+        if all(isinstance(value, (str, int, float)) for value in options.values()):
+            self._last = (dict(options), other.source)
+        return other.source
+
     def deal(self, rows: Rows, streams: Sequence[Stream], source: Source | None = None) -> None:
         """Start the next episodes of rows, each of the next problem of its stream.
 
@@ -194,6 +230,13 @@ def check_options(options: dict[str, Any], known: Collection[str]) -> None:
             )
 
 
+def _brief(space: Any) -> str:
+    """Return a space in a few words: its size, or the shapes of its parts."""
+    if isinstance(space, Mapping):
+        return "{" + ", ".join(f"{key}: {_brief(part)}" for key, part in space.items()) + "}"
+    return str(space.shape) if space.shape else str(space)
+
+
 def regret_of(value: Any, optimum: Any) -> Any:
     """Return the share of the optimum that returns fall short of, from 0 to 1, elementwise.
 
@@ -205,6 +248,18 @@ def regret_of(value: Any, optimum: Any) -> Any:
         optimum: the largest returns of the same problems, > 0.
     """
     return 1.0 - np.maximum(value, 0.0) / optimum
+
+
+def outcome_of(value: float, optimum: float | None) -> dict[str, float]:
+    """Return what infos tell of an episode's return: optimum and regret, if the optimum is known.
+
+    Args:
+        value: the return.
+        optimum: the largest one; None or NaN if it is not known.
+    """
+    if optimum is None or optimum != optimum:
+        return {}
+    return {"optimum": optimum, "regret": float(regret_of(value, optimum))}
 
 
 def with_regret(figures: dict[str, np.ndarray], values: Any, optimum: Any) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 from parenvs.errors import ParenvsError
-from parenvs.tasks.partition.game.batch import DataParallelVectorEnv, OperatorPartitionVectorEnv
+from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.pipeline.game.cut_batch import PipelineCutVectorEnv
 from parenvs.tasks.pipeline.game.plan_batch import PipelinePlanVectorEnv
 

@@ -15,7 +15,7 @@ from parenvs.datasets.pipeline import optima
 from parenvs.datasets.pipeline import sets as instance_sets
 from parenvs.datasets.pipeline.optima import optimum_of
 from parenvs.errors import ParenvsError
-from parenvs.tasks.partition.game.batch import DataParallelVectorEnv, OperatorPartitionVectorEnv
+from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.pipeline.game.cut_batch import PipelineCutVectorEnv
 from parenvs.tasks.pipeline.game.plan_batch import PipelinePlanVectorEnv
 from parenvs.wrappers import MaskInObservation
@@ -253,7 +253,7 @@ def test_conventions__attributes_of_a_batch(kind):
 def test_conventions__make_vec(env_id):
     """A limit that no episode reaches is taken; what needs single environments says so."""
     batch = gym.make_vec(env_id, num_envs=2, max_episode_steps=10**6, **VGG)
-    assert batch.env.instance == "vgg-19"
+    assert batch.get_attr("instance")[0] == "vgg-19"
     with pytest.raises(ParenvsError, match=r'max_episode_steps: .* vectorization_mode="sync"'):
         gym.make_vec(env_id, num_envs=2, max_episode_steps=1, instance="t5-base", cluster="B")
     several = gym.make_vec(

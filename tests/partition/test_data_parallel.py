@@ -17,7 +17,7 @@ from partition_play import by_mask, equal, iter_of, mask_of
 from parenvs import judge
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.partition.game.single import DataParallelEnv
+from parenvs.tasks.partition.game import DataParallelEnv
 from parenvs.wrappers import MaskInObservation
 
 ID = "DataParallel-v0"
@@ -70,13 +70,13 @@ def test_data_parallel__random_episodes(name, reward):
     for _ in range(10):
         rewards = play(env, by_mask(rng), check)
         assert -1.0 not in rewards
-        assert len(rewards) == env.episode_steps == len(env.space.dimensions)
+        assert len(rewards) == env.episode_steps == len(env.game.space.dimensions)
         plan = env.plan()
         assert plan.scope == "inputs"
         report = judge(plan, problem)
         assert report.legal, report.reasons
         assert sum(rewards) == pytest.approx(report.value(reward), abs=1e-9)
-        assert float(env.space.problem.value(report.chosen)) == report.value(reward)
+        assert float(env.game.space.problem.value(report.chosen)) == report.value(reward)
 
 
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
@@ -92,7 +92,7 @@ def test_data_parallel__every_episode(name, reward):
         total, decided = 0.0, [-1] * len(closure.label)
         for action in actions:
             assert mask_of(env, info).all()
-            dimension = int(env.space.questions[observation["position"]])
+            dimension = int(env.game.space.questions[observation["position"]])
             allowed = closure.may(dimension)
             news = not closure.stuck[dimension] and closure.label[dimension] not in closure.known
             observation, paid, done, _, info = env.step(action)
@@ -114,7 +114,7 @@ def test_data_parallel__every_episode(name, reward):
             complete[actions] = total
             assert judge(env.plan(), problem).value(reward) == pytest.approx(total)
     assert complete
-    best = exact_partition(env.space.problem).value
+    best = exact_partition(env.game.space.problem).value
     assert max(complete.values()) == pytest.approx(best)
     sets = toys.independent_sets(problem, "inputs")
     assert len(complete) == len(sets)
@@ -128,7 +128,7 @@ def test_data_parallel__mask_is_the_closure():
             observation, info = env.reset()
             done = False
             while not done:
-                dimension = int(env.space.questions[observation["position"]])
+                dimension = int(env.game.space.questions[observation["position"]])
                 mask = mask_of(env, info)
                 assert set(np.flatnonzero(mask).tolist()) == closure.may(dimension)
                 action = by_mask(rng)(mask)
@@ -146,7 +146,7 @@ def test_data_parallel__the_optimum_is_the_batch(name):
     ranks = [len(problem.graph.shape(problem.graph.parameter_tensor[i])) for i in problem.inputs]
     plan = env.plan()
     assert plan.partition == {problem.graph.paths[i]: 0 for i in problem.inputs}
-    found = exact_partition(env.space.problem)
+    found = exact_partition(env.game.space.problem)
     assert total == pytest.approx(found.value)
     assert total == pytest.approx(0.1 * sum(ranks) + 0.3 * len(ranks))
 
@@ -155,9 +155,9 @@ def test_data_parallel__known_by_hand(mlp):
     """Batch x 0 and y 0, the input width x 1, the output width y 1: three classes."""
     env = make(**mlp)
     observation, _ = env.reset()
-    names = toys.Closure(env.space.problem, "inputs").names
+    names = toys.Closure(env.game.space.problem, "inputs").names
     assert names == [("x", 0), ("x", 1), ("y", 0), ("y", 1)]
-    assert [names[k] for k in env.space.questions] == [("x", 0), ("y", 0), ("x", 1), ("y", 1)]
+    assert [names[k] for k in env.game.space.questions] == [("x", 0), ("y", 0), ("x", 1), ("y", 1)]
     assert play(env, iter_of([1, 1, 0, 0])) == [0.4, 0.4, 0.1, 0.1]
     assert env.plan().partition == {"x": 0, "y": 0}
     assert play(env, iter_of([1, 0])) == [0.4, -1.0]
@@ -170,10 +170,10 @@ def test_data_parallel__known_by_hand(mlp):
 
 def test_data_parallel__step_time_by_hand(mlp):
     env = make(**mlp, reward="step_time")
-    problem = env.space.problem
+    problem = env.game.space.problem
     batch = problem.gain_seconds[problem.chosen({"x": 0})][0] / problem.replicate_seconds
     questions = [
-        toys.Closure(problem, "inputs").names[k] for k in env.space.questions.tolist()
+        toys.Closure(problem, "inputs").names[k] for k in env.game.space.questions.tolist()
     ]  # fmt: skip
     at = questions.index(("x", 0))
     rewards = play(env, by_what(env, {("x", 0), ("y", 0)}))
@@ -183,8 +183,8 @@ def test_data_parallel__step_time_by_hand(mlp):
 
 
 def by_what(env, chosen):
-    names = toys.Closure(env.space.problem, "inputs").names
-    return iter_of([int(names[k] in chosen) for k in env.space.questions.tolist()])
+    names = toys.Closure(env.game.space.problem, "inputs").names
+    return iter_of([int(names[k] in chosen) for k in env.game.space.questions.tolist()])
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -275,8 +275,8 @@ def test_data_parallel__spec_round_trip(kwargs):
     again = gym.make(EnvSpec.from_json(env.spec.to_json()))
     assert again.spec.kwargs == json.loads(json.dumps(env.spec.kwargs))
     one, other = env.unwrapped, again.unwrapped
-    assert one.space is other.space
-    assert (one.masked, one.plan().instance) == (other.masked, kwargs["instance"])
+    assert one.game.space is other.game.space
+    assert (one.game.masked, one.plan().instance) == (other.game.masked, kwargs["instance"])
     rewards = [play(e, by_mask(np.random.default_rng(0))) for e in (one, other)]
     assert rewards[0] == rewards[1]
     assert one.plan() == other.plan()

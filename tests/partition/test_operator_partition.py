@@ -17,7 +17,7 @@ from parenvs import judge
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
-from parenvs.tasks.partition.game.single import OperatorPartitionEnv
+from parenvs.tasks.partition.game import OperatorPartitionEnv
 from parenvs.wrappers import MaskInObservation
 
 ID = "OperatorPartition-v0"
@@ -82,7 +82,7 @@ def test_operator_partition__random_episodes(name, setting):
         assert report.legal, report.reasons
         if free:
             assert sum(rewards) == pytest.approx(report.value(reward), abs=1e-9)
-            assert float(env.space.problem.value(report.chosen)) == report.value(reward)
+            assert float(env.game.space.problem.value(report.chosen)) == report.value(reward)
             assert -1.0 not in rewards
             if not setting["linkage"]:
                 assert len(rewards) == env.episode_steps
@@ -112,7 +112,7 @@ def test_operator_partition__random_programs(tmp_path, seed):
             plan = env.plan()
             plan.save(tmp_path / "plan.json")
             report = judge(type(plan).from_json(json.loads((tmp_path / "plan.json").read_text())),
-                           env.space.problem.graph)  # fmt: skip
+                           env.game.space.problem.graph)  # fmt: skip
             assert report.legal
             if rewards[-1] != -1:
                 value = report.value(kwargs["reward"])
@@ -131,7 +131,7 @@ def test_operator_partition__decisions_follow_the_closure(name, reward):
         assert observation["decisions"].tolist() == closure.decisions()
         before, done, first = closure.decisions(), False, True
         while not done:
-            dimension = int(env.space.questions[observation["position"]])
+            dimension = int(env.game.space.questions[observation["position"]])
             assert closure.may(dimension) == {0, 1}  # nothing that is known is asked for
             action = int(rng.random() < 0.5)
             closure.decide(dimension, action)
@@ -159,10 +159,10 @@ def test_operator_partition__blocked_dimensions_are_paid_on_the_first_step():
     stuck = int((observation["decisions"] == 0).sum())
     assert stuck > 100
     assert (observation["decisions"] != 1).all()
-    size = len(env.space.members[0])
+    size = len(env.game.space.members[0])
     assert env.step(0)[1] == pytest.approx(0.1 * (stuck + size))
     env.reset()
-    others = len(env.space.rival_members[0])
+    others = len(env.game.space.rival_members[0])
     assert env.step(1)[1] == pytest.approx(0.1 * (stuck + others) + 0.4 * size)
 
 
@@ -180,7 +180,7 @@ def test_operator_partition__first_contradiction(name, reward):
         decided, done, careful = [-1] * len(closure.label), False, trial % 3
         while not done:
             assert mask_of(env, info).tolist() == [1, 1]
-            dimension = int(env.space.questions[observation["position"]])
+            dimension = int(env.game.space.questions[observation["position"]])
             allowed = closure.may(dimension)
             action = int(rng.random() < 0.4)
             if careful and rng.random() < 0.97:
@@ -213,7 +213,7 @@ def test_operator_partition__mask_is_the_closure(name):
         observation, info = env.reset()
         done = False
         while not done:
-            dimension = int(env.space.questions[observation["position"]])
+            dimension = int(env.game.space.questions[observation["position"]])
             mask = mask_of(env, info)
             assert set(np.flatnonzero(mask).tolist()) == closure.may(dimension)
             action = by_mask(rng)(mask)
@@ -258,7 +258,7 @@ def test_operator_partition__playing_everything_finds_the_optimum(mlp, reward):
         walk([*prefix, 1])
 
     walk([])
-    problem = env.space.problem
+    problem = env.game.space.problem
     assert len(found) == len(toys.independent_sets(problem, SCOPE[reward]))
     answer = exact_partition(problem)
     assert max(found.values()) == pytest.approx(answer.value)
@@ -279,11 +279,11 @@ def test_operator_partition__constant_action_one(name, rules):
     """It is optimal under the paper's reward on these."""
     env = make(instance=name, rules=rules)
     total = sum(play(env, lambda mask: 1))
-    best = exact_partition(env.space.problem).value
+    best = exact_partition(env.game.space.problem).value
     assert total == pytest.approx(best if ONES[name, rules] is None else ONES[name, rules])
     assert total == pytest.approx(best)
     nothing = play(env, lambda mask: 0)
-    assert sum(nothing) == pytest.approx(0.1 * len(env.space.dimensions))
+    assert sum(nothing) == pytest.approx(0.1 * len(env.game.space.dimensions))
     assert len(nothing) == env.episode_steps
     assert env.plan().partition == {}
 
@@ -292,7 +292,7 @@ def test_operator_partition__step_time_is_harder():
     """There, on T5-base under automap or VGG, the optimum is not simply everything."""
     env = make(instance="vgg-19", rules="automap", reward="step_time")
     ones = sum(play(env, lambda mask: 1))
-    best = exact_partition(env.space.problem).value
+    best = exact_partition(env.game.space.problem).value
     assert ones < best - 1e-3
 
 
@@ -420,8 +420,8 @@ def test_operator_partition__fork(fork, linkage, wrapped):
 
 def test_operator_partition__copies_share_what_never_changes():
     env = make(instance="t5-base")
-    assert copy.deepcopy(env).space is env.space
-    assert make(instance="t5-base").space is env.space
+    assert copy.deepcopy(env).game.space is env.game.space
+    assert make(instance="t5-base").game.space is env.game.space
 
 
 @pytest.mark.parametrize(
@@ -439,20 +439,20 @@ def test_operator_partition__spec_round_trip(kwargs):
     again = gym.make(EnvSpec.from_json(env.spec.to_json()))
     assert again.spec.kwargs == json.loads(json.dumps(env.spec.kwargs))
     one, other = env.unwrapped, again.unwrapped
-    assert one.space is other.space
-    assert one.space.problem.rules == kwargs.get("rules", "shardy")
-    assert one.space.problem.uneven == kwargs.get("uneven", "pad")
+    assert one.game.space is other.game.space
+    assert one.game.space.problem.rules == kwargs.get("rules", "shardy")
+    assert one.game.space.problem.uneven == kwargs.get("uneven", "pad")
     if "cluster" in kwargs:
-        assert one.space.problem.cluster == Cluster.parse(kwargs["cluster"])
+        assert one.game.space.problem.cluster == Cluster.parse(kwargs["cluster"])
     else:
-        assert one.space.problem.cluster == Cluster.parse(f"1x{kwargs.get('devices', 8)}:v100")
+        assert one.game.space.problem.cluster == Cluster.parse(f"1x{kwargs.get('devices', 8)}:v100")
     rewards = [play(e, by_mask(np.random.default_rng(0))) for e in (one, other)]
     assert rewards[0] == rewards[1]
     assert one.plan() == other.plan()
     plan = one.plan()
-    assert (plan.instance, plan.cluster) == (kwargs["instance"], one.space.problem.cluster)
-    assert (plan.rules, plan.uneven) == (one.space.problem.rules, one.space.problem.uneven)
-    assert judge(plan, one.space.problem.graph).legal
+    assert (plan.instance, plan.cluster) == (kwargs["instance"], one.game.space.problem.cluster)
+    assert (plan.rules, plan.uneven) == (one.game.space.problem.rules, one.game.space.problem.uneven)
+    assert judge(plan, one.game.space.problem.graph).legal
 
 
 def test_operator_partition__module_prefix():
@@ -565,7 +565,7 @@ def test_operator_partition__a_variable_that_nothing_reads(tmp_path):
     env = make(instance=str(path), devices=2)
     for seed in range(5):
         total = sum(play(env, by_mask(np.random.default_rng(seed), 0.8)))
-        assert total == pytest.approx(judge(env.plan(), env.space.problem).value())
+        assert total == pytest.approx(judge(env.plan(), env.game.space.problem).value())
 
 
 @pytest.mark.parametrize(

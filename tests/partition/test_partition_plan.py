@@ -18,8 +18,7 @@ import parenvs
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.instances import load_partitioning
-from parenvs.tasks.partition.game.plan import PartitionPlanEnv
-from parenvs.tasks.partition.game.plan_batch import PartitionPlanVectorEnv
+from parenvs.tasks.partition.drawn_game import PartitionPlanEnv, PartitionPlanVectorEnv
 from parenvs.wrappers import MaskInObservation
 
 ID = "PartitionPlan-v0"
@@ -102,7 +101,7 @@ def test_env__over_the_limit_is_minus_one():
 
 def test_env__observation(mine):
     env = make(instance=f"{mine}/vgg-000")
-    outlook = env.episode.outlook
+    outlook = env.game.episodes[0].outlook
     seen, _ = env.reset()
     assert seen["classes"].shape == (5, 13)
     assert np.allclose(seen["classes"][:, 2], outlook.gain[:5], atol=1e-6)
@@ -223,7 +222,7 @@ def test_env__bad_problems(mine, tmp_path):
 
 
 def test_env__too_many_classes(monkeypatch):
-    monkeypatch.setattr("parenvs.tasks.partition.game.plan_episode.MOST_CLASSES", 3)
+    monkeypatch.setattr("parenvs.tasks.partition.episode.MOST_CLASSES", 3)
     problem = load_partitioning("big-lstm", "1x8:v100", reward="step_time", memory_limit=True)
     with pytest.raises(InfeasibleError, match="8 classes; PartitionPlan-v0 has at most 3"):
         make(problem=problem)
@@ -288,7 +287,7 @@ def test_vector__equals_single_ones(mode, mine):
 def test_vector__gymnasium_makes_it(mine):
     env = gym.make_vec(ID, num_envs=2, instance=mine, render_mode="ansi", mask_in_observation=True)
     assert isinstance(env, PartitionPlanVectorEnv)
-    assert isinstance(env.env, PartitionPlanEnv)
+    assert env.single is PartitionPlanEnv
     seen, _ = env.reset(seed=0)
     assert env.observation_space.contains(seen)
     again = copy.deepcopy(env)

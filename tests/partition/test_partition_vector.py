@@ -1,7 +1,6 @@
 """The batched partition environments: SyncVectorEnv of single ones, to the last bit."""
 
 import copy
-import pickle
 
 import batches
 import gymnasium as gym
@@ -14,7 +13,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition import transitions
-from parenvs.tasks.partition.game.batch import DataParallelVectorEnv, OperatorPartitionVectorEnv
+from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.partition.transitions import Changes, transitions_of
 
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
@@ -108,12 +107,12 @@ def test_vector__equals_single_environments_on_random_programs(tmp_path, seed):
         for setting in SETTINGS[:5]:
             mode = str(rng.choice(MODES))
             envs, singles = both(setting, 9, mode, **kwargs)
-            varied += envs.transitions.varies is not None
+            varied += envs.game.groups.home.transitions.varies is not None
             assert compare(envs, singles, 40, seed, wrong=0.05) > 9
             with pytest.MonkeyPatch.context() as patch:
                 limit = rng.choice(["TABLE_BYTES", "BLOCK_BYTES"])
                 patch.setattr(transitions, str(limit), 1)
-                envs.transitions = transitions_of.__wrapped__(envs.space)
+                envs.game.groups.home.transitions = transitions_of.__wrapped__(envs.game.space)
                 compare(envs, singles, 20, seed)
     assert varied or seed  # rewards that depend on what is open do occur
 
@@ -123,7 +122,7 @@ def test_vector__table_or_list_of_changes(setting):
     """What does not fit a table is changed by lists, with the same result."""
     name, own = setting
     envs = gym.make_vec(name, num_envs=50, instance="vgg-19", **own)
-    rng, tables = np.random.default_rng(0), envs.transitions
+    rng, tables = np.random.default_rng(0), envs.game.groups.home.transitions
     for changes, first in (
         (tables.decisions, tables.first_decisions),
         (tables.known, tables.first_known),
@@ -141,13 +140,13 @@ def test_vector__table_or_list_of_changes(setting):
 @pytest.mark.parametrize("name", toys.INSTANCES)
 def test_vector__rewards_that_depend_on_what_is_open(name):
     """They take longer; the shipped graphs have none."""
-    assert OperatorPartitionVectorEnv(instance=name).transitions.varies is None
+    assert OperatorPartitionVectorEnv(instance=name).game.groups.home.transitions.varies is None
 
 
 def test_vector__many_whole_episodes():
     """Thousands, played to the end by the mask: returns are those of the plans."""
     envs = gym.make_vec(OPERATOR, num_envs=2000, instance="vgg-19", reward="step_time")
-    problem, rng = envs.space.problem, np.random.default_rng(0)
+    problem, rng = envs.game.space.problem, np.random.default_rng(0)
     envs.reset()
     total, running = np.zeros(2000), np.ones(2000, dtype=bool)
     while running.any():
@@ -158,25 +157,6 @@ def test_vector__many_whole_episodes():
             assert total[index] == pytest.approx(problem.value(chosen))
         running &= ~done
     assert len(np.unique(total.round(9))) > 100
-
-
-@settings
-def test_vector__fork_of_one(setting):
-    """A single environment goes on where one of the batch is, and leaves the batch alone."""
-    envs, singles = both(setting, 3, instance="vgg-19")
-    rng = np.random.default_rng(1)
-    singles.reset()
-    for _ in range(6):
-        actions = draw(rng, envs.action_masks(), wrong=0.3)
-        singles.step(actions), envs.step(actions)
-    kept = pickle.dumps(envs._decisions)
-    for index in (0, 1, 2, -1):
-        one, other = envs.fork(index), copy.deepcopy(singles.envs[index])
-        assert one.plan() == other.plan() == envs.plan(index)
-        assert one.undecided() == other.undecided()
-        for action in (0, 1, 0, 0, 1):
-            assert_same(one.step(action), other.step(action))
-    assert pickle.dumps(envs._decisions) == kept
 
 
 def test_vector__without_copies():

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.core.game import EVERY, Game, Rows
+from parenvs.core.groups import Groups
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.source import ORDERS, Drawn, Fixed, Source, Stream, is_sequential
 from parenvs.datasets.sets import family_named
@@ -133,8 +134,7 @@ class ElasticPlan(Game):
         }  # fmt: skip
         self.source = source_of(instance, problem, family, order, **self._settings)
         self.home = Turns(count, self.source.preview().tables)
-        self.turns = [self.home]  # of the problems of the source, and of those that options name
-        self._turns_of = np.zeros(count, dtype=np.int64)
+        self.groups = Groups(count, self.home)
         self._jobs: list[Job] = [None] * count  # type: ignore[list-item]
         self._complete = np.zeros(count, dtype=np.bool_)
         self._plans = np.zeros((count, MOST_PLANS, len(PLAN_COLUMNS)), dtype=np.float32)
@@ -153,28 +153,26 @@ class ElasticPlan(Game):
     @property
     def legal(self) -> np.ndarray:
         """See ``Game.legal``: plans that the nodes are enough for."""
-        if len(self.turns) == 1:
+        if self.groups.only:
             return self.home.masks() > 0
         legal = np.empty((self.count, MOST_PLANS), dtype=np.bool_)
-        for turns, rows, _ in self._groups(EVERY):
+        for turns, rows, _ in self.groups.of(EVERY):
             legal[rows] = turns.masks()[rows] > 0
         return legal
 
     def put(self, rows: Rows, problem: Job) -> None:
         """See ``Game.put``."""
-        number = next((i for i, x in enumerate(self.turns) if x.tables is problem.tables), None)
-        if number is None:
-            number = len(self.turns)
-            self.turns.append(Turns(self.count, problem.tables))
-        self._turns_of[rows] = number
+        self.groups.give(
+            rows,
+            lambda turns: turns.tables is problem.tables,
+            lambda: Turns(self.count, problem.tables),
+        )
         for row in self._rows[rows].tolist():
             self._jobs[row] = problem
-        if len(self.turns) > 1 and not self._turns_of.any():
-            del self.turns[1:]
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``."""
-        for turns, some, _ in self._groups(rows):
+        for turns, some, _ in self.groups.of(rows):
             indices = self._rows[some].tolist()
             jobs = [self._jobs[row] for row in indices]
             turns.start(some, [job.number for job in jobs], [job.drawn for job in jobs])
@@ -185,7 +183,7 @@ class ElasticPlan(Game):
         """See ``Game.play``: choose the plans of an interval."""
         rewards = np.full(len(actions), ILLEGAL)
         columns = self.columns(actions)
-        for turns, some, places in self._groups(rows):
+        for turns, some, places in self.groups.of(rows):
             indices, chosen = self._rows[some], columns[places]
             legal = turns.legal(indices, chosen)
             if not legal.all():
@@ -200,7 +198,7 @@ class ElasticPlan(Game):
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.observation``."""
-        groups = list(self._groups(rows))
+        groups = list(self.groups.of(rows))
         if len(groups) == 1:
             return {"plans": self._plans[rows], **groups[0][0].observation(rows)}
         observed: dict[str, np.ndarray] = {"plans": self._plans[rows]}
@@ -216,7 +214,7 @@ class ElasticPlan(Game):
         """See ``Game.outcome``: ``samples`` and ``share``, that of the ideal of the very course."""
         indices = self._rows[rows]
         figures = {name: np.full(len(indices), np.nan) for name in ("samples", "share")}
-        for turns, some, places in self._groups(indices[self._complete[indices]]):
+        for turns, some, places in self.groups.of(indices[self._complete[indices]]):
             at = np.flatnonzero(self._complete[indices])[places]
             figures["samples"][at] = turns.total[some]
             figures["share"][at] = turns.shares(self._rows[some])
@@ -224,7 +222,7 @@ class ElasticPlan(Game):
 
     def plan(self, row: int) -> Run:  # type: ignore[override]
         """Return the plans chosen so far, with what they earned."""
-        return self.turns[self._turns_of[row]].run(row)
+        return self.groups.part(row).run(row)
 
     def problem(self, row: int) -> Elastic:
         """See ``Game.problem``."""
@@ -245,18 +243,6 @@ class ElasticPlan(Game):
         instance = options["instance"]
         first = instance.split("/")[0] if isinstance(instance, str) else ""
         return source_of(instance, **({} if first in ELASTIC_SETS else self._settings))
-
-    def _groups(self, rows: Rows) -> list[tuple[Turns, Rows, Any]]:
-        """Return the turns of some rows: the turns, their rows, and where these are among them."""
-        if len(self.turns) == 1:
-            return [(self.home, rows, EVERY)]
-        indices = self._rows[rows]
-        numbers = self._turns_of[indices]
-        found = []
-        for number in np.unique(numbers).tolist():
-            places = np.flatnonzero(numbers == number)
-            found.append((self.turns[number], indices[places], places))
-        return found
 
 
 class ElasticPlanEnv(GameEnv, game=ElasticPlan):

@@ -6,54 +6,63 @@ those of ``parenvs.tasks.partition.formulas``, tabulated by ``PartitionSpace``.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from parenvs import instances
-from parenvs.core.plan import ILLEGAL
-from parenvs.envs.base import RENDER_MODES, PlanEnv, warn_infeasible, whole_number
+from parenvs.core.game import Game, Rows
+from parenvs.core.groups import Groups
+from parenvs.core.source import Fixed, Source
+from parenvs.envs.env import GameEnv
+from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
 from parenvs.tasks.partition.formulas import paper_reward
 from parenvs.tasks.partition.plan import REMADE, PartitionPlan
-from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-from parenvs.tasks.partition.space import OPEN, PARTITION, REPLICATE, STAKES, PartitionSpace
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.space import OPEN, PARTITION, STAKES, PartitionSpace
+from parenvs.tasks.partition.turns import Turns
+
+SETTINGS = (
+    "devices", "rules", "uneven", "reward", "micro_batch", "micro_batches", "recompute",
+    "memory_limit",
+)  # fmt: skip
+"""Arguments that are options of ``parenvs.problem``."""
 
 
-class PartitionEnv(PlanEnv):
-    """An environment that asks one question of a ``PartitionSpace`` per step.
-
-    A question is about a dimension or a class.
+class PartitionGame(Game):
+    """Asks one question of a ``PartitionSpace`` per step: about a dimension or a class.
 
     Args:
+        count: n.
         space: the questions, and the consequences and rewards of the answers.
         masked: whether the mask forbids answers that contradict earlier decisions; otherwise it
             forbids nothing.
         memory: whether infos at the end of an episode have ``excess_bytes``; with a limit of memory
             they always do.
-        render_mode: ``"ansi"``, ``"rgb_array"`` or None.
+        given: the arguments that the problem was made of.
     """
 
-    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
-        "render_modes": RENDER_MODES,
-        "render_fps": 4,
-    }
-
-    OPTIONS = (
-        "instance", "devices", "cluster", "rules", "uneven", "reward", "micro_batch",
-        "micro_batches", "recompute", "memory_limit", "problem",
-    )  # fmt: skip
-    OF_PROBLEM = ("problem", "space")
+    options = ("instance", "cluster", *SETTINGS, "problem")
+    exact = "parenvs.agents.partition.exact:best_of_game"
+    render_fps = 4
 
     def __init__(
-        self, space: PartitionSpace, masked: bool, memory: bool, render_mode: str | None
+        self,
+        count: int,
+        space: PartitionSpace,
+        masked: bool,
+        memory: bool,
+        given: dict[str, Any],
     ) -> None:
         """Set up the spaces."""
-        super().__init__(render_mode)
-        self.space, self.masked, self.memory = space, masked, memory
-        self.problem: Partitioning = space.problem
+        super().__init__(count)
+        self.space, self.masked, self.memory, self._given = space, masked, memory, given
+        self.source: Source = Fixed(space)
+        self.groups = Groups(count, Turns(count, space, memory))
         self.action_space = spaces.Discrete(2)
         self.observation_space = spaces.Dict(
             {
@@ -62,70 +71,90 @@ class PartitionEnv(PlanEnv):
                 "stake": spaces.Box(-1.0, 1.0, (STAKES,), np.float32),
             }
         )
-        self._decisions = np.full(len(space.dimensions), OPEN, dtype=np.int8)
-        self._known: list[int] = []
-        self._position, self._earned = 0, 0.0
-        self._start()
         self._check_memory()
 
-    def step(
-        self, action: int | np.int64
-    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Partition (1) or replicate (0) the dimension or class at stake."""
-        choice = whole_number(action)
-        if self._over or choice not in (REPLICATE, PARTITION) or self._fixed() == 1 - choice:
-            self._over, self._outcome = True, {}
-            reward = ILLEGAL
-        else:
-            reward = self._settle(choice) if self.space.linkage else self._decide(choice)
-            self._over = self._position == len(self.space.questions)
-            if self._over:
-                figures = self._figures(np.array([self._known]))
-                self._outcome = {name: float(values[0]) for name, values in figures.items()}
-                if self.problem.step.limit is not None and self._outcome["excess_bytes"] > 0:
-                    reward = ILLEGAL - self._earned
-            self._earned += reward
-        return self._observation(), reward, self._over, False, self._info()
+    @property
+    def legal(self) -> np.ndarray:
+        """See ``Game.legal``."""
+        if self.groups.only:
+            return self.groups.home.legal(self.masked)
+        legal = np.empty((self.count, 2), dtype=np.bool_)
+        for turns, rows, _ in self.groups.of(self._rows):
+            legal[rows] = turns.legal(self.masked)[rows]
+        return legal
 
-    def _check_memory(self) -> None:
-        """Warn if no plan can fit the memory of a device, or keep to the limit."""
-        problem = self.problem
-        if problem.step.limit is None:
-            every_class = np.ones(len(problem.classes), dtype=bool)
-            least, what = problem.footprint.memory(every_class).peak, "that of a device"
-            more = ""
-        else:
-            least, what = problem.footprint.least(~problem.classes.blocked), "memory_limit"
-            more = ", so every complete episode returns -1"
-        if least > problem.memory_limit:
-            warn_infeasible(
-                f"{self.instance} on {problem.cluster}: the peak exceeds {what} by "
-                f"{least - problem.memory_limit:,.0f} bytes or more, whatever is partitioned{more}"
+    def put(self, rows: Rows, problem: PartitionSpace) -> None:
+        """See ``Game.put``."""
+        self.groups.give(
+            rows,
+            lambda turns: turns.space is problem,
+            lambda: Turns(self.count, problem, self.memory),
+        )
+
+    def start(self, rows: Rows) -> None:
+        """See ``Game.start``."""
+        for turns, some, _ in self.groups.of(rows):
+            turns.start(some)
+        self.over[rows] = False
+
+    def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
+        """See ``Game.play``: partition (1) or replicate (0) what is at stake."""
+        if self.groups.only:
+            rewards, self.over[rows] = self.groups.home.play(rows, actions)
+            return rewards
+        rewards = np.empty(len(actions))
+        for turns, some, places in self.groups.of(rows):
+            rewards[places], self.over[some] = turns.play(some, actions[places])
+        return rewards
+
+    def observation(self, rows: Rows) -> dict[str, np.ndarray]:
+        """See ``Game.observation``."""
+        groups = self.groups.of(rows)
+        seen = [
+            (
+                turns.decisions[some],
+                turns.position[some],
+                turns.space.stakes.take(turns.position[some], axis=0),
             )
+            for turns, some, _ in groups
+        ]
+        if len(seen) == 1:
+            return dict(zip(("decisions", "position", "stake"), seen[0], strict=True))
+        order = np.argsort(np.concatenate([places for _, _, places in groups]))
+        return {
+            name: np.concatenate([parts[i] for parts in seen])[order]
+            for i, name in enumerate(("decisions", "position", "stake"))
+        }
 
-    def action_masks(self) -> np.ndarray:
-        """Return the legal actions, (2,) bool; all are true once the episode is over."""
-        mask = np.ones(2, dtype=bool)
-        if self.masked and not self._over:
-            fixed = self._fixed()
-            if fixed != OPEN:
-                mask[1 - fixed] = False
-        return mask
+    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
+        """See ``Game.outcome``: of complete plans."""
+        found: dict[str, np.ndarray] = {}
+        indices = self._rows[rows]
+        for turns, some, places in self.groups.of(indices):
+            at = np.arange(len(indices))[places]
+            complete = turns.is_complete()[some]
+            if not complete.any():
+                continue
+            for name, values in turns.figures(np.asarray(some)[complete]).items():
+                found.setdefault(name, np.full(len(indices), np.nan))[at[complete]] = values
+        return found
 
-    def plan(self) -> PartitionPlan:
+    def plan(self, row: int) -> PartitionPlan:
         """Return the plan built so far; undecided dimensions are replicated."""
-        return self.space.problem.plan(self.space.chosen(self._known))
+        return self.problem(row).plan(self.groups.part(row).chosen(row))
 
-    def undecided(self) -> set[str]:
+    def problem(self, row: int) -> Partitioning:
+        """See ``Game.problem``."""
+        return self.groups.part(row).space.problem
+
+    def undecided(self, row: int) -> set[str]:
         """Return the paths of the entry parameters that have an undecided dimension."""
-        problem = self.space.problem
-        undecided_dims = self.space.dimensions[self._decisions == OPEN]
+        turns = self.groups.part(row)
+        space, problem = turns.space, turns.space.problem
+        undecided_dims = space.dimensions[turns.decisions[row] == OPEN]
         tensors = np.searchsorted(problem.graph.dim_offset, undecided_dims, side="right") - 1
         undecided_tensors = set(tensors.tolist())
         return {path for path, tensor in problem.tensor.items() if tensor in undecided_tensors}
-
-    def _viewable(self) -> PartitionReport:
-        return self.space.problem.report(self.plan())
 
     @property
     def episode_steps(self) -> int:
@@ -134,87 +163,34 @@ class PartitionEnv(PlanEnv):
 
     @property
     def largest_return(self) -> float:
-        """An upper bound of the return; learners scale returns by it."""
+        """An upper bound of the return, by which learners scale returns."""
         space = self.space
         return paper_reward(PARTITION, len(space.dimensions)) if space.reward == "paper" else 1.0
 
-    def _start(self) -> None:
-        """Start an episode with nothing decided but what can never be partitioned."""
-        space = self.space
-        self._decisions = np.full(len(space.dimensions), OPEN, dtype=np.int8)
-        if space.linkage:
-            self._decisions[space.fixed] = REPLICATE
-        self._known = [OPEN] * len(space.classes)
-        self._position, self._earned = 0, 0.0
-        self._over, self._outcome = False, {}
+    def elsewhere(self, options: dict[str, Any]) -> Source:
+        """See ``Game.elsewhere``."""
+        return self.remade(self._given, options)
 
-    def _figures(self, known: np.ndarray) -> dict[str, np.ndarray]:
-        """Return what infos say of complete plans, (k,) each; ``known`` are (k, K) decisions."""
-        problem, chosen = self.problem, self.space.chosen(known)
-        # A product of matrices could round differently for other k.
-        saved_seconds = np.where(chosen, problem.gain_seconds, 0.0).sum(axis=-1)
-        figures = {"length_seconds": problem.replicate_seconds - saved_seconds}
-        if self.memory or problem.step.limit is not None:
-            peaks = [problem.peak(one) for one in chosen]
-            figures["excess_bytes"] = np.array(peaks) - problem.memory_limit
-        return figures
-
-    def _fixed(self) -> int:
-        """Return the decision that earlier ones force on the class at stake, or ``OPEN``."""
-        label = self.space.question_class[self._position]
-        return REPLICATE if label < 0 else self._known[label]
-
-    def _settle(self, choice: int) -> float:
-        """Decide a class and replicate those it excludes, and go on to the next open class.
-
-        Returns:
-            The reward of all these decisions.
-        """
-        space, known = self.space, self._known
-        label = space.question_class[self._position]
-        reward = space.question_paid[self._position][choice]
-        known[label] = choice
-        self._decisions[space.members[label]] = choice
-        if choice:
-            for rival in space.rivals[label]:
-                if known[rival] == OPEN:
-                    known[rival] = REPLICATE
-                    reward += space.paid[rival][REPLICATE]
-            self._decisions[space.rival_members[label]] = REPLICATE
-        position, labels = self._position + 1, space.question_class
-        while position < len(labels) and known[labels[position]] != OPEN:
-            position += 1
-        self._position = position
-        return reward
-
-    def _decide(self, choice: int) -> float:
-        """Decide one dimension; decisions that follow from it are known but not yet paid.
-
-        Returns:
-            The reward of this decision.
-        """
-        space, known = self.space, self._known
-        label = space.question_class[self._position]
-        reward = space.question_paid[self._position][choice]
-        self._decisions[space.questions[self._position]] = choice
-        self._position += 1
-        if label >= 0 and known[label] == OPEN:
-            known[label] = choice
-            for rival in space.rivals[label] if choice else ():
-                known[rival] = REPLICATE
-        elif space.pays_once:
-            return 0.0
-        return reward
-
-    def _observation(self) -> dict[str, Any]:
-        return {
-            "decisions": self._decisions.copy(),
-            "position": np.int64(self._position),
-            "stake": self.space.stakes[self._position].copy(),
-        }
+    def _check_memory(self) -> None:
+        """Warn if no plan can fit the memory of a device, or keep to the limit."""
+        problem = self.space.problem
+        if problem.step.limit is None:
+            every_class = np.ones(len(problem.classes), dtype=bool)
+            least, what = problem.footprint.memory(every_class).peak, "that of a device"
+            more = ""
+        else:
+            least, what = problem.footprint.least(~problem.classes.blocked), "memory_limit"
+            more = ", so every complete episode returns -1"
+        if least > problem.memory_limit:
+            warnings.warn(
+                f"no plan fits the memory: {problem.instance} on {problem.cluster}: the peak "
+                f"exceeds {what} by {least - problem.memory_limit:,.0f} bytes or more, whatever is "
+                f"partitioned{more}",
+                stacklevel=4,
+            )
 
 
-class OperatorPartitionEnv(PartitionEnv):
+class OperatorPartition(PartitionGame):
     """Decide for each dimension of each trainable variable: partition it, or replicate it.
 
     ## Description
@@ -300,6 +276,8 @@ class OperatorPartitionEnv(PartitionEnv):
 
     def __init__(
         self,
+        count: int = 1,
+        *,
         instance: str | Graph = "t5-base",
         devices: int | None = None,
         cluster: str | dict[str, Any] | None = None,
@@ -314,20 +292,27 @@ class OperatorPartitionEnv(PartitionEnv):
         micro_batches: int = 1,
         recompute: str = REMADE[0],
         problem: Partitioning | None = None,
-        render_mode: str | None = None,
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
-        if problem is None:
-            problem = instances.problem(
-                instance, cluster, PartitionPlan.task, devices=devices, rules=rules, uneven=uneven,
-                reward=reward, micro_batch=micro_batch, micro_batches=micro_batches,
-                recompute=recompute, memory_limit=memory_limit,
-            )  # fmt: skip
-        space = PartitionSpace.of(_checked(problem, "variables"), linkage)
-        super().__init__(space, masked, memory, render_mode)
+        given = {
+            "instance": instance, "devices": devices, "cluster": cluster, "rules": rules,
+            "uneven": uneven, "reward": reward, "memory_limit": memory_limit,
+            "micro_batch": micro_batch, "micro_batches": micro_batches, "recompute": recompute,
+            "problem": problem, "linkage": linkage, "masked": masked, "memory": memory,
+        }  # fmt: skip
+        space = PartitionSpace.of(_problem("variables", given), linkage)
+        super().__init__(count, space, masked, memory, given)
 
 
-class DataParallelEnv(PartitionEnv):
+class OperatorPartitionEnv(GameEnv, game=OperatorPartition):
+    """A single environment of ``OperatorPartition``."""
+
+
+class OperatorPartitionVectorEnv(GameVectorEnv, single=OperatorPartitionEnv):
+    """A native batch of ``OperatorPartition``."""
+
+
+class DataParallel(PartitionGame):
     """Find the dimension of each batch input over which training is data parallel.
 
     ## Description
@@ -373,6 +358,8 @@ class DataParallelEnv(PartitionEnv):
 
     def __init__(
         self,
+        count: int = 1,
+        *,
         instance: str | Graph = "t5-base",
         devices: int | None = None,
         cluster: str | dict[str, Any] | None = None,
@@ -386,25 +373,38 @@ class DataParallelEnv(PartitionEnv):
         micro_batches: int = 1,
         recompute: str = REMADE[0],
         problem: Partitioning | None = None,
-        render_mode: str | None = None,
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
-        if problem is None:
-            problem = instances.problem(
-                instance, cluster, PartitionPlan.task, devices=devices, scope="inputs", rules=rules,
-                uneven=uneven, reward=reward, micro_batch=micro_batch, micro_batches=micro_batches,
-                recompute=recompute, memory_limit=memory_limit,
-            )  # fmt: skip
-        space = PartitionSpace.of(_checked(problem, "inputs"), linkage=False)
-        super().__init__(space, masked, memory, render_mode)
+        given = {
+            "instance": instance, "devices": devices, "cluster": cluster, "rules": rules,
+            "uneven": uneven, "reward": reward, "memory_limit": memory_limit,
+            "micro_batch": micro_batch, "micro_batches": micro_batches, "recompute": recompute,
+            "problem": problem, "masked": masked, "memory": memory,
+        }  # fmt: skip
+        space = PartitionSpace.of(_problem("inputs", given), linkage=False)
+        super().__init__(count, space, masked, memory, given)
 
 
-def _checked(problem: Partitioning, scope: str) -> Partitioning:
-    """Return the problem if its plans are of a scope.
+class DataParallelEnv(GameEnv, game=DataParallel):
+    """A single environment of ``DataParallel``."""
+
+
+class DataParallelVectorEnv(GameVectorEnv, single=DataParallelEnv):
+    """A native batch of ``DataParallel``."""
+
+
+def _problem(scope: str, given: dict[str, Any]) -> Partitioning:
+    """Return the problem that arguments are, or name.
 
     Raises:
-        ParenvsError: they are of another one.
+        ParenvsError: its plans are of another scope.
     """
+    problem: Partitioning | None = given["problem"]
+    if problem is None:
+        settings = {name: given[name] for name in SETTINGS}
+        return instances.problem(
+            given["instance"], given["cluster"], PartitionPlan.task, scope=scope, **settings
+        )
     if problem.scope != scope:
         raise ParenvsError(f"problem: is of scope {problem.scope}, not of {scope}")
     return problem

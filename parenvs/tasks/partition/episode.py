@@ -1,20 +1,18 @@
-"""Episodes of ``PartitionPlan-v0``, and where environments get their problems from."""
+"""Episodes of ``PartitionPlan-v0``, and their problems by name."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
+from parenvs.core.game import outcome_of
 from parenvs.core.plan import ILLEGAL
 from parenvs.datasets.partition import problems
 from parenvs.datasets.sets import proven_optimum
-from parenvs.envs.base import PLAYED, is_sequential, outcome_of
 from parenvs.errors import InfeasibleError, ParenvsError, shown
-from parenvs.shipped import PARTITION_SETS
 from parenvs.tasks.partition.drawn.files import SetRow
 from parenvs.tasks.partition.drawn.outlook import CLASS, Outlook, fill, logarithmic
 from parenvs.tasks.partition.problem import Partitioning
@@ -144,69 +142,6 @@ def _constant(outlook: Outlook) -> np.ndarray:
         "classes": np.log2(len(outlook.gain)) / DOUBLINGS,
     }
     return np.array([min(float(own.get(name, 0.0)), 1.0) for name in PLAN], dtype=np.float32)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where the problems of episodes come from.
-
-    Attributes:
-        family: of a set, its problems of this family; None: of any.
-        instance: a set, shipped or a file, a problem of one, or None for the training set.
-        order: ``"random"``, or ``"sequential"``, which plays a set in its order.
-        members: names of the problems.
-
-    Raises:
-        ParenvsError: an argument is unknown, or there is no set that has an order or families.
-    """
-
-    family: str | None = None
-    instance: str | None = None
-    order: str = PLAYED[0]
-    members: tuple[str, ...] = field(init=False, repr=False)
-    _rows: tuple[SetRow, ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Check the arguments, and list the problems."""
-        name = PARTITION_SETS[0] if self.instance is None else self.instance
-        if not isinstance(name, str):
-            raise ParenvsError(
-                f"'instance' must be the name of a set or problem, not {shown(name)}"
-            )
-        sequential = is_sequential(self.order)
-        if problems.is_set(name):
-            found = problems.members(name, self.family)
-        else:
-            for argument, given in (("family", self.family), ("order", sequential or None)):
-                if given is not None:
-                    raise ParenvsError(
-                        f"{argument}: {name} is one problem, no set; leave {argument} out"
-                    )
-            problems.row_of(name)
-            found = (name,)
-        object.__setattr__(self, "members", found)
-        object.__setattr__(self, "_rows", tuple(problems.row_of(member) for member in found))
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether all episodes have the same problem."""
-        return len(self.members) == 1 and self.members[0] == self.instance
-
-    def draw(self, rng: np.random.Generator, played: int = 0) -> Outlook:
-        """Return the problem of the next episode; a fixed one draws no numbers.
-
-        Args:
-            rng: generator of the environment.
-            played: problems since the last seed, by which a set is played in its order.
-        """
-        count = len(self.members)
-        if self.is_fixed:
-            number = 0
-        elif is_sequential(self.order):
-            number = played % count
-        else:
-            number = int(rng.integers(count))
-        return _kept(self.members[number], self._rows[number])
 
 
 def named(name: object) -> Outlook:
