@@ -49,8 +49,8 @@ def reasons(problem, partition, **changes):
     return report.reasons
 
 
-def only(problem, partition, kind=PartitionPlan, **changes):
-    found = reasons(problem, partition, kind, **changes)
+def only(problem, partition, **changes):
+    found = reasons(problem, partition, **changes)
     assert len(found) == 1, found
     return found[0]
 

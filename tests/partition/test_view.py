@@ -515,8 +515,8 @@ def test_import__loads_no_matplotlib_and_drawing_no_pyplot():
 import sys
 from parenvs.cluster import choose_cluster
 from parenvs.instances import load_partitioning
-from parenvs import viewer
-from parenvs.view import partition_figure, partition_text
+from parenvs import view as viewer
+from parenvs.tasks.partition.view import figure, text
 assert "matplotlib" not in sys.modules
 viewer.rgb_array(load_partitioning("vgg-19", choose_cluster()))
 assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules

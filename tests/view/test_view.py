@@ -37,7 +37,7 @@ def test_door__save_of_something_else_leaves_no_file(tmp_path):
 def test_door__importing_it_loads_no_task_and_no_matplotlib():
     code = """
 import sys
-from parenvs import viewer
+from parenvs import view
 print(sorted(x for x in sys.modules if x.startswith(("parenvs.view.", "matplotlib"))))
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
