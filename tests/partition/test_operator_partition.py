@@ -451,7 +451,8 @@ def test_operator_partition__spec_round_trip(kwargs):
     assert one.plan() == other.plan()
     plan = one.plan()
     assert (plan.instance, plan.cluster) == (kwargs["instance"], one.game.space.problem.cluster)
-    assert (plan.rules, plan.uneven) == (one.game.space.problem.rules, one.game.space.problem.uneven)
+    problem = one.game.space.problem
+    assert (plan.rules, plan.uneven) == (problem.rules, problem.uneven)
     assert judge(plan, one.game.space.problem.graph).legal
 
 
