@@ -1,6 +1,6 @@
 """Planners: ``solve``, exact solvers, heuristics, agents that learn, and their evaluation."""
 
-from parenvs.agents.answer import Answer
 from parenvs.agents.planners import solve
+from parenvs.core.answer import Answer
 
 __all__ = ["Answer", "solve"]

@@ -1,4 +1,4 @@
-"""Names of planners and environments, and the default budget.
+"""Names of planners and environments.
 
 They have a module of their own, as some modules need them without importing the planners.
 """
@@ -11,7 +11,5 @@ GENERAL = ("pretrained", REFINED)
 """Planners that were trained on other problems; commands report their gap to the optimum."""
 ANY_STAGES = ("exact", "exact-full")
 """Planners of pipelines that can plan one stage; all others cut at least once."""
-STEPS = 60_000
-"""Default environment steps of planners that learn or draw."""
 ENVIRONMENTS = {"variables": "OperatorPartition-v0", "inputs": "DataParallel-v0"}
 """Scope of partitions -> id of the environment in which agents train for it."""

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from parenvs.agents.answer import Answer
-from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.pipeline.exact import exact_pruned
-from parenvs.agents.pipeline.points import exact_points
-from parenvs.judging import OPTIMAL
-from parenvs.tasks.partition.space import PartitionSpace
-from parenvs.tasks.pipeline.cuts import CutSpace
-from parenvs.tasks.pipeline.points import PointSpace
+from typing import Any
 
-Space = CutSpace | PointSpace | PartitionSpace
-"""The search space of an environment: its attribute ``space``."""
+from parenvs.core.answer import Answer
+from parenvs.core.judge import OPTIMAL
+from parenvs.core.registry import task_of
 
 
-def reference(space: Space) -> Answer:
+def reference(space: Any) -> Answer:
     """Find the best plan that an episode can build, and prove it.
+
+    Args:
+        space: the search space of an environment: its attribute ``space``.
 
     Raises:
         InfeasibleError: no plan fits the memory.
+        ParenvsError: the environment's task has no references.
     """
-    if isinstance(space, CutSpace):
-        return exact_pruned(space)
-    if isinstance(space, PointSpace):
-        return exact_points(space)
-    return exact_partition(space.problem)
+    found: Answer = task_of(space).hook("reference")(space)
+    return found
 
 
-def optimum(space: Space) -> float:
+def optimum(space: Any) -> float:
     """Return the return of the best episode."""
     return float(reference(space).value)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from parenvs import Cluster, Pipeline, judge, load_profile
-from parenvs.agents.answer import PipelineAnswer
+from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.instances import PAPER
 from parenvs.machine import cores, counted, processor, versions
@@ -78,7 +78,7 @@ def profiles(*wanted: str) -> list[Path]:
     return [path for path in paths if path.exists()]
 
 
-def solve(pipeline: Pipeline, planner: Callable[[], PipelineAnswer]) -> Solved:
+def solve(pipeline: Pipeline, planner: Callable[[], Answer]) -> Solved:
     """Run a planner and judge its plan."""
     begin = time.perf_counter()
     try:
@@ -86,7 +86,7 @@ def solve(pipeline: Pipeline, planner: Callable[[], PipelineAnswer]) -> Solved:
     except InfeasibleError as error:
         return Solved("infeasible", time.perf_counter() - begin, message=str(error))
     spent = time.perf_counter() - begin
-    plan = pipeline.plan(answer.cuts, answer.device_cuts)
+    plan = answer.plan
     report = judge(plan, pipeline)
     if not report.legal:
         raise AssertionError(f"{answer.method}: {report.reasons}")

@@ -97,7 +97,7 @@ def partition(graph: Graph, scope: str, reward: str) -> Plan:
     problem = parenvs.problem(
         graph, cluster, "partition", scope=scope, reward=reward, uneven="forbid"
     )
-    return problem.plan(exact_partition(problem).chosen)
+    return exact_partition(problem).plan
 
 
 def hybrid(graph: Graph) -> Plan:

@@ -410,7 +410,7 @@ def _torch(name: str, plans: list[str]) -> None:
                 uneven="forbid",
                 rules=rules,
             )
-            return torch_plan(problem.plan(exact_partition(problem).chosen), graph)
+            return torch_plan(exact_partition(problem).plan, graph)
         layers = len(HybridModel.of_graph(graph))
         parts = ((0, layers),) if kind == "tensor" else ((0, layers // 2), (layers // 2, layers))
         tp = PROCESSES if kind == "tensor" else 1

@@ -36,7 +36,7 @@ def case(problem: PartitionProblem) -> dict[str, Any]:
     space = PartitionSpace.of(target)
     best, free = exact_partition(target), exact_partition(target, float("inf"))
     plans = {"optimum": best, "ones": partition_all(space), "replicated": replicate(space)}
-    reports = {name: target.report(target.plan(answer.chosen)) for name, answer in plans.items()}
+    reports = {name: answer.report for name, answer in plans.items()}
     if not reports["optimum"].legal or not best.proven:
         raise AssertionError(f"{problem.name}: {reports['optimum'].reasons}")
     if not np.isclose(problem.cost(reports["optimum"]), problem.reference.cost):
@@ -46,8 +46,8 @@ def case(problem: PartitionProblem) -> dict[str, Any]:
         "place": problem.place,
         "limit_bytes": target.memory_limit,
         "seconds": best.seconds,
-        "free_seconds": float(target.step_seconds(free.chosen)),
-        "free_peak": target.footprint.memory(free.chosen).peak,
+        "free_seconds": float(target.step_seconds(free.report.chosen)),
+        "free_peak": target.footprint.memory(free.report.chosen).peak,
         "plans": {name: report.to_json() for name, report in reports.items()},
     }
 

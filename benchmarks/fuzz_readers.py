@@ -40,9 +40,10 @@ from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.order.problem import Order
 from parenvs.tasks.partition.drawn import files as partition_files
 from parenvs.tasks.partition.plan import PartitionPlan
-from parenvs.tasks.sharding import Sharding, load_iopddl, reduce, save_iopddl
-from parenvs.tasks.sharding.files import to_json
+from parenvs.tasks.sharding.files import load_iopddl, save_iopddl, to_json
+from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.reduced import NEVER
+from parenvs.tasks.sharding.reduction import reduce
 
 ORDER = "order-test/p4-m8-000"
 """A problem of ordering micro-batches."""
@@ -337,7 +338,7 @@ def check_partitioning(problem: Partitioning) -> None:
 def check_verdict(plan: Plan, problem: Any) -> None:
     """Check that the judge gives a plan a finite value, and -1 exactly if it is illegal."""
     report = judge(plan, problem)
-    value = report.value if isinstance(problem, (Pipeline, Order)) else report.value()
+    value = report.value
     must(math.isfinite(value), f"a plan's value is {value}")
     must(report.legal or value == ILLEGAL, f"an illegal plan's value is {value}")
     if report.legal and isinstance(problem, Pipeline):

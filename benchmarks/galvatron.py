@@ -220,7 +220,7 @@ def main() -> None:
             f"ZeRO {s.zero}, recomputed {sum(mode == 'full' for mode in s.modes)}"
             for s in stages
         )
-        rate = BATCH / answer.length
+        rate = BATCH / answer.cost
         ours.append([title, f"{rate:.4f}", f"{answer.report.held.total.max() / 2**30:.1f}", text])
         data.append({"plan": title, "ours": rate, "file": answer.plan.to_json()})
     sections = [

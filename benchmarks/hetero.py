@@ -58,15 +58,15 @@ def whole(servers: int, number: int) -> dict[str, Any]:
     ):
         answer, seconds = timed(run)
         assert answer.report.legal, answer.report.reasons
-        row[name], row[f"{name} seconds"] = answer.length, seconds
-        orders.keep(answer.plan, _setting_of(orders, answer.plan), answer.length)
+        row[name], row[f"{name} seconds"] = answer.cost, seconds
+        orders.keep(answer.plan, _setting_of(orders, answer.plan), answer.cost)
     down, seconds = timed(lambda: _rounded_down(problem))
     row["rounded down"], row["rounded down seconds"] = down, seconds
     (bound, _), seconds = timed(lambda: lower_bound(orders, states=STATES[servers]))
     row["bound"], row["bound seconds"] = bound, seconds
     if servers <= EXACT:
         answer, seconds = timed(lambda: subset_search(problem, time_limit=LIMIT, orders=orders))
-        row["exact"], row["exact seconds"] = answer.length, seconds
+        row["exact"], row["exact seconds"] = answer.cost, seconds
         row["proven"] = answer.proven
         row["bound"] = max(row["bound"], answer.bound)
     row["best"] = orders.length
@@ -150,8 +150,8 @@ def brute(seed: int) -> dict[str, Any]:
         return {"seed": seed, "equal": best == np.inf, "inside": True, "feasible": False}
     return {
         "seed": seed,
-        "equal": bool(abs(answer.length - best) <= 1e-9 * best) and answer.proven,
-        "inside": bool(around.bound <= best * (1 + 1e-9) <= around.length * (1 + 2e-9)),
+        "equal": bool(abs(answer.cost - best) <= 1e-9 * best) and answer.proven,
+        "inside": bool(around.bound <= best * (1 + 1e-9) <= around.cost * (1 + 2e-9)),
         "feasible": True,
     }
 

@@ -139,7 +139,7 @@ def run_planners(rows: Rows) -> None:
                 try:
                     answer = plan()
                     assert answer.report.legal
-                    length, proven = answer.length, bool(answer.proven)
+                    length, proven = answer.cost, bool(answer.proven)
                     bound = answer.bound if name.startswith("exact") else None
                 except InfeasibleError:
                     pass

@@ -25,7 +25,7 @@ def one(seed: int) -> dict[str, Any]:
     middle = time.process_time()
     try:
         answer = exact_hybrid(problem)
-        found, legal = answer.length, answer.report.legal
+        found, legal = answer.cost, answer.report.legal
         stages = answer.plan.stages
     except InfeasibleError:
         found, legal, stages = np.inf, True, ()

@@ -32,13 +32,13 @@ from benchmarks.inference_tables import (
     row,
     scaling_rows,
 )
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.learning.pretrained.planner import pretrained
 from parenvs.agents.pipeline.beam import beam
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.heuristics import even_cut
 from parenvs.agents.pipeline.pipedream import pipedream
 from parenvs.agents.pipeline.points import exact_points
+from parenvs.core.answer import Answer
 from parenvs.datasets.pipeline.generators import INSIDE, draw
 from parenvs.datasets.pipeline.sets import load_set
 from parenvs.errors import InfeasibleError
@@ -48,7 +48,7 @@ BEAM = 64
 """Width of the beam search, at which it takes as long as the network."""
 MOST_DEVICES = 64
 """PipeDream's program takes a minute or more on larger clusters, and is left out there."""
-PLANNERS: dict[str, Callable[[PointSpace], PipelineAnswer]] = {
+PLANNERS: dict[str, Callable[[PointSpace], Answer]] = {
     "network, 1 plan": lambda space: pretrained(space, draws=1),
     MAIN: pretrained,
     REFINED: lambda space: pretrained(space, refine=True),
@@ -73,8 +73,8 @@ def measure(space: PointSpace, limit: float, full: bool = False) -> dict[str, An
         "units": len(space.devices) - 1,
         "points": len(space.pivots) - 1,
         "pivots": len(space.pipeline.profile),
-        "optimum": best.length,
-        "bound": best.length if best.status == "optimal" else best.bound,
+        "optimum": best.cost,
+        "bound": best.cost if best.status == "optimal" else best.bound,
         "exact_seconds": spent,
         "planners": {},
     }
@@ -92,13 +92,13 @@ def measure(space: PointSpace, limit: float, full: bool = False) -> dict[str, An
         except InfeasibleError:  # PipeDream, where its own plans do not fit
             raw["planners"][name] = {"length": None, "fits": False, "seconds": None}
             continue
-        excess = space.pipeline.excess_bytes(answer.cuts, answer.device_cuts)
-        plan = {"length": answer.length, "fits": bool(excess <= 0), "seconds": spent}
-        raw["planners"][name] = plan | ({"device_cuts": answer.device_cuts} if full else {})
+        excess = space.pipeline.excess_bytes(answer.plan.cuts, answer.plan.device_cuts)
+        plan = {"length": answer.cost, "fits": bool(excess <= 0), "seconds": spent}
+        raw["planners"][name] = plan | ({"device_cuts": answer.plan.device_cuts} if full else {})
     return raw
 
 
-def timed(call: Callable[[], PipelineAnswer]) -> tuple[PipelineAnswer, float]:
+def timed(call: Callable[[], Answer]) -> tuple[Answer, float]:
     """Run a planner; returns its answer and the processor seconds."""
     begin = time.process_time()
     answer = call()

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.common import ROOT, parser, percent, progress, publish, table
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.agents.sharding.compiled import COMPILED
-from parenvs.tasks.sharding import load_iopddl
+from parenvs.tasks.sharding.files import load_iopddl
 from parenvs.tasks.sharding.known import known
 
 FOLDER = Path(os.environ.get("PARENVS_IOPDDL", ROOT.parent / "shared" / "iopddl"))

@@ -32,9 +32,10 @@ from parenvs.agents.sharding.compiled import COMPILED
 from parenvs.datasets.sharding.drawing import drawn
 from parenvs.errors import InfeasibleError
 from parenvs.instances import load_partitioning
-from parenvs.tasks.sharding import load_iopddl, reduce, save_iopddl
 from parenvs.tasks.sharding.exchange import Exchange
+from parenvs.tasks.sharding.files import load_iopddl, save_iopddl
 from parenvs.tasks.sharding.problem import Sharding
+from parenvs.tasks.sharding.reduction import reduce
 
 GRAPHS = ("vgg-19", "resnet-50", "t5-base", "bert-48", "t5-11b")
 SIZES = {"mesh": (1_000, 10_000, 100_000), "mesh, 4": (1_000, 10_000, 100_000, 1_000_000)}

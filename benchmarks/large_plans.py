@@ -20,12 +20,12 @@ from matplotlib.figure import Figure
 
 import parenvs
 from benchmarks.common import parser, percent, progress, publish, table
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.learning.pretrained.planner import pretrained
 from parenvs.agents.pipeline.beam import beam
 from parenvs.agents.pipeline.heuristics import even_cut
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.bench.runs import append, read
+from parenvs.core.answer import Answer
 from parenvs.datasets.pipeline.generators import INSIDE, draw
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.points import PointSpace
@@ -68,7 +68,7 @@ class Problem:
         return PointSpace.build(pipeline, by_network=True)
 
 
-def planners(limits: list[float]) -> dict[str, Callable[[PointSpace], PipelineAnswer]]:
+def planners(limits: list[float]) -> dict[str, Callable[[PointSpace], Answer]]:
     """Name -> planner; the exact ones come last."""
     return {
         "even cut": lambda space: even_cut(space.pipeline),
@@ -95,8 +95,8 @@ def measure(one: Problem, limits: list[float]) -> dict[str, Any]:
         except InfeasibleError:
             continue
         seconds = time.process_time() - begin
-        if space.pipeline.excess_bytes(answer.cuts, answer.device_cuts) <= 0:
-            record["planners"][name] = {"length": answer.length, "seconds": round(seconds, 4)}
+        if space.pipeline.excess_bytes(answer.plan.cuts, answer.plan.device_cuts) <= 0:
+            record["planners"][name] = {"length": answer.cost, "seconds": round(seconds, 4)}
         if name.startswith("exact"):
             record |= {"bound": answer.bound, "proven": answer.proven}
     return record

@@ -92,7 +92,7 @@ def partition(name: str) -> dict[str, Any]:
         except InfeasibleError as error:
             found[key] = {"error": str(error)}
             continue
-        report = problem.report(problem.plan(answer.chosen))
+        report = answer.report
         found[key] = {
             "proven": answer.proven,
             "legal": report.legal,
@@ -117,15 +117,15 @@ def pipeline(name: str, cluster_name: str) -> dict[str, Any]:
         answer = exact_full(problem, time_limit=MOST_SECONDS)
     except InfeasibleError as error:
         return found | {"seconds": time.perf_counter() - begin, "error": str(error)}
-    length = float(problem.length(answer.cuts, answer.device_cuts))
+    length = float(problem.length(answer.plan.cuts, answer.plan.device_cuts))
     return found | {
         "seconds": time.perf_counter() - begin,
         "status": answer.status,
         "length_seconds": length,
         "bound_seconds": answer.bound,
         "busy": problem.bubble_free / length,
-        "device_cuts": answer.device_cuts,
-        "after": [str(problem.profile.names[cut - 1]) for cut in answer.cuts.tolist()],
+        "device_cuts": answer.plan.device_cuts,
+        "after": [str(problem.profile.names[cut - 1]) for cut in answer.plan.cuts],
     }
 
 

@@ -49,7 +49,7 @@ from benchmarks.common import ROOT, parser, progress, publish, table
 from benchmarks.mutations import Key, Mutant, estimate, mutants, reason, summary
 
 ROOMS = {
-    "parenvs/judging.py": "tests/pipeline/test_judge.py",
+    "parenvs/core/judge.py": "tests/pipeline/test_judge.py",
     "parenvs/tasks/pipeline/formulas.py": "tests/pipeline/test_formulas.py",
     "parenvs/tasks/pipeline/legality.py": "tests/pipeline/test_judge.py",
     "parenvs/tasks/pipeline/points.py": "tests/pipeline/test_points.py",

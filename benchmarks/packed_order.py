@@ -87,7 +87,7 @@ def timed(plan: Callable[[], Any]) -> Row:
     begin = time.process_time()
     answer = plan()
     return {
-        "length": answer.length,
+        "length": answer.cost,
         "judged": answer.evaluations,
         "proven": answer.proven,
         "bound": answer.bound,

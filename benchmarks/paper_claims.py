@@ -56,7 +56,7 @@ def agents(problem_: BenchProblem, runs: Runs) -> list[str]:
 def optimum_of(instance: str, rules: str, scope: str) -> str:
     """What the proven optimum of the paper's reward partitions."""
     target = load_partitioning(instance, choose_cluster(), rules, scope=scope)
-    best = target.partition(exact_partition(target).chosen)
+    best = target.partition(exact_partition(target).report.chosen)
     if target.scope == "inputs":
         return ", ".join(f"{path} {d}" for path, d in sorted(best.items()))
     return f"{len(best)} variables"

@@ -103,7 +103,7 @@ def expert_of_t5(problem: Partitioning, best: Mapping[str, int]) -> tuple[Row, d
         "added": added(report, named),
         "partitioned_dimensions": report.partitioned_dimensions,
         "optimum_partitioned_dimensions": len(best),
-        "value": report.value(),
+        "value": report.value,
         "in_optimum": kept,
         "more_in_optimum": kinds(more),
     }
@@ -157,7 +157,7 @@ def table_6(problem: Partitioning) -> tuple[Row, dict[str, Any]]:
     """The optimum of ``DataParallel-v0``, against the first dimension of every batch input."""
     graph = problem.graph
     answer = exact_partition(replace(problem, scope="inputs"))
-    best = problem.partition(answer.chosen, "inputs")
+    best = problem.partition(answer.report.chosen, "inputs")
     batch = {graph.paths[i]: 0 for i in problem.inputs.tolist()}
     row: Row = [graph.name, problem.rules, len(batch), kinds(best) or "nothing"]
     row += ["yes" if best == batch else "no"]
@@ -174,7 +174,7 @@ def main() -> None:
             problems[name, rules] = Partitioning.build(load(), choose_cluster(), rules)
     progress("the optima")
     best = {
-        key: problem.partition(exact_partition(problem).chosen, "variables")
+        key: problem.partition(exact_partition(problem).report.chosen, "variables")
         for key, problem in problems.items()
     }
     t5 = {key: problem for key, problem in problems.items() if key[0].startswith("t5")}

@@ -67,7 +67,7 @@ def optimum(name: str, load: Callable[[], Graph], rules: str, repeats: int) -> d
         answer = exact_partition(problem)
         clock.append(time.perf_counter())
         seconds.append(tuple(np.diff(clock)))
-    report = judged(problem, problem.partition(answer.chosen, "variables")).certified(answer)
+    report = judged(problem, problem.partition(answer.report.chosen, "variables")).certified(answer)
     if not report.legal:
         raise AssertionError(f"{name}: {report.reasons}")
     classes = problem.decidable("variables")
@@ -80,7 +80,7 @@ def optimum(name: str, load: Callable[[], Graph], rules: str, repeats: int) -> d
         "classes": len(classes),
         "conflicts": int(np.isin(problem.classes.conflicts, classes).all(axis=1).sum()),
         "partitioned_dimensions": report.partitioned_dimensions,
-        "value": report.value(),
+        "value": report.value,
         "status": answer.status,
         "bound": answer.bound,
         "gap": report.gap(answer),

@@ -19,7 +19,7 @@ from parenvs.agents.partition.heuristics import greedy, partition_all, random_se
 from parenvs.agents.reference import optimum, target
 from parenvs.bench import runs as lines
 from parenvs.bench.runs import append, read, run_all
-from parenvs.judging import OPTIMAL
+from parenvs.core.judge import OPTIMAL
 from parenvs.tasks.partition.space import PartitionSpace
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

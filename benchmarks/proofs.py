@@ -9,23 +9,23 @@ import numpy as np
 
 from benchmarks.common import parser, publish, table
 from brute_force import all_plans, best_of, legal_plans, random_pipeline, random_space
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.pipeline import bounds as prefixes
 from parenvs.agents.pipeline import exact
 from parenvs.agents.pipeline.exact import exact_full, exact_pruned
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned
+from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.problem import Pipeline
 
 
 def _some_plan(
     pipeline: Pipeline, plans: tuple[np.ndarray, np.ndarray], rng: np.random.Generator
-) -> PipelineAnswer | None:
+) -> Answer | None:
     if rng.random() < 0.5:
         return None
     i = rng.integers(len(plans[0]))
     cuts, device_cuts = plans[0][i], plans[1][i]
-    return PipelineAnswer(pipeline, cuts, device_cuts, float(pipeline.length(cuts, device_cuts)))
+    return Answer(pipeline, cuts, device_cuts, float(pipeline.length(cuts, device_cuts)))
 
 
 def check(kind: str, seed: int) -> str:
@@ -51,12 +51,12 @@ def check(kind: str, seed: int) -> str:
             answer = exact_pruned(space)
     except InfeasibleError:
         return "infeasible" if best.length == np.inf else f"WRONG: {kind} case {seed}: infeasible"
-    again = float(pipeline.length(answer.cuts, answer.device_cuts))
-    fits = pipeline.excess_bytes(answer.cuts, answer.device_cuts) <= 0
-    if not (answer.length == again and fits and answer.status == "optimal"):
+    again = float(pipeline.length(answer.plan.cuts, answer.plan.device_cuts))
+    fits = pipeline.excess_bytes(answer.plan.cuts, answer.plan.device_cuts) <= 0
+    if not (answer.cost == again and fits and answer.status == "optimal"):
         return f"WRONG: {kind} case {seed}: {answer}"
-    if abs(answer.length - best.length) > 1e-9 * best.length:
-        return f"WRONG: {kind} case {seed}: {answer.length}, brute force {best.length}"
+    if abs(answer.cost - best.length) > 1e-9 * best.length:
+        return f"WRONG: {kind} case {seed}: {answer.cost}, brute force {best.length}"
     return "equal"
 
 

@@ -98,7 +98,7 @@ def planning(model: Any, program: Any, graph: Graph) -> dict[str, Any]:
             plans[name] = {"error": str(error)}
             continue
         seconds = time.perf_counter() - begin
-        report = problem.report(problem.plan(answer.chosen))
+        report = answer.report
         found = verify(graph, report.plan, program.lowered)
         plans[name] = {
             "seconds": seconds,
@@ -106,7 +106,7 @@ def planning(model: Any, program: Any, graph: Graph) -> dict[str, Any]:
             "reasons": report.reasons,
             "step_seconds": report.step_seconds,
             "memory_bytes": report.memory.peak,
-            "by_hand": bool((answer.chosen == by_hand).all()),
+            "by_hand": bool((answer.report.chosen == by_hand).all()),
             "shardy": found.to_json() | {"disagreements": len(found.disagreements)},
         }
     classes = problem.decidable("all")

@@ -37,17 +37,17 @@ def measure(graph: str, cluster: str, stages: int, limit: float) -> dict[str, An
     except InfeasibleError:
         return None
     exact = {name: exact_points(space, time_limit=limit) for name, space in spaces.items()}
-    best = min(exact.values(), key=lambda answer: answer.length)
+    best = min(exact.values(), key=lambda answer: answer.cost)
     full = exact_full(pipeline, best, limit)
     row: dict[str, Any] = {
         "graph": graph, "cluster": cluster, "stages": stages, "bound": full.bound,
-        "proven": full.proven, "full": full.length,
+        "proven": full.proven, "full": full.cost,
     }  # fmt: skip
     for name, space in spaces.items():
         begin = time.process_time()
         refined = pretrained(space, refine=True)
         row[name] = {
-            "exact": exact[name].length, "refined": refined.length,
+            "exact": exact[name].cost, "refined": refined.cost,
             "seconds": time.process_time() - begin,
         }  # fmt: skip
     return row

@@ -6,12 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from benchmarks.common import CLUSTERS, INSTANCES, parser, percent, progress, publish, table
-from parenvs.agents.answer import PartitionAnswer
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import data_parallel, expert, greedy, replicate
+from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.instances import load_partitioning
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
@@ -19,7 +17,7 @@ from parenvs.tasks.partition.space import PartitionSpace
 
 SERVER = "1x8:v100"
 WHERE = (SERVER, *CLUSTERS)
-OTHERS: dict[str, Callable[[PartitionSpace], PartitionAnswer]] = {
+OTHERS: dict[str, Callable[[PartitionSpace], Answer]] = {
     "replicate": replicate,
     "data-parallel": data_parallel,
     "expert": expert,
@@ -42,10 +40,10 @@ MARGIN = 1e-5
 Row = list[object]
 
 
-def judged(problem: Partitioning, answer: PartitionAnswer) -> PartitionReport:
+def judged(problem: Partitioning, answer: Answer) -> PartitionReport:
     """The judge's report on an answer, which has to be legal."""
-    report = problem.report(problem.plan(answer.chosen)).certified(answer)
-    if not report.legal or not np.array_equal(report.chosen, answer.chosen):
+    report = answer.report
+    if not report.legal:
         raise AssertionError(f"{answer.method}: {report.reasons}")
     return report
 
@@ -87,7 +85,9 @@ def case(instance: str, cluster: str) -> dict[str, Any]:
         "seconds": exact.seconds,
         "plans": {name: figures(judged(problem, answer)) for name, answer in plans.items()},
         "same_as_exact": [
-            name for name, answer in plans.items() if (answer.chosen == exact.chosen).all()
+            name
+            for name, answer in plans.items()
+            if (answer.report.chosen == exact.report.chosen).all()
         ][1:],
         "within_memory": figures(limited) if isinstance(limited, PartitionReport) else None,
         "excess_bytes": None

@@ -356,7 +356,7 @@ def plans(graph: Any, lowered: Any, model: TorchModel) -> dict[str, Any]:
     from parenvs.cluster import choose_cluster
 
     problem = Partitioning.build(graph, choose_cluster(devices=DEVICES), reward="step_time")
-    chosen = {"fastest": exact_partition(problem).chosen}
+    chosen = {"fastest": exact_partition(problem).report.chosen}
     raw: dict[str, Any] = {"plans": {}}
     if model.split:
         chosen["megatron"] = megatron(problem, model.split)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from parenvs.agents.names import STEPS, TRAINED
+from parenvs.agents.names import TRAINED
+from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.leaderboard.kind import Description, Planner
 from parenvs.leaderboard.kinds import KINDS

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from parenvs.cluster import Cluster
+from parenvs.core.judge import judge
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
-from parenvs.judging import judge
 from parenvs.view.words import duration
 
 TOLERANCE = 1e-6

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from parenvs.agents.learning.distributed.tasks import ENGINES, LOCAL, RAY, on_ray
-from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.errors import NO_PLAN, ParenvsError
 from parenvs.files import locked, write_text
 from parenvs.leaderboard.kind import SECONDS
 from parenvs.leaderboard.kinds import KINDS
@@ -142,7 +142,7 @@ def _solved(item: Item) -> Found:
     """Solve a problem, in this process or in a task."""
     try:
         return solved(*item)
-    except InfeasibleError as error:
+    except NO_PLAN as error:
         return str(error)
 
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parenvs.agents.names import STEPS
-from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.core.request import STEPS
+from parenvs.errors import NO_PLAN, ParenvsError
 from parenvs.leaderboard.baselines import agents, learned_from, planner
 from parenvs.leaderboard.entry import Entry, holds
 from parenvs.leaderboard.kind import ONE, Planner
@@ -168,7 +168,7 @@ def _planned(problem: TaskProblem, plan: Planner) -> tuple[dict[str, Any] | None
     begin = time.perf_counter()
     try:
         content = plan(problem).to_json()
-    except InfeasibleError as error:
+    except NO_PLAN as error:
         return None, 0.0, f"left out, {cleaned(str(error))}"
     spent = time.perf_counter() - begin
     verdict = judged(problem, content)

@@ -22,12 +22,13 @@ if __name__ == "parenvs" and (_Path(__file__).parent.parent / "setup.cfg").is_fi
     __path__.append(str(_Path(__file__).parent.parent))
 
 from parenvs.cluster import Cluster, Device
+from parenvs.core.judge import judge
 from parenvs.core.plan_files import load_plan
+from parenvs.core.problem import problem
 from parenvs.errors import ParenvsError
 from parenvs.graph.formats.sources import from_hlo, from_jax, from_torch
 from parenvs.graph.graph import Graph
-from parenvs.instances import load_graph, load_profile, problem
-from parenvs.judging import judge
+from parenvs.instances import load_graph, load_profile
 from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
@@ -44,6 +45,7 @@ if _TYPE_CHECKING:
     from parenvs.agents.learning.train.learners import register_agent
     from parenvs.agents.planners import solve
     from parenvs.shardy.verify import verify
+    from parenvs.view import show
 
 __all__ = [
     "Cluster",
@@ -73,6 +75,7 @@ __all__ = [
     "load_profile",
     "problem",
     "register_agent",
+    "show",
     "solve",
     "verify",
 ]
@@ -81,6 +84,7 @@ _LAZY = {
     "evaluate": "parenvs.agents.evaluation.evaluate",
     "evaluate_set": "parenvs.agents.evaluation.evaluate_set",
     "register_agent": "parenvs.agents.learning.train.learners",
+    "show": "parenvs.view",
     "solve": "parenvs.agents.planners",
     "verify": "parenvs.shardy.verify",
 }

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.core.judge import ROUNDING
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
-from parenvs.judging import ROUNDING
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport

@@ -33,8 +33,16 @@ class InfeasibleError(ParenvsError):
     """A problem has no legal plan, for example because the model does not fit the memory."""
 
 
+class TimeLimitError(ParenvsError, TimeoutError):
+    """A planner's time or steps ended before it had a plan; that proves nothing of the problem."""
+
+
 class UnknownInstanceError(ParenvsError):
     """A name is neither a shipped instance nor a file."""
+
+
+NO_PLAN = (InfeasibleError, TimeLimitError)
+"""What a planner raises that returns no plan."""
 
 
 _SHORT = reprlib.Repr()

@@ -9,9 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from parenvs.cluster import PRESETS, Cluster, Device, choose_cluster
-from parenvs.core.plan import remedy
-from parenvs.core.plan_files import PLANS
+from parenvs.cluster import PRESETS, Cluster, Device
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.graph import python_source, roles
 from parenvs.graph.formats import stablehlo
@@ -21,7 +19,6 @@ from parenvs.shipped import (
     PAPER,
     data_folder,
     load_hetero,
-    load_ordering,
     load_shape,
     manifest,
     names,
@@ -33,18 +30,13 @@ from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import Stack
-from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.partition.plan import SCOPES, PartitionPlan
+from parenvs.tasks.partition.plan import SCOPES
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.step import Step
-from parenvs.tasks.pipeline.plan import MICRO_BATCH, TIED, PipelinePlan
+from parenvs.tasks.pipeline.plan import MICRO_BATCH, TIED
 from parenvs.tasks.pipeline.problem import Pipeline, check_stages, stages_on
 from parenvs.tasks.pipeline.profile import StageProfile
 
-TASKS = tuple(PLANS)
-"""Tasks that ``problem`` loads: ``"pipeline"``, ``"partition"``, ``"hybrid"``, ``"order"``."""
-PURE_TASKS = (PipelinePlan.task, PartitionPlan.task)
-"""Those that plan one axis, for which there are environments."""
 KINDS = ("train", "forward")
 """Variants of a shipped graph: a training step, and the forward pass alone.
 
@@ -58,10 +50,6 @@ PIPELINE_OPTIONS = (
 """Options of ``problem`` for pipelines."""
 STEP_OPTIONS = ("micro_batch", "micro_batches", "recompute", "memory_limit")
 """Options of partitions that say how a step runs, see ``parenvs.tasks.partition.step.Step.of``."""
-PARTITION_OPTIONS = ("devices", "scope", "rules", "uneven", "reward", *STEP_OPTIONS)
-"""Options of ``problem`` for partitions."""
-HYBRID_OPTIONS = ("batch", "stack")
-"""Options of ``problem`` for hybrid plans."""
 _NAMED = 6
 """Shipped instances that the message for an unknown one names."""
 READING = ("variables", "batch", "frozen")
@@ -77,85 +65,6 @@ _Key = tuple[tuple[str, Any], ...]
 _Name = str | os.PathLike[str]
 """A shipped name or a path."""
 _Text = (str, os.PathLike)
-
-
-def problem(
-    instance: _Name | Graph | StageProfile | TransformerShape | HybridModel,
-    cluster: str | dict[str, Any] | Cluster | None = None,
-    task: str = PipelinePlan.task,
-    precision: str | None = None,
-    **options: Any,
-) -> Any:
-    """Make the problem of planning a model on a cluster.
-
-    Args:
-        instance: a ``Graph``, a shipped name, or the path of a graph or of a ``.csv`` profile; of
-            pipelines also a ``StageProfile``; of hybrid plans also a ``TransformerShape`` or a
-            ``HybridModel``, the name of a shape or the path of a ``.json`` file of one, see
-            ``load_shape``, or a drawn problem (``"hybrid/7"``, ``"hetero-32-test/spread-000"``),
-            which has a cluster, batch and stack; of orders see ``load_ordering``. Of a shipped
-            training step, pipelines take the forward pass.
-        cluster: preset, short form, ``.json`` path or object, see ``Cluster.parse`` (default:
-            ``"C"`` for pipelines and hybrid plans, one server of 8 V100 for partitions).
-        task: ``"pipeline"``, ``"partition"``, ``"hybrid"`` or ``"order"``.
-        precision: in which the products of the graph run, ``"fp32"`` for example (default: that of
-            their elements; fp32 runs as TF32 where the device has it; of hybrid plans: the fastest
-            of 16 bits, else of 32).
-        **options: for pipelines ``stages``, ``micro_batch``, ``micro_batches``, ``copies``,
-            ``recompute``, ``sync`` and ``tied`` (default: ``"once"`` for the paper's instances, as
-            its tasks count, ``"held"`` for others); for partitions ``devices`` (instead of a
-            cluster), ``scope``, ``rules``, ``uneven``, ``reward``, and of ``STEP_OPTIONS``; for both
-            ``variables``, ``batch``, ``frozen`` and ``arguments``, see ``load_graph``; for hybrid
-            plans ``batch`` (samples of a step, which has no default), ``stack`` and ``precision``,
-            see ``Hybrid``, and of what ``load_graph`` takes ``variables``, ``frozen`` and
-            ``arguments``; orders have none.
-
-    Returns:
-        A ``Pipeline``, a ``Partitioning``, a ``Hybrid`` or an ``Order``.
-
-    Raises:
-        TypeError: ``instance`` is nothing that the task takes.
-        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
-        ParenvsError: the task or an option is unknown, or no plan can solve the problem.
-
-    >>> import parenvs
-    >>> parenvs.problem("t5-3b", cluster="C").stages
-    4
-    """
-    if task not in TASKS:
-        raise ParenvsError(f"unknown task {shown(task)}{remedy(task, TASKS)}")
-    known = options_of(task)
-    if task == OrderPlan.task:
-        settings = {"cluster": cluster, "precision": precision}
-        options.update({name: value for name, value in settings.items() if value is not None})
-    for name in options:
-        if name not in known:
-            raise ParenvsError(
-                f"{name!r} is not an option of task {task}{did_you_mean(name, known)}; "
-                f"known: {', '.join(known) or 'none, the instance says all'}"
-            )
-    if task == OrderPlan.task:
-        return load_ordering(_text_of(instance))
-    if task == PipelinePlan.task:
-        chosen_cluster = Cluster.parse("C" if cluster is None else cluster)
-    elif task == HybridPlan.task:
-        return _load_hybrid(instance, cluster, precision=precision, **options)
-    else:
-        chosen_cluster = choose_cluster(cluster, options.pop("devices", None))
-    if precision is not None:
-        chosen_cluster = chosen_cluster.at(precision)
-    if task == PipelinePlan.task:
-        return _load_pipeline(instance, chosen_cluster, **options)
-    return load_partitioning(instance, chosen_cluster, **options)  # type: ignore[arg-type]
-
-
-def options_of(task: str) -> tuple[str, ...]:
-    """Return the names of the options that ``problem`` takes for a task."""
-    if task == OrderPlan.task:
-        return ()
-    kinds = {PipelinePlan.task: PIPELINE_OPTIONS, HybridPlan.task: HYBRID_OPTIONS}
-    names = (*kinds.get(task, PARTITION_OPTIONS), *READING, "arguments")
-    return tuple(dict.fromkeys(names))
 
 
 def load_model(
@@ -180,7 +89,7 @@ def load_model(
     if isinstance(instance, (TransformerShape, HybridModel)):
         _check_no_reading(reading, f"{instance.name}: a shape")
         return instance if isinstance(instance, HybridModel) else HybridModel.of_shape(instance)
-    text = _text_of(instance, "a Graph", "a TransformerShape", "a HybridModel")
+    text = text_of(instance, "a Graph", "a TransformerShape", "a HybridModel")
     shape = load_shape(text)
     if shape is not None:
         _check_no_reading(reading, f"{text}: a shape")
@@ -229,7 +138,7 @@ def load_graph(
                 f"{name!r} is not an option of loading a graph{did_you_mean(name, READING)}; "
                 f"known: {', '.join(READING)}"
             )
-    text = instance.name if isinstance(instance, Graph) else _text_of(instance, "a Graph")
+    text = instance.name if isinstance(instance, Graph) else text_of(instance, "a Graph")
     takes = not isinstance(instance, Graph) and python_source.is_function(text)
     if arguments is not None and not takes:
         raise ParenvsError(f"instance {text!r} is no function, so it takes no arguments")
@@ -278,7 +187,7 @@ def load_profile(
             )
         return instance
     if not isinstance(instance, Graph):
-        instance = _text_of(instance, "a Graph", "a StageProfile")
+        instance = text_of(instance, "a Graph", "a StageProfile")
         if instance.endswith(".csv"):
             if not _exists(instance):
                 raise _unknown(instance)
@@ -288,7 +197,7 @@ def load_profile(
     return StageProfile.from_graph(load_graph(instance, "forward", **reading), device, micro_batch)
 
 
-def _text_of(instance: Any, *others: str) -> str:
+def text_of(instance: Any, *others: str) -> str:
     """Return the name or path that an instance is given by; ``others`` are what else it may be.
 
     Raises:
@@ -341,7 +250,7 @@ def load_partitioning(
     if isinstance(instance, Graph):
         graph = load_graph(instance, arguments=arguments, **options)
         return Partitioning.build(graph, own, rules, uneven, scope, reward, **settings)
-    text, step = _text_of(instance, "a Graph"), Step.of(own, **settings)
+    text, step = text_of(instance, "a Graph"), Step.of(own, **settings)
     how = (arguments, _reading_key(options), _stamp(text))
     named = next((preset for preset in PRESETS.values() if preset == own), own)  # as plans say it
     return _cached_partitioning(scope, reward, step, text, how, named, rules, uneven)

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from parenvs.cluster import Cluster
+from parenvs.core.judge import judge
 from parenvs.diff import MOST_MOVES, difference, pivot_stage, require_same_problem
 from parenvs.errors import ParenvsError
-from parenvs.judging import judge
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 

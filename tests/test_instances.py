@@ -358,11 +358,13 @@ def test_problem__reads_the_parameters_of_a_graph_anew():
     ("pipeline", "a Graph or a StageProfile"),
     ("partition", "a path or a Graph"),
     ("hybrid", "a Graph, a TransformerShape or a HybridModel"),
-    ("order", "or a path"),
+    ("order", "a path or an Order"),
+    ("sharding", "a path or a Sharding"),
+    ("elastic", "a path or an Elastic"),
 ])  # fmt: skip
 def test_problem__of_what_its_task_does_not_take(task, kinds):
     shape, graph, profile = shipped.shapes()["gpt-7.5b"], load_graph("vgg-19"), toys.dense().profile
-    other = {"pipeline": shape, "order": graph}.get(task, profile)
+    other = {"pipeline": shape, "order": graph, "elastic": graph}.get(task, profile)
     for wrong in (other, 3, ["vgg-19"], None):
         with pytest.raises(TypeError, match=rf"instance: expected a name.*{kinds}, not "):
             problem(wrong, task=task)

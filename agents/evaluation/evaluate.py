@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from parenvs.agents.answer import Answer
 from parenvs.agents.planners import solve
 from parenvs.agents.reference import reference
+from parenvs.core.answer import Answer
 from parenvs.core.game import Game
 from parenvs.core.plan import Plan
 from parenvs.core.task import late

@@ -13,7 +13,7 @@ from parenvs.agents.learning.pretrained.policy import PlanPolicy
 from parenvs.agents.planners import solve
 from parenvs.core.plan import ILLEGAL
 from parenvs.datasets.sets import set_of
-from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.errors import NO_PLAN, ParenvsError
 from parenvs.tasks.pipeline.points import PointSpace
 
 PLAYED = "PipelinePlan-v0"
@@ -80,7 +80,6 @@ def evaluate_set(
 def _planned(problem: Any, planner: str) -> float:
     """Return what a planner's plan earns; -1 if it finds none."""
     try:
-        report = solve(problem, planner).report
-        return float(report.value() if callable(report.value) else report.value)
-    except InfeasibleError:
+        return solve(problem, planner).value
+    except NO_PLAN:
         return float(ILLEGAL)

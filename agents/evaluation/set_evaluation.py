@@ -21,11 +21,11 @@ from parenvs.agents.evaluation.statistics import (
     performance_profile,
     probability_of_improvement,
 )
+from parenvs.core.judge import OPTIMAL
 from parenvs.datasets.sets import KINDS, Reference, family_named, set_of
 from parenvs.envs.base import regret_of
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import write_text
-from parenvs.judging import OPTIMAL
 
 THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Regrets at which performance profiles are printed; ``SetEvaluation.optimal`` comes before."""

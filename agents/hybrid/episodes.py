@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.answer import HybridAnswer
+from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.turns.actions import STAGE_LAYERS, TO_THE_END
@@ -38,7 +38,7 @@ def random_play(
     evaluations: int = 1,
     mask: str = MASKS[0],
     rules: Rules | None = None,
-) -> HybridAnswer:
+) -> Answer:
     """Return the best plan of some random episodes of ``HybridPlan-v0``.
 
     Args:
@@ -62,7 +62,7 @@ def local_search(
     evaluations: int = EVALUATIONS,
     rules: Rules | None = None,
     start: Game | None = None,
-) -> HybridAnswer:
+) -> Answer:
     """Return the best plan that a local search over the choices of an episode finds.
 
     One choice of the best episode so far is replaced by another legal one, or a stage is left out
@@ -144,9 +144,7 @@ def _of(game: Game) -> _Played:
     return _Played(float(game.result.length[0]), float(game.result.excess[0]), game)
 
 
-def _answer(
-    problem: Hybrid, best: _Played, method: str, evaluations: int, begin: float
-) -> HybridAnswer:
+def _answer(problem: Hybrid, best: _Played, method: str, evaluations: int, begin: float) -> Answer:
     """Return a played plan as an answer that proves nothing.
 
     Raises:
@@ -159,10 +157,10 @@ def _answer(
         )
     plan = best.game.plan()
     assert plan is not None
-    return HybridAnswer(
-        problem,
-        plan,
-        best.length,
+    return Answer(
+        problem=problem,
+        plan=plan,
+        cost=best.length,
         method=method,
         evaluations=evaluations,
         seconds=time.perf_counter() - begin,

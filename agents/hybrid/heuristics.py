@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.hybrid import infeasible
+from parenvs.core.answer import Answer
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
@@ -22,7 +22,7 @@ PURE = {
 """Plans of one axis alone; tensor parallelism leaves all servers but one free."""
 
 
-def megatron(problem: Hybrid, constraints: Constraints | None = None) -> HybridAnswer:
+def megatron(problem: Hybrid, constraints: Constraints | None = None) -> Answer:
     """Return the plan of Megatron's rule of thumb (arXiv 2104.04473, section 3 and takeaways).
 
     tp fills a server, with sequence parallelism; pp is the smallest number of stages that fits,
@@ -46,7 +46,7 @@ def megatron(problem: Hybrid, constraints: Constraints | None = None) -> HybridA
     raise infeasible(space)
 
 
-def pure(problem: Hybrid, kind: str, constraints: Constraints | None = None) -> HybridAnswer:
+def pure(problem: Hybrid, kind: str, constraints: Constraints | None = None) -> Answer:
     """Return the best plan that has one kind of parallelism only.
 
     Args:
@@ -78,7 +78,7 @@ def pure(problem: Hybrid, kind: str, constraints: Constraints | None = None) -> 
 
 def random_plan(
     problem: Hybrid, rng: np.random.Generator, constraints: Constraints | None = None
-) -> HybridAnswer:
+) -> Answer:
     """Return one of the uniform plans that fit, each as likely as any other.
 
     Raises:
@@ -91,12 +91,12 @@ def random_plan(
     return _answer(space, int(rng.choice(np.flatnonzero(space.fits))), "random", begin)
 
 
-def _answer(space: UniformSpace, k: int, method: str, begin: float) -> HybridAnswer:
+def _answer(space: UniformSpace, k: int, method: str, begin: float) -> Answer:
     """Return one of the plans as an answer that proves nothing."""
-    return HybridAnswer(
-        space.problem,
-        space.plan(k),
-        float(space.length[k]),
+    return Answer(
+        problem=space.problem,
+        plan=space.plan(k),
+        cost=float(space.length[k]),
         method=method,
         evaluations=len(space),
         seconds=time.perf_counter() - begin,

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.hybrid.solve import exact
 from parenvs.agents.references import SAME, ReferenceFile, run
+from parenvs.core.answer import Answer
 from parenvs.datasets.hybrid.sets import SETS
 from parenvs.datasets.references import HYBRID, Row
-from parenvs.errors import InfeasibleError, UnknownInstanceError
+from parenvs.errors import NO_PLAN, UnknownInstanceError
 from parenvs.shipped import load_hetero, problem_sets
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -102,7 +102,7 @@ def row_of(
     }
 
 
-def exact_or_uneven(problem: Hybrid, seconds: float) -> HybridAnswer:
+def exact_or_uneven(problem: Hybrid, seconds: float) -> Answer:
     """Return the answer of ``exact``, which also takes uniform plans that deal layers out unevenly.
 
     It takes them where no other uniform plan fits, as its search needs a plan to beat.
@@ -113,7 +113,7 @@ def exact_or_uneven(problem: Hybrid, seconds: float) -> HybridAnswer:
     """
     try:
         uneven = not UniformSpace.build(problem).fits.any()
-    except InfeasibleError:
+    except NO_PLAN:
         uneven = True
     return exact(problem, Constraints(uneven=uneven), time_limit=seconds)
 
@@ -121,8 +121,8 @@ def exact_or_uneven(problem: Hybrid, seconds: float) -> HybridAnswer:
 def _make(problem: Hybrid) -> Row:
     answer = exact_or_uneven(problem, SECONDS)
     among = answer.among if answer.proven else ""
-    bound = min(problem.kernel_bound_seconds, answer.length)
-    return row_of(problem, answer.plan, answer.length, bound, among, answer.method)
+    bound = min(problem.kernel_bound_seconds, answer.cost)
+    return row_of(problem, answer.plan, answer.cost, bound, among, answer.method)
 
 
 HYBRID_REFERENCES = ReferenceFile(

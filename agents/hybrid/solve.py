@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.hybrid.labels import SLACK, HybridLabels, stage_of
 from parenvs.agents.hybrid.tables import FIRST, Setting, StageTables
-from parenvs.errors import InfeasibleError
+from parenvs.core.answer import Answer
+from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.hybrid.legality import PARTS
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -34,7 +34,7 @@ def exact_uniform(
     constraints: Constraints | None = None,
     objective: Objective | None = None,
     space: UniformSpace | None = None,
-) -> HybridAnswer:
+) -> Answer:
     """Return the best uniform plan, with proof.
 
     Args:
@@ -54,10 +54,10 @@ def exact_uniform(
     if k is None:
         raise infeasible(space)
     length = float(space.length[k])
-    return HybridAnswer(
-        problem,
-        space.plan(k),
-        length,
+    return Answer(
+        problem=problem,
+        plan=space.plan(k),
+        cost=length,
         among=UNIFORM,
         method="uniform",
         proven=True,
@@ -71,9 +71,9 @@ def exact_hybrid(
     problem: Hybrid,
     constraints: Constraints | None = None,
     objective: Objective | None = None,
-    incumbent: HybridAnswer | None = None,
+    incumbent: Answer | None = None,
     time_limit: float | None = None,
-) -> HybridAnswer:
+) -> Answer:
     """Return the best plan of free stages, or the incumbent if none is better, with proof.
 
     Args:
@@ -84,8 +84,8 @@ def exact_hybrid(
         time_limit: seconds after which the best plan found is returned without proof.
 
     Raises:
-        InfeasibleError: there is no incumbent, and no plan fits, or none was found in time; says
-            which.
+        InfeasibleError: there is no incumbent, and no plan fits.
+        TimeLimitError: there is no incumbent, and none was found in time.
     """
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
@@ -102,9 +102,11 @@ def exact_hybrid(
                 searches.append(search)
     best, bound = _deepened(problem, goal, best, searches, deadline)
     if best is None and bound < np.inf:
-        raise InfeasibleError(
+        least = f"{bound:.6g}" + (" device-seconds" if goal.name == "money" else " s")
+        raise TimeLimitError(
             f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan was found in "
-            f"{time_limit:g} s, which proves nothing; allow more seconds"
+            f"{time_limit:g} s, which proves nothing but that none takes less than {least}; allow "
+            "more seconds"
         )
     if best is None:
         raise _nothing_fits(problem, limits)
@@ -112,7 +114,7 @@ def exact_hybrid(
         best,
         among=FREE,
         method="exact-hybrid",
-        proven=bound >= best.length * (1 - SLACK),
+        proven=bound >= best.cost * (1 - SLACK),
         bound=bound,
         evaluations=sum(search.evaluations for search in searches),
         seconds=time.perf_counter() - begin,
@@ -122,10 +124,10 @@ def exact_hybrid(
 def _deepened(
     problem: Hybrid,
     goal: Objective,
-    best: HybridAnswer | None,
+    best: Answer | None,
     searches: list[HybridLabels],
     deadline: float,
-) -> tuple[HybridAnswer | None, float]:
+) -> tuple[Answer | None, float]:
     """Search all settings for plans within ever more of their lower bound.
 
     A search for plans that are little longer than its bound is quick, and the last one, which finds
@@ -142,14 +144,14 @@ def _deepened(
     least = min(bounds(), default=np.inf)
     for share in _SHARES:
         finished = True
-        own = np.inf if best is None else best.length * _weight(goal, best)
+        own = np.inf if best is None else best.cost * _weight(goal, best)
         target = min(own, least * (1 + share))
         for search in sorted(searches, key=lambda s: s.bound * weight[id(s)]):
             finished &= search.run(target / weight[id(search)], deadline)
             if search.stages is not None:
                 best = _answer(problem, search.setting, search.stages, search.upper)
                 target = search.upper * weight[id(search)]
-        own = np.inf if best is None else best.length * _weight(goal, best)
+        own = np.inf if best is None else best.cost * _weight(goal, best)
         if not finished or own <= target or time.perf_counter() > deadline:
             break
     if best is None:
@@ -166,7 +168,7 @@ def exact(
     constraints: Constraints | None = None,
     objective: Objective | None = None,
     time_limit: float | None = None,
-) -> HybridAnswer:
+) -> Answer:
     """Return the better of the best uniform plan, chunks included, and the best of free stages.
 
     Args:
@@ -177,6 +179,7 @@ def exact(
 
     Raises:
         InfeasibleError: no plan fits; says how many bytes the best uniform one lacks.
+        TimeLimitError: no uniform plan fits, and none of free stages was found in time.
     """
     begin = time.perf_counter()
     uniform, count = None, 0
@@ -190,11 +193,11 @@ def exact(
     notes = []
     if uniform is not None:
         goal = objective or Objective()
-        lengths = uniform.length * _weight(goal, uniform), free.length * _weight(goal, free)
+        lengths = uniform.cost * _weight(goal, uniform), free.cost * _weight(goal, free)
         gain = 1 - lengths[1] / lengths[0]
         notes.append(
             f"free stages gain {gain:.2%} over the best uniform plan, which takes "
-            f"{uniform.length:.4g} s"
+            f"{uniform.cost:.4g} s"
             if gain > SLACK
             else "no plan of free stages beats the best uniform plan"
             if free.proven
@@ -272,18 +275,18 @@ def _plan(problem: Hybrid, setting: Setting, stages: tuple[HybridStage, ...]) ->
 
 def _answer(
     problem: Hybrid, setting: Setting, stages: tuple[HybridStage, ...], length: float
-) -> HybridAnswer:
-    return HybridAnswer(problem, _plan(problem, setting, stages), length)
+) -> Answer:
+    return Answer(problem=problem, plan=_plan(problem, setting, stages), cost=length)
 
 
-def _upper(goal: Objective, best: HybridAnswer | None, setting: Setting) -> float:
+def _upper(goal: Objective, best: Answer | None, setting: Setting) -> float:
     """Seconds that a plan of a setting must stay below to be better than the best."""
     if best is None:
         return np.inf
-    return best.length * _weight(goal, best) / goal.weight(setting.devices)
+    return best.cost * _weight(goal, best) / goal.weight(setting.devices)
 
 
-def _weight(goal: Objective, answer: HybridAnswer) -> float:
+def _weight(goal: Objective, answer: Answer) -> float:
     """Factor of an answer's seconds in what is minimised."""
     return goal.weight(sum(stage.devices for stage in answer.plan.stages))
 

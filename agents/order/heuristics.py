@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from parenvs.agents.answer import OrderAnswer
+from parenvs.core.answer import Answer
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.order.problem import Order
 
@@ -16,7 +16,7 @@ BLOCK = 1024
 """Random orders that are judged together."""
 
 
-def by_rule(problem: Order, rule: str) -> OrderAnswer:
+def by_rule(problem: Order, rule: str) -> Answer:
     """Return an order by one of ``RULES``.
 
     ``pyramid`` has light micro-batches at both ends and the heaviest in the middle, the form of the
@@ -41,7 +41,7 @@ def by_rule(problem: Order, rule: str) -> OrderAnswer:
     return _answer(problem, orders[rule], rule, 1, begin)
 
 
-def neh(problem: Order) -> OrderAnswer:
+def neh(problem: Order) -> Answer:
     """Return the order of NEH: the heaviest first, each where the step of those so far is shortest.
 
     It judges ``M (M + 1) / 2 - 1`` orders (Nawaz, Enscore and Ham, Omega 11, 1983), most of them of
@@ -56,7 +56,7 @@ def neh(problem: Order) -> OrderAnswer:
     return _answer(problem, order, "neh", judged, begin)
 
 
-def random_order(problem: Order, judged: int, rng: np.random.Generator) -> OrderAnswer:
+def random_order(problem: Order, judged: int, rng: np.random.Generator) -> Answer:
     """Return the best of ``judged`` random orders."""
     begin = time.perf_counter()
     best, least = np.arange(problem.micro_batches), np.inf
@@ -75,7 +75,7 @@ def local_search(
     rng: np.random.Generator,
     start: np.ndarray | None = None,
     width: int = 1,
-) -> OrderAnswer:
+) -> Answer:
     """Return the order of a search by swaps and insertions.
 
     Each move swaps two positions or takes a micro-batch to another position, either as likely, and
@@ -89,7 +89,7 @@ def local_search(
         width: moves that are judged together, of which the best may be kept.
     """
     begin = time.perf_counter()
-    order = by_rule(problem, "pyramid").order if start is None else np.asarray(start)
+    order = np.array(by_rule(problem, "pyramid").plan.order if start is None else start)
     length, left = float(problem.length(order)), judged - 1
     while left > 0 and problem.micro_batches > 1:
         tried = np.array([_moved(order, rng) for _ in range(min(width, left))])
@@ -115,11 +115,14 @@ def _moved(order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return tried
 
 
-def _answer(
-    problem: Order, order: np.ndarray, method: str, judged: int, begin: float
-) -> OrderAnswer:
+def _answer(problem: Order, order: np.ndarray, method: str, judged: int, begin: float) -> Answer:
     """Return an order as an answer that proves nothing but the machine bound."""
-    return OrderAnswer(
-        problem, order, float(problem.length(order)), method=method, evaluations=judged,
-        bound=problem.bound_seconds, seconds=time.perf_counter() - begin,
-    )  # fmt: skip
+    return Answer(
+        problem=problem,
+        plan=problem.plan(order),
+        cost=float(problem.length(order)),
+        method=method,
+        bound=problem.bound_seconds,
+        evaluations=judged,
+        seconds=time.perf_counter() - begin,
+    )

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.answer import OrderAnswer
 from parenvs.agents.order import exact_order, heuristics
-from parenvs.agents.request import SECONDS, Request
+from parenvs.core.answer import Answer
+from parenvs.core.request import SECONDS, Request
 from parenvs.errors import ParenvsError
 from parenvs.tasks.order.problem import Order
 
@@ -61,7 +61,7 @@ class OrderRequest(Request):
         return f"p{self.problem.stages}-m{self.problem.micro_batches}"
 
 
-ORDER_PLANNERS: dict[str, Callable[[OrderRequest], OrderAnswer]] = {
+ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
     "exact": lambda r: exact_order(
         r.problem, SECONDS if r.time_limit is None else r.time_limit, r.seed
     ),

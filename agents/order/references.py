@@ -39,19 +39,19 @@ def reference_of(problem: Order) -> dict[str, Any]:
     """Compute the reference of a problem, as an object of JSON types (seconds)."""
     if problem.micro_batches <= FEW:
         answer = exact_order(problem)
-        found = {"bound": answer.bound, "length": answer.length, "proven": answer.proven}
-        order = answer.order
+        found = {"bound": answer.bound, "length": answer.cost, "proven": answer.proven}
+        order = answer.plan.order
     else:
-        starts = (None, neh(problem).order)
+        starts = (None, neh(problem).plan.order)
         answers = [
             local_search(problem, JUDGED, np.random.default_rng(k), start, WIDTH)
             for k, start in enumerate(starts)
         ]
-        best = min(answers, key=lambda answer: answer.length)
+        best = min(answers, key=lambda answer: answer.cost)
         bound = path_bound(problem)
-        found = {"bound": bound, "length": best.length, "proven": False}
-        order = best.order
-    return {"fingerprint": problem.fingerprint, **found, "order": order.tolist()}
+        found = {"bound": bound, "length": best.cost, "proven": False}
+        order = best.plan.order
+    return {"fingerprint": problem.fingerprint, **found, "order": list(order)}
 
 
 def fault_of(problem: Order, row: dict[str, Any]) -> str:

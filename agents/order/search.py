@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.answer import OrderAnswer
 from parenvs.agents.order.bounds import relaxed_bound
 from parenvs.agents.order.heuristics import local_search, neh
+from parenvs.core.answer import Answer
 from parenvs.tasks.order import formulas
 from parenvs.tasks.order.problem import Order
 
@@ -112,7 +112,7 @@ def exact_order(
     time_limit: float | None = None,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
-) -> OrderAnswer:
+) -> Answer:
     """Return an order that is proven optimal, or the best one within the time limit.
 
     Args:
@@ -126,8 +126,8 @@ def exact_order(
         ``relaxed_bound`` if it is higher.
     """
     begin = clock()
-    first = local_search(problem, START, np.random.default_rng(seed), neh(problem).order, 16)
-    best, length, judged = first.order, first.length, first.evaluations
+    first = local_search(problem, START, np.random.default_rng(seed), neh(problem).plan.order, 16)
+    best, length, judged = np.array(first.plan.order), first.cost, first.evaluations
     spare = None if time_limit is None else time_limit / 4
     floor = relaxed_bound(problem, spare).bound
     expansion = _Expansion(problem)
@@ -160,7 +160,13 @@ def exact_order(
     open_bounds = [float(nodes.bound.min()) for batches in levels for nodes in batches]
     bound = min(max(floor, min(open_bounds, default=length)), length)
     proven = bound >= length * (1 - CLOSE)
-    return OrderAnswer(
-        problem, best, length, method="exact", proven=proven, bound=length if proven else bound,
-        evaluations=judged, seconds=clock() - begin,
-    )  # fmt: skip
+    return Answer(
+        problem=problem,
+        plan=problem.plan(best),
+        cost=length,
+        method="exact",
+        proven=proven,
+        bound=length if proven else bound,
+        evaluations=judged,
+        seconds=clock() - begin,
+    )

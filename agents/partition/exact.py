@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.answer import PartitionAnswer
-from parenvs.errors import InfeasibleError
+from parenvs.core.answer import Answer
+from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.partition.problem import Partitioning
 
 _ROUNDS = 200
@@ -22,7 +22,7 @@ _TOLERANCE = 1.0
 
 def exact_partition(
     problem: Partitioning, memory_limit: float | None = None, scope: str | None = None
-) -> PartitionAnswer:
+) -> Answer:
     """The partition of the highest return of a problem's reward, with its proof.
 
     The memory limit holds at every instruction. There are tens of thousands of them, so a limit
@@ -36,6 +36,7 @@ def exact_partition(
 
     Raises:
         InfeasibleError: no partition keeps the memory limit; says by how much the best one misses.
+        TimeLimitError: the limit was not kept after many rounds.
     """
     begin = time.perf_counter()
     memory_limit = problem.step.limit if memory_limit is None else memory_limit
@@ -54,12 +55,15 @@ def exact_partition(
             break
         program.limit_memory(memory.at, memory_limit, chosen)
     else:
-        raise InfeasibleError(f"no partition within memory after {_ROUNDS} rounds")
+        raise TimeLimitError(
+            f"{problem.instance}: no partition within memory after {_ROUNDS} rounds, which proves "
+            f"nothing but that none returns more than {base_return + bound:.6g}"
+        )
     value = float(problem.value(chosen))
-    return PartitionAnswer(
-        problem,
-        chosen,
-        value,
+    return Answer(
+        problem=problem,
+        plan=problem.plan(chosen, scope),
+        cost=problem.cost(chosen),
         method="exact",
         proven=True,
         bound=max(base_return + bound, value),  # the solver's bound is rounded
@@ -171,6 +175,6 @@ def _least_memory(problem: Partitioning, classes: np.ndarray, limit: float) -> s
     )
 
 
-def best_of_game(game: Any, row: int) -> PartitionAnswer:
+def best_of_game(game: Any, row: int) -> Answer:
     """Return the best plan of the problem of an episode; see ``Game.exact``."""
     return exact_partition(game.problem(row))

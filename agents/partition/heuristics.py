@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from parenvs.agents.answer import PartitionAnswer
-from parenvs.errors import InfeasibleError
+from parenvs.core.answer import Answer
+from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.partition.explain import Explainer
 from parenvs.tasks.partition.megatron import megatron_classes
 from parenvs.tasks.partition.problem import Partitioning
@@ -17,12 +17,12 @@ from parenvs.tasks.partition.space import PartitionSpace
 _BATCH = 4096  # episodes drawn at once
 
 
-def replicate(space: PartitionSpace) -> PartitionAnswer:
+def replicate(space: PartitionSpace) -> Answer:
     """The plan that partitions nothing: every device does all the work."""
     return _answer(space, np.zeros(len(space.problem.classes), dtype=bool), "replicate")
 
 
-def partition_all(space: PartitionSpace) -> PartitionAnswer:
+def partition_all(space: PartitionSpace) -> Answer:
     """The plan of the constant action 1: partition each class that the environment asks for.
 
     The environment asks for the classes in order, except for those that conflict with a class that
@@ -36,7 +36,7 @@ def partition_all(space: PartitionSpace) -> PartitionAnswer:
     return _answer(space, space.chosen(actions), "ones")
 
 
-def greedy(space: PartitionSpace) -> PartitionAnswer:
+def greedy(space: PartitionSpace) -> Answer:
     """Partition the class of the highest return per class that this rules out, until none is left.
 
     This is the rule GWMIN for weighted independent sets (Sakai, Togasaki, Yamazaki, Discrete
@@ -67,13 +67,11 @@ def random_episodes(space: PartitionSpace, episodes: int, rng: np.random.Generat
     return actions == 1
 
 
-def random_search(
-    space: PartitionSpace, evaluations: int, rng: np.random.Generator
-) -> PartitionAnswer:
+def random_search(space: PartitionSpace, evaluations: int, rng: np.random.Generator) -> Answer:
     """The best of ``evaluations`` random episodes.
 
     Raises:
-        InfeasibleError: none of them keeps to the problem's limit of memory.
+        TimeLimitError: none of them keeps to the problem's limit of memory.
     """
     begin = time.perf_counter()
     best: tuple[float, np.ndarray] | None = None
@@ -84,7 +82,7 @@ def random_search(
         if found is not None and (best is None or found[0] > best[0]):
             best = found
     if best is None:
-        raise InfeasibleError(
+        raise TimeLimitError(
             f"random: none of {evaluations:,} plans of {space.problem.graph.name} keeps to "
             f"{space.problem.memory_limit:,.0f} bytes on a device; give it more --steps"
         )
@@ -114,7 +112,7 @@ def best_fitting(problem: Partitioning, chosen: np.ndarray) -> tuple[float, np.n
     return None
 
 
-def data_parallel(space: PartitionSpace) -> PartitionAnswer:
+def data_parallel(space: PartitionSpace) -> Answer:
     """The plan that splits the first dimension of every batch input, and nothing else.
 
     Raises:
@@ -131,7 +129,7 @@ def data_parallel(space: PartitionSpace) -> PartitionAnswer:
     return _answer(space, chosen, "data-parallel")
 
 
-def expert(space: PartitionSpace) -> PartitionAnswer:
+def expert(space: PartitionSpace) -> Answer:
     """The plan of Megatron for a transformer; for other networks, a chain of dense layers split.
 
     Blocks are found in the data flow, see ``parenvs.tasks.partition.megatron``. The hidden dimension
@@ -160,13 +158,13 @@ def _answer(
     method: str,
     evaluations: int = 1,
     begin: float | None = None,
-) -> PartitionAnswer:
+) -> Answer:
     """The plan as an answer; ``begin`` is the ``time.perf_counter()`` of the start, if measured."""
     now = time.perf_counter()
-    return PartitionAnswer(
-        space.problem,
-        chosen,
-        float(space.problem.value(chosen)),
+    return Answer(
+        problem=space.problem,
+        plan=space.problem.plan(chosen),
+        cost=space.problem.cost(chosen),
         method=method,
         evaluations=evaluations,
         seconds=0.0 if begin is None else now - begin,

@@ -30,7 +30,7 @@ from parenvs.cluster import Cluster
 from parenvs.datasets.partition.problems import build, members, row_of
 from parenvs.datasets.references import PARTITIONS, Row, read, write
 from parenvs.datasets.set_commands import command_line, read_options
-from parenvs.errors import InfeasibleError, ParenvsError, printable
+from parenvs.errors import NO_PLAN, ParenvsError, printable
 from parenvs.instances import load_graph
 from parenvs.shipped import PARTITION_SETS, manifest
 from parenvs.tasks.partition.drawn.files import SetRow, save_set
@@ -130,7 +130,7 @@ def reference_of(problem: Partitioning) -> Row:
     return {
         "fingerprint": problem.graph.fingerprint,
         "replicated": replicated,
-        "length": float(problem.step_seconds(best.chosen)),
+        "length": float(problem.step_seconds(best.report.chosen)),
         "bound": (1.0 - best.bound) * replicated,
         "proven": best.proven,
         "ones": partition_all(PartitionSpace.of(problem)).value,
@@ -144,7 +144,7 @@ def suits(problem: Partitioning, strict: bool = False) -> Row | None:
         problem: the problem.
         strict: whether to refuse those whose replicated step fits.
     """
-    free = float(problem.returns.value(exact_partition(problem, np.inf).chosen))
+    free = float(problem.returns.value(exact_partition(problem, np.inf).report.chosen))
     chosen = partition_all(PartitionSpace.of(problem)).chosen
     ones = float(problem.returns.value(chosen))
     if free < LEAST_RETURN or (ones >= (1.0 - LEAST_LOSS) * free and problem.fits(chosen)):
@@ -159,7 +159,7 @@ def suits(problem: Partitioning, strict: bool = False) -> Row | None:
         return None  # the solver takes long to find that out
     try:
         row = reference_of(problem)
-    except InfeasibleError:
+    except NO_PLAN:
         return None
     best = 1.0 - row["length"] / row["replicated"]
     is_lost = row["ones"] < (1.0 - LEAST_LOSS) * best

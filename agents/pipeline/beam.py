@@ -6,17 +6,17 @@ import time
 
 import numpy as np
 
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.learning.pretrained.features import lookahead
 from parenvs.agents.learning.pretrained.policy import Episodes
 from parenvs.agents.learning.pretrained.situation import Situation
+from parenvs.core.answer import Answer
 from parenvs.tasks.pipeline.points import POINTS, UNITS, PointSpace
 
 WIDTH = 16
 """Default number of beginnings that stay."""
 
 
-def beam(space: PointSpace, width: int = WIDTH) -> PipelineAnswer:
+def beam(space: PointSpace, width: int = WIDTH) -> Answer:
     """The shortest plan that a beam search finds; it fits the memory.
 
     A beginning is the first cuts of a plan. Beginnings are compared by ``lookahead``, an estimate
@@ -51,8 +51,13 @@ def beam(space: PointSpace, width: int = WIDTH) -> PipelineAnswer:
     plan = space.plan(cuts[best, :last], units[best, :last])
     length = float(space.pipeline.length(*plan))
     seconds = time.perf_counter() - begin
-    return PipelineAnswer(
-        space.pipeline, *plan, length, method="beam", evaluations=evaluations, seconds=seconds
+    return Answer(
+        problem=space.pipeline,
+        plan=space.pipeline.plan(*plan),
+        cost=length,
+        method="beam",
+        evaluations=evaluations,
+        seconds=seconds,
     )
 
 

@@ -9,13 +9,14 @@ bytes the best plan lacks.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.pipeline.label_search import LabelSearch, Targets
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned, plan_within
 from parenvs.agents.pipeline.local_search import improve, usable
+from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import Cuts, CutSpace
 from parenvs.tasks.pipeline.points import coarse_pivots, distinct_pivots
@@ -26,7 +27,7 @@ _COARSE_SECONDS = (2.0, 5.0, 10.0)  # time limits of the searches over them
 _MANY = 200  # fewest pivots for which the bounds of ``Prefixes`` repay their cost
 
 
-def exact_pruned(space: CutSpace) -> PipelineAnswer:
+def exact_pruned(space: CutSpace) -> Answer:
     """The shortest plan that ``space`` admits and that fits the memory, with proof.
 
     Raises:
@@ -37,7 +38,8 @@ def exact_pruned(space: CutSpace) -> PipelineAnswer:
     search.run()
     if search.best is None:
         raise infeasible(space.pipeline, least_excess_pruned(space).excess_bytes)
-    return answer_of(space.pipeline, search.best, "exact-pruned", search.evaluations, begin)
+    found = answer_of(space.pipeline, search.best, "exact-pruned", search.evaluations, begin)
+    return replace(found, among="pruned candidates")
 
 
 def pruned_targets(space: CutSpace) -> Targets:
@@ -53,9 +55,9 @@ def pruned_targets(space: CutSpace) -> Targets:
 
 def exact_full(
     pipeline: Pipeline,
-    incumbent: PipelineAnswer | None = None,
+    incumbent: Answer | None = None,
     time_limit: float | None = None,
-) -> PipelineAnswer:
+) -> Answer:
     """The shortest plan over all pivots and all device cuts that fits the memory.
 
     Args:
@@ -101,7 +103,7 @@ def exact_full(
     return answer_of(pipeline, best, "exact-full", evaluations, begin, bound)
 
 
-def one_stage(pipeline: Pipeline) -> PipelineAnswer:
+def one_stage(pipeline: Pipeline) -> Answer:
     """The only plan of one stage: all pivots on all devices.
 
     Raises:
@@ -146,15 +148,14 @@ def answer_of(
     evaluations: int,
     begin: float,
     bound: float | None = None,
-) -> PipelineAnswer:
+) -> Answer:
     """The plan as an answer; without ``bound`` the plan counts as proven."""
     cuts, device_cuts = (np.asarray(places, dtype=np.int64) for places in plan)
     length = float(pipeline.length(cuts, device_cuts))
-    return PipelineAnswer(
-        pipeline,
-        cuts,
-        device_cuts,
-        length,
+    return Answer(
+        problem=pipeline,
+        plan=pipeline.plan(cuts, device_cuts),
+        cost=length,
         method=method,
         proven=bound is None,
         bound=length if bound is None else min(bound, length),

@@ -6,14 +6,14 @@ import time
 
 import numpy as np
 
-from parenvs.agents.answer import PipelineAnswer
+from parenvs.core.answer import Answer
 from parenvs.tasks.pipeline.cuts import CutSpace
 from parenvs.tasks.pipeline.problem import Pipeline, check_stages
 
 _BATCH = 4096  # episodes drawn at once
 
 
-def even_cut(pipeline: Pipeline) -> PipelineAnswer:
+def even_cut(pipeline: Pipeline) -> Answer:
     """Equal shares of devices and of forward plus backward seconds, as GPipe (arXiv 1811.06965).
 
     Device cut k is ``round(k D / S)``; cut k is the pivot nearest to k/S of all seconds, moved as
@@ -39,7 +39,7 @@ def even_cut(pipeline: Pipeline) -> PipelineAnswer:
     return _answer(pipeline, np.array(cuts, dtype=np.int64), device_cuts, "even-cut", 1, begin)
 
 
-def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -> PipelineAnswer:
+def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -> Answer:
     """The shortest plan of ``evaluations`` random episodes that fits the memory.
 
     If none fits, it is the plan that exceeds the memory least.
@@ -85,13 +85,12 @@ def _answer(
     method: str,
     evaluations: int,
     begin: float,
-) -> PipelineAnswer:
+) -> Answer:
     """The plan as an answer; ``begin`` is the ``time.perf_counter()`` of the start."""
-    return PipelineAnswer(
-        pipeline,
-        np.asarray(cuts, dtype=np.int64),
-        np.asarray(device_cuts, dtype=np.int64),
-        float(pipeline.length(cuts, device_cuts)),
+    return Answer(
+        problem=pipeline,
+        plan=pipeline.plan(cuts, device_cuts),
+        cost=float(pipeline.length(cuts, device_cuts)),
         method=method,
         evaluations=evaluations,
         seconds=time.perf_counter() - begin,

@@ -6,9 +6,10 @@ import time
 
 import numpy as np
 
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.pipeline.bounds import SLACK
+from parenvs.core.answer import Answer
 from parenvs.tasks.pipeline.cuts import Cuts
+from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline
 
 GRID = 200_000
@@ -70,11 +71,16 @@ def improve(
     return ends[1:-1], edges[1:-1]
 
 
-def usable(pipeline: Pipeline, stages: int, incumbent: PipelineAnswer | None) -> Cuts | None:
+def cuts_of(plan: PipelinePlan) -> Cuts:
+    """(S-1,) int64 cuts and device cuts of a plan."""
+    return np.array(plan.cuts, dtype=np.int64), np.array(plan.device_cuts, dtype=np.int64)
+
+
+def usable(pipeline: Pipeline, stages: int, incumbent: Answer | None) -> Cuts | None:
     """The plan of ``incumbent`` if it has ``stages`` stages, is legal and fits the memory."""
-    if incumbent is None or len(incumbent.cuts) != stages - 1:
+    if incumbent is None or len(incumbent.plan.cuts) != stages - 1:
         return None
-    cuts, device_cuts = np.asarray(incumbent.cuts), np.asarray(incumbent.device_cuts)
+    cuts, device_cuts = cuts_of(incumbent.plan)
     ends = np.concatenate([[0], cuts, [len(pipeline.profile)]])
     edges = np.concatenate([[0], device_cuts, [pipeline.cluster.devices]])
     legal = (np.diff(ends) > 0).all() and (np.diff(edges) > 0).all()

@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.pipeline.heuristics import even_cut
+from parenvs.agents.pipeline.local_search import cuts_of
 from parenvs.cluster import group_bandwidth, same_server
+from parenvs.core.answer import Answer
 from parenvs.tasks.pipeline.problem import Pipeline, check_stages
 from parenvs.tasks.pipeline.profile import StageProfile
 from parenvs.tasks.pipeline.ranges import RangeTable
@@ -87,7 +88,7 @@ def pipedream_objective(profile: StageProfile, devices: int, bandwidth: float) -
     return Steady(float(best[-1][-1]), data_parallel, tuple(cuts), tuple(machines))
 
 
-def pipedream(pipeline: Pipeline) -> PipelineAnswer:
+def pipedream(pipeline: Pipeline) -> Answer:
     """The plan of exactly S stages on all devices that is best by PipeDream's objective.
 
     Groups and links have the cluster's bandwidth. The plan may break the memory limit, which is
@@ -105,7 +106,7 @@ def pipedream(pipeline: Pipeline) -> PipelineAnswer:
     seconds, evaluations = pipeline.seconds_sum, 0
     even = even_cut(pipeline)
     # Rounding must not cut off a plan that is exactly as good.
-    upper = _objective(pipeline, even.cuts, even.device_cuts) * (1 + 1e-9)
+    upper = _objective(pipeline, *cuts_of(even.plan)) * (1 + 1e-9)
     # value[a, inside]: seconds of the best prefix that ends before each pivot and before device a,
     # its last group inside one server or not; the link to the next group depends on nothing else.
     value = np.full((devices + 1, 2, n + 1), np.inf)
@@ -152,10 +153,14 @@ def pipedream(pipeline: Pipeline) -> PipelineAnswer:
     cuts, device_cuts = np.array(bounds[-2::-1], dtype=np.int64).T.copy()
     length = float(pipeline.length(cuts, device_cuts))
     spent = time.perf_counter() - begin
-    return PipelineAnswer(
-        pipeline, cuts, device_cuts, length,
-        method="pipedream", evaluations=evaluations, seconds=spent,
-    )  # fmt: skip
+    return Answer(
+        problem=pipeline,
+        plan=pipeline.plan(cuts, device_cuts),
+        cost=length,
+        method="pipedream",
+        evaluations=evaluations,
+        seconds=spent,
+    )
 
 
 def _objective(pipeline: Pipeline, cuts: np.ndarray, device_cuts: np.ndarray) -> float:

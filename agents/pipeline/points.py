@@ -14,14 +14,16 @@ import time
 
 import numpy as np
 
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.pipeline.local_search import improve, usable
 from parenvs.agents.pipeline.point_search import PointSearch, SpaceTables
+from parenvs.core.answer import Answer
 from parenvs.tasks.pipeline.cuts import Cuts
 from parenvs.tasks.pipeline.points import PointSpace, coarse_pivots
 
 PointCuts = tuple[np.ndarray, np.ndarray]
 """(S-1,) points and (S-1,) units of the cuts of a plan."""
+AMONG = "128 points and 64 units"
+"""The plans over which proofs hold, in words."""
 _ROUNDS = 3  # rounds of each local search
 _STEPS = ((16, 0, 1_000_000), (0, 0, 150_000), (0, 16, 300_000), (0, 32, 1_000_000))
 """Of each step: the number of points (0: all), the blocks of ``Prefixes`` (0: without), and the
@@ -33,8 +35,8 @@ _CHEAP = 4  # ``few_points`` takes one point in ``_CHEAP`` where the fewest byte
 
 
 def exact_points(
-    space: PointSpace, incumbent: PipelineAnswer | None = None, time_limit: float | None = None
-) -> PipelineAnswer:
+    space: PointSpace, incumbent: Answer | None = None, time_limit: float | None = None
+) -> Answer:
     """The shortest plan of ``space``, with proof.
 
     Args:
@@ -48,11 +50,11 @@ def exact_points(
     run.start(incumbent)
     proven = run.steps() or run.refine()
     cuts, device_cuts = space.plan(*run.best)
-    return PipelineAnswer(
-        space.pipeline,
-        cuts,
-        device_cuts,
-        run.upper,
+    return Answer(
+        problem=space.pipeline,
+        plan=space.pipeline.plan(cuts, device_cuts),
+        cost=run.upper,
+        among=AMONG,
         method="exact-points",
         proven=proven,
         bound=run.upper if proven else min(run.bound, run.upper),
@@ -115,7 +117,7 @@ class _Run:
         self.bound, self.evaluations = space.pipeline.bubble_free, 0
         self._tables = SpaceTables(space)
 
-    def start(self, incumbent: PipelineAnswer | None) -> None:
+    def start(self, incumbent: Answer | None) -> None:
         """Begin with a local search around the shorter of the even plan and the incumbent."""
         space = self.space
         plan_of_incumbent = usable(space.pipeline, space.stages, incumbent)

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.pipeline.bounds import SLACK, least_length
 from parenvs.agents.pipeline.exact import answer_of, infeasible, one_stage, search_pivots
 from parenvs.agents.pipeline.least_memory import least_excess, plan_within
-from parenvs.agents.pipeline.local_search import improve
+from parenvs.agents.pipeline.local_search import cuts_of, improve
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.cluster import Cluster
+from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import Cuts
 from parenvs.tasks.pipeline.points import PointSpace, coarse_pivots, distinct_pivots
@@ -107,7 +107,7 @@ class Choice:
         devices: devices of the problem's cluster.
     """
 
-    answer: PipelineAnswer
+    answer: Answer
     tried: tuple[Tried, ...]
     fewest: int
     devices: int
@@ -286,7 +286,7 @@ class _Run:
         except InfeasibleError:
             return
         self.evaluations += 1
-        self._keep(trial, (answer.cuts, answer.device_cuts))
+        self._keep(trial, cuts_of(answer.plan))
 
     def _within(self, cluster: Cluster) -> Iterator[Trial]:
         """The shapes of two stages and more on a cluster; the first that is out is the last."""
@@ -323,7 +323,7 @@ class _Run:
             return
         answer = exact_points(space, time_limit=_POINT_SECONDS)
         self.evaluations += answer.evaluations
-        self._keep(trial, (answer.cuts, answer.device_cuts))
+        self._keep(trial, cuts_of(answer.plan))
 
     def _search_coarse(self, trial: Trial, upper: float, end: float) -> None:
         """Look for a plan shorter than ``upper`` over few pivots, and improve it."""

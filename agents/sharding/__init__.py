@@ -1,5 +1,5 @@
 """Solver of IOPDDL problems: a bound by messages, plans by moves over trees, proofs by HiGHS."""
 
-from parenvs.agents.sharding.solve import ShardingAnswer, solve_iopddl
+from parenvs.agents.sharding.solve import Answer, solve_iopddl
 
-__all__ = ["ShardingAnswer", "solve_iopddl"]
+__all__ = ["Answer", "solve_iopddl"]

@@ -37,7 +37,7 @@ def reference_of(problem: Sharding) -> dict[str, Any]:
         "length": int(answer.cost),
         "bound": min(float(answer.bound or 0.0), float(answer.cost)),
         "proven": answer.proven,
-        "strategies": answer.strategies.tolist(),
+        "strategies": list(answer.plan.strategies),
     }
 
 

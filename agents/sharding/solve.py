@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from parenvs.agents.answer import Answer
 from parenvs.agents.sharding.compiled import COMPILED
 from parenvs.agents.sharding.search import Clock, Search, Status, silent
-from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.sharding.plan import ShardingPlan
-from parenvs.tasks.sharding.problem import Sharding, ShardingReport
+from parenvs.core.answer import Answer
+from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
+from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.reduction import reduce
 
 SECONDS = 60.0
 """Default time limit."""
-
-
-@dataclass(frozen=True, eq=False)
-class ShardingAnswer(Answer):
-    """Strategies of an IOPDDL problem.
-
-    Attributes:
-        problem: the problem.
-        strategies: (n,) strategy of each node.
-        cost: exact cost of them.
-    """
-
-    problem: Sharding
-    strategies: np.ndarray
-    cost: int
-
-    @cached_property
-    def plan(self) -> ShardingPlan:
-        """The plan, which can be saved."""
-        return self.problem.plan(self.strategies)
-
-    @cached_property
-    def report(self) -> ShardingReport:
-        """The judge's report on the plan, with the bound that was proved."""
-        return self.problem.report(self.plan).certified(self)
 
 
 def solve_iopddl(
@@ -53,7 +25,7 @@ def solve_iopddl(
     processor: bool = False,
     tell: Callable[[Status], None] = silent,
     threads: int = 1,
-) -> ShardingAnswer:
+) -> Answer:
     """Search for the cheapest legal plan, and prove how cheap a plan can be.
 
     The problem is reduced first; what is done with the rest follows from its size and from what
@@ -70,7 +42,8 @@ def solve_iopddl(
             a thread beside them.
 
     Raises:
-        InfeasibleError: no plan keeps the limit without a forbidden cost, or none was found.
+        InfeasibleError: no plan keeps the limit without a forbidden cost.
+        TimeLimitError: none was found in time.
         ParenvsError: neither seconds nor steps are given, the costs are too large, or seconds of
             the process are asked for with several threads, which would share them.
     """
@@ -102,23 +75,27 @@ def solve_iopddl(
         search = Search(reduced, clock, seed, tell, threads)
         search.run()
         search.say("end", force=True)
+        if search.chosen is None and search.bound == np.inf:
+            raise InfeasibleError(f"{problem.name}: no plan is legal")
         if search.chosen is None:
-            raise InfeasibleError(
-                f"{problem.name}: no legal plan was found in {clock.spent:.0f} s; give it more "
-                "time (there may be none)"
+            least = search.whole_bound() + reduced.constant
+            known = f"none costs less than {least:,}, and " if np.isfinite(search.bound) else ""
+            raise TimeLimitError(
+                f"{problem.name}: no legal plan was found in {clock.spent:.0f} s; {known}there may "
+                "be none; give it more time"
             )
         chosen, rounds = search.chosen, clock.round
         bound = search.whole_bound() + reduced.constant
     strategies = reduced.lift(chosen)
     cost = problem.cost(strategies)
-    return ShardingAnswer(
+    return Answer(
+        problem=problem,
+        plan=problem.plan(strategies),
+        cost=cost,
         method="iopddl",
         proven=bound >= cost,
         bound=float(bound),
         evaluations=rounds,
         seconds=clock.spent,
         notes=notes,
-        problem=problem,
-        strategies=strategies,
-        cost=cost,
     )

@@ -37,6 +37,7 @@ from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one
 from parenvs.files import replacing
 from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.instances import data_folder
+from parenvs.tasks.pipeline.problem import Pipeline
 
 MODULE = "parenvs.datasets.pipeline.sets"
 SEED = 2007
@@ -101,6 +102,11 @@ def find(name: str) -> DrawnProblem:
         f"unknown problem {name!r}{did_you_mean(name, known)}; {set_name} holds {len(known)}, from "
         f"{min(known)} to {max(known)}"
     )
+
+
+def pipeline_of(name: str) -> Pipeline:
+    """Return the pipeline of a problem of a shipped set, see ``find``."""
+    return find(name).pipeline
 
 
 def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> None:

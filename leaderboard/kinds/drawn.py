@@ -80,9 +80,9 @@ class DrawnHybrid(_Drawn, HybridProblem):
         """See ``TaskProblem.solved``: the exact search; its bound holds for all plans."""
         target: Hybrid = self.target
         answer = exact_or_uneven(target, seconds)
-        bound = min(target.kernel_bound_seconds, answer.length)
+        bound = min(target.kernel_bound_seconds, answer.cost)
         among = answer.among if answer.proven else ""
-        return _reference(answer.length, bound, answer.method, among, self.bounded_by)
+        return _reference(answer.cost, bound, answer.method, among, self.bounded_by)
 
 
 class DrawnOrder(_Drawn, OrderProblem):
@@ -97,12 +97,12 @@ class DrawnOrder(_Drawn, OrderProblem):
         target: Order = self.target
         if target.micro_batches <= 8:
             answer = exact_order(target, seconds, 0)
-            length = float(target.length(answer.order))
+            length = answer.cost
             if answer.proven:
                 return Reference(length, length, OPTIMAL, "branch and bound")
             return _reference(length, target.bound_seconds, "branch and bound")
         found = heuristics.local_search(target, JUDGED, np.random.default_rng(0))
-        length = float(target.length(found.order))
+        length = found.cost
         return _reference(length, target.bound_seconds, f"local search of {JUDGED:,} orders")
 
 

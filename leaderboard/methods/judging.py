@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from parenvs.errors import InfeasibleError
+from parenvs.errors import NO_PLAN
 from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.kinds import DRAWN
 from parenvs.leaderboard.kinds.drawn import SECONDS, count, drawn
@@ -33,7 +33,7 @@ def drawn_task(name: str, seed: int, problems: int = 0) -> Task:
         problem = drawn(name, seed, number)
         try:
             reference = problem.solved(SECONDS)
-        except InfeasibleError:  # draws fit the memory, but a search may find nothing in time
+        except NO_PLAN:  # draws fit the memory, but a search may find nothing in time
             continue
         solved[problem.name] = replace(problem, reference=reference, trivial=problem.trivial_cost())
     return Task(name, **DRAWN[name].fields(), problems=solved)

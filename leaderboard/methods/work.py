@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from parenvs.errors import InfeasibleError
+from parenvs.errors import NO_PLAN
 from parenvs.leaderboard.kinds.drawn import drawn
 from parenvs.leaderboard.sandbox.child import SOURCE
 
@@ -34,7 +34,7 @@ def planned(job: dict[str, Any]) -> Any:
         raise TypeError(f"{SOURCE} has no function {FUNCTION}(problem)")
     try:
         plan = function(problem)
-    except InfeasibleError:
+    except NO_PLAN:
         return None
     if isinstance(plan, dict):
         return plan

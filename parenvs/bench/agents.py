@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from parenvs.bench.problems import TASKS, BenchProblem, random_value
+from parenvs.core.judge import OPTIMAL
 from parenvs.core.plan import ILLEGAL
-from parenvs.judging import OPTIMAL
 from parenvs.machine import cores, counted, processor
 
 _KEY = ("agent", "problem", "seed", "settings_hash")

@@ -131,7 +131,7 @@ def random_value(problem: BenchProblem, episodes: int, seed: int) -> float:
     if isinstance(space, PartitionSpace):
         return partition_heuristics.random_search(space, episodes, rng).value
     answer = heuristics.random_search(space, episodes, rng)
-    return float(space.pipeline.values(answer.cuts, answer.device_cuts))
+    return answer.value
 
 
 def _problem(task: str, setting: str, kwargs: dict[str, Any]) -> BenchProblem:

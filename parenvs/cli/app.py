@@ -95,8 +95,10 @@ def _main(
 def list_() -> None:
     """List shipped instances, clusters, environments and agents."""
     from parenvs.agents.elastic.rules import RULES
+    from parenvs.agents.hybrid.planners import HYBRID_PLANNERS
     from parenvs.agents.order.planners import ORDER_PLANNERS
-    from parenvs.agents.planners import HYBRID_PLANNERS, PARTITION_PLANNERS, PIPELINE_PLANNERS
+    from parenvs.agents.partition.planners import PARTITION_PLANNERS
+    from parenvs.agents.pipeline.planners import PIPELINE_PLANNERS
     from parenvs.datasets.sharding import drawing as intra_op
     from parenvs.shipped import ELASTIC_SETS, ORDER_SETS, PARTITION_SETS, TRACES, shapes
 
@@ -138,7 +140,8 @@ def show(
     micro_batch: MicroBatch = None,
 ) -> None:
     """Show a graph or profile: its inputs, its chain on a cluster, and its dimension classes."""
-    from parenvs.instances import load_partitioning, problem
+    from parenvs.core.problem import problem
+    from parenvs.instances import load_partitioning
     from parenvs.tasks.pipeline.problem import stages_on
 
     model = _model(instance, arguments, variables, batch, frozen)
@@ -235,7 +238,7 @@ def explain(
     Of an instance: what is tied together, what blocks what, and what excludes what. Of a hybrid
     plan: what other values on each axis would cost.
     """
-    from parenvs.instances import problem
+    from parenvs.core.problem import problem
     from parenvs.tasks.hybrid.report import HybridReport
     from parenvs.tasks.partition.plan import PartitionPlan
     from parenvs.tasks.partition.problem import PartitionReport
@@ -366,9 +369,9 @@ def _model(
 
 def _judged(file: Path, model: Model) -> Any:
     """Judge a plan file on the model, or on its own instance if the model names none."""
+    from parenvs.core.judge import judge
     from parenvs.core.plan_files import load_plan
     from parenvs.instances import load_graph, load_model, load_profile
-    from parenvs.judging import judge
     from parenvs.shipped import load_ordering
     from parenvs.tasks.hybrid.plan import HybridPlan
     from parenvs.tasks.order.plan import OrderPlan

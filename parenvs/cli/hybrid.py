@@ -14,7 +14,7 @@ from parenvs.view.words import duration
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parenvs.agents.planners import HybridRequest
+    from parenvs.agents.hybrid.planners import HybridRequest
 
 _PANEL = "Hybrid plans"
 Stack = Annotated[

@@ -74,7 +74,8 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
     bool, typer.Option("--reduced", help="Reduce it, and show what is left.")
 ] = False) -> None:  # fmt: skip
     """Show a problem's sizes; what is left of it after the exact reduction."""
-    from parenvs.tasks.sharding import known, reduce, store
+    from parenvs.tasks.sharding import known, store
+    from parenvs.tasks.sharding.reduction import reduce
 
     problem = store.find(target)
     sizes = problem.sizes
@@ -174,7 +175,8 @@ def judge(
 ) -> None:
     """Judge a plan in exact integers, as the contest does. Exit status 2 if it is illegal."""
     from parenvs.core.plan_files import load_plan
-    from parenvs.tasks.sharding import load_strategies, store
+    from parenvs.tasks.sharding import store
+    from parenvs.tasks.sharding.files import load_strategies
     from parenvs.tasks.sharding.plan import ShardingPlan
 
     if target is None:
@@ -206,8 +208,8 @@ def export(
     problem is read back and written as a partition plan.
     """
     from parenvs.instances import load_partitioning
-    from parenvs.tasks.sharding import load_strategies, save_iopddl
     from parenvs.tasks.sharding.exchange import Exchange
+    from parenvs.tasks.sharding.files import load_strategies, save_iopddl
 
     suffixes = (".json",) if answer else (".json", ".json.gz")
     if not path.name.endswith(suffixes):

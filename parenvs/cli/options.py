@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.agents.names import STEPS
 from parenvs.cli import hybrid
 from parenvs.cli.model import Model, reading
 from parenvs.cluster import Cluster
 from parenvs.core.plan import remedy
+from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError
-from parenvs.instances import PURE_TASKS as TASKS
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.order.plan import OrderPlan
+from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.partition.step import DEVICE
 from parenvs.tasks.pipeline.plan import PipelinePlan
 
 if TYPE_CHECKING:
-    from parenvs.agents.planners import Request
+    from parenvs.core.request import Request
 
 Instance = Annotated[
     str,
@@ -44,6 +44,8 @@ Batch = Annotated[
     list[str] | None, typer.Option(help="The same: inputs whose first dimension is the batch.")
 ]
 Frozen = Annotated[list[str] | None, typer.Option(help="The same: weights that are not trained.")]
+TASKS = (PipelinePlan.task, PartitionPlan.task)
+"""Tasks of graphs that plan one axis, whose agents train on one problem."""
 _KNOWN = ", ".join(TASKS)
 DRAWN = ("pipeline-plan", "hybrid", "hetero", "order", "partition-plan", "sharding")
 """Tasks of ``train`` that need no model: by default problems are drawn."""
@@ -188,7 +190,8 @@ def read_request(
         check_range("--micro-batch", micro_batch, 1)
     check_range("--seed", seed, 0)
     from parenvs.agents.planners import request_of
-    from parenvs.instances import PARTITION_OPTIONS, PIPELINE_OPTIONS, problem
+    from parenvs.core.problem import problem
+    from parenvs.core.registry import TASKS as REGISTRY
 
     hybrid_options = given(
         tp=tp, dp=dp, chunks=chunks, context=context, expert=expert, zero=zero,
@@ -222,7 +225,7 @@ def read_request(
         )
         model.tell()
         planned = problem(
-            instance, cluster, task, precision, batch=hybrid.samples_of(batch),
+            instance, cluster, task, precision=precision, batch=hybrid.samples_of(batch),
             **given(stack=stack), **model.options,
         )  # fmt: skip
         options = given(time_limit=time_limit)
@@ -251,9 +254,8 @@ def read_request(
         reward=reward,
         memory_limit=None if memory_limit is None else _limit(memory_limit),
     )
-    allowed = PIPELINE_OPTIONS if is_pipeline else PARTITION_OPTIONS
     for name in problem_options if task in TASKS else ():  # problem() refuses unknown tasks
-        if name not in allowed:
+        if name not in REGISTRY[task].option_names:
             raise ParenvsError(f"{_option(name)} is not an option of --task {task}")
     if devices_used is not None and not is_pipeline:
         raise ParenvsError(f"--devices-used is not an option of --task {task}")
@@ -271,7 +273,9 @@ def read_request(
             parts = whole.parts() if devices_used is None else [where]
     if task in TASKS:
         model.tell(micro_batch)
-    planned = problem(instance, where, task, precision, **problem_options, **model.options)
+    planned = problem(
+        instance, where, task, precision=precision, **problem_options, **model.options
+    )
     search_options = given(radius=radius, candidates=candidates, time_limit=time_limit)
     if parts:
         search_options["clusters"] = tuple(parts)

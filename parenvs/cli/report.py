@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from parenvs.agents.answer import SEARCHED
 from parenvs.errors import InfeasibleError, printable
 from parenvs.view import save, text
 from parenvs.view.words import printable_text
 
 if TYPE_CHECKING:
-    from parenvs.agents.answer import Answer
+    from parenvs.core.answer import Answer
 
 out = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
 """Standard output, for the tables of ``parenvs.cli.tables``; sentences go through ``say``."""
@@ -133,8 +132,8 @@ def proof(answer: Answer) -> str:
     """One line on what a planner knows of its answer."""
     words = f"{answer.method}: {answer.claim}"
     if answer.bound:
-        side, unit = ("lower", " s") if hasattr(answer, "length") else ("upper", " of the return")
-        of_these = " of these" if answer.method in SEARCHED else ""
+        side, unit = answer.report.bound_words
+        of_these = " of these" if answer.among else ""
         words += f", proven {side} bound{of_these} {answer.bound:.6g}{unit}"
     if answer.evaluations:
         words += f"; {answer.evaluations:,} evaluations"

@@ -24,12 +24,12 @@ from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.view.words import duration, size
 
 if TYPE_CHECKING:
-    from parenvs.agents.answer import PartitionAnswer
     from parenvs.agents.evaluation.evaluate import Evaluation
     from parenvs.agents.evaluation.set_evaluation import SetEvaluation
     from parenvs.agents.learning.train.run import TrainResult
     from parenvs.agents.pipeline.shapes import Choice
     from parenvs.clock.measured import Layers
+    from parenvs.core.answer import Answer
     from parenvs.leaderboard.check import CheckedEntry
 
 
@@ -274,8 +274,8 @@ def _orders(rows: Sequence[tuple[Any, OrderReport]]) -> Table:
     return table
 
 
-def _partitions(rows: Sequence[tuple[PartitionAnswer, PartitionReport]]) -> Table:
-    problem, reward = rows[0][1].problem, rows[0][0].reward
+def _partitions(rows: Sequence[tuple[Answer, PartitionReport]]) -> Table:
+    problem, reward = rows[0][1].problem, rows[0][1].problem.reward
     table = empty(
         f"{problem.graph.name} on {problem.cluster}, {problem.rules} rules, reward {reward}",
         "agent",
@@ -292,7 +292,7 @@ def _partitions(rows: Sequence[tuple[PartitionAnswer, PartitionReport]]) -> Tabl
     for answer, report in rows:
         table.add_row(
             answer.method,
-            f"{report.value(reward):.{4 if reward == 'step_time' else 1}f}",
+            f"{report.value_of(reward):.{4 if reward == 'step_time' else 1}f}",
             str(report.variables),
             f"{report.partitioned_dimensions}/{report.dimensions}",
             f"{report.step_seconds:.4g}",

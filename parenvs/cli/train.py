@@ -33,7 +33,7 @@ from parenvs.files import locked
 from parenvs.instances import load_graph
 
 if TYPE_CHECKING:
-    from parenvs.agents.planners import Request
+    from parenvs.core.request import Request
 
 
 DRAWN_STEPS = 100_000

@@ -65,10 +65,7 @@ class Game(ABC):
     @property
     @abstractmethod
     def legal(self) -> np.ndarray:
-        """The legal actions, (n, a) bool; rows of ended episodes mean nothing.
-
-        What later calls change is returned as a view, as in ``observation``.
-        """
+        """The legal actions, (n, a) bool; rows of ended episodes mean nothing."""
 
     @abstractmethod
     def put(self, rows: Rows, problem: Any) -> None:
@@ -121,12 +118,6 @@ class Game(ABC):
     def instance(self, row: int) -> str:
         """Return the name of an episode's problem, by which it can be made again."""
         return str(self.problem(row).instance)
-
-    def instances(self, rows: np.ndarray) -> str | list[str]:
-        """Return the name of each of the problems of rows, or the name that they share."""
-        if self._shared is not None:
-            return self.instance(0)
-        return [self.instance(row) for row in rows.tolist()]
 
     @property
     @abstractmethod

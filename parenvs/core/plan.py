@@ -6,7 +6,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from parenvs.cluster import Cluster
 from parenvs.errors import did_you_mean
@@ -30,42 +30,6 @@ OLD_TASKS: dict[str, dict[str, str]] = {
     "iopddl": {"task": "sharding"},
 }
 """Task of files written before a task had one name -> the fields that say it now."""
-
-
-class Bounded(Protocol):
-    """A planner's answer to a problem; the gap of a plan is measured against its bound."""
-
-    @property
-    def bound(self) -> float | None:
-        """Proven bound of what the task minimises (seconds) or maximises (return), or None."""
-
-
-class _Timed(Protocol):
-    """A report on a plan whose cost is the length of a step."""
-
-    @property
-    def legal(self) -> bool: ...
-
-    @property
-    def length_seconds(self) -> float: ...
-
-
-class TimedReport:
-    """What reports on plans whose cost is the length of a step have in common."""
-
-    def gap(self: _Timed, answer: Bounded) -> float | None:
-        """Return the share by which the length exceeds a proven bound, ``L / bound - 1``.
-
-        Args:
-            answer: an answer to the same problem.
-
-        Returns:
-            A share that is at most zero if the plan is as good as the bound; None if the plan is
-            illegal or ``answer`` has no bound.
-        """
-        if not (self.legal and answer.bound):
-            return None
-        return self.length_seconds / answer.bound - 1
 
 
 def current(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,25 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from parenvs.core import fields
 from parenvs.core.plan import SCHEMA, Plan, current
+from parenvs.core.registry import TASKS
+from parenvs.core.task import late
 from parenvs.errors import PlanError, shown
 from parenvs.files import DuplicateFieldError, no_duplicates
-
-_PLANS = {
-    "pipeline": "parenvs.tasks.pipeline.plan:PipelinePlan",
-    "partition": "parenvs.tasks.partition.plan:PartitionPlan",
-    "hybrid": "parenvs.tasks.hybrid.plan:HybridPlan",
-    "order": "parenvs.tasks.order.plan:OrderPlan",
-    "sharding": "parenvs.tasks.sharding.plan:ShardingPlan",
-}
-"""Task of a file -> class of its plans."""
-PLANS = tuple(list(_PLANS)[:-1])
-"""Tasks of graphs, chains and shapes."""
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -54,10 +44,10 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         raise PlanError(f"{where}: field 'schema' is {shown(schema)}; this version reads {SCHEMA}")
     content = current(content)
     task = content.get("task")
-    if not isinstance(task, str) or task not in _PLANS:
-        raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {', '.join(_PLANS)}")
-    module, _, name = _PLANS[task].partition(":")
-    plan_class: type[Plan] = getattr(import_module(module), name)
+    if not isinstance(task, str) or task not in TASKS or not TASKS[task].plan:
+        known = ", ".join(name for name, each in TASKS.items() if each.plan)
+        raise PlanError(f"{where}: field 'task' is {shown(task)}; known: {known}")
+    plan_class: type[Plan] = late(TASKS[task].plan)
     return plan_class.from_json(content, where)
 
 

@@ -88,12 +88,12 @@ def register(task: Task) -> None:
     TASKS.register(task)
 
 
-def task_of(thing: Any, wanted: str = "a problem, a plan or a report") -> Task:
+def task_of(thing: Any, expected: str = "expected a problem, a plan or a report") -> Task:
     """Return the task of a problem, a plan or a report: by its attribute ``task``.
 
     Args:
         thing: the object.
-        wanted: what it should be, in words.
+        expected: what it should be, in words.
 
     Raises:
         ParenvsError: it is none of these.
@@ -101,7 +101,7 @@ def task_of(thing: Any, wanted: str = "a problem, a plan or a report") -> Task:
     word = getattr(thing, "task", None)
     if isinstance(word, str) and word in TASKS:
         return TASKS[word]
-    raise ParenvsError(f"expected {wanted}, not {shown(thing)}")
+    raise ParenvsError(f"{expected}, not {shown(thing)}")
 
 
 def task_of_name(instance: object) -> Task | None:

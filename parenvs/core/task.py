@@ -47,7 +47,7 @@ class Task:
             problem or what problems are made of, by default what the plan names.
         plan: class of its plans; empty if no plan file answers its problems.
         request: class of the requests that its planners answer, see
-            ``parenvs.agents.request.Request``; empty if there are none.
+            ``parenvs.core.request.Request``; empty if there are none.
         sets: names of its shipped sets; a problem of one is called ``SET/NAME``.
         drawn: first words of the names of drawn problems, like ``"hybrid"`` of ``"hybrid/7"``.
         instances: further names that are of this task alone.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -15,9 +15,6 @@ from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, Report
 from parenvs.view import rgb_array, text
-
-if TYPE_CHECKING:
-    from parenvs.view import Viewable
 
 RENDER_MODES = ["ansi", "rgb_array"]
 """Text, and pictures of shape (h, w, 3) uint8."""
@@ -140,7 +137,7 @@ class PlanEnv(gym.Env[dict[str, Any], np.int64]):
         """Return the paths of undecided variables; None if the task does not decide variables."""
         return None
 
-    def _viewable(self) -> Viewable:
+    def _viewable(self) -> Any:
         """Return the judge's report on the plan so far, or the problem if nothing is chosen yet."""
         raise NotImplementedError
 
@@ -284,7 +281,7 @@ def warn_infeasible(words: str) -> None:
     warnings.warn(f"no plan fits the memory: {words}", stacklevel=3)
 
 
-def rendered(mode: str, viewable: Viewable, undecided: Collection[str] | None = None) -> Any:
+def rendered(mode: str, viewable: Any, undecided: Collection[str] | None = None) -> Any:
     """Render a problem or a judged plan in one of ``RENDER_MODES``."""
     show: Any = text if mode == "ansi" else rgb_array
     return show(viewable, undecided=undecided)

@@ -105,7 +105,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
         """Return the legal actions, (a,) bool; all are true once the episode is over."""
         if self.game.over[0]:
             return np.ones(self._actions, dtype=np.bool_)
-        return owned(self.game.legal)[0]
+        return self.game.legal[0].copy()
 
     def plan(self) -> Plan:
         """Return the plan built so far."""

@@ -217,9 +217,10 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
 
     def action_masks(self) -> np.ndarray:
         """Return the legal actions, (n, a) bool; a row is all true where the episode is over."""
-        masks, over = owned(self.game.legal), self.game.over
-        if over.any():
-            masks[over] = True
+        legal = self.game.legal
+        masks = legal.copy() if legal.flags.c_contiguous else np.ascontiguousarray(legal)
+        if self.game.over.any():
+            masks[self.game.over] = True
         return masks
 
     def render(self) -> tuple[Any, ...] | None:
@@ -331,7 +332,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         if "instance" not in infos:
             infos["instance"] = np.full(self.num_envs, None, dtype=object)
             infos["_instance"] = self._none.copy()
-        infos["instance"][rows] = self.game.instances(rows)
+        infos["instance"][rows] = [self.game.instance(row) for row in rows.tolist()]
         infos["_instance"][rows] = True
 
     def _closing(self, rows: np.ndarray) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from functools import cached_property
 
 import numpy as np
 
+from parenvs.core.judge import judge
 from parenvs.core.plan import Plan
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.flow import Flow
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.training import find_updates
 from parenvs.instances import load_graph
-from parenvs.judging import judge
 from parenvs.tasks.hybrid.graph.splitting import Splitting
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan

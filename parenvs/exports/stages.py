@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.core.judge import judge
 from parenvs.core.plan import Plan
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
-from parenvs.judging import judge
 from parenvs.tasks.hybrid.graph.program import Program
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from parenvs.core.judge import ROUNDING
 from parenvs.diff import (
     MOST_MOVES,
     ClassChange,
@@ -14,7 +15,6 @@ from parenvs.diff import (
     pivot_stage,
 )
 from parenvs.errors import printable
-from parenvs.judging import ROUNDING
 from parenvs.tasks.partition.problem import PartitionReport
 from parenvs.tasks.partition.view import text as partition_text
 from parenvs.tasks.partition.view.grid import kind_of, merged

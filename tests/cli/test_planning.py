@@ -14,8 +14,9 @@ from commands import caller
 from parenvs import Graph, instances, judge, load_graph, load_plan
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
+from parenvs.core.problem import problem
 from parenvs.graph import roles
-from parenvs.instances import data_folder, problem
+from parenvs.instances import data_folder
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """

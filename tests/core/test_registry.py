@@ -90,7 +90,7 @@ def test_tasks__of_other_packages(monkeypatch):
 def test_task_of__refuses_what_has_none():
     for wrong in (None, "t5-3b", 3, type("Plan", (), {"task": 3})):
         with pytest.raises(ParenvsError, match="expected a plan, not"):
-            task_of(wrong, "a plan")
+            task_of(wrong, "expected a plan")
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_models__exact_plans(name):
     """A partition of one server is proven, legal and faster than none; so is a pipeline."""
     partitioning = load_partitioning(name, "1x8:a100", reward="step_time")
     answer = exact_partition(partitioning)
-    report = partitioning.report(partitioning.plan(answer.chosen))
+    report = answer.report
     assert answer.proven
     assert report.legal
     assert report.step_seconds < 0.5 * partitioning.replicate_seconds
@@ -135,7 +135,7 @@ def test_models__exact_plans(name):
             exact_full(pipeline, time_limit=60)
         return
     answer = exact_full(pipeline, time_limit=60)
-    report = judge(pipeline.plan(answer.cuts, answer.device_cuts), pipeline)
+    report = judge(answer.plan, pipeline)
     assert answer.status == "optimal"
     assert report.legal
 

@@ -10,8 +10,8 @@ import pytest
 import parenvs
 from parenvs import ParenvsError, PipelinePlan, load_graph
 from parenvs.cluster import choose_cluster
+from parenvs.core.judge import judge
 from parenvs.exports.stages import nearest_borders, stages_of
-from parenvs.judging import judge
 from parenvs.tasks.hybrid.space import Constraints
 from parenvs.tasks.partition.plan import PartitionPlan
 

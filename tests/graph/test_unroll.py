@@ -120,7 +120,7 @@ def test_unroll__the_same_chain_and_plan(name):
     assert ours == theirs
     cluster = Cluster.parse("2x2:v100,25Gbps")
     lengths = [
-        solve(Pipeline(StageProfile.from_graph(g, V100, 4), cluster, 3), "exact").length
+        solve(Pipeline(StageProfile.from_graph(g, V100, 4), cluster, 3), "exact").cost
         for g in (result, other)
     ]
     assert lengths[0] == pytest.approx(lengths[1], rel=1e-9)

@@ -8,7 +8,7 @@ import parenvs
 from parenvs import Cluster, Device, Hybrid
 from parenvs.agents.hybrid import exact, exact_hybrid, exact_uniform
 from parenvs.agents.hybrid.front import pareto3
-from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 from parenvs.tasks.hybrid.space.objectives import Objective
@@ -32,8 +32,8 @@ def test_exact_hybrid__is_the_best_of_all_plans(seed):
         return
     answer = exact_hybrid(problem)
     assert answer.report.legal, answer.report.reasons
-    assert answer.report.length_seconds == pytest.approx(answer.length, rel=1e-12)
-    assert answer.length == pytest.approx(best, rel=1e-9)
+    assert answer.report.length_seconds == pytest.approx(answer.cost, rel=1e-12)
+    assert answer.cost == pytest.approx(best, rel=1e-9)
     assert answer.proven and answer.bound == pytest.approx(best, rel=1e-9)
 
 
@@ -54,8 +54,8 @@ def test_draws__need_pipelines_recomputation_and_different_stages():
 
 def test_exact__is_the_better_of_both_and_says_over_what(problem):
     uniform, free, both = exact_uniform(problem), exact_hybrid(problem), exact(problem)
-    assert both.length == min(uniform.length, free.length)
-    assert both.proven and both.bound == both.length
+    assert both.cost == min(uniform.cost, free.cost)
+    assert both.proven and both.bound == both.cost
     assert both.claim == "optimal among uniform plans and 1F1B plans of free stages"
     assert uniform.claim == "optimal among uniform plans"
     assert "free stages" in both.notes[0]
@@ -67,7 +67,7 @@ def test_exact_hybrid__beats_uniform_stages_where_the_ends_weigh():
     limits = Constraints(pp=4, tp=4, chunks=1, zero=(0, 1))
     uniform, free = exact_uniform(problem, limits), exact_hybrid(problem, limits)
     sizes = [stage.size for stage in free.plan.stages]
-    assert free.length < uniform.length and free.report.legal
+    assert free.cost < uniform.cost and free.report.legal
     assert sum(sizes) == 32 and sizes[-1] == min(sizes)
 
 
@@ -76,7 +76,7 @@ def test_exact_hybrid__keeps_to_pins(problem):
     answer = exact_hybrid(problem, limits)
     assert len(answer.plan.stages) == 3 and answer.report.legal
     assert answer.plan.stages[0].layers == ((0, 5),) and answer.plan.stages[0].devices == 4
-    assert answer.length >= exact_hybrid(problem, Constraints(pp=3, chunks=1)).length
+    assert answer.cost >= exact_hybrid(problem, Constraints(pp=3, chunks=1)).cost
 
 
 def test_exact_hybrid__time_limit_leaves_a_valid_bound():
@@ -85,12 +85,14 @@ def test_exact_hybrid__time_limit_leaves_a_valid_bound():
     cut = exact_hybrid(problem, incumbent=start, time_limit=0.0)
     full = exact_hybrid(problem, incumbent=start)
     assert not cut.proven and cut.bound <= full.bound
-    assert cut.bound <= full.length <= cut.length
+    assert cut.bound <= full.cost <= cut.cost
 
 
 def test_exact_hybrid__no_time_is_not_no_plan():
     problem = parenvs.problem("bert-large", "1x4:v100", task="hybrid", batch=16)
-    with pytest.raises(InfeasibleError, match=r"no plan was found in 0 s, which proves nothing"):
+    with pytest.raises(
+        TimeLimitError, match=r"no plan was found in 0 s, .* takes less than 0\.\d+ s;"
+    ):
         exact_hybrid(problem, Constraints(pp=3), time_limit=0.0)
     assert exact_hybrid(problem, Constraints(pp=3)).report.legal
 
@@ -106,8 +108,8 @@ def test_exact__money_may_leave_servers_free(problem):
     fast = exact(problem, limits)
     cheap = exact(problem, limits, Objective("money", 2.5))
     devices = [sum(stage.devices for stage in x.plan.stages) for x in (fast, cheap)]
-    costs = [x.length * count for x, count in zip((fast, cheap), devices, strict=True)]
-    assert fast.length <= cheap.length and costs[1] <= costs[0]
+    costs = [x.cost * count for x, count in zip((fast, cheap), devices, strict=True)]
+    assert fast.cost <= cheap.cost and costs[1] <= costs[0]
     space = UniformSpace.build(problem, limits)
     least = np.where(space.fits, space.length * space.plans.devices, np.inf).min()
     assert costs[1] <= least * (1 + 1e-12)
@@ -119,7 +121,7 @@ def test_exact_hybrid__seventy_billion_on_128_devices(problem):
     limits = Constraints(zero=(0, 1), chunks=1, micro_batch=2, sequence_parallel=True)
     uniform, free = exact_uniform(big, limits), exact_hybrid(big, limits)
     assert free.proven and free.report.legal
-    assert free.length < uniform.length
+    assert free.cost < uniform.cost
 
 
 def test_exact_hybrid__overlapped_sends_hide_gradients_of_stages_behind():
@@ -131,7 +133,7 @@ def test_exact_hybrid__overlapped_sends_hide_gradients_of_stages_behind():
     problem = Hybrid(model, cluster, 4, "llama-2024", "fp16")
     answer = exact_hybrid(problem, Constraints(pp=2, tp=1, stage_devices=2))
     assert problem.step(answer.plan).tail > 1
-    assert answer.length == pytest.approx(problem.length(answer.plan), rel=1e-12)
+    assert answer.cost == pytest.approx(problem.length(answer.plan), rel=1e-12)
 
 
 def test_pareto3__is_the_front():

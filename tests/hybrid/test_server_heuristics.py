@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import parenvs
+from parenvs.agents.hybrid.planners import HYBRID_PLANNERS
 from parenvs.agents.hybrid.servers.heuristics import random_orders, sorted_orders, swap_search
 from parenvs.agents.hybrid.servers.planners import SERVER_PLANNERS
 from parenvs.agents.hybrid.servers.solve import Orders, by_speed
-from parenvs.agents.planners import HYBRID_PLANNERS
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +26,15 @@ def test_sorted_orders__one_of_both(problem):
 def test_searches__count_judged_plans_and_are_seeded(problem, search):
     few = search(problem, np.random.default_rng(0), evaluations=60)
     assert few.evaluations == 60 and few.report.legal
-    assert few.length == pytest.approx(few.report.length_seconds, rel=1e-12)
+    assert few.cost == pytest.approx(few.report.length_seconds, rel=1e-12)
     again = search(problem, np.random.default_rng(0), evaluations=60)
     more = search(problem, np.random.default_rng(0), evaluations=120)
-    assert again.plan == few.plan and more.length <= few.length
+    assert again.plan == few.plan and more.cost <= few.cost
 
 
 def test_swap_search__begins_with_the_sorted_orders(problem):
     begun = swap_search(problem, np.random.default_rng(0), evaluations=1)
-    assert begun.length == sorted_orders(problem).length and begun.evaluations > 1
+    assert begun.cost == sorted_orders(problem).cost and begun.evaluations > 1
 
 
 def test_orders__one_judged_plan_each(problem):
@@ -54,5 +54,5 @@ def test_planners__by_name(problem):
     assert best.proven and best.claim.endswith("1F1B plans of one server a stage")
     for name, answer in found.items():
         assert answer.method == name and answer.report.legal
-        assert answer.length >= best.length * (1 - 1e-9)
-    assert found["sandwich"].bound <= best.length * (1 + 1e-9)
+        assert answer.cost >= best.cost * (1 - 1e-9)
+    assert found["sandwich"].bound <= best.cost * (1 + 1e-9)

@@ -64,7 +64,7 @@ def test_sets__a_plan_file_finds_its_problem(tmp_path):
     answer = parenvs.solve(problem, "sorted-servers")
     answer.plan.save(tmp_path / "plan.json")
     report = parenvs.judge(tmp_path / "plan.json")
-    assert report.legal and report.length_seconds == answer.length
+    assert report.legal and report.length_seconds == answer.cost
 
 
 def test_sets__other_settings_may_be_given():

@@ -38,12 +38,12 @@ def test_subset_search__is_the_best_of_all_orders(seed):
         return
     answer = subset_search(problem)
     assert answer.report.legal, answer.report.reasons
-    assert answer.report.length_seconds == pytest.approx(answer.length, rel=1e-12)
-    assert answer.length == pytest.approx(best, rel=1e-9)
+    assert answer.report.length_seconds == pytest.approx(answer.cost, rel=1e-12)
+    assert answer.cost == pytest.approx(best, rel=1e-9)
     assert answer.proven and answer.bound == pytest.approx(best, rel=1e-9)
     for most in (1, 2):
         around = sandwich(problem, most_types=most)
-        assert around.bound <= best * (1 + 1e-9) and around.length >= best * (1 - 1e-9)
+        assert around.bound <= best * (1 + 1e-9) and around.cost >= best * (1 - 1e-9)
         assert around.report.legal
 
 
@@ -77,7 +77,7 @@ def test_subset_search__equals_the_labels_of_its_own_order(problem):
         zero=(0, 1),
     )
     fixed = exact_hybrid(ordered, limits, incumbent=None)
-    assert fixed.length == pytest.approx(answer.length, rel=1e-9)
+    assert fixed.cost == pytest.approx(answer.cost, rel=1e-9)
 
 
 def test_sandwich__contains_the_optimum_of_sixteen_servers():
@@ -85,7 +85,7 @@ def test_sandwich__contains_the_optimum_of_sixteen_servers():
     best = subset_search(problem)
     around = sandwich(problem, most_types=2)  # of three generations
     assert best.proven
-    assert around.bound <= best.length * (1 + 1e-9) <= around.length * (1 + 2e-9)
+    assert around.bound <= best.cost * (1 + 1e-9) <= around.cost * (1 + 2e-9)
     assert around.bound > 1.05 * Orders(problem).settings[0].bound  # far above work / speed
 
 
@@ -101,7 +101,7 @@ def test_root_bound__is_below_and_tight_for_work_that_divides():
 
 def test_subset_search__a_bound_remains_where_time_runs_out(problem):
     cut, full = subset_search(problem, time_limit=0.0), subset_search(problem)
-    assert not cut.proven and cut.bound <= full.length <= cut.length
+    assert not cut.proven and cut.bound <= full.cost <= cut.cost
 
 
 def test_types__few_states_and_whole_servers():
@@ -144,7 +144,7 @@ def test_equal_servers__are_no_hetero_problem_but_can_be_planned():
     problem = parenvs.problem("llama3-8b", "2x8:h100", task="hybrid", batch=64)
     answer = subset_search(problem, Constraints(stage_devices=8, chunks=1, context=1, expert=1))
     fixed = exact_hybrid(problem, Constraints(stage_devices=8, expert=1))
-    assert answer.proven and answer.length <= fixed.length * (1 + 1e-9)
+    assert answer.proven and answer.cost <= fixed.cost * (1 + 1e-9)
 
 
 def drawn_chain(rng, servers, layers):

@@ -80,7 +80,7 @@ def test_text__of_a_problem_and_of_a_malformed_plan(problem):
     broken = problem.report(problem.plan(plan.stages[:2], 2, chunks=2, schedule="interleaved"))
     assert "malformed" in viewer.text(broken)
     assert viewer.figure(broken).axes == []
-    with pytest.raises(ValueError, match="undecided"):
+    with pytest.raises(TypeError, match="undecided"):
         viewer.text(problem, undecided=["x"])
 
 

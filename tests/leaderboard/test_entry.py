@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parenvs import cluster
-from parenvs.judging import judge
+from parenvs.core.judge import judge
 from parenvs.leaderboard import reading
 from parenvs.leaderboard.check import PlanState, check, check_file, judged
 from parenvs.leaderboard.entry import Entry, load_entry

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from parenvs.agents.names import TRAINED
-from parenvs.agents.planners import PARTITION_PLANNERS, PIPELINE_PLANNERS
+from parenvs.agents.partition.planners import PARTITION_PLANNERS
+from parenvs.agents.pipeline.planners import PIPELINE_PLANNERS
 from parenvs.core.plan import current
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.leaderboard.baselines import agents, planner, ready

@@ -279,7 +279,7 @@ def test_ppo__improves_on_sixteen_problems():
         env = make_env("PipelinePlan-v0", {"family": "uniform", "repeat": 10_000}, 0, 16)
         env.reset()
         problems = env.get_attr("problem")
-        optima = np.array([exact_points(PointSpace.build(one)).length for one in problems])
+        optima = np.array([exact_points(PointSpace.build(one)).cost for one in problems])
         settings = ppo_settings("PipelinePlan-v0", 8)
         settings.update(n_steps=16, batch_size=128, ent_coef=0.0)
         model = MaskablePPO(ChainPolicy, env, seed=0, **settings)

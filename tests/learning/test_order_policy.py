@@ -71,12 +71,12 @@ def test_relative_env__pays_by_how_much_an_order_beats_the_pyramid():
     env.seed(0)
     env.reset()
     problems = [batch.game.problem(row) for row in range(2)]
-    pyramid = by_rule(problems[0], "pyramid").order
+    pyramid = by_rule(problems[0], "pyramid").plan.order
     for position in range(8):
         _, rewards, dones, _ = env.step(np.array([pyramid[position], position]))
     assert dones.all()
     assert rewards[0] == pytest.approx(0, abs=1e-6)
-    ratio = by_rule(problems[1], "pyramid").length / float(problems[1].length(np.arange(8)))
+    ratio = by_rule(problems[1], "pyramid").cost / float(problems[1].length(np.arange(8)))
     assert rewards[1] == pytest.approx(20 * (ratio - 1), abs=1e-5)
 
 
@@ -91,7 +91,7 @@ def test_sample__judges_as_many_orders_as_it_says(agent, plan):
     problem = drawn(np.random.default_rng(1), 5, 7)
     answer = plan(agent, problem, 20, np.random.default_rng(0))
     assert answer.evaluations == 20
-    assert sorted(answer.order) == list(range(7))
-    assert answer.report.length_seconds == answer.length
+    assert sorted(answer.plan.order) == list(range(7))
+    assert answer.report.length_seconds == answer.cost
     one = plan(agent, problem, 1, np.random.default_rng(0))
-    assert answer.length <= one.length  # the greedy order is among them
+    assert answer.cost <= one.cost  # the greedy order is among them

@@ -10,10 +10,10 @@ from parenvs.agents.learning.pretrained.policy import Draws
 from parenvs.agents.pipeline.beam import beam
 from parenvs.agents.pipeline.points import even_plan, exact_points
 from parenvs.cluster import Cluster
+from parenvs.core.judge import judge
 from parenvs.datasets.pipeline.sets import load_set
 from parenvs.errors import InfeasibleError
 from parenvs.instances import PAPER, load_profile
-from parenvs.judging import judge
 from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
 
@@ -49,19 +49,19 @@ def test_pretrained__real_graphs(name):
     answer = pretrained(space)
     report = judge(answer.plan)  # which names the instance
     assert report.legal
-    assert report.length_seconds == pytest.approx(answer.length)
+    assert report.length_seconds == pytest.approx(answer.cost)
     greedy, around = pretrained(space, draws=1), pretrained(space, refine=True)
-    assert around.length <= answer.length <= greedy.length
+    assert around.cost <= answer.cost <= greedy.cost
     assert (answer.method, around.method) == ("pretrained", "pretrained-refined")
     again = pretrained(space)
-    assert np.array_equal(again.cuts, answer.cuts)
-    assert np.array_equal(again.device_cuts, answer.device_cuts)
+    assert np.array_equal(again.plan.cuts, answer.plan.cuts)
+    assert np.array_equal(again.plan.device_cuts, answer.plan.device_cuts)
 
 
 def test_pretrained__near_the_optimum(some):
     """Looser than what is measured over 1,000 problems; a network of random weights is far off."""
     found = {
-        kind: np.array([pretrained(space, **options).length / best.length for space, best in some])
+        kind: np.array([pretrained(space, **options).cost / best.cost for space, best in some])
         for kind, options in {"drawn": {}, "refined": {"refine": True}}.items()
     }
     assert (found["drawn"] >= 1 - 1e-9).all()
@@ -89,11 +89,11 @@ def test_refined__keeps_what_it_cannot_better(some):
     for space, best in some[:10]:
         points, units = (
             np.searchsorted(a, b)
-            for a, b in ((space.pivots, best.cuts), (space.devices, best.device_cuts))
+            for a, b in ((space.pivots, best.plan.cuts), (space.devices, best.plan.device_cuts))
         )
-        length = best.length / space.pipeline.bubble_free
+        length = best.cost / space.pipeline.bubble_free
         plan, _ = refined(space, Draws(points[None], units[None], np.array([length])))
-        assert float(space.pipeline.length(*plan)) <= best.length * (1 + 1e-12)
+        assert float(space.pipeline.length(*plan)) <= best.cost * (1 + 1e-12)
 
 
 def test_pretrained__short_chains_are_not_stretched():
@@ -102,8 +102,8 @@ def test_pretrained__short_chains_are_not_stretched():
     space = PointSpace.build(Pipeline(chain, where, 3, 4))
     assert len(space.pivots) - 1 == 3
     answer = pretrained(space)
-    assert answer.cuts.tolist() == [1, 2]
-    assert pretrained(space, refine=True).length == exact_points(space).length
+    assert answer.plan.cuts.tolist() == [1, 2]
+    assert pretrained(space, refine=True).cost == exact_points(space).cost
 
 
 def test_pretrained__all_weight_in_one_pivot():
@@ -116,8 +116,8 @@ def test_pretrained__all_weight_in_one_pivot():
     where = Cluster.parse(toys.shape(2, 4, 100.0, 10.0))
     space = PointSpace.build(Pipeline(chain, where, 2, 8))
     best = exact_points(space)
-    assert pretrained(space, refine=True).length == pytest.approx(best.length)
-    assert pretrained(space).length <= 1.2 * best.length
+    assert pretrained(space, refine=True).cost == pytest.approx(best.cost)
+    assert pretrained(space).cost <= 1.2 * best.cost
 
 
 def test_pretrained__memory(some):
@@ -127,7 +127,7 @@ def test_pretrained__memory(some):
         pipeline = space.pipeline
         for refine in (False, True):
             answer = pretrained(space, refine=refine)
-            assert pipeline.excess_bytes(answer.cuts, answer.device_cuts) <= 0
+            assert pipeline.excess_bytes(answer.plan.cuts, answer.plan.device_cuts) <= 0
         tight += float(pipeline.excess_bytes(*space.plan(*even_plan(space)))) > -0.3 * (
             pipeline.memory_limit
         )
@@ -145,7 +145,7 @@ def test_gaps__of_points_and_of_all_pivots():
     assert of_points.proven and of_all.proven
     assert of_points.ratio >= 1
     assert of_all.length <= of_points.length
-    assert answer.length == pytest.approx(of_points.length * of_points.ratio)
+    assert answer.cost == pytest.approx(of_points.length * of_points.ratio)
     assert f"{len(space.pivots) - 1} points" in of_points.over
     assert f"all {len(space.pipeline.profile)} pivots" in of_all.over
     best = exact_points(space)
@@ -153,8 +153,8 @@ def test_gaps__of_points_and_of_all_pivots():
     bounded = gaps(space, answer, seconds=0.0)[0]
     assert not bounded.proven
     assert bounded.text().startswith("at most ")
-    assert bounded.length <= best.length
-    longer = replace(best, length=1.25 * best.length)
+    assert bounded.length <= best.cost
+    longer = replace(best, cost=1.25 * best.cost)
     assert gaps(space, longer)[0].text().startswith("25.000% above the optimum over")
 
 
@@ -172,9 +172,9 @@ def test_pretrained__more_stages_than_the_environment(cluster, stages):
     for answer in (drawn, around, beam(space)):
         report = judge(answer.plan)
         assert report.legal
-        assert len(answer.cuts) == stages - 1
-        assert report.length_seconds == pytest.approx(answer.length)
-    assert around.length <= drawn.length
+        assert len(answer.plan.cuts) == stages - 1
+        assert report.length_seconds == pytest.approx(answer.cost)
+    assert around.cost <= drawn.length
     exact = exact_points(space, time_limit=2.0)
     assert exact.bound <= drawn.length * (1 + 1e-9)
-    assert around.length < 1.2 * exact.length
+    assert around.cost < 1.2 * exact.cost

@@ -29,8 +29,8 @@ from parenvs.agents.learning.train.run import load_model, replay, train
 from parenvs.agents.learning.vec_env import make_env
 from parenvs.agents.names import TRAINED
 from parenvs.cluster import PRESETS
+from parenvs.core.judge import judge
 from parenvs.errors import ParenvsError
-from parenvs.judging import judge
 
 UPDATE = 64 * ppo.EPISODES * 2  # steps of an update, with the three stages of all problems here
 

@@ -53,12 +53,12 @@ def test_train__returns_are_those_of_the_judge(reward):
     result, model = train(config)
     report = judge(replay(config, result.actions), load_graph("vgg-19"))
     assert report.legal
-    assert result.value == pytest.approx(report.value(reward), rel=1e-5)
+    assert result.value == pytest.approx(report.value_of(reward), rel=1e-5)
     evaluation = evaluate(model, environment(config), episodes=5, seed=0)
     greedy = judge(evaluation.plan, load_graph("vgg-19"))
-    assert evaluation.value == pytest.approx(greedy.value(reward), rel=1e-5)
+    assert evaluation.value == pytest.approx(greedy.value_of(reward), rel=1e-5)
     best = judge(evaluation.best_plan, load_graph("vgg-19"))
-    assert evaluation.best_value == pytest.approx(best.value(reward), rel=1e-5)
+    assert evaluation.best_value == pytest.approx(best.value_of(reward), rel=1e-5)
     assert evaluation.best_value == max(evaluation.value, evaluation.returns.max())
 
 

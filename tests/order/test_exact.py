@@ -47,16 +47,16 @@ def test_exact_order__is_the_best_of_all(solved):
     for problem, best in solved:
         answer = exact_order(problem)
         assert answer.proven
-        assert answer.length == pytest.approx(best, rel=1e-9)
-        assert answer.bound == answer.length
-        assert answer.report.length_seconds == answer.length
+        assert answer.cost == pytest.approx(best, rel=1e-9)
+        assert answer.bound == answer.cost
+        assert answer.report.length_seconds == answer.cost
 
 
 def test_exact_order__a_time_limit_leaves_a_bound():
     problem = load_ordering("order-test/p8-m16-001")
     answer = exact_order(problem, 0.2)
-    assert sorted(answer.order) == list(range(16))
-    assert problem.bound_seconds * (1 - 1e-5) <= answer.bound <= answer.length
+    assert sorted(answer.plan.order) == list(range(16))
+    assert problem.bound_seconds * (1 - 1e-5) <= answer.bound <= answer.cost
 
 
 def test_heuristics__judge_as_many_orders_as_they_say(monkeypatch):
@@ -81,12 +81,12 @@ def test_heuristics__judge_as_many_orders_as_they_say(monkeypatch):
         # The start of ``swap`` is judged as a rule, too, and every answer once more at its end.
         spare = 2 if method == "swap" else 1
         assert sum(judged) - spare - (method == "swap") <= answer.evaluations <= sum(judged)
-        assert sorted(answer.order) == list(range(6))
+        assert sorted(answer.plan.order) == list(range(6))
 
 
 def test_heuristics__rules():
     problem = drawn(np.random.default_rng(9), 3, 6)
-    work = {rule: problem.work[by_rule(problem, rule).order] for rule in RULES}
+    work = {rule: problem.work[list(by_rule(problem, rule).plan.order)] for rule in RULES}
     assert (np.diff(work["ascending"]) >= 0).all()
     assert (np.diff(work["descending"]) <= 0).all()
     top = int(np.argmax(work["pyramid"]))
@@ -99,10 +99,10 @@ def test_heuristics__rules():
 def test_heuristics__more_judged_orders_are_no_worse():
     problem = load_ordering("order-test/p8-m32-002")
     lengths = [
-        local_search(problem, count, np.random.default_rng(1)).length for count in (1, 60, 300)
+        local_search(problem, count, np.random.default_rng(1)).cost for count in (1, 60, 300)
     ]
     assert lengths[0] >= lengths[1] >= lengths[2]
-    assert lengths[0] == by_rule(problem, "pyramid").length
+    assert lengths[0] == by_rule(problem, "pyramid").cost
 
 
 def test_solve__every_planner():
@@ -110,7 +110,7 @@ def test_solve__every_planner():
     answers = {agent: parenvs.solve(problem, agent=agent, steps=800) for agent in ORDER_PLANNERS}
     best = answers["exact"]
     assert best.proven
-    assert all(answer.length >= best.length * (1 - 1e-12) for answer in answers.values())
+    assert all(answer.cost >= best.cost * (1 - 1e-12) for answer in answers.values())
     assert answers["swap"].evaluations == answers["random"].evaluations == 100
     with pytest.raises(ParenvsError, match="unknown agent"):
         parenvs.solve(problem, agent="ppo")

@@ -220,6 +220,6 @@ def test_load_ordering__unknown_names(instance):
 
 
 def test_load_ordering__the_task_has_no_options():
-    with pytest.raises(ParenvsError, match="'cluster' is not an option of task order"):
+    with pytest.raises(ParenvsError, match=r"cluster: order-test.* has settings of its own"):
         parenvs.problem(NAME, "C", task="order")
     assert len(ordering_steps("order-test")) == 100

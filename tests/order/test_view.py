@@ -35,5 +35,5 @@ def test_figure__has_every_pass(problem, tmp_path):
     for name in ("a.png", "b.png"):
         save(tmp_path / name, problem.report(problem.plan(range(6))))
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-    with pytest.raises(ValueError, match="undecided"):
+    with pytest.raises(TypeError, match="undecided"):
         text(problem, undecided=[])

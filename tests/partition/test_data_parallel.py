@@ -75,8 +75,8 @@ def test_data_parallel__random_episodes(name, reward):
         assert plan.scope == "inputs"
         report = judge(plan, problem)
         assert report.legal, report.reasons
-        assert sum(rewards) == pytest.approx(report.value(reward), abs=1e-9)
-        assert float(env.game.space.problem.value(report.chosen)) == report.value(reward)
+        assert sum(rewards) == pytest.approx(report.value_of(reward), abs=1e-9)
+        assert float(env.game.space.problem.value(report.chosen)) == report.value_of(reward)
 
 
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
@@ -112,7 +112,7 @@ def test_data_parallel__every_episode(name, reward):
         else:
             assert done
             complete[actions] = total
-            assert judge(env.plan(), problem).value(reward) == pytest.approx(total)
+            assert judge(env.plan(), problem).value_of(reward) == pytest.approx(total)
     assert complete
     best = exact_partition(env.game.space.problem).value
     assert max(complete.values()) == pytest.approx(best)

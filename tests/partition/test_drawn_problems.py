@@ -47,7 +47,7 @@ def test_sets__references_are_the_solvers(name):
     best = exact_partition(problem)
     assert best.proven
     assert best.value == pytest.approx(sets.proven_optimum(name), rel=1e-9)
-    assert problem.report(problem.plan(best.chosen)).legal
+    assert problem.report(best.plan).legal
     ones = partition_all(PartitionSpace.of(problem)).value
     assert ones == pytest.approx(references(PARTITIONS)[name]["ones"], rel=1e-9)
 

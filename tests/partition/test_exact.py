@@ -40,11 +40,11 @@ def vgg(request):
 
 def check(problem, answer, scope=None):
     """A legal choice of the scope, worth what it says, and proven."""
-    assert problem.legal(answer.chosen)
-    assert set(np.flatnonzero(answer.chosen)) <= set(problem.decidable(scope).tolist())
-    assert answer.value == pytest.approx(problem.value(answer.chosen), **EXACT)
+    assert problem.legal(answer.report.chosen)
+    assert set(np.flatnonzero(answer.report.chosen)) <= set(problem.decidable(scope).tolist())
+    assert answer.value == pytest.approx(problem.value(answer.report.chosen), **EXACT)
     assert (answer.status, answer.method) == ("optimal", "exact")
-    assert answer.reward == problem.reward
+    assert answer.problem.reward == problem.reward
     assert answer.bound >= answer.value
     assert answer.bound == pytest.approx(answer.value, rel=1e-9, abs=1e-9)
     assert answer.seconds >= 0
@@ -56,7 +56,7 @@ def test_partition_exact__known_optima(name, index):
     problem = toys.shipped(name, ("shardy", "automap")[index])
     answer = exact_partition(problem)
     check(problem, answer)
-    assert problem.counts("variables")[answer.chosen].sum() == KNOWN[name][index]
+    assert problem.counts("variables")[answer.report.chosen].sum() == KNOWN[name][index]
     dims = len(problem.classes.variable_dimensions)
     assert answer.value == pytest.approx(0.1 * dims + 0.3 * KNOWN[name][index])
 
@@ -97,7 +97,7 @@ def against(problem, table, peaks, limit, scope=None):
         return False
     answer = exact_partition(problem, limit, scope)
     check(problem, answer, scope)
-    assert problem.footprint.memory(answer.chosen).peak <= limit + 1
+    assert problem.footprint.memory(answer.report.chosen).peak <= limit + 1
     assert answer.value == pytest.approx(problem.value(table[fits]).max(), **EXACT)
     return True
 
@@ -186,7 +186,7 @@ def test_partition_exact__nothing_to_decide():
     """T5 under automap: no batch dimension; every dimension is replicated, and that is proven."""
     problem = toys.shipped("t5-base", "automap", scope=INPUTS)
     answer = exact_partition(problem)
-    assert not answer.chosen.any()
+    assert not answer.report.chosen.any()
     assert answer.value == answer.bound == pytest.approx(0.4)
     with pytest.raises(InfeasibleError):
         exact_partition(problem, memory_limit=1e9)
@@ -198,7 +198,7 @@ def test_partition_exact__what_costs_time_is_left_alone():
     cluster = {**toys.toy_cluster(2), "intra_bw": 1e3, "inter_bw": 1e3}
     problem = toys.Partitioning.build(graph, cluster, reward="step_time")
     answer = exact_partition(problem)
-    assert not (answer.chosen & (problem.gain_seconds <= 0)).any()
+    assert not (answer.report.chosen & (problem.gain_seconds <= 0)).any()
     check(problem, answer)
     assert answer.value >= 0
 
@@ -208,10 +208,10 @@ def test_partition_exact__tight_memory_on_transformers(name):
     """Of the choices that fit, none drawn at random is better."""
     problem, rng = toys.shipped(name), np.random.default_rng(0)
     free = exact_partition(problem, scope="all")
-    top = problem.footprint.memory(free.chosen).peak
+    top = problem.footprint.memory(free.report.chosen).peak
     limit = 0.6 * top
     answer = exact_partition(problem, limit, "all")
-    assert problem.footprint.memory(answer.chosen).peak <= limit + 1
+    assert problem.footprint.memory(answer.report.chosen).peak <= limit + 1
     assert answer.value < free.value
     for _ in range(10):
         chosen = toys.random_choice(problem, rng)

@@ -81,8 +81,8 @@ def test_operator_partition__random_episodes(name, setting):
         report = judge(env.plan(), problem)
         assert report.legal, report.reasons
         if free:
-            assert sum(rewards) == pytest.approx(report.value(reward), abs=1e-9)
-            assert float(env.game.space.problem.value(report.chosen)) == report.value(reward)
+            assert sum(rewards) == pytest.approx(report.value_of(reward), abs=1e-9)
+            assert float(env.game.space.problem.value(report.chosen)) == report.value_of(reward)
             assert -1.0 not in rewards
             if not setting["linkage"]:
                 assert len(rewards) == env.episode_steps
@@ -451,8 +451,10 @@ def test_operator_partition__spec_round_trip(kwargs):
     assert one.plan() == other.plan()
     plan = one.plan()
     assert (plan.instance, plan.cluster) == (kwargs["instance"], one.game.space.problem.cluster)
-    problem = one.game.space.problem
-    assert (plan.rules, plan.uneven) == (problem.rules, problem.uneven)
+    assert (plan.rules, plan.uneven) == (
+        one.game.space.problem.rules,
+        one.game.space.problem.uneven,
+    )
     assert judge(plan, one.game.space.problem.graph).legal
 
 
@@ -566,7 +568,7 @@ def test_operator_partition__a_variable_that_nothing_reads(tmp_path):
     env = make(instance=str(path), devices=2)
     for seed in range(5):
         total = sum(play(env, by_mask(np.random.default_rng(seed), 0.8)))
-        assert total == pytest.approx(judge(env.plan(), env.game.space.problem).value())
+        assert total == pytest.approx(judge(env.plan(), env.game.space.problem).value)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def best(name, rules="shardy"):
 
 
 def partition_of(name, rules="shardy"):
-    return problem(name, rules).partition(best(name, rules).chosen, "variables")
+    return problem(name, rules).partition(best(name, rules).report.chosen, "variables")
 
 
 def judged(problem, partition, complete=True):
@@ -211,8 +211,8 @@ def test_table_6__the_batch_dimension_of_every_input(name):
     one = replace(problem(name), scope="inputs")
     answer = exact_partition(one)
     inputs = {one.graph.paths[i]: 0 for i in one.inputs}
-    assert one.partition(answer.chosen) == inputs
-    plan = one.plan(answer.chosen)
+    assert one.partition(answer.report.chosen) == inputs
+    plan = answer.plan
     assert plan.partition == inputs
     assert one.report(plan).legal
 

@@ -62,7 +62,7 @@ def test_env__return_is_the_judges_value(mine):
         rewards, seen, info = play(env, lambda _, p=share: int(rng.random() < p))
         report = env.problem.report(env.plan())
         values.append(sum(rewards))
-        assert values[-1] == pytest.approx(report.value(), abs=1e-12)
+        assert values[-1] == pytest.approx(report.value, abs=1e-12)
         assert info["excess_bytes"] == report.memory.peak - env.problem.memory_limit
         assert info["length_seconds"] == pytest.approx(report.step_seconds, rel=1e-12)
         assert report.legal == (info["excess_bytes"] <= 0) == (values[-1] != -1)
@@ -139,7 +139,7 @@ def test_env__a_saved_plan_is_worth_the_return(mine, tmp_path):
     rewards, _, _ = play(env, lambda _: 1)
     env.plan().save(tmp_path / "plan.json")
     report = parenvs.judge(tmp_path / "plan.json")
-    assert report.value("step_time") == pytest.approx(sum(rewards), abs=1e-12)
+    assert report.value_of("step_time") == pytest.approx(sum(rewards), abs=1e-12)
     assert report.problem.step == env.problem.step
 
 

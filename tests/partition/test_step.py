@@ -7,11 +7,12 @@ import partition_toys as toys
 import pytest
 
 from parenvs.cluster import Cluster
+from parenvs.core.judge import judge
 from parenvs.core.plan_files import load_plan
+from parenvs.core.problem import problem
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Phase
-from parenvs.instances import load_partitioning, problem
-from parenvs.judging import judge
+from parenvs.instances import load_partitioning
 from parenvs.tasks.partition.memory import Footprint
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.step import at_micro_batch, batch_classes, synchronised_once
@@ -266,7 +267,7 @@ def test_plan__keeps_the_step(tmp_path):
     read = load_plan(tmp_path / "plan.json")
     assert read == plan and read.memory_limit == 3.3e9
     report = judge(read)
-    assert not report.legal and report.value() == -1
+    assert not report.legal and report.value == -1
     assert report.reasons == (
         f"memory: {report.memory.peak:,.0f} bytes on each device, "
         f"{report.memory.peak - 3.3e9:,.0f} more than the 3,300,000,000 allowed",

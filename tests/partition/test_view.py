@@ -34,7 +34,7 @@ GREY, PALE, WHITE = "#D3D3D3", "#F5F5F5", "#FFFFFF"
 def best(name, rules="automap", scope="variables", reward="paper"):
     problem = load_partitioning(name, "1x8:v100", rules, scope=scope, reward=reward)
     answer = exact_partition(problem)
-    return problem.report(problem.plan(answer.chosen)).certified(answer)
+    return answer.report
 
 
 def changed(report, **entries):

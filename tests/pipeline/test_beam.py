@@ -28,7 +28,7 @@ def small(count):
 @pytest.mark.parametrize("space", small(60), ids=lambda space: str(space.pipeline.cluster))
 def test_beam__without_end_finds_the_optimum(space):
     answer, exact = beam(space, 10**6), exact_points(space)
-    assert answer.length == pytest.approx(exact.length, rel=1e-9)
+    assert answer.cost == pytest.approx(exact.cost, rel=1e-9)
     assert answer.evaluations >= 1
 
 
@@ -38,7 +38,7 @@ def test_beam__one_beginning_is_enough_for_two_stages():
     spaces = [space for space in spaces if space.stages == 2]
     assert len(spaces) > 3
     for space in spaces:
-        assert beam(space, 1).length <= exact_points(space).length * (1 + 1e-3)
+        assert beam(space, 1).cost <= exact_points(space).cost * (1 + 1e-3)
 
 
 def test_beam__plans_fit_and_more_beginnings_are_better_on_the_whole():
@@ -47,12 +47,12 @@ def test_beam__plans_fit_and_more_beginnings_are_better_on_the_whole():
     found = {width: [beam(space, width) for space in spaces] for width in (1, 16)}
     for answers in found.values():
         for space, answer in zip(spaces, answers, strict=True):
-            assert space.pipeline.excess_bytes(answer.cuts, answer.device_cuts) <= 0
-            length = float(space.pipeline.length(answer.cuts, answer.device_cuts))
-            assert answer.length == length
+            assert space.pipeline.excess_bytes(answer.plan.cuts, answer.plan.device_cuts) <= 0
+            length = float(space.pipeline.length(answer.plan.cuts, answer.plan.device_cuts))
+            assert answer.cost == length
     mean = {
-        width: np.log([answer.length for answer in answers]).mean()
+        width: np.log([answer.cost for answer in answers]).mean()
         for width, answers in found.items()
     }
     assert mean[16] < mean[1]
-    assert np.array_equal(beam(spaces[0]).cuts, found[16][0].cuts)
+    assert np.array_equal(beam(spaces[0]).plan.cuts, found[16][0].plan.cuts)

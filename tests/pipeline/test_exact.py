@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.pipeline import bounds as prefixes
 from parenvs.agents.pipeline import exact
 from parenvs.agents.pipeline.exact import exact_full, exact_pruned
@@ -15,6 +14,7 @@ from parenvs.agents.pipeline.label_search import LabelSearch
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned, plan_within
 from parenvs.agents.pipeline.local_search import improve
 from parenvs.cluster import Cluster
+from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import CutSpace
 from parenvs.tasks.pipeline.points import distinct_pivots
@@ -42,14 +42,14 @@ def chain(layers=30, per_layer=8, parameters=3e6, cut=3e7, name="chain"):
     )
 
 
-def check(answer: PipelineAnswer, pipeline: Pipeline, best: bf.Best):
+def check(answer: Answer, pipeline: Pipeline, best: bf.Best):
     assert answer.status == "optimal"
-    assert answer.length == float(pipeline.length(answer.cuts, answer.device_cuts))
-    assert pipeline.excess_bytes(answer.cuts, answer.device_cuts) <= 0
-    assert answer.length == pytest.approx(best.length, rel=1e-9)
-    assert answer.bound == answer.length
-    has = pipeline.variable_sum[[0, *answer.cuts, len(pipeline.profile)]]
-    devices = [0, *answer.device_cuts, pipeline.cluster.devices]
+    assert answer.cost == float(pipeline.length(answer.plan.cuts, answer.plan.device_cuts))
+    assert pipeline.excess_bytes(answer.plan.cuts, answer.plan.device_cuts) <= 0
+    assert answer.cost == pytest.approx(best.length, rel=1e-9)
+    assert answer.bound == answer.cost
+    has = pipeline.variable_sum[[0, *answer.plan.cuts, len(pipeline.profile)]]
+    devices = [0, *answer.plan.device_cuts, pipeline.cluster.devices]
     assert (np.diff(has) > 0).all() and (np.diff(devices) > 0).all()
 
 
@@ -121,18 +121,19 @@ def test_exact_full__is_no_worse_than_pruned_and_local_search(stages):
     full = exact_full(pipeline.with_stages(stages), incumbent=pruned)
     alone = exact_full(pipeline.with_stages(stages))
     assert full.status == alone.status == "optimal"
-    assert full.length == pytest.approx(alone.length, rel=1e-12)
-    better = improve(pipeline, (pruned.cuts, pruned.device_cuts))
-    assert full.length * (1 - 1e-9) <= pipeline.length(*better) <= pruned.length
+    assert full.cost == pytest.approx(alone.cost, rel=1e-12)
+    better = improve(pipeline, (pruned.plan.cuts, pruned.plan.device_cuts))
+    assert full.cost * (1 - 1e-9) <= pipeline.length(*better) <= pruned.cost
 
 
 def test_exact_full__ignores_an_incumbent_that_is_no_plan():
     pipeline = Pipeline(chain(layers=6), Cluster.parse("A"))
     best = exact_full(pipeline.with_stages(3))
     for cuts in ([1, 2], [30, 20], [20], [4, 300]):
-        bad = PipelineAnswer(pipeline, np.array(cuts), np.array([5, 9])[: len(cuts)], 1e-9)
-        assert exact_full(pipeline.with_stages(3), incumbent=bad).length == pytest.approx(
-            best.length, rel=1e-12
+        plan = replace(best.plan, cuts=tuple(cuts), device_cuts=(5, 9)[: len(cuts)])
+        bad = Answer(problem=pipeline, plan=plan, cost=1e-9)
+        assert exact_full(pipeline.with_stages(3), incumbent=bad).cost == pytest.approx(
+            best.cost, rel=1e-12
         )
 
 
@@ -141,9 +142,9 @@ def test_exact_full__time_limit_gives_a_plan_and_a_valid_bound():
     best = exact_full(pipeline.with_stages(4))
     for limit in (0.0, 0.05):
         answer = exact_full(pipeline.with_stages(4), time_limit=limit)
-        assert answer.bound <= best.length * (1 + 1e-12) <= answer.length * (1 + 1e-9)
+        assert answer.bound <= best.cost * (1 + 1e-12) <= answer.cost * (1 + 1e-9)
         assert answer.bound >= pipeline.bubble_free
-        assert (answer.status == "optimal") == (answer.bound == answer.length)
+        assert (answer.status == "optimal") == (answer.bound == answer.cost)
 
 
 def test_exact__infeasible_says_by_how_much():
@@ -175,7 +176,7 @@ def test_exact_full__takes_a_memory_limit_that_a_single_plan_meets():
     pipeline = replace(pipeline, cluster=replace(pipeline.cluster, device=device))
     answer = exact_full(pipeline.with_stages(4))
     assert answer.status == "optimal"
-    assert answer.length <= pipeline.length(cuts, device_cuts)
+    assert answer.cost <= pipeline.length(cuts, device_cuts)
 
 
 def test_exact__refuses_more_stages_than_variables():
@@ -191,5 +192,5 @@ def test_exact__refuses_more_stages_than_variables():
 def test_exact_pruned__known_cuts_of_the_bert_48_profile(cluster, cuts, layers):
     pipeline = Pipeline(StageProfile.from_csv(PROFILES / "bert-48.csv"), Cluster.parse(cluster))
     answer = exact_pruned(CutSpace.build(pipeline.with_stages(len(cuts) + 1)))
-    assert list(answer.device_cuts) == cuts
-    assert [pipeline.profile.names[p - 1] for p in answer.cuts] == layers
+    assert list(answer.plan.device_cuts) == cuts
+    assert [pipeline.profile.names[p - 1] for p in answer.plan.cuts] == layers

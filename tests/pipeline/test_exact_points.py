@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import chain
 
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.pipeline import point_search as suffixes
 from parenvs.agents.pipeline import points as module
 from parenvs.agents.pipeline.exact import exact_full
@@ -16,8 +15,9 @@ from parenvs.agents.pipeline.point_search import PointSearch, SpaceTables
 from parenvs.agents.pipeline.points import even_plan, exact_points, few_points
 from parenvs.agents.reference import optimum
 from parenvs.cluster import Cluster
+from parenvs.core.answer import Answer
+from parenvs.core.judge import judge
 from parenvs.errors import InfeasibleError
-from parenvs.judging import judge
 from parenvs.tasks.pipeline import points as plan_space
 from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
@@ -80,13 +80,13 @@ def build(pipeline, stages, most):
 
 
 def check(answer, space, best):
-    plan = space.pipeline.plan(answer.cuts, answer.device_cuts)
+    plan = space.pipeline.plan(answer.plan.cuts, answer.plan.device_cuts)
     assert judge(plan, space.pipeline).legal
-    assert np.isin(answer.cuts, space.pivots).all()
-    assert np.isin(answer.device_cuts, space.devices).all()
-    assert answer.status == "optimal" and answer.bound == answer.length
-    assert answer.length == float(space.pipeline.length(answer.cuts, answer.device_cuts))
-    assert answer.length == pytest.approx(best, rel=1e-9)
+    assert np.isin(answer.plan.cuts, space.pivots).all()
+    assert np.isin(answer.plan.device_cuts, space.devices).all()
+    assert answer.status == "optimal" and answer.bound == answer.cost
+    assert answer.cost == float(space.pipeline.length(answer.plan.cuts, answer.plan.device_cuts))
+    assert answer.cost == pytest.approx(best, rel=1e-9)
 
 
 @pytest.mark.parametrize("effort", EFFORTS)
@@ -108,7 +108,7 @@ def test_exact_points__equals_full_enumeration(effort, monkeypatch):
         check(exact_points(space), space, best)
         rng = np.random.default_rng(seed)
         some = space.plan(*(x[rng.integers(len(x))] for x in plans))
-        known = PipelineAnswer(pipeline, *some, float(pipeline.length(*some)))
+        known = Answer(problem=pipeline, plan=pipeline.plan(*some))
         check(exact_points(space, incumbent=known), space, best)
     assert infeasible and coarse_units
 
@@ -195,10 +195,10 @@ def test_exact_points__on_128_points(stages):
     space = PointSpace.build(layers(700).with_stages(stages))
     assert 100 < len(space.pivots) <= 129
     answer = exact_points(space)
-    check(answer, space, answer.length)
+    check(answer, space, answer.cost)
     full = exact_full(space.pipeline.with_stages(stages), incumbent=answer, time_limit=1.0)
-    assert full.bound <= answer.length
-    value = space.pipeline.values(answer.cuts, answer.device_cuts)
+    assert full.bound <= answer.cost
+    value = space.pipeline.values(answer.plan.cuts, answer.plan.device_cuts)
     assert optimum(space) == pytest.approx(float(value), rel=1e-9)
 
 
@@ -206,7 +206,7 @@ def test_exact_points__equals_exact_full_where_the_points_are_all_pivots():
     for seed, stages in ((1, 3), (2, 4), (3, 5)):
         pipeline = layers(60, seed)
         space = PointSpace.build(pipeline.with_stages(stages))
-        check(exact_points(space), space, exact_full(pipeline.with_stages(stages)).length)
+        check(exact_points(space), space, exact_full(pipeline.with_stages(stages)).cost)
 
 
 def test_exact_points__cuts_large_clusters_at_servers():
@@ -214,7 +214,7 @@ def test_exact_points__cuts_large_clusters_at_servers():
     space = PointSpace.build(pipeline.with_stages(4))
     assert set(np.diff(space.devices)) == {16} or set(np.diff(space.devices)) == {8}
     answer = exact_points(space)
-    check(answer, space, answer.length)
+    check(answer, space, answer.cost)
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.02, 0.1])
@@ -222,10 +222,10 @@ def test_exact_points__time_limit_gives_a_plan_and_a_valid_bound(limit):
     space = PointSpace.build(layers(128, cluster="4x8:v100,1Gbps").with_stages(7))
     best = exact_points(space)
     answer = exact_points(space, time_limit=limit)
-    assert judge(space.pipeline.plan(answer.cuts, answer.device_cuts), space.pipeline).legal
-    assert space.pipeline.bubble_free <= answer.bound <= best.length * (1 + 1e-12)
-    assert best.length <= answer.length * (1 + 1e-12)
-    assert (answer.status == "optimal") == (answer.bound == answer.length)
+    assert judge(answer.plan, space.pipeline).legal
+    assert space.pipeline.bubble_free <= answer.bound <= best.cost * (1 + 1e-12)
+    assert best.cost <= answer.cost * (1 + 1e-12)
+    assert (answer.status == "optimal") == (answer.bound == answer.cost)
     if not limit:
         assert answer.status == "feasible"
 
@@ -235,8 +235,9 @@ def test_exact_points__ignores_an_incumbent_that_is_no_plan_of_the_space():
     best = exact_points(space)
     between = np.setdiff1d(np.arange(1, 300), space.pivots)
     for cuts in (between[[10, 20]], [30, 20], [20], [4, 500]):
-        bad = PipelineAnswer(space.pipeline, np.array(cuts), np.array([5, 9])[: len(cuts)], 1e-9)
-        assert exact_points(space, incumbent=bad).length == pytest.approx(best.length, rel=1e-12)
+        plan = replace(best.plan, cuts=tuple(cuts), device_cuts=(5, 9)[: len(cuts)])
+        bad = Answer(problem=space.pipeline, plan=plan, cost=1e-9)
+        assert exact_points(space, incumbent=bad).cost == pytest.approx(best.cost, rel=1e-12)
 
 
 def test_exact_points__takes_a_memory_limit_that_hardly_a_plan_meets():

@@ -44,10 +44,10 @@ def test_exact_shape__equals_brute_force(seed, fewest):
         choice = exact_shape(pipeline, fewest=fewest)
         answer = choice.answer
         shape = answer.problem
-        assert answer.proven and answer.bound == answer.length
-        assert answer.length == pytest.approx(min(best)[0], rel=1e-9)
-        assert answer.length == float(shape.length(answer.cuts, answer.device_cuts))
-        assert len(answer.cuts) == shape.stages - 1 >= fewest - 1
+        assert answer.proven and answer.bound == answer.cost
+        assert answer.cost == pytest.approx(min(best)[0], rel=1e-9)
+        assert answer.cost == float(shape.length(answer.plan.cuts, answer.plan.device_cuts))
+        assert len(answer.plan.cuts) == shape.stages - 1 >= fewest - 1
         assert answer.report.legal
         lengths = {devices: [b[0] for b in best if b[1] == devices] for _, devices, _ in best}
         for tried in choice.tried:  # what the table says of the other devices is true
@@ -78,7 +78,7 @@ def test_exact_shape__leaves_devices_idle():
     pipeline = costly()
     choice = exact_shape(pipeline)
     assert choice.answer.problem.cluster.devices == 2 < choice.devices == 8
-    assert choice.answer.length < min(t.length for t in choice.tried if t.devices > 2)
+    assert choice.answer.cost < min(t.length for t in choice.tried if t.devices > 2)
     assert choice.answer.plan.cluster == pipeline.cluster.part(2)
 
 
@@ -96,7 +96,7 @@ def test_exact_shape__out_of_time(monkeypatch):
     best = exact_shape(pipeline).answer
     assert not choice.answer.proven
     assert choice.answer.status == "feasible"
-    assert 0 < choice.answer.bound < best.length <= choice.answer.length
+    assert 0 < choice.answer.bound < best.cost <= choice.answer.cost
 
 
 def test_exact_shape__more_stages_than_variables():

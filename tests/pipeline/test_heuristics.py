@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from parenvs.agents.pipeline.exact import exact_pruned
 from parenvs.agents.pipeline.heuristics import even_cut, random_episodes, random_search
+from parenvs.agents.pipeline.local_search import cuts_of
 from parenvs.agents.pipeline.pipedream import (
     _objective,
     best_last_stage,
@@ -44,16 +45,16 @@ def flat(n=12, parameters=1.0):
 
 
 def assert_legal(answer, pipeline, stages):
-    assert answer.cuts.shape == answer.device_cuts.shape == (stages - 1,)
-    has = pipeline.variable_sum[[0, *answer.cuts, len(pipeline.profile)]]
+    assert len(answer.plan.cuts) == len(answer.plan.device_cuts) == stages - 1
+    has = pipeline.variable_sum[[0, *answer.plan.cuts, len(pipeline.profile)]]
     assert (np.diff(has) > 0).all()
-    assert (np.diff([0, *answer.device_cuts, pipeline.cluster.devices]) > 0).all()
-    assert answer.length == float(pipeline.length(answer.cuts, answer.device_cuts))
+    assert (np.diff([0, *answer.plan.device_cuts, pipeline.cluster.devices]) > 0).all()
+    assert answer.cost == float(pipeline.length(answer.plan.cuts, answer.plan.device_cuts))
 
 
 def test_even_cut__equal_pivots():
     answer = even_cut(Pipeline(flat(), Cluster.parse("B"), 3))
-    assert list(answer.cuts) == [4, 8] and list(answer.device_cuts) == [8, 16]
+    assert list(answer.plan.cuts) == [4, 8] and list(answer.plan.device_cuts) == [8, 16]
     assert (answer.status, answer.bound) == ("feasible", None)
 
 
@@ -64,7 +65,7 @@ def test_even_cut__moves_a_cut_to_leave_each_stage_a_variable():
     profile = StageProfile(
         "late", profile.names, profile.forward, profile.backward, profile.cut_bytes, late
     )
-    assert list(even_cut(Pipeline(profile, Cluster.parse("B"), 3)).cuts) == [10, 11]
+    assert list(even_cut(Pipeline(profile, Cluster.parse("B"), 3)).plan.cuts) == [10, 11]
 
 
 @settings(max_examples=80, deadline=None)
@@ -82,7 +83,7 @@ def test_pipedream__best_of_all_plans_by_its_objective(seed):
     answer = pipedream(pipeline.with_stages(stages))
     plans = zip(*bf.all_plans(pipeline, stages), strict=True)
     values = [_objective(pipeline, cuts, groups) for cuts, groups in plans]
-    value = _objective(pipeline, answer.cuts, answer.device_cuts)
+    value = _objective(pipeline, *cuts_of(answer.plan))
     assert value == pytest.approx(min(values), rel=1e-9)
 
 
@@ -160,20 +161,20 @@ def test_random_search__no_better_than_the_optimum_and_fits_if_it_can(seed):
     answer = random_search(space, 300, rng)
     assert answer.evaluations == 300
     assert_legal(answer, space.pipeline, space.stages)
-    excess = space.pipeline.excess_bytes(answer.cuts, answer.device_cuts)
+    excess = space.pipeline.excess_bytes(answer.plan.cuts, answer.plan.device_cuts)
     try:
-        best = exact_pruned(space).length
+        best = exact_pruned(space).cost
     except InfeasibleError:
         assert excess > 0
     else:
-        assert excess > 0 or answer.length >= best * (1 - 1e-12)
+        assert excess > 0 or answer.cost >= best * (1 - 1e-12)
 
 
 def test_random_search__is_reproducible_and_improves():
     space = CutSpace.build(Pipeline(flat(60), Cluster.parse("C"), 4), candidates="all")
     one, more, again = (random_search(space, n, np.random.default_rng(5)) for n in (1, 9000, 9000))
-    assert more.length <= one.length
-    assert list(more.cuts) == list(again.cuts)
+    assert more.cost <= one.cost
+    assert list(more.plan.cuts) == list(again.plan.cuts)
 
 
 @settings(max_examples=100, deadline=None)

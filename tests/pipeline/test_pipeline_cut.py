@@ -167,11 +167,11 @@ def test_pipeline_cut__known_optimum(toy, candidates, tmp_path):
     assert (plan.cuts, plan.device_cuts) == (toy.cuts, toy.device_cuts)
     assert sorted(x for x, _ in found)[-2] < best - 1e-3  # the only one
     answer = exact_pruned(env.space)
-    assert tuple(answer.cuts) == toy.cuts
-    assert tuple(answer.device_cuts) == toy.device_cuts
-    assert answer.length == pytest.approx(float(toy.length), rel=1e-14)
+    assert tuple(answer.plan.cuts) == toy.cuts
+    assert tuple(answer.plan.device_cuts) == toy.device_cuts
+    assert answer.cost == pytest.approx(float(toy.length), rel=1e-14)
     assert answer.status == "optimal"
-    assert exact_full(env.problem.with_stages(toy.stages)).length <= answer.length * (1 + 1e-12)
+    assert exact_full(env.problem.with_stages(toy.stages)).cost <= answer.cost * (1 + 1e-12)
 
 
 def test_pipeline_cut__all_plans_of_the_toy(env):

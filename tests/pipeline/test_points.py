@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.cluster import Cluster
+from parenvs.core.problem import problem
 from parenvs.errors import InfeasibleError
 from parenvs.graph.chain import Reads
-from parenvs.instances import problem
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.formulas import stage_bytes
 from parenvs.tasks.pipeline.points import (
@@ -203,9 +203,9 @@ def test_network_pivots__legal_cuts_and_the_cheapest_of_them(seed):
 def test_network_pivots__keep_the_best_cuts_of_a_head(cluster, stages):
     """On a slow network Mixer is best cut around its head, where even points have one cut."""
     pipeline = problem("mixer-l16", cluster=cluster, stages=stages)
-    best = exact_full(pipeline).length
+    best = exact_full(pipeline).cost
     by_chain, by_network = (
-        exact_points(PointSpace.build(pipeline, by_network=x)).length for x in (False, True)
+        exact_points(PointSpace.build(pipeline, by_network=x)).cost for x in (False, True)
     )
     assert by_chain > 1.5 * best
     assert by_network == pytest.approx(best, rel=1e-4)

@@ -30,7 +30,7 @@ def answer_of(step, args, rules="shardy", **options):
     problem = Partitioning.build(graph, choose_cluster(devices=2), rules, **options)
     answer = expert(PartitionSpace.of(problem))
     assert answer.report.legal, answer.report.reasons
-    assert not problem.partition(answer.chosen, "inputs")
+    assert not problem.partition(answer.report.chosen, "inputs")
     return answer
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from intra_op_files import FOLDER, SMALL, needs_files, written
 
 from parenvs.errors import ParenvsError, PlanError
-from parenvs.tasks.sharding import load_iopddl, load_strategies, save_iopddl
-from parenvs.tasks.sharding.files import to_json
+from parenvs.tasks.sharding.files import load_iopddl, load_strategies, save_iopddl, to_json
 from parenvs.tasks.sharding.known import KNOWN, SHA256, check_file, known
 
 BLANKS = gzip.compress(b" " * 100_000_000, mtime=0)

@@ -18,9 +18,10 @@ from parenvs.agents.sharding.messages import Dual, priced_costs, profile
 from parenvs.agents.sharding.model import arrays_of
 from parenvs.agents.sharding.search import Clock, Search, luby
 from parenvs.agents.sharding.trees import improve, plan_cost, surroundings
-from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.sharding import load_iopddl, reduce
+from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError
+from parenvs.tasks.sharding.files import load_iopddl
 from parenvs.tasks.sharding.known import known
+from parenvs.tasks.sharding.reduction import reduce
 
 
 @cache
@@ -44,7 +45,7 @@ def test_solve__finds_the_optimum_and_proves_no_more():
         problem = draw(seed, edges=11, most=4, forbidden=0.1, slack=0.45)
         best = optimum(problem)
         if best is None:
-            with pytest.raises(InfeasibleError, match=f"drawn-{seed}: "):
+            with pytest.raises(NO_PLAN, match=f"drawn-{seed}: "):
                 solve_iopddl(problem, None, steps=2)
             continue
         answer = solve_iopddl(problem, None, steps=4)

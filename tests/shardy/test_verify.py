@@ -258,7 +258,7 @@ def test_verify__all_reduces_of_mixtures_of_experts(mixture):
     for rules in ("shardy", "automap"):
         problem = Partitioning.build(graph, choose_cluster(devices=8), rules, reward="step_time")
         open_ = problem.decidable("all")
-        chosen = [exact_partition(replace(problem, reward=x)).chosen for x in REWARDS]
+        chosen = [exact_partition(replace(problem, reward=x)).report.chosen for x in REWARDS]
         for order in [*([label] for label in open_), *(rng.permutation(open_) for _ in range(3))]:
             one = np.zeros(len(problem.classes), dtype=bool)
             for label in order:
@@ -299,7 +299,7 @@ def test_verify__clipped_gradients():
 @pytest.mark.parametrize("rules", ["shardy", "automap"])
 def test_verify__exact_plan_of_a_shipped_graph_agrees(rules):
     problem = load_partitioning("vgg-19", choose_cluster(devices=8), rules)
-    plan = problem.plan(exact_partition(problem).chosen)
+    plan = problem.plan(exact_partition(problem).report.chosen)
     verification = verify_plan(plan)
     assert verification.agrees and verification.mesh == 8 and verification.compared == 116
     assert verification.all_reduces == verification.predicted_all_reduces > 0

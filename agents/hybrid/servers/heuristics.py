@@ -11,9 +11,9 @@ import time
 
 import numpy as np
 
-from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.hybrid.servers.solve import Orders, by_speed
 from parenvs.agents.hybrid.servers.tables import one_server
+from parenvs.core.answer import Answer
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints
 
@@ -22,7 +22,7 @@ EVALUATIONS = 800
 _AT_ONCE = 16  # random orders that are completed together
 
 
-def sorted_orders(problem: Hybrid, constraints: Constraints | None = None) -> HybridAnswer:
+def sorted_orders(problem: Hybrid, constraints: Constraints | None = None) -> Answer:
     """Return the better of both orders by speed, the fastest server first or last.
 
     Args:
@@ -43,7 +43,7 @@ def random_orders(
     rng: np.random.Generator,
     constraints: Constraints | None = None,
     evaluations: int = EVALUATIONS,
-) -> HybridAnswer:
+) -> Answer:
     """Return the best of random orders.
 
     Args:
@@ -70,7 +70,7 @@ def swap_search(
     rng: np.random.Generator,
     constraints: Constraints | None = None,
     evaluations: int = EVALUATIONS,
-) -> HybridAnswer:
+) -> Answer:
     """Return what swaps of two servers make of the better order by speed.
 
     A random pair of servers changes places; the new order is kept if it is no worse.

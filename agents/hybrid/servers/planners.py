@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.hybrid.servers.heuristics import random_orders, sorted_orders, swap_search
 from parenvs.agents.hybrid.servers.sandwich import sandwich
 from parenvs.agents.hybrid.servers.solve import subset_search
 from parenvs.agents.hybrid.servers.tables import one_server
+from parenvs.core.answer import Answer
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints
 
 SERVER_PLANNERS: dict[
-    str, Callable[[Hybrid, Constraints, int, float | None], HybridAnswer]
+    str, Callable[[Hybrid, Constraints, int, float | None], Answer]
 ] = {
     "sorted-servers": lambda problem, limits, seed, seconds: sorted_orders(problem, limits),
     "random-servers": lambda problem, limits, seed, seconds: random_orders(

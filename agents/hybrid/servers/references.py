@@ -48,8 +48,8 @@ def reference_of(problem: Hybrid) -> Row:
     method = "sorted servers"
     for seed in SEEDS:
         answer = swap_search(problem, np.random.default_rng(seed), None, EVALUATIONS)
-        if answer.length < orders.length and orders.setting is not None:
-            orders.keep(answer.plan, orders.setting, answer.length)
+        if answer.cost < orders.length and orders.setting is not None:
+            orders.keep(answer.plan, orders.setting, answer.cost)
             method = f"swap search, {EVALUATIONS} plans, seed {seed}"
     before = orders.length
     rounded_down(orders, states=states, deadline=time.perf_counter() + SECONDS)
@@ -62,7 +62,7 @@ def reference_of(problem: Hybrid) -> Row:
         exact = subset_search(problem, time_limit=SECONDS, orders=orders)
         among = AMONG if exact.proven else ""
         method = method if orders.length == before else "subset program"
-        bound = min(bound, exact.length)
+        bound = min(bound, exact.cost)
     assert orders.best is not None
     return row_of(problem, orders.best, orders.length, bound, among, method)
 

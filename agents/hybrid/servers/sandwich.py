@@ -12,7 +12,6 @@ import time
 
 import numpy as np
 
-from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.hybrid.labels import SLACK
 from parenvs.agents.hybrid.servers.labels import Chosen, ServerLabels
 from parenvs.agents.hybrid.servers.solve import (
@@ -24,6 +23,7 @@ from parenvs.agents.hybrid.servers.solve import (
     speeds_of,
 )
 from parenvs.agents.hybrid.servers.tables import ONE_SERVER, ServerTables
+from parenvs.core.answer import Answer
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints
 
@@ -204,7 +204,7 @@ def sandwich(
     states: int = MOST_STATES,
     time_limit: float | None = None,
     orders: Orders | None = None,
-) -> HybridAnswer:
+) -> Answer:
     """Return a plan and a certified lower bound by rounding speeds to few types.
 
     Args:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.hybrid.labels import SLACK, OutOfTimeError
 from parenvs.agents.hybrid.servers.labels import Chosen, ServerLabels
 from parenvs.agents.hybrid.servers.order import complete, plan_of
 from parenvs.agents.hybrid.servers.tables import NEVER, ONE_SERVER, ServerTables, check, settings
 from parenvs.agents.hybrid.solve import one_stage
 from parenvs.agents.hybrid.tables import Setting
+from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.plan import SENDS, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -184,13 +184,13 @@ class Orders:
         if length < self.length * (1 - SLACK):
             self.best, self.setting, self.length = plan, setting, length
 
-    def answer(self, method: str, begin: float, **more: Any) -> HybridAnswer:
+    def answer(self, method: str, begin: float, **more: Any) -> Answer:
         """Return the best plan as an answer.
 
         Args:
             method: name of the planner.
             begin: when it began, ``time.perf_counter()``.
-            **more: other fields of ``HybridAnswer``.
+            **more: other fields of ``Answer``.
 
         Raises:
             InfeasibleError: no plan fits.
@@ -202,8 +202,13 @@ class Orders:
             )
         values: dict[str, Any] = {"among": AMONG, "evaluations": self.judged, **more}
         seconds = time.perf_counter() - begin
-        return HybridAnswer(
-            self.problem, self.best, self.length, method=method, seconds=seconds, **values
+        return Answer(
+            problem=self.problem,
+            plan=self.best,
+            cost=self.length,
+            method=method,
+            seconds=seconds,
+            **values,
         )
 
 
@@ -243,7 +248,7 @@ def subset_search(
     limits: Constraints = ONE_SERVER,
     time_limit: float | None = None,
     orders: Orders | None = None,
-) -> HybridAnswer:
+) -> Answer:
     """Return the best plan of one server for each stage, with proof: 2^P subsets of P servers.
 
     Servers of equal speed are one type, so a cluster of few generations is easy at any size.

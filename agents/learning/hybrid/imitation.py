@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from stable_baselines3.common.utils import obs_as_tensor
 
-from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.hybrid import exact, exact_uniform
 from parenvs.agents.hybrid.servers.solve import subset_search
+from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.files import replacing
 from parenvs.tasks.hybrid.game.problems import setting_of
@@ -71,7 +71,7 @@ def taught(setting: Setting, seconds: float = LIMIT) -> Game | None:
         seconds: limit of the search.
     """
     limits = Constraints(context=1, expert=1, most_micro_batch=MICRO_BATCHES[-1])
-    planners: list[Callable[[], HybridAnswer]] = [
+    planners: list[Callable[[], Answer]] = [
         lambda: exact(setting.problem, limits, time_limit=seconds),
         lambda: exact_uniform(setting.problem, limits),
     ]

@@ -25,11 +25,11 @@ from gymnasium.vector import AutoresetMode
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from parenvs.agents.answer import OrderAnswer
 from parenvs.agents.learning.order.policy import COMMON, DESCRIBED, OWN, OrderPolicy, describe
 from parenvs.agents.learning.train.learners import ppo_settings
 from parenvs.agents.learning.vec_env import NativeVecEnv, one_thread
 from parenvs.agents.order.heuristics import by_rule, local_search
+from parenvs.core.answer import Answer
 from parenvs.datasets.order.drawing import tier_of
 from parenvs.tasks.order.game import MicroBatchOrderVectorEnv
 from parenvs.tasks.order.problem import Order
@@ -85,7 +85,7 @@ class RelativeVecEnv(NativeVecEnv):
             problem = self.batch.game.problem(row)
             if problem.instance not in self._values:
                 answer = by_rule(problem, "pyramid")
-                self._values[problem.instance] = problem.bound_seconds / answer.length
+                self._values[problem.instance] = problem.bound_seconds / answer.cost
             self._base[row] = self._values[problem.instance]
 
 
@@ -127,9 +127,7 @@ def train(
     return agent
 
 
-def sample(
-    agent: MaskablePPO, problem: Order, judged: int, rng: np.random.Generator
-) -> OrderAnswer:
+def sample(agent: MaskablePPO, problem: Order, judged: int, rng: np.random.Generator) -> Answer:
     """Return the best of ``judged`` orders: the one of the highest ratings, and drawn ones.
 
     Args:
@@ -154,15 +152,20 @@ def sample(
             observation, *_ = batch.step(orders[:, position])
     found = problem.length(orders)
     best = int(np.argmin(found))
-    return OrderAnswer(
-        problem, orders[best], float(found[best]), method="ppo", evaluations=judged,
-        bound=problem.bound_seconds, seconds=time.perf_counter() - begin,
-    )  # fmt: skip
+    return Answer(
+        problem=problem,
+        plan=problem.plan(orders[best]),
+        cost=float(found[best]),
+        method="ppo",
+        bound=problem.bound_seconds,
+        evaluations=judged,
+        seconds=time.perf_counter() - begin,
+    )
 
 
 def sample_and_search(
     agent: MaskablePPO, problem: Order, judged: int, rng: np.random.Generator
-) -> OrderAnswer:
+) -> Answer:
     """Return the best of ``judged`` orders: a tenth sampled, the others by search from the best.
 
     The arguments are those of ``sample``; the search is that of the planner ``swap``.
@@ -170,7 +173,7 @@ def sample_and_search(
     begin = time.perf_counter()
     first = sample(agent, problem, max(judged // 10, 1), rng)
     left = judged - first.evaluations + 1  # the search counts its start, which is judged already
-    answer = local_search(problem, left, rng, first.order)
+    answer = local_search(problem, left, rng, first.plan.order)
     seconds = time.perf_counter() - begin
     return replace(answer, method="ppo-swap", evaluations=judged, seconds=seconds)
 

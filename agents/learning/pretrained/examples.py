@@ -45,8 +45,8 @@ class OptimalPlans:
         cuts, units = np.zeros((2, len(spaces), STAGES - 1), dtype=np.int64)
         for row, space in enumerate(spaces):
             answer, last = exact_points(space, time_limit=SECONDS), space.stages - 1
-            cuts[row, :last] = np.searchsorted(space.pivots, answer.cuts)
-            units[row, :last] = np.searchsorted(space.devices, answer.device_cuts)
+            cuts[row, :last] = np.searchsorted(space.pivots, answer.plan.cuts)
+            units[row, :last] = np.searchsorted(space.devices, answer.plan.device_cuts)
         return cls._of_plans(spaces, cuts, units)
 
     @classmethod

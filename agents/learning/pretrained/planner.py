@@ -14,12 +14,12 @@ from importlib import resources
 
 import numpy as np
 
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.learning.pretrained.policy import Draws, PlanPolicy
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.local_search import improve
 from parenvs.agents.pipeline.point_search import PointSearch, SpaceTables
 from parenvs.agents.pipeline.points import exact_points, few_points
+from parenvs.core.answer import Answer
 from parenvs.tasks.pipeline.cuts import Cuts
 from parenvs.tasks.pipeline.points import PointSpace, distinct_pivots
 
@@ -51,7 +51,7 @@ def policy() -> PlanPolicy:
 
 def pretrained(
     space: PointSpace, draws: int = DRAWS, refine: bool = False, seed: int = 0
-) -> PipelineAnswer:
+) -> Answer:
     """The shortest of several plans that the network draws; it fits the memory.
 
     Args:
@@ -70,8 +70,13 @@ def pretrained(
     length = float(space.pipeline.length(*plan))
     method = "pretrained-refined" if refine else "pretrained"
     seconds = time.perf_counter() - begin
-    return PipelineAnswer(
-        space.pipeline, *plan, length, method=method, evaluations=evaluations, seconds=seconds
+    return Answer(
+        problem=space.pipeline,
+        plan=space.pipeline.plan(*plan),
+        cost=length,
+        method=method,
+        evaluations=evaluations,
+        seconds=seconds,
     )
 
 
@@ -147,7 +152,7 @@ class Gap:
         return f"{words}, found in {self.seconds:.2f} s"
 
 
-def gaps(space: PointSpace, answer: PipelineAnswer, seconds: float = AFFORDABLE) -> list[Gap]:
+def gaps(space: PointSpace, answer: Answer, seconds: float = AFFORDABLE) -> list[Gap]:
     """Gaps of a plan to the optimum over the points and, if that may be another, over all pivots.
 
     Args:
@@ -165,7 +170,7 @@ def gaps(space: PointSpace, answer: PipelineAnswer, seconds: float = AFFORDABLE)
     return result
 
 
-def _gap(over: str, answer: PipelineAnswer, exact: PipelineAnswer) -> Gap:
+def _gap(over: str, answer: Answer, exact: Answer) -> Gap:
     """The gap of ``answer`` to ``exact``, the answer of an exact planner."""
-    bound = exact.length if exact.proven else float(exact.bound or 0.0)
-    return Gap(over, bound, exact.proven, answer.length / bound, exact.seconds)
+    bound = exact.cost if exact.proven else float(exact.bound or 0.0)
+    return Gap(over, bound, exact.proven, answer.cost / bound, exact.seconds)

@@ -39,7 +39,7 @@ def taught(boards: list[Board], steps: int = 40, seed: int = 0) -> list[tuple[Bo
     for board in boards:
         try:
             answer = solve_iopddl(board.problem, seconds=None, steps=steps, seed=seed)
-            found.append((board, board.choice_of(answer.strategies)))
+            found.append((board, board.choice_of(np.array(answer.plan.strategies))))
         except InfeasibleError:
             continue
     return found

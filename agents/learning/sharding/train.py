@@ -18,7 +18,7 @@ from sb3_contrib import MaskablePPO
 from parenvs.agents.learning.sharding.policy import ShardingPolicy
 from parenvs.agents.learning.train import learners
 from parenvs.agents.learning.vec_env import make_env, one_thread
-from parenvs.agents.sharding.solve import ShardingAnswer
+from parenvs.core.answer import Answer
 from parenvs.core.game import EVERY
 from parenvs.tasks.sharding.game import IntraOpShardingVectorEnv
 from parenvs.tasks.sharding.turns import construct
@@ -78,7 +78,7 @@ def rated(agent: MaskablePPO, observation: dict[str, np.ndarray]) -> np.ndarray:
 
 def plan(
     agent: MaskablePPO, board: Board, samples: int = 1, seed: int = 0, **env_kwargs: Any
-) -> ShardingAnswer:
+) -> Answer:
     """Return the best of ``samples`` plans: the one of the highest ratings, and drawn ones.
 
     Args:
@@ -110,14 +110,17 @@ def plan(
             if over.any() and open_.any():  # those that are done play on, and do not count
                 observation, _ = batch.reset(options={"reset_mask": over})
     assert best is not None
-    return ShardingAnswer(
-        method="ppo", evaluations=samples, seconds=time.perf_counter() - begin,
-        problem=board.problem, strategies=np.array(best[1].strategies, dtype=np.int64),
+    return Answer(
+        problem=board.problem,
+        plan=best[1],
         cost=best[0],
-    )  # fmt: skip
+        method="ppo",
+        evaluations=samples,
+        seconds=time.perf_counter() - begin,
+    )
 
 
-def greedy(board: Board, **env_kwargs: Any) -> ShardingAnswer:
+def greedy(board: Board, **env_kwargs: Any) -> Answer:
     """Return the plan of the rule that takes what the observation rates best, with its advice."""
     begin = time.perf_counter()
     env = cast(Any, gym.make(ENV, problem=board.problem, **env_kwargs).unwrapped)
@@ -125,8 +128,11 @@ def greedy(board: Board, **env_kwargs: Any) -> ShardingAnswer:
     over = False
     while not over:
         _, _, over, _, info = env.step(env.game.greedy(EVERY)[0])
-    return ShardingAnswer(
-        method="greedy", evaluations=1, seconds=time.perf_counter() - begin,
-        problem=board.problem, strategies=np.array(env.plan().strategies, dtype=np.int64),
+    return Answer(
+        problem=board.problem,
+        plan=env.plan(),
         cost=int(info["cost"]),
-    )  # fmt: skip
+        method="greedy",
+        evaluations=1,
+        seconds=time.perf_counter() - begin,
+    )

@@ -20,7 +20,7 @@ from gymnasium.envs.registration import load_env_creator
 from parenvs import __version__
 from parenvs.agents.learning.distributed.distribution import Distribution
 from parenvs.agents.learning.train.learners import learner_of
-from parenvs.agents.names import STEPS
+from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.files import write_text
 from parenvs.graph import python_source

@@ -17,6 +17,7 @@ from parenvs.clock.runs.comparison import Run, traffic_of
 from parenvs.clock.runs.prediction import on_machine
 from parenvs.clock.timer import Timing
 from parenvs.clock.xla.devices import devices, with_devices
+from parenvs.core.judge import judge
 from parenvs.errors import ParenvsError, need_extra, shown
 from parenvs.exports.compilation import callable_of, collectives_of
 from parenvs.exports.jax import partition_spec
@@ -25,7 +26,6 @@ from parenvs.exports.sharding import Sharding, Spec, sharding_of
 from parenvs.graph.graph import Graph
 from parenvs.graph.python_source import jax_function
 from parenvs.instances import load_graph
-from parenvs.judging import judge
 from parenvs.shardy.verify import module_for
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan

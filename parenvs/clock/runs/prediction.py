@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.clock.calibration import Calibration
+from parenvs.core.judge import judge
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
 from parenvs.exports.sharding import Sharding, sharding_of
@@ -23,7 +24,6 @@ from parenvs.exports.stages import stages_of
 from parenvs.exports.torch import TorchPlan, torch_plan
 from parenvs.graph.graph import Graph, Role
 from parenvs.instances import load_graph, load_profile
-from parenvs.judging import judge
 from parenvs.machine import cores, processor
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,14 +61,7 @@ class ElasticProblem(TaskProblem):
 
     def fingerprint_of(self, target: Elastic) -> str:
         """See ``TaskProblem.fingerprint_of``: of the plans, and of what chance decides."""
-        library = target.library
-        course = target.drawn(0)
-        chain = asdict(target.source) if isinstance(target.source, Markov) else None
-        figures = [library.rate.tolist(), library.needed.tolist(), target.intervals, chain]
-        digest = hashlib.sha256(json.dumps(figures).encode())
-        for part in (course.nodes, course.lost):
-            digest.update(np.ascontiguousarray(part, dtype=np.int16).tobytes())
-        return f"sha256:{digest.hexdigest()}"
+        return target.fingerprint
 
     def empty_plan(self) -> Plan:
         """Raise an error: no plan file answers the problem.

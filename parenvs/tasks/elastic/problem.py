@@ -14,16 +14,20 @@ state. Which nodes are used follows from their age alone, see ``Course``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from parenvs.core.task import late
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.tasks.elastic.course import Course
 from parenvs.tasks.elastic.library import GONE, Library, happened
 from parenvs.tasks.elastic.markov import Markov, courses
+from parenvs.tasks.elastic.plan import WAIT, ElasticPlan
 from parenvs.tasks.elastic.trace import MOST_INTERVALS, Trace
 
 SECONDS = 60.0
@@ -66,6 +70,7 @@ class Elastic:
         InfeasibleError: no plan ever fits the nodes.
     """
 
+    task: ClassVar[str] = "elastic"
     library: Library
     source: Trace | Markov
     seconds: float = SECONDS
@@ -184,6 +189,39 @@ class Elastic:
         since = (moment.since + 1) % self.library.costs.every if stays else 0
         t = moment.interval + 1
         return Moment(t, int(course.nodes[t]), plan, int(self.events(course.lost[t])[plan]), since)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """``sha256:...`` of the candidate plans, and of what chance decides."""
+        course = self.drawn(0)
+        chain = asdict(self.source) if isinstance(self.source, Markov) else None
+        library = self.library
+        figures = [library.rate.tolist(), library.needed.tolist(), self.intervals, chain]
+        digest = hashlib.sha256(json.dumps(figures).encode())
+        for part in (course.nodes, course.lost):
+            digest.update(np.ascontiguousarray(part, dtype=np.int16).tobytes())
+        return f"sha256:{digest.hexdigest()}"
+
+    def plan(self, chosen: Any, seed: int = 0, policy: str = "") -> ElasticPlan:
+        """Make the plan of candidates chosen on the course of a seed.
+
+        Args:
+            chosen: (S,) numbers of the plans, 0 to wait.
+            seed: of the course.
+            policy: who chose.
+        """
+        degrees = [WAIT, *((*plan.degrees, plan.spares) for plan in self.library.candidates)]
+        return ElasticPlan(
+            self.instance,
+            self.fingerprint,
+            tuple(degrees[number] for number in np.asarray(chosen).tolist()),
+            seed,
+            policy,
+        )
+
+    def report(self, plan: ElasticPlan) -> Any:
+        """Judge a plan on the course of its seed, and return a ``Run``."""
+        return late("parenvs.tasks.elastic.run:judged")(self, plan)
 
     def draw(self, rng: np.random.Generator) -> np.ndarray | None:
         """Draw the numbers that decide a course, or None if nothing is random."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from parenvs.core.report import Bounded, Report
 from parenvs.files import write_text
 from parenvs.tasks.elastic.course import Course
 from parenvs.tasks.elastic.library import GONE, READY
+from parenvs.tasks.elastic.plan import WAIT, ElasticPlan
 from parenvs.tasks.elastic.problem import Elastic, Moment
 
 
@@ -37,8 +39,8 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a job earned on a course, interval by interval.
+class Run(Report):
+    """What a job earned on a course, interval by interval; the judge's report on a plan.
 
     Attributes:
         problem: the problem.
@@ -48,8 +50,12 @@ class Run:
         samples: (T,) of each interval.
         seconds: (T,) of the change in it.
         policy: who chose.
+        plan: the plan that was judged; None if a policy chose.
+        reasons: a sentence for every rule that the plan breaks; empty if it is legal.
     """
 
+    task: ClassVar[str] = "elastic"
+    bound_words: ClassVar[tuple[str, str]] = ("lower", " of the ideal lost")
     problem: Elastic
     course: Course
     plans: np.ndarray
@@ -57,6 +63,19 @@ class Run:
     samples: np.ndarray
     seconds: np.ndarray
     policy: str = ""
+    plan: ElasticPlan | None = None
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def cost(self) -> float:
+        """Share of the ideal samples that is lost, the number that the task minimises."""
+        return 1.0 - self.share
+
+    def gap(self, answer: Bounded) -> float | None:
+        """Return the share of a bound's samples that the run falls short of; None without one."""
+        if answer.bound is None or answer.bound >= 1.0 or not self.legal:
+            return None
+        return 1.0 - self.share / (1.0 - answer.bound)
 
     @property
     def total(self) -> float:
@@ -105,6 +124,7 @@ class Run:
             "stops": int(self.stopped.sum()),
             "state_lost": int(self.gone.sum()),
             "change_seconds": float(self.seconds.sum()),
+            **({} if self.plan is None else {"legal": self.legal, "reasons": list(self.reasons)}),
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -133,6 +153,36 @@ def replay(problem: Elastic, course: Course, plans: Any, policy: str = "") -> Ru
     plans = np.asarray(plans, dtype=np.int64)
     chosen = iter(plans.tolist())
     return _played(problem, course, len(plans), lambda *_: next(chosen), policy)
+
+
+def judged(problem: Elastic, plan: ElasticPlan) -> Run:
+    """Judge a plan: replay it on the course of its seed.
+
+    The run ends before the first interval whose choice breaks a rule.
+    """
+    course, library, reasons = problem.drawn(plan.seed), problem.library, []
+    if plan.fingerprint != problem.fingerprint:
+        reasons.append(
+            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {problem.instance} is "
+            f"{problem.fingerprint[:19]}...; make the plan anew"
+        )
+    if len(plan.chosen) != problem.intervals:
+        reasons.append(f"chosen: has {len(plan.chosen)} intervals, not {problem.intervals}")
+    number = {(*plan.degrees, plan.spares): k for k, plan in enumerate(library.candidates, 1)}
+    number[WAIT] = 0
+    good: list[int] = []
+    for t, choice in enumerate(plan.chosen[: problem.intervals]):
+        words = f"chosen: interval {t}: {list(choice)}"
+        if choice not in number:
+            reasons.append(f"{words} is no candidate of {library.name}")
+            break
+        needed, nodes = int(library.needed[number[choice]]), int(course.nodes[t])
+        if needed > nodes:
+            reasons.append(f"{words} takes {needed} nodes, there are {nodes}")
+            break
+        good.append(number[choice])
+    run = replay(problem, course, good, plan.policy)
+    return replace(run, plan=plan, reasons=tuple(reasons))
 
 
 def _played(problem: Elastic, course: Course, count: int, choose: Any, name: str) -> Run:

@@ -22,6 +22,7 @@ TASK = Task(
     options=ElasticOptions,
     load="parenvs.tasks.elastic.load:load",
     judge="parenvs.tasks.elastic.load:judge",
+    plan="parenvs.tasks.elastic.plan:ElasticPlan",
     request="parenvs.agents.elastic.planners:ElasticRequest",
     sets=("elastic-train", "elastic-validation", "elastic-test"),
     instances=("p3", "g4dn"),

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.agents.answer import HybridAnswer
 from parenvs.agents.hybrid.episodes import local_search
 from parenvs.agents.hybrid.references import HYBRID_REFERENCES as HYBRID_FILE
 from parenvs.agents.hybrid.references import exact_or_uneven, plan_of_row
@@ -18,6 +17,7 @@ from parenvs.agents.hybrid.servers.references import HETERO_REFERENCES as HETERO
 from parenvs.agents.hybrid.servers.solve import Orders, by_speed, subset_search
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
+from parenvs.core.answer import Answer
 from parenvs.core.plan import Plan
 from parenvs.datasets.hybrid.drawing import FAMILIES
 from parenvs.datasets.hybrid.servers import TIERS
@@ -225,7 +225,7 @@ _HETERO_AGENTS = {
 }
 
 
-def _subset(problem: Hybrid, seed: int) -> HybridAnswer:
+def _subset(problem: Hybrid, seed: int) -> Answer:
     """Return the optimum over orders, cuts and splits, searched from the plan of some swaps on.
 
     Raises:
@@ -237,11 +237,11 @@ def _subset(problem: Hybrid, seed: int) -> HybridAnswer:
     orders.start([by_speed(problem), by_speed(problem, False)])
     swapped = swap_search(problem, np.random.default_rng(seed), None, SWAPS)
     if orders.setting is not None:
-        orders.keep(swapped.plan, orders.setting, swapped.length)
+        orders.keep(swapped.plan, orders.setting, swapped.cost)
     return subset_search(problem, orders=orders)
 
 
-_Maker = Callable[[Hybrid, int], HybridAnswer]
+_Maker = Callable[[Hybrid, int], Answer]
 _MAKERS: dict[tuple[str, str], _Maker] = {
     ("hybrid", "exact"): lambda problem, seed: exact_or_uneven(problem, SECONDS),
     ("hybrid", "local-search"): lambda problem, seed: local_search(

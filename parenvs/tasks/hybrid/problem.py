@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -76,6 +76,7 @@ class Hybrid:
         instance: name or path of the instance; plans carry it (default: the model's name).
     """
 
+    task: ClassVar[str] = "hybrid"
     model: HybridModel
     cluster: Cluster
     batch: int

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.plan import ILLEGAL, TimedReport
+from parenvs.core.plan import ILLEGAL
+from parenvs.core.report import TimedReport
 from parenvs.tasks.hybrid.legality import PARTS
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan
@@ -89,6 +90,7 @@ class HybridReport(TimedReport):
         chunked: gives the seconds of every chunk of a well-formed plan, for the simulation.
     """
 
+    task: ClassVar[str] = "hybrid"
     plan: HybridPlan
     model: HybridModel
     cluster: Cluster
@@ -101,11 +103,6 @@ class HybridReport(TimedReport):
     step: Step | None
     held: Memory | None
     chunked: Callable[[], ChunkSeconds] = field(repr=False, compare=False)
-
-    @property
-    def legal(self) -> bool:
-        """Whether the plan breaks no rule."""
-        return not self.reasons
 
     @property
     def length_seconds(self) -> float:

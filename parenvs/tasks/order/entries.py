@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from parenvs.agents.answer import OrderAnswer
 from parenvs.agents.order import exact_order, heuristics
 from parenvs.agents.order.references import FEW, JUDGED, ORDER_REFERENCES
+from parenvs.core.answer import Answer
 from parenvs.datasets.order.drawing import TIERS
 from parenvs.datasets.references import ORDERS, references
 from parenvs.leaderboard.kind import (
@@ -123,7 +123,7 @@ _AGENTS = {
     ),
     "best-known": BEST_KNOWN,
 }
-_MAKERS: dict[str, Callable[[Order, int], OrderAnswer]] = {
+_MAKERS: dict[str, Callable[[Order, int], Answer]] = {
     "neh": lambda problem, seed: heuristics.neh(problem),
     "random": lambda problem, seed: heuristics.random_order(
         problem, EVALUATIONS, np.random.default_rng(seed)

@@ -7,11 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.core.plan import ILLEGAL, TimedReport
+from parenvs.core.plan import ILLEGAL
+from parenvs.core.report import TimedReport
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.order import formulas
 from parenvs.tasks.order.formulas import Seconds
@@ -38,6 +39,7 @@ class Order:
         step: the packed step that the seconds are of, if they are of one.
     """
 
+    task: ClassVar[str] = "order"
     forward: np.ndarray
     backward: np.ndarray
     instance: str = "order"
@@ -149,15 +151,11 @@ class OrderReport(TimedReport):
         length: seconds of the step; None if the order is no order of the micro-batches.
     """
 
+    task: ClassVar[str] = "order"
     plan: OrderPlan
     problem: Order
     reasons: tuple[str, ...]
     length: float | None
-
-    @property
-    def legal(self) -> bool:
-        """Whether the plan breaks no rule."""
-        return not self.reasons
 
     @property
     def length_seconds(self) -> float:

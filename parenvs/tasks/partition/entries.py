@@ -110,7 +110,7 @@ class PartitionProblem(TaskProblem):
 
     def cost(self, report: PartitionReport) -> float:
         """See ``TaskProblem.cost``: seconds of a step, or 1 / return."""
-        return 1.0 / report.value("paper") if self.reward == "paper" else report.step_seconds
+        return 1.0 / report.value_of("paper") if self.reward == "paper" else report.step_seconds
 
     def trivial_cost(self) -> float:
         """See ``TaskProblem.trivial_cost``: nothing is partitioned."""
@@ -120,7 +120,7 @@ class PartitionProblem(TaskProblem):
         """See ``TaskProblem.solved``."""
         partitioning = self.partitioning
         optimum = exact_partition(partitioning)
-        cost = self.cost(self.judge(partitioning.plan(optimum.chosen)))
+        cost = self.cost(self.judge(optimum.plan))
         if optimum.proven:
             return Reference(cost, cost, OPTIMAL, "exact")
         assert optimum.bound is not None

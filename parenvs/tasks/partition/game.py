@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from parenvs import instances
 from parenvs.core.game import Game, Rows
 from parenvs.core.groups import Groups
+from parenvs.core.problem import problem as load_problem
 from parenvs.core.source import Fixed, Source
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
@@ -402,7 +402,7 @@ def _problem(scope: str, given: dict[str, Any]) -> Partitioning:
     problem: Partitioning | None = given["problem"]
     if problem is None:
         settings = {name: given[name] for name in SETTINGS}
-        return instances.problem(
+        return load_problem(
             given["instance"], given["cluster"], PartitionPlan.task, scope=scope, **settings
         )
     if problem.scope != scope:

@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 import parenvs.tasks.partition.formulas as formulas
 from parenvs.cluster import Cluster
-from parenvs.core.plan import ILLEGAL, Bounded
+from parenvs.core.plan import ILLEGAL
+from parenvs.core.report import Bounded, Report
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes, full_scope
@@ -57,6 +58,7 @@ class Partitioning:
         ParenvsError: unknown scope or reward.
     """
 
+    task: ClassVar[str] = "partition"
     graph: Graph
     cluster: Cluster
     rules: str
@@ -165,7 +167,7 @@ class Partitioning:
         return self.classes.parameters(scope or self.full_scope)
 
     def dimensions(self, scope: str | None = None) -> np.ndarray:
-        """(V,) positions in ``graph.dims`` of the dimensions of a scope (default: all that is decided)."""
+        """(V,) positions in ``graph.dims`` of the dimensions of a scope (default: all decided)."""
         return self.classes.dimensions_of(self.parameters(scope))
 
     def counts(self, scope: str | None = None) -> np.ndarray:
@@ -259,6 +261,22 @@ class Partitioning:
         fits = np.array([self.fits(one) for one in chosen.reshape(-1, chosen.shape[-1])])
         return np.where(fits.reshape(chosen.shape[:-1]), returns, ILLEGAL)
 
+    def _parts(self, chosen: np.ndarray) -> tuple[float, float]:
+        """Seconds of computation and of communication of a step; ``chosen`` is (C,) bool."""
+        return formulas.step_parts(
+            self.replicate_seconds, self.saved_seconds, self.all_reduce_seconds, chosen
+        )
+
+    def cost(self, chosen: np.ndarray) -> float:
+        """The number to minimise if the classes ``chosen``, (C,) bool, are partitioned.
+
+        It is the seconds of a step; under the paper's reward 1 / return, inf if that is 0.
+        """
+        if self.reward != "paper":
+            return sum(self._parts(chosen))
+        value = float(self.returns.value(chosen))
+        return 1.0 / value if value else math.inf
+
     @cached_property
     def footprint(self) -> Footprint:
         """Memory on each device."""
@@ -310,16 +328,17 @@ class Partitioning:
         """Partitioned dimension of each entry parameter of a scope that has one, by path."""
         return self.classes.partition(chosen, scope or self.full_scope)
 
-    def plan(self, chosen: np.ndarray) -> PartitionPlan:
+    def plan(self, chosen: np.ndarray, scope: str | None = None) -> PartitionPlan:
         """The plan that partitions the classes ``chosen``, (C,) bool.
 
-        It names what is decided: under the step time, batch inputs beside variables.
+        It names the entry parameters of a scope (default: all that is decided, which is batch
+        inputs beside variables under the step time).
         """
         return PartitionPlan(
             instance=self.instance,
             fingerprint=self.graph.fingerprint,
             cluster=self.cluster,
-            partition=self.partition(chosen),
+            partition=self.partition(chosen, scope),
             scope=self.scope,
             rules=self.rules,
             uneven=self.uneven,
@@ -341,9 +360,7 @@ class Partitioning:
             reasons = over_memory(memory.peak, self.step.limit)
         dimensions = self.dimensions(plan.scope)
         split = chosen[classes.label[dimensions]] & (dims[dimensions] > 1)
-        compute, communication = formulas.step_parts(
-            self.replicate_seconds, self.saved_seconds, self.all_reduce_seconds, chosen
-        )
+        compute, communication = self._parts(chosen)
         return PartitionReport(
             plan=plan,
             problem=self,
@@ -361,7 +378,7 @@ class Partitioning:
 
 
 @dataclass(frozen=True)
-class PartitionReport:
+class PartitionReport(Report):
     """What the judge says of a partition plan. C dimension classes.
 
     Attributes:
@@ -382,6 +399,8 @@ class PartitionReport:
         bound: proven upper bound of that reward's return over all legal plans, or None; printed.
     """
 
+    task: ClassVar[str] = "partition"
+    bound_words: ClassVar[tuple[str, str]] = ("upper", " of the return")
     plan: PartitionPlan
     problem: Partitioning
     reasons: tuple[str, ...]
@@ -396,11 +415,6 @@ class PartitionReport:
     memory: Memory
     reward: str = ""
     bound: float | None = None
-
-    @property
-    def legal(self) -> bool:
-        """Whether the plan breaks no rule."""
-        return not self.reasons
 
     @property
     def step_seconds(self) -> float:
@@ -428,17 +442,26 @@ class PartitionReport:
         """Whether a device's memory holds the peak, within the share that plans may use."""
         return self.memory.peak <= self.problem.memory_limit
 
-    def value(self, reward: str | None = None) -> float:
-        """Return of the episode that makes this plan, or -1 if it is illegal.
+    @property
+    def cost(self) -> float:
+        """Seconds of a step; under the paper's reward 1 / return, inf if the plan is illegal."""
+        paper = self.problem.reward == "paper"
+        return math.inf if paper and not self.legal else self.problem.cost(self.chosen)
+
+    @property
+    def value(self) -> float:
+        """Return of the episode that makes this plan, or -1 if it is illegal."""
+        return self.value_of(self.problem.reward)
+
+    def value_of(self, reward: str) -> float:
+        """Return of the episode that makes this plan under a reward, or -1 if it is illegal.
 
         Args:
             reward: ``"paper"``, 0.1 a dimension of the plan's scope and 0.3 more if partitioned, or
-                ``"step_time"``, the share of the replicated step's seconds that is saved
-                (default: the problem's).
+                ``"step_time"``, the share of the replicated step's seconds that is saved.
         """
         if not self.legal:
             return ILLEGAL
-        reward = reward or self.problem.reward
         returns = self.problem.returns_of(reward, full_scope(self.plan.scope, reward))
         return float(returns.value(self.chosen))
 
@@ -453,7 +476,7 @@ class PartitionReport:
         """
         if answer.bound is None or not self.legal:
             return None
-        return max(answer.bound - self.value(), 0.0) / max(abs(answer.bound), 1e-12)
+        return max(answer.bound - self.value, 0.0) / max(abs(answer.bound), 1e-12)
 
     def certified(self, answer: Bounded) -> PartitionReport:
         """The same report, to be printed with the problem's reward and the bound of an answer."""
@@ -462,7 +485,7 @@ class PartitionReport:
     def __str__(self) -> str:
         """The verdict and the costs in a few lines; ``parenvs.view.text`` shows more."""
         problem = self.problem
-        returns = ", ".join(f"{reward} {self.value(reward):.4f}" for reward in REWARDS)
+        returns = ", ".join(f"{reward} {self.value_of(reward):.4f}" for reward in REWARDS)
         return "\n".join(
             [
                 f"{problem.graph.name} on {problem.cluster}: {self.variables} of "
@@ -487,7 +510,7 @@ class PartitionReport:
         return {
             "legal": self.legal,
             "reasons": list(self.reasons),
-            "values": {reward: self.value(reward) for reward in REWARDS},
+            "values": {reward: self.value_of(reward) for reward in REWARDS},
             "reward": self.reward or None,
             "bound": self.bound,
             "gap": self.gap(self),

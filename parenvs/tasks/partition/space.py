@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,6 +49,7 @@ class PartitionSpace:
             dimensions, and seconds saved, of its rivals. The last row is zeros.
     """
 
+    task: ClassVar[str] = "partition"
     problem: Partitioning
     linkage: bool
     dimensions: np.ndarray

@@ -9,6 +9,7 @@ bytes cross (local minima: layer boundaries) are candidates (arXiv 2007.04069, s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -72,6 +73,7 @@ class CutSpace:
             still follow.
     """
 
+    task: ClassVar[str] = "pipeline"
     pipeline: Pipeline
     radius: int
     pivots: np.ndarray

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from parenvs.agents.answer import PipelineAnswer
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import even_plan, exact_points
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
+from parenvs.core.answer import Answer
 from parenvs.core.plan import Plan
 from parenvs.instances import PAPER, load_graph, load_profile
 from parenvs.leaderboard.kind import (
@@ -107,7 +107,7 @@ class PipelineProblem(TaskProblem):
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``."""
         answer = shortest(self, seconds)
-        plan = self.pipeline_plan(answer.cuts.tolist(), answer.device_cuts.tolist())
+        plan = self.pipeline_plan(answer.plan.cuts, answer.plan.device_cuts)
         cost = self.cost(self.judge(plan))
         if answer.status == OPTIMAL:
             return Reference(cost, cost, OPTIMAL, "exact-full")
@@ -161,7 +161,7 @@ def problems(task: str, instances: Instances = None) -> Iterator[PipelineProblem
             )
 
 
-def shortest(problem: PipelineProblem, seconds: float = SECONDS) -> PipelineAnswer:
+def shortest(problem: PipelineProblem, seconds: float = SECONDS) -> Answer:
     """Search for the shortest pipeline plan, and say whether it is proven optimal.
 
     Args:
@@ -175,11 +175,16 @@ def shortest(problem: PipelineProblem, seconds: float = SECONDS) -> PipelineAnsw
     return exact_full(problem.pipeline, points, time_limit=seconds)
 
 
-def _even_points(problem: PipelineProblem) -> PipelineAnswer:
+def _even_points(problem: PipelineProblem) -> Answer:
     space = PointSpace.build(problem.pipeline)
     cuts, device_cuts = space.plan(*even_plan(space))
     length = float(problem.pipeline.length(cuts, device_cuts))
-    return PipelineAnswer(problem.pipeline, cuts, device_cuts, length, method="even-points")
+    return Answer(
+        problem=problem.pipeline,
+        plan=problem.pipeline.plan(cuts, device_cuts),
+        cost=length,
+        method="even-points",
+    )
 
 
 AGENTS: dict[str, Description] = {
@@ -243,7 +248,7 @@ AGENTS: dict[str, Description] = {
 """Agents of pipelines; those that ``parenvs plan`` does not have are left out."""
 _PLANNERS = {"exact": "exact-pruned"}
 """Id of an entry -> the planner that makes it, where the two differ: entries keep their ids."""
-_MADE_HERE: dict[str, Callable[[PipelineProblem], PipelineAnswer]] = {
+_MADE_HERE: dict[str, Callable[[PipelineProblem], Answer]] = {
     "even-points": _even_points,
     "exact-full": shortest,
 }
@@ -258,7 +263,7 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
         else:
             name = _PLANNERS.get(agent, agent)
             answer = solve(problem.target, name, seed=seed, steps=steps)
-        return problem.pipeline_plan(answer.cuts.tolist(), answer.device_cuts.tolist())
+        return problem.pipeline_plan(answer.plan.cuts, answer.plan.device_cuts)
 
     return plan
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class PointSpace:
             the memory; -1 if no unit is early enough.
     """
 
+    task: ClassVar[str] = "pipeline"
     pipeline: Pipeline
     pivots: np.ndarray
     devices: np.ndarray

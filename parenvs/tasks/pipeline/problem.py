@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from parenvs.cluster import SYNC_METHODS, Cluster
-from parenvs.core.plan import ILLEGAL, TimedReport
+from parenvs.core.plan import ILLEGAL
+from parenvs.core.report import TimedReport
 from parenvs.errors import InfeasibleError, ProfileError, shown
 from parenvs.tasks.pipeline import formulas, legality
 from parenvs.tasks.pipeline.plan import COPIES, MICRO_BATCHES, RECOMPUTE, TIED, PipelinePlan
@@ -60,6 +61,7 @@ class Pipeline(ChainSums):
         instance: name or path of the instance; plans carry it (default: the profile's name).
     """
 
+    task: ClassVar[str] = "pipeline"
     profile: StageProfile
     cluster: Cluster
     stages: int = None  # type: ignore[assignment]  # resolved in __post_init__
@@ -394,6 +396,7 @@ class Report(TimedReport):
         stages: the compute stages (empty if the plan is malformed).
     """
 
+    task: ClassVar[str] = "pipeline"
     plan: PipelinePlan
     pipeline: Pipeline
     reasons: tuple[str, ...]
@@ -402,11 +405,6 @@ class Report(TimedReport):
     bubble_free_seconds: float
     memory_limit_bytes: float
     stages: tuple[Stage, ...]
-
-    @property
-    def legal(self) -> bool:
-        """Whether the plan breaks no rule."""
-        return not self.reasons
 
     @property
     def value(self) -> float:

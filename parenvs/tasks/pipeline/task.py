@@ -46,5 +46,6 @@ TASK = Task(
     find="parenvs.datasets.pipeline.sets:pipeline_of",
     text="parenvs.tasks.pipeline.view.text:text",
     figure="parenvs.tasks.pipeline.view.figure:draw",
+    hooks={"reference": "parenvs.agents.pipeline.planners:reference"},
 )
 """The task."""

@@ -276,7 +276,7 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
         settings = problem.settings
         exchange = _export(settings["graph"], settings["cluster"])
         answer = exact_partition(exchange.partitioning, settings["limit"])
-        return target.plan(exchange.strategies(answer.chosen))
+        return target.plan(exchange.strategies(answer.report.chosen))
 
     return plan
 

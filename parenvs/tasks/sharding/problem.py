@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.core.plan import Bounded
+from parenvs.core.report import Bounded, Report
 from parenvs.tasks.sharding.plan import ShardingPlan
 
 FORBIDDEN = 10**18
@@ -42,6 +42,7 @@ class Sharding:
         instance: name or path that plans carry (default: the name).
     """
 
+    task: ClassVar[str] = "sharding"
     name: str
     limit: int | None
     intervals: np.ndarray
@@ -156,7 +157,7 @@ class Sharding:
 
 
 @dataclass(frozen=True)
-class ShardingReport:
+class ShardingReport(Report):
     """What the judge says of a plan of strategies.
 
     Attributes:
@@ -169,6 +170,7 @@ class ShardingReport:
         bound: proven lower bound of the cost of all legal plans, or None.
     """
 
+    task: ClassVar[str] = "sharding"
     plan: ShardingPlan
     problem: Sharding
     reasons: tuple[str, ...]
@@ -178,21 +180,15 @@ class ShardingReport:
     bound: float | None = None
 
     @property
-    def legal(self) -> bool:
-        """Whether the plan breaks no rule."""
-        return not self.reasons
-
-    @property
     def forbidden(self) -> bool:
         """Whether the plan takes what the format marks as forbidden; it is legal nevertheless."""
         return self.cost is not None and self.cost >= FORBIDDEN
 
-    @property
-    def gap(self) -> float | None:
-        """Share by which the cost exceeds the bound; None without cost or bound."""
-        if self.cost is None or self.bound is None:
+    def gap(self, answer: Bounded) -> float | None:
+        """Share by which the cost exceeds a bound; None without cost or bound."""
+        if self.cost is None or answer.bound is None:
             return None
-        return (self.cost - self.bound) / max(abs(self.bound), 1.0)
+        return (self.cost - answer.bound) / max(abs(answer.bound), 1.0)
 
     def certified(self, answer: Bounded) -> ShardingReport:
         """Return the report with the bound that a planner proved."""
@@ -213,7 +209,7 @@ class ShardingReport:
             "peak_at": self.peak_at,
             "limit": self.problem.limit,
             "forbidden": self.forbidden,
-            **({} if self.bound is None else {"bound": self.bound, "gap": self.gap}),
+            **({} if self.bound is None else {"bound": self.bound, "gap": self.gap(self)}),
         }
 
     def __str__(self) -> str:
@@ -224,7 +220,8 @@ class ShardingReport:
         if self.cost is not None:
             lines.append(f"cost {self.cost:,}" + (", forbidden pairs" if self.forbidden else ""))
         if self.bound is not None:
-            gap = "" if self.gap is None else f", {100 * self.gap:.4f} % below the cost"
+            excess = self.gap(self)
+            gap = "" if excess is None else f", {100 * excess:.4f} % below the cost"
             lines.append(f"proven lower bound {self.bound:,.0f}{gap}")
         if self.peak is not None:
             limit = self.problem.limit

@@ -20,7 +20,7 @@ def optimal_actions(env):
     best = reference(space)
     return [
         int(np.flatnonzero((space.pivots == p) & (space.devices == d))[0])
-        for p, d in zip(best.cuts, best.device_cuts, strict=True)
+        for p, d in zip(best.plan.cuts, best.plan.device_cuts, strict=True)
     ]
 
 
@@ -50,7 +50,7 @@ def test_evaluate__every_environment(env_id, kwargs):
     env = gym.make(env_id, **kwargs)
     found = parenvs.evaluate(first_legal, env, seed=3)
     report = found.report
-    value = report.value if env_id.startswith("Pipeline") else report.value()
+    value = report.value
     assert found.value == pytest.approx(value, rel=1e-9)
     space = getattr(env.unwrapped, "game", env.unwrapped).space
     assert found.value <= optimum(space) * (1 + 1e-9)

@@ -101,8 +101,8 @@ ENTRY main {
     )
     timed = problem(graph, "1x2:v100", "partition", reward="step_time")
     report = judge(timed.plan(np.zeros(len(timed.counts()), dtype=bool)), timed)
-    assert (report.step_seconds, report.utilisation, report.value()) == (0, 0, 0)
-    assert report.to_json()["values"] == {"paper": report.value("paper"), "step_time": 0}
+    assert (report.step_seconds, report.utilisation, report.value) == (0, 0, 0)
+    assert report.to_json()["values"] == {"paper": report.value_of("paper"), "step_time": 0}
 
 
 def test_found__sizes_that_only_one_reader_counted(tmp_path):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.run import Run
-from parenvs.tasks.elastic.view.text import plan_name, title, verdict
+from parenvs.tasks.elastic.view.text import plan_name, run_of, title, verdict
 from parenvs.view.page import (
     INK,
     QUIET,
@@ -32,13 +33,14 @@ _HEIGHTS = (1.9, 0.75, 1.9, 0.9)  # of nodes, plans, samples, changes
 _GAP = 0.3
 
 
-def draw(run: Run) -> Figure:
-    """The picture of a run; ``style`` has to be in force.
+def draw(viewable: Run | Elastic) -> Figure:
+    """The picture of a run, or of the nodes of a problem; ``style`` has to be in force.
 
     From above: nodes that are there, with those in use and the spares; the plan in force; samples
     a second beside those of the fastest plan; and the seconds of each change, in red where nobody
     was ready.
     """
+    run = run_of(viewable)
     page = Page(blank_figure())
     top = page.heading(title(run), verdict(run), [], True) + 0.1
     width, panels = WIDTH - _LEFT - _RIGHT, []

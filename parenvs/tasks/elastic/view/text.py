@@ -6,14 +6,20 @@ import numpy as np
 
 from parenvs.errors import printable
 from parenvs.tasks.elastic.library import GONE
-from parenvs.tasks.elastic.run import Run
-from parenvs.view.words import SEPARATOR, clip, duration, plural
+from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.run import Run, replay
+from parenvs.view.words import SEPARATOR, clip, duration, plural, reason_lines
 
 WIDTH = 110
 """Columns of the text."""
 _BARS = " ▁▂▃▄▅▆▇█"
 _MOST_CHANGES = 12
 _COLUMNS = 96  # of the line over time
+
+
+def run_of(viewable: Run | Elastic) -> Run:
+    """A run as it is; of a problem, one of the seed 0 in which nothing is chosen yet."""
+    return viewable if isinstance(viewable, Run) else replay(viewable, viewable.drawn(0), [])
 
 
 def title(run: Run) -> str:
@@ -24,6 +30,8 @@ def title(run: Run) -> str:
 
 def verdict(run: Run) -> list[str]:
     """The parts of the verdict."""
+    if not run.legal:
+        return ["illegal", f"{len(run.plans):,} intervals before the first fault"]
     if not len(run.plans):
         best = run.problem.library.candidates
         return ["nothing chosen yet", f"{plural(len(best), 'candidate plan')}"]
@@ -59,12 +67,14 @@ def bars(values: np.ndarray, top: float) -> str:
     return "".join(_BARS[min(max(round(x), 0), len(_BARS) - 1)] for x in level)
 
 
-def text(run: Run, colour: bool = False) -> str:
+def text(viewable: Run | Elastic, colour: bool = False) -> str:
     """What a job earned, as text of at most 110 columns, without a newline at the end.
 
     ``colour`` changes nothing: lines over time have one.
     """
+    run = run_of(viewable)
     lines = [clip(title(run), WIDTH), SEPARATOR.join(verdict(run))]
+    lines += reason_lines(run.reasons, WIDTH)
     count = len(run.plans)
     if not count:
         return "\n".join(lines)

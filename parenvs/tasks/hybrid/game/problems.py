@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from parenvs import instances
 from parenvs.cluster import Cluster
+from parenvs.core.problem import problem as load_problem
 from parenvs.datasets.hybrid import drawing
 from parenvs.datasets.hybrid.servers import TIERS
 from parenvs.datasets.hybrid.servers import family_of as hetero_family_of
@@ -45,7 +45,7 @@ def setting_of(name: str, rules: Rules, problem: Hybrid | None = None) -> Settin
     if key in _kept:
         _kept.move_to_end(key)
         return _kept[key]
-    found = Setting(instances.problem(name, task="hybrid") if problem is None else problem, rules)
+    found = Setting(load_problem(name, task="hybrid") if problem is None else problem, rules)
     _kept[key] = found
     while len(_kept) > KEPT:
         _kept.popitem(last=False)
@@ -111,7 +111,7 @@ class HybridProblems:
         """Return a problem by its name or path, with its settings."""
         if cluster is not None:
             cluster = Cluster.parse(cluster)
-        return Setting(instances.problem(instance, cluster, task="hybrid", **options), self.rules)
+        return Setting(load_problem(instance, cluster, task="hybrid", **options), self.rules)
 
     def draw(self, rng: np.random.Generator, played: int) -> Setting:
         """Return the fixed problem, or draw one.

@@ -12,7 +12,7 @@ import numpy as np
 from parenvs.errors import printable
 from parenvs.tasks.partition.view.cells import Box, Lists, Sheet, draw_tables, name_of
 from parenvs.tasks.partition.view.grid import UNDECIDED, Cell, cells, grid
-from parenvs.tasks.partition.view.text import MEMORY_PARTS, title, verdict
+from parenvs.tasks.partition.view.text import MEMORY_PARTS, taken_apart, title, verdict
 from parenvs.view.page import HEIGHT, INK, MARGIN, QUIET, RED, TRACK, WIDTH, Page, blank_figure
 from parenvs.view.words import SEPARATOR, duration, plural, size
 
@@ -31,9 +31,7 @@ _LINE, _BAR = 0.2, 0.17  # inches: from one line to the next, height of a bar
 
 
 def draw(
-    problem: Partitioning,
-    report: PartitionReport | None,
-    undecided: Collection[str] | None,
+    viewable: PartitionReport | Partitioning, undecided: Collection[str] | None = None
 ) -> Figure:
     """The picture of a partition plan; ``style`` has to be in force.
 
@@ -42,10 +40,10 @@ def draw(
     replication, memory per device against the limit, and the key.
 
     Args:
-        problem: the problem.
-        report: what the judge says of the plan; None where nothing is decided yet.
+        viewable: what the judge says of the plan, or the problem where nothing is decided yet.
         undecided: paths that an episode has not settled, shown as empty cells.
     """
+    problem, report = taken_apart(viewable)
     page = Page(blank_figure())
     variables, inputs = cells(problem, report, undecided)
     open_ = sum(cell.state == UNDECIDED for cell in (*variables, *inputs))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
+from parenvs.core.judge import ROUNDING
 from parenvs.errors import printable
-from parenvs.judging import ROUNDING
+from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.tasks.partition.view.grid import STATE_NAMES, UNDECIDED, Cell, cells, merged
 from parenvs.view.words import (
     SEPARATOR,
@@ -19,9 +19,6 @@ from parenvs.view.words import (
     size,
 )
 
-if TYPE_CHECKING:
-    from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-
 WIDTH = 110
 """Columns of the text."""
 MEMORY_PARTS = ("parameters", "optimiser", "inputs", "gradients", "activations")
@@ -30,16 +27,14 @@ _MOST_LINES = 60  # of the table
 
 
 def text(
-    problem: Partitioning,
-    report: PartitionReport | None,
-    colour: bool,
-    undecided: Collection[str] | None,
+    viewable: PartitionReport | Partitioning,
+    colour: bool = False,
+    undecided: Collection[str] | None = None,
 ) -> str:
     """A partition plan as text of at most 110 columns.
 
     Args:
-        problem: the problem.
-        report: what the judge says of the plan; None where nothing is decided yet.
+        viewable: what the judge says of the plan, or the problem where nothing is decided yet.
         colour: whether to colour dimensions with ANSI escapes.
         undecided: paths that an episode has not settled.
 
@@ -47,6 +42,7 @@ def text(
         Lines without a newline at the end: title, verdict or reasons, the figures, and a table of
         what is partitioned, equal layers merged.
     """
+    problem, report = taken_apart(viewable)
     variables, inputs = cells(problem, report, undecided)
     open_ = sum(cell.state == UNDECIDED for cell in (*variables, *inputs))
     parts = verdict(problem, report, open_)
@@ -59,6 +55,15 @@ def text(
         if report.legal:
             lines += ["", *_figures(report)]
     return "\n".join([*lines, "", *_table(variables, inputs, colour)])
+
+
+def taken_apart(
+    viewable: PartitionReport | Partitioning,
+) -> tuple[Partitioning, PartitionReport | None]:
+    """The problem, and the report if there is one."""
+    if isinstance(viewable, PartitionReport):
+        return viewable.problem, viewable
+    return viewable, None
 
 
 def title(problem: Partitioning) -> str:
@@ -103,7 +108,7 @@ def verdict(
         memory if report.fits else f"{memory}: does not fit",
     ]
     if report.reward:
-        value = report.value(report.reward)
+        value = report.value_of(report.reward)
         parts.append(f"return {value:,.5g} ({report.reward}){_quality(report)}")
     return parts
 
@@ -134,7 +139,7 @@ def _figures(report: PartitionReport) -> list[str]:
     memory = report.memory
     speedup = report.replicate_seconds / report.step_seconds
     rewards = [report.reward] if report.reward else ["paper", "step_time"]
-    returns = SEPARATOR.join(f"{report.value(x):,.6g} ({x})" for x in rewards)
+    returns = SEPARATOR.join(f"{report.value_of(x):,.6g} ({x})" for x in rewards)
     if report.bound is not None:
         returns += f"{SEPARATOR}proven upper bound {report.bound:,.6g}{_quality(report)}"
     limit = size(report.problem.memory_limit)

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from parenvs import instances
 from parenvs.cluster import SYNC_METHODS
 from parenvs.core.plan import ILLEGAL
+from parenvs.core.problem import problem as load_problem
 from parenvs.envs.base import PlanEnv, pipeline_so_far, warn_infeasible, whole_number
 from parenvs.graph.graph import Graph
 from parenvs.tasks.pipeline import formulas
@@ -129,7 +130,7 @@ class PipelineCutEnv(PlanEnv):
         """Load the instance and find its candidates; see the class for the arguments."""
         super().__init__(render_mode)
         if problem is None:
-            problem = instances.problem(
+            problem = load_problem(
                 instance,
                 cluster,
                 stages=stages,

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from parenvs import instances
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.core.plan import ILLEGAL
+from parenvs.core.problem import problem as load_problem
 from parenvs.datasets.pipeline import generators
 from parenvs.datasets.pipeline import sets as instance_sets
 from parenvs.datasets.pipeline.optima import optimum_of
@@ -475,7 +476,7 @@ class PipelinePlanEnv(PlanEnv):
         settings = {**settings, "cluster": Cluster.parse(settings["cluster"])}
         if settings["stages"] is None:
             settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
-        return playable(instances.problem(**settings))
+        return playable(load_problem(**settings))
 
 
 def is_set(instance: Any, member: bool = False) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from parenvs.tasks.pipeline.view.cut_names import cut_labels
 from parenvs.tasks.pipeline.view.schedule import LEFT, RIGHT, draw_schedule
-from parenvs.tasks.pipeline.view.text import device_range, device_words, title, verdict
+from parenvs.tasks.pipeline.view.text import device_range, device_words, taken_apart, title, verdict
 from parenvs.view.page import (
     HEIGHT,
     INK,
@@ -36,7 +36,7 @@ _LEVEL, _LEVELS = 0.18, 8  # inches from one row of cut labels to the next, most
 _BINS = 900  # most points of the curves
 
 
-def draw(pipeline: Pipeline, report: Report | None) -> Figure:
+def draw(viewable: Report | Pipeline) -> Figure:
     """The picture of a plan; ``style`` has to be in force.
 
     Above, the chain: its width is the share of compute seconds, the curve is the bytes that a cut
@@ -45,9 +45,9 @@ def draw(pipeline: Pipeline, report: Report | None) -> Figure:
     and its parameters.
 
     Args:
-        pipeline: the problem.
-        report: what the judge says of the plan, or None.
+        viewable: what the judge says of the plan, or the problem.
     """
+    pipeline, report = taken_apart(viewable)
     page = Page(blank_figure())
     legal = report is None or report.legal
     reasons = reasons_shown(report.reasons if report is not None else ())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from parenvs.errors import printable
+from parenvs.tasks.pipeline.problem import Pipeline, Report, Stage
 from parenvs.tasks.pipeline.view.cut_names import AFTER, cut_labels
 from parenvs.view.words import (
     SEPARATOR,
@@ -19,9 +18,6 @@ from parenvs.view.words import (
     size,
 )
 
-if TYPE_CHECKING:
-    from parenvs.tasks.pipeline.problem import Pipeline, Report, Stage
-
 WIDTH = 100
 """Columns of the text."""
 _TRACK = 90  # columns of the bar and of the Gantt chart
@@ -32,18 +28,18 @@ _LEGEND = (
 )
 
 
-def text(pipeline: Pipeline, report: Report | None, colour: bool) -> str:
+def text(viewable: Report | Pipeline, colour: bool = False) -> str:
     """A judged plan as text of at most 100 columns.
 
     Args:
-        pipeline: the problem.
-        report: what the judge says of the plan, or None to show the chain alone.
+        viewable: what the judge says of the plan, or the problem to show the chain alone.
         colour: whether to colour stages with ANSI escapes.
 
     Returns:
         Lines without a newline at the end: the verdict, the chain, and, unless the plan is
         malformed, a table of its stages and a coarse Gantt chart.
     """
+    pipeline, report = taken_apart(viewable)
     lines = [clip(title(pipeline, report), WIDTH), SEPARATOR.join(verdict(pipeline, report))]
     lines += reason_lines(report.reasons if report is not None else (), WIDTH)
     stages = report.stages if report is not None else ()
@@ -51,6 +47,11 @@ def text(pipeline: Pipeline, report: Report | None, colour: bool) -> str:
     if report is not None and stages:
         lines += ["", *_table(pipeline, report, colour), "", *_gantt(report, colour)]
     return "\n".join(lines)
+
+
+def taken_apart(viewable: Report | Pipeline) -> tuple[Pipeline, Report | None]:
+    """The problem, and the report if there is one."""
+    return (viewable.pipeline, viewable) if isinstance(viewable, Report) else (viewable, None)
 
 
 def title(pipeline: Pipeline, report: Report | None) -> str:

@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from parenvs.agents.answer import Answer
-from parenvs.agents.names import STEPS
-from parenvs.agents.pipeline.shapes import Choice
-from parenvs.agents.reference import optimum, target
+from parenvs.core.judge import OPTIMAL
+from parenvs.core.registry import task_of
+from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, need_extra
 
 SECONDS = 20.0
 """Default time limit of exact searches."""
+STEPS = 60_000
+"""Default environment steps of planners that learn or draw."""
+_TRAINING = "parenvs.agents.learning.train.run"
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Request(ABC):
     steps: int = field(default=STEPS, kw_only=True)
     progress: bool = field(default=False, kw_only=True)
 
-    planners: ClassVar[Mapping[str, Callable[[Any], Answer]]]
+    planners: ClassVar[Mapping[str, Callable[[Any], Any]]]
     """Every planner of the task by name; each takes the request and gives an answer."""
 
     @property
@@ -68,7 +70,7 @@ class Request(ABC):
     def label(self) -> str:
         """Words for a folder's name that tell this problem from others of the instance."""
 
-    def settled(self, agents: Sequence[str]) -> tuple[Request, Choice | None]:
+    def settled(self, agents: Sequence[str]) -> tuple[Request, Any]:
         """Return the request with everything chosen that a planner takes as given.
 
         Args:
@@ -81,13 +83,13 @@ class Request(ABC):
 
     def optimum(self) -> float:
         """Return the return of the best episode of the environment, proven."""
-        return optimum(self.space)
+        return float(task_of(self.problem).hook("reference")(self.space).value)
 
     def target(self, best: float) -> float:
         """Return the least return of episodes that count as optimal; the optimum is ``best``."""
-        return target(str(self.env_kwargs.get("reward", "1/L")), best)
+        return best * (1 - OPTIMAL)
 
-    def run(self, agent: str) -> Answer:
+    def run(self, agent: str) -> Any:
         """Return the answer of the planner ``agent``, with its wall time.
 
         Raises:
@@ -113,6 +115,6 @@ class Request(ABC):
             ParenvsError: the extra ``agents`` is not installed.
         """
         with need_extra("agents", f"agent {agent!r}"):
-            from parenvs.agents.learning.train.run import Config, train
-        config = Config(self.env_id, self.object_kwargs, agent, self.seed, self.steps)
+            config_class, train = late(f"{_TRAINING}:Config"), late(f"{_TRAINING}:train")
+        config = config_class(self.env_id, self.object_kwargs, agent, self.seed, self.steps)
         return train(config, progress=self.progress)[0]

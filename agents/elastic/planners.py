@@ -1,0 +1,98 @@
+"""Planners of elastic jobs by name, policies on the course of a seed, and their request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from parenvs.agents.elastic.exact import hindsight, optimal
+from parenvs.agents.elastic.rules import RULES
+from parenvs.core.answer import Answer
+from parenvs.core.request import Request
+from parenvs.errors import ParenvsError
+from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.run import Policy, Run, follow
+
+
+@dataclass(frozen=True)
+class ElasticRequest(Request):
+    """A job whose plans are chosen on the course of ``seed``.
+
+    Attributes:
+        problem: the job.
+    """
+
+    problem: Elastic
+
+    @property
+    def env_id(self) -> str:
+        """Id of the environment in which agents train for the task."""
+        raise ParenvsError(
+            "no planner trains on one course; parenvs train --task elastic trains on many"
+        )
+
+    @property
+    def env_kwargs(self) -> dict[str, Any]:
+        """The problem as arguments of ``ElasticPlan-v0``."""
+        return {"instance": self.problem.instance}
+
+    @property
+    def space(self) -> Any:
+        """There is no search space beside the problem."""
+        return self.problem
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Planners that ``parenvs compare`` runs."""
+        return tuple(ELASTIC_PLANNERS)
+
+    @property
+    def label(self) -> str:
+        """Model and intervals."""
+        return f"{self.problem.library.name}-{self.problem.intervals}-intervals"
+
+
+def _exact(request: ElasticRequest) -> Answer:
+    """Return the most that can be earned on the course, which is known beforehand."""
+    problem = request.problem
+    run = hindsight(problem, problem.drawn(request.seed))
+    note = "hindsight: it knows when nodes leave and come; no policy earns more on this course"
+    return _answer(request, run, proven=True, bound=run.cost, notes=(note,))
+
+
+def _optimal(request: ElasticRequest) -> Answer:
+    """Return what the policy earns that is optimal in expectation, on a Markov chain."""
+    policy = optimal(request.problem)
+    note = f"the policy earns {policy.value:.4f} of the ideal in expectation, which is proven"
+    return _followed(request, policy, (note,))
+
+
+def _by_rule(rule: Callable[[], Policy], request: ElasticRequest) -> Answer:
+    return _followed(request, rule())
+
+
+def _followed(request: ElasticRequest, policy: Policy, notes: tuple[str, ...] = ()) -> Answer:
+    problem = request.problem
+    return _answer(request, follow(problem, problem.drawn(request.seed), policy), notes=notes)
+
+
+def _answer(request: ElasticRequest, run: Run, **proof: Any) -> Answer:
+    plan = request.problem.plan(run.plans, request.seed, run.policy)
+    return Answer(
+        problem=request.problem, plan=plan, cost=run.cost, evaluations=len(run.plans), **proof
+    )
+
+
+ELASTIC_PLANNERS: dict[str, Callable[[ElasticRequest], Answer]] = {
+    "exact": _exact,
+    **{name: partial(_by_rule, rule) for name, rule in RULES.items()},
+    "optimal": _optimal,
+}
+"""Planners of elastic jobs by name.
+
+``exact`` is the hindsight optimum of the course, which no policy exceeds; ``optimal`` the policy
+that is optimal on a Markov chain; the others are rules.
+"""
+ElasticRequest.planners = ELASTIC_PLANNERS

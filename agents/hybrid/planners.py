@@ -1,0 +1,119 @@
+"""Planners of hybrid plans by name, and the request that they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from parenvs.agents.hybrid import exact, exact_hybrid, exact_uniform, heuristics
+from parenvs.agents.hybrid.servers.planners import SERVER_PLANNERS
+from parenvs.core.answer import Answer
+from parenvs.core.request import SECONDS, Request
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+from parenvs.tasks.hybrid.space.objectives import Objective
+
+
+@dataclass(frozen=True)
+class HybridRequest(Request):
+    """A model to be planned along all axes.
+
+    Attributes:
+        problem: the model on its cluster.
+        constraints: that plans must keep to; an object of them is taken, too.
+        objective: what planners that prove something minimise, one of
+            ``parenvs.tasks.hybrid.space.objectives.OBJECTIVES``.
+        price: of a device-hour, for the objective ``"money"``.
+        time_limit: seconds of the search over free stages (None: ``SECONDS`` for ``exact``, no
+            limit for ``exact-hybrid``).
+    """
+
+    problem: Hybrid
+    constraints: Constraints = field(default_factory=Constraints)
+    objective: str = "seconds"
+    price: float = 1.0
+    time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise errors for unknown constraints and objectives."""
+        if isinstance(self.constraints, Mapping):
+            known = [item.name for item in fields(Constraints)]
+            for name in self.constraints:
+                if name not in known:
+                    raise ParenvsError(
+                        f"unknown constraint {shown(name)}{did_you_mean(str(name), known)}; "
+                        f"known: {', '.join(known)}"
+                    )
+            object.__setattr__(self, "constraints", Constraints(**self.constraints))
+        self.goal  # noqa: B018  # raises errors for its name and price
+
+    @property
+    def goal(self) -> Objective:
+        """What is minimised."""
+        return Objective(self.objective, self.price)
+
+    @property
+    def env_id(self) -> str:
+        """There is no environment in which agents train for the task."""
+        raise ParenvsError(
+            f"task {self.problem.task} trains on drawn problems: parenvs train --task hybrid"
+        )
+
+    @property
+    def env_kwargs(self) -> dict[str, Any]:
+        """See ``env_id``."""
+        return {"instance": self.problem.instance, "cluster": self.problem.cluster.to_json()}
+
+    @cached_property
+    def space(self) -> UniformSpace:
+        """All uniform plans that keep to the constraints."""
+        return UniformSpace.build(self.problem, self.constraints)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Planners that ``parenvs compare`` runs."""
+        return (*heuristics.PURE, "random", "megatron", "uniform", "exact")
+
+    @property
+    def label(self) -> str:
+        """The cluster and the batch."""
+        cluster = self.problem.cluster
+        return f"{cluster.name or f'{cluster.devices}-devices'}-batch-{self.problem.batch}"
+
+
+def _servers(name: str, request: HybridRequest) -> Answer:
+    return SERVER_PLANNERS[name](
+        request.problem, request.constraints, request.seed, request.time_limit
+    )
+
+
+HYBRID_PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
+    "exact": lambda r: exact(
+        r.problem, r.constraints, r.goal, SECONDS if r.time_limit is None else r.time_limit
+    ),
+    "exact-hybrid": lambda r: exact_hybrid(
+        r.problem, r.constraints, r.goal, time_limit=r.time_limit
+    ),
+    "uniform": lambda r: exact_uniform(r.problem, r.constraints, r.goal, r.space),
+    "megatron": lambda r: heuristics.megatron(r.problem, r.constraints),
+    **{
+        kind: partial(lambda kind, r: heuristics.pure(r.problem, kind, r.constraints), kind)
+        for kind in heuristics.PURE
+    },
+    "random": lambda r: heuristics.random_plan(
+        r.problem, np.random.default_rng(r.seed), r.constraints
+    ),
+    **{name: partial(_servers, name) for name in SERVER_PLANNERS},
+}
+"""Planners of hybrid plans by name.
+
+``uniform`` judges all uniform plans, ``exact-hybrid`` searches plans of one chunk whose stages
+differ, ``exact`` both. ``megatron`` is a rule of thumb; four have one kind of parallelism only.
+Those of ``SERVER_PLANNERS`` choose the order of the servers, too, one for each stage.
+"""
+HybridRequest.planners = HYBRID_PLANNERS

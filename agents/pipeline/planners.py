@@ -1,0 +1,182 @@
+"""Planners of pipelines by name, and the request that they answer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from parenvs.agents.learning.pretrained.planner import pretrained
+from parenvs.agents.names import ANY_STAGES, REFINED, TRAINED
+from parenvs.agents.pipeline.beam import beam
+from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.agents.pipeline.heuristics import even_cut, random_search
+from parenvs.agents.pipeline.pipedream import pipedream
+from parenvs.agents.pipeline.points import exact_points
+from parenvs.agents.pipeline.shapes import Choice, exact_shape
+from parenvs.cluster import Cluster
+from parenvs.core.answer import Answer
+from parenvs.core.request import SECONDS, Request
+from parenvs.errors import InfeasibleError, TimeLimitError
+from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace, check_candidates
+from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.problem import Pipeline
+
+
+@dataclass(frozen=True)
+class PipelineRequest(Request):
+    """A pipeline to be planned.
+
+    Attributes:
+        problem: the pipeline.
+        radius, candidates: the candidates of the environment, see ``CutSpace.build``; planners of
+            other search spaces ignore them.
+        time_limit: seconds for each search of the exact planners (None: ``SECONDS`` for ``exact``,
+            no limit for the others).
+        clusters: parts of the cluster from which ``settled`` chooses one, and the number of stages
+            with it (empty: both are those of the problem).
+    """
+
+    problem: Pipeline
+    radius: int = RADIUS
+    candidates: str = "minima"
+    time_limit: float | None = None
+    clusters: tuple[Cluster, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise an error for invalid candidates, even if the planner ignores them."""
+        check_candidates(self.radius, self.candidates)
+
+    def settled(self, agents: Sequence[str]) -> tuple[Request, Choice | None]:
+        """Return the request of the shape that ``exact_shape`` chooses, if the shape is open.
+
+        It has one stage at least if all planners can plan one, else two.
+        """
+        if not self.clusters:
+            return self, None
+        fewest = 1 if set(agents) <= set(ANY_STAGES) else 2
+        limit = SECONDS if self.time_limit is None else self.time_limit
+        choice = exact_shape(self.problem, self.clusters, fewest, limit)
+        return replace(self, problem=choice.answer.problem, clusters=()), choice
+
+    @property
+    def env_id(self) -> str:
+        """Id of the environment in which agents train for the task."""
+        return "PipelineCut-v0"
+
+    @property
+    def env_kwargs(self) -> dict[str, Any]:
+        """The problem as arguments of the environment."""
+        problem = self.problem
+        return {
+            "instance": problem.instance,
+            "cluster": problem.cluster.to_json(),
+            "stages": problem.stages,
+            "micro_batch": problem.profile.micro_batch,
+            "micro_batches": problem.micro_batches,
+            **problem.options,
+            "radius": self.radius,
+            "candidates": self.candidates,
+        }
+
+    @property
+    def object_kwargs(self) -> dict[str, Any]:
+        """The problem as arguments of the environment: the object itself, whatever its name."""
+        choices = {"radius": self.radius, "candidates": self.candidates}
+        return {"problem": self.problem, **choices}
+
+    @cached_property
+    def space(self) -> CutSpace:
+        """The candidates of the environment."""
+        return CutSpace.build(self.problem, self.radius, self.candidates)
+
+    @cached_property
+    def points(self) -> PointSpace:
+        """The problem over at most 128 points and 64 units."""
+        return PointSpace.build(self.problem, by_network=True)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Planners that ``parenvs compare`` runs."""
+        return ("ppo", "even", "pipedream", "random", "pretrained", "exact-pruned", "exact")
+
+    @property
+    def label(self) -> str:
+        """The cluster."""
+        cluster = self.problem.cluster
+        return cluster.name or f"{cluster.devices}-devices"
+
+
+def reference(space: CutSpace | PointSpace) -> Answer:
+    """Find the best plan that an episode can build, and prove it.
+
+    Raises:
+        InfeasibleError: no plan fits the memory.
+    """
+    return exact_pruned(space) if isinstance(space, CutSpace) else exact_points(space)
+
+
+def _exact_pipeline(request: PipelineRequest) -> Answer:
+    """Search all pivots; after the time limit, search the points and return the better answer.
+
+    The bound is that of the search over all pivots.
+    """
+    limit = SECONDS if request.time_limit is None else request.time_limit
+    full_answer = exact_full(request.problem, time_limit=limit)
+    if full_answer.proven:
+        return full_answer
+    try:
+        points_answer = exact_points(request.points, full_answer, limit)
+    except InfeasibleError:  # the problem has more stages than a ``PointSpace`` can have
+        return full_answer
+    shorter = min(full_answer, points_answer, key=lambda answer: answer.cost)
+    return replace(shorter, proven=False, bound=full_answer.bound, among="")
+
+
+def _random_pipeline(request: PipelineRequest) -> Answer:
+    episodes = request.steps // (request.space.stages - 1)
+    return random_search(request.space, episodes, np.random.default_rng(request.seed))
+
+
+def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
+    with warnings.catch_warnings():  # what the environment warns of is said by the error below
+        warnings.filterwarnings("ignore", "no plan fits the memory")
+        result = request.train(agent)
+    if result.value < 0:
+        exact_pruned(request.space)  # raises if no plan fits, with the bytes that are missing
+        raise TimeLimitError(f"{agent} found no plan within memory; give it more --steps")
+    cuts, device_cuts = request.space.plan(result.actions)
+    length = float(request.problem.length(cuts, device_cuts))
+    return Answer(
+        problem=request.problem,
+        plan=request.problem.plan(cuts, device_cuts),
+        cost=length,
+        method=agent,
+        evaluations=result.episodes,
+    )
+
+
+PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
+    "exact": _exact_pipeline,
+    "exact-full": lambda r: exact_full(r.problem, time_limit=r.time_limit),
+    "exact-points": lambda r: exact_points(r.points, time_limit=r.time_limit),
+    "exact-pruned": lambda r: exact_pruned(r.space),
+    "even": lambda r: even_cut(r.problem),
+    "pipedream": lambda r: pipedream(r.problem),
+    "beam": lambda r: beam(r.points),
+    "pretrained": lambda r: pretrained(r.points, seed=r.seed),
+    REFINED: lambda r: pretrained(r.points, refine=True, seed=r.seed),
+    "random": _random_pipeline,
+    **{agent: partial(_trained_pipeline, agent) for agent in TRAINED},
+}
+"""Planners of pipelines by name.
+
+``exact-full`` searches all pivots and device cuts, ``exact-points`` 128 points and 64 units,
+``exact-pruned`` the candidates of ``PipelineCut-v0``. ``exact`` is ``exact-full`` within a time
+limit, then ``exact-points``.
+"""
+PipelineRequest.planners = PIPELINE_PLANNERS

@@ -1,0 +1,81 @@
+"""Planners of shardings by name, and the request that they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parenvs.agents.sharding import heuristics
+from parenvs.agents.sharding.solve import SECONDS, solve_iopddl
+from parenvs.core.answer import Answer
+from parenvs.core.request import Request
+from parenvs.errors import ParenvsError
+from parenvs.tasks.sharding.problem import Sharding
+
+
+@dataclass(frozen=True)
+class ShardingRequest(Request):
+    """A program whose nodes need strategies; ``random`` plays one episode for each n ``steps``.
+
+    Attributes:
+        problem: the program, n nodes.
+        time_limit: seconds of the exact search (None: ``SECONDS``, or no limit with ``rounds``).
+        rounds: limit of rounds of the exact search; without seconds it gives the same plan every
+            time.
+        threads: chains of moves of the exact search that run at once.
+    """
+
+    problem: Sharding
+    time_limit: float | None = None
+    rounds: int | None = None
+    threads: int = 1
+
+    @property
+    def env_id(self) -> str:
+        """Id of the environment in which agents train for the task."""
+        raise ParenvsError(
+            "no planner trains on one sharding; parenvs train --task sharding trains on many"
+        )
+
+    @property
+    def env_kwargs(self) -> dict[str, Any]:
+        """The problem as arguments of ``IntraOpSharding-v0``."""
+        return {"instance": self.problem.instance}
+
+    @property
+    def space(self) -> Any:
+        """There is no search space beside the problem."""
+        return self.problem
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Planners that ``parenvs compare`` runs."""
+        return tuple(SHARDING_PLANNERS)
+
+    @property
+    def label(self) -> str:
+        """Number of nodes."""
+        return f"{len(self.problem)}-nodes"
+
+
+def _exact(request: ShardingRequest) -> Answer:
+    open_ended = request.time_limit is None and request.rounds is None
+    seconds = SECONDS if open_ended else request.time_limit
+    return solve_iopddl(
+        request.problem, seconds, request.seed, request.rounds, threads=request.threads
+    )
+
+
+SHARDING_PLANNERS: dict[str, Callable[[ShardingRequest], Answer]] = {
+    "exact": _exact,
+    "greedy": lambda r: heuristics.greedy(r.problem),
+    "leanest": lambda r: heuristics.leanest(r.problem),
+    "random": lambda r: heuristics.random_plans(
+        r.problem, max(r.steps // len(r.problem), 1), np.random.default_rng(r.seed)
+    ),
+}
+"""Planners of shardings by name; ``exact`` searches, and proves a bound, within a time limit."""
+ShardingRequest.planners = SHARDING_PLANNERS

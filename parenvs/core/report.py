@@ -1,0 +1,74 @@
+"""What reports on plans of every task have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Bounded(Protocol):
+    """A planner's answer to a problem; the gap of a plan is measured against its bound."""
+
+    @property
+    def bound(self) -> float | None:
+        """Proven bound of what the task minimises (seconds) or maximises (return), or None."""
+
+
+class Report:
+    """What the judge says of a plan.
+
+    Attributes:
+        task: name of the task.
+        bound_words: which side of what a planner's bound is, in words, and its unit.
+        plan: the plan.
+        reasons: a sentence for every rule that the plan breaks; empty if it is legal.
+        cost: the number that the task minimises.
+    """
+
+    task: ClassVar[str]
+    bound_words: ClassVar[tuple[str, str]] = ("lower", "")
+    plan: Any
+    reasons: tuple[str, ...]
+    cost: Any
+
+    @property
+    def legal(self) -> bool:
+        """Whether the plan breaks no rule."""
+        return not self.reasons
+
+    def gap(self, answer: Bounded) -> float | None:
+        """Return the share by which the cost exceeds a proven bound, ``cost / bound - 1``.
+
+        Args:
+            answer: an answer to the same problem.
+
+        Returns:
+            A share that is at most zero if the plan is as good as the bound; None if the plan is
+            illegal or ``answer`` has no bound.
+        """
+        if not (self.legal and answer.bound):
+            return None
+        return float(self.cost / answer.bound - 1)
+
+    def certified(self, answer: Bounded) -> Self:
+        """Return the report with the bound that a planner proved, where the report shows it."""
+        return self
+
+
+class TimedReport(Report):
+    """What reports on plans whose cost is the length of a step have in common.
+
+    Attributes:
+        length_seconds: seconds of a step (inf if there is none).
+    """
+
+    bound_words: ClassVar[tuple[str, str]] = ("lower", " s")
+
+    length_seconds: float
+
+    @property
+    def cost(self) -> float:  # type: ignore[override]
+        """Seconds of a step, the number that the task minimises."""
+        return self.length_seconds

@@ -1,0 +1,41 @@
+"""Loads IOPDDL problems by name or path, and judges plans on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parenvs.core.registry import TASKS
+from parenvs.core.task import refuse_settings
+from parenvs.errors import ParenvsError, shown
+from parenvs.instances import text_of
+from parenvs.tasks.sharding.plan import ShardingPlan
+from parenvs.tasks.sharding.problem import Sharding, ShardingReport
+from parenvs.tasks.sharding.store import find
+from parenvs.tasks.sharding.task import ShardingOptions
+
+
+def load(source: Any, cluster: Any, options: ShardingOptions) -> Sharding:
+    """Load a problem; see ``parenvs.problem``.
+
+    Args:
+        source: ``SET/NAME``, the path of a file, the name of an added one, or a problem.
+        cluster: must be None, as problems hold their costs.
+        options: none.
+    """
+    if not isinstance(source, Sharding):
+        source = find(text_of(source, "a Sharding"), TASKS["sharding"].sets)
+    return refuse_settings(source, cluster, options)
+
+
+def judge(plan: ShardingPlan, target: Any = None, cluster: Any = None) -> ShardingReport:
+    """Judge a plan; see ``parenvs.judge``. The target is a problem."""
+    if cluster is not None:
+        raise ParenvsError(f"a plan of task {plan.task} is for no cluster")
+    if target is None:
+        target = TASKS["sharding"].found(plan.instance) or find(plan.instance)
+    if not isinstance(target, Sharding):
+        raise ParenvsError(
+            f"a plan of task {plan.task} is judged on a Sharding, not on {shown(target)}; read one "
+            'with parenvs.problem(path, task="sharding")'
+        )
+    return target.report(plan)
