@@ -3,6 +3,8 @@
 They have a module of their own, as some modules need them without importing the planners.
 """
 
+from parenvs.core.leaderboard import Description
+
 TRAINED = ("ppo", "rainbow", "rainbow-paper")
 """Agents that train (``parenvs.agents.learning.train.learners`` makes them, with the extra ``agents``)."""
 REFINED = "pretrained-refined"
@@ -13,3 +15,18 @@ ANY_STAGES = ("exact", "exact-full")
 """Planners of pipelines that can plan one stage; all others cut at least once."""
 ENVIRONMENTS = {"variables": "OperatorPartition-v0", "inputs": "DataParallel-v0"}
 """Scope of partitions -> id of the environment in which agents train for it."""
+_LEARNERS = {
+    "ppo": "MaskablePPO",
+    "rainbow": "Rainbow",
+    "rainbow-paper": "Rainbow with the settings of arXiv 2007.04069",
+}
+TRAINED_AGENTS: dict[str, Description] = {
+    agent: Description(
+        f"{_LEARNERS.get(agent, agent)}, trained on each problem by itself; its best plan.",
+        "",
+        "{steps:,} environment steps a problem",
+        seeded=True,
+    )
+    for agent in TRAINED
+}
+"""Agents that train on the problem itself -> their descriptions."""

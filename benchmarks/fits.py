@@ -11,7 +11,7 @@ from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import partition_all, replicate
 from parenvs.errors import InfeasibleError
 from parenvs.leaderboard.tasks import tasks
-from parenvs.tasks.partition.entries import LIMITED, PartitionProblem
+from parenvs.agents.partition.entries import LIMITED, PartitionProblem
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.space import PartitionSpace
 

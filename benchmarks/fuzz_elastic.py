@@ -11,8 +11,8 @@ from benchmarks.fuzz_readers import Reader, file_of, must, refusable
 from parenvs.agents.elastic.rules import RULES
 from parenvs.agents.learning.elastic.network import first_weights
 from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.leaderboard.policies.formats import OWN
-from parenvs.leaderboard.policies.play import play
+from parenvs.agents.elastic.formats import OWN
+from parenvs.agents.elastic.play import play
 from parenvs.shipped import MEASURED, load_elastic, load_library
 from parenvs.tasks.elastic.files import Row, read_set, save_set
 from parenvs.tasks.elastic.library import Library

@@ -1,12 +1,11 @@
-"""The project's own agents as planners of leaderboard tasks; ``kinds`` describes them."""
+"""The project's own agents as planners of leaderboard tasks; their ``entries`` describe them."""
 
 from __future__ import annotations
 
 from parenvs.agents.names import TRAINED
+from parenvs.core.leaderboard import Description, Planner, kind_of
 from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError, did_you_mean
-from parenvs.leaderboard.kind import Description, Planner
-from parenvs.leaderboard.kinds import KINDS
 from parenvs.leaderboard.tasks import Task
 
 _PRETRAINED_ON = ("generated", "plan-validation")
@@ -15,7 +14,7 @@ _FITTED_ON = {"mean-chain": ("other: the mean chain of elastic-train",)}
 
 def agents(task: Task) -> dict[str, Description]:
     """Return every agent of a task with its description."""
-    return dict(KINDS[task.name].agents)
+    return dict(kind_of(task.name).agents)
 
 
 def ready(task: Task) -> tuple[str, ...]:
@@ -50,4 +49,4 @@ def planner(task: Task, agent: str, seed: int = 0, steps: int = STEPS) -> Planne
             f"task {task.name!r} has no agent {agent!r}{did_you_mean(agent, known)}; "
             f"known: {', '.join(known)}"
         )
-    return KINDS[task.name].planner(agent, seed, steps)
+    return kind_of(task.name).planner(agent, seed, steps)

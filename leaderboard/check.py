@@ -12,11 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parenvs.core.leaderboard import BOUND, OPTIMAL, TOLERANCE, Reference, kind_of, kinds
 from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.leaderboard.kinds import DRAWN, kind_of
-from parenvs.leaderboard.methods.judging import drawn_task, method_verdicts
-from parenvs.leaderboard.policies.judging import policy_verdicts
-from parenvs.leaderboard.problem import BOUND, OPTIMAL, TOLERANCE, Reference
+from parenvs.leaderboard.methods import drawn_task, method_verdicts
+from parenvs.leaderboard.policies import policy_verdicts
 from parenvs.leaderboard.tasks import Task, TaskList, tasks
 from parenvs.leaderboard.verdicts import PlanState, Verdict, judged
 
@@ -117,7 +116,7 @@ class Standing:
 def with_drawn(known: TaskList, entries: Iterable[CheckedEntry]) -> TaskList:
     """Return the list of tasks, and after them the drawn tasks that entries of methods are of."""
     drawn = {e.task.name: e.task for e in entries if e.entry.content == "script"}
-    ordered = {name: drawn[name] for name in DRAWN if name in drawn}
+    ordered = {name: drawn[name] for name in kinds(drawn=True) if name in drawn}
     return TaskList(known.version, known.revision, {**known.tasks, **ordered})
 
 

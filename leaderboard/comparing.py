@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from parenvs.core.leaderboard import TOLERANCE
 from parenvs.leaderboard.check import DIGITS, Standing
-from parenvs.leaderboard.problem import TOLERANCE
 from parenvs.leaderboard.verdicts import PlanState, Verdict
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -10,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parenvs.core.leaderboard import PolicyError, kind_of, kinds
 from parenvs.errors import did_you_mean, shown
 from parenvs.files import write_text
-from parenvs.leaderboard.kinds import DRAWN, KINDS
+from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.leaderboard.names import author_fault, entry_fault, is_seen
-from parenvs.leaderboard.policies.formats import PolicyError, read_policy, with_weights
-from parenvs.leaderboard.reading import EntryError, cleaned, read_json
+from parenvs.leaderboard.reading import MAX_BYTES, EntryError, cleaned, read_json
 from parenvs.leaderboard.tasks import Task, TaskList, tasks
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Entry:
             entries of policies and methods.
         seconds: name of a problem -> wall seconds that its plan took; shown, never ranked.
         tasks: version of the list of tasks that the entry is for.
-        policy: of a task that takes policies, see ``parenvs.leaderboard.policies.formats``.
+        policy: of a task that takes policies, see ``Policies``.
         script: of a task whose problems are drawn, the text of the method.
     """
 
@@ -153,13 +154,47 @@ def load_entry(path: str | os.PathLike[str]) -> Entry:
     content, where, folder = read_json(path), cleaned(os.fspath(path)), Path(path).parent
     if isinstance(content, dict) and "policy" in content:
         try:
-            content["policy"] = with_weights(content["policy"], folder)
+            content["policy"] = _with_arrays(content, folder)
         except PolicyError as error:
             raise EntryError(where, [f"field 'policy': {error}"]) from None
     entry = Entry.from_json(content, where)
     if entry.content != "script":
         return entry
     return replace(entry, script=_script(folder / f"{entry.entry}.py", where))
+
+
+def _with_arrays(content: dict[str, Any], folder: Path) -> Any:
+    """Return the policy of an entry, with the arrays of the ``.npz`` that it may name.
+
+    The file lies beside the entry, and ``sha256`` says which it is. No array is unpickled, and
+    sizes are compared before anything is unpacked.
+
+    Raises:
+        PolicyError: the file or the fields are wrong.
+    """
+    policy, task = content["policy"], content.get("task")
+    rules = kind_of(task).policies if isinstance(task, str) and task in kinds() else None
+    if not isinstance(policy, dict) or "file" not in policy or rules is None:
+        return policy
+    name, told = policy["file"], policy.get("sha256")
+    is_name = isinstance(name, str) and name.endswith(".npz") and not entry_fault(name[:-4])
+    if not is_name:
+        raise PolicyError(f"field 'file' must be NAME.npz beside the entry, not {shown(name)}")
+    path = folder / name
+    if path.is_symlink() or not path.is_file():
+        raise PolicyError(f"field 'file': {name} is no file beside the entry")
+    if path.stat().st_size > MAX_BYTES:
+        raise PolicyError(f"field 'file': {name} has more than {MAX_BYTES:,} bytes")
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if told != found:
+        raise PolicyError(f"field 'sha256' is {shown(told)}; that of {name} is {found}")
+    try:
+        with path.open("rb") as stream:
+            arrays = read_arrays(stream, MAX_BYTES)
+    except UNREADABLE as error:
+        raise PolicyError(f"field 'file': {name}: {cleaned(str(error), 200)}") from None
+    rest = {key: value for key, value in policy.items() if key not in ("file", "sha256")}
+    return rules.with_arrays(rest, arrays)
 
 
 def _script(path: Path, where: str) -> str:
@@ -183,9 +218,9 @@ def _script(path: Path, where: str) -> str:
 
 def holds(task: str) -> str:
     """Return what entries of a task hold: ``"plans"``, ``"policy"`` or ``"script"``."""
-    if task in DRAWN:
+    if task in kinds(drawn=True):
         return "script"
-    return "policy" if task in KINDS and KINDS[task].policy is not None else "plans"
+    return "policy" if task in kinds() and kind_of(task).policies is not None else "plans"
 
 
 def entry_files(folder: str | os.PathLike[str]) -> list[Path]:
@@ -268,10 +303,11 @@ class _FieldChecks:
                 self.refuse(key, f"is {shown(value)}; this version of parenvs takes {version}")
         if isinstance(name, str) and name in known.tasks:
             return known.tasks[name]
-        if isinstance(name, str) and name in DRAWN:
+        drawn = kinds(drawn=True)
+        if isinstance(name, str) and name in drawn:
             return name
         if "task" in content:
-            self.refuse("task", f"is {shown(name)}; known: {', '.join((*known.tasks, *DRAWN))}")
+            self.refuse("task", f"is {shown(name)}; known: {', '.join((*known.tasks, *drawn))}")
         return None
 
     def fields(self) -> dict[str, Any]:
@@ -323,7 +359,7 @@ class _FieldChecks:
         kind = holds(name) if isinstance(name, str) else "plans"
         if kind == "policy" and "policy" in content:
             try:
-                read_policy(content["policy"], content.get("entry"))
+                kind_of(str(name)).policies.read(content["policy"], content.get("entry"))
             except PolicyError as error:
                 self.refuse("policy", str(error))
             return {"policy": content["policy"]}

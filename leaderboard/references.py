@@ -26,11 +26,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from parenvs.agents.learning.distributed.tasks import ENGINES, LOCAL, RAY, on_ray
+from parenvs.core.leaderboard import SECONDS, TOLERANCE, Reference, TaskProblem, kind_of, kinds
 from parenvs.errors import NO_PLAN, ParenvsError
 from parenvs.files import locked, write_text
-from parenvs.leaderboard.kind import SECONDS
-from parenvs.leaderboard.kinds import KINDS
-from parenvs.leaderboard.problem import TOLERANCE, Reference, TaskProblem
 from parenvs.leaderboard.tasks import Task, TaskList, read_tasks, tasks_file
 from parenvs.markdown import table
 
@@ -52,7 +50,7 @@ Spread = Callable[[Callable[[Item], Found], Iterable[Item]], Iterable[Found]]
 
 def problems(task: str, instances: Sequence[str] | None = None) -> Iterator[TaskProblem]:
     """Return the problems of a task, on some instances or all of them, without references."""
-    return KINDS[task].problems(instances)
+    return kind_of(task).problems(instances)
 
 
 def solved(problem: TaskProblem, seconds: float = SECONDS) -> TaskProblem:
@@ -135,7 +133,7 @@ def make_task(
             file=sys.stderr,
         )
     solved_problems = {key: made[key] for key in order if key in made}
-    return Task(name, **KINDS[name].fields(), problems=solved_problems)
+    return Task(name, **kind_of(name).fields(), problems=solved_problems)
 
 
 def _solved(item: Item) -> Found:
@@ -186,7 +184,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=str(__doc__).splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
-    parser.add_argument("--tasks", nargs="*", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--tasks", nargs="*", choices=list(kinds()), default=list(kinds()))
     parser.add_argument("--instances", nargs="*", help="graphs and problems, with --check")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit of each search")
     parser.add_argument("--changed", action="store_true", help="only problems whose costs changed")
@@ -240,11 +238,11 @@ def _renew(old: TaskList | None, options: argparse.Namespace) -> None:
     """Solve the problems again and write the list after every task, and what changed in it."""
     known = {} if old is None else old.tasks
     revision = 0 if old is None or old.version != VERSION else old.revision
-    tasks = {name: known[name] for name in KINDS if name in known}
+    tasks = {name: known[name] for name in kinds() if name in known}
     made = TaskList(VERSION, revision, tasks)
-    for name in (name for name in KINDS if name in options.tasks):
+    for name in (name for name in kinds() if name in options.tasks):
         tasks[name] = make_task(name, None, old, options.seconds, options.changed, _spread(options))
-        ordered = {key: tasks[key] for key in KINDS if key in tasks}
+        ordered = {key: tasks[key] for key in kinds() if key in tasks}
         is_new = old is not None and ordered.keys() != old.tasks.keys()
         grown = bool(old is not None and (is_new or changes(old, TaskList(0, 0, ordered))))
         made = TaskList(VERSION, revision + grown, ordered)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from parenvs.core.leaderboard import kind_of, kinds
 from parenvs.leaderboard.check import CheckedEntry, Standing, mean_score, ranking
 from parenvs.leaderboard.comparing import Marks, compare, simulated, turned
-from parenvs.leaderboard.kinds import DRAWN, kind_of
 from parenvs.leaderboard.tasks import Task, TaskList
 from parenvs.leaderboard.verdicts import PlanState, Verdict
 from parenvs.markdown import escaped, table
@@ -59,7 +59,7 @@ def methods_page(known: TaskList, entries: Sequence[CheckedEntry], seed: int) ->
         "with a time limit. Other seeds give other problems. The rules are in "
         "[README.md](README.md).",
     ]
-    for task in (task for name, task in known.tasks.items() if name in DRAWN):
+    for task in (task for name, task in known.tasks.items() if name in kinds(drawn=True)):
         parts += _section(task, ranking(task, entries))
         faults = [
             f"* {escaped(checked.entry.entry)}: {escaped(checked.reasons[0])}"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from parenvs.core.leaderboard import ONE, Description, Planner, TaskProblem, kind_of
 from parenvs.core.request import STEPS
 from parenvs.errors import NO_PLAN, ParenvsError
 from parenvs.leaderboard.baselines import agents, learned_from, planner
 from parenvs.leaderboard.entry import Entry, holds
-from parenvs.leaderboard.kind import ONE, Planner
-from parenvs.leaderboard.kinds import KINDS
-from parenvs.leaderboard.problem import TaskProblem
 from parenvs.leaderboard.reading import cleaned
 from parenvs.leaderboard.tasks import tasks
 from parenvs.leaderboard.verdicts import PlanState, judged
@@ -101,7 +100,8 @@ def agent_submission(
 
     Args:
         task: name of the task.
-        agent: one of ``parenvs.leaderboard.baselines.agents``.
+        agent: one of ``parenvs.leaderboard.baselines.agents``; where entries are policies also
+            the path of a trained agent, ``.npz``.
         entry: name of the entry (default: the agent's).
         authors: names of the authors.
         seed: seed of all random numbers.
@@ -112,24 +112,30 @@ def agent_submission(
     Raises:
         ParenvsError: there is no such task or agent, or an extra is missing.
     """
-    known_task = tasks().task(task)
+    known_task, kind = tasks().task(task), kind_of(task)
     known = agents(known_task)
-    if agent not in known:
-        planner(known_task, agent)  # raises, and says which there are
-    description, trained_on = known[agent], learned_from(agent)
-    make_policy = KINDS[task].policy
-    if make_policy is not None:
+    policy = None
+    if kind.policies is not None and agent.endswith(".npz"):
+        policy, method, trained_on = kind.policies.of_file(Path(agent))
+        description = Description(method, "", ONE, seeded=True)
+    else:
+        if agent not in known:
+            planner(known_task, agent)  # raises, and says which there are
+        description, trained_on = known[agent], learned_from(agent)
+        policy = None if kind.policy is None else kind.policy(agent)
+    if policy is not None:
         made = Entry(
             task=task,
-            entry=entry or agent,
+            entry=entry or Path(agent).stem,
             authors=tuple(authors),
             method=description.method,
             learned=bool(trained_on),
             trained_on=trained_on,
+            seeds=(seed,) if description.seeded else (),
             search_budget=description.search_budget,
             hardware=this_hardware() if hardware is None else hardware,
             link=description.link,
-            policy=make_policy(agent),
+            policy=policy,
         )
         say(f"{task} {made.entry}: {made.policy['kind'] if made.policy else ''}")
         return made

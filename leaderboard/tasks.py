@@ -12,10 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from parenvs.core.leaderboard import Reference, TaskProblem, kind_of, kinds
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import locked, write_text
-from parenvs.leaderboard.kinds import KINDS
-from parenvs.leaderboard.problem import Reference, TaskProblem
 
 SCHEMA = 1
 """Version of ``tasks.json`` and of ``splits.json``."""
@@ -169,11 +168,12 @@ def read_tasks(path: Path) -> TaskList:
         raise ParenvsError(
             f"{path}: field 'schema' is {shown(content.get('schema'))}; this version reads {SCHEMA}"
         )
-    unknown = [task["name"] for task in content["tasks"] if task["name"] not in KINDS]
+    known = kinds()
+    unknown = [task["name"] for task in content["tasks"] if task["name"] not in known]
     if unknown:
         raise ParenvsError(
-            f"{path}: field 'tasks' names {shown(unknown[0])}{did_you_mean(unknown[0], KINDS)}; "
-            f"known: {', '.join(KINDS)}"
+            f"{path}: field 'tasks' names {shown(unknown[0])}{did_you_mean(unknown[0], known)}; "
+            f"known: {', '.join(known)}"
         )
     tasks_by_name = {task["name"]: _task(task) for task in content["tasks"]}
     return TaskList(content["version"], content["revision"], tasks_by_name)
@@ -190,7 +190,7 @@ def _problem(task: str, head: dict[str, Any], content: dict[str, Any]) -> TaskPr
     settings = dict(content)
     fields = {key: settings.pop(key) for key in ("name", "instance", "fingerprint", "trivial")}
     reference = Reference(**settings.pop("reference"))
-    return KINDS[task].problem(
+    return kind_of(task).problem(
         kind=head["kind"],
         reward=head["reward"],
         settings=settings,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from parenvs.core.leaderboard import TOLERANCE, TaskProblem
 from parenvs.core.plan import Plan, current
 from parenvs.errors import ParenvsError, shown
-from parenvs.leaderboard.problem import TOLERANCE, TaskProblem
 from parenvs.leaderboard.reading import cleaned
 
 _REASONS = 5

@@ -9,10 +9,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from parenvs.core.leaderboard import kind_of
 from parenvs.core.task import late
 from parenvs.leaderboard.check import Standing
 from parenvs.leaderboard.comparing import compare, turned
-from parenvs.leaderboard.kinds import kind_of
 from parenvs.leaderboard.results import about
 from parenvs.leaderboard.tasks import Task, TaskList
 from parenvs.leaderboard.verdicts import Verdict

@@ -68,7 +68,7 @@ def submit(
         raise ParenvsError("--entry names the entry of one agent; give --agent once")
     pairs = [(task_, name) for task_ in chosen for name in dict.fromkeys(agent or ready(task_))]
     for task_, name in pairs:
-        if name not in agents(task_):
+        if name not in agents(task_) and not name.endswith(".npz"):
             planner(task_, name)  # raises, and says which there are
     for task_, name in pairs:
         place = folder / task_.name

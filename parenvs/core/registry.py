@@ -27,7 +27,7 @@ GROUP = "parenvs.tasks"
 """Entry-point group of tasks of other packages."""
 DEFAULT = "pipeline"
 """The task of models that no other task is asked for."""
-_OWN = ("pipeline", "partition", "hybrid", "order", "sharding", "elastic")
+_OWN = ("partition", "pipeline", "hybrid", "order", "sharding", "elastic")
 
 
 class Tasks(Mapping[str, Task]):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from parenvs.agents.elastic.play import play
 from parenvs.cli import app as cli
+from parenvs.leaderboard import policies as judging
 from parenvs.leaderboard import tasks as lists
 from parenvs.leaderboard.check import check_file
 from parenvs.leaderboard.entry import entry_files
-from parenvs.leaderboard.policies import judging
-from parenvs.leaderboard.policies.play import play
 from parenvs.leaderboard.sandbox.runner import Outcome
 from parenvs.leaderboard.tasks import read_tasks
 

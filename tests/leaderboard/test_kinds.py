@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from parenvs.agents.sharding.entries import MEAN, POINTS
+from parenvs.core.leaderboard import kind_of
 from parenvs.errors import ParenvsError
 from parenvs.leaderboard.check import CheckedEntry, PlanState, check, judged
 from parenvs.leaderboard.entry import Entry
-from parenvs.leaderboard.kinds import KINDS
 from parenvs.leaderboard.tasks import tasks
-from parenvs.tasks.sharding.entries import MEAN, POINTS
 from parenvs.tasks.sharding.known import KNOWN
 
 SMALL = {
@@ -30,7 +30,7 @@ def plans():
     made = {}
     for task, (name, agent) in SMALL.items():
         problem = tasks().task(task).problems[name]
-        made[task] = problem, KINDS[task].planner(agent, 0, 1)(problem).to_json()
+        made[task] = problem, kind_of(task).planner(agent, 0, 1)(problem).to_json()
     return made
 
 
@@ -153,7 +153,7 @@ def test_iopddl__points_are_the_contest_s():
 def test_kinds__certified_is_at_most_the_score():
     """The share of the optimum that is proven, by hand."""
     task = tasks().task("packed-order")
-    figure = KINDS["packed-order"].figures[0]
+    figure = kind_of("packed-order").figures[0]
     pairs = [(p, p.reference.cost) for p in task.problems.values()]
     expected = 1.0
     for problem, cost in pairs:

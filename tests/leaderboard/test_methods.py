@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from parenvs.core.leaderboard import kind_of, kinds
 from parenvs.errors import ParenvsError
+from parenvs.leaderboard import methods as judging
 from parenvs.leaderboard.check import check, improvements, ranking, with_drawn
 from parenvs.leaderboard.entry import MAX_SCRIPT, Entry, entry_files, load_entry
-from parenvs.leaderboard.kinds import DRAWN
-from parenvs.leaderboard.kinds.drawn import count, drawn
-from parenvs.leaderboard.methods import judging
-from parenvs.leaderboard.methods.judging import drawn_task, method_verdicts
-from parenvs.leaderboard.methods.work import planned
+from parenvs.leaderboard.methods import drawn_task, method_verdicts
 from parenvs.leaderboard.reading import EntryError
 from parenvs.leaderboard.results import methods_page
 from parenvs.leaderboard.sandbox.runner import Outcome
+from parenvs.leaderboard.sandbox.work import planned
 from parenvs.leaderboard.site import site_files
 from parenvs.leaderboard.submit import submission
 from parenvs.leaderboard.tasks import TaskList, tasks
@@ -32,20 +31,21 @@ def entry_of(script=SOUND, task="order-drawn", name="mine"):
     return Entry(task, name, ("Ada",), "By hand.", script=script)
 
 
-@pytest.mark.parametrize("task", DRAWN)
+@pytest.mark.parametrize("task", list(kinds(drawn=True)))
 def test_drawn__a_seed_decides_the_problem(task):
     """The same seed and number give the same problem; another of either gives another."""
-    one, same = (drawn(task, 5, 0) for _ in range(2))
-    others = [drawn(task, 6, 0), drawn(task, 5, 1)][: 1 if task == "sharding-drawn" else 2]
+    one, same = (kind_of(task).draw(5, 0) for _ in range(2))
+    others = [kind_of(task).draw(6, 0), kind_of(task).draw(5, 1)][
+        : 1 if task == "sharding-drawn" else 2
+    ]
     assert one.fingerprint == same.fingerprint and one.settings == same.settings
     assert len({x.fingerprint for x in (one, *others)}) == 1 + len(others)
     assert one.trivial_cost() > 0 and one.head["fingerprint"] == one.fingerprint
-    assert count(task) >= 4
+    assert kind_of(task).count >= 4
 
 
 def test_drawn__no_other_tasks():
-    with pytest.raises(ParenvsError, match="drawn tasks: pipeline-drawn, "):
-        drawn("pipeline-cut", 0, 0)
+    assert kind_of("pipeline-cut").draw is None
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -54,7 +54,7 @@ def test_scripts__plan_what_is_drawn(path):
     entry = load_entry(path)
     if entry.entry == "solver":
         pytest.skip("five processor seconds; the committed page has it")
-    problem = drawn(entry.task, 2, 3)
+    problem = kind_of(entry.task).draw(2, 3)
     job = {"task": entry.task, "seed": 2, "number": 3, "script": entry.script}
     content = json.loads(json.dumps(planned(job)))
     if content is not None:
@@ -187,7 +187,7 @@ def test_scripts__have_a_page():
     text = (BOARD / "methods.md").read_text(encoding="utf-8")
     for path in FILES:
         assert f"## {path.parent.name}\n" in text and f"| {path.stem} |" in text
-    assert not set(DRAWN) & set(tasks().tasks)
+    assert not set(kinds(drawn=True)) & set(tasks().tasks)
 
 
 def test_improvements__drawn_problems_are_none_of_the_list(here):

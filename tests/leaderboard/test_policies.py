@@ -10,20 +10,22 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from parenvs.agents.elastic.entries import AGENTS, policy
+from parenvs.agents.elastic.formats import OWN, PolicyError, read_policy
+from parenvs.agents.elastic.play import followed, load, play, seeds
 from parenvs.agents.elastic.rules import RULES
 from parenvs.agents.learning.elastic.learnt import Learnt
 from parenvs.agents.learning.elastic.network import first_weights, shapes
+from parenvs.core.leaderboard import kind_of
+from parenvs.errors import ParenvsError
+from parenvs.leaderboard import policies as judging
 from parenvs.leaderboard.check import check, mean_score
-from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.leaderboard.kinds import KINDS
-from parenvs.leaderboard.policies import judging, learned
-from parenvs.leaderboard.policies.formats import OWN, PolicyError, read_policy, with_weights
-from parenvs.leaderboard.policies.judging import policy_verdicts
-from parenvs.leaderboard.policies.play import followed, load, play, seeds
+from parenvs.leaderboard.entry import Entry, _with_arrays, load_entry
+from parenvs.leaderboard.policies import policy_verdicts
 from parenvs.leaderboard.reading import EntryError
+from parenvs.leaderboard.submit import agent_submission
 from parenvs.leaderboard.tasks import tasks
 from parenvs.leaderboard.verdicts import PlanState
-from parenvs.tasks.elastic.entries import AGENTS, policy
 from parenvs.tasks.elastic.run import follow
 from parenvs.tasks.elastic.view.page import page
 
@@ -266,6 +268,11 @@ def weights_file(folder, **changes):
     return {"kind": "network", **SHARED, **rest}
 
 
+def with_weights(policy, folder):
+    """The policy of an entry in a folder, its weights read."""
+    return _with_arrays({"task": "elastic", "policy": policy}, folder)
+
+
 def test_with_weights__a_file_of_arrays(tmp_path):
     policy_ = weights_file(tmp_path)
     assert with_weights(policy_, tmp_path) == NETWORK
@@ -359,12 +366,12 @@ def test_scores__of_a_network_by_hand():
         assert found[b] == pytest.approx(wanted, rel=1e-3, abs=1e-3)
 
 
-def test_learned__weights_become_an_entry_that_chooses_the_same(tmp_path, capsys):
+def test_learned__weights_become_an_entry_that_chooses_the_same(tmp_path):
     weights = first_weights(np.random.default_rng(3))
     np.savez(tmp_path / "agent.npz", **weights)
-    arguments = [str(tmp_path / "agent.npz"), "--entry", "mine", "--seed", "3"]
-    assert learned.main([*arguments, "--folder", str(tmp_path)]) == 0
-    entry = load_entry(tmp_path / "elastic" / "mine.json")
+    path = str(tmp_path / "agent.npz")
+    agent_submission("elastic", path, entry="mine", seed=3).save(tmp_path / "mine.json")
+    entry = load_entry(tmp_path / "mine.json")
     assert (entry.learned, entry.seeds) == (True, (3,))
     policy = read_policy(entry.policy)
     observation, _ = gym.make("ElasticPlan-v0", instance=CHAIN).reset(seed=1)
@@ -376,15 +383,15 @@ def test_learned__weights_become_an_entry_that_chooses_the_same(tmp_path, capsys
     assert chosen.tolist() == Learnt(weights).plans(seen, fits).tolist()
     del weights["prior"]
     np.savez(tmp_path / "agent.npz", **weights)
-    assert learned.main(arguments) == 2
-    assert "weights must be named" in capsys.readouterr().err
+    with pytest.raises(ParenvsError, match="weights must be named"):
+        agent_submission("elastic", path)
 
 
 def test_elastic__every_agent_is_a_policy_and_is_entered():
     entries = {path.stem for path in FOLDER.glob("*.json")}
     assert entries >= set(AGENTS)
     assert all(load_entry(FOLDER / f"{name}.json").learned for name in entries - set(AGENTS))
-    assert KINDS["elastic"].policy is not None
+    assert kind_of("elastic").policy is not None
     for name in ("fastest", "hysteresis"):
         assert load_entry(FOLDER / f"{name}.json").policy == policy(name)
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from parenvs.core.leaderboard import Reference
 from parenvs.leaderboard import references
-from parenvs.leaderboard.problem import Reference
 
 
 def test_references__anew(capsys):

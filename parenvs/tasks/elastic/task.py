@@ -29,5 +29,6 @@ TASK = Task(
     find="parenvs.shipped:load_elastic",
     text="parenvs.tasks.elastic.view.text:text",
     figure="parenvs.tasks.elastic.view.figure:draw",
+    hooks={"leaderboard": "parenvs.agents.elastic.entries:TASKS"},
 )
 """The task."""

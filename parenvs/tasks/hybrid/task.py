@@ -43,5 +43,6 @@ TASK = Task(
     find="parenvs.shipped:load_hetero",
     text="parenvs.tasks.hybrid.view.text:text",
     figure="parenvs.tasks.hybrid.view.figure:draw",
+    hooks={"leaderboard": "parenvs.agents.hybrid.entries:TASKS"},
 )
 """The task."""

@@ -24,5 +24,6 @@ TASK = Task(
     find="parenvs.shipped:load_ordering",
     text="parenvs.tasks.order.view.text:text",
     figure="parenvs.tasks.order.view.figure:draw",
+    hooks={"leaderboard": "parenvs.agents.order.entries:TASKS"},
 )
 """The task."""

@@ -46,6 +46,9 @@ TASK = Task(
     find="parenvs.datasets.partition.problems:load",
     text="parenvs.tasks.partition.view.text:text",
     figure="parenvs.tasks.partition.view.figure:draw",
-    hooks={"reference": "parenvs.agents.partition.planners:reference"},
+    hooks={
+        "leaderboard": "parenvs.agents.partition.entries:TASKS",
+        "reference": "parenvs.agents.partition.planners:reference",
+    },
 )
 """The task."""

@@ -46,6 +46,9 @@ TASK = Task(
     find="parenvs.datasets.pipeline.sets:pipeline_of",
     text="parenvs.tasks.pipeline.view.text:text",
     figure="parenvs.tasks.pipeline.view.figure:draw",
-    hooks={"reference": "parenvs.agents.pipeline.planners:reference"},
+    hooks={
+        "leaderboard": "parenvs.agents.pipeline.entries:TASKS",
+        "reference": "parenvs.agents.pipeline.planners:reference",
+    },
 )
 """The task."""

@@ -24,5 +24,6 @@ TASK = Task(
     find="parenvs.datasets.sharding.drawing:of_set",
     text="parenvs.tasks.sharding.view.text:text",
     figure="parenvs.tasks.sharding.view.figure:draw",
+    hooks={"leaderboard": "parenvs.agents.sharding.entries:TASKS"},
 )
 """The task."""

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.elastic.rules import RULES
-from parenvs.leaderboard.policies.formats import (
+from parenvs.agents.elastic.formats import (
     Network,
     Ratings,
     Recorded,
@@ -16,6 +15,7 @@ from parenvs.leaderboard.policies.formats import (
     Table,
     read_policy,
 )
+from parenvs.agents.elastic.rules import RULES
 from parenvs.shipped import load_elastic
 from parenvs.tasks.elastic.library import MOST_PLANS
 from parenvs.tasks.elastic.markov import Markov

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from parenvs.core.leaderboard import kind_of
 from parenvs.errors import NO_PLAN
 from parenvs.leaderboard.entry import Entry
-from parenvs.leaderboard.kinds import DRAWN
-from parenvs.leaderboard.kinds.drawn import SECONDS, count, drawn
 from parenvs.leaderboard.sandbox.limits import Limits
 from parenvs.leaderboard.sandbox.runner import run
 from parenvs.leaderboard.tasks import Task
@@ -16,7 +15,9 @@ from parenvs.leaderboard.verdicts import PlanState, Verdict, illegal, judged
 
 LIMITS = Limits(seconds=180.0, cpu_seconds=60)
 """What a method may use for each problem, the start of Python included."""
-_PLANNED = "parenvs.leaderboard.methods.work:planned"
+SECONDS = 5.0
+"""Time limit of the search for a reference."""
+_PLANNED = "parenvs.leaderboard.sandbox.work:planned"
 
 
 @lru_cache(maxsize=16)
@@ -28,15 +29,16 @@ def drawn_task(name: str, seed: int, problems: int = 0) -> Task:
         seed: of the checker.
         problems: how many (0: all that the task has).
     """
-    solved = {}
-    for number in range(problems or count(name)):
-        problem = drawn(name, seed, number)
+    solved, kind = {}, kind_of(name)
+    assert kind.draw is not None
+    for number in range(problems or kind.count):
+        problem = kind.draw(seed, number)
         try:
             reference = problem.solved(SECONDS)
         except NO_PLAN:  # draws fit the memory, but a search may find nothing in time
             continue
         solved[problem.name] = replace(problem, reference=reference, trivial=problem.trivial_cost())
-    return Task(name, **DRAWN[name].fields(), problems=solved)
+    return Task(name, **kind.fields(), problems=solved)
 
 
 def method_verdicts(entry: Entry, task: Task, limits: Limits = LIMITS) -> tuple[Verdict, ...]:

@@ -5,18 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parenvs.agents.elastic.exact import hindsight, optimal
+from parenvs.agents.elastic.formats import (
+    OBSERVATION,
+    OWN,
+    Recorded,
+    Rule,
+    read_policy,
+    with_arrays,
+)
+from parenvs.agents.elastic.play import Plans, followed, load, seeds
 from parenvs.agents.elastic.rules import AHEAD, RULES, LookAhead
+from parenvs.agents.learning.elastic.learnt import Learnt
+from parenvs.core.leaderboard import (
+    ONE,
+    OPTIMAL,
+    UNKNOWN,
+    Description,
+    Figure,
+    Instances,
+    Policies,
+    Reference,
+    TaskKind,
+    TaskProblem,
+)
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
-from parenvs.leaderboard.kind import ONE, Description, Figure, Instances, TaskKind
-from parenvs.leaderboard.policies.formats import OBSERVATION, OWN
-from parenvs.leaderboard.policies.play import Plans, load, seeds
-from parenvs.leaderboard.problem import OPTIMAL, UNKNOWN, Reference, TaskProblem
 from parenvs.shipped import ELASTIC_SETS, MEASURED, TRACES, elastic_rows
 from parenvs.tasks.elastic.library import EVENTS
 from parenvs.tasks.elastic.markov import Markov
@@ -344,6 +363,33 @@ def planner(agent: str, seed: int, steps: int) -> Any:
     raise ParenvsError(f"task {KIND!r} takes policies, not plans; see leaderboard/README.md")
 
 
+def trained(path: Path) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    """Return the policy of an agent whose weights lie in a ``.npz`` file; see ``Policies``.
+
+    ``parenvs.agents.learning.elastic.train`` writes such files; nothing is unpickled.
+
+    Raises:
+        ParenvsError: the file cannot be read, or its weights are wrong.
+    """
+    weights = Learnt.load(path).weights
+    lists = {name: array.astype(float).round(7).tolist() for name, array in weights.items()}
+    policy = {"kind": "ratings", "observation": OBSERVATION, "weights": lists}
+    return policy, "MaskablePPO that scores candidates one by one.", (f"other: {MEAN}",)
+
+
+def chosen(policy: Any, problems: list[Any], seed: int) -> dict[str, Any] | str | None:
+    """Return what a policy chooses that is our own code, or recorded; see ``Policies.choose``."""
+    if isinstance(policy, Recorded) and policy.seed != seed and policy.rule is not None:
+        policy = policy.rule
+    if isinstance(policy, Recorded):
+        if policy.seed != seed:
+            return f"it is recorded for seed {policy.seed}, not {seed}"
+        return {name: [list(plans) for plans in courses] for name, courses in policy.plans.items()}
+    if isinstance(policy, Rule):
+        return {problem.name: followed(policy, problem.target, seed) for problem in problems}
+    return None
+
+
 assert set(RULES) <= set(AGENTS)
 TASKS = {
     KIND: TaskKind(
@@ -358,6 +404,9 @@ TASKS = {
         planner=planner,
         figures=(OF_OPTIMAL,),
         policy=policy,
+        policies=Policies(
+            read_policy, with_arrays, chosen, trained, "parenvs.agents.elastic.play:play"
+        ),
         mean="arithmetic",
         scoring="The reference is the hindsight optimum of the same courses. Score of a problem: "
         "samples / those of the reference, 0 if that is less than nothing; of the task: the "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from parenvs.core.leaderboard import kind_of
 from parenvs.errors import NO_PLAN
-from parenvs.leaderboard.kinds.drawn import drawn
 from parenvs.leaderboard.sandbox.child import SOURCE
 
 FUNCTION = "plan"
@@ -25,7 +25,9 @@ def planned(job: dict[str, Any]) -> Any:
     Raises:
         TypeError: the script has no function ``plan``, or that returns no plan.
     """
-    problem = drawn(job["task"], job["seed"], job["number"])
+    draw = kind_of(job["task"]).draw
+    assert draw is not None
+    problem = draw(job["seed"], job["number"])
     module = types.ModuleType("method")
     module.__file__ = SOURCE
     exec(compile(job["script"], SOURCE, "exec"), module.__dict__)

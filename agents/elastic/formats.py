@@ -6,21 +6,17 @@ code, and every size is checked before anything is made of it.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from parenvs.agents.elastic.rules import RULES
 from parenvs.agents.learning.elastic.network import features, rate, shapes
+from parenvs.core.leaderboard import PolicyError
 from parenvs.errors import did_you_mean, shown
-from parenvs.graph.checks.npz import UNREADABLE, read_arrays
-from parenvs.leaderboard.names import entry_fault
-from parenvs.leaderboard.reading import MAX_BYTES, cleaned
 from parenvs.tasks.elastic.library import EVENTS, MOST_PLANS
 from parenvs.tasks.elastic.tables import CHANGE_COLUMNS, PLAN_COLUMNS
 from parenvs.tasks.elastic.trace import MOST_INTERVALS, MOST_NODES
@@ -54,10 +50,6 @@ _FIELDS = {
 }
 _LARGEST = 1e6
 """Largest weight, so that no sum leaves float32."""
-
-
-class PolicyError(ValueError):
-    """A policy that is none; its text names the field and what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -392,44 +384,21 @@ def _sizes(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "no"
 
 
-def with_weights(content: Any, folder: Path) -> Any:
-    """Return a policy whose weights lie in a ``.npz`` beside the entry with them inside.
-
-    The file has an array ``PART_NUMBER_weights`` and ``PART_NUMBER_biases`` for each layer; the
-    policy has ``"file"``, ``"sha256"`` and ``"activations"`` (part -> list) in place of
-    ``"layers"``. No array is unpickled, and sizes are compared before anything is unpacked.
+def with_arrays(content: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return a policy whose weights lie in a file, with the weights as JSON types.
 
     Args:
-        content: the field ``policy``, which may be anything; it is given back if it names no file.
-        folder: of the entry.
+        content: the field ``policy`` without what names the file; ``activations`` gives, for each
+            part of a network, those of its layers.
+        arrays: of the file: ``PART_NUMBER_weights`` and ``PART_NUMBER_biases``.
 
     Raises:
-        PolicyError: the file or the fields are wrong.
+        PolicyError: the fields or the arrays are wrong.
     """
-    if not isinstance(content, dict) or "file" not in content:
-        return content
-    name, told = content["file"], content.get("sha256")
-    is_name = isinstance(name, str) and name.endswith(".npz") and not entry_fault(name[:-4])
-    if not is_name:
-        raise PolicyError(f"field 'file' must be NAME.npz beside the entry, not {shown(name)}")
-    path = folder / name
-    if path.is_symlink() or not path.is_file():
-        raise PolicyError(f"field 'file': {name} is no file beside the entry")
-    if path.stat().st_size > MAX_BYTES:
-        raise PolicyError(f"field 'file': {name} has more than {MAX_BYTES:,} bytes")
-    data = path.read_bytes()
-    found = hashlib.sha256(data).hexdigest()
-    if told != found:
-        raise PolicyError(f"field 'sha256' is {shown(told)}; that of {name} is {found}")
-    try:
-        with path.open("rb") as stream:
-            arrays = read_arrays(stream, MAX_BYTES)
-    except UNREADABLE as error:
-        raise PolicyError(f"field 'file': {name}: {cleaned(str(error), 200)}") from None
     activations = content.get("activations")
     if not isinstance(activations, dict) or not set(activations) <= set(PARTS):
         raise PolicyError("field 'activations' must be an object of parts, each a list")
-    layers: dict[str, list[dict[str, Any]]] = {}
+    left, layers = dict(arrays), {}
     for part, names in activations.items():
         if not isinstance(names, list) or len(names) > MOST_LAYERS:
             raise PolicyError(f"field 'activations.{part}' must be a list of layers")
@@ -437,16 +406,14 @@ def with_weights(content: Any, folder: Path) -> Any:
         for number, activation in enumerate(names):
             row: dict[str, Any] = {"activation": activation}
             for key in ("weights", "biases"):
-                array = arrays.pop(f"{part}_{number}_{key}", None)
+                array = left.pop(f"{part}_{number}_{key}", None)
                 if array is None:
-                    raise PolicyError(f"field 'file': {name} has no {part}_{number}_{key}")
+                    raise PolicyError(f"field 'file': it has no {part}_{number}_{key}")
                 if array.dtype.kind != "f" or math.prod(array.shape) > OWN * MOST_WIDTH * 10:
                     raise PolicyError(f"field 'file': {part}_{number}_{key} must be small floats")
                 row[key] = array.astype(np.float64).tolist()
             layers[part].append(row)
-    if arrays:
-        raise PolicyError(
-            f"field 'file': {name} has {shown(next(iter(arrays)))}, which is no layer"
-        )
-    rest = {k: v for k, v in content.items() if k not in ("file", "sha256", "activations")}
+    if left:
+        raise PolicyError(f"field 'file': it has {shown(next(iter(left)))}, which is no layer")
+    rest = {key: value for key, value in content.items() if key != "activations"}
     return {**rest, "layers": layers}

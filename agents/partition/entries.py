@@ -6,25 +6,30 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+from parenvs.agents.names import TRAINED_AGENTS
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster, choose_cluster
-from parenvs.core.plan import Plan
-from parenvs.errors import shown
-from parenvs.instances import PAPER, STEP_OPTIONS, load_graph, load_partitioning
-from parenvs.leaderboard.kind import (
+from parenvs.core.leaderboard import (
+    BOUND,
     ONE,
+    OPTIMAL,
     PROVEN,
-    TRAINED_AGENTS,
+    UNKNOWN,
     Description,
     Instances,
     Planner,
+    Reference,
     TaskKind,
+    TaskProblem,
 )
-from parenvs.leaderboard.problem import BOUND, OPTIMAL, UNKNOWN, Reference, TaskProblem
+from parenvs.core.plan import Plan
+from parenvs.errors import shown
+from parenvs.instances import PAPER, STEP_OPTIONS, load_graph, load_partitioning
 from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.tasks.partition.step import Step
+from parenvs.view.words import duration
 
 _UNKNOWN_PATHS = 20
 """Unknown paths in a partition beyond which the judge is not asked to look for similar ones."""
@@ -131,7 +136,7 @@ class PartitionProblem(TaskProblem):
 
     def words(self, cost: float) -> str:
         """See ``TaskProblem.words``."""
-        return f"{cost:.4g}" if self.reward == "paper" else super().words(cost)
+        return f"{cost:.4g}" if self.reward == "paper" else duration(cost)
 
 
 class BatchProblem(PartitionProblem):

@@ -6,27 +6,36 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from parenvs.agents.names import TRAINED_AGENTS
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import even_plan, exact_points
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
 from parenvs.core.answer import Answer
-from parenvs.core.plan import Plan
-from parenvs.instances import PAPER, load_graph, load_profile
-from parenvs.leaderboard.kind import (
+from parenvs.core.leaderboard import (
+    BOUND,
     ONE,
+    OPTIMAL,
     PROVEN,
     SECONDS,
-    TRAINED_AGENTS,
+    UNKNOWN,
     Description,
+    DrawnProblem,
     Instances,
     Planner,
+    Reference,
     TaskKind,
+    TaskProblem,
+    drawn_kind,
 )
-from parenvs.leaderboard.problem import BOUND, OPTIMAL, UNKNOWN, Reference, TaskProblem
+from parenvs.core.plan import Plan
+from parenvs.datasets.pipeline.families import FAMILIES
+from parenvs.datasets.pipeline.generators import draw
+from parenvs.instances import PAPER, load_graph, load_profile
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline, Report
+from parenvs.view.words import duration
 
 
 class PipelineProblem(TaskProblem):
@@ -99,6 +108,10 @@ class PipelineProblem(TaskProblem):
     def simulated(self, report: Report) -> float:
         """See ``TaskProblem.simulated``: the 1F1B schedule of a step."""
         return report.simulated_seconds
+
+    def words(self, cost: float) -> str:
+        """See ``TaskProblem.words``."""
+        return duration(cost)
 
     def trivial_cost(self) -> float:
         """See ``TaskProblem.trivial_cost``: one device does everything, whatever its memory."""
@@ -273,17 +286,47 @@ _TITLES = {
     "pipeline-plan": "Plan pipelines of many models, clusters, stages and micro-batches with one "
     "planner.",
 }
+
+
+class DrawnPipeline(DrawnProblem, PipelineProblem):
+    """A chain, cluster and stages that were drawn."""
+
+    def load(self) -> Pipeline:
+        """See ``TaskProblem.load``."""
+        family = list(FAMILIES)[sum(self.number) % len(FAMILIES)]
+        return draw(self.rng, family, name=self.instance).pipeline
+
+    @classmethod
+    def settings_of(cls, target: Pipeline) -> dict[str, Any]:
+        """See ``DrawnProblem.settings_of``."""
+        return {
+            "cluster": target.cluster.to_json(),
+            "stages": target.stages,
+            "micro_batch": target.profile.micro_batch,
+            "micro_batches": target.micro_batches,
+        }
+
+
 TASKS = {
-    name: TaskKind(
-        title=title,
-        kind=PipelinePlan.task,
-        cost="seconds of a training step (pipeline length L)",
-        trivial="no parallelism: one device does everything, whatever its memory",
-        problem=PipelineProblem,
-        problems=partial(problems, name),
-        agents=AGENTS,
-        planner=planner,
-    )
-    for name, title in _TITLES.items()
+    **{
+        name: TaskKind(
+            title=title,
+            kind=PipelinePlan.task,
+            cost="seconds of a training step (pipeline length L)",
+            trivial="no parallelism: one device does everything, whatever its memory",
+            problem=PipelineProblem,
+            problems=partial(problems, name),
+            agents=AGENTS,
+            planner=planner,
+        )
+        for name, title in _TITLES.items()
+    },
+    "pipeline-drawn": drawn_kind(
+        DrawnPipeline,
+        6,
+        "Cut drawn chains into pipeline stages, anywhere and on any devices.",
+        "seconds of a step",
+        "no parallelism: one device does everything, whatever its memory",
+    ),
 }
 """Tasks of this kind."""

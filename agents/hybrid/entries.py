@@ -18,29 +18,36 @@ from parenvs.agents.hybrid.servers.solve import Orders, by_speed, subset_search
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
 from parenvs.core.answer import Answer
-from parenvs.core.plan import Plan
-from parenvs.datasets.hybrid.drawing import FAMILIES
-from parenvs.datasets.hybrid.servers import TIERS
-from parenvs.datasets.references import references
-from parenvs.errors import InfeasibleError
-from parenvs.leaderboard.kind import (
+from parenvs.core.leaderboard import (
     BEST_KNOWN,
     CERTIFIED,
     ONE,
     PROVEN,
     SECONDS,
+    UNKNOWN,
     Description,
+    DrawnProblem,
     Instances,
     Planner,
+    Reference,
     TaskKind,
+    TaskProblem,
+    drawn_kind,
+    reference_of,
+    reference_of_row,
 )
-from parenvs.leaderboard.problem import UNKNOWN, Reference, TaskProblem, reference_of_row
+from parenvs.core.plan import Plan
+from parenvs.datasets.hybrid.drawing import FAMILIES, INSIDE, make
+from parenvs.datasets.hybrid.servers import TIERS
+from parenvs.datasets.references import references
+from parenvs.errors import InfeasibleError
 from parenvs.shipped import load_hetero, problem_sets
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.space import software_of
 from parenvs.tasks.hybrid.uniform import Uniform
+from parenvs.view.words import duration
 
 MOST_MICRO_BATCH = 16
 """Samples of a micro-batch in one replica of a plan of task ``hetero``, at most."""
@@ -102,6 +109,10 @@ class HybridProblem(TaskProblem):
     def cost(self, report: HybridReport) -> float:
         """See ``TaskProblem.cost``: seconds of a step."""
         return report.length_seconds
+
+    def words(self, cost: float) -> str:
+        """See ``TaskProblem.words``."""
+        return duration(cost)
 
     def trivial_cost(self) -> float:
         """See ``TaskProblem.trivial_cost``: one device does everything, whatever its memory."""
@@ -274,6 +285,23 @@ def planner(task: str, agent: str, seed: int, steps: int) -> Planner:
     return plan
 
 
+class DrawnHybrid(DrawnProblem, HybridProblem):
+    """A model, cluster and batch that were drawn."""
+
+    def load(self) -> Hybrid:
+        """See ``TaskProblem.load``."""
+        family = list(FAMILIES)[sum(self.number) % len(FAMILIES)]
+        return make(INSIDE, family, self.rng, self.instance)
+
+    def solved(self, seconds: float) -> Reference:
+        """See ``TaskProblem.solved``: the exact search; its bound holds for all plans."""
+        target: Hybrid = self.target
+        answer = exact_or_uneven(target, seconds)
+        bound = min(target.kernel_bound_seconds, answer.cost)
+        among = answer.among if answer.proven else ""
+        return reference_of(answer.cost, bound, answer.method, among, self.bounded_by)
+
+
 TASKS = {
     "hybrid": TaskKind(
         title="Plan all axes of a training run together: stages, their devices, tensor and data "
@@ -299,6 +327,13 @@ TASKS = {
         agents=_HETERO_AGENTS,
         planner=partial(planner, "hetero"),
         figures=(CERTIFIED,),
+    ),
+    "hybrid-drawn": drawn_kind(
+        DrawnHybrid,
+        4,
+        "Plan all axes of a training run together, for drawn models and clusters.",
+        "seconds of a step",
+        "no parallelism: one device does everything, whatever its memory",
     ),
 }
 """Tasks of this kind."""

@@ -16,25 +16,26 @@ import numpy as np
 
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.sharding import solve_iopddl
-from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, one_line
-from parenvs.instances import load_partitioning
-from parenvs.leaderboard.kind import (
+from parenvs.core.leaderboard import (
+    BOUND,
     CERTIFIED,
+    OPTIMAL,
     PROVEN,
+    TOLERANCE,
+    UNKNOWN,
     Description,
+    DrawnProblem,
     Figure,
     Instances,
     Planner,
-    TaskKind,
-)
-from parenvs.leaderboard.problem import (
-    BOUND,
-    OPTIMAL,
-    TOLERANCE,
-    UNKNOWN,
     Reference,
+    TaskKind,
     TaskProblem,
+    drawn_kind,
 )
+from parenvs.datasets.sharding.drawing import FAMILIES, drawn
+from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, one_line
+from parenvs.instances import load_partitioning
 from parenvs.tasks.sharding import known, store
 from parenvs.tasks.sharding.exchange import Exchange
 from parenvs.tasks.sharding.plan import ShardingPlan
@@ -281,6 +282,26 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
     return plan
 
 
+class DrawnSharding(DrawnProblem, ShardingProblem):
+    """Strategies for a part of a graph that was drawn, within a memory limit."""
+
+    def load(self) -> Sharding:
+        """See ``TaskProblem.load``."""
+        family = FAMILIES[sum(self.number) % len(FAMILIES)]
+        word = int(self.rng.bit_generator.seed_seq.generate_state(1)[0])  # type: ignore[union-attr]
+        return drawn(family, 10**9 + word)
+
+    @property
+    def has_cluster(self) -> bool:
+        """Whether its devices are known as a cluster: costs are all that is drawn."""
+        return False
+
+    @classmethod
+    def instance_of(cls, target: Sharding, name: str) -> str:
+        """See ``DrawnProblem.instance_of``: the number says all."""
+        return target.instance
+
+
 TASKS = {
     "iopddl": TaskKind(
         title="Choose a strategy for every node of a program within a memory limit "
@@ -294,6 +315,13 @@ TASKS = {
         agents=_AGENTS,
         planner=planner,
         figures=(CERTIFIED, POINTS, MEAN),
-    )
+    ),
+    "sharding-drawn": drawn_kind(
+        DrawnSharding,
+        4,
+        "Choose strategies for parts of programs that were drawn, within a memory limit.",
+        "sum of the costs of nodes and edges",
+        "the dearest strategy of every node",
+    ),
 }
 """Tasks of this kind."""

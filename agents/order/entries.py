@@ -4,32 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from parenvs.agents.order import exact_order, heuristics
 from parenvs.agents.order.references import FEW, JUDGED, ORDER_REFERENCES
 from parenvs.core.answer import Answer
-from parenvs.datasets.order.drawing import TIERS
-from parenvs.datasets.references import ORDERS, references
-from parenvs.leaderboard.kind import (
+from parenvs.core.leaderboard import (
     BEST_KNOWN,
     CERTIFIED,
     ONE,
+    OPTIMAL,
+    UNKNOWN,
     Description,
+    DrawnProblem,
     Instances,
     Planner,
+    Reference,
     TaskKind,
+    TaskProblem,
+    drawn_kind,
+    reference_of,
+    reference_of_row,
 )
-from parenvs.leaderboard.problem import UNKNOWN, Reference, TaskProblem, reference_of_row
+from parenvs.datasets.order.drawing import TIERS, draw_ordering
+from parenvs.datasets.references import ORDERS, references
 from parenvs.shipped import load_ordering
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.order.problem import Order, OrderReport
+from parenvs.view.words import duration
 
 SET = "order-test"
 """The set that the problems are of."""
 FIRST = 5
 """Problems of each tier: the first ones of the set."""
+SEARCHED = 4096
+"""Orders that the local search of a drawn problem's reference judges."""
 EVALUATIONS = 600
 """Orders that searches judge."""
 EXACT_SECONDS = 6.0
@@ -70,6 +81,10 @@ class OrderProblem(TaskProblem):
         method = "branch and bound" if few else f"local searches of {JUDGED:,} orders"
         bounded_by = "" if few else "assignments along paths (path_bound)"
         return reference_of_row(row, method, bounded_by, ORDER_REFERENCES.command)
+
+    def words(self, cost: float) -> str:
+        """See ``TaskProblem.words``."""
+        return duration(cost)
 
     @property
     def place(self) -> str:
@@ -151,6 +166,31 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
     return plan
 
 
+class DrawnOrder(DrawnProblem, OrderProblem):
+    """Micro-batches that were drawn."""
+
+    def load(self) -> Order:
+        """See ``TaskProblem.load``."""
+        return draw_ordering(self.rng, self.tier, name=self.instance)
+
+    def solved(self, seconds: float) -> Reference:
+        """See ``TaskProblem.solved``: branch and bound where it ends, else a local search."""
+        target: Order = self.target
+        if target.micro_batches <= FEW:
+            answer = exact_order(target, seconds, 0)
+            length = answer.cost
+            if answer.proven:
+                return Reference(length, length, OPTIMAL, "branch and bound")
+            return reference_of(length, target.bound_seconds, "branch and bound")
+        length = heuristics.local_search(target, SEARCHED, np.random.default_rng(0)).cost
+        return reference_of(length, target.bound_seconds, f"local search of {SEARCHED:,} orders")
+
+    @classmethod
+    def draw(cls, seed: int, number: int, **settings: Any) -> DrawnOrder:
+        """See ``DrawnProblem.draw``: the two small tiers take turns."""
+        return super().draw(seed, number, tier=list(TIERS)[number % 2], **settings)
+
+
 TASKS = {
     "packed-order": TaskKind(
         title="Order the micro-batches of a 1F1B step, packed of documents, that take unequally "
@@ -163,6 +203,13 @@ TASKS = {
         agents=_AGENTS,
         planner=planner,
         figures=(CERTIFIED,),
-    )
+    ),
+    "order-drawn": drawn_kind(
+        DrawnOrder,
+        4,
+        "Order drawn micro-batches of a 1F1B step.",
+        "seconds of a step",
+        "no parallelism: one pass at a time",
+    ),
 }
 """Tasks of this kind."""

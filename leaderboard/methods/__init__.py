@@ -1,1 +1,0 @@
-"""Methods as entries: scripts that run in the sandbox on problems that the checker draws."""

@@ -1,1 +1,0 @@
-"""Policies as entries: tables and networks as data, rules by name; read, checked and played."""
