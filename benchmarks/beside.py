@@ -97,7 +97,7 @@ def batch(env_id: str, kwargs: dict[str, Any], count: int) -> Callable[[], int]:
 def planner(agent: str, task: str) -> Callable[[], int]:
     """One plan of T5-3B on cluster C, or of its variables on one server."""
     import parenvs
-    from parenvs.instances import load_partitioning
+    from parenvs.tasks.partition.load import load_partitioning
 
     is_pipeline = task == "pipeline"  # names of tasks may differ between the two checkouts
     problem: Any = parenvs.problem("t5-3b", "C") if is_pipeline else None

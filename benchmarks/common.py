@@ -19,9 +19,9 @@ import numpy as np
 from parenvs import Cluster, Pipeline, judge, load_profile
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
-from parenvs.instances import PAPER
 from parenvs.machine import cores, counted, processor, versions
 from parenvs.markdown import table as table
+from parenvs.shipped import PAPER
 
 ROOT = Path(__file__).resolve().parents[1]
 PROFILES = ROOT.parent / "shared" / "profiles"

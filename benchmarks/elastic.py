@@ -32,21 +32,15 @@ from parenvs.agents.elastic.exact import hindsight, optimal
 from parenvs.agents.elastic.rules import RULES, Given
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.files import replacing
-from parenvs.shipped import (
-    ELASTIC_SETS,
-    MEASURED,
-    TRACES,
-    data_folder,
-    elastic_rows,
-    load_elastic,
-    shapes,
-)
+from parenvs.shipped import data_folder
 from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED, TRACES, elastic_rows, load_elastic
 from parenvs.tasks.elastic.movement import Degrees, move
 from parenvs.tasks.elastic.run import Policy, Run, follow
 from parenvs.tasks.elastic.state import State
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.shipped import shapes
 
 PARTS = ("movement", "traces", "sets", "speed", "agents")
 GPT3 = {"1.3B": (24, 2048), "2.7B": (32, 2560), "6.7B": (32, 4096)}

@@ -8,14 +8,14 @@ from functools import cache
 import numpy as np
 
 from benchmarks.fuzz_readers import Reader, file_of, must, refusable
+from parenvs.agents.elastic.formats import OWN
+from parenvs.agents.elastic.play import play
 from parenvs.agents.elastic.rules import RULES
 from parenvs.agents.learning.elastic.network import first_weights
 from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.agents.elastic.formats import OWN
-from parenvs.agents.elastic.play import play
-from parenvs.shipped import MEASURED, load_elastic, load_library
 from parenvs.tasks.elastic.files import Row, read_set, save_set
 from parenvs.tasks.elastic.library import Library
+from parenvs.tasks.elastic.load import MEASURED, load_elastic, load_library
 from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.run import follow
 from parenvs.tasks.elastic.trace import Trace, read_trace

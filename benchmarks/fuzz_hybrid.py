@@ -19,12 +19,12 @@ from parenvs.bench.hybrid.rows import read_json, read_rows, shipped
 from parenvs.bench.hybrid.steps import Steps, compared, read_steps
 from parenvs.cluster import Cluster
 from parenvs.core.plan import ILLEGAL
-from parenvs.instances import load_model
-from parenvs.shipped import load_shape, shapes
+from parenvs.tasks.hybrid.load import load_model
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.shipped import load_shape, shapes
 from parenvs.tasks.hybrid.stack import STACKS, Stack
 from parenvs.tasks.hybrid.uniform import Uniform
 

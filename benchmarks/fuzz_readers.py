@@ -32,14 +32,16 @@ from parenvs.core.plan import ILLEGAL, Plan
 from parenvs.datasets.pipeline.generators import DrawnProblem
 from parenvs.datasets.pipeline.sets import load_set, save_set
 from parenvs.graph.formats.text import parse
-from parenvs.instances import load_graph, load_partitioning, load_profile
+from parenvs.instances import load_graph
 from parenvs.leaderboard.check import check
 from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.shipped import load_ordering, ordering_steps
+from parenvs.tasks.order.load import load_ordering, ordering_steps
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.order.problem import Order
 from parenvs.tasks.partition.drawn import files as partition_files
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.pipeline.load import load_profile
 from parenvs.tasks.sharding.files import load_iopddl, save_iopddl, to_json
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.reduced import NEVER

@@ -30,9 +30,9 @@ from parenvs.agents.hybrid.episodes import local_search, random_play
 from parenvs.agents.hybrid.heuristics import megatron
 from parenvs.agents.hybrid.servers.heuristics import sorted_orders, swap_search
 from parenvs.errors import InfeasibleError
-from parenvs.shipped import problem_sets
 from parenvs.tasks.hybrid.game.single import rules_of
 from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shipped import problem_sets
 
 SETS = {"hybrid-test": 30, "hybrid-outside": 15, "hetero-8-test": 16, "hetero-32-test": 16}
 """Set -> its first problems, on which everything is measured."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.common import INSTANCES, parser, progress, publish, table
 from parenvs import Cluster, load_graph
-from parenvs.instances import names
+from parenvs.shipped import names
 from parenvs.tasks.hybrid.graph.layer import GraphLayer
 from parenvs.tasks.hybrid.layers import Layer, Split
 from parenvs.tasks.hybrid.model import HybridModel

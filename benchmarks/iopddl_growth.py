@@ -31,7 +31,7 @@ from parenvs.agents.sharding import solve_iopddl
 from parenvs.agents.sharding.compiled import COMPILED
 from parenvs.datasets.sharding.drawing import drawn
 from parenvs.errors import InfeasibleError
-from parenvs.instances import load_partitioning
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.sharding.exchange import Exchange
 from parenvs.tasks.sharding.files import load_iopddl, save_iopddl
 from parenvs.tasks.sharding.problem import Sharding

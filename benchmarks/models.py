@@ -16,7 +16,8 @@ from parenvs.agents.pipeline.exact import exact_full
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.graph import Graph, Phase
-from parenvs.instances import PAPER, data_folder, load_partitioning, manifest, names
+from parenvs.shipped import PAPER, data_folder, manifest, names
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.memory import Memory
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.pipeline.plan import TIED

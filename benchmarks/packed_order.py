@@ -25,8 +25,8 @@ from parenvs.agents.order import exact_order
 from parenvs.agents.order.heuristics import RULES, by_rule, local_search, neh, random_order
 from parenvs.agents.order.references import order_references
 from parenvs.datasets.order.drawing import TIERS
-from parenvs.shipped import load_ordering, ordering_steps
 from parenvs.tasks.order.game import MicroBatchOrderVectorEnv
+from parenvs.tasks.order.load import load_ordering, ordering_steps
 from parenvs.tasks.order.problem import Order
 
 PARTS = ("heuristics", "exact", "ppo", "transfer", "speed")

@@ -21,7 +21,7 @@ from parenvs.bench.agents_table import agent_cell
 from parenvs.bench.problems import CLUSTERS, TASKS, BenchProblem, solve_problems
 from parenvs.bench.runs import read
 from parenvs.cluster import choose_cluster
-from parenvs.instances import load_partitioning
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.pipeline.cuts import CutSpace
 
 Runs = Mapping[tuple[str, str], list[dict]]

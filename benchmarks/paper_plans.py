@@ -145,7 +145,7 @@ def table_4(problems: Mapping[str, Partitioning]) -> tuple[list[Row], dict[str, 
 
 def megatron(problem: Partitioning, best: Mapping[str, int]) -> tuple[Row, dict[str, Any]]:
     """The share of the expert plan that the optimum contains."""
-    named = problem.partition(expert(PartitionSpace.of(problem)).chosen)
+    named = problem.partition(expert(PartitionSpace.of(problem)).report.chosen)
     same = {path for path, d in named.items() if best.get(path) == d}
     more = {path: d for path, d in best.items() if path not in named}
     row: Row = [problem.rules, kinds(more), len(named), len(same), len(best)]

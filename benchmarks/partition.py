@@ -17,7 +17,7 @@ from benchmarks.common import INSTANCES, parser, percent, progress, publish, tab
 from parenvs import Graph, from_jax
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
-from parenvs.instances import data_folder, manifest
+from parenvs.shipped import data_folder, manifest
 from parenvs.tasks.partition.plan import RULE_SETS
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 

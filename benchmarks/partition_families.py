@@ -20,11 +20,10 @@ import numpy as np
 from benchmarks.common import parser, percent, progress, publish, table
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation, references_of
-from parenvs.datasets.partition.problems import family_of
 from parenvs.datasets.sets import set_of
 from parenvs.files import write_text
-from parenvs.shipped import PARTITION_SETS
 from parenvs.tasks.partition.episode import CHOICE, PLAN
+from parenvs.tasks.partition.sets import PARTITION_SETS, family_of
 
 ENV = "PartitionPlan-v0"
 MAY_FIT, ADVANTAGE = CHOICE.index("may_fit"), PLAN.index("advantage")

@@ -11,7 +11,7 @@ from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import data_parallel, expert, greedy, replicate
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
-from parenvs.instances import load_partitioning
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.tasks.partition.space import PartitionSpace
 

@@ -18,8 +18,8 @@ from benchmarks.shardy import small_models
 from parenvs import from_jax, verify
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
-from parenvs.instances import load_partitioning
 from parenvs.shardy.verify import Verification
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.plan import RULE_SETS, PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning
 

@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from parenvs.core.plan import ILLEGAL
-from parenvs.datasets.partition import problems as partitions
+from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.pipeline import sets as instance_sets
 from parenvs.datasets.pipeline.optima import optimum_of
 from parenvs.datasets.references import (
@@ -36,20 +36,13 @@ from parenvs.datasets.references import (
 )
 from parenvs.datasets.sharding import drawing as intra_op
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
-from parenvs.shipped import (
-    ELASTIC_SETS,
-    ORDER_SETS,
-    PARTITION_SETS,
-    data_folder,
-    elastic_rows,
-    load_elastic,
-    load_hetero,
-    load_ordering,
-    manifest,
-    ordering_steps,
-    problem_sets,
-)
+from parenvs.shipped import data_folder, manifest
+from parenvs.tasks.elastic.load import ELASTIC_SETS, elastic_rows, load_elastic
 from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shipped import problem_sets
+from parenvs.tasks.order.load import ORDER_SETS, load_ordering, ordering_steps
+from parenvs.tasks.partition import sets as partitions
+from parenvs.tasks.partition.sets import PARTITION_SETS
 
 
 class Reference(NamedTuple):
@@ -100,7 +93,7 @@ _PLAN = _Kind(
 )  # fmt: skip
 _HYBRID = _Kind(
     "HybridPlan-v0", "family", HYBRID,
-    lambda name: [problem.instance for problem in problem_sets()[name]], load_hetero,
+    lambda name: [problem.instance for problem in problem_sets()[name]], find_hybrid,
 )  # fmt: skip
 _HETERO = _HYBRID._replace(file=HETERO)
 _ORDER = _Kind(

@@ -28,13 +28,14 @@ from parenvs.core.problem import problem
 from parenvs.errors import ParenvsError
 from parenvs.graph.formats.sources import from_hlo, from_jax, from_torch
 from parenvs.graph.graph import Graph
-from parenvs.instances import load_graph, load_profile
+from parenvs.instances import load_graph
 from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+from parenvs.tasks.pipeline.load import load_profile
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, Report
 from parenvs.tasks.pipeline.profile import StageProfile

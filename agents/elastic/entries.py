@@ -36,8 +36,8 @@ from parenvs.core.leaderboard import (
 )
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
-from parenvs.shipped import ELASTIC_SETS, MEASURED, TRACES, elastic_rows
 from parenvs.tasks.elastic.library import EVENTS
+from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED, TRACES, elastic_rows
 from parenvs.tasks.elastic.markov import Markov
 from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.run import Run, follow, replay

@@ -16,8 +16,8 @@ from parenvs.agents.elastic.formats import (
     read_policy,
 )
 from parenvs.agents.elastic.rules import RULES
-from parenvs.shipped import load_elastic
 from parenvs.tasks.elastic.library import MOST_PLANS
+from parenvs.tasks.elastic.load import load_elastic
 from parenvs.tasks.elastic.markov import Markov
 from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.run import follow

@@ -38,13 +38,14 @@ from parenvs.core.leaderboard import (
 )
 from parenvs.core.plan import Plan
 from parenvs.datasets.hybrid.drawing import FAMILIES, INSIDE, make
+from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.hybrid.servers import TIERS
 from parenvs.datasets.references import references
 from parenvs.errors import InfeasibleError
-from parenvs.shipped import load_hetero, problem_sets
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.space import software_of
 from parenvs.tasks.hybrid.uniform import Uniform
 from parenvs.view.words import duration
@@ -88,7 +89,7 @@ class HybridProblem(TaskProblem):
 
     def load(self) -> Hybrid:
         """See ``TaskProblem.load``."""
-        problem = load_hetero(self.instance)
+        problem = find_hybrid(self.instance)
         assert problem is not None
         return problem
 

@@ -15,12 +15,13 @@ from typing import Any
 from parenvs.agents.hybrid.solve import exact
 from parenvs.agents.references import SAME, ReferenceFile, run
 from parenvs.core.answer import Answer
+from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.hybrid.sets import SETS
 from parenvs.datasets.references import HYBRID, Row
-from parenvs.errors import NO_PLAN, UnknownInstanceError
-from parenvs.shipped import load_hetero, problem_sets
+from parenvs.errors import NO_PLAN
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 
 SECONDS = 120.0
@@ -64,18 +65,6 @@ def _head(problem: Hybrid) -> dict[str, Any]:
 def _names() -> Iterator[str]:
     for name in SETS:
         yield from (problem.instance for problem in problem_sets()[name])
-
-
-def load(name: str) -> Hybrid:
-    """Load a problem of a shipped hybrid or hetero set.
-
-    Raises:
-        UnknownInstanceError: there is none of the name.
-    """
-    problem = load_hetero(name)
-    if problem is None:
-        raise UnknownInstanceError(f"unknown problem {name!r}; give SET/NAME of a hybrid set")
-    return problem
 
 
 def row_of(
@@ -126,7 +115,7 @@ def _make(problem: Hybrid) -> Row:
 
 
 HYBRID_REFERENCES = ReferenceFile(
-    HYBRID, "python -m parenvs.agents.hybrid.references", _names, load, _make, hybrid_fault
+    HYBRID, "python -m parenvs.agents.hybrid.references", _names, find_hybrid, _make, hybrid_fault
 )
 """References of all shipped hybrid sets."""
 

@@ -30,7 +30,7 @@ from parenvs.core.leaderboard import (
 )
 from parenvs.datasets.order.drawing import TIERS, draw_ordering
 from parenvs.datasets.references import ORDERS, references
-from parenvs.shipped import load_ordering
+from parenvs.tasks.order.load import load_ordering
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.order.problem import Order, OrderReport
 from parenvs.view.words import duration

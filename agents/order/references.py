@@ -21,7 +21,7 @@ from parenvs.agents.order.heuristics import local_search, neh
 from parenvs.agents.order.search import exact_order
 from parenvs.agents.references import SAME, ReferenceFile, run
 from parenvs.datasets.references import ORDERS, references
-from parenvs.shipped import ORDER_SETS, load_ordering, ordering_steps
+from parenvs.tasks.order.load import ORDER_SETS, load_ordering, ordering_steps
 from parenvs.tasks.order.problem import Order
 
 FEW = 8

@@ -25,7 +25,9 @@ from parenvs.core.leaderboard import (
 )
 from parenvs.core.plan import Plan
 from parenvs.errors import shown
-from parenvs.instances import PAPER, STEP_OPTIONS, load_graph, load_partitioning
+from parenvs.instances import load_graph
+from parenvs.shipped import PAPER
+from parenvs.tasks.partition.load import STEP_OPTIONS, load_partitioning
 from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.tasks.partition.step import Step

@@ -27,16 +27,16 @@ import numpy as np
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import partition_all
 from parenvs.cluster import Cluster
-from parenvs.datasets.partition.problems import build, members, row_of
 from parenvs.datasets.references import PARTITIONS, Row, read, write
 from parenvs.datasets.set_commands import command_line, read_options
 from parenvs.errors import NO_PLAN, ParenvsError, printable
 from parenvs.instances import load_graph
-from parenvs.shipped import PARTITION_SETS, manifest
+from parenvs.shipped import manifest
 from parenvs.tasks.partition.drawn.files import SetRow, save_set
 from parenvs.tasks.partition.drawn.outlook import Outlook
 from parenvs.tasks.partition.plan import REMADE
 from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.sets import PARTITION_SETS, build, members, row_of
 from parenvs.tasks.partition.space import OPEN, PartitionSpace
 from parenvs.tasks.partition.step import Step
 
@@ -145,7 +145,7 @@ def suits(problem: Partitioning, strict: bool = False) -> Row | None:
         strict: whether to refuse those whose replicated step fits.
     """
     free = float(problem.returns.value(exact_partition(problem, np.inf).report.chosen))
-    chosen = partition_all(PartitionSpace.of(problem)).chosen
+    chosen = partition_all(PartitionSpace.of(problem)).report.chosen
     ones = float(problem.returns.value(chosen))
     if free < LEAST_RETURN or (ones >= (1.0 - LEAST_LOSS) * free and problem.fits(chosen)):
         return None

@@ -31,7 +31,9 @@ from parenvs.core.leaderboard import (
 from parenvs.core.plan import Plan
 from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.generators import draw
-from parenvs.instances import PAPER, load_graph, load_profile
+from parenvs.instances import load_graph
+from parenvs.shipped import PAPER
+from parenvs.tasks.pipeline.load import load_profile
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline, Report

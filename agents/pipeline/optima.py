@@ -17,7 +17,7 @@ from parenvs.datasets.pipeline.generators import DrawnProblem
 from parenvs.datasets.pipeline.optima import COMMAND, save_optima
 from parenvs.datasets.pipeline.sets import SETS, load_set
 from parenvs.errors import ParenvsError
-from parenvs.instances import data_folder
+from parenvs.shipped import data_folder
 from parenvs.tasks.pipeline.points import PointSpace
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from parenvs.datasets.set_commands import command_line, write_files
-from parenvs.shipped import ELASTIC_SETS, MEASURED
 from parenvs.tasks.elastic.files import Row, save_set
+from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED
 from parenvs.tasks.elastic.markov import FAMILIES, draw_markov
 from parenvs.tasks.elastic.problem import INTERVALS
 

@@ -17,8 +17,8 @@ from parenvs.datasets.hybrid.servers import TIERS, family_of, make
 from parenvs.datasets.hybrid.sets import draw, rows
 from parenvs.datasets.set_commands import command_line, write_file
 from parenvs.errors import UnknownInstanceError, did_you_mean, shown
-from parenvs.shipped import hetero_sets
 from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shipped import hetero_sets
 
 MODULE = "parenvs.datasets.hybrid.server_sets"
 SEED = 2307

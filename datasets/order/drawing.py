@@ -20,7 +20,7 @@ import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.shipped import shapes
+from parenvs.tasks.hybrid.shipped import shapes
 from parenvs.tasks.hybrid.uniform import even_bounds
 from parenvs.tasks.order.packing import PackedStep, squares_of
 from parenvs.tasks.order.problem import Order

@@ -17,8 +17,8 @@ import numpy as np
 
 from parenvs.datasets.order.drawing import INSIDE, OUTSIDE, TIERS, OrderRanges, draw_step
 from parenvs.datasets.set_commands import command_line, write_files
-from parenvs.shipped import ORDER_SETS
 from parenvs.tasks.order.files import save_set
+from parenvs.tasks.order.load import ORDER_SETS
 from parenvs.tasks.order.packing import PackedStep
 
 MODULE = "parenvs.datasets.order.sets"

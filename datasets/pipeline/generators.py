@@ -23,7 +23,8 @@ import numpy as np
 from parenvs.cluster import Cluster, Device
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, printable
-from parenvs.instances import PAPER, load_profile
+from parenvs.shipped import PAPER
+from parenvs.tasks.pipeline.load import load_profile
 from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import COPIES, Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile

@@ -15,7 +15,7 @@ from typing import Any
 from parenvs.datasets.pipeline import sets as instance_sets
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import write_text
-from parenvs.instances import data_folder
+from parenvs.shipped import data_folder
 
 FILE = "plan-optima.json"
 """File beside the sets: set -> checksum of the set's file, and the optimum of each problem."""

@@ -36,7 +36,7 @@ from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line
 from parenvs.files import replacing
 from parenvs.graph.checks.npz import UNREADABLE, read_arrays
-from parenvs.instances import data_folder
+from parenvs.shipped import data_folder
 from parenvs.tasks.pipeline.problem import Pipeline
 
 MODULE = "parenvs.datasets.pipeline.sets"

@@ -32,8 +32,8 @@ from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
 from parenvs.files import write_text
 from parenvs.graph.graph import Graph
-from parenvs.instances import load_partitioning
 from parenvs.shipped import data_folder
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.sharding.exchange import Exchange
 from parenvs.tasks.sharding.problem import Sharding

@@ -11,7 +11,7 @@ import numpy as np
 import parenvs  # noqa: F401 (registers the environments)
 from parenvs.agents.elastic.exact import hindsight
 from parenvs.agents.elastic.rules import Fastest, Hysteresis
-from parenvs.shipped import load_elastic
+from parenvs.tasks.elastic.load import load_elastic
 from parenvs.tasks.elastic.run import follow
 
 STEPS = 50_000

@@ -15,10 +15,13 @@ from parenvs.agents.pipeline.points import exact_points
 from parenvs.bench.play import rate
 from parenvs.cluster import Cluster
 from parenvs.graph.graph import Graph
-from parenvs.instances import data_folder, load_graph, load_partitioning, load_profile, manifest
+from parenvs.instances import load_graph
+from parenvs.shipped import data_folder, manifest
 from parenvs.tasks.partition.classes import dimension_classes
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.pipeline.cuts import CutSpace
+from parenvs.tasks.pipeline.load import load_profile
 from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
 

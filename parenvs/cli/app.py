@@ -100,7 +100,10 @@ def list_() -> None:
     from parenvs.agents.partition.planners import PARTITION_PLANNERS
     from parenvs.agents.pipeline.planners import PIPELINE_PLANNERS
     from parenvs.datasets.sharding import drawing as intra_op
-    from parenvs.shipped import ELASTIC_SETS, ORDER_SETS, PARTITION_SETS, TRACES, shapes
+    from parenvs.tasks.elastic.load import ELASTIC_SETS, TRACES
+    from parenvs.tasks.hybrid.shipped import shapes
+    from parenvs.tasks.order.load import ORDER_SETS
+    from parenvs.tasks.partition.sets import PARTITION_SETS
 
     out.print(tables.instances())
     out.print(tables.clusters())
@@ -141,7 +144,7 @@ def show(
 ) -> None:
     """Show a graph or profile: its inputs, its chain on a cluster, and its dimension classes."""
     from parenvs.core.problem import problem
-    from parenvs.instances import load_partitioning
+    from parenvs.tasks.partition.load import load_partitioning
     from parenvs.tasks.pipeline.problem import stages_on
 
     model = _model(instance, arguments, variables, batch, frozen)
@@ -371,10 +374,12 @@ def _judged(file: Path, model: Model) -> Any:
     """Judge a plan file on the model, or on its own instance if the model names none."""
     from parenvs.core.judge import judge
     from parenvs.core.plan_files import load_plan
-    from parenvs.instances import load_graph, load_model, load_profile
-    from parenvs.shipped import load_ordering
+    from parenvs.instances import load_graph
+    from parenvs.tasks.hybrid.load import load_model
     from parenvs.tasks.hybrid.plan import HybridPlan
+    from parenvs.tasks.order.load import load_ordering
     from parenvs.tasks.order.plan import OrderPlan
+    from parenvs.tasks.pipeline.load import load_profile
     from parenvs.tasks.pipeline.plan import PipelinePlan
     from parenvs.tasks.sharding.plan import ShardingPlan
 

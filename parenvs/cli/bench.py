@@ -101,7 +101,7 @@ def agents(
         from parenvs.bench.problems import CLUSTERS, solve_problems
         from parenvs.bench.runs import append, reached, read, run_all
     from parenvs.bench.agents_table import markdown, summary, totals
-    from parenvs.instances import PAPER, names
+    from parenvs.shipped import PAPER, names
 
     if quick:
         agents, tasks, instances, clusters = "ppo", TASKS[0], instances or "vgg-19", "B"

@@ -53,7 +53,7 @@ def elastic(
     The table has the hindsight optimum of the same events, which no policy exceeds, and on a chain
     the optimal policy.
     """
-    from parenvs.shipped import load_elastic
+    from parenvs.tasks.elastic.load import load_elastic
     from parenvs.tasks.elastic.run import follow
 
     if seed < 0:

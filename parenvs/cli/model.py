@@ -12,15 +12,10 @@ from parenvs.errors import ParenvsError
 from parenvs.files import replacing
 from parenvs.graph import python_source
 from parenvs.graph.graph import Graph
-from parenvs.instances import (
-    GRAPH_SUFFIXES,
-    READING,
-    load_graph,
-    load_shape,
-    names,
-    reads_anew,
-)
+from parenvs.instances import GRAPH_SUFFIXES, READING, load_graph, reads_anew
+from parenvs.shipped import names
 from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.shipped import load_shape
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.pipeline.plan import MICRO_BATCH, MICRO_BATCHES, PipelinePlan

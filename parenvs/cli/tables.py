@@ -14,7 +14,7 @@ from parenvs.cluster import PRESETS, Measurement
 from parenvs.errors import InfeasibleError, printable
 from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
-from parenvs.instances import manifest
+from parenvs.shipped import manifest
 from parenvs.tasks.order.problem import OrderReport
 from parenvs.tasks.partition.plan import RULE_SETS
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport

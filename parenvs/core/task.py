@@ -85,9 +85,9 @@ class Task:
             return False
         text = os.fspath(instance)
         place, slash, _ = text.partition("/")
-        if place in self.instances:
+        if place in self.instances or place in self.drawn:
             return True
-        return bool(slash) and place in (*self.sets, *self.drawn)
+        return bool(slash) and place in self.sets
 
     def found(self, instance: object) -> Any:
         """Return the problem of a shipped set, or the drawn one, of a name; None if it is neither.
@@ -99,7 +99,8 @@ class Task:
             return None
         text = os.fspath(instance)
         place, slash, _ = text.partition("/")
-        return late(self.find)(text) if slash and place in (*self.sets, *self.drawn) else None
+        is_known = place in self.drawn or (slash and place in self.sets)
+        return late(self.find)(text) if is_known else None
 
     def settings(self, given: Mapping[str, Any]) -> Any:
         """Return options of ``parenvs.problem`` as an object of ``options``.

@@ -16,8 +16,8 @@ from parenvs.exports.sharding import DATA, MODEL, Sharding, sharding_of
 from parenvs.exports.stages import PlannedStages, stages_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.instances import load_graph
-from parenvs.shipped import load_shape
 from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.shipped import load_shape
 from parenvs.tasks.partition.plan import PartitionPlan
 
 WRITTEN_FOR = {"torch": "2.13"}

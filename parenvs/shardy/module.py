@@ -26,7 +26,8 @@ from parenvs.graph.formats.stablehlo import hlo_of, is_stablehlo
 from parenvs.graph.graph import Graph
 from parenvs.graph.pytorch.read import Lowered
 from parenvs.graph.reader import read_proto
-from parenvs.instances import load_graph, manifest
+from parenvs.instances import load_graph
+from parenvs.shipped import manifest
 
 _PARSERS = ("jaxlib._hlo", "jaxlib._jax", "jaxlib.xla_extension")
 """Modules in which versions of jaxlib keep their parser of HLO text."""

@@ -8,13 +8,13 @@ import pytest
 from parenvs.agents.hybrid.references import (
     HYBRID_REFERENCES,
     hybrid_fault,
-    load,
     plan_of_row,
 )
 from parenvs.agents.references import ReferenceFile
+from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.references import HETERO, HYBRID, read, references
 from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError
-from parenvs.shipped import problem_sets
+from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 
 SETS = ("hybrid-validation", "hybrid-test", "hybrid-outside", "hetero-8-test")
@@ -54,8 +54,8 @@ def test_references__faults_are_found():
     assert "its plan takes" in hybrid_fault(problem, {**row, "length": 0.9 * row["length"]})
     assert "its bound" in hybrid_fault(problem, {**row, "bound": 0.9 * row["bound"]})
     assert "its bound" in hybrid_fault(problem, {**row, "bound": 1.1 * row["length"]})
-    with pytest.raises(UnknownInstanceError, match="give SET/NAME"):
-        load("llama3-70b")
+    with pytest.raises(UnknownInstanceError, match="unknown set .llama3-70b"):
+        find_hybrid("llama3-70b")
 
 
 def test_references__are_resumed(tmp_path, capsys):

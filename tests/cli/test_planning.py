@@ -16,7 +16,7 @@ from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
 from parenvs.core.problem import problem
 from parenvs.graph import roles
-from parenvs.instances import data_folder
+from parenvs.shipped import data_folder
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """

@@ -114,7 +114,7 @@ def test_errors__out_of_time_is_no_proof():
     assert not issubclass(TimeLimitError, InfeasibleError)
     problem = parenvs.problem("intra-op-test/classes-000")
     with pytest.raises(
-        TimeLimitError, match=r"no legal plan was found in 0 s; none costs less than"
+        TimeLimitError, match=r"no legal plan was found in .* s; .*there may be none"
     ):
         parenvs.solve(problem, time_limit=0.05)
 

@@ -14,7 +14,8 @@ from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.proto import ELEMENT_TYPES
-from parenvs.instances import PAPER, data_folder, load_partitioning, manifest, names
+from parenvs.shipped import PAPER, data_folder, manifest, names
+from parenvs.tasks.partition.load import load_partitioning
 
 MODERN = [name for name in names() if name not in PAPER]
 PLANNED = ("llama3-8b", "mixtral-8x7b-scanned", "resnet-50", "unet-sd1", "big-lstm", "dlrm-criteo")

@@ -11,8 +11,8 @@ from parenvs.agents.elastic.chances import intact, transitions
 from parenvs.agents.elastic.exact import hindsight, optimal
 from parenvs.agents.elastic.rules import RULES, Given
 from parenvs.errors import ParenvsError
-from parenvs.shipped import load_trace
 from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.load import load_trace
 from parenvs.tasks.elastic.movement import Degrees
 from parenvs.tasks.elastic.problem import Moment
 from parenvs.tasks.elastic.run import follow, replay

@@ -10,8 +10,8 @@ from gymnasium.utils.env_checker import check_env
 from parenvs.agents.elastic.rules import Hysteresis
 from parenvs.core.plan import ILLEGAL
 from parenvs.errors import ParenvsError
-from parenvs.shipped import elastic_rows
 from parenvs.tasks.elastic.game import ElasticPlanVectorEnv
+from parenvs.tasks.elastic.load import elastic_rows
 from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.run import follow
 from parenvs.tasks.elastic.trace import read_trace

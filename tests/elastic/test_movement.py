@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from parenvs.errors import ParenvsError
-from parenvs.shipped import shapes
 from parenvs.tasks.elastic.movement import (
     WAYS,
     Degrees,
@@ -22,6 +21,7 @@ from parenvs.tasks.elastic.movement import (
 )
 from parenvs.tasks.elastic.state import State
 from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.shipped import shapes
 
 
 def test_movement__overlap_counts_elements():

@@ -1,7 +1,8 @@
 """The sets of chains are what their maker draws."""
 
 from parenvs.datasets.elastic import sets as elastic_sets
-from parenvs.shipped import ELASTIC_SETS, data_folder, elastic_rows
+from parenvs.shipped import data_folder
+from parenvs.tasks.elastic.load import ELASTIC_SETS, elastic_rows
 from parenvs.tasks.elastic.markov import FAMILIES
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from parenvs.errors import ParenvsError
-from parenvs.shipped import data_folder, load_trace
+from parenvs.shipped import data_folder
+from parenvs.tasks.elastic.load import load_trace
 from parenvs.tasks.elastic.trace import read_trace
 
 

@@ -5,9 +5,9 @@ import pytest
 
 from parenvs.cluster import Cluster
 from parenvs.graph.graph import Phase
-from parenvs.instances import load_model
 from parenvs.tasks.hybrid.graph.splitting import Splitting
 from parenvs.tasks.hybrid.layers import Split
+from parenvs.tasks.hybrid.load import load_model
 from parenvs.tasks.hybrid.stack import STACKS
 
 TOKENS, WIDTH = 64 * 512, 1024  # of BERT-48's batch

@@ -19,9 +19,10 @@ from parenvs.errors import (
     PlanError,
     UnknownInstanceError,
 )
-from parenvs.instances import load_model, load_shape, shapes
+from parenvs.tasks.hybrid.load import load_model
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.shipped import load_shape, shapes
 from parenvs.tasks.hybrid.stack import STACKS, Stack
 from parenvs.tasks.hybrid.uniform import Uniform
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import parenvs
-from parenvs import shipped
 from parenvs.datasets.hybrid import server_sets as hetero_sets
 from parenvs.datasets.hybrid.server_sets import FILE, PARTS, hetero_set, make_set, set_names
 from parenvs.datasets.hybrid.servers import FAMILIES, TIERS, draw, drawn
 from parenvs.errors import ParenvsError, UnknownInstanceError
+from parenvs.tasks.hybrid import shipped
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -5,7 +5,8 @@ import json
 from parenvs import problem as load
 from parenvs.datasets.hybrid.drawing import drawn
 from parenvs.datasets.hybrid.sets import FILE, SETS, main
-from parenvs.shipped import data_folder, problem_sets
+from parenvs.shipped import data_folder
+from parenvs.tasks.hybrid.shipped import problem_sets
 
 
 def identity(problem):

@@ -6,10 +6,12 @@ import pytest
 
 from parenvs.errors import UnknownInstanceError
 from parenvs.graph.graph import Role
-from parenvs.instances import load_graph, names, shapes
+from parenvs.instances import load_graph
+from parenvs.shipped import names
 from parenvs.tasks.hybrid.layers import Split
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.shipped import shapes
 
 BOTH = sorted(set(names()) & set(shapes()))
 

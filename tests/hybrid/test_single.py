@@ -10,8 +10,8 @@ from gymnasium.utils.env_checker import check_env
 
 import parenvs
 from parenvs.errors import ParenvsError
-from parenvs.shipped import problem_sets
 from parenvs.tasks.hybrid.game.batch import HybridPlanVectorEnv
+from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.turns.actions import ACTIONS, OFFSETS, SIZES, TURNS
 
 SMALL = {"instance": "hybrid/7"}

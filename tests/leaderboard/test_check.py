@@ -17,7 +17,7 @@ from parenvs.leaderboard.check import (
 )
 from parenvs.leaderboard.entry import Entry, entry_files
 from parenvs.leaderboard.tasks import tasks
-from parenvs.shipped import ELASTIC_SETS
+from parenvs.tasks.elastic.load import ELASTIC_SETS
 
 BOARD = Path(__file__).parents[2] / "leaderboard"
 FILES = entry_files(BOARD / "submissions")

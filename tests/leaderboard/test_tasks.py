@@ -11,9 +11,9 @@ from parenvs.agents.partition.heuristics import partition_all
 from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.sets import SETS
 from parenvs.errors import ParenvsError
-from parenvs.instances import PAPER, manifest, names
 from parenvs.leaderboard import references
 from parenvs.leaderboard.tasks import SPLITS, read_tasks, split, tasks, tasks_file
+from parenvs.shipped import PAPER, manifest, names
 from parenvs.tasks.partition.space import PartitionSpace
 
 GRAPHS = [

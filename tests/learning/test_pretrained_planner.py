@@ -13,7 +13,8 @@ from parenvs.cluster import Cluster
 from parenvs.core.judge import judge
 from parenvs.datasets.pipeline.sets import load_set
 from parenvs.errors import InfeasibleError
-from parenvs.instances import PAPER, load_profile
+from parenvs.shipped import PAPER
+from parenvs.tasks.pipeline.load import load_profile
 from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
 

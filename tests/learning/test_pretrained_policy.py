@@ -15,7 +15,7 @@ from parenvs.agents.learning.pretrained.policy import Episodes
 from parenvs.agents.learning.pretrained.situation import CONTEXT, Situation
 from parenvs.cluster import Cluster
 from parenvs.datasets.pipeline import generators
-from parenvs.instances import load_profile
+from parenvs.tasks.pipeline.load import load_profile
 from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
 

@@ -15,7 +15,7 @@ from parenvs.agents.learning.train.config import Config
 from parenvs.agents.learning.train.run import load_model, replay, train
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
-from parenvs.instances import load_partitioning
+from parenvs.tasks.partition.load import load_partitioning
 
 UPDATE = 8 * 64
 KWARGS = {"instance": "vgg-19", "rules": "automap", "reward": "step_time"}

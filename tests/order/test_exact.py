@@ -9,7 +9,7 @@ from parenvs.agents.order.planners import ORDER_PLANNERS
 from parenvs.agents.order.references import fault_of, order_references
 from parenvs.datasets.order.drawing import Tier, draw_ordering
 from parenvs.errors import ParenvsError
-from parenvs.shipped import ORDER_SETS, load_ordering, ordering_steps
+from parenvs.tasks.order.load import ORDER_SETS, load_ordering, ordering_steps
 from parenvs.tasks.order.problem import Order
 
 

@@ -14,8 +14,8 @@ from gymnasium.vector import AutoresetMode
 
 from parenvs import judge
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.shipped import load_ordering
 from parenvs.tasks.order.game import MicroBatchOrderEnv, MicroBatchOrderVectorEnv
+from parenvs.tasks.order.load import load_ordering
 from parenvs.tasks.order.problem import Order
 from parenvs.wrappers import MaskInObservation
 

@@ -9,8 +9,9 @@ import parenvs
 from parenvs import judge, load_plan
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
-from parenvs.shipped import load_ordering, ordering_steps, shapes
+from parenvs.tasks.hybrid.shipped import shapes
 from parenvs.tasks.order.files import save_set
+from parenvs.tasks.order.load import load_ordering, ordering_steps
 from parenvs.tasks.order.packing import PackedStep, squares_of
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.order.problem import Order

@@ -4,7 +4,8 @@ import pytest
 from parenvs.datasets.order import drawing as orders
 from parenvs.datasets.order import sets as order_sets
 from parenvs.errors import ParenvsError
-from parenvs.shipped import ORDER_SETS, data_folder, ordering_steps
+from parenvs.shipped import data_folder
+from parenvs.tasks.order.load import ORDER_SETS, ordering_steps
 
 
 @pytest.mark.parametrize("tier", orders.TIERS)

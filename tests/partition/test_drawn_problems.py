@@ -8,10 +8,11 @@ from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import partition_all
 from parenvs.core.plan import ILLEGAL
 from parenvs.datasets import sets
-from parenvs.datasets.partition import problems
 from parenvs.datasets.references import PARTITIONS, references
 from parenvs.errors import ParenvsError
-from parenvs.shipped import PARTITION_SETS, manifest, partition_rows
+from parenvs.shipped import manifest
+from parenvs.tasks.partition import sets as problems
+from parenvs.tasks.partition.sets import PARTITION_SETS, partition_rows
 from parenvs.tasks.partition.space import PartitionSpace
 
 SMALL = ("partition-train/lstm-000", "partition-train/vgg-000", "partition-train/resnet-001")

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from parenvs.instances import load_partitioning
 from parenvs.tasks.partition.drawn.outlook import CLASS, Outlook, fill, logarithmic
+from parenvs.tasks.partition.load import load_partitioning
 
 OPEN = -1
 

@@ -12,7 +12,8 @@ from parenvs import Graph, from_jax, load_graph
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import InfeasibleError
-from parenvs.instances import PAPER, data_folder, load_partitioning
+from parenvs.shipped import PAPER, data_folder
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.plan import RULE_SETS
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.space import PartitionSpace

@@ -17,8 +17,8 @@ from stable_baselines3.common.env_checker import check_env as check_by_sb3
 import parenvs
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.instances import load_partitioning
 from parenvs.tasks.partition.drawn_game import PartitionPlanEnv, PartitionPlanVectorEnv
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.wrappers import MaskInObservation
 
 ID = "PartitionPlan-v0"

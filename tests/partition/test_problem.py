@@ -17,8 +17,8 @@ from parenvs import (
 )
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import ClusterError, UnknownInstanceError
-from parenvs.instances import load_partitioning
 from parenvs.tasks.partition.classes import full_scope
+from parenvs.tasks.partition.load import load_partitioning
 
 HIDDEN = {"w1": 1, "w2": 0}
 SCOPES = ("variables", "inputs", "all")

@@ -12,7 +12,7 @@ from parenvs.core.plan_files import load_plan
 from parenvs.core.problem import problem
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Phase
-from parenvs.instances import load_partitioning
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.memory import Footprint
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.step import at_micro_batch, batch_classes, synchronised_once

@@ -12,7 +12,7 @@ import pytest
 from parenvs import judge
 from parenvs import view as viewer
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.instances import load_partitioning
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.view.cells import Lists, Sheet
 from parenvs.tasks.partition.view.grid import (
     BLOCKED,
@@ -514,7 +514,7 @@ def test_import__loads_no_matplotlib_and_drawing_no_pyplot():
     code = """
 import sys
 from parenvs.cluster import choose_cluster
-from parenvs.instances import load_partitioning
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs import view as viewer
 from parenvs.tasks.partition.view import figure, text
 assert "matplotlib" not in sys.modules

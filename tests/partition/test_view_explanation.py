@@ -10,7 +10,7 @@ import pytest
 from parenvs import ParenvsError, from_jax
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
-from parenvs.instances import load_partitioning
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.view.explanation import (
     SIZES,

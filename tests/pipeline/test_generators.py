@@ -22,7 +22,8 @@ from parenvs.datasets.pipeline.generators import (
     significant,
 )
 from parenvs.errors import ParenvsError
-from parenvs.instances import PAPER, load_profile
+from parenvs.shipped import PAPER
+from parenvs.tasks.pipeline.load import load_profile
 from parenvs.tasks.pipeline.problem import Pipeline
 
 

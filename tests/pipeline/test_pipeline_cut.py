@@ -17,7 +17,7 @@ from parenvs import judge, load_profile
 from parenvs.agents.pipeline.exact import exact_full, exact_pruned
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.errors import ParenvsError
-from parenvs.instances import PAPER
+from parenvs.shipped import PAPER
 from parenvs.tasks.pipeline.game.cut import PipelineCutEnv
 from parenvs.wrappers import MaskInObservation
 

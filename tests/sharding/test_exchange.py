@@ -6,7 +6,7 @@ import pytest
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.errors import ParenvsError
-from parenvs.instances import load_partitioning
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.sharding.exchange import NANOSECONDS, Exchange
 
 

@@ -12,8 +12,8 @@ from parenvs import ParenvsError, from_hlo, from_jax, load_graph, verify
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import UnknownInstanceError
-from parenvs.instances import load_partitioning
 from parenvs.shardy.verify import _mesh, verify_plan
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.partition.problem import REWARDS, Partitioning
 from parenvs.tasks.pipeline.plan import PipelinePlan

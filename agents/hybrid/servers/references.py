@@ -17,15 +17,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from parenvs.agents.hybrid.references import hybrid_fault, load, row_of
+from parenvs.agents.hybrid.references import hybrid_fault, row_of
 from parenvs.agents.hybrid.servers.heuristics import swap_search
 from parenvs.agents.hybrid.servers.sandwich import lower_bound, rounded_down
 from parenvs.agents.hybrid.servers.solve import AMONG, Orders, by_speed, subset_search
 from parenvs.agents.references import ReferenceFile, run
+from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.hybrid.servers import TIERS
 from parenvs.datasets.references import HETERO, Row
-from parenvs.shipped import hetero_sets
 from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shipped import hetero_sets
 
 FIRST = 3
 """Problems of each test set whose references are made by default: the first ones."""
@@ -76,7 +77,7 @@ HETERO_REFERENCES = ReferenceFile(
     HETERO,
     "python -m parenvs.agents.hybrid.servers.references",
     _names,
-    load,
+    find_hybrid,
     reference_of,
     hybrid_fault,
 )

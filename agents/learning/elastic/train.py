@@ -35,8 +35,8 @@ from parenvs.agents.learning.vec_env import one_thread
 from parenvs.core.source import Stream
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.files import replacing
-from parenvs.shipped import ELASTIC_SETS
 from parenvs.tasks.elastic.game import ElasticPlanVectorEnv, source_of
+from parenvs.tasks.elastic.load import ELASTIC_SETS
 from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.tables import Tables
 from parenvs.tasks.elastic.turns import Turns

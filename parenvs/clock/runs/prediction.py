@@ -23,13 +23,14 @@ from parenvs.exports.sharding import Sharding, sharding_of
 from parenvs.exports.stages import stages_of
 from parenvs.exports.torch import TorchPlan, torch_plan
 from parenvs.graph.graph import Graph, Role
-from parenvs.instances import load_graph, load_profile
+from parenvs.instances import load_graph
 from parenvs.machine import cores, processor
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.partition import formulas
 from parenvs.tasks.partition.memory import Footprint
 from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.pipeline.load import load_profile
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.profile import StageProfile
 

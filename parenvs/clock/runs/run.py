@@ -14,7 +14,7 @@ from parenvs.clock.timer import Timing
 from parenvs.core.plan import Plan
 from parenvs.core.plan_files import load_plan
 from parenvs.errors import ParenvsError, need_extra
-from parenvs.instances import load_profile
+from parenvs.tasks.pipeline.load import load_profile
 
 
 def run(

@@ -16,8 +16,8 @@ from parenvs.datasets.sets import family_named
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.shipped import ELASTIC_SETS, elastic_rows, load_elastic
 from parenvs.tasks.elastic.library import MOST_PLANS
+from parenvs.tasks.elastic.load import ELASTIC_SETS, elastic_rows, load_elastic
 from parenvs.tasks.elastic.problem import SECONDS, Elastic
 from parenvs.tasks.elastic.run import Run
 from parenvs.tasks.elastic.tables import CHANGE_COLUMNS, PLAN_COLUMNS, Tables

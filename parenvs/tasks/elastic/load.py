@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import os
+from functools import lru_cache
 from typing import Any
 
+from parenvs.cluster import Cluster
 from parenvs.core.registry import TASKS
 from parenvs.core.task import given, refuse_settings
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.instances import text_of
-from parenvs.shipped import TRACES, load_elastic
+from parenvs.shipped import data_folder
+from parenvs.tasks.elastic.files import Row, read_set
+from parenvs.tasks.elastic.library import Library
 from parenvs.tasks.elastic.plan import ElasticPlan
-from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.problem import SECONDS, Elastic
 from parenvs.tasks.elastic.run import Run, judged
-from parenvs.tasks.elastic.task import ElasticOptions
+from parenvs.tasks.elastic.state import State
+from parenvs.tasks.elastic.task import TASK, ElasticOptions
+from parenvs.tasks.elastic.trace import Trace, read_trace
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shipped import load_shape, shapes
+
+ELASTIC_SETS = TASK.sets
+"""Shipped sets of problems of ``ElasticPlan-v0``; ``SET/NAME`` is one of a set."""
+TRACES = {"p3": "aws-p3-spot.csv", "g4dn": "aws-g4dn-spot.csv"}
+"""Shipped traces of spot clusters."""
+MEASURED = ("gpt-1.5b", "bert-large")
+"""Models whose steps on many degrees were measured."""
 
 
 def load(source: Any, cluster: Any, options: ElasticOptions) -> Elastic:
@@ -46,3 +64,129 @@ def judge(plan: ElasticPlan, target: Any = None, cluster: Any = None) -> Run:
             f"a plan of task {plan.task} is judged on an Elastic, not on {shown(target)}"
         )
     return judged(target, plan)
+
+
+def load_trace(name: str | os.PathLike[str]) -> Trace:
+    """Load a shipped trace by its name, or a file of either form.
+
+    Raises:
+        ParenvsError: the file is missing or wrong; the line names file, row and field.
+    """
+    text = os.fspath(name)
+    if text in TRACES:
+        return _shipped_trace(text)
+    if not text.endswith(".csv"):
+        raise UnknownInstanceError(
+            f"unknown trace {text!r}{did_you_mean(text, TRACES)}; give one of {', '.join(TRACES)}, "
+            "or the path of a .csv file"
+        )
+    return read_trace(text)
+
+
+@lru_cache(maxsize=8)
+def load_library(
+    model: str = MEASURED[0], cluster: str | None = None, batch: int | None = None
+) -> Library:
+    """Load the candidate plans of a model.
+
+    Args:
+        model: a shape, by shipped name or path.
+        cluster: its nodes are the servers; None takes the measured steps of one of ``MEASURED``.
+        batch: samples of a step, with a cluster (default: 512).
+
+    Raises:
+        ParenvsError: the model or the cluster is unknown, or nothing was measured of the model.
+    """
+    shape = load_shape(model)
+    if shape is None:
+        raise UnknownInstanceError(
+            f"unknown model {model!r}{did_you_mean(model, shapes())}; give the name of a shape or "
+            "the path of its .json file"
+        )
+    chain = HybridModel.of_shape(shape)
+    if cluster is not None:
+        return Library.modelled(Hybrid(chain, Cluster.parse(cluster), batch or 512))
+    if model not in MEASURED:
+        raise ParenvsError(
+            f"model {model!r}: no steps were measured; give a cluster, such as 16x8:a100, for the "
+            f"cost model, or one of {', '.join(MEASURED)}"
+        )
+    if batch is not None:
+        raise ParenvsError(
+            f"batch: the steps of {model} were measured with their own; leave it out"
+        )
+    path = data_folder() / "measured" / f"{model}.json"
+    content = {**json.loads(path.read_text(encoding="utf-8")), "model": model}
+    return Library.measured(content, State.of(chain))
+
+
+def elastic_rows(name: str) -> dict[str, Row]:
+    """Read the problems of a shipped set of ``ElasticPlan-v0``, by their names.
+
+    Raises:
+        UnknownInstanceError: there is no such set.
+    """
+    if name not in ELASTIC_SETS:
+        raise UnknownInstanceError(
+            f"unknown set {name!r}{did_you_mean(name, ELASTIC_SETS)}; known: "
+            f"{', '.join(ELASTIC_SETS)}"
+        )
+    return _shipped_rows(name)
+
+
+def load_elastic(
+    instance: str | os.PathLike[str], model: str | None = None, interval: float = SECONDS,
+    cluster: str | None = None, batch: int | None = None,
+) -> Elastic:  # fmt: skip
+    """Load a problem of a job on nodes that come and go.
+
+    Args:
+        instance: a problem of a shipped set, ``"elastic-test/bulk-gpt-1.5b-000"``; or a trace:
+            ``"p3"``, ``"g4dn"`` or the path of a ``.csv`` file.
+        model: of a trace, see ``load_library`` (default: ``gpt-1.5b``).
+        interval: seconds of an interval, of a trace.
+        cluster: of a trace, see ``load_library``.
+        batch: of a trace, see ``load_library``.
+
+    Raises:
+        ParenvsError: a name is unknown, a file is wrong, or the problem has settings of its own.
+    """
+    text = os.fspath(instance)
+    place, _, member = text.partition("/")
+    if place not in ELASTIC_SETS:
+        library = load_library(model or MEASURED[0], cluster, batch)
+        trace = load_trace(text)
+        return Elastic(library, trace, interval, name=f"{trace.name}/{library.name}")
+    for name, value in (("model", model), ("cluster", cluster), ("batch", batch)):
+        if value is not None:
+            raise ParenvsError(f"{name}: problems of {place} have one of their own; leave it out")
+    if interval != SECONDS:
+        raise ParenvsError(f"interval: problems of {place} have {SECONDS:g} s; leave it out")
+    return _elastic_problem(place, member)
+
+
+@lru_cache(maxsize=512)
+def _elastic_problem(name: str, member: str) -> Elastic:
+    """Make a problem of a shipped set once."""
+    rows = elastic_rows(name)
+    if member not in rows:
+        raise UnknownInstanceError(
+            f"unknown problem {f'{name}/{member}'!r}{did_you_mean(member, rows)}; {name} holds "
+            f"{len(rows)}, from {min(rows)} to {max(rows)}"
+        )
+    row = rows[member]
+    return Elastic(
+        load_library(row.model), row.chain, intervals=row.intervals, name=f"{name}/{member}"
+    )
+
+
+@lru_cache(maxsize=len(ELASTIC_SETS))
+def _shipped_rows(name: str) -> dict[str, Row]:
+    """Read a shipped set of elastic problems once."""
+    return read_set(data_folder() / f"{name}.json", MEASURED)
+
+
+@lru_cache(maxsize=len(TRACES))
+def _shipped_trace(name: str) -> Trace:
+    """Read a shipped trace once."""
+    return read_trace(data_folder() / "measured" / TRACES[name], name)

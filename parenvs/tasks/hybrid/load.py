@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from parenvs.cluster import Cluster
 from parenvs.core.task import given
-from parenvs.errors import ClusterError, ParenvsError, PlanError, shown
-from parenvs.instances import _load_hybrid, load_model
+from parenvs.errors import (
+    ClusterError,
+    ParenvsError,
+    PlanError,
+    UnknownInstanceError,
+    did_you_mean,
+    shown,
+)
+from parenvs.graph import python_source
+from parenvs.graph.graph import Graph
+from parenvs.instances import Key, check_no_reading, exists, load_graph, reading_key, stamp, text_of
+from parenvs.shipped import names
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.shipped import load_shape, shapes
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.task import HybridOptions
 
@@ -31,7 +44,16 @@ def load(source: Any, cluster: Any, options: HybridOptions) -> Hybrid:
     settings = given(options)
     if isinstance(source, Hybrid):
         return _changed(source, cluster, settings)
-    return _load_hybrid(source, cluster, **settings)
+    batch, stack = settings.pop("batch", None), settings.pop("stack", None)
+    precision = settings.pop("precision", "")
+    parsed = Cluster.parse("C" if cluster is None else cluster)
+    model = load_model(source, **settings)
+    if batch is None:
+        raise ParenvsError(
+            "task hybrid needs batch, the number of samples of a step; give batch=1024"
+        )
+    instance = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
+    return Hybrid(model, parsed, batch, stack, precision, instance)
 
 
 def _changed(problem: Hybrid, cluster: Any, settings: dict[str, Any]) -> Hybrid:
@@ -67,3 +89,52 @@ def judge(plan: HybridPlan, target: Any = None, cluster: Any = None) -> HybridRe
     except ClusterError as error:
         raise PlanError(f"field 'precision': {error}") from None
     return problem.report(plan)
+
+
+def load_model(
+    instance: str | os.PathLike[str] | Graph | TransformerShape | HybridModel, **reading: Any
+) -> HybridModel:
+    """Load the chain of layers that hybrid plans cut: of a shape if there is one, else of a graph.
+
+    The same name or path gives the same object.
+
+    Args:
+        instance: name or path of a shape or of a graph, or either as an object; a ``HybridModel``
+            is returned as it is.
+        **reading: see ``load_graph``; a shape has no parameters to read.
+
+    Raises:
+        TypeError: ``instance`` is nothing of these.
+        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
+        ParenvsError: options of reading are given for a shape.
+    """
+    if isinstance(instance, Graph):
+        return HybridModel.of_graph(load_graph(instance, **reading))
+    if isinstance(instance, (TransformerShape, HybridModel)):
+        check_no_reading(reading, f"{instance.name}: a shape")
+        return instance if isinstance(instance, HybridModel) else HybridModel.of_shape(instance)
+    text = text_of(instance, "a Graph", "a TransformerShape", "a HybridModel")
+    shape = load_shape(text)
+    if shape is not None:
+        check_no_reading(reading, f"{text}: a shape")
+        return HybridModel.of_shape(shape)
+    if not (text in names() or exists(text) or python_source.is_function(text)):
+        raise UnknownInstanceError(
+            f"unknown instance {text!r}{did_you_mean(text, (*shapes(), *names()))}; shapes: "
+            f"{', '.join(shapes())}; graphs: {', '.join(names())}; or give a .json file of a shape "
+            "or the path of a graph"
+        )
+    if text.endswith(".csv"):
+        raise ParenvsError(
+            f"{text}: a profile says nothing of the layers' operations; hybrid plans need a shape "
+            "or a graph"
+        )
+    arguments = reading.pop("arguments", None)
+    return _cached(text, (arguments, reading_key(reading), stamp(text)))
+
+
+@lru_cache(maxsize=4)
+def _cached(instance: str, how: tuple[str | None, Key, Any]) -> HybridModel:
+    arguments, reading, _ = how
+    graph = load_graph(instance, arguments=arguments, **dict(reading))
+    return HybridModel.of_graph(graph, instance)

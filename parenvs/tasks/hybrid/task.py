@@ -40,9 +40,12 @@ TASK = Task(
         for part in ("validation", "test", "outside")
     ),
     drawn=("hybrid", *_TIERS),
-    find="parenvs.shipped:load_hetero",
+    find="parenvs.datasets.hybrid.named:find_hybrid",
     text="parenvs.tasks.hybrid.view.text:text",
     figure="parenvs.tasks.hybrid.view.figure:draw",
-    hooks={"leaderboard": "parenvs.agents.hybrid.entries:TASKS"},
+    hooks={
+        "leaderboard": "parenvs.agents.hybrid.entries:TASKS",
+        "names": "parenvs.tasks.hybrid.shipped:shapes",
+    },
 )
 """The task."""

@@ -15,8 +15,8 @@ from parenvs.datasets.order.drawing import tier_of
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, shown
-from parenvs.shipped import ORDER_SETS, ordering_steps
 from parenvs.tasks.order import formulas
+from parenvs.tasks.order.load import ORDER_SETS, ordering_steps
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.order.problem import Order, OrderReport
 from parenvs.tasks.order.tables import (

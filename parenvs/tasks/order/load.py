@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from parenvs.core.task import refuse_settings
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.instances import text_of
-from parenvs.shipped import load_ordering
+from parenvs.shipped import data_folder
+from parenvs.tasks.hybrid.shipped import shapes
+from parenvs.tasks.order.files import read_problem, read_set
+from parenvs.tasks.order.packing import PackedStep
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.order.problem import Order, OrderReport
-from parenvs.tasks.order.task import OrderOptions
+from parenvs.tasks.order.task import TASK, OrderOptions
+
+ORDER_SETS = TASK.sets
+"""Shipped sets of problems; ``SET/NAME`` is one of a set."""
 
 
 def load(source: Any, cluster: Any, options: OrderOptions) -> Order:
@@ -36,3 +45,53 @@ def judge(plan: OrderPlan, target: Any = None, cluster: Any = None) -> OrderRepo
             f"a plan of task {plan.task} is judged on an Order, not on {shown(target)}"
         )
     return problem.report(plan)
+
+
+def load_ordering(instance: str | os.PathLike[str]) -> Order:
+    """Load a problem of ordering micro-batches.
+
+    Args:
+        instance: a problem of a shipped set, ``"order-test/p8-m32-003"``, or the path of a
+            ``.json`` file of a problem or of a set, ``"FILE.json"`` or ``"FILE.json/NAME"``.
+
+    Raises:
+        UnknownInstanceError: there is no such set, problem or file.
+        ParenvsError: the file is wrong; the line names the file and the field.
+    """
+    text = os.fspath(instance)
+    name, _, member = text.rpartition("/")
+    if text.endswith(".json"):
+        if not Path(text).exists():
+            raise UnknownInstanceError(f"instance {text!r}: no such file")
+        return read_problem(text, shapes(), text)
+    if name not in ORDER_SETS and not name.endswith(".json"):
+        hint = did_you_mean(text.split("/")[0], ORDER_SETS)
+        raise UnknownInstanceError(
+            f"unknown instance {text!r}{hint}; give SET/NAME "
+            f"of the sets {', '.join(ORDER_SETS)}, or the path of a .json file of a problem"
+        )
+    steps = ordering_steps(name)
+    if member not in steps:
+        ends = f", from {min(steps)} to {max(steps)}" if steps else ""
+        raise UnknownInstanceError(
+            f"unknown problem {text!r}{did_you_mean(member, steps)}; {name} holds "
+            f"{len(steps)}{ends}"
+        )
+    return Order.of_step(steps[member], text)
+
+
+def ordering_steps(name: str) -> dict[str, PackedStep]:
+    """Read the packed steps of a shipped set, or of a ``.json`` file of a set, by their names.
+
+    Raises:
+        ParenvsError: there is no such file, or it is wrong.
+    """
+    if name in ORDER_SETS:
+        return _shipped_steps(name)
+    return read_set(name, shapes())
+
+
+@lru_cache(maxsize=len(ORDER_SETS))
+def _shipped_steps(name: str) -> dict[str, PackedStep]:
+    """Read a shipped set of ordering problems once."""
+    return read_set(data_folder() / f"{name}.json", shapes())

@@ -16,8 +16,8 @@ from parenvs.core.source import Stream
 from parenvs.datasets.order import drawing as orders
 from parenvs.datasets.sets import proven_optimum
 from parenvs.errors import InfeasibleError, ParenvsError, shown
-from parenvs.shipped import ORDER_SETS, load_ordering
 from parenvs.tasks.order import formulas
+from parenvs.tasks.order.load import ORDER_SETS, load_ordering
 from parenvs.tasks.order.problem import Order
 
 STAGES, MICRO_BATCHES = 16, 64

@@ -10,11 +10,10 @@ from gymnasium import spaces
 
 from parenvs.core.game import Game, Rows
 from parenvs.core.source import ORDERS, Fixed, Members, Source, is_sequential
-from parenvs.datasets.partition import problems
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, shown
-from parenvs.shipped import PARTITION_SETS
+from parenvs.tasks.partition import sets
 from parenvs.tasks.partition.drawn.outlook import CLASS
 from parenvs.tasks.partition.episode import (
     AHEAD,
@@ -27,6 +26,7 @@ from parenvs.tasks.partition.episode import (
 )
 from parenvs.tasks.partition.plan import PartitionPlan as Plan
 from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.sets import PARTITION_SETS
 from parenvs.tasks.partition.space import OPEN
 
 SHAPES = {"classes": (1 + AHEAD, len(CLASS)), "choices": (2, len(CHOICE)), "plan": (len(PLAN),)}
@@ -249,12 +249,12 @@ def source_of(
     if not isinstance(name, str):
         raise ParenvsError(f"'instance' must be the name of a set or problem, not {shown(name)}")
     sequential = is_sequential(order)
-    if problems.is_set(name):
-        members = problems.members(name, family)
+    if sets.is_set(name):
+        members = sets.members(name, family)
         if problem is not None:
             return Fixed(looked(problem))
         for member in members:  # a row that is wrong is told at once
-            problems.row_of(member)
+            sets.row_of(member)
         return Members(members, named, order)
     for argument, given in (("family", family), ("order", sequential or None)):
         if given is not None:

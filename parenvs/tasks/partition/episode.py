@@ -10,9 +10,9 @@ import numpy as np
 
 from parenvs.core.game import outcome_of
 from parenvs.core.plan import ILLEGAL
-from parenvs.datasets.partition import problems
 from parenvs.datasets.sets import proven_optimum
 from parenvs.errors import InfeasibleError, ParenvsError, shown
+from parenvs.tasks.partition import sets
 from parenvs.tasks.partition.drawn.files import SetRow
 from parenvs.tasks.partition.drawn.outlook import CLASS, Outlook, fill, logarithmic
 from parenvs.tasks.partition.problem import Partitioning
@@ -152,10 +152,10 @@ def named(name: object) -> Outlook:
     """
     if not isinstance(name, str):
         raise ParenvsError(f"'instance' must be the name of a problem, not {shown(name)}")
-    if problems.is_set(name):
-        example = problems.members(name)[0]
+    if sets.is_set(name):
+        example = sets.members(name)[0]
         raise ParenvsError(f"'instance' must name one problem of {name}, such as {example}")
-    return _kept(name, problems.row_of(name))
+    return _kept(name, sets.row_of(name))
 
 
 def looked(problem: Partitioning, name: str = "", optimum: float = np.nan) -> Outlook:
@@ -165,10 +165,10 @@ def looked(problem: Partitioning, name: str = "", optimum: float = np.nan) -> Ou
         InfeasibleError: it has too many classes, or none.
         ParenvsError: it has no limit of memory, or pays another reward.
     """
-    if problem.scope != "variables" or problem.reward != problems.REWARD:
+    if problem.scope != "variables" or problem.reward != sets.REWARD:
         raise ParenvsError(
             "problem: PartitionPlan-v0 plays the scope variables with the reward "
-            f"{problems.REWARD}, not {problem.scope} with {problem.reward}"
+            f"{sets.REWARD}, not {problem.scope} with {problem.reward}"
         )
     if problem.step.limit is None:
         raise ParenvsError(f"problem: {problem.instance} has no limit; give memory_limit='device'")
@@ -192,5 +192,5 @@ def _kept(name: str, row: SetRow) -> Outlook:
 def _built(name: str, row: str, stamp: int) -> Outlook:
     """Build a problem; ``stamp``, the time of its graph's last change, is part of the key."""
     optimum = proven_optimum(name)
-    problem = problems.build(SetRow(**json.loads(row)), name)
+    problem = sets.build(SetRow(**json.loads(row)), name)
     return looked(problem, name, np.nan if optimum is None else optimum)

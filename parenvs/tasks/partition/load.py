@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any
 
-from parenvs.cluster import Cluster, choose_cluster
+from parenvs.cluster import PRESETS, Cluster, choose_cluster
 from parenvs.core.registry import TASKS
 from parenvs.core.task import given, refuse_settings
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
-from parenvs.instances import load_graph, load_partitioning
-from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.instances import Key, load_graph, reading_key, stamp, text_of
+from parenvs.tasks.partition.plan import SCOPES, PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+from parenvs.tasks.partition.step import Step
 from parenvs.tasks.partition.task import PartitionOptions
+
+STEP_OPTIONS = ("micro_batch", "micro_batches", "recompute", "memory_limit")
+"""Options of partitions that say how a step runs, see ``parenvs.tasks.partition.step.Step.of``."""
 
 
 def load(source: Any, cluster: Any, options: PartitionOptions) -> Partitioning:
@@ -50,3 +57,66 @@ def judge(plan: PartitionPlan, target: Any = None, cluster: Any = None) -> Parti
     own = {"scope": plan.scope, "instance": plan.instance, **plan.step}
     problem = Partitioning.build(target, judged_cluster, plan.rules, plan.uneven, **own)
     return problem.report(plan)
+
+
+def load_partitioning(
+    instance: str | os.PathLike[str] | Graph,
+    cluster: Cluster | str | os.PathLike[str] | dict[str, Any],
+    rules: str = "shardy",
+    uneven: str = "pad",
+    scope: str = SCOPES[0],
+    reward: str = "paper",
+    arguments: str | None = None,
+    **options: Any,
+) -> Partitioning:
+    """Load the partitioning of a shipped instance or a graph file.
+
+    The same name or path and settings give the same object; problems that differ only in scope
+    or reward share the graph and its classes.
+
+    Args:
+        instance: the name or path, which plans carry, or a ``Graph``.
+        cluster: the devices, in any form that ``Cluster.parse`` takes.
+        rules: ``"shardy"`` or ``"automap"``.
+        uneven: ``"pad"`` or ``"forbid"``.
+        scope: ``"variables"`` or ``"inputs"``.
+        reward: ``"paper"`` or ``"step_time"``.
+        arguments: see ``load_graph``.
+        **options: of the step, see ``Partitioning.build``, and of reading, see ``load_graph``.
+
+    Raises:
+        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
+        ParenvsError: see ``load_graph`` and ``Partitioning.build``.
+    """
+    own = Cluster.parse(cluster)
+    settings = {key: options.pop(key) for key in STEP_OPTIONS if key in options}
+    if isinstance(instance, Graph):
+        graph = load_graph(instance, arguments=arguments, **options)
+        return Partitioning.build(graph, own, rules, uneven, scope, reward, **settings)
+    text, step = text_of(instance, "a Graph"), Step.of(own, **settings)
+    how = (arguments, reading_key(options), stamp(text))
+    named = next((preset for preset in PRESETS.values() if preset == own), own)  # as plans say it
+    return _cached(scope, reward, step, text, how, named, rules, uneven)
+
+
+@lru_cache(maxsize=64)
+def _cached(scope: str, reward: str, step: Step, *key: Any) -> Partitioning:
+    """Load the problem; ``key`` begins the arguments of ``_cached_classes``."""
+    found = _cached_classes(*key, step.micro_batch)
+    return replace(found, scope=scope, reward=reward, step=step.on(found.graph))
+
+
+@lru_cache(maxsize=16)
+def _cached_classes(
+    instance: str,
+    how: tuple[str | None, Key, int | None],
+    cluster: Cluster,
+    rules: str,
+    uneven: str,
+    micro_batch: int | None,
+) -> Partitioning:
+    """Load the problem with the default scope and reward, which do not change the classes."""
+    arguments, reading, _ = how  # the time of the file's last change is part of the key
+    graph = load_graph(instance, arguments=arguments, **dict(reading))
+    build = partial(Partitioning.build, instance=instance, micro_batch=micro_batch)
+    return build(graph, cluster, rules, uneven)

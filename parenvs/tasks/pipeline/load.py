@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from parenvs.cluster import Cluster
+from parenvs.cluster import Cluster, Device
 from parenvs.core.registry import TASKS
 from parenvs.core.task import given, refuse_settings
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
-from parenvs.instances import _load_pipeline, forward_of, load_profile
-from parenvs.tasks.pipeline.plan import PipelinePlan
-from parenvs.tasks.pipeline.problem import Pipeline, Report
+from parenvs.instances import (
+    READING,
+    check_no_reading,
+    exists,
+    forward_of,
+    load_graph,
+    text_of,
+    unknown,
+)
+from parenvs.shipped import PAPER, manifest
+from parenvs.tasks.pipeline.plan import MICRO_BATCH, TIED, PipelinePlan
+from parenvs.tasks.pipeline.problem import Pipeline, Report, check_stages, stages_on
 from parenvs.tasks.pipeline.profile import StageProfile
 from parenvs.tasks.pipeline.task import PipelineOptions
+
+PIPELINE_OPTIONS = (
+    "stages", "micro_batch", "micro_batches", "copies", "recompute", "sync", "tied",
+)  # fmt: skip
+"""Options of ``problem`` for pipelines."""
 
 
 def load(source: Any, cluster: Any, options: PipelineOptions) -> Pipeline:
@@ -31,7 +46,15 @@ def load(source: Any, cluster: Any, options: PipelineOptions) -> Pipeline:
     parsed = Cluster.parse("C" if cluster is None else cluster)
     if precision is not None:
         parsed = parsed.at(precision)
-    return _load_pipeline(source, parsed, **settings)
+    reading = {key: settings.pop(key) for key in (*READING, "arguments") if key in settings}
+    micro_batch, stages = settings.pop("micro_batch", MICRO_BATCH), settings.pop("stages", None)
+    profile = load_profile(source, parsed, micro_batch, **reading)
+    instance = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
+    of_the_paper = instance in PAPER if instance else _is_of_the_paper(profile.fingerprint)
+    settings.setdefault("tied", TIED[not of_the_paper])
+    pipeline = Pipeline(profile, parsed, stages_on(parsed, stages), instance=instance, **settings)
+    check_stages(pipeline)
+    return pipeline
 
 
 def judge(plan: PipelinePlan, target: Any = None, cluster: Any = None) -> Report:
@@ -64,3 +87,50 @@ def judge(plan: PipelinePlan, target: Any = None, cluster: Any = None) -> Report
         instance=plan.instance,
     )
     return problem.report(plan, any_stages=True)
+
+
+def load_profile(
+    instance: str | os.PathLike[str] | Graph | StageProfile,
+    cluster: str | dict[str, Any] | Cluster | Device,
+    micro_batch: int = MICRO_BATCH,
+    **reading: Any,
+) -> StageProfile:
+    """Load a chain by shipped name or by path (of a graph, or of a ``.csv`` profile).
+
+    Args:
+        instance: the name, path or function, or a ``Graph``; a ``StageProfile`` is returned as it
+            is.
+        cluster: the cluster, or the device, for which a graph's chain is timed; a profile keeps its
+            own seconds.
+        micro_batch: samples per micro-batch; a ``StageProfile`` has its own.
+        **reading: see ``load_graph``; a profile has no parameters to read.
+
+    Raises:
+        TypeError: ``instance`` is nothing of these.
+        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
+        ParenvsError: options of reading, or other samples, are given for a profile.
+    """
+    if isinstance(instance, StageProfile):
+        check_no_reading(reading, f"{instance.name}: a profile")
+        if micro_batch not in (MICRO_BATCH, instance.micro_batch):
+            raise ParenvsError(
+                f"micro_batch: the profile {instance.name} is of micro-batches of "
+                f"{instance.micro_batch}, not {micro_batch}; leave it out"
+            )
+        return instance
+    if not isinstance(instance, Graph):
+        instance = text_of(instance, "a Graph", "a StageProfile")
+        if instance.endswith(".csv"):
+            if not exists(instance):
+                raise unknown(instance)
+            check_no_reading(reading, f"{instance}: a profile")
+            return StageProfile.from_csv(instance, micro_batch)
+    device = cluster if isinstance(cluster, Device) else Cluster.parse(cluster).device
+    return StageProfile.from_graph(load_graph(instance, "forward", **reading), device, micro_batch)
+
+
+def _is_of_the_paper(fingerprint: str) -> bool:
+    """Return whether a graph is the forward pass of an instance of the paper."""
+    shipped = manifest()["instances"]
+    graphs = (shipped[name]["graphs"]["forward"] for name in PAPER if name in shipped)
+    return any(graph["fingerprint"] == fingerprint for graph in graphs)

@@ -13,10 +13,10 @@ from parenvs.agents.learning.train import Config, learners, train
 from parenvs.agents.learning.train.learners import LEARNERS
 from parenvs.cli.app import app
 from parenvs.datasets import sets
+from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.pipeline.sets import load_set
 from parenvs.datasets.sets import KINDS, set_of
 from parenvs.errors import ParenvsError
-from parenvs.shipped import load_hetero
 
 
 def last(_, mask):
@@ -280,7 +280,7 @@ def test_evaluate_set__illegal_actions_are_worth_nothing():
 def test_evaluate_set__references(monkeypatch):
     """Rows of seconds become returns; without a row there is the unit of the returns."""
     name = "hybrid-test/gpt-000"
-    hybrid, problem = set_of("hybrid-test"), load_hetero(name)
+    hybrid, problem = set_of("hybrid-test"), find_hybrid(name)
     unit, fingerprint = problem.bound_seconds, problem.model.fingerprint
     rows = {name: {"length": 4 * unit, "bound": 2 * unit, "fingerprint": fingerprint}}
     monkeypatch.setattr(sets, "references", lambda file: rows)

@@ -16,8 +16,8 @@ from parenvs.datasets.hybrid.servers import family_of as hetero_family_of
 from parenvs.datasets.sets import family_named
 from parenvs.envs.base import PLAYED, is_sequential
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.shipped import problem_sets
 from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.turns.game import Setting
 from parenvs.tasks.hybrid.turns.rules import Rules
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from parenvs import instances
 from parenvs.cluster import SYNC_METHODS
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.problem import problem as load_problem
@@ -16,6 +15,7 @@ from parenvs.graph.graph import Graph
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace
 from parenvs.tasks.pipeline.game.cut_kernel import NOTHING, SettledStages, kernel_of
+from parenvs.tasks.pipeline.load import PIPELINE_OPTIONS
 from parenvs.tasks.pipeline.plan import (
     COPIES,
     MICRO_BATCH,
@@ -97,7 +97,7 @@ class PipelineCutEnv(PlanEnv):
     OPTIONS = (
         "instance",
         "cluster",
-        *instances.PIPELINE_OPTIONS,
+        *PIPELINE_OPTIONS,
         "radius",
         "candidates",
         "problem",

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from parenvs import instances
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.problem import problem as load_problem
@@ -32,6 +31,7 @@ from parenvs.graph.graph import Graph
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.drawn import sequence
 from parenvs.tasks.pipeline.drawn.sequence import RANGES
+from parenvs.tasks.pipeline.load import PIPELINE_OPTIONS
 from parenvs.tasks.pipeline.plan import (
     COPIES,
     MICRO_BATCH,
@@ -52,7 +52,7 @@ NUMBERS = (
     "stages", "micro_batches", "units", "devices", "memory", "backward", "link", "recompute",
 )  # fmt: skip
 """Names of the observation's ``numbers``."""
-OPTIONS = ("instance", "cluster", *instances.PIPELINE_OPTIONS)
+OPTIONS = ("instance", "cluster", *PIPELINE_OPTIONS)
 """Keys of ``reset(options=...)``."""
 DEFAULTS: dict[str, Any] = {
     "cluster": "C", "stages": None, "micro_batch": MICRO_BATCH, "micro_batches": MICRO_BATCHES,

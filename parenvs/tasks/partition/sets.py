@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from parenvs import instances
+from functools import lru_cache
+from pathlib import Path
+
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
-from parenvs.shipped import PARTITION_SETS, partition_rows
-from parenvs.tasks.partition.drawn.files import SetRow
+from parenvs.shipped import data_folder
+from parenvs.tasks.partition.drawn.files import SetRow, read_set
+from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.task import TASK
 
+PARTITION_SETS = TASK.sets
+"""Shipped sets of problems of ``PartitionPlan-v0``; ``SET/FAMILY-NUMBER`` is one of a set."""
 REWARD = "step_time"
 """What partition problems of sets pay."""
 
@@ -83,7 +89,7 @@ def build(row: SetRow, name: str) -> Partitioning:
     """
     options = row.options
     try:
-        return instances.load_partitioning(
+        return load_partitioning(
             row.instance,
             Cluster.parse(row.cluster),
             reward=REWARD,
@@ -91,3 +97,28 @@ def build(row: SetRow, name: str) -> Partitioning:
         )
     except ParenvsError as error:
         raise type(error)(f"{name}: {error}") from None
+
+
+def partition_rows(name: str) -> dict[str, SetRow]:
+    """Read the problems of a shipped set of ``PartitionPlan-v0``, or of a ``.json`` file of a set.
+
+    Raises:
+        UnknownInstanceError: there is no such set or file.
+        ParenvsError: the file is wrong; the line names the file, the problem and the field.
+    """
+    if name in PARTITION_SETS:
+        return _shipped_partitions(name)
+    if name.endswith(".json") and Path(name).exists():
+        return read_set(name)
+    if name.endswith(".json"):
+        raise UnknownInstanceError(f"instance {name!r}: no such file")
+    raise UnknownInstanceError(
+        f"unknown set {name!r}{did_you_mean(name, PARTITION_SETS)}; known: "
+        f"{', '.join(PARTITION_SETS)}, or give the path of a .json file of a set"
+    )
+
+
+@lru_cache(maxsize=len(PARTITION_SETS))
+def _shipped_partitions(name: str) -> dict[str, SetRow]:
+    """Read a shipped set of partition problems once."""
+    return read_set(data_folder() / f"{name}.json")

@@ -1,0 +1,35 @@
+"""Hybrid problems by name: of a set, or drawn."""
+
+from __future__ import annotations
+
+from parenvs.datasets.hybrid import drawing
+from parenvs.datasets.hybrid.servers import TIERS, drawn
+from parenvs.errors import UnknownInstanceError, did_you_mean, shown
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shipped import problem_sets
+
+
+def find_hybrid(name: str) -> Hybrid:
+    """Return a problem: ``SET/FAMILY-NUMBER`` of a set, ``hybrid/SEED`` or ``TIER/SEED`` drawn.
+
+    Raises:
+        UnknownInstanceError: there is no such set, or no such problem in it, or the seed is none.
+    """
+    place, _, number = name.partition("/")
+    if place in TIERS or place == drawing.TIER:
+        if not (number.isascii() and number.isdigit() and len(number) < 20):
+            raise UnknownInstanceError(
+                f"instance {name!r}: give a seed, like {place}/7, or a set, like {place}-test"
+            )
+        return drawing.drawn(int(number)) if place == drawing.TIER else drawn(place, int(number))
+    if place not in problem_sets():
+        raise UnknownInstanceError(
+            f"unknown set {shown(place)}{did_you_mean(place, problem_sets())}; known: "
+            f"{', '.join(problem_sets())}"
+        )
+    problems = {problem.instance: problem for problem in problem_sets()[place]}
+    if name not in problems:
+        raise UnknownInstanceError(
+            f"unknown problem {name!r}; {place} holds {len(problems)}: {', '.join(problems)}"
+        )
+    return problems[name]

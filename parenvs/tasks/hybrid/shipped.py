@@ -1,0 +1,92 @@
+"""Shipped shapes of transformers, and shipped sets of hybrid problems."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from parenvs.cluster import Cluster
+from parenvs.core.registry import TASKS
+from parenvs.errors import ParenvsError, UnknownInstanceError
+from parenvs.files import DuplicateFieldError, no_duplicates
+from parenvs.shipped import data_folder
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shape import TransformerShape
+
+
+@lru_cache(maxsize=1)
+def shapes() -> dict[str, TransformerShape]:
+    """Read the shipped shapes, by name."""
+    rows = json.loads((data_folder() / "shapes.json").read_text(encoding="utf-8"))
+    return {row["name"]: TransformerShape.from_json(row) for row in rows}
+
+
+def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
+    """Load a transformer's shape by shipped name or from a ``.json`` file; None if it has none.
+
+    A drawn problem, or one of a set, has the shape of its model.
+
+    Raises:
+        UnknownInstanceError: a ``.json`` file is missing, or does not hold a shape.
+    """
+    text = os.fspath(instance)
+    if text in shapes():
+        return shapes()[text]
+    problem = TASKS["hybrid"].found(text)
+    if problem is not None:
+        shape: TransformerShape | None = problem.model.shape
+        return shape
+    if not text.endswith(".json"):
+        return None
+    try:
+        content = json.loads(
+            Path(text).read_text(encoding="utf-8"), object_pairs_hook=no_duplicates
+        )
+    except DuplicateFieldError as error:
+        raise UnknownInstanceError(f"{text}: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or "nested too deeply"
+        raise UnknownInstanceError(f"{text}: not a JSON file ({reason})") from None
+    return TransformerShape.from_json(content, text)
+
+
+def hetero_sets() -> dict[str, tuple[Hybrid, ...]]:
+    """Read the shipped sets of hetero problems: set -> its problems, called ``SET/FAMILY-NUMBER``.
+
+    Raises:
+        ParenvsError: the file is damaged.
+    """
+    return _sets("hetero.json", "hetero_sets")
+
+
+def problem_sets() -> dict[str, tuple[Hybrid, ...]]:
+    """Read all shipped sets of hybrid problems, hetero ones among them; see ``hetero_sets``."""
+    return {**_sets("hybrid.json", "hybrid_sets"), **hetero_sets()}
+
+
+@lru_cache(maxsize=2)
+def _sets(file: str, maker: str) -> dict[str, tuple[Hybrid, ...]]:
+    """Read a file of sets, which a module of ``parenvs.datasets`` made."""
+    path = data_folder() / file
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            name: tuple(
+                Hybrid(
+                    HybridModel.of_shape(TransformerShape.from_json(row["shape"])),
+                    Cluster.parse(row["cluster"]),
+                    row["batch"],
+                    row["stack"],
+                    row["precision"],
+                )
+                for row in rows
+            )
+            for name, rows in content["sets"].items()
+        }
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ParenvsError(
+            f"{path}: damaged ({error}); make it anew with python -m parenvs.datasets.{maker}"
+        ) from None
