@@ -13,7 +13,7 @@ from parenvs.core.task import Task, given, late, option, refuse_settings
 from parenvs.datasets.sets import set_names
 from parenvs.errors import ParenvsError
 
-SIX = ("pipeline", "partition", "hybrid", "order", "sharding", "elastic")
+SIX = ("partition", "pipeline", "hybrid", "order", "sharding", "elastic")
 
 
 @dataclass(frozen=True, kw_only=True)
