@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,10 +14,13 @@ import toys
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+import parenvs
 from parenvs.cluster import Cluster
 from parenvs.core.judge import judge
-from parenvs.diff import MOST_MOVES, difference, pivot_stage, require_same_problem
+from parenvs.diff import difference, require_same_problem
 from parenvs.errors import ParenvsError
+from parenvs.tasks.pipeline.diff import MAX_MOVES, pivot_stage
+from parenvs.view.diff_text import text
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -56,7 +60,7 @@ def test_pipeline__parts_and_moves_add_up(pair):
     for side, report in (("a", a), ("b", b)):
         assert close(sum(getattr(x, side) for x in diff.parts), report.length_seconds, scale)
     assert close(sum(part.difference for part in diff.parts), diff.seconds, scale)
-    assert diff.attributed == (len(diff.moves) <= MOST_MOVES)
+    assert diff.attributed == (len(diff.moves) <= MAX_MOVES)
     if diff.attributed:
         assert close(sum(move.seconds for move in diff.moves), diff.seconds, scale)
 
@@ -294,3 +298,43 @@ def test_other_problems__of_partitions():
     for a, b in ((report, pipeline), (pipeline, report)):
         with pytest.raises(ParenvsError, match="field 'task': a is for"):
             difference(a, b)
+
+
+# tasks without a difference of their own
+
+
+def test_any_task__costs_and_values_that_differ():
+    problem = parenvs.problem("order-test/p4-m8-000")
+    a, b = (problem.report(problem.plan(order)) for order in (range(8), (1, 0, *range(2, 8))))
+    diff = difference(a, b)
+    assert [(x.field, x.a, x.b) for x in diff.changes] == [("order[0]", 0, 1), ("order[1]", 1, 0)]
+    assert diff.cost.difference == b.cost - a.cost
+    content = diff.to_json()
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+    shown = text(diff, ("old.json", "new.json"))
+    assert shown.splitlines()[0] == "task order, order-test/p4-m8-000"
+    assert "a  old.json  ·  cost " in shown and "2 values of the plans differ" in shown
+    assert re.search(r"order\[0\] +0 → 1", shown)
+    word = "more" if b.cost > a.cost else "less"
+    assert f"b costs {abs(b.cost - a.cost):.6g} s {word} than a" in shown
+    assert "the plans decide the same" in text(difference(a, a))
+
+
+def test_any_task__illegal_plans_and_many_changes():
+    problem = parenvs.problem("order-test/p8-m32-000")
+    good = problem.report(problem.plan(range(32)))
+    bad = problem.report(replace(good.plan, order=tuple(range(31, -1, -1))[:31]))
+    assert not bad.legal
+    shown = text(difference(good, bad))
+    assert "b  b  ·  illegal" in shown and "  and 20 more" in shown and "→ -" not in shown
+    assert difference(good, bad).changes[-1].b is None
+
+
+def test_any_task__other_problems_are_refused_by_field():
+    reports = []
+    for batch in (32, 64):
+        hybrid = parenvs.problem("llama3-8b", "2x8:h100", "hybrid", batch=batch)
+        reports.append(parenvs.solve(hybrid, "megatron").report)
+    with pytest.raises(ParenvsError, match="field 'batch': a is for 32, b for 64"):
+        difference(*reports)
+    assert difference(reports[0], reports[0]).changes == ()

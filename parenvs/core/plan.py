@@ -50,6 +50,8 @@ class Plan(ABC):
     """Base of the plans of every task."""
 
     task: ClassVar[str]
+    settings: ClassVar[tuple[str, ...]] = ("fingerprint", "cluster")
+    """Fields that say for what problem a plan is; the others are what it decides."""
     instance: str
     fingerprint: str
     cluster: Cluster

@@ -37,6 +37,7 @@ class ElasticPlan(Plan):
     policy: str = ""
 
     task: ClassVar[str] = "elastic"
+    settings: ClassVar[tuple[str, ...]] = ("fingerprint", "seed")
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""

@@ -152,6 +152,7 @@ class HybridPlan(Plan):
     servers: tuple[int, ...] = ()
 
     task: ClassVar[str] = "hybrid"
+    settings: ClassVar[tuple[str, ...]] = ("fingerprint", "cluster", "stack", "precision", "batch")
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""

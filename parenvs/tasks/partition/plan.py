@@ -63,6 +63,9 @@ class PartitionPlan(Plan):
     memory_limit: float | None = None
 
     task: ClassVar[str] = "partition"
+    settings: ClassVar[tuple[str, ...]] = (
+        "fingerprint", "cluster", "rules", "uneven", "micro_batch", "micro_batches", "recompute",
+    )  # fmt: skip
 
     @property
     def step(self) -> dict[str, Any]:

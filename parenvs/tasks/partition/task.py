@@ -49,6 +49,8 @@ TASK = Task(
     hooks={
         "leaderboard": "parenvs.agents.partition.entries:TASKS",
         "reference": "parenvs.agents.partition.planners:reference",
+        "diff": "parenvs.tasks.partition.diff:difference",
+        "diff_text": "parenvs.tasks.partition.view.diff:diff_lines",
     },
 )
 """The task."""

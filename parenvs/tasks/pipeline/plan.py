@@ -64,6 +64,10 @@ class PipelinePlan(Plan):
     cut_after: tuple[str, ...] = field(default=(), compare=False)
 
     task: ClassVar[str] = "pipeline"
+    settings: ClassVar[tuple[str, ...]] = (
+        "fingerprint", "cluster", "micro_batch", "micro_batches", "recompute", "sync", "tied",
+        "copies",
+    )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first.

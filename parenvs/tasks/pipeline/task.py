@@ -49,6 +49,8 @@ TASK = Task(
     hooks={
         "leaderboard": "parenvs.agents.pipeline.entries:TASKS",
         "reference": "parenvs.agents.pipeline.planners:reference",
+        "diff": "parenvs.tasks.pipeline.diff:difference",
+        "diff_text": "parenvs.tasks.pipeline.view.diff:diff_lines",
     },
 )
 """The task."""
