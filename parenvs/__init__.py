@@ -110,7 +110,7 @@ _GAMES = {
     "MicroBatchOrder-v0": "order.game:MicroBatchOrderEnv order.game",
     "OperatorPartition-v0": "partition.game:OperatorPartitionEnv partition.game",
     "PartitionPlan-v0": "partition.drawn_game:PartitionPlanEnv partition.drawn_game",
-    "PipelineCut-v0": "pipeline.game.cut:PipelineCutEnv pipeline.game.cut_batch",
+    "PipelineCut-v0": "pipeline.game.cut:PipelineCutEnv pipeline.game.cut",
     "PipelinePlan-v0": "pipeline.game.plan:PipelinePlanEnv pipeline.game.plan_batch",
 }
 for _id, _where in _GAMES.items():

@@ -120,6 +120,11 @@ def reference(space: CutSpace | PointSpace) -> Answer:
     return exact_pruned(space) if isinstance(space, CutSpace) else exact_points(space)
 
 
+def best_of_game(game: Any, row: int) -> Answer:
+    """Return the best plan that an episode of a game can build; see ``Game.exact``."""
+    return reference(game.space_of(row))
+
+
 def _exact_pipeline(request: PipelineRequest) -> Answer:
     """Search all pivots; after the time limit, search the points and return the better answer.
 

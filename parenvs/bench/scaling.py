@@ -64,12 +64,13 @@ def pivots(number: int, count: int, folder: Path, seconds: float, repeats: int) 
     """
     kwargs = {"instance": chain(number, folder), "cluster": "C", "candidates": "all"}
     envs, row = _grown(("PipelineCut-v0", kwargs), count, seconds, repeats)
-    tables = [value for value in vars(envs.kernel).values() if isinstance(value, np.ndarray)]
+    kernel = envs.game.kernel
+    tables = [value for value in vars(kernel).values() if isinstance(value, np.ndarray)]
     return {
         "pivots": number,
         "actions": int(envs.single_action_space.n),
-        "tabulated": envs.kernel.tabulated,
-        "table_bytes": sum(x.nbytes for x in [*tables, *sum(envs.kernel.step_rows, ())]),
+        "tabulated": kernel.tabulated,
+        "table_bytes": sum(x.nbytes for x in [*tables, *sum(kernel.step_rows, ())]),
         **row,
     }
 
@@ -86,7 +87,7 @@ def classes(layers: int, count: int, folder: Path, seconds: float, repeats: int)
     """
     kwargs = {"instance": dense(layers, folder)}
     envs, row = _grown(("OperatorPartition-v0", kwargs), count, seconds, repeats)
-    space = envs.space
+    space = envs.game.space
     return {
         "layers": layers,
         "classes": len(space.classes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,6 +39,7 @@ class Game(ABC):
 
     Attributes:
         options: keys of ``reset(options=...)``.
+        local: arguments that no file of settings may have: objects, and places of one machine.
         exact: ``"module:function"``, ``(game, row) -> Answer``: proves the best plan that an
             episode can build; empty if it is what the planner ``exact`` of the task proves.
         render_fps: frames a second of the environment's pictures.
@@ -47,12 +49,21 @@ class Game(ABC):
     """
 
     options: ClassVar[tuple[str, ...]] = ()
+    local: ClassVar[tuple[str, ...]] = ("problem",)
     exact: ClassVar[str] = ""
     render_fps: ClassVar[int] = 1
     after_end: ClassVar[float] = ILLEGAL
     source: Source
     action_space: spaces.Discrete
     observation_space: spaces.Dict
+    _arguments: dict[str, Any]  # of the constructor
+    _away: tuple[dict[str, Any], Source] | None = None  # the last options, and their source
+
+    def __new__(cls, *args: Any, **arguments: Any) -> Game:
+        """Keep the arguments, for games of other ones (``elsewhere``)."""
+        game = super().__new__(cls)
+        game._arguments = arguments
+        return game
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -60,12 +71,14 @@ class Game(ABC):
         self._rows = np.arange(count)
         self._held: list[Any] = [None] * count  # what ``put`` gave each row
         self._shared: Any = None  # what all rows hold, if it is the same
-        self._last: tuple[dict[str, Any], Source] | None = None  # options that were named last
 
     @property
     @abstractmethod
     def legal(self) -> np.ndarray:
-        """The legal actions, (n, a) bool; rows of ended episodes mean nothing."""
+        """The legal actions, (n, a) bool; rows of ended episodes mean nothing.
+
+        What later calls change is returned as a view, as in ``observation``.
+        """
 
     @abstractmethod
     def put(self, rows: Rows, problem: Any) -> None:
@@ -119,6 +132,12 @@ class Game(ABC):
         """Return the name of an episode's problem, by which it can be made again."""
         return str(self.problem(row).instance)
 
+    def instances(self, rows: np.ndarray) -> str | list[str]:
+        """Return the name of each of the problems of rows, or the name that they share."""
+        if self._shared is not None:
+            return self.instance(0)
+        return [self.instance(row) for row in rows.tolist()]
+
     @property
     @abstractmethod
     def episode_steps(self) -> int:
@@ -137,35 +156,25 @@ class Game(ABC):
     def elsewhere(self, options: dict[str, Any]) -> Source:
         """Return the source of the problem that options of ``reset`` name, for one episode.
 
+        By default it is that of a game of the same arguments but for the options.
+
         Args:
             options: with keys of ``options`` only.
 
         Raises:
             ParenvsError: they are refused, or would change the spaces.
         """
-        raise ParenvsError("options: this environment has none")
-
-    def remade(self, given: dict[str, Any], options: dict[str, Any]) -> Source:
-        """Return the source of another game of this class, whose spaces have to be the same.
-
-        Args:
-            given: the arguments that this game was made of; a ``problem`` of None is no argument.
-            options: those that replace some of them.
-
-        Raises:
-            ParenvsError: they are refused, or would change the spaces.
-        """
-        if self._last is not None and self._last[0] == options:
-            return self._last[1]
-        arguments = {**given, **options}
-        if given.get("problem") is not None and "problem" not in options:
+        if self._away is not None and self._away[0] == options:
+            return self._away[1]
+        arguments = dict(self._arguments)
+        if arguments.get("problem") is not None and "problem" not in options:
             if "instance" not in options:
                 raise ParenvsError(
                     f"options: {next(iter(options))!r} does not apply to the problem that the "
                     "environment was made of; give 'problem' or 'instance'"
                 )
-            arguments["problem"] = None
-        other = type(self)(1, **arguments)
+            del arguments["problem"]
+        other = type(self)(self.count, **{**arguments, **options})
         for kind in ("action_space", "observation_space"):
             mine, its = getattr(self, kind), getattr(other, kind)
             if mine != its:
@@ -174,7 +183,7 @@ class Game(ABC):
                     f"{_brief(mine)} to {_brief(its)}; make another environment for it"
                 )
         if all(isinstance(value, (str, int, float)) for value in options.values()):
-            self._last = (dict(options), other.source)
+            self._away = (dict(options), other.source)
         return other.source
 
     def deal(self, rows: Rows, streams: Sequence[Stream], source: Source | None = None) -> None:
@@ -209,6 +218,9 @@ class Game(ABC):
         self.put(EVERY, problem)
         self.start(EVERY)
 
+    def close(self) -> None:  # noqa: B027  # most games hold nothing else
+        """Free what the game holds besides memory."""
+
     def columns(self, actions: np.ndarray) -> np.ndarray:
         """Return actions with all numbers that are no action as the number a, (k,) int64."""
         # As unsigned integers, negative numbers are large.
@@ -235,6 +247,15 @@ def _brief(space: Any) -> str:
     if isinstance(space, Mapping):
         return "{" + ", ".join(f"{key}: {_brief(part)}" for key, part in space.items()) + "}"
     return str(space.shape) if space.shape else str(space)
+
+
+def warn_infeasible(words: str) -> None:
+    """Warn that no plan of a game's problem fits the memory.
+
+    Args:
+        words: the problem, and by how much it exceeds the memory.
+    """
+    warnings.warn(f"no plan fits the memory: {words}", stacklevel=4)
 
 
 def regret_of(value: Any, optimum: Any) -> Any:

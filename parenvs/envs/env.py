@@ -57,6 +57,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
         self._actions = int(self.action_space.n)
         self._streams = [Stream()]
         self.game.preview()
+        self._started()
 
     @property  # type: ignore[override]
     def np_random(self) -> np.random.Generator:
@@ -88,6 +89,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
             self._streams[0].reseed(seed)
             self._np_random = self.np_random  # Gymnasium's checker looks for it
         self.game.deal(EVERY, self._streams, source)
+        self._started()
         return self._observation(), self._info(start=True)
 
     def step(
@@ -105,7 +107,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
         """Return the legal actions, (a,) bool; all are true once the episode is over."""
         if self.game.over[0]:
             return np.ones(self._actions, dtype=np.bool_)
-        return self.game.legal[0].copy()
+        return owned(self.game.legal)[0]
 
     def plan(self) -> Plan:
         """Return the plan built so far."""
@@ -146,6 +148,13 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
             gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make")
             return None
         return rendered(self.game, 0, self.render_mode)
+
+    def close(self) -> None:
+        """Close the game."""
+        self.game.close()
+
+    def _started(self) -> None:
+        """Follow the start of an episode, if a subclass keeps a state beside the game."""
 
     def _observation(self) -> dict[str, Any]:
         observed = self.game.observation(EVERY)

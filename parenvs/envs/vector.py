@@ -217,10 +217,9 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
 
     def action_masks(self) -> np.ndarray:
         """Return the legal actions, (n, a) bool; a row is all true where the episode is over."""
-        legal = self.game.legal
-        masks = legal.copy() if legal.flags.c_contiguous else np.ascontiguousarray(legal)
-        if self.game.over.any():
-            masks[self.game.over] = True
+        masks, over = owned(self.game.legal), self.game.over
+        if np.count_nonzero(over):  # faster than any()
+            masks[over] = True
         return masks
 
     def render(self) -> tuple[Any, ...] | None:
@@ -230,6 +229,10 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
             gym.logger.warn("render() needs render_mode='ansi' or 'rgb_array' in gym.make_vec")
             return None
         return tuple(rendered(self.game, row, mode) for row in range(self.num_envs))
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the game."""
+        self.game.close()
 
     def plan(self, index: int) -> Any:
         """Return the plan that environment ``index`` has built so far, as the single one does."""
@@ -332,7 +335,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         if "instance" not in infos:
             infos["instance"] = np.full(self.num_envs, None, dtype=object)
             infos["_instance"] = self._none.copy()
-        infos["instance"][rows] = [self.game.instance(row) for row in rows.tolist()]
+        infos["instance"][rows] = self.game.instances(rows)
         infos["_instance"][rows] = True
 
     def _closing(self, rows: np.ndarray) -> dict[str, Any]:
@@ -340,8 +343,8 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         infos: dict[str, Any] = {}
         self._name(infos, rows)
         for key, values in self.game.outcome(rows).items():
-            known = values == values  # not NaN
-            if known.any():
+            known = (values == values).nonzero()[0]  # not NaN
+            if known.size:
                 infos[key], infos[f"_{key}"] = np.zeros(self.num_envs), self._none.copy()
                 infos[key][rows[known]] = values[known]
                 infos[f"_{key}"][rows[known]] = True

@@ -482,7 +482,7 @@ def test_train__replay():
     config = config_of(1)
     assert replay(config, []).cuts == ()
     env = make_env(config.env_id, config.env_kwargs, 0, envs=1)
-    space = env.get_attr("space")[0]
+    space = env.batch.game.space
     first = int(np.flatnonzero(space.legal([]))[0])
     assert replay(config, [first]).cuts == (space.pivots[first],)
 

@@ -121,7 +121,7 @@ def test_pipeline_cut__return_is_the_judges_value(kwargs):
         assert total == pytest.approx(report.value, rel=1e-12)
         assert total == -1 or 0 < total <= 1
         assert all("bytes on each device" in reason for reason in report.reasons)
-        assert len(report.stages) == env.space.stages == PRESETS[kwargs["cluster"]].servers
+        assert len(report.stages) == env.game.space.stages == PRESETS[kwargs["cluster"]].servers
         returns.add(total)
     if Path(kwargs["instance"]).stem == "t5-11b" and kwargs["cluster"] in "AB":
         assert returns == {-1.0}  # fits no partition
@@ -166,7 +166,7 @@ def test_pipeline_cut__known_optimum(toy, candidates, tmp_path):
     assert best == pytest.approx(float(toy.value), rel=1e-14)
     assert (plan.cuts, plan.device_cuts) == (toy.cuts, toy.device_cuts)
     assert sorted(x for x, _ in found)[-2] < best - 1e-3  # the only one
-    answer = exact_pruned(env.space)
+    answer = exact_pruned(env.game.space)
     assert tuple(answer.plan.cuts) == toy.cuts
     assert tuple(answer.plan.device_cuts) == toy.device_cuts
     assert answer.cost == pytest.approx(float(toy.length), rel=1e-14)
@@ -183,7 +183,7 @@ def test_pipeline_cut__memory_is_judged_at_the_last_cut(tmp_path):
     kwargs = toys.balanced().kwargs(tmp_path)
     kwargs["cluster"] = toys.shape(1, 3, 8.0, 8.0, memory_bytes=12.0)  # 4 parameters, 2 copies
     env = make(**kwargs)
-    actions = {int(p): i for i, p in enumerate(env.space.pivots)}
+    actions = {int(p): i for i, p in enumerate(env.game.space.pivots)}
     for cuts, fits in (((4, 8), False), ((4, 6), False), ((2, 6), False)):
         env.reset()
         for p in cuts[:-1]:
@@ -252,7 +252,7 @@ def test_pipeline_cut__observation_by_hand(tmp_path):
     """The dense toy: features of p=3 and p=5 as its docstring computes them, over the maxima."""
     env = make(**toys.dense().kwargs(tmp_path), candidates="all")
     observation, info = env.reset()
-    assert env.space.pivots.tolist() == [1, 2, 3, 4, 5]
+    assert env.game.space.pivots.tolist() == [1, 2, 3, 4, 5]
     assert info["action_mask"].tolist() == [1] * 5
     assert observation["cuts"].tolist() == [-1]
     assert observation["step"] == 0
@@ -274,12 +274,12 @@ def test_pipeline_cut__observation_follows_the_cuts(env):
     scale = np.array([2 * 12 * 2 / 3 / 8, 8 / 8, 1])
     for cut, action in enumerate((2, 8)):
         legal = env.action_masks()
-        assert env.space.pivots[legal].tolist() == list([range(1, 6), range(6, 12)][cut])
+        assert env.game.space.pivots[legal].tolist() == list([range(1, 6), range(6, 12)][cut])
         raw = slow_features(
             env.problem,
             np.array([3][:cut]),
             np.array([1][:cut]),
-            env.space.pivots[legal],
+            env.game.space.pivots[legal],
             np.full(legal.sum(), cut + 1),
         )
         np.testing.assert_allclose(observation["features"][legal], raw / scale, rtol=1e-6)
@@ -375,7 +375,7 @@ def test_pipeline_cut__spec_round_trip(kwargs):
     assert again.spec.kwargs == json.loads(json.dumps(env.spec.kwargs))
     one, other = env.unwrapped, again.unwrapped
     assert one.problem.cluster == other.problem.cluster == Cluster.parse(kwargs["cluster"])
-    assert one.space.pivots.tolist() == other.space.pivots.tolist()
+    assert one.game.space.pivots.tolist() == other.game.space.pivots.tolist()
     assert play(one, np.random.default_rng(0)) == play(other, np.random.default_rng(0))
     assert one.plan() == other.plan()
 

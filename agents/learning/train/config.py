@@ -192,10 +192,11 @@ def _check_env(config: Config) -> None:
         raise ParenvsError(
             f"field 'env_id': no environment {shown(config.env_id)}; known: {', '.join(known)}"
         )
-    creator = load_env_creator(known[config.env_id])
+    creator: Any = load_env_creator(known[config.env_id])
+    game = getattr(creator, "game_class", creator)
     # Of a class some versions of Python give the signature of ``__new__``.
-    maker: Any = vars(creator)["__init__"] if isinstance(creator, type) else creator
-    taken = set(inspect.signature(maker).parameters) - {"self", "problem"}
+    taken = {*inspect.signature(game.__init__).parameters, "render_mode"}
+    taken -= {"self", "count", *getattr(game, "local", ("problem",))}
     _check_names(config.env_kwargs, taken, "field 'env_kwargs'")
 
 

@@ -146,7 +146,7 @@ class PartitionPlan(Game):
     @property
     def legal(self) -> np.ndarray:
         """See ``Game.legal``: both actions."""
-        return self._legal
+        return self._legal[:]
 
     def put(self, rows: Rows, problem: Any) -> None:
         """See ``Game.put``."""

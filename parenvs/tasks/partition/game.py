@@ -43,7 +43,6 @@ class PartitionGame(Game):
             forbids nothing.
         memory: whether infos at the end of an episode have ``excess_bytes``; with a limit of memory
             they always do.
-        given: the arguments that the problem was made of.
     """
 
     options = ("instance", "cluster", *SETTINGS, "problem")
@@ -56,11 +55,10 @@ class PartitionGame(Game):
         space: PartitionSpace,
         masked: bool,
         memory: bool,
-        given: dict[str, Any],
     ) -> None:
         """Set up the spaces."""
         super().__init__(count)
-        self.space, self.masked, self.memory, self._given = space, masked, memory, given
+        self.space, self.masked, self.memory = space, masked, memory
         self.source: Source = Fixed(space)
         self.groups = Groups(count, Turns(count, space, memory))
         self.action_space = spaces.Discrete(2)
@@ -166,10 +164,6 @@ class PartitionGame(Game):
         """An upper bound of the return, by which learners scale returns."""
         space = self.space
         return paper_reward(PARTITION, len(space.dimensions)) if space.reward == "paper" else 1.0
-
-    def elsewhere(self, options: dict[str, Any]) -> Source:
-        """See ``Game.elsewhere``."""
-        return self.remade(self._given, options)
 
     def _check_memory(self) -> None:
         """Warn if no plan can fit the memory of a device, or keep to the limit."""
@@ -301,7 +295,7 @@ class OperatorPartition(PartitionGame):
             "problem": problem, "linkage": linkage, "masked": masked, "memory": memory,
         }  # fmt: skip
         space = PartitionSpace.of(_problem("variables", given), linkage)
-        super().__init__(count, space, masked, memory, given)
+        super().__init__(count, space, masked, memory)
 
 
 class OperatorPartitionEnv(GameEnv, game=OperatorPartition):
@@ -382,7 +376,7 @@ class DataParallel(PartitionGame):
             "problem": problem, "masked": masked, "memory": memory,
         }  # fmt: skip
         space = PartitionSpace.of(_problem("inputs", given), linkage=False)
-        super().__init__(count, space, masked, memory, given)
+        super().__init__(count, space, masked, memory)
 
 
 class DataParallelEnv(GameEnv, game=DataParallel):

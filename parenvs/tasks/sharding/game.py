@@ -188,7 +188,7 @@ class IntraOpSharding(Game):
     @property
     def legal(self) -> np.ndarray:
         """See ``Game.legal``."""
-        return self.turns.legal
+        return self.turns.legal[:]
 
     def put(self, rows: Rows, problem: Board) -> None:
         """See ``Game.put``.

@@ -16,7 +16,7 @@ def first_legal(observation, mask):
 
 def optimal_actions(env):
     """The actions of the proven optimum of ``PipelineCut-v0``, one after the other."""
-    space = env.unwrapped.space
+    space = env.unwrapped.game.space
     best = reference(space)
     return [
         int(np.flatnonzero((space.pivots == p) & (space.devices == d))[0])
@@ -29,7 +29,7 @@ def test_evaluate__optimal_policy_has_no_gap():
     actions = iter(optimal_actions(env))
     found = parenvs.evaluate(lambda observation, mask: next(actions), env)
     assert found.gap == pytest.approx(0, abs=1e-12)
-    assert found.value == pytest.approx(optimum(env.unwrapped.space), rel=1e-12)
+    assert found.value == pytest.approx(optimum(env.unwrapped.game.space), rel=1e-12)
     assert found.plan == found.reference.plan == found.best_plan
     assert found.report.legal and len(found.returns) == 0
     assert "0.000% from the optimum" in str(found)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import SYNC_METHODS
+from parenvs.core.game import EVERY, Game, Rows, warn_infeasible
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.problem import problem as load_problem
-from parenvs.envs.base import PlanEnv, pipeline_so_far, warn_infeasible, whole_number
+from parenvs.core.source import Fixed
+from parenvs.envs.env import GameEnv, whole_number
+from parenvs.envs.vector import GameVectorEnv
 from parenvs.graph.graph import Graph
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace
-from parenvs.tasks.pipeline.game.cut_kernel import NOTHING, SettledStages, kernel_of
+from parenvs.tasks.pipeline.game.cut_kernel import (
+    MOST_BYTES_VECTOR,
+    NOTHING,
+    CutKernel,
+    SettledStages,
+    kernel_of,
+)
 from parenvs.tasks.pipeline.load import PIPELINE_OPTIONS
 from parenvs.tasks.pipeline.plan import (
     COPIES,
@@ -28,7 +38,7 @@ from parenvs.tasks.pipeline.problem import Pipeline, Report
 from parenvs.tasks.pipeline.profile import StageProfile
 
 
-class PipelineCutEnv(PlanEnv):
+class PipelineCut(Game):
     """Cut a model into S pipeline stages so that a training step is as short as possible.
 
     ## Description
@@ -39,11 +49,11 @@ class PipelineCutEnv(PlanEnv):
     ``parenvs.tasks.pipeline.formulas``).
 
     ## Action Space
-    ``Discrete(c)``: the index of a candidate; ``space.pivots[action]`` is its pivot. A candidate is
-    legal if it lies after the last cut and within the window of this step, leaves every stage a
-    variable and a device, and can be followed by the remaining cuts. The mask of legal actions is
-    ``info["action_mask"]`` (int8), ``action_masks()`` (bool), or part of the observation with
-    ``parenvs.wrappers.MaskInObservation``. Memory is not masked.
+    ``Discrete(c)``: the index of a candidate; ``game.space.pivots[action]`` is its pivot. A
+    candidate is legal if it lies after the last cut and within the window of this step, leaves
+    every stage a variable and a device, and can be followed by the remaining cuts. The mask of
+    legal actions is ``info["action_mask"]`` (int8), ``action_masks()`` (bool), or part of the
+    observation with ``parenvs.wrappers.MaskInObservation``. Memory is not masked.
 
     ## Observation Space
     ``Dict``:
@@ -94,7 +104,7 @@ class PipelineCutEnv(PlanEnv):
     * v0: first version.
     """
 
-    OPTIONS = (
+    options = (
         "instance",
         "cluster",
         *PIPELINE_OPTIONS,
@@ -102,17 +112,12 @@ class PipelineCutEnv(PlanEnv):
         "candidates",
         "problem",
     )
-    OF_PROBLEM = ("problem", "space", "kernel")
-
-    _chain: list[int]  # the kernel's index of the start, and the candidates cut so far
-    _settled: SettledStages
-    _cuts: np.ndarray  # as in the observation
-    _over: bool
-    _begin: int  # the candidates [begin, end) are legal; none once the episode is over
-    _end: int
+    exact = "parenvs.agents.pipeline.planners:best_of_game"
 
     def __init__(
         self,
+        count: int = 1,
+        *,
         instance: str | Graph | StageProfile = "t5-base",
         cluster: str | dict[str, Any] = "C",
         stages: int | None = None,
@@ -125,10 +130,9 @@ class PipelineCutEnv(PlanEnv):
         radius: int = RADIUS,
         candidates: str = "minima",
         problem: Pipeline | None = None,
-        render_mode: str | None = None,
     ) -> None:
         """Load the instance and find its candidates; see the class for the arguments."""
-        super().__init__(render_mode)
+        super().__init__(count)
         if problem is None:
             problem = load_problem(
                 instance,
@@ -141,108 +145,265 @@ class PipelineCutEnv(PlanEnv):
                 sync=sync,
                 tied=tied,
             )
-        self.problem: Pipeline = problem
-        self.space = CutSpace.build(problem, radius, candidates)
-        count, cuts = len(self.space.pivots), self.space.stages - 1
-        self.action_space = spaces.Discrete(count)
+        space = CutSpace.build(problem, radius, candidates)
+        kernel = kernel_of(space)
+        least = kernel.least_excess()
+        if least > 0:
+            warn_infeasible(
+                f"{problem.instance} on {problem.cluster}: the fullest stage exceeds that of a "
+                f"device by {least:,.0f} bytes or more, so every episode pays -1"
+            )
+        if count > 1 and not kernel.tabulated:
+            kernel = kernel_of(space, MOST_BYTES_VECTOR)
+        self.source = Fixed(kernel)
+        candidate_count, cuts = kernel.end, kernel.cuts
+        self.action_space = spaces.Discrete(candidate_count)
         self.observation_space = spaces.Dict(
             {
-                "features": spaces.Box(0.0, 1.0, (count, 3), np.float32),
+                "features": spaces.Box(0.0, 1.0, (candidate_count, 3), np.float32),
                 "cuts": spaces.Box(-1.0, 1.0, (cuts,), np.float32),
                 "step": spaces.Discrete(cuts + 1),
             }
         )
-        self.kernel = kernel_of(self.space)
-        least = self.kernel.least_excess()
-        if least > 0:
-            warn_infeasible(
-                f"{self.instance} on {problem.cluster}: the fullest stage exceeds that of a device "
-                f"by {least:,.0f} bytes or more, so every episode pays -1"
-            )
-        self._counts = [np.int64(step) for step in range(cuts + 1)]
-        # Copying an array takes less time than filling a new one.
-        self._no_cuts = np.full(cuts, -1.0, dtype=np.float32)
-        self._any_action = np.ones(count, dtype=np.int8)
-        self._start()
+        # Row k of chains is cut k of every episode, between the ends of the model.
+        self.chains = np.full((cuts + 2, count), kernel.end)
+        self.chains[0] = kernel.start
+        self.made = np.empty(count, dtype=np.int64)
+        self.figures = np.empty((2, count))  # length and excess bytes of complete plans
+        self._cuts = np.empty((count, cuts), dtype=np.float32)
+        # Legal are the candidates [begin, end) of each episode.
+        self._window, self._first_window = np.empty((2, count, 2), dtype=np.int64)
+        # Of the stages settled, see CutKernel.settle.
+        self._peaks, self._paces = np.zeros((count, 2), dtype=np.float32), np.zeros((count, 2))
+        # Cuts that all have made, if they are as many and no episode is over.
+        self._common: int | None = None
+
+    @property
+    def kernel(self) -> CutKernel | None:
+        """The kernel of the problem that all episodes have; None if their problems differ."""
+        kernel: CutKernel | None = self._shared
+        return kernel
+
+    @property
+    def legal(self) -> np.ndarray:
+        """See ``Game.legal``."""
+        step, kernel = self._common, self.kernel
+        if kernel is not None and step is not None:
+            if step == 0 or not kernel.overlaps[step]:
+                legal = np.zeros((self.count, kernel.end), dtype=np.bool_)
+                legal[:, slice(*self._window[0])] = True
+                return legal
+            if kernel.tabulated:
+                last = self.chains[step] - kernel.low[step - 1]
+                return kernel.step_masks[step].take(last, axis=0)
+        elif self.over.all():
+            return np.ones((self.count, self.action_space.n), dtype=np.bool_)
+        numbers, (begin, end) = np.arange(self.action_space.n), self._window.T[..., None]
+        return (numbers >= begin) & (numbers < end)
+
+    def put(self, rows: Rows, problem: CutKernel) -> None:
+        """See ``Game.put``."""
+        begin = max(problem.after[problem.start], problem.low[0])
+        self._first_window[rows] = begin, problem.high[0]
+
+    def start(self, rows: Rows) -> None:
+        """See ``Game.start``: no cut."""
+        self.made[rows] = 0
+        self.over[rows] = False
+        self._cuts[rows] = -1.0
+        self._window[rows] = self._first_window[rows]
+        self._common = 0 if rows is EVERY else self._alike()
+
+    def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
+        """See ``Game.play``: cut at a candidate in each episode."""
+        kernel, step, (begin, end) = self.kernel, self._common, self._window[rows].T
+        legal = (actions >= begin) & (actions < end)
+        if (
+            rows is EVERY
+            and kernel is not None
+            and step is not None
+            and np.count_nonzero(legal) == self.count
+        ):
+            self._common = step + 1 if step + 1 < kernel.cuts else None
+            return self._cut(kernel, step, EVERY, actions)
+        rows, rewards = self._rows[rows], np.full(len(actions), ILLEGAL)
+        illegal = rows[~legal]
+        self.over[illegal], self.figures[:, illegal] = True, np.nan
+        for kernel, step, index in self._groups(rows, legal):
+            rewards[index] = self._cut(kernel, step, rows[index], actions[index])
+        self._common = self._alike()
+        return rewards
+
+    def observation(self, rows: Rows) -> dict[str, np.ndarray]:
+        """See ``Game.observation``."""
+        return {"features": self._features(rows), "cuts": self._cuts[rows], "step": self.made[rows]}
+
+    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
+        """See ``Game.outcome``: ``length_seconds`` and ``excess_bytes`` of whole plans."""
+        length, excess_bytes = self.figures[:, rows]
+        return {"length_seconds": length, "excess_bytes": excess_bytes}
+
+    def plan(self, row: int) -> PipelinePlan:
+        """Return the plan so far; the rest of the chain is its last stage."""
+        space = self.space_of(row)
+        return space.pipeline.plan(*space.plan(self.chains[1 : 1 + self.made[row], row]))
+
+    def problem(self, row: int) -> Pipeline:
+        """See ``Game.problem``."""
+        return self.space_of(row).pipeline
+
+    def space_of(self, row: int) -> CutSpace:
+        """Return the candidates of an episode's problem."""
+        space: CutSpace = self._held[row].space
+        return space
+
+    @property
+    def space(self) -> CutSpace:
+        """The candidates of the first episode's problem."""
+        return self.space_of(0)
+
+    def view(self, row: int) -> Report | Pipeline:
+        """See ``Game.view``: before the first cut there is nothing to judge."""
+        plan, problem = self.plan(row), self.problem(row)
+        return problem.report(plan, any_stages=True) if plan.cuts else problem
+
+    @property
+    def episode_steps(self) -> int:
+        """Steps of an episode in which no action is illegal."""
+        return len(self.chains) - 2
+
+    def _groups(
+        self, rows: np.ndarray, chosen: np.ndarray
+    ) -> Iterator[tuple[CutKernel, int, np.ndarray]]:
+        """Group episodes by kernel and number of cuts made.
+
+        Args:
+            rows: (k,) int64, the episodes.
+            chosen: (k,) bool, which of them are grouped.
+
+        Yields:
+            A kernel, a number of cuts, and the indices in ``rows`` of the episodes that have both.
+        """
+        if not chosen.any():
+            return
+        made, held = self.made[rows], [self._held[row] for row in rows.tolist()]
+        for kernel in dict.fromkeys(held):
+            alike = chosen if self.kernel else chosen & [other is kernel for other in held]
+            for step in range(kernel.cuts):
+                index = np.flatnonzero(alike & (made == step))
+                if index.size:
+                    yield kernel, step, index
+
+    def _alike(self) -> int | None:
+        """Return the number of cuts that all have made, if they are as many and none is over."""
+        made = int(self.made[0])
+        return made if not self.over.any() and bool((self.made == made).all()) else None
+
+    def _cut(self, kernel: CutKernel, step: int, rows: Rows, actions: np.ndarray) -> np.ndarray:
+        """Take legal actions in episodes of a kernel with ``step`` cuts; returns rewards (k,)."""
+        self.chains[step + 1, rows] = actions
+        self._cuts[rows, step] = kernel.shares.take(actions)
+        self.made[rows] = step + 1
+        if step + 1 == kernel.cuts:
+            length, excess_bytes = kernel.length_and_excess(self.chains[:, rows])
+            self.figures[0, rows], self.figures[1, rows] = length, excess_bytes
+            self.over[rows] = True
+            return np.where(excess_bytes <= 0, formulas.value(length, kernel.bubble_free), ILLEGAL)
+        self._window[rows, 0] = np.maximum(kernel.follower.take(actions), kernel.low[step + 1])
+        self._window[rows, 1] = kernel.high[step + 1]
+        self._peaks[rows], self._paces[rows] = kernel.settle(
+            step, self.chains[:, rows], self._peaks[rows], self._paces[rows]
+        )
+        return np.zeros(len(actions))
+
+    def _features(self, rows: Rows) -> np.ndarray:
+        """Return ``features`` of episodes ``rows``, a fresh array or a view."""
+        kernel, step, size = self.kernel, self._common, self.action_space.n
+        if rows is EVERY and kernel is not None and step is not None:
+            if step == 0:
+                features = np.empty((self.count, size, 3), dtype=np.float32)
+                features[:] = kernel.first
+                return features
+            if step == 1 and kernel.openings is not None:
+                return kernel.openings.take(self.chains[1] - kernel.low[0], axis=0, mode="clip")
+            return self._written(kernel, step, EVERY)
+        rows = self._rows[rows]
+        features = np.zeros((len(rows), size, 3), dtype=np.float32)
+        for kernel, step, index in self._groups(rows, ~self.over[rows]):
+            features[index] = self._written(kernel, step, rows[index]) if step else kernel.first
+        return features
+
+    def _written(self, kernel: CutKernel, step: int, rows: Rows) -> np.ndarray:
+        """Return ``features`` of episodes of a kernel that have made ``step`` >= 1 cuts."""
+        chains = self.chains[:, rows]
+        features = np.zeros((chains.shape[1], kernel.end, 3), dtype=np.float32)
+        kernel.features(step, chains, self._peaks[rows], self._paces[rows], features)
+        return features
+
+
+class PipelineCutEnv(GameEnv, game=PipelineCut):
+    """A single environment of ``PipelineCut``, which it plays with numbers in place of arrays."""
+
+    game: PipelineCut
+    _kernel: CutKernel
+    _chain: list[int]  # the kernel's index of the start, and the candidates cut so far
+    _settled: SettledStages
+    _cuts: np.ndarray  # as in the observation
+    _begin: int  # the candidates [begin, end) are legal; none once the episode is over
+    _end: int
+    _outcome: dict[str, float]  # of a whole plan
 
     def step(
         self, action: int | np.int64
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Cut at a candidate."""
-        action = whole_number(action)
-        chain, kernel = self._chain, self.kernel
-        reward = 0.0
+        action, reward = whole_number(action), 0.0
         if self._begin <= action < self._end:
+            game, kernel, chain = self.game, self._kernel, self._chain
             step = len(chain)  # the number of cuts after this one
+            game.made[0], game.chains[step, 0] = step, action
             self._cuts[step - 1] = kernel.shares[action]
             if step < kernel.cuts:
                 self._settled = kernel.settle_one(chain, action, self._settled)
                 chain.append(action)
                 self._begin = max(kernel.after[action], kernel.low[step])
                 self._end = kernel.high[step]
-            else:
-                chain.append(action)
-                length, excess_bytes = kernel.length_and_excess_one([*chain, kernel.end])
-                if excess_bytes <= 0:
-                    reward = formulas.value(length, kernel.bubble_free)
-                else:
-                    reward = ILLEGAL
-                self._finish()
-                self._outcome = {"length_seconds": length, "excess_bytes": excess_bytes}
+                return self._observation(), reward, False, False, self._info()
+            chain.append(action)
+            length, excess_bytes = kernel.length_and_excess_one([*chain, kernel.end])
+            self._outcome = {"length_seconds": length, "excess_bytes": excess_bytes}
+            value = formulas.value(length, kernel.bubble_free)
+            reward = value if excess_bytes <= 0 else ILLEGAL
         else:  # illegal, or the episode is over and nothing is legal
             reward = ILLEGAL
-            self._finish()
-        return self._observation(), reward, self._over, False, self._info()
+        self.game.over[0], self._begin, self._end = True, 0, 0
+        return self._observation(), reward, True, False, self._info()
 
     def action_masks(self) -> np.ndarray:
         """Return the legal actions, (c,) bool; all are true once the episode is over."""
         return self._info()["action_mask"].view(bool)
 
-    def plan(self) -> PipelinePlan:
-        """Return the plan built so far; the rest of the chain is its last stage."""
-        return self.problem.plan(*self.space.plan(self._chain[1:]))
-
-    def _viewable(self) -> Report | Pipeline:
-        return pipeline_so_far(self.plan(), self.problem)
-
-    @property
-    def episode_steps(self) -> int:
-        """Steps of an episode in which no action is illegal."""
-        return self.space.stages - 1
-
-    @property
-    def largest_return(self) -> float:
-        """An upper bound of the return; learners scale returns by it."""
-        return 1.0
-
-    def _start(self) -> None:
-        """Start an episode with no cut."""
-        kernel = self.kernel
-        self._outcome = {}
-        self._chain = [kernel.start]
-        self._settled = NOTHING
-        self._cuts = self._no_cuts.copy()
-        self._over = False
-        self._begin = max(kernel.after[kernel.start], kernel.low[0])
-        self._end = kernel.high[0]
-
-    def _finish(self) -> None:
-        """End the episode; every further action is illegal."""
-        self._over, self._outcome = True, {}
-        self._begin = self._end = 0
+    def _started(self) -> None:
+        self._kernel = kernel = self.game._held[0]
+        self._chain, self._settled, self._outcome = [kernel.start], NOTHING, {}
+        self._cuts = self.game._cuts[0].copy()
+        self._begin, self._end = max(kernel.after[kernel.start], kernel.low[0]), kernel.high[0]
 
     def _observation(self) -> dict[str, Any]:
-        if self._over:
-            features = np.zeros((self.kernel.end, 3), dtype=np.float32)
+        if self._end:
+            features = self._kernel.features_one(self._chain, self._begin, self._settled)
         else:
-            features = self.kernel.features_one(self._chain, self._begin, self._settled)
-        step = self._counts[len(self._chain) - 1]
+            features = np.zeros((self._actions, 3), dtype=np.float32)
+        step = self._kernel.counts[len(self._chain) - 1]
         return {"features": features, "cuts": self._cuts.copy(), "step": step}
 
     def _info(self, start: bool = False) -> dict[str, Any]:
-        if self._over:
-            mask = self._any_action.copy()
+        mask = np.zeros(self._actions, dtype=np.int8)
+        mask[self._begin : self._end or self._actions] = 1
+        if start or not self._end:
             return {"action_mask": mask, "instance": self.instance, **self._outcome}
-        mask = np.zeros(self.kernel.end, dtype=np.int8)
-        mask[self._begin : self._end] = 1
-        return {"action_mask": mask, "instance": self.instance} if start else {"action_mask": mask}
+        return {"action_mask": mask}
+
+
+class PipelineCutVectorEnv(GameVectorEnv, single=PipelineCutEnv):
+    """A native batch of ``PipelineCut``."""

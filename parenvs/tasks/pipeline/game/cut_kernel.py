@@ -68,6 +68,7 @@ class CutKernel:
         space: the candidates.
         bubble_free: ``Pipeline.bubble_free``, seconds.
         cuts: S-1, cuts of a plan.
+        counts: the numbers 0..S-1 as observations have them; making one takes longer.
         low: first candidate of each step's window.
         high: one past the last candidate of each step's window.
         follower: (c+2,) int64, the first candidate that may come after each; ``start`` included.
@@ -104,6 +105,7 @@ class CutKernel:
         count, windows = len(space.pivots), space.windows()
         self.space = space
         self.cuts = space.stages - 1
+        self.counts = [np.int64(step) for step in range(space.stages)]
         self.end, self.start = count, count + 1
         self.low, self.high = [low for low, _ in windows], [high for _, high in windows]
         follower = space.followers()

@@ -476,7 +476,7 @@ class PipelinePlanEnv(PlanEnv):
         settings = {**settings, "cluster": Cluster.parse(settings["cluster"])}
         if settings["stages"] is None:
             settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
-        return playable(load_problem(**settings))
+        return playable(load_problem(settings.pop("instance"), **settings))
 
 
 def is_set(instance: Any, member: bool = False) -> bool:
